@@ -1,0 +1,59 @@
+//! Cluster: one Kubernetes cluster, whose agent pulls from the hub.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube_derive::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A Kubernetes cluster that joins by a one-time token and is reached only by its own agent's requests.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "farwater.dev",
+    version = "v1alpha1",
+    kind = "Cluster",
+    plural = "clusters",
+    shortname = "fwc",
+    category = "farwater",
+    namespaced,
+    status = "ClusterStatus",
+    derive = "PartialEq",
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.kubernetesVersion"),
+    printcolumn(name = "Heard", type_ = "date", json_path = ".status.lastHeardTime"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Agent", type_ = "string", json_path = ".status.agentVersion", priority = 1)
+)]
+#[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterSpec {
+    /// How often the agent asks for its desired state, as a Go duration; between 1s and 10m.
+    #[serde(default = "default_poll_interval")]
+    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    pub poll_interval: String,
+    /// Holds every change to the cluster; what runs there goes on running.
+    #[serde(default)]
+    pub suspend: bool,
+}
+
+fn default_poll_interval() -> String {
+    "30s".to_owned()
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterStatus {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Ready` (joined and heard within three polls) and `Restored` (see the operations pages).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes_version: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_version: Option<String>,
+    /// When the agent last asked. Kept beside the resource and merged in when it is read, so it wakes no watch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_heard_time: Option<Time>,
+}

@@ -1,0 +1,51 @@
+//! Every serialized contract of Farwater: the resource kinds, the agent protocol, digests and labels.
+//!
+//! Pure: no sockets, files, clocks or runtime. One Rust type per kind is the only source of the CRD, the OpenAPI
+//! schema, the defaults and the reference pages.
+
+pub mod cluster;
+pub mod cluster_grant;
+pub mod digest;
+pub mod git_repository;
+pub mod objects;
+pub mod protocol;
+pub mod service_deployment;
+
+pub use cluster::{Cluster, ClusterSpec, ClusterStatus};
+pub use cluster_grant::{ClusterGrant, ClusterGrantSpec, ClusterGrantStatus, GrantVerb};
+pub use digest::{Digest, canonical_json};
+pub use git_repository::{GitRepository, GitRepositorySpec, GitRepositoryStatus};
+pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+pub use service_deployment::{ServiceDeployment, ServiceDeploymentSpec, ServiceDeploymentStatus};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube_core::CustomResourceExt as _;
+
+/// The API group of our kinds. The only place that states it for code; the derives on the kinds repeat it.
+pub const GROUP: &str = "farwater.dev";
+/// The served and stored version of our kinds.
+pub const VERSION: &str = "v1alpha1";
+
+/// Annotation that asks for an immediate reconcile; any new value counts as a request.
+pub const REQUESTED_AT: &str = "farwater.dev/requestedAt";
+/// Flux's name for the same request, accepted beside ours so that its users' habits and tools work.
+pub const FLUX_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
+/// Annotation on a ServiceDeployment that approves one held prune; its value is the plan's digest.
+pub const APPROVE_PRUNE: &str = "farwater.dev/approve-prune";
+/// Label on applied objects: a hash of the service's uid. Makes watches cheap and proves nothing.
+pub const SERVICE_LABEL: &str = "farwater.dev/service";
+/// Annotation on applied objects that names the object itself and its service: the proof of ownership.
+pub const OWNER_ANNOTATION: &str = "farwater.dev/owner";
+/// Field manager of the agent's server-side apply.
+pub const FIELD_MANAGER: &str = "farwater-agent";
+/// The namespace made at first start: the administrators', granted every cluster.
+pub const ADMIN_NAMESPACE: &str = "farwater-admin";
+/// The namespace of the agent in its cluster: inventory and last verified state live there.
+pub const AGENT_NAMESPACE: &str = "farwater-system";
+/// The service account, in [`AGENT_NAMESPACE`], that services of the administrators' namespace are applied as.
+pub const ADMIN_SERVICE_ACCOUNT: &str = "farwater-administrator";
+
+/// The definitions of our kinds, as a management cluster would install them.
+pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
+    vec![Cluster::crd(), ClusterGrant::crd(), GitRepository::crd(), ServiceDeployment::crd()]
+}

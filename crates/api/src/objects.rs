@@ -1,0 +1,119 @@
+//! Names of Kubernetes objects, and the state of a service's objects as the agent reports it.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Digest, service_deployment::HeldPrune};
+
+/// One object of a cluster. `namespace` is empty for cluster-scoped objects.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectRef {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    pub name: String,
+}
+
+impl ObjectRef {
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// The object's identity: two versions of one kind are the same object.
+    pub fn id(&self) -> ObjectId<'_> {
+        ObjectId { group: &self.group, kind: &self.kind, namespace: &self.namespace, name: &self.name }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId<'a> {
+    pub group: &'a str,
+    pub kind: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
+/// `Kind.group namespace/name`.
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.kind)?;
+        if !self.group.is_empty() {
+            write!(f, ".{}", self.group)?;
+        }
+        f.write_str(" ")?;
+        if !self.namespace.is_empty() {
+            write!(f, "{}/", self.namespace)?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
+/// Health by kstatus' rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum Health {
+    Failed,
+    InProgress,
+    Terminating,
+    Unknown,
+    Current,
+}
+
+/// What the agent did or did not do with one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SyncState {
+    /// As desired.
+    Synced,
+    /// Not applied: the API server or a rule of ours refused it; `message` says why.
+    Refused,
+    /// Waits for another object, named in `message`.
+    Waiting,
+    /// Would be pruned, held until approved.
+    PruneHeld,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectReport {
+    #[serde(flatten)]
+    pub object: ObjectRef,
+    pub sync: SyncState,
+    pub health: Health,
+    /// At most 1 KiB; empty where there is nothing to say. Never holds values of Secrets.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// The outcome of the agent's last attempt at an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Outcome {
+    /// Being applied.
+    Applying,
+    /// Every object was applied.
+    Applied,
+    /// Something could not be fetched, read or applied; `message` and the objects say what.
+    Failed,
+    /// A newer entry ended it.
+    Superseded,
+    /// Removed from the cluster, or orphaned, as the entry asked.
+    Removed,
+}
+
+/// What the agent says of one service. `entry` names what it speaks of, so that yesterday's Healthy is never today's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceReport {
+    /// The digest of the desired state's entry that this report speaks of.
+    pub entry: Digest,
+    pub outcome: Outcome,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_prune: Option<HeldPrune>,
+    pub objects: Vec<ObjectReport>,
+}

@@ -1,0 +1,151 @@
+//! ServiceDeployment: what runs on one cluster.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube_derive::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Digest, objects::ObjectRef};
+
+/// A folder of a source, kept applied on one cluster.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "farwater.dev",
+    version = "v1alpha1",
+    kind = "ServiceDeployment",
+    plural = "servicedeployments",
+    shortname = "sd",
+    category = "farwater",
+    namespaced,
+    status = "ServiceDeploymentStatus",
+    derive = "PartialEq",
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
+    printcolumn(name = "Revision", type_ = "string", json_path = ".status.appliedRevision"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.clusterRef.name", priority = 1),
+    printcolumn(name = "Path", type_ = "string", json_path = ".spec.path", priority = 1)
+)]
+#[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceDeploymentSpec {
+    /// The cluster; immutable.
+    pub cluster_ref: ClusterReference,
+    /// Namespace of the cluster for objects that name none; created if missing.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub target_namespace: String,
+    /// Where the files come from.
+    pub source_ref: SourceReference,
+    /// Folder of the source, relative to its root; empty or `.` is the root.
+    #[serde(default)]
+    #[schemars(length(max = 4096))]
+    pub path: String,
+    /// Whether objects that leave the source are deleted from the cluster.
+    #[serde(default = "default_prune")]
+    pub prune: bool,
+    /// What happens to the objects when this resource is deleted.
+    #[serde(default)]
+    pub deletion_policy: DeletionPolicy,
+    /// Holds the service at what it runs now.
+    #[serde(default)]
+    pub suspend: bool,
+}
+
+const fn default_prune() -> bool {
+    true
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClusterReference {
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// The service's own namespace if absent, then the administrators'.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SourceReference {
+    #[serde(default)]
+    pub kind: SourceKind,
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SourceKind {
+    #[default]
+    GitRepository,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DeletionPolicy {
+    /// The objects stay and lose our labels.
+    #[default]
+    Orphan,
+    /// The objects are deleted first.
+    Delete,
+}
+
+/// At most 4 KB: a summary. Every object's state is at `servicedeployments/NAME/objects`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceDeploymentStatus {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Ready`, `Reconciling`, `Stalled`, and `PruneHeld` while a prune waits for approval.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// The source's revision whose bundle is assigned to the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assigned_revision: Option<String>,
+    /// The revision whose bundle the agent last applied without an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied_revision: Option<String>,
+    /// The digest of the bundle that is assigned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bundle_digest: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<ObjectCounts>,
+    /// The first objects that are failed, in progress or refused; never more than five.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unhealthy: Vec<UnhealthyObject>,
+    /// A prune that waits for `farwater.dev/approve-prune: <digest>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_prune: Option<HeldPrune>,
+    /// When the agent last applied something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_applied_time: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_handled_reconcile_at: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectCounts {
+    pub total: u32,
+    pub healthy: u32,
+    pub progressing: u32,
+    pub failed: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UnhealthyObject {
+    pub object: ObjectRef,
+    /// Cut at 256 bytes.
+    pub message: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HeldPrune {
+    /// The plan's digest: what an approval must name.
+    pub digest: Digest,
+    /// Why it waits, in one sentence.
+    pub reason: String,
+    pub count: u32,
+    /// The first ten objects that would go.
+    pub objects: Vec<ObjectRef>,
+}

@@ -1,0 +1,130 @@
+//! The vocabulary of the store: keys, resources, writes, queries and watch events.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use serde_json::Value;
+
+/// A kind of resource: its plural, then `.group` unless the group is empty: `secrets`, `clusters.farwater.dev`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Kind(Arc<str>);
+
+impl Kind {
+    pub fn new(plural: &str, group: &str) -> Self {
+        Self(if group.is_empty() { plural.into() } else { format!("{plural}.{group}").into() })
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Where one resource lies. `namespace` is empty for cluster-scoped kinds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub kind: Kind,
+    pub namespace: String,
+    pub name: String,
+}
+
+/// One stored resource. `object` is complete: apiVersion, kind, metadata (with uid and resourceVersion), and status.
+#[derive(Clone, Debug)]
+pub struct Resource {
+    pub key: Key,
+    pub uid: String,
+    /// The number behind `metadata.resourceVersion`.
+    pub version: u64,
+    pub object: Arc<Value>,
+}
+
+/// One change to one resource; compare-and-swap on (uid, version).
+#[derive(Clone, Debug)]
+pub struct Write {
+    pub key: Key,
+    pub change: Change,
+}
+
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Fails with `Exists`. `object.metadata.uid` and `creationTimestamp` are the caller's; the store sets
+    /// `resourceVersion`.
+    Create(Value),
+    /// Fails with `Conflict` unless the row is at exactly this uid and version, with `Missing` if it is gone. An
+    /// object equal to the stored one is not written: the answer is the row as it is.
+    Replace { uid: String, version: u64, object: Value },
+    /// Removes the row at exactly this uid and version; the last state goes to watchers with the deletion's version.
+    Delete { uid: String, version: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Created,
+    Updated,
+    Deleted,
+}
+
+/// One committed change, in order of `version`, without gaps in what a watcher is shown.
+#[derive(Clone, Debug)]
+pub struct WatchEvent {
+    pub version: u64,
+    pub key: Key,
+    pub operation: Operation,
+    /// After the change; for `Deleted` the last state, with the deletion's resourceVersion.
+    pub object: Arc<Value>,
+    /// Labels before the change, so that a watcher sees an object enter or leave its selector.
+    pub old_labels: Arc<BTreeMap<String, String>>,
+}
+
+/// One requirement of a label selector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LabelRequirement {
+    In(String, Vec<String>),
+    /// Also true where the label is absent, as in Kubernetes.
+    NotIn(String, Vec<String>),
+    Exists(String),
+    NotExists(String),
+}
+
+/// A parsed label selector: all requirements hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector(pub Vec<LabelRequirement>);
+
+impl Selector {
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.0.iter().all(|requirement| match requirement {
+            LabelRequirement::In(key, values) => labels.get(key).is_some_and(|v| values.contains(v)),
+            LabelRequirement::NotIn(key, values) => labels.get(key).is_none_or(|v| !values.contains(v)),
+            LabelRequirement::Exists(key) => labels.contains_key(key),
+            LabelRequirement::NotExists(key) => !labels.contains_key(key),
+        })
+    }
+}
+
+/// What to list: rows of one kind in order of (namespace, name).
+#[derive(Clone, Debug)]
+pub struct ListQuery {
+    pub kind: Kind,
+    /// Absent: all namespaces.
+    pub namespace: Option<String>,
+    /// Only this name.
+    pub name: Option<String>,
+    pub labels: Selector,
+    /// 0: everything.
+    pub limit: usize,
+    /// Start behind this (namespace, name).
+    pub after: Option<(String, String)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Page {
+    pub items: Vec<Resource>,
+    /// The counter when the page was read: what a watch may start from.
+    pub version: u64,
+    /// Where the next page starts, if there is one.
+    pub next: Option<(String, String)>,
+}
