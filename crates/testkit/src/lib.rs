@@ -6,6 +6,7 @@
 
 pub mod farwater;
 pub mod kube;
+pub mod ledger;
 pub mod packages;
 pub mod ports;
 pub mod process;
