@@ -1,5 +1,5 @@
-//! The decisions: access, placement, assignment, plans, prunes, health, and why a service is not healthy. Pure: no sockets,
-//! files, clocks or runtime; time and limits are arguments.
+//! The decisions: access, placement, assignment, plans, prunes, health, and why a service is not healthy. Pure: no
+//! sockets, files, clocks or runtime; time and limits are arguments.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -8,3 +8,4 @@ pub mod assignment;
 pub mod conditions;
 pub mod placement;
 pub mod summary;
+pub mod why;
