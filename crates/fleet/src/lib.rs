@@ -1,8 +1,15 @@
-//! The decisions of Farwater, as functions of plain data: no sockets, files, clocks or runtime.
+//! The decisions: access, placement, assignment, plans, prunes, health, and why a service is not healthy. Pure: no
+//! sockets, files, clocks or runtime; time and limits are arguments.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod access;
+pub mod assignment;
+pub mod conditions;
 pub mod health;
 pub mod ownership;
+pub mod placement;
 pub mod plan;
 pub mod prune;
+pub mod summary;
+pub mod why;
