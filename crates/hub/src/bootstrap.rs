@@ -189,7 +189,11 @@ mod tests {
             assert_eq!(complete(&current, &default).map(|object| object["rules"].clone()), expected);
         };
         let rule = |resource: &str| json!({"apiGroups": [""], "resources": [resource], "verbs": ["get"]});
-        check(json!({AUTOUPDATE: "true"}), json!([rule("c"), rule("a")]), Some(json!([rule("c"), rule("a"), rule("b")])));
+        check(
+            json!({AUTOUPDATE: "true"}),
+            json!([rule("c"), rule("a")]),
+            Some(json!([rule("c"), rule("a"), rule("b")])),
+        );
         check(json!({AUTOUPDATE: "true"}), json!([rule("*")]), None);
         check(json!({AUTOUPDATE: "false"}), json!([]), None);
         check(Value::Null, json!([]), None);

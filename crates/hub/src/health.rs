@@ -24,7 +24,8 @@ pub async fn live() -> &'static str {
 
 /// Requests would be answered: the store can be read, access can be decided, and the hub isn't stopping.
 pub async fn ready(State(hub): State<Arc<Hub>>) -> Response {
-    let checks = [("store", store_answers(&hub).await), ("access", hub.access.is_ready()), ("running", is_running(&hub))];
+    let checks =
+        [("store", store_answers(&hub).await), ("access", hub.access.is_ready()), ("running", is_running(&hub))];
     if checks.iter().all(|(_, good)| *good) {
         return "ok".into_response();
     }

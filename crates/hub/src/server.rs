@@ -59,7 +59,10 @@ impl Certificate {
             match hub.identity.server_certificate(&names, Timestamp::now()) {
                 Ok(key) => self.0.store(key),
                 Err(error) => {
-                    tracing::error!(error = &error as &dyn std::error::Error, "the server's certificate can't be renewed");
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "the server's certificate can't be renewed"
+                    );
                 }
             }
         }
@@ -185,7 +188,8 @@ impl Connection {
         };
         // By what was negotiated: guessing from the first bytes would wait for them for ever.
         let builder = if http2 { builder().http2_only() } else { builder().http1_only() };
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
+        let connection =
+            builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
         let mut connection = std::pin::pin!(connection);
         let mut is_first = true;
         let mut is_ending = false;

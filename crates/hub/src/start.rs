@@ -109,8 +109,14 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let metrics = Metrics::new(store.clone());
     let admin_kubeconfig = data.admin_kubeconfig();
     let hub = Arc::new(Hub { config, data, store, identity, access, metrics, advertise, shutdown });
-    let mut running =
-        Running { hub, address, metrics_address: None, admin_kubeconfig, servers: Vec::new(), tasks: TaskTracker::new() };
+    let mut running = Running {
+        hub,
+        address,
+        metrics_address: None,
+        admin_kubeconfig,
+        servers: Vec::new(),
+        tasks: TaskTracker::new(),
+    };
     running.spawn_tasks(certificate, names);
     running.serve(listener, tls.into());
     if let Some(listener) = metrics_listener {
