@@ -9,6 +9,7 @@
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod apiserver;
 pub mod auth;
 mod bootstrap;
 pub mod config;
