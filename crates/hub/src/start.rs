@@ -203,3 +203,6 @@ async fn sweep_tokens(hub: Arc<Hub>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
