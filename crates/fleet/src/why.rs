@@ -356,12 +356,8 @@ fn judge_summary(evidence: &Evidence<'_>) -> Option<Finding> {
     }
     let text = ready.map_or_else(|| "nothing is known of its health".to_owned(), sentence);
     let link = if status.applied_revision == status.assigned_revision { Link::Health } else { Link::Objects };
-<<<<<<< HEAD
     let stalled = find(&status.conditions, "Stalled").is_some_and(|c| c.status == "True");
     let standing = if stalled { Standing::Broken } else { Standing::Progressing };
-=======
-    let standing = if ready.is_some_and(|c| c.status == "False") { Standing::Broken } else { Standing::Progressing };
->>>>>>> foundation
     Some(
         Finding::new(standing, link, text)
             .condition(&format!("ServiceDeployment {}", name_of(evidence.service)), ready)
@@ -405,38 +401,6 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
     finding
 }
 
-<<<<<<< HEAD
-=======
-/// Reasons by which the hub says that a right or a decision, not the content, keeps a service from its cluster.
-pub fn is_placement(reason: &str) -> bool {
-    matches!(
-        reason,
-        "NoGrant"
-            | "GrantLost"
-            | "NotGranted"
-            | "SourceNotAllowed"
-            | "TargetNotAllowed"
-            | "Denied"
-            | "Held"
-            | "ClusterNotFound"
-    )
-}
-
-/// Reasons by which the hub says that the content can't be delivered.
-fn is_bundle(reason: &str) -> bool {
-    matches!(reason, "BundleFailed" | "PathNotFound" | "ClosureFailed" | "BundleTooLarge")
-}
-
-/// Reasons by which the hub says that the last report speaks of something older than what is assigned.
-fn is_agent_lag(reason: &str) -> bool {
-    matches!(reason, "AgentBehind" | "Assigned" | "WaitingForAgent")
-}
-
-fn is_complaint(object: &ObjectReport) -> bool {
-    object.sync == SyncState::Refused || object.health == Health::Failed
-}
-
->>>>>>> foundation
 fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|c| c.type_ == type_)
 }

@@ -163,12 +163,7 @@ fn a_closure_error_is_the_bundles() {
 #[test]
 fn a_lost_grant_is_named_before_the_objects() {
     let breaks = |w: &mut World| {
-<<<<<<< HEAD
         w.service["status"]["conditions"] = stalled("NotGranted", "no grant of east for team-a");
-=======
-        w.service["status"]["conditions"] =
-            json!([condition("Ready", "False", "NoGrant", "no grant of east for team-a")]);
->>>>>>> foundation
         w.objects = json!([object("Deployment", "web", "Synced", "Failed", "crash")]);
     };
     broken(breaks, Link::Placement, "the service is held: no grant of east for team-a");
