@@ -1,1 +1,11 @@
+//! The decisions: access, placement, assignment, plans, prunes, health, and why a service is not healthy. Pure: no
+//! sockets, files, clocks or runtime; time and limits are arguments.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod access;
+pub mod assignment;
+pub mod conditions;
+pub mod placement;
+pub mod summary;
+pub mod why;

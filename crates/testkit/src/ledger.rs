@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
     Api, Client, ResourceExt as _,
     api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams},
@@ -68,6 +68,35 @@ pub trait Killable {
     fn client(&self) -> Client;
     /// SIGKILL, then start again; returns when the server is ready.
     fn kill_and_restart(&mut self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// The product's hub, with a client that outlives restarts.
+pub struct KillableHub {
+    hub: crate::Hub,
+    client: Client,
+}
+
+impl KillableHub {
+    /// Makes the namespace that the load writes to.
+    pub async fn new(hub: crate::Hub, namespace: &str) -> Result<Self> {
+        let client = hub.client().await?;
+        let namespace = Namespace {
+            metadata: ObjectMeta { name: Some(namespace.to_owned()), ..ObjectMeta::default() },
+            ..Namespace::default()
+        };
+        Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await?;
+        Ok(Self { hub, client })
+    }
+}
+
+impl Killable for KillableHub {
+    fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    async fn kill_and_restart(&mut self) -> Result<()> {
+        self.hub.restart().await
+    }
 }
 
 /// Runs the load. `progress` is called after each kill with the number of kills so far.

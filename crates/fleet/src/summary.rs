@@ -1,0 +1,224 @@
+//! Summary: a service's status from what is assigned, what its agent is told, and what the agent says.
+
+use farwater_api::{
+    Digest, ServiceDeploymentStatus,
+    objects::{Health, ObjectReport, Outcome, ServiceReport, SyncState},
+    protocol::Action,
+    service_deployment::{ObjectCounts, UnhealthyObject},
+};
+use jiff::Timestamp;
+
+use crate::{
+    assignment::{Candidate, Why},
+    conditions::{self, Verdict, cut},
+};
+
+/// Largest status: a million services are listed and watched with it.
+pub const MAX_STATUS_BYTES: usize = 4096;
+/// Reason of a service whose agent has said nothing about the current entry: what it said before is no news.
+pub const WAITING_FOR_AGENT: &str = "WaitingForAgent";
+const MAX_UNHEALTHY: usize = 5;
+const MAX_UNHEALTHY_MESSAGE_BYTES: usize = 256;
+const MAX_HELD_OBJECTS: usize = 10;
+
+/// What a summary is made from. `report` may speak of an older entry; then it says nothing about now.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    pub generation: i64,
+    pub deleting: bool,
+    pub cluster: &'a str,
+    /// Whether the cluster's agent has an identity.
+    pub joined: bool,
+    pub assigned: Option<&'a Candidate>,
+    pub why: &'a Why,
+    /// The entry as the cluster's desired state has it now.
+    pub action: &'a Action,
+    pub entry: Digest,
+    pub report: Option<&'a ServiceReport>,
+    pub report_time: Option<Timestamp>,
+    pub requested_at: Option<&'a str>,
+    pub previous: &'a ServiceDeploymentStatus,
+    pub now: Timestamp,
+}
+
+/// The status of a service.
+pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
+    let report = inputs.report.filter(|report| report.entry == inputs.entry);
+    let mut verdicts = resolve_verdicts(&inputs, report);
+    if let Some(held) = report.and_then(|report| report.held_prune.as_ref()) {
+        let message = format!("{} objects wait to be pruned: {}", held.count, held.reason);
+        verdicts.push(Verdict::new("PruneHeld", Some(true), "ApprovalNeeded", message));
+    }
+    let mut status = ServiceDeploymentStatus {
+        observed_generation: Some(inputs.generation),
+        conditions: conditions::resolve(&inputs.previous.conditions, verdicts, inputs.generation, inputs.now),
+        assigned_revision: inputs.assigned.map(|assigned| assigned.revision.clone()),
+        bundle_digest: inputs.assigned.map(|assigned| assigned.bundle),
+        applied_revision: inputs.previous.applied_revision.clone(),
+        objects: inputs.previous.objects,
+        unhealthy: Vec::new(),
+        held_prune: None,
+        last_applied_time: inputs.previous.last_applied_time.clone(),
+        last_handled_reconcile_at: inputs.requested_at.map(str::to_owned),
+    };
+    if let Some(report) = report {
+        status.objects = Some(count(&report.objects));
+        status.unhealthy = first_unhealthy(&report.objects);
+        status.held_prune = report.held_prune.clone().map(|mut held| {
+            held.objects.truncate(MAX_HELD_OBJECTS);
+            held.reason = cut(&held.reason, MAX_UNHEALTHY_MESSAGE_BYTES);
+            held
+        });
+        if report.outcome == Outcome::Applied && matches!(inputs.action, Action::Apply(_)) {
+            status.applied_revision = inputs.assigned.map(|assigned| assigned.revision.clone());
+            status.last_applied_time = inputs.report_time.map(conditions::whole_seconds);
+        }
+    }
+    fit(&mut status);
+    status
+}
+
+fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<Verdict> {
+    if inputs.deleting {
+        return Verdict::reconciling("Removing", removal_message(inputs, report));
+    }
+    if let Why::Trouble(trouble) = inputs.why {
+        return trouble_verdicts(inputs, trouble);
+    }
+    match inputs.action {
+        Action::Hold { reason } if matches!(inputs.why, Why::NotGranted(_)) => Verdict::stalled("NotGranted", reason.clone()),
+        Action::Hold { reason } if inputs.assigned.is_none() && *inputs.why == Why::Current => {
+            Verdict::reconciling("Progressing", reason.clone())
+        }
+        Action::Hold { reason } => vec![Verdict::new("Ready", None, "Held", format!("held: {reason}"))],
+        Action::Remove { .. } => Verdict::reconciling("Removing", removal_message(inputs, report)),
+        Action::Apply(_) => applied_verdicts(inputs, report),
+    }
+}
+
+/// A service that runs something goes on running it; the trouble is told either way.
+fn trouble_verdicts(inputs: &Inputs<'_>, trouble: &crate::assignment::Trouble) -> Vec<Verdict> {
+    use crate::assignment::Trouble;
+    let kept = inputs.assigned.map_or_else(String::new, |assigned| format!("; {} stays assigned", assigned.revision));
+    let message = format!("{trouble}{kept}");
+    match trouble {
+        Trouble::ClusterMissing { .. } => Verdict::stalled("ClusterNotFound", message),
+        Trouble::SourceMissing { .. } => Verdict::stalled("SourceNotFound", message),
+        Trouble::SourceEmpty { .. } => Verdict::reconciling("SourceNotReady", message),
+        Trouble::Bundle { revision, .. } => Verdict::stalled("BundleFailed", format!("{revision}: {message}")),
+    }
+}
+
+fn removal_message(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> String {
+    match (inputs.action, report) {
+        (Action::Hold { reason }, _) => format!("removal is held: {reason}"),
+        (_, Some(report)) if !report.message.is_empty() => report.message.clone(),
+        (_, Some(_)) => format!("cluster {} is removing it", inputs.cluster),
+        (_, None) => format!("waits for the agent of cluster {} to confirm the removal", inputs.cluster),
+    }
+}
+
+fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<Verdict> {
+    let revision = inputs.assigned.map_or("", |assigned| assigned.revision.as_str());
+    let Some(report) = report else {
+        return Verdict::reconciling(WAITING_FOR_AGENT, waiting_message(inputs, revision));
+    };
+    match report.outcome {
+        Outcome::Applying => Verdict::reconciling("Progressing", with_detail(format!("applying {revision}"), &report.message)),
+        Outcome::Superseded | Outcome::Removed => {
+            Verdict::reconciling("Progressing", with_detail(format!("{revision} is about to be applied"), &report.message))
+        }
+        Outcome::Failed => {
+            let reason = if report.message.is_empty() { first_message(&report.objects) } else { report.message.clone() };
+            Verdict::stalled("ApplyFailed", with_detail(format!("{revision} was not applied completely"), &reason))
+        }
+        Outcome::Applied => health_verdicts(report, revision),
+    }
+}
+
+fn waiting_message(inputs: &Inputs<'_>, revision: &str) -> String {
+    if inputs.joined {
+        format!("waits for the agent of cluster {} to apply {revision}", inputs.cluster)
+    } else {
+        format!("cluster {0} has not joined; run: farwater cluster join {0}", inputs.cluster)
+    }
+}
+
+fn health_verdicts(report: &ServiceReport, revision: &str) -> Vec<Verdict> {
+    let counts = count(&report.objects);
+    if counts.failed > 0 {
+        let message = format!("{} of {} objects failed", counts.failed, counts.total);
+        return Verdict::stalled("Unhealthy", with_detail(message, &first_message(&report.objects)));
+    }
+    if counts.healthy < counts.total {
+        let waiting = counts.total - counts.healthy;
+        let message = format!("{waiting} of {} objects are not ready yet", counts.total);
+        return Verdict::reconciling("Progressing", with_detail(message, &first_message(&report.objects)));
+    }
+    if let Some(held) = &report.held_prune {
+        let message = format!("{} objects wait to be pruned: {}", held.count, held.reason);
+        return vec![Verdict::new("Ready", Some(false), "PruneHeld", message)];
+    }
+    Verdict::ready("Applied", format!("applied {revision}; {} objects are healthy", counts.total))
+}
+
+fn with_detail(message: String, detail: &str) -> String {
+    if detail.is_empty() { message } else { format!("{message}: {detail}") }
+}
+
+fn first_message(objects: &[ObjectReport]) -> String {
+    first_unhealthy(objects).first().map_or_else(String::new, |first| {
+        if first.message.is_empty() { first.object.to_string() } else { format!("{}: {}", first.object, first.message) }
+    })
+}
+
+/// Whether an object counts as failed, as on its way (`None`), or as fine. An object held from pruning isn't desired.
+fn rate(report: &ObjectReport) -> Option<bool> {
+    match (report.sync, report.health) {
+        (SyncState::Refused, _) | (_, Health::Failed) => Some(false),
+        (SyncState::Synced, Health::Current) => Some(true),
+        _ => None,
+    }
+}
+
+fn desired(objects: &[ObjectReport]) -> impl Iterator<Item = &ObjectReport> {
+    objects.iter().filter(|report| report.sync != SyncState::PruneHeld)
+}
+
+fn count(objects: &[ObjectReport]) -> ObjectCounts {
+    let mut counts = ObjectCounts::default();
+    for report in desired(objects) {
+        counts.total += 1;
+        match rate(report) {
+            Some(true) => counts.healthy += 1,
+            Some(false) => counts.failed += 1,
+            None => counts.progressing += 1,
+        }
+    }
+    counts
+}
+
+/// Failed and refused objects first, in the report's order, then those on their way.
+fn first_unhealthy(objects: &[ObjectReport]) -> Vec<UnhealthyObject> {
+    let failed = desired(objects).filter(|report| rate(report) == Some(false));
+    let progressing = desired(objects).filter(|report| rate(report).is_none());
+    let cut_one = |report: &ObjectReport| UnhealthyObject {
+        object: report.object.clone(),
+        message: cut(&report.message, MAX_UNHEALTHY_MESSAGE_BYTES),
+    };
+    failed.chain(progressing).take(MAX_UNHEALTHY).map(cut_one).collect()
+}
+
+/// Drops examples until the status fits; counts and conditions stay.
+fn fit(status: &mut ServiceDeploymentStatus) {
+    let bytes = |status: &ServiceDeploymentStatus| serde_json::to_vec(status).map_or(0, |json| json.len());
+    while bytes(status) > MAX_STATUS_BYTES {
+        let held = status.held_prune.as_mut().and_then(|held| held.objects.pop()).is_some();
+        if !held && status.unhealthy.pop().is_none() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

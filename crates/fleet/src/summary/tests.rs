@@ -1,0 +1,203 @@
+use farwater_api::{
+    objects::ObjectRef,
+    protocol::{Ceiling, Deployment, ServiceAccount},
+    service_deployment::HeldPrune,
+};
+
+use super::*;
+use crate::assignment::Trouble;
+
+fn candidate() -> Candidate {
+    Candidate {
+        revision: "main@sha1:abc".to_owned(),
+        content_id: Digest::of("content"),
+        bundle: Digest::of("bundle"),
+        bundle_bytes: 1,
+        path: String::new(),
+    }
+}
+
+fn apply() -> Action {
+    Action::Apply(Deployment {
+        bundle: Digest::of("bundle"),
+        bundle_bytes: 1,
+        path: String::new(),
+        target_namespace: "web".to_owned(),
+        prune: true,
+        ceiling: Ceiling {
+            service_account: ServiceAccount { namespace: "a".to_owned(), name: "b".to_owned() },
+            target_namespaces: None,
+            allowed_kinds: None,
+            denied_kinds: None,
+        },
+        approved_prune: None,
+    })
+}
+
+fn object(name: &str, sync: SyncState, health: Health, message: &str) -> ObjectReport {
+    let object = ObjectRef {
+        group: "apps".to_owned(),
+        version: "v1".to_owned(),
+        kind: "Deployment".to_owned(),
+        namespace: "web".to_owned(),
+        name: name.to_owned(),
+    };
+    ObjectReport { object, sync, health, message: message.to_owned() }
+}
+
+fn report(outcome: Outcome, objects: Vec<ObjectReport>) -> ServiceReport {
+    ServiceReport { entry: Digest::of("entry"), outcome, message: String::new(), held_prune: None, objects }
+}
+
+struct Case {
+    why: Why,
+    action: Action,
+    assigned: Option<Candidate>,
+    deleting: bool,
+    joined: bool,
+    report: Option<ServiceReport>,
+    previous: ServiceDeploymentStatus,
+}
+
+impl Case {
+    fn new(report: Option<ServiceReport>) -> Self {
+        Self {
+            why: Why::Current,
+            action: apply(),
+            assigned: Some(candidate()),
+            deleting: false,
+            joined: true,
+            report,
+            previous: ServiceDeploymentStatus::default(),
+        }
+    }
+
+    fn status(&self) -> ServiceDeploymentStatus {
+        let now = Timestamp::from_second(1_000).unwrap();
+        summarize(Inputs {
+            generation: 3,
+            deleting: self.deleting,
+            cluster: "east",
+            joined: self.joined,
+            assigned: self.assigned.as_ref(),
+            why: &self.why,
+            action: &self.action,
+            entry: Digest::of("entry"),
+            report: self.report.as_ref(),
+            report_time: Some(now),
+            requested_at: None,
+            previous: &self.previous,
+            now,
+        })
+    }
+
+    /// `Type=Status Reason: message`, one condition per line.
+    #[track_caller]
+    fn check(&self, expected: &[&str]) -> ServiceDeploymentStatus {
+        let status = self.status();
+        let said: Vec<String> =
+            status.conditions.iter().map(|c| format!("{}={} {}: {}", c.type_, c.status, c.reason, c.message)).collect();
+        assert_eq!(said, expected);
+        status
+    }
+}
+
+#[test]
+fn a_service_is_ready_when_everything_applied_is_healthy() {
+    let objects = vec![object("web", SyncState::Synced, Health::Current, "")];
+    let status = Case::new(Some(report(Outcome::Applied, objects)))
+        .check(&["Ready=True Applied: applied main@sha1:abc; 1 objects are healthy"]);
+    assert_eq!(status.applied_revision.as_deref(), Some("main@sha1:abc"));
+    assert_eq!(status.observed_generation, Some(3));
+}
+
+#[test]
+fn a_report_about_an_older_entry_says_nothing_about_now() {
+    let mut old = report(Outcome::Applied, vec![object("web", SyncState::Synced, Health::Current, "")]);
+    old.entry = Digest::of("yesterday");
+    let waits = "waits for the agent of cluster east to apply main@sha1:abc";
+    let status = Case::new(Some(old)).check(&[
+        &format!("Ready=False WaitingForAgent: {waits}"),
+        &format!("Reconciling=True WaitingForAgent: {waits}"),
+    ]);
+    assert_eq!(status.applied_revision, None);
+}
+
+#[test]
+fn a_cluster_that_never_joined_is_named_with_the_command() {
+    let case = Case { joined: false, ..Case::new(None) };
+    let message = "cluster east has not joined; run: farwater cluster join east";
+    case.check(&[
+        &format!("Ready=False WaitingForAgent: {message}"),
+        &format!("Reconciling=True WaitingForAgent: {message}"),
+    ]);
+}
+
+#[test]
+fn failed_objects_come_first_and_are_named() {
+    let objects = vec![
+        object("slow", SyncState::Synced, Health::InProgress, "1 of 2 replicas"),
+        object("bad", SyncState::Refused, Health::Unknown, "forbidden"),
+    ];
+    let message = "1 of 2 objects failed: Deployment.apps web/bad: forbidden";
+    let status = Case::new(Some(report(Outcome::Applied, objects)))
+        .check(&[&format!("Ready=False Unhealthy: {message}"), &format!("Stalled=True Unhealthy: {message}")]);
+    let names: Vec<_> = status.unhealthy.iter().map(|u| u.object.name.as_str()).collect();
+    assert_eq!(names, ["bad", "slow"]);
+    assert_eq!(status.objects, Some(ObjectCounts { total: 2, healthy: 0, progressing: 1, failed: 1 }));
+}
+
+#[test]
+fn a_held_prune_is_a_condition_of_its_own() {
+    let mut held = report(Outcome::Applied, vec![object("old", SyncState::PruneHeld, Health::Current, "")]);
+    held.held_prune =
+        Some(HeldPrune { digest: Digest::of("plan"), reason: "nothing would be left".to_owned(), count: 4, objects: vec![] });
+    let status = Case::new(Some(held)).check(&[
+        "Ready=False PruneHeld: 4 objects wait to be pruned: nothing would be left",
+        "PruneHeld=True ApprovalNeeded: 4 objects wait to be pruned: nothing would be left",
+    ]);
+    assert_eq!(status.objects.unwrap().total, 0);
+    assert_eq!(status.held_prune.unwrap().count, 4);
+}
+
+#[test]
+fn trouble_keeps_what_is_assigned_and_says_so() {
+    let trouble = Trouble::Bundle {
+        revision: "main@sha1:def".to_owned(),
+        message: "apps/web/kustomization.yaml:3: ../../../etc leaves the repository".to_owned(),
+    };
+    let case = Case { why: Why::Trouble(trouble), ..Case::new(None) };
+    let message = "main@sha1:def: apps/web/kustomization.yaml:3: ../../../etc leaves the repository; main@sha1:abc stays assigned";
+    let status = case.check(&[
+        &format!("Ready=False BundleFailed: {message}"),
+        &format!("Stalled=True BundleFailed: {message}"),
+    ]);
+    assert_eq!(status.assigned_revision.as_deref(), Some("main@sha1:abc"));
+}
+
+#[test]
+fn a_lost_grant_stalls_and_a_suspension_is_unknown() {
+    let hold = |reason: &str| Action::Hold { reason: reason.to_owned() };
+    let lost = Case { why: Why::NotGranted("no grant".to_owned()), action: hold("no grant"), ..Case::new(None) };
+    lost.check(&["Ready=False NotGranted: no grant", "Stalled=True NotGranted: no grant"]);
+    let suspended = Case { why: Why::Suspended, action: hold("the service is suspended"), ..Case::new(None) };
+    suspended.check(&["Ready=Unknown Held: held: the service is suspended"]);
+}
+
+#[test]
+fn a_status_never_exceeds_four_kilobytes() {
+    let long = "x".repeat(250);
+    let objects: Vec<_> = (0..20).map(|_| object(&long, SyncState::Refused, Health::Failed, &"y".repeat(1024))).collect();
+    let mut huge = report(Outcome::Failed, objects);
+    huge.message = "z".repeat(4096);
+    huge.held_prune = Some(HeldPrune {
+        digest: Digest::of("plan"),
+        reason: long.clone(),
+        count: 50,
+        objects: (0..50).map(|_| object(&long, SyncState::PruneHeld, Health::Current, "").object).collect(),
+    });
+    let status = Case::new(Some(huge)).status();
+    assert!(serde_json::to_vec(&status).unwrap().len() <= MAX_STATUS_BYTES);
+    assert_eq!(status.held_prune.unwrap().count, 50);
+    assert!(!status.unhealthy.is_empty());
+}
