@@ -189,6 +189,10 @@ impl ServiceTask {
         }
         self.record_results(&objects, plan, &results);
         self.record_skips(plan);
+        if !results.is_empty() {
+            let applied = results.values().filter(|r| matches!(r, Applied::Done { .. })).count();
+            tracing::info!(service = %self.name(), applied, of = results.len(), unchanged = plan.unchanged.len(), "applied");
+        }
         if superseded() || results.values().any(|r| matches!(r, Applied::Superseded)) {
             self.save_inventory().await?;
             return Ok(false);
@@ -254,7 +258,7 @@ impl ServiceTask {
             };
             match result {
                 Applied::Done { live, health, message } => {
-                    tracing::info!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
+                    tracing::debug!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
                     if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
                         entry.uid = Some(live.uid.clone());
                         entry.hash = Some(object.hash);
@@ -264,7 +268,7 @@ impl ServiceTask {
                     self.set_status(&object.object, SyncState::Synced, *health, message.clone());
                 }
                 Applied::Refused(message) => {
-                    tracing::warn!(service = %self.name(), object = %object.object, message, "refused");
+                    tracing::warn!(service = %self.name(), object = %object.object, error = message, "refused");
                     // What it is now only a look-up tells.
                     self.live.remove(&change.object);
                     self.set_status(&object.object, SyncState::Refused, Health::Unknown, message.clone());

@@ -207,7 +207,9 @@ impl FakeHub {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let (parts, body) = request.into_parts();
-        let body = body.collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+        // An agent that is killed sends half a request.
+        let Ok(body) = body.collect().await else { return refuse(StatusCode::BAD_REQUEST, "Invalid", None) };
+        let body = body.to_bytes();
         if self.with(|s| s.away) {
             return refuse(StatusCode::SERVICE_UNAVAILABLE, "Unavailable", None);
         }
