@@ -5,5 +5,6 @@
 
 pub mod assignment;
 pub mod conditions;
+pub mod duration;
 pub mod placement;
 pub mod summary;
