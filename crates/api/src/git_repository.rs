@@ -58,6 +58,7 @@ fn default_timeout() -> String {
 
 /// What to follow in a repository. Exactly one field may be set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
 #[serde(rename_all = "camelCase")]
 pub struct GitReference {
     /// A branch's short name.

@@ -3,6 +3,9 @@
 //! Pure: no sockets, files, clocks or runtime. One Rust type per kind is the only source of the CRD, the OpenAPI
 //! schema, the defaults and the reference pages.
 
+// The lint takes the repeated `type_` of the derive's columns for a mistake.
+#![allow(clippy::duplicated_attributes)]
+
 pub mod cluster;
 pub mod cluster_grant;
 pub mod digest;
@@ -53,4 +56,20 @@ pub const ADMIN_SERVICE_ACCOUNT: &str = "farwater-administrator";
 /// The definitions of our kinds, as a management cluster would install them.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     vec![Cluster::crd(), ClusterGrant::crd(), GitRepository::crd(), ServiceDeployment::crd()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_structural_schema_and_its_columns() {
+        for crd in custom_resource_definitions() {
+            let version = &crd.spec.versions[0];
+            let schema = version.schema.as_ref().and_then(|s| s.open_api_v3_schema.as_ref()).expect("a schema");
+            let properties = schema.properties.as_ref().expect("properties");
+            assert!(properties.contains_key("spec") && properties.contains_key("status"), "{}", crd.spec.names.kind);
+            assert!(version.additional_printer_columns.as_ref().is_some_and(|c| !c.is_empty()));
+        }
+    }
 }

@@ -202,6 +202,7 @@ pub struct ServiceIdentity {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type")]
+#[expect(clippy::large_enum_variant, reason = "nearly every action is the large one")]
 pub enum Action {
     /// Keep this applied.
     Apply(Deployment),

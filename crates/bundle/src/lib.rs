@@ -1,1 +1,21 @@
+//! Bundles: which files a folder of a repository needs, the canonical archive of them, and the manifests inside.
+//!
+//! Pure: no files, sockets or clocks. Everything read here was written by strangers, so names, sizes, depths and
+//! counts are bounded, and an error names the file, the line and the reason.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod archive;
+pub mod closure;
+pub mod limits;
+pub mod manifests;
+pub mod path;
+pub mod tree;
+mod walk;
+pub mod yaml;
+
+pub use archive::{Archive, ArchiveError, PackError};
+pub use closure::{Closure, ClosureError, ClosureReason, FileEntry, closure};
+pub use limits::Limits;
+pub use manifests::{Manifest, ManifestError, Manifests};
+pub use path::{PathError, PathReason, RelPath};
+pub use tree::{Entry, MemoryTree, Mode, ObjectId, Tree, TreeError};

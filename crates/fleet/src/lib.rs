@@ -1,10 +1,12 @@
-//! The decisions: what is assigned, where it may go, and what its state is called. Pure: no sockets, files, clocks or
-//! runtime; time and limits are arguments.
+//! The decisions: access, placement, assignment, plans, prunes, health, and why a service is not healthy. Pure: no
+//! sockets, files, clocks or runtime; time and limits are arguments.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod access;
 pub mod assignment;
 pub mod conditions;
 pub mod duration;
 pub mod placement;
 pub mod summary;
+pub mod why;

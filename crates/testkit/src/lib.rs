@@ -1,1 +1,21 @@
+//! Real servers for tests, the demo and the campaigns: Kubernetes control planes, Git, and our own programs.
+//!
+//! Nothing here is linked into the product. Every process that is started ends with the process that started it,
+//! even when that one is killed (see [`watchdog`]).
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod farwater;
+pub mod kube;
+pub mod ledger;
+pub mod packages;
+pub mod ports;
+pub mod process;
+pub mod tools;
+pub mod wait;
+mod watchdog;
+
+pub use farwater::{Agent, Hub};
+pub use kube::{Plane, PlaneOptions, shared};
+pub use process::Process;
+pub use tools::Tools;
+pub use wait::wait_for;

@@ -1,0 +1,412 @@
+//! The closure of a path: the files that a folder needs to be rendered, wherever in the repository they lie.
+//!
+//! A folder's own tree id covers neither `../../base` of an overlay nor a symlink's target nor a chart's
+//! `file://../lib`. What leads out of the folder is followed here, over trees and blobs alone. A commit that touches
+//! nothing of the closure leaves its content id as it was.
+//!
+//! A reference *out of the repository* is always an error. One to something that isn't there, and a kustomization
+//! that can't be read, are errors where the walk was led on purpose (`spec.path` and what is referenced from there).
+//! Elsewhere in a folder that is included whole, they are left to whoever renders that file: nothing is missing
+//! from the bundle because of them, and the content id changes with the file.
+
+mod reference;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use farwater_api::Digest;
+use sha2::{Digest as _, Sha256};
+
+pub use crate::walk::Lost;
+use crate::{
+    limits::Limits,
+    path::{PathError, RelPath},
+    tree::{Entry, Mode, ObjectId, Tree, TreeError},
+    walk::{self, Found, Lookup, Resolved},
+    yaml::YamlReason,
+};
+
+/// Part of every content id; changed when the same inputs must make a different archive.
+const FORMAT: &str = "farwater-content-v1\n";
+
+/// The files of a bundle, and the id of their content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closure {
+    /// Covers every path, mode and byte of the closure and nothing else.
+    pub content_id: Digest,
+    /// Files and symlinks by repository path.
+    pub files: BTreeMap<RelPath, FileEntry>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileEntry {
+    pub mode: Mode,
+    pub id: ObjectId,
+}
+
+/// Why a path has no closure. Reads "apps/web/kustomization.yaml:3: …".
+#[derive(Debug, thiserror::Error)]
+#[error("{file}{}: {reason}", line.map(|l| format!(":{l}")).unwrap_or_default())]
+pub struct ClosureError {
+    /// Repository path, fit for printing.
+    pub file: String,
+    pub line: Option<u32>,
+    pub reason: ClosureReason,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClosureReason {
+    #[error("the source has no such folder")]
+    NoSuchPath,
+    #[error("is a file; the path of a service is a folder")]
+    NotAFolder,
+    #[error("names {reference:?}: {lost}")]
+    Reference { reference: String, lost: Lost },
+    #[error("is a symlink to {target:?}: {lost}")]
+    Symlink { target: String, lost: Lost },
+    #[error("{0}")]
+    Name(PathError),
+    #[error("is a submodule; submodules are not fetched, so keep it out of what a service needs")]
+    Submodule,
+    #[error("more than {limit} files and folders are needed; point the service at a smaller folder")]
+    TooManyFiles { limit: usize },
+    #[error("{0}")]
+    Yaml(YamlReason),
+    #[error("is not UTF-8 text")]
+    NotText,
+    #[error("{0}")]
+    Tree(#[source] TreeError),
+}
+
+/// The closure of `path` in the tree `root`.
+pub fn closure<T: Tree>(
+    tree: &T,
+    root: &ObjectId,
+    path: &RelPath,
+    limits: &Limits,
+) -> Result<Closure, Box<ClosureError>> {
+    let mut walk = Walk::new(tree, *root, limits);
+    walk.start(path)?;
+    while let Some(task) = walk.queue.pop_front() {
+        walk.run(task)?;
+    }
+    Ok(walk.finish())
+}
+
+/// Something met on the way whose references are still to be followed.
+enum Task {
+    Symlink(RelPath),
+    /// A kustomization or chart; `wanted` if the walk was led to its folder on purpose.
+    Build {
+        file: RelPath,
+        wanted: bool,
+    },
+}
+
+struct Walk<'t, T> {
+    objects: Objects<'t, T>,
+    limits: &'t Limits,
+    files: BTreeMap<RelPath, FileEntry>,
+    /// Folders that are included whole, by tree id.
+    folders: BTreeMap<RelPath, ObjectId>,
+    builds: BTreeSet<(RelPath, bool)>,
+    symlinks: BTreeSet<RelPath>,
+    visited: usize,
+    queue: VecDeque<Task>,
+}
+
+impl<'t, T: Tree> Walk<'t, T> {
+    fn new(tree: &'t T, root: ObjectId, limits: &'t Limits) -> Self {
+        Self {
+            objects: Objects { tree, root, cache: HashMap::new() },
+            limits,
+            files: BTreeMap::new(),
+            folders: BTreeMap::new(),
+            builds: BTreeSet::new(),
+            symlinks: BTreeSet::new(),
+            visited: 0,
+            queue: VecDeque::new(),
+        }
+    }
+
+    fn start(&mut self, path: &RelPath) -> Result<(), Box<ClosureError>> {
+        let fail = |reason| ClosureError { file: path.to_string(), line: None, reason };
+        match self.follow(&RelPath::root(), path.as_str(), path)? {
+            Ok(found) if found.folder => self.include(&found),
+            Ok(_) => Err(fail(ClosureReason::NotAFolder).into()),
+            Err(Lost::Missing(_) | Lost::NotAFolder(_)) => Err(fail(ClosureReason::NoSuchPath).into()),
+            Err(lost) => Err(fail(ClosureReason::Reference { reference: path.to_string(), lost }).into()),
+        }
+    }
+
+    fn run(&mut self, task: Task) -> Result<(), Box<ClosureError>> {
+        match task {
+            Task::Symlink(link) => self.follow_symlink(&link),
+            Task::Build { file, wanted } => {
+                let folder = file.parent().unwrap_or_default();
+                let references = match self.read_references(&file)? {
+                    Ok(references) => references,
+                    Err(error) if wanted => return Err(error),
+                    Err(_) => return Ok(()),
+                };
+                references.into_iter().try_for_each(|r| self.follow_reference(&file, &folder, r, wanted))
+            }
+        }
+    }
+
+    fn follow_symlink(&mut self, link: &RelPath) -> Result<(), Box<ClosureError>> {
+        let folder = link.parent().unwrap_or_default();
+        match self.follow(&folder, link.file_name(), link)? {
+            Ok(found) => self.include(&found),
+            Err(lost) => {
+                let target = match self.objects.find(link) {
+                    Ok(Some(Found::Link(target))) => crate::path::escape(&target),
+                    _ => String::new(),
+                };
+                let reason = ClosureReason::Symlink { target, lost };
+                Err(Box::new(ClosureError { file: link.to_string(), line: None, reason }))
+            }
+        }
+    }
+
+    /// The outer error is the object database's, the inner one the file's.
+    fn read_references(
+        &mut self,
+        file: &RelPath,
+    ) -> Result<Result<Vec<reference::Reference>, Box<ClosureError>>, Box<ClosureError>> {
+        let fail = |line, reason| Box::new(ClosureError { file: file.to_string(), line, reason });
+        let Some(entry) = self.files.get(file) else { return Ok(Ok(Vec::new())) };
+        // A symlinked kustomization is read where it leads; kustomize resolves its references beside the link.
+        let id = match entry.mode {
+            Mode::Symlink => {
+                let folder = file.parent().unwrap_or_default();
+                match self.follow(&folder, file.file_name(), file)? {
+                    Ok(found) => match self.objects.entry(&found.path).map_err(|e| tree_error(file, e))? {
+                        Some(entry) => entry.id,
+                        None => return Ok(Ok(Vec::new())),
+                    },
+                    Err(_) => return Ok(Ok(Vec::new())),
+                }
+            }
+            _ => entry.id,
+        };
+        let bytes = match self.objects.tree.blob(&id, self.limits.file_bytes) {
+            Ok(bytes) => bytes,
+            Err(error) => return Err(tree_error(file, error)),
+        };
+        let Ok(text) = String::from_utf8(bytes) else {
+            return Ok(Err(fail(None, ClosureReason::NotText)));
+        };
+        Ok(reference::read(file.file_name(), &text).map_err(|e| fail(Some(e.line), ClosureReason::Yaml(e.reason))))
+    }
+
+    fn follow_reference(
+        &mut self,
+        file: &RelPath,
+        folder: &RelPath,
+        reference: reference::Reference,
+        wanted: bool,
+    ) -> Result<(), Box<ClosureError>> {
+        let reference::Reference { line, text, may_be_remote, optional } = reference;
+        // kustomize joins by text first, so `link/../x` is `x` whatever `link` is.
+        let result = match folder.join_clean(&text) {
+            Ok(path) => self.follow(&RelPath::root(), path.as_str(), file)?,
+            Err(error) => Err(Lost::Path(error)),
+        };
+        let lost = match result {
+            Ok(found) => return self.include(&found),
+            Err(lost) => lost,
+        };
+        if may_be_remote && reference::looks_remote(&text) {
+            return Ok(());
+        }
+        if lost.escapes() || matches!(lost, Lost::Loop) || (wanted && !optional) {
+            let reason = ClosureReason::Reference { reference: crate::path::escape(text.as_bytes()), lost };
+            return Err(Box::new(ClosureError { file: file.to_string(), line: Some(line), reason }));
+        }
+        Ok(())
+    }
+
+    fn follow(
+        &mut self,
+        base: &RelPath,
+        text: &str,
+        from: &RelPath,
+    ) -> Result<Result<Resolved, Lost>, Box<ClosureError>> {
+        walk::follow(&mut self.objects, base, text.as_bytes()).map_err(|e| tree_error(from, e))
+    }
+
+    /// Adds what was found, and the symlinks on the way to it.
+    fn include(&mut self, found: &Resolved) -> Result<(), Box<ClosureError>> {
+        for link in &found.links {
+            if let Some(entry) = self.objects.entry(link).map_err(|e| tree_error(link, e))? {
+                // Only passed through: what else it leads to isn't needed.
+                self.add_entry(link.clone(), &entry)?;
+            }
+        }
+        if !found.folder {
+            if let Some(entry) = self.objects.entry(&found.path).map_err(|e| tree_error(&found.path, e))? {
+                self.add_file(found.path.clone(), &entry)?;
+            }
+            return Ok(());
+        }
+        if let Some(id) = self.objects.folder_id(&found.path).map_err(|e| tree_error(&found.path, e))? {
+            if !self.folders.contains_key(&found.path) {
+                self.add_folder(&found.path, &id)?;
+                self.folders.insert(found.path.clone(), id);
+            }
+            self.want_builds(&found.path);
+        }
+        Ok(())
+    }
+
+    fn add_folder(&mut self, path: &RelPath, id: &ObjectId) -> Result<(), Box<ClosureError>> {
+        let mut pending = vec![(path.clone(), *id)];
+        while let Some((folder, id)) = pending.pop() {
+            for entry in self.objects.entries(&id).map_err(|e| tree_error(&folder, e))? {
+                let path = folder.join_name(&entry.name).map_err(|e| {
+                    let (file, line) = (folder.to_string(), None);
+                    ClosureError { file, line, reason: ClosureReason::Name(e) }
+                })?;
+                self.visit(&path)?;
+                match entry.mode {
+                    Mode::Tree => pending.push((path, entry.id)),
+                    _ => self.add_file(path, &entry)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Folders count too: a tree of trees without a single file can be as large as one likes.
+    fn visit(&mut self, path: &RelPath) -> Result<(), Box<ClosureError>> {
+        self.visited += 1;
+        if self.visited > self.limits.files.saturating_mul(4) || self.files.len() >= self.limits.files {
+            let reason = ClosureReason::TooManyFiles { limit: self.limits.files };
+            return Err(Box::new(ClosureError { file: path.to_string(), line: None, reason }));
+        }
+        Ok(())
+    }
+
+    fn add_file(&mut self, path: RelPath, entry: &Entry) -> Result<(), Box<ClosureError>> {
+        self.add_entry(path.clone(), entry)?;
+        if entry.mode == Mode::Symlink && self.symlinks.insert(path.clone()) {
+            self.queue.push_back(Task::Symlink(path.clone()));
+        }
+        if reference::is_build_file(path.file_name()) {
+            self.queue_build(path, false);
+        }
+        Ok(())
+    }
+
+    fn add_entry(&mut self, path: RelPath, entry: &Entry) -> Result<(), Box<ClosureError>> {
+        if self.files.contains_key(&path) {
+            return Ok(());
+        }
+        self.visit(&path)?;
+        if entry.mode == Mode::Commit {
+            let (file, line) = (path.to_string(), None);
+            return Err(Box::new(ClosureError { file, line, reason: ClosureReason::Submodule }));
+        }
+        self.files.insert(path, FileEntry { mode: entry.mode, id: entry.id });
+        Ok(())
+    }
+
+    fn want_builds(&mut self, folder: &RelPath) {
+        for name in reference::BUILD_FILES {
+            if let Ok(file) = folder.join_name(name.as_bytes())
+                && self.files.contains_key(&file)
+            {
+                self.queue_build(file, true);
+            }
+        }
+    }
+
+    fn queue_build(&mut self, file: RelPath, wanted: bool) {
+        if self.builds.insert((file.clone(), wanted)) {
+            self.queue.push_back(Task::Build { file, wanted });
+        }
+    }
+
+    fn finish(self) -> Closure {
+        let inside = |path: &RelPath, or_same: bool| {
+            self.folders.keys().any(|folder| path.is_within(folder) && (or_same || path != folder))
+        };
+        let folders = self.folders.iter().filter(|(path, _)| !inside(path, false)).map(|(p, id)| (p, Mode::Tree, id));
+        let files = self.files.iter().filter(|(path, _)| !inside(path, true)).map(|(p, f)| (p, f.mode, &f.id));
+        let mut parts: Vec<_> = folders.chain(files).collect();
+        parts.sort_unstable();
+        let mut hash = Sha256::new();
+        hash.update(FORMAT);
+        for (path, mode, id) in parts {
+            // No path holds a NUL, so the lines can't be read in two ways.
+            hash.update(format!("{} {id} {}\0", mode.octal(), path.as_str()));
+        }
+        Closure { content_id: Digest::from_bytes(hash.finalize().into()), files: self.files }
+    }
+}
+
+fn tree_error(file: &RelPath, error: TreeError) -> Box<ClosureError> {
+    Box::new(ClosureError { file: file.to_string(), line: None, reason: ClosureReason::Tree(error) })
+}
+
+/// The object database by path, with the trees that were read.
+struct Objects<'t, T> {
+    tree: &'t T,
+    root: ObjectId,
+    cache: HashMap<ObjectId, Vec<Entry>>,
+}
+
+impl<T: Tree> Objects<'_, T> {
+    fn entries(&mut self, id: &ObjectId) -> Result<Vec<Entry>, TreeError> {
+        self.load(id).map(<[Entry]>::to_vec)
+    }
+
+    fn load(&mut self, id: &ObjectId) -> Result<&[Entry], TreeError> {
+        if !self.cache.contains_key(id) {
+            self.cache.insert(*id, self.tree.entries(id)?);
+        }
+        Ok(self.cache.get(id).map(Vec::as_slice).unwrap_or_default())
+    }
+
+    /// The entry at a path that has no symlink among its folders.
+    fn entry(&mut self, path: &RelPath) -> Result<Option<Entry>, TreeError> {
+        let mut id = self.root;
+        let mut entry = None;
+        for name in path.names() {
+            if entry.as_ref().is_some_and(|e: &Entry| e.mode != Mode::Tree) {
+                return Ok(None);
+            }
+            match self.load(&id)?.iter().find(|e| e.name == name.as_bytes()) {
+                Some(found) => {
+                    id = found.id;
+                    entry = Some(found.clone());
+                }
+                None => return Ok(None),
+            }
+        }
+        Ok(entry)
+    }
+
+    fn folder_id(&mut self, path: &RelPath) -> Result<Option<ObjectId>, TreeError> {
+        if path.is_root() {
+            return Ok(Some(self.root));
+        }
+        Ok(self.entry(path)?.filter(|e| e.mode == Mode::Tree).map(|e| e.id))
+    }
+}
+
+impl<T: Tree> Lookup for Objects<'_, T> {
+    type Error = TreeError;
+
+    fn find(&mut self, path: &RelPath) -> Result<Option<Found>, TreeError> {
+        let Some(entry) = self.entry(path)? else { return Ok(None) };
+        Ok(Some(match entry.mode {
+            Mode::Tree => Found::Folder,
+            Mode::Symlink => Found::Link(self.tree.blob(&entry.id, crate::path::MAX_PATH_BYTES as u64)?),
+            Mode::File | Mode::Executable | Mode::Commit => Found::File,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! What kustomizations and charts name outside themselves.
+
+use crate::yaml::{self, Budget, Node, YamlError};
+
+/// The names that kustomize looks for, and Helm's.
+pub(super) const BUILD_FILES: [&str; 5] =
+    ["kustomization.yaml", "kustomization.yml", "Kustomization", "Chart.yaml", "requirements.yaml"];
+
+pub(super) fn is_build_file(name: &str) -> bool {
+    BUILD_FILES.contains(&name)
+}
+
+/// A path that a file names, relative to the file's folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reference {
+    pub line: u32,
+    pub text: String,
+    /// Whether the field takes URLs too. Those are kustomize's to fetch, and not part of the closure.
+    pub may_be_remote: bool,
+    /// Whether kustomize does without it.
+    pub optional: bool,
+}
+
+/// Lists of files or folders, local or remote.
+const LOCAL_OR_REMOTE: [&str; 4] = ["resources", "bases", "components", "crds"];
+/// Lists of files, or of YAML written in place.
+const FILES_OR_INLINE: [&str; 5] =
+    ["patchesStrategicMerge", "generators", "transformers", "validators", "configurations"];
+/// Lists of objects with a field `path`.
+const WITH_PATH: [&str; 3] = ["patches", "patchesJson6902", "replacements"];
+
+pub(super) fn read(file_name: &str, text: &str) -> Result<Vec<Reference>, YamlError> {
+    let documents = yaml::parse(text, &Budget::default())?;
+    let mut found = Vec::new();
+    for document in &documents {
+        if file_name == "Chart.yaml" || file_name == "requirements.yaml" {
+            chart(document, &mut found);
+        } else {
+            kustomization(document, &mut found);
+        }
+    }
+    Ok(found)
+}
+
+fn chart(document: &Node, found: &mut Vec<Reference>) {
+    for dependency in document.get("dependencies").map(Node::items).unwrap_or_default() {
+        if let Some(node) = dependency.get("repository")
+            && let Some(path) = node.as_str().and_then(|r| r.strip_prefix("file://"))
+        {
+            found.push(Reference { line: node.line, text: path.to_owned(), may_be_remote: false, optional: false });
+        }
+    }
+}
+
+fn kustomization(document: &Node, found: &mut Vec<Reference>) {
+    let mut push = |node: &Node, may_be_remote: bool| {
+        if let Some(text) = node.as_str().filter(|t| !t.is_empty() && !t.contains('\n')) {
+            found.push(Reference { line: node.line, text: text.to_owned(), may_be_remote, optional: false });
+        }
+    };
+    let list = |field: &str| document.get(field).map(Node::items).unwrap_or_default();
+    for field in LOCAL_OR_REMOTE {
+        list(field).iter().for_each(|node| push(node, true));
+    }
+    for field in FILES_OR_INLINE {
+        // Flow YAML on one line is written in place too.
+        list(field).iter().filter(|n| n.as_str().is_some_and(|t| !t.contains(": "))).for_each(|node| push(node, true));
+    }
+    for field in WITH_PATH {
+        list(field).iter().filter_map(|item| item.get("path")).for_each(|node| push(node, true));
+    }
+    if let Some(node) = document.get("openapi").and_then(|o| o.get("path")) {
+        push(node, true);
+    }
+    for generator in list("configMapGenerator").iter().chain(list("secretGenerator")) {
+        generated_files(generator, found);
+    }
+    helm(document, found);
+}
+
+/// `files: [key=path, path]`, `envs: [path]`, and the older `env: path`.
+fn generated_files(generator: &Node, found: &mut Vec<Reference>) {
+    let items = |field: &str| generator.get(field).map(Node::items).unwrap_or_default();
+    let files =
+        items("files").iter().map(|node| (node, node.as_str().map(|t| t.split_once('=').map_or(t, |(_, p)| p))));
+    let envs = items("envs").iter().chain(generator.get("env")).map(|node| (node, node.as_str()));
+    for (node, text) in files.chain(envs) {
+        if let Some(text) = text {
+            let (line, text) = (node.line, text.to_owned());
+            found.push(Reference { line, text, may_be_remote: true, optional: false });
+        }
+    }
+}
+
+fn helm(document: &Node, found: &mut Vec<Reference>) {
+    let mut push = |node: &Node, optional| {
+        if let Some(text) = node.as_str().filter(|t| !t.is_empty()) {
+            found.push(Reference { line: node.line, text: text.to_owned(), may_be_remote: true, optional });
+        }
+    };
+    for chart in document.get("helmCharts").map(Node::items).unwrap_or_default() {
+        chart.get("valuesFile").into_iter().for_each(|node| push(node, false));
+        chart.get("additionalValuesFiles").map(Node::items).unwrap_or_default().iter().for_each(|n| push(n, false));
+    }
+    // kustomize makes the folder and downloads charts into it if they aren't there.
+    if let Some(node) = document.get("helmGlobals").and_then(|g| g.get("chartHome")) {
+        push(node, true);
+    }
+    for chart in document.get("helmChartInflationGenerator").map(Node::items).unwrap_or_default() {
+        chart.get("values").into_iter().for_each(|node| push(node, false));
+        chart.get("chartHome").into_iter().for_each(|node| push(node, true));
+    }
+}
+
+/// Whether kustomize would fetch this: a URL, `git@host:path`, `host.tld/org/repo` with a query, or a known host.
+/// Asked only for what isn't in the repository, as kustomize does.
+pub(super) fn looks_remote(text: &str) -> bool {
+    const HOSTS: [&str; 5] = ["github.com/", "gitlab.com/", "bitbucket.org/", "git::", "gh:"];
+    if text.starts_with("file://") || text.starts_with('/') || text.starts_with('.') {
+        return false;
+    }
+    text.contains("://")
+        || HOSTS.iter().any(|host| text.starts_with(host))
+        || text.contains("?ref=")
+        || text.contains("?version=")
+        || text.contains("/_git/")
+        || text.split_once(':').is_some_and(|(user, _)| user.contains('@') && !user.contains('/'))
+}

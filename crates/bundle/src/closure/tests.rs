@@ -1,0 +1,203 @@
+use super::*;
+use crate::tree::MemoryTree;
+
+fn walk(files: &[(&str, &str)], path: &str) -> Result<Closure, Box<ClosureError>> {
+    let mut tree = MemoryTree::default();
+    let root = tree.add_files(files.iter().copied());
+    closure(&tree, &root, &RelPath::parse_folder(path).unwrap(), &Limits::default())
+}
+
+fn check(files: &[(&str, &str)], path: &str, expected: &[&str]) {
+    let closure = walk(files, path).unwrap();
+    assert_eq!(closure.files.keys().map(RelPath::as_str).collect::<Vec<_>>(), expected);
+}
+
+fn refused(files: &[(&str, &str)], path: &str, message: &str) {
+    assert_eq!(walk(files, path).unwrap_err().to_string(), message);
+}
+
+#[test]
+fn a_folder_is_taken_whole_and_nothing_beside_it() {
+    let files = [("apps/web/a.yaml", "a"), ("apps/web/x/b.yaml", "b"), ("apps/db/c.yaml", "c"), ("apps/web2/d", "d")];
+    check(&files, "apps/web", &["apps/web/a.yaml", "apps/web/x/b.yaml"]);
+    check(&files, ".", &["apps/db/c.yaml", "apps/web/a.yaml", "apps/web/x/b.yaml", "apps/web2/d"]);
+}
+
+#[test]
+fn a_commit_outside_the_closure_changes_no_content_id() {
+    let before = [("apps/web/a", "a"), ("base/k", "k"), ("other", "1")];
+    let id = |files: &[(&str, &str)]| walk(files, "apps/web").unwrap().content_id;
+    assert_eq!(id(&before), id(&[("apps/web/a", "a"), ("base/k", "changed"), ("other", "2"), ("new", "")]));
+    assert_ne!(id(&before), id(&[("apps/web/a", "b"), ("base/k", "k"), ("other", "1")]));
+    assert_ne!(id(&before), id(&[("apps/web/b", "a"), ("base/k", "k"), ("other", "1")]));
+    let linked = |base: &str, other: &str| id(&[("apps/web/a", "-> ../../base/k"), ("base/k", base), ("other", other)]);
+    assert_eq!(linked("k", "1"), linked("k", "2"));
+    assert_ne!(linked("k", "1"), linked("changed", "1"));
+}
+
+#[test]
+fn symlinks_bring_their_targets_and_the_links_on_the_way() {
+    let files = [("apps/web/a.yaml", "-> ../../x/y/f"), ("x/y", "-> ../z"), ("z/f", "f"), ("z/g", "g")];
+    check(&files, "apps/web", &["apps/web/a.yaml", "x/y", "z/f"]);
+    check(&[("a/d", "-> ../b"), ("b/f", ""), ("b/g/h", "")], "a", &["a/d", "b/f", "b/g/h"]);
+    check(
+        &[("current", "-> releases/5"), ("releases/5/f", ""), ("releases/4/f", "")],
+        "current",
+        &["current", "releases/5/f"],
+    );
+}
+
+#[test]
+fn symlinks_that_lead_out_in_circles_or_nowhere_are_refused() {
+    refused(
+        &[("a/l", "-> ../../etc/passwd")],
+        "a",
+        "a/l: is a symlink to \"../../etc/passwd\": path \"../../etc/passwd\" leads out of the repository",
+    );
+    refused(
+        &[("a/l", "-> /etc/passwd")],
+        "a",
+        "a/l: is a symlink to \"/etc/passwd\": path \"/etc/passwd\" is absolute",
+    );
+    refused(
+        &[("a/l", "-> m"), ("a/m", "-> l")],
+        "a",
+        "a/l: is a symlink to \"m\": symlinks lead in a circle, or through more than 40 others",
+    );
+    refused(&[("a/l", "-> ../b")], "a", "a/l: is a symlink to \"../b\": b does not exist");
+    refused(
+        &[("a/l", "-> .git/config")],
+        "a",
+        "a/l: is a symlink to \".git/config\": path \"a/.git\" has a name that some systems take for `.git`",
+    );
+}
+
+#[test]
+fn kustomizations_are_followed_wherever_they_lead() {
+    let overlay = "resources: [../../base, https://example.com/x.yaml, 'github.com/a/b?ref=v1']
+patches:
+- path: ../shared/patch.yaml
+configMapGenerator:
+- name: c
+  files: [key=../../files/a.conf]
+  envs: [../../files/b.env]
+transformers:
+- '{apiVersion: builtin, kind: X}'
+";
+    let files = [
+        ("overlays/east/kustomization.yaml", overlay),
+        ("overlays/shared/patch.yaml", ""),
+        ("overlays/shared/unused.yaml", ""),
+        ("base/kustomization.yml", "components: [../components/tls]\n"),
+        ("base/deploy.yaml", ""),
+        ("components/tls/Kustomization", "secretGenerator:\n- env: ../../files/c.env\n"),
+        ("files/a.conf", ""),
+        ("files/b.env", ""),
+        ("files/c.env", ""),
+        ("files/d.env", ""),
+    ];
+    check(
+        &files,
+        "overlays/east",
+        &[
+            "base/deploy.yaml",
+            "base/kustomization.yml",
+            "components/tls/Kustomization",
+            "files/a.conf",
+            "files/b.env",
+            "files/c.env",
+            "overlays/east/kustomization.yaml",
+            "overlays/shared/patch.yaml",
+        ],
+    );
+}
+
+#[test]
+fn charts_bring_their_file_dependencies() {
+    let chart =
+        "name: web\ndependencies:\n- {name: lib, repository: file://../lib}\n- {name: r, repository: https://x}\n";
+    let files = [("charts/web/Chart.yaml", chart), ("charts/lib/Chart.yaml", "name: lib"), ("charts/lib/t.yaml", "")];
+    check(&files, "charts/web", &["charts/lib/Chart.yaml", "charts/lib/t.yaml", "charts/web/Chart.yaml"]);
+    refused(
+        &[("c/Chart.yaml", "dependencies:\n- name: x\n  repository: file:///etc\n")],
+        "c",
+        "c/Chart.yaml:3: names \"/etc\": path \"/etc\" is absolute",
+    );
+}
+
+#[test]
+fn references_out_of_the_repository_name_file_and_line() {
+    refused(
+        &[("a/kustomization.yaml", "# x\nresources:\n- ok.yaml\n- ../../secrets\n"), ("a/ok.yaml", "")],
+        "a",
+        "a/kustomization.yaml:4: names \"../../secrets\": path \"../../secrets\" leads out of the repository",
+    );
+    refused(
+        &[("a/kustomization.yaml", "resources: [missing.yaml]\n")],
+        "a",
+        "a/kustomization.yaml:1: names \"missing.yaml\": a/missing.yaml does not exist",
+    );
+    refused(
+        &[("a/kustomization.yaml", "resources: [\n")],
+        "a",
+        &walk(&[("a/kustomization.yaml", "resources: [\n")], "a").unwrap_err().to_string(),
+    );
+    assert!(walk(&[("a/kustomization.yaml", "resources: [\n")], "a").unwrap_err().line.is_some());
+}
+
+#[test]
+fn a_broken_kustomization_that_nothing_leads_to_spoils_nothing() {
+    check(&[("a/f", ""), ("a/t/kustomization.yaml", "{{ template }}")], "a", &["a/f", "a/t/kustomization.yaml"]);
+    check(
+        &[("a/f", ""), ("a/t/kustomization.yaml", "resources: [generated.yaml]")],
+        "a",
+        &["a/f", "a/t/kustomization.yaml"],
+    );
+    assert!(walk(&[("a/t/kustomization.yaml", "resources: [../../../x]")], "a").is_err());
+}
+
+#[test]
+fn paths_that_are_missing_or_files_are_refused() {
+    refused(&[("a/f", "")], "b", "b: the source has no such folder");
+    refused(&[("a/f", "")], "a/f", "a/f: is a file; the path of a service is a folder");
+    refused(&[("a/f", "")], "a/f/g", "a/f/g: the source has no such folder");
+}
+
+fn hostile(name: &[u8], mode: Mode) -> String {
+    let mut tree = MemoryTree::default();
+    let blob = tree.add_blob(b"x");
+    let inner = tree.add_tree(vec![Entry { name: name.to_vec(), mode, id: blob }]);
+    let root = tree.add_tree(vec![Entry { name: b"a".to_vec(), mode: Mode::Tree, id: inner }]);
+    let path = RelPath::parse("a").unwrap();
+    closure(&tree, &root, &path, &Limits::default()).unwrap_err().to_string()
+}
+
+#[test]
+fn hostile_names_in_trees_are_refused_and_shown_escaped() {
+    assert_eq!(hostile(b"..", Mode::File), "a: path \"a/..\" has `.` or `..` as a name");
+    assert_eq!(hostile(b".GIT", Mode::File), "a: path \"a/.GIT\" has a name that some systems take for `.git`");
+    assert_eq!(hostile(b"a\nb", Mode::File), "a: path \"a/a\\nb\" has a control character");
+    assert_eq!(hostile(b"\xff", Mode::File), "a: path \"a/\\xff\" is not UTF-8");
+    assert_eq!(hostile(b"../../etc", Mode::File), "a: path \"a/../../etc\" has a slash or backslash in a name");
+    assert_eq!(
+        hostile(b"sub", Mode::Commit),
+        "a/sub: is a submodule; submodules are not fetched, so keep it out of what a service needs"
+    );
+}
+
+#[test]
+fn too_many_files_and_a_tree_of_trees_are_refused() {
+    let mut tree = MemoryTree::default();
+    let mut id = tree.add_tree(Vec::new());
+    for _ in 0..10 {
+        let entries = (0..10).map(|n| Entry { name: format!("{n}").into(), mode: Mode::Tree, id }).collect();
+        id = tree.add_tree(entries);
+    }
+    let limits = Limits { files: 100, ..Limits::default() };
+    let error = closure(&tree, &id, &RelPath::root(), &limits).unwrap_err();
+    assert!(matches!(error.reason, ClosureReason::TooManyFiles { limit: 100 }), "{error}");
+    let blob = tree.add_blob(b"");
+    let entries = (0..101).map(|n| Entry { name: format!("{n}").into(), mode: Mode::File, id: blob }).collect();
+    let id = tree.add_tree(entries);
+    assert!(closure(&tree, &id, &RelPath::root(), &limits).is_err());
+}

@@ -1,0 +1,181 @@
+use super::*;
+use crate::{Limits, archive::Writer};
+
+fn bundle(files: &[(&str, &[u8])]) -> Archive {
+    let mut writer = Writer::default();
+    let mut files = files.to_vec();
+    files.sort_unstable();
+    for (path, bytes) in files {
+        let path = RelPath::parse(path).unwrap();
+        match bytes.strip_prefix(b"-> ") {
+            Some(target) => writer.link(&path, std::str::from_utf8(target).unwrap()),
+            None => writer.file(&path, bytes, false),
+        }
+    }
+    Archive::read(writer.finish(), &Limits::default()).unwrap()
+}
+
+fn read_all(files: &[(&str, &str)]) -> Manifests {
+    let files: Vec<_> = files.iter().map(|(p, t)| (*p, t.as_bytes())).collect();
+    read(&bundle(&files), &RelPath::root(), "default")
+}
+
+/// One line per object, then one per error.
+fn check(files: &[(&str, &str)], expected: &[&str]) {
+    let manifests = read_all(files);
+    assert_eq!(manifests.is_complete(), manifests.errors().is_empty());
+    let objects = manifests.objects().iter().map(|m| format!("{} {}", m.origin, m.object));
+    let errors = manifests.errors().iter().map(|e| format!("! {e}"));
+    assert_eq!(objects.chain(errors).collect::<Vec<_>>(), expected);
+}
+
+const A: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
+const B: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: b\n  namespace: web\n";
+
+#[test]
+fn documents_are_read_file_by_file_in_the_order_of_a_walk() {
+    let many = format!("# first\n\n{A}---\n# only a comment\n---\n\n---   # next\n{B}");
+    check(
+        &[
+            ("a-b.yaml", "{\"apiVersion\": \"v1\", \"kind\": \"Secret\", \"metadata\": {\"name\": \"j\"}}"),
+            ("a/x.yml", &many),
+            ("notes.txt", "hello"),
+        ],
+        &[
+            "a/x.yml:3 (document 1) ConfigMap a",
+            "a/x.yml:11 (document 2) Deployment.apps web/b",
+            "a-b.yaml:1 (document 1) Secret j",
+        ],
+    );
+}
+
+#[test]
+fn lists_are_taken_apart() {
+    let list = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n- {apiVersion: v1, kind: ConfigMapList, items: [{metadata: {name: b}}]}\n";
+    check(&[("l.yaml", list)], &["l.yaml:1 (document 1) ConfigMap a", "l.yaml:1 (document 1) ConfigMap b"]);
+    check(&[("e.yaml", "apiVersion: v1\nkind: List\nitems: []\n")], &[]);
+    check(
+        &[("c.yaml", "apiVersion: x.io/v1\nkind: AllowList\nmetadata: {name: c}\n")],
+        &["c.yaml:1 (document 1) AllowList.x.io c"],
+    );
+}
+
+#[test]
+fn json_files_hold_one_value_or_several() {
+    let json = "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\"}}\n\n{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"b\"}}\n";
+    check(&[("j.json", json)], &["j.json:1 (document 1) ConfigMap a", "j.json:3 (document 2) ConfigMap b"]);
+    let twice = "{\"apiVersion\":\"v1\",\n\"kind\":\"A\",\"kind\":\"B\"}";
+    check(&[("j.json", twice)], &["! j.json:2 (document 1): not valid JSON: key \"kind\" is given twice"]);
+    check(
+        &[("f.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}")],
+        &["f.yaml:1 (document 1) ConfigMap a"],
+    );
+}
+
+#[test]
+fn what_an_object_must_have_is_named_with_file_and_line() {
+    let bad = "metadata: {name: a}\n---\nkind: A\n---\nkind: A\napiVersion: v1\n---\nkind: A\napiVersion: v1\nmetadata: {generateName: a-}\n---\n- x\n---\njust text\n---\nkind: 5\n---\nkind: A\napiVersion: a/b/c\nmetadata: {name: x}\n---\nkind: A\napiVersion: v1\nmetadata: {name: 007}\n";
+    check(
+        &[("bad.yaml", bad)],
+        &[
+            "! bad.yaml:1 (document 1): has no kind",
+            "! bad.yaml:3 (document 2): has no apiVersion",
+            "! bad.yaml:5 (document 3): has no metadata.name",
+            "! bad.yaml:8 (document 4): has metadata.generateName: each apply would make another object; give it a metadata.name",
+            "! bad.yaml:12 (document 5): is a list, not an object",
+            "! bad.yaml:14 (document 6): is a string, not an object",
+            "! bad.yaml:16 (document 7): has a kind that is not a string; quote it",
+            "! bad.yaml:18 (document 8): has apiVersion \"a/b/c\", which Kubernetes can't take as one",
+            "! bad.yaml:22 (document 9): has a metadata.name that is not a string; quote it",
+        ],
+    );
+}
+
+#[test]
+fn one_broken_document_spoils_no_other() {
+    let broken = format!("{A}---\na: [\n---\n{B}");
+    let manifests = read_all(&[("x.yaml", &broken)]);
+    assert_eq!(manifests.objects().len(), 2);
+    let [error] = manifests.errors() else { panic!("{manifests:?}") };
+    assert!(error.to_string().starts_with("x.yaml:5 (document 2): not valid YAML: "), "{error}");
+}
+
+#[test]
+fn duplicate_keys_are_errors_with_both_lines() {
+    let twice = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  k: 1\n  k: 2\n";
+    check(&[("d.yaml", twice)], &["! d.yaml:6 (document 1): key \"k\" is given twice, first on line 5"]);
+}
+
+#[test]
+fn two_objects_with_one_identity_are_refused_naming_both() {
+    let other_version = "apiVersion: apps/v1beta1\nkind: Deployment\nmetadata: {name: b, namespace: web}\n";
+    check(
+        &[("1.yaml", B), ("2.yaml", other_version)],
+        &[
+            "1.yaml:1 (document 1) Deployment.apps web/b",
+            "! Deployment.apps web/b is written twice: 1.yaml:1 (document 1) and 2.yaml:1 (document 1); keep one",
+        ],
+    );
+    // The namespace of the service counts as written.
+    let explicit = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: default}\n";
+    assert_eq!(read_all(&[("1.yaml", A), ("2.yaml", explicit)]).errors().len(), 1);
+}
+
+#[test]
+fn sizes_bombs_and_texts_that_are_no_text_are_refused() {
+    let long = format!("{A}data: {{k: \"{}\"}}\n---\n{B}", "x".repeat(3 << 20));
+    let manifests = read_all(&[("long.yaml", &long)]);
+    assert_eq!(manifests.objects().len(), 1);
+    assert!(manifests.errors()[0].to_string().contains("the Kubernetes API takes at most 3145728"));
+    let mut bomb = format!("{A}a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
+    for n in 1..10 {
+        bomb += &format!("a{n}: &a{n} [{}]\n", [format!("*a{}", n - 1).as_str(); 9].join(", "));
+    }
+    assert!(read_all(&[("bomb.yaml", &bomb)]).errors()[0].to_string().contains("alias bomb"));
+    let manifests = read(&bundle(&[("u.yaml", b"\xff\xfea\0")]), &RelPath::root(), "");
+    assert_eq!(manifests.errors()[0].to_string(), "u.yaml:1 (document 1): is not UTF-8 text");
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n";
+    assert!(read_all(&[("p.yaml", pointer)]).errors()[0].to_string().contains("LFS pointer"));
+    assert!(!read_all(&[("s.yaml", "--- text\n")]).is_complete());
+}
+
+#[test]
+fn a_kustomization_or_chart_is_not_half_read() {
+    check(
+        &[("kustomization.yaml", "resources: [a.yaml]"), ("a.yaml", A)],
+        &["! .: has a kustomization.yaml; this version reads raw manifests only and does not run kustomize"],
+    );
+    check(
+        &[("Chart.yaml", ""), ("a.yaml", A)],
+        &["! .: has a Chart.yaml; this version reads raw manifests only and does not run Helm"],
+    );
+    check(&[("a.yaml", A), ("x/kustomization.yaml", "resources: []")], &["a.yaml:1 (document 1) ConfigMap a"]);
+}
+
+#[test]
+fn an_empty_folder_is_complete_and_a_missing_one_is_not() {
+    assert!(read_all(&[("README.md", "")]).is_complete());
+    let missing = read(&bundle(&[("a/b.yaml", A.as_bytes())]), &RelPath::parse("c").unwrap(), "");
+    assert_eq!(missing.errors()[0].to_string(), "c: the bundle has no such folder: c does not exist");
+}
+
+#[test]
+fn symlinked_files_are_read_and_symlinked_folders_are_not_descended() {
+    check(
+        &[("a/l.yaml", "-> ../b/c.yaml"), ("a/dir", "-> ../b"), ("a/dir.yaml", "-> ../b"), ("b/c.yaml", A)],
+        &[
+            "a/l.yaml:1 (document 1) ConfigMap a",
+            "! ConfigMap a is written twice: a/l.yaml:1 (document 1) and b/c.yaml:1 (document 1); keep one",
+        ],
+    );
+    let only_a = bundle(&[("a/dir.yaml", b"-> ../b"), ("a/l.yaml", b"-> ../b/c.yaml"), ("b/c.yaml", A.as_bytes())]);
+    assert_eq!(read(&only_a, &RelPath::parse("a").unwrap(), "").objects().len(), 1);
+}
+
+#[test]
+fn errors_are_cut_and_counted() {
+    let many = "kind: A\n---\n".repeat(150);
+    let manifests = read_all(&[("m.yaml", &many)]);
+    assert_eq!(manifests.errors().len(), MAX_ERRORS + 1);
+    assert_eq!(manifests.errors()[MAX_ERRORS].to_string(), "and 50 more errors");
+}

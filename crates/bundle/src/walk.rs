@@ -1,0 +1,107 @@
+//! Following a path through symlinks, as a kernel would, inside a repository or an archive.
+
+use std::collections::VecDeque;
+
+use crate::path::{PathError, PathReason, RelPath};
+
+/// As many symlinks as Linux follows in one path.
+const MAX_HOPS: usize = 40;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Folder,
+    File,
+    /// With its target's text.
+    Link(Vec<u8>),
+}
+
+pub(crate) trait Lookup {
+    type Error;
+    /// What lies at a path whose parent is a real folder.
+    fn find(&mut self, path: &RelPath) -> Result<Option<Found>, Self::Error>;
+}
+
+/// Where a path leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resolved {
+    pub path: RelPath,
+    pub folder: bool,
+    /// The symlinks on the way.
+    pub links: Vec<RelPath>,
+}
+
+/// Why a path leads nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    #[error("{0} does not exist")]
+    Missing(RelPath),
+    #[error("{0} is not a folder")]
+    NotAFolder(RelPath),
+    #[error("symlinks lead in a circle, or through more than {MAX_HOPS} others")]
+    Loop,
+    #[error("{0}")]
+    Path(PathError),
+}
+
+impl Lost {
+    /// Whether the path leads out of the repository, rather than to nothing in it.
+    pub fn escapes(&self) -> bool {
+        matches!(self, Self::Path(e) if matches!(e.reason, PathReason::Escapes | PathReason::Absolute))
+    }
+}
+
+/// Follows `reference` from `base`, a real folder.
+pub(crate) fn follow<L: Lookup>(
+    lookup: &mut L,
+    base: &RelPath,
+    reference: &[u8],
+) -> Result<Result<Resolved, Lost>, L::Error> {
+    let lost = |bytes: &[u8], reason| Ok(Err(Lost::Path(PathError::new(bytes, reason))));
+    let Some(mut names) = split(reference) else {
+        return lost(reference, PathReason::Absolute);
+    };
+    let (mut current, mut folder, mut links) = (base.clone(), true, Vec::new());
+    // The text that is being followed, for the error.
+    let mut via = reference.to_vec();
+    while let Some(name) = names.pop_front() {
+        if name.is_empty() || name == b"." {
+            continue;
+        }
+        if !folder {
+            return Ok(Err(Lost::NotAFolder(current)));
+        }
+        if name == b".." {
+            match current.parent() {
+                Some(parent) => current = parent,
+                None => return lost(&via, PathReason::Escapes),
+            }
+            continue;
+        }
+        let next = match current.join_name(&name) {
+            Ok(next) => next,
+            Err(error) => return Ok(Err(Lost::Path(error))),
+        };
+        match lookup.find(&next)? {
+            None => return Ok(Err(Lost::Missing(next))),
+            Some(Found::Folder) => current = next,
+            Some(Found::File) => (current, folder) = (next, false),
+            Some(Found::Link(target)) => {
+                links.push(next);
+                if links.len() > MAX_HOPS {
+                    return Ok(Err(Lost::Loop));
+                }
+                let Some(ahead) = split(&target) else {
+                    return lost(&target, PathReason::Absolute);
+                };
+                ahead.into_iter().rev().for_each(|name| names.push_front(name));
+                via = target;
+            }
+        }
+    }
+    Ok(Ok(Resolved { path: current, folder, links }))
+}
+
+/// The names of a relative path; `None` if it is absolute.
+fn split(path: &[u8]) -> Option<VecDeque<Vec<u8>>> {
+    (!path.starts_with(b"/")).then(|| path.split(|b| *b == b'/').map(<[u8]>::to_vec).collect())
+}

@@ -1,0 +1,137 @@
+//! YAML as kubectl reads it.
+//!
+//! kubectl reads manifests with `sigs.k8s.io/yaml`, that is go-yaml v2: YAML 1.1 scalars with rules of its own. No
+//! general reader has exactly these rules (`yEs`, `0o17`, `1_0`, an integer over 64 bits, merge keys that override
+//! what stands before them), and a number read differently is a changed object. So only the syntax is left to the
+//! parser; scalars ([`scalar`]), aliases and merge keys are composed here as go-yaml v2.4 does. Two things are
+//! stricter: a key given twice is an error, and sizes are bounded ([`Budget`]).
+
+mod compose;
+mod scalar;
+
+use serde_json::{Map, Value};
+
+pub use scalar::{Scalar, json_float};
+
+/// What one document may cost, aliases expanded.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// Scalars, sequences and mappings.
+    pub nodes: usize,
+    /// Bytes of scalars.
+    pub bytes: usize,
+    /// Collections inside each other.
+    pub depth: usize,
+}
+
+/// 500,000 nodes is ten times what a 3 MiB manifest holds; with 8 MiB of scalars that bounds an alias bomb at some
+/// 100 MB for the moment of reading. Depth: deeper than any OpenAPI schema in a CRD (about 40).
+impl Default for Budget {
+    fn default() -> Self {
+        Self { nodes: 500_000, bytes: 8 << 20, depth: 100 }
+    }
+}
+
+/// A document's node and the line, from 1, where it begins.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    pub line: u32,
+    pub value: NodeValue,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum NodeValue {
+    Scalar(Scalar),
+    Sequence(Vec<Node>),
+    /// In the order of the first mention of each key.
+    Mapping(Vec<(Key, Node)>),
+}
+
+/// A mapping's key, as the string that JSON needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Key {
+    pub line: u32,
+    pub text: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct YamlError {
+    /// From 1, in the text that was given.
+    pub line: u32,
+    pub reason: YamlReason,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum YamlReason {
+    #[error("not valid YAML: {0}")]
+    Syntax(String),
+    #[error("key {key:?} is given twice, first on line {first}")]
+    DuplicateKey { key: String, first: u32 },
+    #[error("a mapping's key is {0}, which JSON can't have")]
+    Key(&'static str),
+    #[error("`<<` wants a mapping or a sequence of mappings")]
+    Merge,
+    #[error("an alias inside its own anchor")]
+    SelfAlias,
+    #[error("{0} is tagged as {1} and isn't one")]
+    Tag(String, &'static str),
+    #[error("{0} is not a number that JSON can write")]
+    NotFinite(String),
+    #[error("over {0} nodes when aliases are expanded: an alias bomb, or far too much for one object")]
+    Nodes(usize),
+    #[error("over {0} bytes when aliases are expanded: an alias bomb, or far too much for one object")]
+    Bytes(usize),
+    #[error("collections nested over {0} deep")]
+    Depth(usize),
+}
+
+/// Every document of a text. An empty document is a null node.
+pub fn parse(text: &str, budget: &Budget) -> Result<Vec<Node>, YamlError> {
+    compose::compose(text, budget)
+}
+
+impl Node {
+    /// The value of a mapping's key.
+    pub fn get(&self, key: &str) -> Option<&Node> {
+        match &self.value {
+            NodeValue::Mapping(entries) => entries.iter().find(|(k, _)| k.text == key).map(|(_, node)| node),
+            _ => None,
+        }
+    }
+
+    pub fn as_str(&self) -> Option<&str> {
+        match &self.value {
+            NodeValue::Scalar(Scalar::String(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The items of a sequence; nothing for anything else.
+    pub fn items(&self) -> &[Node] {
+        match &self.value {
+            NodeValue::Sequence(items) => items,
+            _ => &[],
+        }
+    }
+
+    pub fn is_null(&self) -> bool {
+        self.value == NodeValue::Scalar(Scalar::Null)
+    }
+
+    pub fn into_json(self) -> Result<Value, YamlError> {
+        Ok(match self.value {
+            NodeValue::Scalar(scalar) => scalar.into_json().map_err(|reason| YamlError { line: self.line, reason })?,
+            NodeValue::Sequence(items) => {
+                Value::Array(items.into_iter().map(Node::into_json).collect::<Result<_, _>>()?)
+            }
+            NodeValue::Mapping(entries) => {
+                let mut map = Map::new();
+                for (key, node) in entries {
+                    map.insert(key.text, node.into_json()?);
+                }
+                Value::Object(map)
+            }
+        })
+    }
+}

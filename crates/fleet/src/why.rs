@@ -1,0 +1,515 @@
+//! Why a service is not healthy: the first broken link from Git to health.
+//!
+//! The chain is source → bundle → placement → cluster → agent → objects → health → prune. Links are judged in this
+//! order and the first that is not in order is the answer: everything behind it is a consequence, or yesterday's news.
+
+use farwater_api::{
+    APPROVE_PRUNE, Cluster, Condition, GitRepository, ServiceDeployment,
+    objects::{Health, ObjectReport, ObjectRef, SyncState},
+    service_deployment::HeldPrune,
+};
+use jiff::Timestamp;
+use serde::Serialize;
+
+/// Lines of evidence that are worth reading; the rest is a command away.
+const MAX_EVIDENCE: usize = 6;
+
+/// A station on the way from a commit to healthy objects, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Link {
+    Source,
+    Bundle,
+    Placement,
+    Cluster,
+    Agent,
+    Objects,
+    Health,
+    Prune,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Standing {
+    /// Every link is in order.
+    Healthy,
+    /// The link has not been passed yet, and nothing says that it will not be.
+    Progressing,
+    /// Somebody has to do something, or a thing outside has to come back.
+    Broken,
+}
+
+/// What a look-up found. Not being allowed to look is not the same as nothing being there.
+#[derive(Clone, Copy, Debug)]
+pub enum Lookup<T> {
+    Found(T),
+    Missing,
+    Unreadable,
+}
+
+impl<T> Lookup<T> {
+    pub fn found(self) -> Option<T> {
+        match self {
+            Self::Found(value) => Some(value),
+            Self::Missing | Self::Unreadable => None,
+        }
+    }
+}
+
+/// Everything that the judgement looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence<'a> {
+    pub service: &'a ServiceDeployment,
+    pub source: Lookup<&'a GitRepository>,
+    pub cluster: Lookup<&'a Cluster>,
+    /// The agent's report, object by object.
+    pub objects: Lookup<&'a [ObjectReport]>,
+    pub now: Timestamp,
+}
+
+/// What to do next; the caller knows how its user starts each program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NextStep {
+    /// Arguments of `farwater`.
+    Farwater(String),
+    /// Arguments of kubectl, against the hub.
+    Kubectl(String),
+    /// Arguments of kubectl, against the cluster that the service runs on.
+    InCluster(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    pub standing: Standing,
+    /// The first link that is not in order; none if all are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
+    /// One sentence, no full stop.
+    pub sentence: String,
+    pub evidence: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<NextStep>,
+}
+
+impl Finding {
+    fn new(standing: Standing, link: Link, sentence: impl Into<String>) -> Self {
+        Self { standing, link: Some(link), sentence: sentence.into(), evidence: Vec::new(), next: None }
+    }
+
+    fn broken(link: Link, sentence: impl Into<String>) -> Self {
+        Self::new(Standing::Broken, link, sentence)
+    }
+
+    fn progressing(link: Link, sentence: impl Into<String>) -> Self {
+        Self::new(Standing::Progressing, link, sentence)
+    }
+
+    fn because(mut self, line: impl Into<String>) -> Self {
+        let line = line.into();
+        if !line.is_empty() && self.evidence.len() < MAX_EVIDENCE {
+            self.evidence.push(line);
+        }
+        self
+    }
+
+    fn condition(self, of: &str, condition: Option<&Condition>) -> Self {
+        let Some(condition) = condition else { return self };
+        let message = if condition.message.is_empty() { String::new() } else { format!(": {}", condition.message) };
+        self.because(format!("{of} {}={} ({}){message}", condition.type_, condition.status, condition.reason))
+    }
+
+    fn next(mut self, step: NextStep) -> Self {
+        self.next = Some(step);
+        self
+    }
+}
+
+/// The first broken link, or the news that there is none.
+pub fn explain(evidence: &Evidence<'_>) -> Finding {
+    judge_deletion(evidence)
+        .or_else(|| judge_source(evidence))
+        .or_else(|| judge_assignment(evidence))
+        .or_else(|| judge_cluster(evidence))
+        .or_else(|| judge_hold(evidence))
+        .or_else(|| judge_agent(evidence))
+        .or_else(|| judge_objects(evidence))
+        .or_else(|| judge_health(evidence))
+        .or_else(|| judge_prune(evidence))
+        .or_else(|| judge_summary(evidence))
+        .unwrap_or_else(|| healthy(evidence))
+}
+
+fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
+    let service = evidence.service;
+    let since = service.metadata.deletion_timestamp.as_ref()?;
+    let what = match service.spec.deletion_policy {
+        farwater_api::service_deployment::DeletionPolicy::Delete => "deleted its objects",
+        farwater_api::service_deployment::DeletionPolicy::Orphan => "let go of its objects",
+    };
+    if let Some(finding) = judge_cluster(evidence) {
+        return Some(finding.because("the service is being deleted, which the agent has to confirm"));
+    }
+    let age = ago(since.0, evidence.now);
+    let finding = Finding::progressing(
+        Link::Agent,
+        format!("the service is being deleted for {age}; the agent has not yet confirmed that it {what}"),
+    );
+    Some(judge_prune(evidence).map_or(finding, |held| held.because("the service is being deleted")))
+}
+
+fn judge_source(evidence: &Evidence<'_>) -> Option<Finding> {
+    let reference = &evidence.service.spec.source_ref.name;
+    let namespace = namespace_of(evidence.service);
+    let source = match evidence.source {
+        Lookup::Found(source) => source,
+        Lookup::Missing => {
+            return Some(
+                Finding::broken(Link::Source, format!("the GitRepository {namespace}/{reference} does not exist"))
+                    .because(format!("spec.sourceRef.name is {reference:?}"))
+                    .next(NextStep::Farwater(format!("get gitrepositories -n {namespace}"))),
+            );
+        }
+        Lookup::Unreadable => return None,
+    };
+    let status = source.status.clone().unwrap_or_default();
+    let ready = find(&status.conditions, "Ready");
+    let look = NextStep::Farwater(format!("get gitrepositories {reference} -n {namespace} -o yaml"));
+    let of = format!("GitRepository {reference}");
+    if let Some(since) = &status.stale_since {
+        let serving = status.revision.as_deref().map_or("nothing was ever fetched".to_owned(), |revision| {
+            format!("{revision} goes on being served")
+        });
+        let age = ago(since.0, evidence.now);
+        return Some(
+            Finding::broken(Link::Source, format!("{} has not answered for {age}; {serving}", source.spec.url))
+                .condition(&of, ready)
+                .next(look),
+        );
+    }
+    if let Some(condition) = ready.filter(|c| c.status == "False") {
+        return Some(
+            Finding::broken(Link::Source, format!("{} can't be fetched", source.spec.url))
+                .condition(&of, Some(condition))
+                .next(look),
+        );
+    }
+    if status.revision.is_none() {
+        let finding = if source.spec.suspend {
+            Finding::broken(Link::Source, format!("{of} is suspended and was never fetched"))
+        } else {
+            Finding::progressing(Link::Source, format!("{} has not been fetched yet", source.spec.url))
+        };
+        return Some(finding.condition(&of, ready).next(look));
+    }
+    None
+}
+
+/// What stands between a revision and the cluster's desired state: a bundle that can't be made, or a missing right.
+fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
+    let service = evidence.service;
+    let status = service.status.clone().unwrap_or_default();
+    let ready = find(&status.conditions, "Ready");
+    let stalled = find(&status.conditions, "Stalled").filter(|c| c.status == "True");
+    let refusal = stalled.or(ready.filter(|c| c.status == "False"));
+    let of = format!("ServiceDeployment {}", name_of(service));
+    let look = NextStep::Farwater(format!("get servicedeployments {} -o yaml", flags(service)));
+    if let Some(condition) = refusal.filter(|c| is_placement(&c.reason)) {
+        return Some(
+            Finding::broken(Link::Placement, format!("the service is held: {}", sentence(condition)))
+                .condition(&of, Some(condition))
+                .next(NextStep::Farwater("get clustergrants -o wide".to_owned())),
+        );
+    }
+    if let Some(condition) = refusal.filter(|c| is_bundle(&c.reason) || status.bundle_digest.is_none()) {
+        let path = if service.spec.path.is_empty() { "." } else { &service.spec.path };
+        return Some(
+            Finding::broken(Link::Bundle, format!("no bundle of {path:?} can be made: {}", sentence(condition)))
+                .condition(&of, Some(condition))
+                .next(look),
+        );
+    }
+    let seen = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
+    if status.assigned_revision.is_none() || !seen {
+        return Some(
+            Finding::progressing(Link::Bundle, "the hub has not assigned a bundle for this spec yet")
+                .condition(&of, ready)
+                .next(look),
+        );
+    }
+    None
+}
+
+fn judge_cluster(evidence: &Evidence<'_>) -> Option<Finding> {
+    let reference = &evidence.service.spec.cluster_ref;
+    let cluster = match evidence.cluster {
+        Lookup::Found(cluster) => cluster,
+        Lookup::Missing => {
+            return Some(
+                Finding::broken(Link::Cluster, format!("the cluster {:?} does not exist", reference.name))
+                    .because(format!("spec.clusterRef.name is {:?}", reference.name))
+                    .next(NextStep::Farwater("get clusters -A".to_owned())),
+            );
+        }
+        Lookup::Unreadable => return None,
+    };
+    let status = cluster.status.clone().unwrap_or_default();
+    let ready = find(&status.conditions, "Ready");
+    let of = format!("Cluster {}", reference.name);
+    let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
+    let heard = status.last_heard_time.as_ref().map(|time| ago(time.0, evidence.now));
+    match (ready.map(|c| c.status.as_str()), heard) {
+        (Some("True"), _) => None,
+        (_, None) => Some(
+            Finding::broken(Link::Cluster, format!("the cluster {} has never joined", reference.name))
+                .condition(&of, ready)
+                .next(NextStep::Farwater(format!("cluster join {} -n {namespace}", reference.name))),
+        ),
+        (_, Some(age)) => Some(
+            Finding::broken(Link::Cluster, format!("nothing was heard from the cluster {} for {age}", reference.name))
+                .condition(&of, ready)
+                .because("what runs there goes on running as it was last reported")
+                .next(NextStep::InCluster(format!(
+                    "get pods,events -n {} # or the log of farwater-agent",
+                    farwater_api::AGENT_NAMESPACE
+                ))),
+        ),
+    }
+}
+
+/// A deliberate hold is the answer only while it holds something back.
+fn judge_hold(evidence: &Evidence<'_>) -> Option<Finding> {
+    let service = evidence.service;
+    let status = service.status.clone().unwrap_or_default();
+    if status.assigned_revision == status.applied_revision {
+        return None;
+    }
+    let what = if service.spec.suspend {
+        format!("ServiceDeployment {}", name_of(service))
+    } else if evidence.cluster.found().is_some_and(|cluster| cluster.spec.suspend) {
+        format!("Cluster {}", service.spec.cluster_ref.name)
+    } else {
+        return None;
+    };
+    Some(
+        Finding::broken(Link::Placement, format!("{what} is suspended, which holds every change"))
+            .because("spec.suspend is true")
+            .because(revisions(service)),
+    )
+}
+
+/// Whether the agent's report speaks of what is assigned at all.
+fn judge_agent(evidence: &Evidence<'_>) -> Option<Finding> {
+    let service = evidence.service;
+    let status = service.status.clone().unwrap_or_default();
+    let reconciling = find(&status.conditions, "Reconciling").filter(|c| c.status == "True");
+    let complaints = evidence.objects.found().is_some_and(|objects| objects.iter().any(is_complaint));
+    let behind = status.applied_revision != status.assigned_revision;
+    let condition = reconciling.or(find(&status.conditions, "Ready"));
+    // With complaints about the current entry the objects are the better answer; a report about an older entry says
+    // nothing, which the hub states by its reason.
+    let old_news = condition.is_some_and(|c| is_agent_lag(&c.reason));
+    if !behind || (complaints && !old_news) || condition.is_some_and(|c| c.status == "False") {
+        return None;
+    }
+    let assigned = status.assigned_revision.as_deref().unwrap_or("the assigned bundle");
+    Some(
+        Finding::progressing(Link::Agent, format!("the agent has not reported on {assigned} yet"))
+            .because(revisions(service))
+            .condition(&format!("ServiceDeployment {}", name_of(service)), condition)
+            .next(NextStep::Farwater(format!("get clusters {}", service.spec.cluster_ref.name))),
+    )
+}
+
+fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
+    let objects = evidence.objects.found()?;
+    let refused: Vec<_> = objects.iter().filter(|o| o.sync == SyncState::Refused).collect();
+    let list = NextStep::Farwater(format!("objects {}", flags(evidence.service)));
+    if let Some(first) = refused.first() {
+        let finding = Finding::broken(Link::Objects, format!("{} was refused: {}", first.object, or_silence(first)));
+        return Some(refused.iter().skip(1).fold(finding, |f, o| f.because(describe(o))).next(list));
+    }
+    let waiting: Vec<_> = objects.iter().filter(|o| o.sync == SyncState::Waiting).collect();
+    // Something unhealthy is what the waiting ones wait for.
+    if waiting.is_empty() || objects.iter().any(|o| o.health == Health::Failed) {
+        return None;
+    }
+    let first = waiting[0];
+    let finding = Finding::progressing(Link::Objects, format!("{} waits: {}", first.object, or_silence(first)));
+    Some(waiting.iter().skip(1).fold(finding, |f, o| f.because(describe(o))).next(list))
+}
+
+fn judge_health(evidence: &Evidence<'_>) -> Option<Finding> {
+    let objects = evidence.objects.found()?;
+    // The enum is ordered by how bad it is.
+    let worst = objects.iter().filter(|o| o.sync == SyncState::Synced).min_by_key(|o| o.health)?;
+    let (standing, verb) = match worst.health {
+        Health::Current | Health::Unknown => return None,
+        Health::Failed => (Standing::Broken, "has failed"),
+        Health::InProgress => (Standing::Progressing, "is not ready yet"),
+        Health::Terminating => (Standing::Progressing, "is terminating"),
+    };
+    let message = if worst.message.is_empty() { String::new() } else { format!(": {}", worst.message) };
+    let finding = Finding::new(standing, Link::Health, format!("{} {verb}{message}", worst.object));
+    let others = objects.iter().filter(|o| o.object != worst.object && o.health < Health::Unknown);
+    Some(others.fold(finding, |f, o| f.because(describe(o))).next(describe_in_cluster(&worst.object)))
+}
+
+fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
+    let held = evidence.service.status.as_ref()?.held_prune.as_ref()?;
+    let HeldPrune { digest, reason, count, objects } = held;
+    let noun = if *count == 1 { "object" } else { "objects" };
+    let finding =
+        Finding::broken(Link::Prune, format!("the deletion of {count} {noun} waits for your approval: {reason}"));
+    let approve = NextStep::Kubectl(format!(
+        "annotate --overwrite servicedeployments.{} {} {APPROVE_PRUNE}={digest}",
+        farwater_api::GROUP,
+        flags(evidence.service)
+    ));
+    Some(objects.iter().fold(finding, |f, o| f.because(format!("would delete {o}"))).next(approve))
+}
+
+/// The hub's own word, where the objects gave no reason.
+fn judge_summary(evidence: &Evidence<'_>) -> Option<Finding> {
+    let status = evidence.service.status.as_ref()?;
+    let ready = find(&status.conditions, "Ready");
+    if ready.is_some_and(|c| c.status == "True") {
+        return None;
+    }
+    let text = ready.map_or_else(|| "nothing is known of its health".to_owned(), sentence);
+    let link = if status.applied_revision == status.assigned_revision { Link::Health } else { Link::Objects };
+    let standing =
+        if ready.is_some_and(|c| c.status == "False") { Standing::Broken } else { Standing::Progressing };
+    Some(
+        Finding::new(standing, link, text)
+            .condition(&format!("ServiceDeployment {}", name_of(evidence.service)), ready)
+            .next(NextStep::Farwater(format!("objects {}", flags(evidence.service)))),
+    )
+}
+
+fn healthy(evidence: &Evidence<'_>) -> Finding {
+    let service = evidence.service;
+    let status = service.status.clone().unwrap_or_default();
+    let revision = status.applied_revision.as_deref().unwrap_or("its revision").to_owned();
+    let cluster = &service.spec.cluster_ref.name;
+    let mut finding = Finding {
+        standing: Standing::Healthy,
+        link: None,
+        sentence: format!("{} is healthy at {revision} on {cluster}", name_of(service)),
+        evidence: Vec::new(),
+        next: None,
+    };
+    if let Some(counts) = status.objects {
+        finding = finding.because(format!("{} of {} objects are healthy", counts.healthy, counts.total));
+    }
+    for (held, what) in [
+        (service.spec.suspend, "the service is suspended: new revisions are held"),
+        (evidence.cluster.found().is_some_and(|c| c.spec.suspend), "the cluster is suspended: changes are held"),
+        (evidence.source.found().is_some_and(|s| s.spec.suspend), "the source is suspended: commits are not fetched"),
+    ] {
+        if held {
+            finding = finding.because(what);
+        }
+    }
+    for (hidden, what) in [
+        (matches!(evidence.source, Lookup::Unreadable), "you may not read the source"),
+        (matches!(evidence.cluster, Lookup::Unreadable), "you may not read the cluster"),
+        (matches!(evidence.objects, Lookup::Unreadable), "you may not read the objects"),
+    ] {
+        if hidden {
+            finding = finding.because(format!("{what}: it was not judged"));
+        }
+    }
+    finding
+}
+
+/// Reasons by which the hub says that a right or a decision, not the content, keeps a service from its cluster.
+pub fn is_placement(reason: &str) -> bool {
+    matches!(
+        reason,
+        "NoGrant" | "GrantLost" | "NotGranted" | "SourceNotAllowed" | "TargetNotAllowed" | "Denied" | "Held"
+            | "ClusterNotFound"
+    )
+}
+
+/// Reasons by which the hub says that the content can't be delivered.
+fn is_bundle(reason: &str) -> bool {
+    matches!(reason, "BundleFailed" | "PathNotFound" | "ClosureFailed" | "BundleTooLarge")
+}
+
+/// Reasons by which the hub says that the last report speaks of something older than what is assigned.
+fn is_agent_lag(reason: &str) -> bool {
+    matches!(reason, "AgentBehind" | "Assigned" | "WaitingForAgent")
+}
+
+fn is_complaint(object: &ObjectReport) -> bool {
+    object.sync == SyncState::Refused || object.health == Health::Failed
+}
+
+fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|c| c.type_ == type_)
+}
+
+fn sentence(condition: &Condition) -> String {
+    let text = if condition.message.is_empty() { &condition.reason } else { &condition.message };
+    text.trim_end_matches('.').to_owned()
+}
+
+fn or_silence(object: &ObjectReport) -> &str {
+    if object.message.is_empty() { "no reason was given" } else { &object.message }
+}
+
+fn describe(object: &ObjectReport) -> String {
+    let state = match object.sync {
+        SyncState::Synced => format!("{:?}", object.health),
+        other => format!("{other:?}"),
+    };
+    if object.message.is_empty() {
+        format!("{} is {state}", object.object)
+    } else {
+        format!("{} is {state}: {}", object.object, object.message)
+    }
+}
+
+fn describe_in_cluster(object: &ObjectRef) -> NextStep {
+    let kind = if object.group.is_empty() { object.kind.clone() } else { format!("{}.{}", object.kind, object.group) };
+    let namespace = if object.namespace.is_empty() { String::new() } else { format!(" -n {}", object.namespace) };
+    NextStep::InCluster(format!("describe {} {}{namespace}", kind.to_lowercase(), object.name))
+}
+
+fn revisions(service: &ServiceDeployment) -> String {
+    let status = service.status.clone().unwrap_or_default();
+    format!(
+        "assigned {}, applied {}",
+        status.assigned_revision.as_deref().unwrap_or("nothing"),
+        status.applied_revision.as_deref().unwrap_or("nothing")
+    )
+}
+
+fn namespace_of(service: &ServiceDeployment) -> &str {
+    service.metadata.namespace.as_deref().unwrap_or_default()
+}
+
+fn name_of(service: &ServiceDeployment) -> &str {
+    service.metadata.name.as_deref().unwrap_or_default()
+}
+
+fn flags(service: &ServiceDeployment) -> String {
+    format!("{} -n {}", name_of(service), namespace_of(service))
+}
+
+/// `42s`, `7m`, `3h` or `5d`: the largest unit is enough to know how worried to be.
+pub fn ago(then: Timestamp, now: Timestamp) -> String {
+    let seconds = now.as_second().saturating_sub(then.as_second()).max(0);
+    match seconds {
+        0..=119 => format!("{seconds}s"),
+        120..=7199 => format!("{}m", seconds / 60),
+        7200..=172_799 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+#[path = "why_tests.rs"]
+mod tests;

@@ -1,0 +1,300 @@
+use farwater_api::{Cluster, GitRepository, ServiceDeployment, objects::ObjectReport};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A service in order, on a cluster in order, from a source in order; each test breaks one thing or two.
+struct World {
+    service: Value,
+    source: Value,
+    cluster: Value,
+    objects: Value,
+}
+
+fn world() -> World {
+    World {
+        service: json!({
+            "apiVersion": "farwater.dev/v1alpha1", "kind": "ServiceDeployment",
+            "metadata": {"name": "web", "namespace": "team-a", "generation": 3},
+            "spec": {"clusterRef": {"name": "east"}, "targetNamespace": "web",
+                     "sourceRef": {"kind": "GitRepository", "name": "infra"}, "path": "apps/web"},
+            "status": {"observedGeneration": 3, "assignedRevision": "main@sha1:b", "appliedRevision": "main@sha1:b",
+                       "bundleDigest": format!("sha256:{}", "0".repeat(64)),
+                       "objects": {"total": 2, "healthy": 2, "progressing": 0, "failed": 0},
+                       "conditions": [condition("Ready", "True", "Healthy", "")]}
+        }),
+        source: json!({
+            "apiVersion": "farwater.dev/v1alpha1", "kind": "GitRepository",
+            "metadata": {"name": "infra", "namespace": "team-a"},
+            "spec": {"url": "https://git.example.com/infra.git"},
+            "status": {"revision": "main@sha1:b", "conditions": [condition("Ready", "True", "Fetched", "")]}
+        }),
+        cluster: json!({
+            "apiVersion": "farwater.dev/v1alpha1", "kind": "Cluster",
+            "metadata": {"name": "east", "namespace": "team-a"}, "spec": {},
+            "status": {"lastHeardTime": "2026-01-01T11:59:58Z", "conditions": [condition("Ready", "True", "Heard", "")]}
+        }),
+        objects: json!([object("Deployment", "web", "Synced", "Current", ""), object("Service", "web", "Synced", "Current", "")]),
+    }
+}
+
+fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
+    json!({"type": type_, "status": status, "reason": reason, "message": message,
+           "lastTransitionTime": "2026-01-01T00:00:00Z"})
+}
+
+fn object(kind: &str, name: &str, sync: &str, health: &str, message: &str) -> Value {
+    let group = if kind == "Deployment" { "apps" } else { "" };
+    json!({"group": group, "version": "v1", "kind": kind, "namespace": "web", "name": name,
+           "sync": sync, "health": health, "message": message})
+}
+
+fn lookup<T: serde::de::DeserializeOwned>(value: &Value) -> Lookup<T> {
+    match value {
+        Value::Null => Lookup::Missing,
+        Value::String(_) => Lookup::Unreadable,
+        value => Lookup::Found(serde_json::from_value(value.clone()).unwrap()),
+    }
+}
+
+fn as_ref<T>(lookup: &Lookup<T>) -> Lookup<&T> {
+    match lookup {
+        Lookup::Found(value) => Lookup::Found(value),
+        Lookup::Missing => Lookup::Missing,
+        Lookup::Unreadable => Lookup::Unreadable,
+    }
+}
+
+fn judge(world: &World) -> Finding {
+    let service: ServiceDeployment = serde_json::from_value(world.service.clone()).unwrap();
+    let source: Lookup<GitRepository> = lookup(&world.source);
+    let cluster: Lookup<Cluster> = lookup(&world.cluster);
+    let objects: Lookup<Vec<ObjectReport>> = lookup(&world.objects);
+    explain(&Evidence {
+        service: &service,
+        source: as_ref(&source),
+        cluster: as_ref(&cluster),
+        objects: match &objects {
+            Lookup::Found(objects) => Lookup::Found(objects.as_slice()),
+            Lookup::Missing => Lookup::Missing,
+            Lookup::Unreadable => Lookup::Unreadable,
+        },
+        now: "2026-01-01T12:00:00Z".parse::<Timestamp>().unwrap(),
+    })
+}
+
+/// Breaks the world and compares the verdict.
+fn check(breaks: impl Fn(&mut World), standing: Standing, link: Option<Link>, sentence: &str) {
+    let mut world = world();
+    breaks(&mut world);
+    let finding = judge(&world);
+    assert_eq!((finding.standing, finding.link, finding.sentence.as_str()), (standing, link, sentence));
+}
+
+fn broken(breaks: impl Fn(&mut World), link: Link, sentence: &str) {
+    check(breaks, Standing::Broken, Some(link), sentence);
+}
+
+fn progressing(breaks: impl Fn(&mut World), link: Link, sentence: &str) {
+    check(breaks, Standing::Progressing, Some(link), sentence);
+}
+
+#[test]
+fn everything_in_order_is_healthy() {
+    check(|_| {}, Standing::Healthy, None, "web is healthy at main@sha1:b on east");
+}
+
+#[test]
+fn a_missing_source_is_the_first_link() {
+    broken(|w| w.source = Value::Null, Link::Source, "the GitRepository team-a/infra does not exist");
+}
+
+#[test]
+fn a_stale_source_says_what_goes_on_being_served() {
+    broken(
+        |w| w.source["status"]["staleSince"] = json!("2026-01-01T09:00:00Z"),
+        Link::Source,
+        "https://git.example.com/infra.git has not answered for 3h; main@sha1:b goes on being served",
+    );
+}
+
+#[test]
+fn a_refused_fetch_is_not_nothing_desired() {
+    broken(
+        |w| w.source["status"]["conditions"] = json!([condition("Ready", "False", "Unauthorized", "401")]),
+        Link::Source,
+        "https://git.example.com/infra.git can't be fetched",
+    );
+}
+
+#[test]
+fn a_source_before_its_first_fetch_is_progressing() {
+    progressing(
+        |w| w.source["status"] = json!({}),
+        Link::Source,
+        "https://git.example.com/infra.git has not been fetched yet",
+    );
+}
+
+#[test]
+fn a_closure_error_is_the_bundles() {
+    let breaks = |w: &mut World| {
+        w.service["status"] = json!({"observedGeneration": 3, "conditions": [
+            condition("Stalled", "True", "ClosureFailed", "apps/web/kustomization.yaml:3: ../../.. leaves the repository.")]});
+    };
+    broken(
+        breaks,
+        Link::Bundle,
+        "no bundle of \"apps/web\" can be made: apps/web/kustomization.yaml:3: ../../.. leaves the repository",
+    );
+}
+
+#[test]
+fn a_lost_grant_is_named_before_the_objects() {
+    let breaks = |w: &mut World| {
+        w.service["status"]["conditions"] = json!([condition("Ready", "False", "NoGrant", "no grant of east for team-a")]);
+        w.objects = json!([object("Deployment", "web", "Synced", "Failed", "crash")]);
+    };
+    broken(breaks, Link::Placement, "the service is held: no grant of east for team-a");
+}
+
+#[test]
+fn a_spec_that_the_hub_has_not_seen_is_progressing() {
+    progressing(
+        |w| w.service["metadata"]["generation"] = json!(4),
+        Link::Bundle,
+        "the hub has not assigned a bundle for this spec yet",
+    );
+}
+
+#[test]
+fn a_cluster_that_never_joined_is_told_how() {
+    let mut world = world();
+    world.cluster["status"] = json!({});
+    let finding = judge(&world);
+    assert_eq!(finding.sentence, "the cluster east has never joined");
+    assert_eq!(finding.next, Some(NextStep::Farwater("cluster join east -n team-a".to_owned())));
+}
+
+#[test]
+fn a_silent_cluster_hides_what_its_objects_said() {
+    let breaks = |w: &mut World| {
+        w.cluster["status"] = json!({"lastHeardTime": "2026-01-01T11:53:00Z",
+            "conditions": [condition("Ready", "False", "Silent", "")]});
+        w.objects = json!([object("Deployment", "web", "Synced", "Failed", "crash")]);
+    };
+    broken(breaks, Link::Cluster, "nothing was heard from the cluster east for 7m");
+}
+
+#[test]
+fn a_missing_cluster_is_named() {
+    broken(|w| w.cluster = Value::Null, Link::Cluster, "the cluster \"east\" does not exist");
+}
+
+#[test]
+fn a_suspended_service_is_the_answer_only_while_it_holds_something_back() {
+    let suspend = |w: &mut World| w.service["spec"]["suspend"] = json!(true);
+    check(suspend, Standing::Healthy, None, "web is healthy at main@sha1:b on east");
+    let behind = |w: &mut World| {
+        suspend(w);
+        w.service["status"]["appliedRevision"] = json!("main@sha1:a");
+    };
+    broken(behind, Link::Placement, "ServiceDeployment web is suspended, which holds every change");
+}
+
+#[test]
+fn a_report_about_an_older_entry_is_not_todays_health() {
+    let breaks = |w: &mut World| {
+        w.service["status"]["appliedRevision"] = json!("main@sha1:a");
+        w.service["status"]["conditions"] = json!([condition("Ready", "Unknown", "AgentBehind", "")]);
+        w.objects = json!([object("Deployment", "web", "Synced", "Failed", "crash")]);
+    };
+    progressing(breaks, Link::Agent, "the agent has not reported on main@sha1:b yet");
+}
+
+#[test]
+fn a_refused_object_is_named_with_its_reason() {
+    let breaks = |w: &mut World| {
+        w.objects[1] = object("Service", "web", "Refused", "Unknown", "services is forbidden");
+        w.service["status"]["conditions"] = json!([condition("Ready", "False", "Failed", "")]);
+    };
+    broken(breaks, Link::Objects, "Service web/web was refused: services is forbidden");
+}
+
+#[test]
+fn what_others_wait_for_is_named_rather_than_who_waits() {
+    let waits = object("Deployment", "web", "Waiting", "Unknown", "for Service web/web");
+    progressing(
+        |w| w.objects[0] = waits.clone(),
+        Link::Objects,
+        "Deployment.apps web/web waits: for Service web/web",
+    );
+    broken(
+        |w| w.objects = json!([waits, object("Job", "migrate", "Synced", "Failed", "BackoffLimitExceeded")]),
+        Link::Health,
+        "Job web/migrate has failed: BackoffLimitExceeded",
+    );
+}
+
+#[test]
+fn a_failed_object_wins_over_one_in_progress() {
+    let mut world = world();
+    world.objects = json!([
+        object("Service", "web", "Synced", "InProgress", ""),
+        object("Deployment", "web", "Synced", "Failed", "image pull denied"),
+    ]);
+    let finding = judge(&world);
+    assert_eq!(finding.sentence, "Deployment.apps web/web has failed: image pull denied");
+    assert_eq!(finding.evidence, ["Service web/web is InProgress"]);
+    assert_eq!(finding.next, Some(NextStep::InCluster("describe deployment.apps web -n web".to_owned())));
+}
+
+#[test]
+fn a_held_prune_comes_with_the_command_that_approves_it() {
+    let mut world = world();
+    let digest = format!("sha256:{}", "1".repeat(64));
+    world.service["status"]["heldPrune"] = json!({"digest": digest, "reason": "a Namespace is among them", "count": 1,
+        "objects": [{"version": "v1", "kind": "Namespace", "name": "web"}]});
+    let finding = judge(&world);
+    assert_eq!(finding.link, Some(Link::Prune));
+    assert_eq!(finding.sentence, "the deletion of 1 object waits for your approval: a Namespace is among them");
+    assert_eq!(finding.evidence, ["would delete Namespace web"]);
+    let Some(NextStep::Kubectl(command)) = finding.next else { panic!("no command") };
+    assert!(command.ends_with(&format!("web -n team-a farwater.dev/approve-prune={digest}")), "{command}");
+}
+
+#[test]
+fn what_may_not_be_read_is_not_taken_for_missing() {
+    let mut world = world();
+    world.source = json!("403");
+    world.cluster = json!("403");
+    let finding = judge(&world);
+    assert_eq!(finding.standing, Standing::Healthy);
+    assert!(finding.evidence.contains(&"you may not read the cluster: it was not judged".to_owned()));
+}
+
+#[test]
+fn a_deletion_waits_for_a_cluster_that_may_be_silent() {
+    let delete = |w: &mut World| w.service["metadata"]["deletionTimestamp"] = json!("2026-01-01T11:59:00Z");
+    progressing(
+        delete,
+        Link::Agent,
+        "the service is being deleted for 60s; the agent has not yet confirmed that it let go of its objects",
+    );
+    let silent = |w: &mut World| {
+        delete(w);
+        w.cluster["status"]["conditions"] = json!([condition("Ready", "Unknown", "Silent", "")]);
+        w.cluster["status"]["lastHeardTime"] = json!("2026-01-01T10:00:00Z");
+    };
+    broken(silent, Link::Cluster, "nothing was heard from the cluster east for 2h");
+}
+
+#[test]
+fn without_reasons_in_the_objects_the_hubs_word_counts() {
+    broken(
+        |w| w.service["status"]["conditions"] = json!([condition("Ready", "False", "Failed", "the bundle is empty")]),
+        Link::Health,
+        "the bundle is empty",
+    );
+}

@@ -1,0 +1,394 @@
+//! The hub's options: from flags, then the environment, then a file, all by the same names.
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, FromArgMatches as _, ValueEnum};
+use serde_json::Value;
+use thiserror::Error;
+
+/// Longest configuration file that is read.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8443);
+
+/// Options of `farwater hub`. Each can also be set by its environment variable, or in the file by its flag's name.
+#[derive(Args, Clone, Debug, Default)]
+pub struct HubArgs {
+    /// Directory of everything the hub keeps: the database, keys, mirrors and the administrator's kubeconfig
+    #[arg(long, value_name = "DIR", env = "FARWATER_DATA_DIR")]
+    pub data_dir: Option<PathBuf>,
+
+    /// Address and port to serve on; port 0 takes a free one [default: 127.0.0.1:8443]
+    #[arg(long, value_name = "ADDR", env = "FARWATER_LISTEN")]
+    pub listen: Option<SocketAddr>,
+
+    /// YAML file that sets the same options by the same names
+    #[arg(long, value_name = "FILE", env = "FARWATER_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    /// Address that agents and kubeconfigs use [default: https://<listen>]
+    #[arg(long, value_name = "URL", env = "FARWATER_ADVERTISE", value_parser = parse_advertise)]
+    pub advertise: Option<Advertise>,
+
+    /// Further names and addresses that the server's certificate is valid for
+    #[arg(long, value_name = "NAME", env = "FARWATER_TLS_SAN", value_delimiter = ',', value_parser = parse_san)]
+    pub tls_san: Vec<String>,
+
+    /// Form of the log on standard error [default: text]
+    #[arg(long, value_name = "FORMAT", env = "FARWATER_LOG_FORMAT")]
+    pub log_format: Option<LogFormat>,
+
+    /// Most detailed level that is logged [default: info]
+    #[arg(long, value_name = "LEVEL", env = "FARWATER_LOG_LEVEL")]
+    pub log_level: Option<LogLevel>,
+
+    /// Loopback address and port that serve /metrics without a token, over plain HTTP [default: none]
+    #[arg(long, value_name = "ADDR", env = "FARWATER_METRICS_LISTEN", value_parser = parse_loopback)]
+    pub metrics_listen: Option<SocketAddr>,
+
+    /// Connections that are open at once [default: 10000]
+    #[arg(long, value_name = "N", env = "FARWATER_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_connections: Option<u32>,
+
+    /// Requests to the API that are worked on at once; further ones wait [default: 64]
+    #[arg(long, value_name = "N", env = "FARWATER_MAX_API_REQUESTS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub max_api_requests: Option<u32>,
+
+    /// Requests of agents that are worked on at once; further ones wait [default: 256]
+    #[arg(long, value_name = "N", env = "FARWATER_MAX_AGENT_REQUESTS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub max_agent_requests: Option<u32>,
+
+    /// How long running requests may take to end when the hub stops, in seconds [default: 10]
+    #[arg(long, value_name = "SECONDS", env = "FARWATER_DRAIN_SECONDS", value_parser = clap::value_parser!(u32).range(0..=600))]
+    pub drain_seconds: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
+}
+
+/// The options in force.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub data_dir: PathBuf,
+    pub listen: SocketAddr,
+    pub advertise: Option<Advertise>,
+    pub tls_san: Vec<String>,
+    pub log_format: LogFormat,
+    pub log_level: LogLevel,
+    pub metrics_listen: Option<SocketAddr>,
+    pub max_connections: usize,
+    pub max_api_requests: usize,
+    pub max_agent_requests: usize,
+    pub drain: Duration,
+}
+
+/// Where the hub is reached: `https://HOST[:PORT]`, without a trailing slash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advertise {
+    url: String,
+    host: String,
+}
+
+impl Advertise {
+    /// What is advertised unless told: the address that is listened on. An unspecified one can't be dialled, so the
+    /// loopback stands for it.
+    pub fn of_listener(address: SocketAddr) -> Self {
+        let ip = match address.ip() {
+            ip if !ip.is_unspecified() => ip,
+            std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        };
+        Self { url: format!("https://{}", SocketAddr::new(ip, address.port())), host: ip.to_string() }
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The name or address alone, an IPv6 address without brackets: what the certificate must be valid for.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+}
+
+impl fmt::Display for Advertise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.url)
+    }
+}
+
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    #[error("read the configuration file {}", .path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("read the configuration file {}: it is longer than {MAX_FILE_BYTES} bytes", .path.display())]
+    TooLong { path: PathBuf },
+    #[error("parse the configuration file {}: {message}", .path.display())]
+    Parse { path: PathBuf, message: String },
+    #[error("{}: unknown option {name:?}; valid options: {valid}", .path.display())]
+    Unknown { path: PathBuf, name: String, valid: String },
+    #[error("{}: {message}", .path.display())]
+    Value { path: PathBuf, message: String },
+    #[error("option {option} is missing: give --{option}, {variable} or {option} in the configuration file")]
+    Missing { option: &'static str, variable: &'static str },
+}
+
+impl HubArgs {
+    /// Reads the file, if one is named, and fills in what is unset.
+    pub fn resolve(self) -> Result<Config, ConfigError> {
+        let file = match &self.config {
+            Some(path) => parse_file(path, &read_file(path)?)?,
+            None => Self::default(),
+        };
+        let set = self.or(file);
+        let data_dir =
+            set.data_dir.ok_or(ConfigError::Missing { option: "data-dir", variable: "FARWATER_DATA_DIR" })?;
+        Ok(Config {
+            data_dir,
+            listen: set.listen.unwrap_or(DEFAULT_LISTEN),
+            advertise: set.advertise,
+            tls_san: set.tls_san,
+            log_format: set.log_format.unwrap_or_default(),
+            log_level: set.log_level.unwrap_or_default(),
+            metrics_listen: set.metrics_listen,
+            max_connections: set.max_connections.unwrap_or(10_000) as usize,
+            max_api_requests: set.max_api_requests.unwrap_or(64) as usize,
+            max_agent_requests: set.max_agent_requests.unwrap_or(256) as usize,
+            drain: Duration::from_secs(set.drain_seconds.unwrap_or(10).into()),
+        })
+    }
+
+    /// What is set here, and for the rest what is set there.
+    fn or(self, other: Self) -> Self {
+        Self {
+            data_dir: self.data_dir.or(other.data_dir),
+            listen: self.listen.or(other.listen),
+            config: self.config,
+            advertise: self.advertise.or(other.advertise),
+            tls_san: if self.tls_san.is_empty() { other.tls_san } else { self.tls_san },
+            log_format: self.log_format.or(other.log_format),
+            log_level: self.log_level.or(other.log_level),
+            metrics_listen: self.metrics_listen.or(other.metrics_listen),
+            max_connections: self.max_connections.or(other.max_connections),
+            max_api_requests: self.max_api_requests.or(other.max_api_requests),
+            max_agent_requests: self.max_agent_requests.or(other.max_agent_requests),
+            drain_seconds: self.drain_seconds.or(other.drain_seconds),
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, ConfigError> {
+    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    let size = std::fs::metadata(path).map_err(read)?.len();
+    if size > MAX_FILE_BYTES {
+        return Err(ConfigError::TooLong { path: path.to_owned() });
+    }
+    std::fs::read_to_string(path).map_err(read)
+}
+
+/// The file's options, checked by the flags' own parsers: one list of names, one meaning.
+fn parse_file(path: &Path, text: &str) -> Result<HubArgs, ConfigError> {
+    let parse = |message: String| ConfigError::Parse { path: path.to_owned(), message };
+    let value: Value = if text.trim().is_empty() {
+        Value::Null
+    } else {
+        serde_saphyr::from_str(text).map_err(|error| parse(error.to_string()))?
+    };
+    let entries = match value {
+        Value::Null => return Ok(HubArgs::default()),
+        Value::Object(entries) => entries,
+        _ => return Err(parse("expected a mapping of options to values".to_owned())),
+    };
+    let command = HubArgs::augment_args(clap::Command::new("hub").no_binary_name(true).disable_help_flag(true))
+        // The environment has been read with the flags; here it would lend its value to an option of the file.
+        .mut_args(|arg| arg.env(None::<&str>));
+    let valid: Vec<String> = command
+        .get_arguments()
+        .filter_map(|arg| arg.get_long())
+        .filter(|name| *name != "config")
+        .map(str::to_owned)
+        .collect();
+    let mut flags = Vec::new();
+    for (name, value) in entries {
+        if !valid.contains(&name) {
+            return Err(ConfigError::Unknown { path: path.to_owned(), name, valid: valid.join(", ") });
+        }
+        for value in scalars(value).ok_or_else(|| ConfigError::Value {
+            path: path.to_owned(),
+            message: format!("option {name}: expected a scalar or a list of scalars"),
+        })? {
+            flags.push(format!("--{name}={value}"));
+        }
+    }
+    let refused = |error: clap::Error| ConfigError::Value { path: path.to_owned(), message: first_line(&error) };
+    let matches = command.try_get_matches_from(flags).map_err(refused)?;
+    HubArgs::from_arg_matches(&matches).map_err(refused)
+}
+
+fn scalars(value: Value) -> Option<Vec<String>> {
+    match value {
+        Value::Array(items) => items.into_iter().map(scalar).collect(),
+        value => Some(vec![scalar(value)?]),
+    }
+}
+
+fn scalar(value: Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(value) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+/// Clap's message without its label, usage and colours.
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines: Vec<&str> = text.lines().take_while(|line| !line.starts_with("For more")).collect();
+    lines.join(" ").trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn parse_advertise(text: &str) -> Result<Advertise, String> {
+    let expected = "expected https://HOST[:PORT]";
+    let uri: http::Uri = text.parse().map_err(|_| expected.to_owned())?;
+    let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or(expected)?;
+    if uri.scheme_str() != Some("https") || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+        return Err(expected.to_owned());
+    }
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+    if host.is_empty() {
+        return Err(expected.to_owned());
+    }
+    Ok(Advertise { url: format!("https://{authority}"), host })
+}
+
+fn parse_san(text: &str) -> Result<String, String> {
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    if text.parse::<std::net::IpAddr>().is_ok() || (name.len() <= 253 && name.split('.').all(label)) {
+        return Ok(text.to_owned());
+    }
+    Err("expected a DNS name or an IP address".to_owned())
+}
+
+fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|_| "expected IP:PORT".to_owned())?;
+    if address.ip().is_loopback() {
+        return Ok(address);
+    }
+    Err("the metrics listener asks for no token, so it must be a loopback address; elsewhere use /metrics of the hub \
+         with a token"
+        .to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<HubArgs, String> {
+        parse_file(Path::new("hub.yaml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn file_sets_the_options_of_the_flags() {
+        let args = parse(
+            "data-dir: /srv/hub\nlisten: 0.0.0.0:443\nadvertise: https://hub.example.com\ntls-san: [a.example, 10.0.0.1]\n\
+             log-format: json\nmax-connections: 12\n",
+        )
+        .unwrap();
+        assert_eq!(args.data_dir.unwrap(), Path::new("/srv/hub"));
+        assert_eq!(args.listen.unwrap().to_string(), "0.0.0.0:443");
+        assert_eq!(args.advertise.unwrap().host(), "hub.example.com");
+        assert_eq!(args.tls_san, ["a.example", "10.0.0.1"]);
+        assert_eq!(args.log_format, Some(LogFormat::Json));
+        assert_eq!(args.max_connections, Some(12));
+    }
+
+    #[test]
+    fn empty_file_sets_nothing() {
+        assert!(parse("").unwrap().data_dir.is_none());
+        assert!(parse("# nothing yet\n").unwrap().data_dir.is_none());
+    }
+
+    #[test]
+    fn unknown_option_is_named_with_the_valid_ones() {
+        let error = parse("lisen: 127.0.0.1:1\n").unwrap_err();
+        assert_eq!(
+            error,
+            "hub.yaml: unknown option \"lisen\"; valid options: data-dir, listen, advertise, tls-san, log-format, \
+             log-level, metrics-listen, max-connections, max-api-requests, max-agent-requests, drain-seconds"
+        );
+        assert!(parse("config: other.yaml\n").unwrap_err().contains("unknown option \"config\""));
+    }
+
+    #[test]
+    fn wrong_values_name_the_option() {
+        let check = |text: &str, part: &str| {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(part), "{text:?}: {error}");
+        };
+        check("listen: nowhere\n", "--listen");
+        check("log-format: xml\n", "--log-format");
+        check("log-format: xml\n", "json");
+        check("advertise: http://hub.example.com\n", "--advertise");
+        check("advertise: https://user@hub.example.com\n", "expected https://HOST[:PORT]");
+        check("metrics-listen: 0.0.0.0:9090\n", "must be a loopback address");
+        check("max-connections: 0\n", "--max-connections");
+        check("tls-san: ['bad name']\n", "--tls-san");
+        check("listen: {port: 1}\n", "option listen: expected a scalar");
+        check("listen: 127.0.0.1:1\nlisten: 127.0.0.1:2\n", "duplicate");
+        check("- listen\n", "expected a mapping");
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hub.yaml");
+        std::fs::write(&path, "data-dir: /from-file\nlisten: 127.0.0.1:1\n").unwrap();
+        let args = HubArgs { config: Some(path), listen: Some("127.0.0.1:2".parse().unwrap()), ..HubArgs::default() };
+        let config = args.resolve().unwrap();
+        assert_eq!(config.data_dir, Path::new("/from-file"));
+        assert_eq!(config.listen.port(), 2);
+    }
+
+    #[test]
+    fn data_directory_must_be_given() {
+        let error = HubArgs::default().resolve().unwrap_err().to_string();
+        assert!(error.contains("--data-dir, FARWATER_DATA_DIR or data-dir"), "{error}");
+    }
+
+    #[test]
+    fn unspecified_listener_is_advertised_as_loopback() {
+        let check = |address: &str, url: &str, host: &str| {
+            let advertise = Advertise::of_listener(address.parse().unwrap());
+            assert_eq!((advertise.url(), advertise.host()), (url, host));
+        };
+        check("0.0.0.0:8443", "https://127.0.0.1:8443", "127.0.0.1");
+        check("[::]:8443", "https://[::1]:8443", "::1");
+        check("10.1.2.3:8443", "https://10.1.2.3:8443", "10.1.2.3");
+    }
+}

@@ -1,0 +1,276 @@
+//! The product's own programs, as built: `farwater hub` and `farwater-agent`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use farwater_api::{Cluster, GROUP, VERSION};
+use kube::{Api, Client, api::PostParams};
+use serde::Deserialize;
+
+use crate::{
+    Process, ports,
+    process::{bare_command, wait_ready},
+};
+
+/// The hub is promised to be ready within a second; on two cores that also compile, it may take longer.
+const HUB_READY: Duration = Duration::from_secs(30);
+/// What a graceful end may take.
+const STOP: Duration = Duration::from_secs(15);
+
+/// A program of this workspace. `FARWATER_BIN_DIR` names a folder with other builds of it.
+pub fn program(name: &str) -> Result<PathBuf> {
+    let dir = match std::env::var_os("FARWATER_BIN_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None => profile_dir()?,
+    };
+    let path = dir.join(name);
+    if !path.is_file() {
+        bail!("{} is not built: cargo build -p farwater-cli -p farwater-agent", path.display());
+    }
+    Ok(path)
+}
+
+/// `target/<profile>`: beside us, or above us for tests, which lie in `deps`.
+fn profile_dir() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("ask where this program lies")?;
+    let dir = own.parent().context("this program lies nowhere")?;
+    let dir = if dir.ends_with("deps") || dir.ends_with("examples") { dir.parent().unwrap_or(dir) } else { dir };
+    Ok(dir.to_owned())
+}
+
+/// Reads a log for ERROR lines that nobody announced.
+#[derive(Debug, Default)]
+struct Tolerated(Vec<String>);
+
+impl Tolerated {
+    fn unexpected(&self, log: &str) -> Vec<String> {
+        let is_error = |line: &&str| {
+            line.contains("\"level\":\"ERROR\"") || line.contains("Z ERROR ") || line.contains("panicked at")
+        };
+        let is_tolerated = |line: &str| self.0.iter().any(|part| line.contains(part.as_str()));
+        log.lines().filter(is_error).filter(|line| !is_tolerated(line)).map(str::to_owned).collect()
+    }
+
+    /// Fails the test in whose stack we are, unless that is failing already.
+    fn check(&self, name: &str, process: &Process) {
+        let errors = self.unexpected(&process.output());
+        if !errors.is_empty() && !std::thread::panicking() {
+            panic!("{name} logged unexpected errors:\n{}\n{}", errors.join("\n"), process.tail());
+        }
+    }
+}
+
+/// A running hub. Dropped, it is killed, and its log must hold no unexpected ERROR line.
+#[derive(Debug)]
+pub struct Hub {
+    dir: PathBuf,
+    port: u16,
+    arguments: Vec<String>,
+    process: Process,
+    tolerated: Tolerated,
+}
+
+impl Hub {
+    /// Starts a hub on a free port with its data in `dir` and waits until it is ready.
+    pub async fn start(dir: &Path) -> Result<Self> {
+        Self::start_with(dir, &[]).await
+    }
+
+    /// The same with more options of `farwater hub`.
+    pub async fn start_with(dir: &Path, arguments: &[&str]) -> Result<Self> {
+        let port = ports::free()?;
+        let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let process = spawn_hub(dir, port, &arguments)?;
+        let mut hub = Self { dir: dir.to_owned(), port, arguments, process, tolerated: Tolerated::default() };
+        hub.ready().await?;
+        Ok(hub)
+    }
+
+    pub fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The administrator's kubeconfig, which the hub writes at its first start.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("admin.kubeconfig")
+    }
+
+    /// A client as the administrator.
+    pub async fn client(&self) -> Result<Client> {
+        crate::kube::client(&self.kubeconfig(), None).await
+    }
+
+    /// The administrator's token.
+    pub fn token(&self) -> Result<String> {
+        let file = kube::config::Kubeconfig::read_from(self.kubeconfig()).context("read admin.kubeconfig")?;
+        let file = serde_json::to_value(&file)?;
+        let token = file.pointer("/users/0/user/token").and_then(|token| token.as_str());
+        token.map(str::to_owned).context("admin.kubeconfig holds no token")
+    }
+
+    /// Creates the cluster if it is missing, and a one-time token to join it.
+    pub async fn join_token(&self, namespace: &str, name: &str) -> Result<JoinToken> {
+        let client = self.client().await?;
+        let clusters: Api<Cluster> = Api::namespaced(client.clone(), namespace);
+        if clusters.get_opt(name).await?.is_none() {
+            let spec = serde_json::from_value(serde_json::json!({})).context("a cluster needs no fields")?;
+            clusters.create(&PostParams::default(), &Cluster::new(name, spec)).await?;
+        }
+        let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/clusters/{name}/join");
+        let request = http::Request::post(path).header("content-type", "application/json").body(b"{}".to_vec())?;
+        client.request(request).await.with_context(|| format!("ask for a join token of {namespace}/{name}"))
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// ERROR lines that contain `part` are expected from now on.
+    pub fn tolerate(&mut self, part: &str) {
+        self.tolerated.0.push(part.to_owned());
+    }
+
+    pub fn kill9(&mut self) {
+        self.process.kill9();
+    }
+
+    /// Asks it to end as an operator would.
+    pub fn stop(&mut self) -> Result<ExitStatus> {
+        self.process.stop(STOP)
+    }
+
+    /// Starts it again with the same data, port and options, and waits until it is ready.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.process.kill9();
+        self.process = spawn_hub(&self.dir, self.port, &self.arguments)?;
+        self.ready().await
+    }
+
+    async fn ready(&mut self) -> Result<()> {
+        let kubeconfig = self.kubeconfig();
+        let probe = || async {
+            let client = crate::kube::client(&kubeconfig, None).await?;
+            client.request_text(http::Request::get("/readyz").body(Vec::new())?).await?;
+            Ok(())
+        };
+        wait_ready(&mut [&mut self.process], HUB_READY, probe).await.context("start the hub")
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.process.kill9();
+        self.tolerated.check("the hub", &self.process);
+    }
+}
+
+fn spawn_hub(dir: &Path, port: u16, arguments: &[String]) -> Result<Process> {
+    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    let mut command = bare_command(program("farwater")?);
+    command.arg("hub").arg("--data-dir").arg(dir).args(["--listen", &format!("127.0.0.1:{port}")]).args(arguments);
+    Process::spawn("the hub", command, &dir.join("hub.log"))
+}
+
+/// The hub's answer to `clusters/NAME/join`: what `farwater cluster join` prints as a command.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JoinToken {
+    pub token: String,
+    pub ca_pin: String,
+    pub hub: String,
+}
+
+/// A running agent. Dropped, it is killed, and its log must hold no unexpected ERROR line.
+#[derive(Debug)]
+pub struct Agent {
+    name: String,
+    dir: PathBuf,
+    kubeconfig: PathBuf,
+    join: JoinToken,
+    process: Process,
+    tolerated: Tolerated,
+}
+
+impl Agent {
+    /// Starts an agent that joins with `join` and keeps its state in `dir`. It returns at once: that it has joined
+    /// shows in the hub.
+    pub fn start(name: &str, dir: &Path, kubeconfig: &Path, join: JoinToken) -> Result<Self> {
+        let process = spawn_agent(name, dir, kubeconfig, &join)?;
+        let (name, dir, kubeconfig) = (name.to_owned(), dir.to_owned(), kubeconfig.to_owned());
+        Ok(Self { name, dir, kubeconfig, join, process, tolerated: Tolerated::default() })
+    }
+
+    /// The state directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// ERROR lines that contain `part` are expected from now on.
+    pub fn tolerate(&mut self, part: &str) {
+        self.tolerated.0.push(part.to_owned());
+    }
+
+    pub fn kill9(&mut self) {
+        self.process.kill9();
+    }
+
+    pub fn stop(&mut self) -> Result<ExitStatus> {
+        self.process.stop(STOP)
+    }
+
+    /// Starts it again with the same arguments; its token is used up, so it goes by its own keys.
+    pub fn restart(&mut self) -> Result<()> {
+        self.process.kill9();
+        self.process = spawn_agent(&self.name, &self.dir, &self.kubeconfig, &self.join)?;
+        Ok(())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.process.kill9();
+        self.tolerated.check(&format!("the agent of {}", self.name), &self.process);
+    }
+}
+
+fn spawn_agent(name: &str, dir: &Path, kubeconfig: &Path, join: &JoinToken) -> Result<Process> {
+    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    let mut command = bare_command(program("farwater-agent")?);
+    command
+        .args(["--hub", &join.hub, "--join-token", &join.token, "--ca-pin", &join.ca_pin])
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .arg("--state-dir")
+        .arg(dir)
+        .env("HOME", dir);
+    // Beside the state directory, not in it: tests delete that one.
+    Process::spawn(&format!("the agent of {name}"), command, &dir.with_extension("log"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_line_is_unexpected_unless_announced() {
+        let log = "{\"level\":\"INFO\",\"message\":\"no ERROR here\"}\n{\"level\":\"ERROR\",\"message\":\"disk full\"}\n\
+                   2026-01-01T00:00:00Z ERROR farwater: git is gone\n";
+        let mut tolerated = Tolerated::default();
+        assert_eq!(tolerated.unexpected(log).len(), 2);
+        tolerated.0.push("git is gone".to_owned());
+        assert_eq!(tolerated.unexpected(log), ["{\"level\":\"ERROR\",\"message\":\"disk full\"}"]);
+    }
+}

@@ -1,0 +1,411 @@
+//! Proof that an acknowledged write survives `kill -9`: clients write, keep a ledger, and hold the server to it.
+//!
+//! Each writer owns a few names, so that it knows what each must be. A write whose answer never came is *open*: after
+//! the restart either outcome is right, and reading decides which. Watchers resume from the last version that they saw and
+//! must be shown every acknowledged change exactly once, in order.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    future::Future,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams},
+};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use serde::Serialize;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Load {
+    pub namespace: String,
+    pub writers: usize,
+    /// Names that each writer owns.
+    pub names: usize,
+    pub watchers: usize,
+    pub kills: u32,
+    /// A kill comes at a random moment within this span after the server was ready.
+    pub between: Duration,
+    pub seed: u64,
+}
+
+/// What came of it. Every list of faults must be empty.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    pub kills: u32,
+    pub acknowledged: u64,
+    /// Writes whose answer never came.
+    pub open: u64,
+    /// Over the time that the server was up.
+    pub writes_per_second: f64,
+    pub events: u64,
+    pub lost: Vec<String>,
+    pub resurrected: Vec<String>,
+    pub watch_faults: Vec<String>,
+}
+
+impl Outcome {
+    pub fn check(&self) -> Result<()> {
+        ensure!(self.lost.is_empty(), "acknowledged writes were lost: {:?}", self.lost);
+        ensure!(self.resurrected.is_empty(), "acknowledged deletes came back: {:?}", self.resurrected);
+        ensure!(self.watch_faults.is_empty(), "watches had gaps or went back: {:?}", self.watch_faults);
+        Ok(())
+    }
+}
+
+/// A server that can be killed without warning and started again on the same data and address.
+pub trait Killable {
+    fn client(&self) -> Client;
+    /// SIGKILL, then start again; returns when the server is ready.
+    fn kill_and_restart(&mut self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// The product's hub, with a client that outlives restarts.
+pub struct KillableHub {
+    hub: crate::Hub,
+    client: Client,
+}
+
+impl KillableHub {
+    /// Makes the namespace that the load writes to.
+    pub async fn new(hub: crate::Hub, namespace: &str) -> Result<Self> {
+        let client = hub.client().await?;
+        let namespace = Namespace {
+            metadata: ObjectMeta { name: Some(namespace.to_owned()), ..ObjectMeta::default() },
+            ..Namespace::default()
+        };
+        Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await?;
+        Ok(Self { hub, client })
+    }
+}
+
+impl Killable for KillableHub {
+    fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    async fn kill_and_restart(&mut self) -> Result<()> {
+        self.hub.restart().await
+    }
+}
+
+/// Runs the load. `progress` is called after each kill with the number of kills so far.
+pub async fn run(server: &mut impl Killable, load: &Load, mut progress: impl FnMut(u32, u64)) -> Result<Outcome> {
+    let state = Arc::new(Shared::default());
+    let client = server.client();
+    let start = Api::<ConfigMap>::namespaced(client.clone(), &load.namespace)
+        .list(&ListParams::default())
+        .await
+        .context("list before the load")?
+        .metadata
+        .resource_version
+        .context("a list has a resourceVersion")?;
+
+    let mut tasks = Vec::new();
+    for writer in 0..load.writers {
+        let mut writer = Writer {
+            api: Api::namespaced(client.clone(), &load.namespace),
+            random: StdRng::seed_from_u64(load.seed ^ (writer as u64) << 32),
+            names: (0..load.names).map(|n| format!("w{writer}-{n}")).collect(),
+            known: HashMap::new(),
+            state: state.clone(),
+            serial: 0,
+        };
+        tasks.push(tokio::spawn(async move { writer.run().await }));
+    }
+    let mut watchers = Vec::new();
+    for _ in 0..load.watchers {
+        let mut watcher = Watcher {
+            api: Api::namespaced(client.clone(), &load.namespace),
+            version: start.parse().context("a resourceVersion is a number")?,
+            seen: Vec::new(),
+            faults: Vec::new(),
+        };
+        let state = state.clone();
+        watchers.push(tokio::spawn(async move {
+            watcher.run(&state).await;
+            watcher
+        }));
+    }
+
+    let mut random = StdRng::seed_from_u64(load.seed);
+    let mut up = Duration::ZERO;
+    for kill in 1..=load.kills {
+        let ready = Instant::now();
+        tokio::time::sleep(load.between.mul_f64(random.random_range(0.1..1.0))).await;
+        up += ready.elapsed();
+        server.kill_and_restart().await.with_context(|| format!("restart after kill {kill}"))?;
+        progress(kill, state.acknowledged.load(Ordering::Relaxed));
+    }
+    let ready = Instant::now();
+    tokio::time::sleep(load.between / 2).await;
+    up += ready.elapsed();
+    state.stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await??;
+    }
+
+    let mut outcome = Outcome {
+        kills: load.kills,
+        acknowledged: state.acknowledged.load(Ordering::Relaxed),
+        open: state.open.load(Ordering::Relaxed),
+        writes_per_second: state.acknowledged.load(Ordering::Relaxed) as f64 / up.as_secs_f64(),
+        lost: state.lock(&state.lost).clone(),
+        resurrected: state.lock(&state.resurrected).clone(),
+        ..Outcome::default()
+    };
+    let list = Api::<ConfigMap>::namespaced(client.clone(), &load.namespace).list(&ListParams::default()).await?;
+    let end: u64 = list.metadata.resource_version.context("a list has a resourceVersion")?.parse()?;
+    state.end.store(end, Ordering::Relaxed);
+    for watcher in watchers {
+        let watcher =
+            tokio::time::timeout(Duration::from_secs(60), watcher).await.context("a watcher did not reach the end")??;
+        outcome.events += watcher.seen.len() as u64;
+        outcome.watch_faults.extend(watcher.faults.iter().cloned());
+        outcome.watch_faults.extend(compare(&state.lock(&state.ledger), &watcher.seen));
+    }
+    Ok(outcome)
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    /// The last version that watchers must reach; 0 while writers run.
+    end: AtomicU64,
+    acknowledged: AtomicU64,
+    open: AtomicU64,
+    /// Acknowledged creates and updates by version.
+    ledger: Mutex<BTreeMap<u64, String>>,
+    lost: Mutex<Vec<String>>,
+    resurrected: Mutex<Vec<String>>,
+}
+
+impl Shared {
+    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// What a writer knows of one name.
+#[derive(Clone, Debug, PartialEq)]
+enum Known {
+    Absent,
+    Present { value: String, version: String },
+    /// The answer to the last write never came: before, and after if it took effect.
+    Open { before: Option<String>, after: Option<String> },
+}
+
+struct Writer {
+    api: Api<ConfigMap>,
+    random: StdRng,
+    names: Vec<String>,
+    known: HashMap<String, Known>,
+    state: Arc<Shared>,
+    serial: u64,
+}
+
+impl Writer {
+    async fn run(&mut self) -> Result<()> {
+        while !self.state.stop.load(Ordering::Relaxed) {
+            let name = self.names[self.random.random_range(0..self.names.len())].clone();
+            match self.known.get(&name).cloned().unwrap_or(Known::Absent) {
+                open @ Known::Open { .. } => self.settle(&name, open).await?,
+                Known::Absent => self.create(&name).await?,
+                Known::Present { value, .. } if self.random.random_bool(0.2) => self.delete(&name, value).await?,
+                Known::Present { value, version } => self.update(&name, value, version).await?,
+            }
+            // Now and then a name is read back: what was acknowledged must be what is there.
+            if self.random.random_bool(0.05) {
+                let known = self.known.get(&name).cloned().unwrap_or(Known::Absent);
+                self.settle(&name, known).await?;
+            }
+        }
+        for name in self.names.clone() {
+            let known = self.known.get(&name).cloned().unwrap_or(Known::Absent);
+            self.settle(&name, known).await?;
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, name: &str, version: Option<String>) -> (ConfigMap, String) {
+        self.serial += 1;
+        let value = format!("{}-{}", name, self.serial);
+        let metadata =
+            ObjectMeta { name: Some(name.to_owned()), resource_version: version, ..ObjectMeta::default() };
+        let data = Some(BTreeMap::from([("value".to_owned(), value.clone())]));
+        (ConfigMap { metadata, data, ..ConfigMap::default() }, value)
+    }
+
+    async fn create(&mut self, name: &str) -> Result<()> {
+        let (object, value) = self.object(name, None);
+        let answer = self.api.create(&PostParams::default(), &object).await;
+        self.record(name, None, Some(value), answer.map(Some))
+    }
+
+    async fn update(&mut self, name: &str, before: String, version: String) -> Result<()> {
+        let (object, value) = self.object(name, Some(version));
+        let answer = self.api.replace(name, &PostParams::default(), &object).await;
+        self.record(name, Some(before), Some(value), answer.map(Some))
+    }
+
+    async fn delete(&mut self, name: &str, before: String) -> Result<()> {
+        let answer = self.api.delete(name, &DeleteParams::default()).await;
+        self.record(name, Some(before), None, answer.map(|_| None))
+    }
+
+    fn record(
+        &mut self,
+        name: &str,
+        before: Option<String>,
+        after: Option<String>,
+        answer: kube::Result<Option<ConfigMap>>,
+    ) -> Result<()> {
+        let known = match (answer, after) {
+            (Ok(Some(object)), Some(value)) => {
+                let version = object.resource_version().context("a written object has a resourceVersion")?;
+                self.state.lock(&self.state.ledger).insert(version.parse()?, format!("{name}={value}"));
+                self.state.acknowledged.fetch_add(1, Ordering::Relaxed);
+                Known::Present { value, version }
+            }
+            (Ok(_), _) => {
+                self.state.acknowledged.fetch_add(1, Ordering::Relaxed);
+                Known::Absent
+            }
+            // The server answered: it did nothing. Only a shutting-down or overloaded one may say so here.
+            (Err(kube::Error::Api(status)), after) if status.code == 503 || status.code == 429 => {
+                self.state.open.fetch_add(1, Ordering::Relaxed);
+                Known::Open { before, after }
+            }
+            (Err(kube::Error::Api(status)), _) => bail!("{name} was refused: {status}"),
+            (Err(_), after) => {
+                self.state.open.fetch_add(1, Ordering::Relaxed);
+                Known::Open { before, after }
+            }
+        };
+        self.known.insert(name.to_owned(), known);
+        Ok(())
+    }
+
+    /// Reads a name and holds the answer against what is known.
+    async fn settle(&mut self, name: &str, known: Known) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let found = loop {
+            match self.api.get_opt(name).await {
+                Ok(found) => break found,
+                Err(error) if Instant::now() > deadline => return Err(error).context("the server did not come back"),
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        };
+        let value = found.as_ref().and_then(|o| o.data.as_ref()?.get("value").cloned());
+        let fine = match &known {
+            Known::Absent => value.is_none(),
+            Known::Present { value: acknowledged, .. } => value.as_ref() == Some(acknowledged),
+            Known::Open { before, after } => value == *before || value == *after,
+        };
+        if !fine {
+            let report = format!("{name}: known {known:?}, found {value:?}");
+            let list = if matches!(known, Known::Absent) { &self.state.resurrected } else { &self.state.lost };
+            self.state.lock(list).push(report);
+        }
+        let known = match (value, found.and_then(|o| o.metadata.resource_version)) {
+            (Some(value), Some(version)) => {
+                // A write whose answer was lost but which took effect: watchers must see it too.
+                self.state.lock(&self.state.ledger).insert(version.parse()?, format!("{name}={value}"));
+                Known::Present { value, version }
+            }
+            _ => Known::Absent,
+        };
+        self.known.insert(name.to_owned(), known);
+        Ok(())
+    }
+}
+
+struct Watcher {
+    api: Api<ConfigMap>,
+    version: u64,
+    /// (version, name=value or name deleted), as shown.
+    seen: Vec<(u64, String)>,
+    faults: Vec<String>,
+}
+
+impl Watcher {
+    async fn run(&mut self, state: &Shared) {
+        loop {
+            let end = state.end.load(Ordering::Relaxed);
+            if end > 0 && self.version >= end {
+                return;
+            }
+            let parameters = WatchParams::default().timeout(5);
+            let Ok(stream) = self.api.watch(&parameters, &self.version.to_string()).await else {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            let mut stream = std::pin::pin!(stream);
+            while let Ok(Some(Ok(event))) = tokio::time::timeout(Duration::from_secs(6), stream.next()).await {
+                if let Err(fault) = self.note(event) {
+                    self.faults.push(fault.to_string());
+                    return;
+                }
+                let end = state.end.load(Ordering::Relaxed);
+                if end > 0 && self.version >= end {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, event: WatchEvent<ConfigMap>) -> Result<()> {
+        let (object, deleted) = match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
+            WatchEvent::Deleted(object) => (object, true),
+            WatchEvent::Bookmark(bookmark) => {
+                let version: u64 = bookmark.metadata.resource_version.parse()?;
+                ensure!(version >= self.version, "a bookmark went back from {} to {version}", self.version);
+                self.version = version;
+                return Ok(());
+            }
+            WatchEvent::Error(status) => bail!("the watch from {} ended with {status}", self.version),
+        };
+        let version: u64 = object.resource_version().context("an event has a resourceVersion")?.parse()?;
+        ensure!(version > self.version, "version {version} of {} came after {}", object.name_any(), self.version);
+        self.version = version;
+        let value = object.data.as_ref().and_then(|d| d.get("value")).cloned().unwrap_or_default();
+        let name = object.name_any();
+        self.seen.push((version, if deleted { format!("{name} deleted") } else { format!("{name}={value}") }));
+        Ok(())
+    }
+}
+
+/// Every acknowledged write must have been shown at its version. (The watchers started before the writers.)
+fn compare(ledger: &BTreeMap<u64, String>, seen: &[(u64, String)]) -> Vec<String> {
+    let seen: HashMap<u64, &str> = seen.iter().map(|(version, what)| (*version, what.as_str())).collect();
+    ledger
+        .iter()
+        .filter(|(version, what)| seen.get(version) != Some(&what.as_str()))
+        .map(|(version, what)| format!("{what} at {version} was shown as {:?}", seen.get(version)))
+        .take(20)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_no_watcher_saw_is_a_gap() {
+        let ledger = BTreeMap::from([(5, "a=1".to_owned()), (7, "a=2".to_owned())]);
+        assert_eq!(compare(&ledger, &[(5, "a=1".to_owned()), (7, "a=2".to_owned())]), Vec::<String>::new());
+        assert_eq!(compare(&ledger, &[(5, "a=1".to_owned())]).len(), 1);
+        assert_eq!(compare(&ledger, &[(5, "a=1".to_owned()), (7, "a=9".to_owned())]).len(), 1);
+    }
+}

@@ -1,0 +1,57 @@
+//! Programs of the operating system that tests need.
+
+use std::{path::Path, process::Command};
+
+use anyhow::{Context as _, Result, bail};
+
+/// A program and the Debian package that holds it.
+#[derive(Clone, Copy, Debug)]
+pub struct Package {
+    pub program: &'static str,
+    pub debian: &'static str,
+}
+
+pub const GIT: Package = Package { program: "git", debian: "git" };
+
+/// Makes sure that the programs are there. As root on Debian the missing packages are installed, after saying which;
+/// anywhere else the command to run is the error.
+pub fn require(packages: &[Package]) -> Result<()> {
+    let missing: Vec<_> = packages.iter().filter(|package| !on_path(package.program)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = missing.iter().map(|package| package.debian).collect();
+    let command = format!("apt-get install --no-install-recommends {}", names.join(" "));
+    if !is_root() || !Path::new("/etc/debian_version").exists() {
+        let programs: Vec<_> = missing.iter().map(|package| package.program).collect();
+        bail!("programs are missing: {}. On Debian: sudo {command}", programs.join(", "));
+    }
+    eprintln!("installing Debian packages: {}", names.join(" "));
+    apt_get(&["update"])?;
+    // A fresh `apt-get install` of a server would start it: none of ours may run as a service.
+    let mut install = vec!["install", "--yes", "--no-install-recommends"];
+    install.extend(names);
+    apt_get(&install)
+}
+
+fn apt_get(arguments: &[&str]) -> Result<()> {
+    let output = Command::new("apt-get")
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .env("RUNLEVEL", "1")
+        .output()
+        .context("run apt-get")?;
+    if !output.status.success() {
+        bail!("apt-get {}: {}\n{}", arguments.join(" "), output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}

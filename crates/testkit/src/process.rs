@@ -1,0 +1,233 @@
+//! One child process: its own process group, an empty environment, output in a file.
+
+use std::{
+    fs,
+    future::Future,
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::watchdog;
+
+/// Lines of a log that failures show.
+const TAIL: usize = 25;
+/// Between two questions to a program that starts.
+const READY_PAUSE: Duration = Duration::from_millis(30);
+
+/// A running program that is killed when dropped, and by the watchdog if we don't get to that.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    /// Set once the child was waited for; its id means nothing after that.
+    status: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts `command` with its output appended to `log`. `name` is what failures call it.
+    pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
+        watchdog::ensure()?;
+        let file = fs::OpenOptions::new().create(true).append(true).open(log);
+        let file = file.with_context(|| format!("open the log {}", log.display()))?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+        let program = command.get_program().to_owned();
+        let child = command.spawn().with_context(|| format!("start {name} ({})", program.display()))?;
+        watchdog::watch(child.id())?;
+        Ok(Self { name: name.to_owned(), child, log: log.to_owned(), status: None })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// Everything that the program has written so far.
+    pub fn output(&self) -> String {
+        fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+
+    /// How it ended, if it has.
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        if self.status.is_none()
+            && let Ok(Some(status)) = self.child.try_wait()
+        {
+            watchdog::forget(self.child.id());
+            self.status = Some(status);
+        }
+        self.status
+    }
+
+    /// An error with the end of its log if the program is not running any more.
+    pub fn check_running(&mut self) -> Result<()> {
+        match self.exited() {
+            None => Ok(()),
+            Some(status) => bail!("{} ended with {status}\n{}", self.name, self.tail()),
+        }
+    }
+
+    /// The last lines of the log and where it lies.
+    pub fn tail(&self) -> String {
+        let output = self.output();
+        let lines: Vec<_> = output.lines().collect();
+        let shown = lines[lines.len().saturating_sub(TAIL)..].join("\n");
+        format!("{shown}\n(log: {})", self.log.display())
+    }
+
+    /// SIGKILL to the whole group, and waits for the end: as a power cut would, nothing is flushed or told.
+    pub fn kill9(&mut self) {
+        if self.exited().is_some() {
+            return;
+        }
+        if signal("KILL", &format!("-{}", self.child.id())).is_err() {
+            let _ = self.child.kill();
+        }
+        watchdog::forget(self.child.id());
+        self.status = self.child.wait().ok().or(Some(ExitStatus::from_raw(9)));
+    }
+
+    /// SIGTERM, then waits at most `bound` for it to end by itself; past that it is killed and an error told.
+    pub fn stop(&mut self, bound: Duration) -> Result<ExitStatus> {
+        let start = Instant::now();
+        if self.exited().is_none() {
+            signal("TERM", &self.child.id().to_string())?;
+        }
+        loop {
+            if let Some(status) = self.exited() {
+                return Ok(status);
+            }
+            if start.elapsed() > bound {
+                self.kill9();
+                bail!("{} was still running {bound:?} after SIGTERM\n{}", self.name, self.tail());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Stops the program where it is; `resume` lets it go on. What a dead network or a stuck disk looks like to peers.
+    pub fn pause(&self) -> Result<()> {
+        signal("STOP", &self.child.id().to_string())
+    }
+
+    pub fn resume(&self) -> Result<()> {
+        signal("CONT", &self.child.id().to_string())
+    }
+
+    /// Resident memory in bytes, as the kernel counts it.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS line")?;
+        let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| format!("read {line:?}"))?;
+        Ok(kilobytes * 1024)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill9();
+    }
+}
+
+/// Asks `probe` until it succeeds. Fails at once, with its last words, when one of the programs that it asks has ended,
+/// and with all their last words when `bound` has passed.
+pub async fn wait_ready<F, P>(processes: &mut [&mut Process], bound: Duration, mut probe: F) -> Result<()>
+where
+    F: FnMut() -> P,
+    P: Future<Output = Result<()>>,
+{
+    let start = Instant::now();
+    loop {
+        for process in processes.iter_mut() {
+            process.check_running()?;
+        }
+        match tokio::time::timeout(bound, probe()).await.unwrap_or_else(|_| bail!("no answer")) {
+            Ok(()) => return Ok(()),
+            Err(error) if start.elapsed() > bound => {
+                let logs: Vec<_> = processes.iter().map(|p| format!("--- {}\n{}", p.name, p.tail())).collect();
+                bail!("not ready after {bound:?}: {error:#}\n{}", logs.join("\n"));
+            }
+            Err(_) => tokio::time::sleep(READY_PAUSE).await,
+        }
+    }
+}
+
+/// The shell's builtin: there is a `sh` everywhere, but not everywhere a `kill` program.
+fn signal(name: &str, target: &str) -> Result<()> {
+    let status = Command::new("sh")
+        .args(["-c", "kill -s \"$1\" -- \"$2\"", "sh", name, target])
+        .stderr(Stdio::null())
+        .status()
+        .context("run sh")?;
+    if !status.success() {
+        bail!("send SIG{name} to {target}: kill {status}");
+    }
+    Ok(())
+}
+
+/// A command with nothing inherited but what finds programs: TLS, proxy, Git and cargo variables of the machine must
+/// not change what a test shows.
+pub fn bare_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()));
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = bare_command("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_dropped_process_takes_its_children_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let process = Process::spawn("parent", shell("sleep 600 & echo $!; wait"), &dir.path().join("log")).unwrap();
+        let start = Instant::now();
+        let child = loop {
+            match process.output().trim().parse::<u32>() {
+                Ok(pid) => break pid,
+                Err(_) => assert!(start.elapsed() < Duration::from_secs(10), "the child's id was never printed"),
+            }
+        };
+        drop(process);
+        // Killed at once; the entry may stay a moment until init has waited for it.
+        let gone = || fs::read_to_string(format!("/proc/{child}/stat")).map_or(true, |stat| stat.contains(") Z "));
+        while !gone() {
+            assert!(start.elapsed() < Duration::from_secs(10), "the child outlived its parent");
+        }
+    }
+
+    #[test]
+    fn a_program_that_died_is_shown_with_its_last_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = Process::spawn("fortune", shell("echo no luck; exit 3"), &dir.path().join("log")).unwrap();
+        let start = Instant::now();
+        while process.exited().is_none() {
+            assert!(start.elapsed() < Duration::from_secs(10));
+        }
+        let error = process.check_running().unwrap_err().to_string();
+        assert!(error.contains("fortune") && error.contains("exit status: 3") && error.contains("no luck"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_ignores_sigterm_is_killed_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = "trap '' TERM; echo ready; while :; do sleep 1; done";
+        let mut process = Process::spawn("mule", shell(script), &dir.path().join("log")).unwrap();
+        while !process.output().contains("ready") {}
+        let error = process.stop(Duration::from_millis(100)).unwrap_err().to_string();
+        assert!(error.contains("mule was still running"), "{error}");
+    }
+}
