@@ -4,6 +4,17 @@
 //! what belongs together is committed together, readers a connection of [`Store::reader`](crate::Store::reader). Rows are
 //! plain data; what their JSON means is known to those who decide.
 
+/// Reads a struct from the columns of the same names.
+macro_rules! from_row {
+    ($row:ident, [$($column:ident),*]) => {
+        impl<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> for $row {
+            fn from_row(row: &'r sqlx::sqlite::SqliteRow) -> Result<Self, sqlx::Error> {
+                Ok(Self { $($column: sqlx::Row::try_get(row, stringify!($column))?),* })
+            }
+        }
+    };
+}
+
 mod agents;
 mod assignments;
 mod desired;

@@ -1,6 +1,6 @@
 //! Agents: how they joined, who they are, and what they said last.
 
-use sqlx::{FromRow, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use crate::StoreError;
 
@@ -8,7 +8,7 @@ const SELECT_AGENT: &str = "SELECT cluster_uid, public_key, sealing_key, cluster
                             joined, report_sequence, restored_epoch FROM agents";
 
 /// The identity of one cluster's agent.
-#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
     pub cluster_uid: String,
     /// Ed25519.
@@ -24,6 +24,8 @@ pub struct Agent {
     pub report_sequence: i64,
     pub restored_epoch: i64,
 }
+
+from_row!(Agent, [cluster_uid, public_key, sealing_key, cluster_id, agent_version, kubernetes_version, joined, report_sequence, restored_epoch]);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinToken {
@@ -45,7 +47,7 @@ pub enum RedeemError {
 }
 
 /// The last report about one service.
-#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub service_uid: String,
     pub cluster_uid: String,
@@ -54,6 +56,8 @@ pub struct Report {
     /// The report's JSON, zstd-compressed.
     pub body: Vec<u8>,
 }
+
+from_row!(Report, [service_uid, cluster_uid, received, body]);
 
 pub async fn load_agent(connection: &mut SqliteConnection, cluster_uid: &str) -> Result<Option<Agent>, StoreError> {
     let sql = format!("{SELECT_AGENT} WHERE cluster_uid = $1");

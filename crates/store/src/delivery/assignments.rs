@@ -2,14 +2,14 @@
 
 use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE};
 use serde_json::Value;
-use sqlx::{FromRow, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use crate::StoreError;
 
 const SELECT: &str = "SELECT service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, \
                       why FROM assignments";
 
-#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     pub service_uid: String,
     pub namespace: String,
@@ -29,6 +29,8 @@ pub struct Assignment {
     /// JSON.
     pub why: String,
 }
+
+from_row!(Assignment, [service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, why]);
 
 /// What of a service's object decides about its entry: two objects with one stamp make the same entry.
 pub fn stamp(service: &Value) -> String {

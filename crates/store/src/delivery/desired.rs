@@ -24,11 +24,13 @@ pub struct Desired {
     pub bundles: Vec<Digest>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirtyMark {
     pub cluster_uid: String,
     pub marks: i64,
 }
+
+from_row!(DirtyMark, [cluster_uid, marks]);
 
 type Row = (String, i64, i64, String, String, String, Vec<u8>);
 

@@ -1,22 +1,23 @@
 //! What is served of each source, and which archive holds which content.
 
 use farwater_api::Digest;
-use sqlx::{FromRow, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::desired::parse_digest;
 use crate::StoreError;
 
 /// The served revision of a source.
-#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revision {
     pub source_uid: String,
     /// The branch or tag that was followed.
     pub reference: String,
-    #[sqlx(rename = "commit_id")]
     pub commit: String,
     /// Seconds since 1970.
     pub fetched: i64,
 }
+
+from_row!(Revision, [source_uid, reference, commit, fetched]);
 
 /// A bundle, and how to make it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,14 +35,14 @@ pub async fn load_revision(
     connection: &mut SqliteConnection,
     source_uid: &str,
 ) -> Result<Option<Revision>, StoreError> {
-    Ok(sqlx::query_as("SELECT source_uid, reference, commit_id, fetched FROM revisions WHERE source_uid = $1")
+    Ok(sqlx::query_as("SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions WHERE source_uid = $1")
         .bind(source_uid)
         .fetch_optional(connection)
         .await?)
 }
 
 pub async fn load_revisions(connection: &mut SqliteConnection) -> Result<Vec<Revision>, StoreError> {
-    Ok(sqlx::query_as("SELECT source_uid, reference, commit_id, fetched FROM revisions").fetch_all(connection).await?)
+    Ok(sqlx::query_as("SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions").fetch_all(connection).await?)
 }
 
 pub async fn save_revision(connection: &mut SqliteConnection, revision: &Revision) -> Result<(), StoreError> {
