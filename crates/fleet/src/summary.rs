@@ -15,6 +15,8 @@ use crate::{
 
 /// Largest status: a million services are listed and watched with it.
 pub const MAX_STATUS_BYTES: usize = 4096;
+/// Reason of a service whose agent has said nothing about the current entry: what it said before is no news.
+pub const WAITING_FOR_AGENT: &str = "WaitingForAgent";
 const MAX_UNHEALTHY: usize = 5;
 const MAX_UNHEALTHY_MESSAGE_BYTES: usize = 256;
 const MAX_HELD_OBJECTS: usize = 10;
@@ -119,7 +121,7 @@ fn removal_message(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Strin
 fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<Verdict> {
     let revision = inputs.assigned.map_or("", |assigned| assigned.revision.as_str());
     let Some(report) = report else {
-        return Verdict::reconciling("Progressing", waiting_message(inputs, revision));
+        return Verdict::reconciling(WAITING_FOR_AGENT, waiting_message(inputs, revision));
     };
     match report.outcome {
         Outcome::Applying => Verdict::reconciling("Progressing", with_detail(format!("applying {revision}"), &report.message)),
