@@ -125,7 +125,7 @@ pub enum OpenError {
 }
 
 /// The agents' door: `/agent/v1/…`, as `farwater_api::protocol` describes it.
-pub fn router(delivery: Arc<Delivery>) -> Router {
+pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Router<S> {
     let small = DefaultBodyLimit::max(MAX_REQUEST_BYTES);
     Router::new()
         .route("/agent/v1/join", post(join::post_join).layer(small.clone()))
