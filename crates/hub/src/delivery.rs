@@ -75,7 +75,7 @@ impl Delivery {
             epoch,
             started,
             clusters: Clusters::default(),
-            mirrors: Mirrors::open(data)?,
+            mirrors: Mirrors::open(&data)?,
             checks: Checks::default(),
             sources: Arc::default(),
             services: Arc::default(),
