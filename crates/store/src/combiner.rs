@@ -88,7 +88,7 @@ impl Combiner {
                         break Some(reply);
                     }
                     // Busy writers must not keep the log growing until they pause.
-                    if self.ring.position() - compacted < self.settings.compact_after.versions.max(1) {
+                    if self.ring.position() - compacted < self.settings.compact_after.every() {
                         continue;
                     }
                 }
@@ -196,7 +196,12 @@ impl Combiner {
         }
         match wants {
             Ok(()) => self.tx.release().await?,
-            Err(_) => self.tx.rollback_to(savepoint).await?,
+            Err(reason) => {
+                if let Err(error) = self.tx.rollback_to(savepoint).await {
+                    // SQLite has rolled back everything by itself, for the reason that ended the closure.
+                    return Err(if matches!(reason, StoreError::Sql(_)) { reason } else { error.into() });
+                }
+            }
         }
         Ok(())
     }

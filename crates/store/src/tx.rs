@@ -17,8 +17,8 @@ use crate::{
 /// The one writing transaction. Derefs to its SQLite connection, for the narrow tables; resources are written by
 /// [`Tx::write`] only, which numbers them and tells watchers.
 ///
-/// Never commit or roll back on the connection, and wait for nothing but the connection: all writers of the hub wait
-/// meanwhile.
+/// Never commit or roll back on the connection, return its errors instead of going on after them (SQLite may have rolled
+/// back everything), and wait for nothing but the connection: all writers of the hub wait meanwhile.
 pub struct Tx {
     connection: SqliteConnection,
     sealer: Arc<Sealer>,

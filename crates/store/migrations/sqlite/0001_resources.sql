@@ -32,11 +32,11 @@ CREATE TABLE changes (
     uid        TEXT     NOT NULL,
     operation  SMALLINT NOT NULL,
     sealed     SMALLINT NOT NULL,
+    -- Seconds since 1970. Before the large columns: compaction reads it without their pages.
+    written    BIGINT   NOT NULL,
     old_labels BLOB     NOT NULL,
     body       BLOB     NOT NULL,
-    status     BLOB,
-    -- Seconds since 1970.
-    written    BIGINT   NOT NULL
+    status     BLOB
 );
 
 CREATE TABLE meta (

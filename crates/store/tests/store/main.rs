@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod faults;
+mod kill9;
 mod resources;
+mod secrets;
 mod setup;
 mod transactions;
 mod watches;
