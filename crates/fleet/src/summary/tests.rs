@@ -116,15 +116,8 @@ fn a_report_about_an_older_entry_says_nothing_about_now() {
     let mut old = report(Outcome::Applied, vec![object("web", SyncState::Synced, Health::Current, "")]);
     old.entry = Digest::of("yesterday");
     let waits = "waits for the agent of cluster east to apply main@sha1:abc";
-<<<<<<< HEAD
     let status = Case::new(Some(old))
         .check(&[&format!("Ready=False Progressing: {waits}"), &format!("Reconciling=True Progressing: {waits}")]);
-=======
-    let status = Case::new(Some(old)).check(&[
-        &format!("Ready=False WaitingForAgent: {waits}"),
-        &format!("Reconciling=True WaitingForAgent: {waits}"),
-    ]);
->>>>>>> main
     assert_eq!(status.applied_revision, None);
 }
 
@@ -132,14 +125,7 @@ fn a_report_about_an_older_entry_says_nothing_about_now() {
 fn a_cluster_that_never_joined_is_named_with_the_command() {
     let case = Case { joined: false, ..Case::new(None) };
     let message = "cluster east has not joined; run: farwater cluster join east";
-<<<<<<< HEAD
     case.check(&[&format!("Ready=False Progressing: {message}"), &format!("Reconciling=True Progressing: {message}")]);
-=======
-    case.check(&[
-        &format!("Ready=False WaitingForAgent: {message}"),
-        &format!("Reconciling=True WaitingForAgent: {message}"),
-    ]);
->>>>>>> main
 }
 
 #[test]
