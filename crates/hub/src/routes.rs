@@ -99,8 +99,8 @@ fn api(hub: &Arc<Hub>) -> Router<Arc<Hub>> {
     router.with_state(api)
 }
 
-fn delivery(_hub: &Arc<Hub>) -> Router<Arc<Hub>> {
-    Router::new()
+fn delivery(hub: &Arc<Hub>) -> Router<Arc<Hub>> {
+    crate::delivery::router(Arc::clone(&hub.delivery))
 }
 
 async fn take_turn(State(turns): State<Turns>, request: Request, next: Next) -> Response {

@@ -13,6 +13,7 @@
 
 mod combiner;
 mod compaction;
+pub mod delivery;
 mod error;
 mod meta;
 mod migrations;
