@@ -2,11 +2,11 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use crate::{
     Change, Key, ListQuery, Operation, Page, Resource, StoreError, WatchEvent, Write, WriteError, read,
@@ -109,10 +109,9 @@ impl Tx {
     /// each is prepared once.
     async fn log_changes(&mut self) -> Result<(), sqlx::Error> {
         let mut rest = &self.changes[..];
-        for size in [64, 8, 1] {
-            let sql = log_sql(size);
-            while let Some((some, others)) = rest.split_at_checked(size) {
-                let mut insert = sqlx::query(AssertSqlSafe(sql.as_str()));
+        for (size, sql) in LOG_CHANGES.iter() {
+            while let Some((some, others)) = rest.split_at_checked(*size) {
+                let mut insert = sqlx::query(sql.as_str());
                 for Pending { event, row, old_labels } in some {
                     insert = insert
                         .bind(row.version as i64)
@@ -308,6 +307,9 @@ impl Tx {
         resource
     }
 }
+
+/// By number of rows.
+static LOG_CHANGES: LazyLock<[(usize, String); 3]> = LazyLock::new(|| [64, 8, 1].map(|rows| (rows, log_sql(rows))));
 
 fn log_sql(rows: usize) -> String {
     const COLUMNS: usize = 11;
