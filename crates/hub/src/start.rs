@@ -207,3 +207,6 @@ async fn sweep_tokens(hub: Arc<Hub>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
