@@ -81,6 +81,8 @@ pub struct Running {
     pub admin_kubeconfig: PathBuf,
     servers: Vec<JoinHandle<()>>,
     tasks: TaskTracker,
+    /// Decisions are made until the last request has ended.
+    access_end: CancellationToken,
 }
 
 /// Starts a hub. When this returns, requests are answered.
@@ -103,12 +105,12 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let certificate = Certificate::new(identity.server_certificate(&names, now)?);
     let tls = tls_config(Arc::clone(&certificate))?;
 
-    let shutdown = CancellationToken::new();
+    let (shutdown, access_end) = (CancellationToken::new(), CancellationToken::new());
     let mut options = OpenOptions::new(data.database(), *identity.seal_key().bytes());
     options.on_change = Some(Arc::new(MarkClusters));
     let store = Store::open(options).await?;
     ensure_defaults(&store, now).await?;
-    let access = Access::start(store.clone(), shutdown.clone()).await?;
+    let access = Access::start(store.clone(), access_end.clone()).await?;
     ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
 
     let metrics = Metrics::new(store.clone());
@@ -123,6 +125,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         admin_kubeconfig,
         servers: Vec::new(),
         tasks: TaskTracker::new(),
+        access_end,
     };
     running.spawn_tasks(certificate, names);
     running.serve(listener, tls.into());
@@ -162,6 +165,7 @@ impl Running {
             tls: Some(TlsAcceptor::from(tls)),
             router: routes::router(&self.hub),
             max_connections: self.hub.config.max_connections,
+            patience: self.hub.config.patience,
             count: Box::new(move || hub.metrics.connection()),
         };
         self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
@@ -174,6 +178,7 @@ impl Running {
             tls: None,
             router: routes::metrics_router(&self.hub),
             max_connections: METRICS_CONNECTIONS,
+            patience: self.hub.config.patience,
             count: Box::new(move || hub.metrics.connection()),
         };
         self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
@@ -188,6 +193,7 @@ impl Running {
             }
         }
         self.tasks.wait().await;
+        self.access_end.cancel();
         self.hub.store.close().await;
         tracing::info!("stopped");
     }
