@@ -18,8 +18,8 @@ use tokio::{sync::Semaphore, time::timeout};
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
 use crate::{
-    Hub,
-    auth::{Attributes, User},
+    Hub, apiserver,
+    auth::Attributes,
     health,
     metrics::Route,
     status::{failure, forbidden, not_found, try_later, unauthenticated},
@@ -99,10 +99,6 @@ fn api(hub: &Arc<Hub>) -> Router<Arc<Hub>> {
     router.with_state(api)
 }
 
-async fn answer_api(_hub: Arc<Hub>, _user: User, _request: Request) -> Response {
-    not_found()
-}
-
 fn delivery(_hub: &Arc<Hub>) -> Router<Arc<Hub>> {
     Router::new()
 }
@@ -119,7 +115,7 @@ async fn serve_api(State(api): State<Api>, request: Request) -> Response {
     let route = Route::of(request.uri().path());
     let is_watch = is_watch(request.uri().query());
     let hub = Arc::clone(&api.hub);
-    let work = answer_api(Arc::clone(&hub), user, request);
+    let work = apiserver::serve(Arc::clone(&hub), user, request);
     // Clients take a throttled discovery for a broken server, and it is cheap.
     let response = if route == Route::Discovery { work.await } else { api.turns.run(work).await };
     if is_watch && response.status().is_success() { end_with_hub(&hub, response) } else { response }

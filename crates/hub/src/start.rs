@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Access, Advertise, Config, DataDir, Hub, HubArgs, Identity, Metrics,
+    Access, Advertise, Config, DataDir, Hub, HubArgs, Identity, Metrics, apiserver,
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
     config::ConfigError,
     identity::{DataDirError, IdentityError, ServerNames},
@@ -140,6 +140,10 @@ impl Running {
         let renewal = certificate.keep_fresh(Arc::clone(&self.hub), names);
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(renewal));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(sweep_tokens(Arc::clone(&self.hub))));
+        let namespaces = apiserver::remove_namespaces(Arc::clone(&self.hub));
+        self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(namespaces));
+        let events = apiserver::expire_events(Arc::clone(&self.hub));
+        self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(events));
         self.tasks.close();
     }
 
@@ -203,3 +207,6 @@ async fn sweep_tokens(hub: Arc<Hub>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
