@@ -1,0 +1,340 @@
+//! The network side of Git: asking a remote for its references, and fetching into a bare mirror when they moved.
+//!
+//! Why the `git` program and not a library: it speaks to every server there is, and its fetch is bounded from
+//! outside. What makes it safe to run: [`run`].
+
+mod error;
+mod leftovers;
+mod refs;
+mod run;
+
+use std::{
+    collections::HashMap,
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
+};
+
+use farwater_bundle::ObjectId;
+
+pub use self::error::{GitError, GitReason, Retry};
+use self::{refs::RemoteRefs, run::Call};
+use crate::{mirror::Mirror, reference::Reference, remote::Remote};
+
+/// The one reference of a mirror. Its name is ours, so that no renamed branch (`a` to `a/b`) can stand in its way.
+const TRACKED: &str = "refs/farwater/tracked";
+/// Everything of a remote, fetched only when a server doesn't hand out a commit by its id.
+const ALL: &str = "refs/farwater/all";
+/// Names the URL that a mirror's objects came from.
+const URL_FILE: &str = "farwater-url";
+/// Packs and loose objects in a mirror before it is repacked. Git's own defaults are 50 and 6,700; a poll every
+/// 2 minutes makes at most 720 small fetches a day.
+const MAX_PACKS: usize = 40;
+const MAX_LOOSE: usize = 4000;
+
+/// What a remote may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct GitLimits {
+    /// References that a remote may list where all of a kind are asked for (semver ranges).
+    pub refs: usize,
+    /// Bytes of references.
+    pub refs_bytes: usize,
+    /// Bytes that one mirror may take on disk.
+    pub mirror_bytes: u64,
+}
+
+/// 100,000 references are some 8 MB of text; 2 GiB holds the histories of the largest public GitOps repositories
+/// many times over.
+impl Default for GitLimits {
+    fn default() -> Self {
+        Self { refs: 100_000, refs_bytes: 32 << 20, mirror_bytes: 2 << 30 }
+    }
+}
+
+/// What a source is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revision {
+    /// The branch or tag; `None` if a commit was asked for.
+    pub name: Option<String>,
+    pub commit: ObjectId,
+}
+
+/// As Flux writes revisions: `main@sha1:<commit>`.
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.name {
+            write!(f, "{name}@")?;
+        }
+        write!(f, "{}:{}", self.commit.algorithm(), self.commit)
+    }
+}
+
+/// The outcome of a successful look at a remote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Synced {
+    pub revision: Revision,
+    /// Whether objects were fetched; a reference that didn't move costs one question and no fetch.
+    pub fetched: bool,
+    /// The commit that a branch was at before, if its history was rewritten: it is no ancestor of the new one.
+    pub rewritten: Option<ObjectId>,
+}
+
+/// The `git` program, ready to be run against strangers. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Git(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    program: PathBuf,
+    /// An empty folder: no configuration, no credentials.
+    home: tempfile::TempDir,
+    limits: GitLimits,
+    /// One fetch at a time for each mirror.
+    locks: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+impl Git {
+    /// Uses the `git` that is found on the path.
+    pub fn new(limits: GitLimits) -> io::Result<Self> {
+        let home = tempfile::Builder::new().prefix("farwater-git-").tempdir()?;
+        Ok(Self(Arc::new(Inner { program: "git".into(), home, limits, locks: Mutex::default() })))
+    }
+
+    /// Looks at the remote and fetches into the mirror if what is followed moved. `timeout` bounds each of the two.
+    ///
+    /// The mirror is made if it isn't there, and made anew if it belongs to another URL.
+    pub async fn sync(
+        &self,
+        remote: &Remote,
+        reference: &Reference,
+        mirror: &Path,
+        timeout: Duration,
+    ) -> Result<Synced, GitError> {
+        let lock = self.lock(mirror);
+        let _one_at_a_time = lock.lock().await;
+        let wanted = self.resolve(remote, reference, timeout).await?;
+        self.prepare(remote, mirror, &wanted.id).await?;
+        let before = tracked(mirror).await;
+        let mut fetched = false;
+        if before.as_ref().and_then(|b| b.id) != Some(wanted.id) || before.as_ref().is_none_or(|b| b.commit.is_none()) {
+            self.fetch(remote, &wanted, mirror, timeout).await?;
+            fetched = true;
+        }
+        let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, wanted.id.to_string());
+        let now = tracked(mirror).await.and_then(|t| t.commit).ok_or_else(missing)?;
+        let rewritten =
+            match before.and_then(|b| b.commit).filter(|_| fetched && matches!(reference, Reference::Branch(_))) {
+                Some(before) if before != now && !is_ancestor(mirror, before, now).await => Some(before),
+                _ => None,
+            };
+        if fetched {
+            self.tidy(remote, mirror, timeout).await;
+        }
+        Ok(Synced { revision: Revision { name: wanted.name, commit: now }, fetched, rewritten })
+    }
+
+    /// Asks the remote where a reference is; changes nothing.
+    async fn resolve(&self, remote: &Remote, reference: &Reference, timeout: Duration) -> Result<Wanted, GitError> {
+        let missing =
+            |evidence| GitError::new("find", remote, GitReason::ReferenceMissing(reference.to_string()), evidence);
+        match reference {
+            // A commit never moves: whether it exists is seen when it is fetched.
+            Reference::Commit(id) => Ok(Wanted { name: None, refspec: id.to_string(), id: *id, is_commit: true }),
+            Reference::Branch(name) => {
+                let full = format!("refs/heads/{name}");
+                let refs = self.list_refs(remote, &["--heads", "--", remote.url(), &full], timeout).await?;
+                match refs.get(&full) {
+                    Some(id) => Ok(Wanted { name: Some(name.clone()), refspec: full, id, is_commit: false }),
+                    None => Err(self.explain_missing(remote, "--heads", "refs/heads/", timeout, missing).await),
+                }
+            }
+            Reference::Tag(name) => {
+                let full = format!("refs/tags/{name}");
+                let refs = self.list_refs(remote, &["--tags", "--refs", "--", remote.url(), &full], timeout).await?;
+                match refs.get(&full) {
+                    Some(id) => Ok(Wanted { name: Some(name.clone()), refspec: full, id, is_commit: false }),
+                    None => Err(self.explain_missing(remote, "--tags", "refs/tags/", timeout, missing).await),
+                }
+            }
+            Reference::Semver(range) => {
+                let refs = self.list_refs(remote, &["--tags", "--refs", "--", remote.url()], timeout).await?;
+                let names = refs.names().filter_map(|name| name.strip_prefix("refs/tags/"));
+                let Some(name) = range.choose(names).map(str::to_owned) else {
+                    return Err(missing(format!("{} tags, none in the range", refs.len())));
+                };
+                let full = format!("refs/tags/{name}");
+                let id = refs.get(&full).ok_or_else(|| missing(String::new()))?;
+                Ok(Wanted { name: Some(name), refspec: full, id, is_commit: false })
+            }
+        }
+    }
+
+    async fn list_refs(&self, remote: &Remote, args: &[&str], timeout: Duration) -> Result<RemoteRefs, GitError> {
+        let limits = &self.0.limits;
+        let call = Call { what: "list the references of", timeout, max_output: limits.refs_bytes, watch: None };
+        let output = self.run(call, remote, &[&["ls-remote", "--quiet"], args].concat()).await?;
+        RemoteRefs::parse(&output, limits.refs)
+            .map_err(|reason| GitError::new(call.what, remote, reason, String::new()))
+    }
+
+    /// Tells an empty repository from one that lacks the reference, and names some that it has.
+    async fn explain_missing(
+        &self,
+        remote: &Remote,
+        kind: &str,
+        prefix: &str,
+        timeout: Duration,
+        missing: impl Fn(String) -> GitError,
+    ) -> GitError {
+        const SHOWN: usize = 5;
+        match self.list_refs(remote, &["--", remote.url()], timeout).await {
+            Ok(all) if all.len() == 0 => GitError::new("find", remote, GitReason::Empty, String::new()),
+            Ok(all) => {
+                let names: Vec<_> =
+                    all.names().filter_map(|n| n.strip_prefix(prefix)).filter(|n| !n.ends_with("^{}")).collect();
+                let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+                let shown = farwater_bundle::path::escape(shown.as_bytes());
+                let more = names.len().saturating_sub(SHOWN);
+                let kind = if kind == "--tags" { "tags" } else { "branches" };
+                missing(match (names.len(), more) {
+                    (0, _) => format!("the remote has no {kind}"),
+                    (_, 0) => format!("the remote has the {kind} {shown}"),
+                    _ => format!("the remote has the {kind} {shown} and {more} more"),
+                })
+            }
+            // It answered a moment ago; that the reference is missing is still true.
+            Err(_) => missing(String::new()),
+        }
+    }
+
+    /// Makes the mirror, or cleans what a killed fetch left in it.
+    async fn prepare(&self, remote: &Remote, mirror: &Path, id: &ObjectId) -> Result<(), GitError> {
+        let fail = |error: io::Error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string());
+        let known = tokio::fs::read_to_string(mirror.join(URL_FILE)).await.ok();
+        if known.as_deref() == Some(remote.url()) && mirror.join("HEAD").exists() {
+            let path = mirror.to_owned();
+            return spawn(move || leftovers::remove(&path)).await.map_err(fail);
+        }
+        // Objects of another repository must not be reachable under this one's name.
+        match tokio::fs::remove_dir_all(mirror).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
+            _ => {}
+        }
+        tokio::fs::create_dir_all(mirror).await.map_err(fail)?;
+        let format = format!("--object-format={}", id.algorithm());
+        let call =
+            Call { what: "prepare a mirror of", timeout: Duration::from_secs(30), max_output: 4096, watch: None };
+        let path = mirror.to_string_lossy();
+        self.run(call, remote, &["init", "--quiet", "--bare", "--template=", &format, "--", &path]).await?;
+        tokio::fs::write(mirror.join(URL_FILE), remote.url()).await.map_err(fail)
+    }
+
+    async fn fetch(&self, remote: &Remote, wanted: &Wanted, mirror: &Path, timeout: Duration) -> Result<(), GitError> {
+        let direct = format!("+{}:{TRACKED}", wanted.refspec);
+        let result = self.fetch_refspecs(remote, &[&direct], mirror, timeout).await;
+        match result {
+            // Servers need not hand out a commit by its id. Then everything is fetched and the commit looked for.
+            Err(error) if wanted.is_commit && error.reason.is_refused_commit() => {
+                let specs = [format!("+refs/heads/*:{ALL}/heads/*"), format!("+refs/tags/*:{ALL}/tags/*")];
+                self.fetch_refspecs(remote, &[&specs[0], &specs[1]], mirror, timeout).await?;
+                let call = Call { what: "find a commit in", timeout, max_output: 4096, watch: None };
+                let dir = git_dir(mirror);
+                let id = wanted.id.to_string();
+                self.run(call, remote, &[&dir, "update-ref", TRACKED, &id]).await.map(drop).map_err(|_| {
+                    GitError::new("find", remote, GitReason::ReferenceMissing(format!("commit {id}")), String::new())
+                })
+            }
+            other => other,
+        }
+    }
+
+    async fn fetch_refspecs(
+        &self,
+        remote: &Remote,
+        specs: &[&str],
+        mirror: &Path,
+        timeout: Duration,
+    ) -> Result<(), GitError> {
+        let watch = Some((mirror, self.0.limits.mirror_bytes));
+        let call = Call { what: "fetch from", timeout, max_output: 64 << 10, watch };
+        let dir = git_dir(mirror);
+        let mut args =
+            vec![dir.as_str(), "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance"];
+        args.extend(["--no-recurse-submodules", "--prune", "--force", "--", remote.url()]);
+        args.extend(specs);
+        self.run(call, remote, &args).await.map(drop)
+    }
+
+    /// Repacks a mirror that has become many small pieces. Failing at it harms nothing.
+    async fn tidy(&self, remote: &Remote, mirror: &Path, timeout: Duration) {
+        let path = mirror.to_owned();
+        let (packs, loose) = spawn(move || leftovers::count_pieces(&path)).await;
+        if packs <= MAX_PACKS && loose <= MAX_LOOSE {
+            return;
+        }
+        let call = Call { what: "repack the mirror of", timeout, max_output: 64 << 10, watch: None };
+        let dir = git_dir(mirror);
+        if let Err(error) = self.run(call, remote, &[&dir, "gc", "--quiet", "--prune=1.hour.ago"]).await {
+            tracing::warn!(url = remote.url(), %error, "mirror was not repacked");
+        }
+    }
+
+    fn lock(&self, mirror: &Path) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.0.locks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = locks.get(mirror).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::default();
+        locks.insert(mirror.to_owned(), Arc::downgrade(&lock));
+        lock
+    }
+}
+
+/// What is to be fetched.
+struct Wanted {
+    name: Option<String>,
+    /// The remote's side of the refspec.
+    refspec: String,
+    /// What the remote said that it is at: for an annotated tag the tag's own id.
+    id: ObjectId,
+    is_commit: bool,
+}
+
+/// Where the mirror's reference is: its own id, and the commit behind it if all is there.
+struct Tracked {
+    id: Option<ObjectId>,
+    commit: Option<ObjectId>,
+}
+
+async fn tracked(mirror: &Path) -> Option<Tracked> {
+    let path = mirror.to_owned();
+    spawn(move || {
+        let mirror = Mirror::open(&path).ok()?;
+        let id = mirror.reference(TRACKED)?;
+        Some(Tracked { id: Some(id), commit: mirror.peel_to_commit(&id).ok() })
+    })
+    .await
+}
+
+async fn is_ancestor(mirror: &Path, before: ObjectId, now: ObjectId) -> bool {
+    let path = mirror.to_owned();
+    spawn(move || Mirror::open(&path).is_ok_and(|mirror| mirror.is_ancestor(&before, &now))).await
+}
+
+fn git_dir(mirror: &Path) -> String {
+    format!("--git-dir={}", mirror.display())
+}
+
+/// Runs blocking work. A panic in it is a panic here.
+async fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Only at the end of the runtime, when nobody waits any more.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}

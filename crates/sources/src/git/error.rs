@@ -1,0 +1,250 @@
+//! Why a remote gave nothing: typed, with evidence and what to do, and without anything secret.
+
+use farwater_bundle::path::escape;
+
+use crate::remote::Remote;
+
+/// An attempt at a remote failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {url}: {reason}{}; {}", if evidence.is_empty() { String::new() } else { format!(" ({evidence})") }, reason.remedy())]
+pub struct GitError {
+    /// What was attempted: "fetch from".
+    pub what: &'static str,
+    pub url: String,
+    pub reason: GitReason,
+    /// What was seen, on one line, with secrets taken out.
+    pub evidence: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GitReason {
+    #[error("the server refused the credentials")]
+    Unauthorized,
+    #[error("the server wants credentials and the repository names none")]
+    CredentialsMissing,
+    #[error("the credentials are valid and may not read this repository")]
+    Forbidden,
+    #[error("there is no repository at this address, or none that these credentials may see")]
+    NotFound,
+    #[error("{0} does not exist")]
+    ReferenceMissing(String),
+    #[error("the server doesn't hand out this commit")]
+    CommitRefused,
+    #[error("the repository is empty")]
+    Empty,
+    #[error("no answer within {0} s")]
+    Timeout(u64),
+    #[error("the transfer stalled")]
+    Stalled,
+    #[error("the repository takes over {limit} bytes")]
+    TooLarge { limit: u64 },
+    #[error("the remote lists over {limit} references")]
+    TooManyRefs { limit: usize },
+    #[error("the remote's answer is over {limit} bytes")]
+    AnswerTooLarge { limit: usize },
+    #[error("the server can't be reached")]
+    Unreachable,
+    #[error("the server failed")]
+    ServerError,
+    #[error("the server's certificate is not trusted")]
+    Untrusted,
+    #[error("the server redirects to another address, which is not followed")]
+    Redirected,
+    #[error("the repository holds a malformed or hostile object")]
+    Malformed,
+    #[error("the mirror lacks objects that the remote should have sent")]
+    MirrorIncomplete,
+    #[error("the mirror can't be written")]
+    Disk,
+    #[error("git can't be run")]
+    NoGit,
+    #[error("git failed")]
+    Failed,
+}
+
+/// Whether trying again can help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// At the next poll: the network or the server.
+    Later,
+    /// Something must be changed first: in the source's spec, its Secret or the repository. Polling goes on, since
+    /// the repository may be what changes.
+    AfterChange,
+}
+
+impl GitReason {
+    /// CamelCase, for a condition's reason.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unauthorized | Self::CredentialsMissing | Self::Forbidden => "AuthenticationFailed",
+            Self::NotFound => "RepositoryNotFound",
+            Self::ReferenceMissing(_) | Self::CommitRefused => "ReferenceNotFound",
+            Self::Empty => "RepositoryEmpty",
+            Self::Timeout(_) | Self::Stalled => "Timeout",
+            Self::TooLarge { .. } | Self::TooManyRefs { .. } | Self::AnswerTooLarge { .. } => "RepositoryTooLarge",
+            Self::Unreachable | Self::ServerError => "Unreachable",
+            Self::Untrusted => "CertificateNotTrusted",
+            Self::Redirected => "Redirected",
+            Self::Malformed => "RepositoryMalformed",
+            Self::MirrorIncomplete | Self::Disk => "MirrorFailed",
+            Self::NoGit | Self::Failed => "GitFailed",
+        }
+    }
+
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::Timeout(_)
+            | Self::Stalled
+            | Self::Unreachable
+            | Self::ServerError
+            | Self::MirrorIncomplete
+            | Self::Disk
+            | Self::NoGit
+            | Self::Failed => Retry::Later,
+            _ => Retry::AfterChange,
+        }
+    }
+
+    fn remedy(&self) -> &'static str {
+        match self {
+            Self::Unauthorized => "correct the Secret that spec.secretRef names",
+            Self::CredentialsMissing => {
+                "set spec.secretRef, and check spec.url: some hosts ask for a password where there is no repository"
+            }
+            Self::Forbidden => "give them read access, or name others in spec.secretRef",
+            Self::NotFound => "check spec.url and the credentials",
+            Self::ReferenceMissing(_) | Self::CommitRefused => {
+                "correct spec.ref, or push it; what was fetched before goes on being served"
+            }
+            Self::Empty => "push a commit",
+            Self::Timeout(_) => "raise spec.timeout if the repository is large; it will be tried again",
+            Self::TooLarge { .. } => "use a smaller repository: deploy from one without large files in its history",
+            Self::TooManyRefs { .. } | Self::AnswerTooLarge { .. } => {
+                "follow a branch or a tag instead of a range, or remove old references"
+            }
+            Self::Untrusted => "put the certificate authority as ca.crt into the Secret that spec.secretRef names",
+            Self::Redirected => "set spec.url to the final address",
+            Self::Malformed => "run `git fsck` on the repository and rewrite the commit that it names",
+            Self::Disk => "check the data directory's disk",
+            Self::NoGit => "install git on the hub",
+            Self::Stalled | Self::Unreachable | Self::ServerError | Self::MirrorIncomplete | Self::Failed => {
+                "it will be tried again"
+            }
+        }
+    }
+
+    pub(super) fn is_refused_commit(&self) -> bool {
+        matches!(self, Self::CommitRefused | Self::ReferenceMissing(_))
+    }
+}
+
+impl GitError {
+    pub(super) fn new(what: &'static str, remote: &Remote, reason: GitReason, evidence: String) -> Self {
+        Self { what, url: remote.url().to_owned(), reason, evidence }
+    }
+
+    pub fn retry(&self) -> Retry {
+        self.reason.retry()
+    }
+
+    /// From what git printed. The environment makes it print English.
+    pub(super) fn from_stderr(what: &'static str, remote: &Remote, has_credentials: bool, stderr: &str) -> Self {
+        let reason = classify(stderr, has_credentials);
+        Self::new(what, remote, reason, evidence(remote, stderr))
+    }
+}
+
+/// Phrases of git 2.30 to 2.51 and of libcurl. What isn't known is `Failed`, with the evidence.
+const PHRASES: [(&str, GitReason); 32] = [
+    ("returned error: 403", GitReason::Forbidden),
+    ("returned error: 404", GitReason::NotFound),
+    ("not found", GitReason::NotFound),
+    ("not valid: is this a git repository", GitReason::NotFound),
+    ("returned error: 30", GitReason::Redirected),
+    ("unable to update url base from redirection", GitReason::Redirected),
+    ("returned error: 5", GitReason::ServerError),
+    ("returned error: 429", GitReason::ServerError),
+    ("couldn't find remote ref", GitReason::CommitRefused),
+    ("not our ref", GitReason::CommitRefused),
+    ("unadvertised object", GitReason::CommitRefused),
+    ("Operation too slow", GitReason::Stalled),
+    ("fsck error", GitReason::Malformed),
+    ("certificate", GitReason::Untrusted),
+    ("SSL", GitReason::Untrusted),
+    ("Could not resolve host", GitReason::Unreachable),
+    ("Failed to connect", GitReason::Unreachable),
+    ("Couldn't connect", GitReason::Unreachable),
+    ("Connection refused", GitReason::Unreachable),
+    ("Connection reset", GitReason::Unreachable),
+    ("Recv failure", GitReason::Unreachable),
+    ("Empty reply from server", GitReason::Unreachable),
+    ("timed out", GitReason::Unreachable),
+    ("transfer closed", GitReason::Unreachable),
+    ("early EOF", GitReason::Unreachable),
+    ("hung up unexpectedly", GitReason::Unreachable),
+    ("RPC failed", GitReason::Unreachable),
+    ("expected flush after ref listing", GitReason::Unreachable),
+    ("No space left on device", GitReason::Disk),
+    ("Permission denied", GitReason::Disk),
+    ("Read-only file system", GitReason::Disk),
+    ("missing necessary objects", GitReason::MirrorIncomplete),
+];
+
+fn classify(stderr: &str, has_credentials: bool) -> GitReason {
+    let unauthorized =
+        ["could not read Username", "could not read Password", "Authentication failed", "returned error: 401"];
+    if unauthorized.iter().any(|phrase| stderr.contains(phrase)) {
+        return if has_credentials { GitReason::Unauthorized } else { GitReason::CredentialsMissing };
+    }
+    PHRASES.iter().find(|(phrase, _)| stderr.contains(phrase)).map_or(GitReason::Failed, |(_, reason)| reason.clone())
+}
+
+/// The first line of git's complaint that says something, printable, short, and without secrets. Servers write into
+/// this stream too (`remote: …`).
+fn evidence(remote: &Remote, stderr: &str) -> String {
+    let telling = |line: &&str| line.starts_with("fatal: ") || line.starts_with("error: ");
+    let line = stderr.lines().map(str::trim).find(telling).or_else(|| stderr.lines().find(|l| !l.trim().is_empty()));
+    let line = line.unwrap_or("no output").replace(remote.url(), "the repository");
+    // Only now escaped: escaping would hide a secret from the redaction.
+    escape(remote.redact(&line).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn check(stderr: &str, reason: GitReason) {
+        assert_eq!(classify(stderr, true), reason, "{stderr}");
+    }
+
+    #[test]
+    fn what_git_prints_is_understood() {
+        check("fatal: could not read Username for 'https://h': terminal prompts disabled", GitReason::Unauthorized);
+        check("fatal: repository 'https://h/x/' not found", GitReason::NotFound);
+        check("fatal: unable to access 'https://h/': The requested URL returned error: 503", GitReason::ServerError);
+        check("fatal: unable to access 'https://h/': The requested URL returned error: 301", GitReason::Redirected);
+        check(
+            "fatal: unable to access 'https://h/': Failed to connect to h port 443: Connection refused",
+            GitReason::Unreachable,
+        );
+        check("error: object 1: hasDotdot: contains '..'\nfatal: fsck error in packed object", GitReason::Malformed);
+        check("fatal: something new", GitReason::Failed);
+        assert_eq!(classify("The requested URL returned error: 401", false), GitReason::CredentialsMissing);
+    }
+
+    #[test]
+    fn evidence_is_one_printable_line_without_secrets() {
+        let secret = BTreeMap::from([("username".into(), b"u".to_vec()), ("password".into(), b"hunter2".to_vec())]);
+        let remote = Remote::new("https://h/a.git", Some(&secret)).unwrap();
+        let stderr =
+            "remote: \u{1b}[31mhello\nfatal: unable to access 'https://h/a.git/': hunter2 Basic dTpodW50ZXIy\u{7}\n";
+        let error = GitError::from_stderr("fetch from", &remote, true, stderr);
+        assert_eq!(error.evidence, r"fatal: unable to access 'the repository/': *** Basic ***\u{7}");
+        assert_eq!(
+            error.to_string(),
+            r"fetch from https://h/a.git: git failed (fatal: unable to access 'the repository/': *** Basic ***\u{7}); it will be tried again"
+        );
+    }
+}

@@ -1,0 +1,234 @@
+//! Reading a bare mirror: commits, trees and blobs as stored, by gix. Nothing is ever checked out.
+
+use std::path::{Path, PathBuf};
+
+use farwater_api::Digest;
+use farwater_bundle::{
+    Closure, ClosureError, Entry, Limits, Mode, ObjectId, PackError, RelPath, Tree, TreeError, archive, closure,
+};
+
+/// Largest tree object: 32 MiB is some 700,000 entries in one folder.
+const MAX_TREE_BYTES: u64 = 32 << 20;
+/// Largest commit or tag that is read.
+const MAX_COMMIT_BYTES: u64 = 4 << 20;
+/// Tags of tags that are followed.
+const MAX_PEEL: usize = 8;
+/// Decoded objects kept while one closure is walked; deltas are then resolved once.
+const OBJECT_CACHE: usize = 8 << 20;
+
+/// A bare mirror. Cheap to clone and to share.
+#[derive(Clone)]
+pub struct Mirror {
+    repository: gix::ThreadSafeRepository,
+    path: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MirrorError {
+    #[error("open mirror {}", path.display())]
+    Open { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("read commit {id} of the mirror")]
+    Commit { id: ObjectId, source: TreeError },
+    #[error("{id} is no commit")]
+    NotACommit { id: ObjectId },
+    #[error(transparent)]
+    Closure(Box<ClosureError>),
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    #[error("the work was stopped")]
+    Stopped,
+}
+
+impl MirrorError {
+    /// Whether the mirror lacks what it should hold: removing its folder makes the next fetch complete again.
+    pub fn is_damage(&self) -> bool {
+        use farwater_bundle::ClosureReason::Tree;
+        match self {
+            Self::Open { .. } => true,
+            Self::Commit { source: TreeError::Missing(_) | TreeError::Unreadable { .. }, .. } => true,
+            Self::Closure(error) => matches!(error.reason, Tree(TreeError::Missing(_) | TreeError::Unreadable { .. })),
+            Self::Pack(PackError::Read { source, .. }) => {
+                matches!(source, TreeError::Missing(_) | TreeError::Unreadable { .. })
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A bundle as it is stored and sent.
+#[derive(Clone, Debug)]
+pub struct PackedBundle {
+    /// Of the uncompressed archive.
+    pub digest: Digest,
+    /// Bytes of the uncompressed archive.
+    pub bytes: u64,
+    /// zstd.
+    pub compressed: Vec<u8>,
+}
+
+impl std::fmt::Debug for Mirror {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Mirror").field(&self.path).finish()
+    }
+}
+
+impl Mirror {
+    /// Opens a mirror that [`crate::Git::sync`] made. Blocking, as all but the `async` functions here.
+    pub fn open(path: &Path) -> Result<Self, MirrorError> {
+        let options = gix::open::Options::isolated().open_path_as_is(true).with(gix::sec::Trust::Full);
+        let repository = gix::ThreadSafeRepository::open_opts(path, options)
+            .map_err(|error| MirrorError::Open { path: path.to_owned(), source: error.into() })?;
+        Ok(Self { repository, path: path.to_owned() })
+    }
+
+    /// The id that a reference holds, not peeled.
+    pub(crate) fn reference(&self, name: &str) -> Option<ObjectId> {
+        let repository = self.repository.to_thread_local();
+        let reference = repository.try_find_reference(name).ok()??;
+        ObjectId::from_bytes(reference.try_id()?.as_bytes()).ok()
+    }
+
+    /// The commit that an id is, or that an annotated tag leads to.
+    pub fn peel_to_commit(&self, id: &ObjectId) -> Result<ObjectId, MirrorError> {
+        let objects = self.objects();
+        let mut id = *id;
+        for _ in 0..MAX_PEEL {
+            match objects.read(&id, MAX_COMMIT_BYTES).map_err(|source| MirrorError::Commit { id, source })? {
+                (gix::objs::Kind::Commit, _) => return Ok(id),
+                (gix::objs::Kind::Tag, data) => id = header(&data, "object").ok_or(MirrorError::NotACommit { id })?,
+                _ => return Err(MirrorError::NotACommit { id }),
+            }
+        }
+        Err(MirrorError::NotACommit { id })
+    }
+
+    /// The root tree of a commit.
+    pub fn root_tree(&self, commit: &ObjectId) -> Result<ObjectId, MirrorError> {
+        let id = *commit;
+        match self.objects().read(&id, MAX_COMMIT_BYTES).map_err(|source| MirrorError::Commit { id, source })? {
+            (gix::objs::Kind::Commit, data) => header(&data, "tree").ok_or(MirrorError::NotACommit { id }),
+            _ => Err(MirrorError::NotACommit { id }),
+        }
+    }
+
+    /// Whether `before` is in the history of `now`. False too if that can't be told.
+    pub(crate) fn is_ancestor(&self, before: &ObjectId, now: &ObjectId) -> bool {
+        let repository = self.repository.to_thread_local();
+        let (Ok(before), Ok(now)) = (to_gix(before), to_gix(now)) else { return false };
+        repository.merge_base(before, now).is_ok_and(|base| base.is_some_and(|base| base.detach() == before))
+    }
+
+    /// The object database, for [`closure`] and [`archive::pack`].
+    pub fn objects(&self) -> MirrorObjects {
+        let mut repository = self.repository.to_thread_local();
+        repository.object_cache_size_if_unset(OBJECT_CACHE);
+        MirrorObjects { repository }
+    }
+
+    /// The closure of a folder at a commit.
+    pub async fn closure(&self, commit: ObjectId, path: RelPath, limits: Limits) -> Result<Closure, MirrorError> {
+        let mirror = self.clone();
+        blocking(move || {
+            let root = mirror.root_tree(&commit)?;
+            closure(&mirror.objects(), &root, &path, &limits).map_err(MirrorError::Closure)
+        })
+        .await
+    }
+
+    /// The archive of a closure.
+    pub async fn pack(&self, closure: Closure, limits: Limits) -> Result<PackedBundle, MirrorError> {
+        let mirror = self.clone();
+        blocking(move || {
+            let bytes = archive::pack(&mirror.objects(), &closure, &limits)?;
+            let compressed = archive::compress(&bytes)?;
+            Ok(PackedBundle { digest: Digest::of(&bytes), bytes: bytes.len() as u64, compressed })
+        })
+        .await
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, MirrorError> + Send + 'static,
+) -> Result<T, MirrorError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(MirrorError::Stopped),
+        },
+    }
+}
+
+/// Objects of a mirror, for one thread.
+pub struct MirrorObjects {
+    repository: gix::Repository,
+}
+
+impl MirrorObjects {
+    /// The size is asked for first: a blob that is too large is never inflated.
+    fn read(&self, id: &ObjectId, limit: u64) -> Result<(gix::objs::Kind, Vec<u8>), TreeError> {
+        let unreadable = |error: gix::Error| TreeError::Unreadable { id: *id, source: error.into() };
+        let wanted = to_gix(id).map_err(|source| TreeError::Unreadable { id: *id, source })?;
+        let header = self.repository.try_find_header(wanted).map_err(unreadable)?.ok_or(TreeError::Missing(*id))?;
+        if header.size() > limit {
+            return Err(TreeError::TooLarge { id: *id, size: header.size(), limit });
+        }
+        let mut object = self.repository.try_find_object(wanted).map_err(unreadable)?.ok_or(TreeError::Missing(*id))?;
+        Ok((object.kind, object.detach().data))
+    }
+
+    fn expect(&self, id: &ObjectId, kind: gix::objs::Kind, limit: u64) -> Result<Vec<u8>, TreeError> {
+        let (found, data) = self.read(id, limit)?;
+        if found != kind {
+            let source = format!("it is a {found}, not a {kind}").into();
+            return Err(TreeError::Unreadable { id: *id, source });
+        }
+        Ok(data)
+    }
+}
+
+impl Tree for MirrorObjects {
+    fn entries(&self, id: &ObjectId) -> Result<Vec<Entry>, TreeError> {
+        let data = self.expect(id, gix::objs::Kind::Tree, MAX_TREE_BYTES)?;
+        parse_tree(&data, id.as_bytes().len())
+            .ok_or_else(|| TreeError::Unreadable { id: *id, source: "it is not a well-formed tree".into() })
+    }
+
+    fn blob(&self, id: &ObjectId, limit: u64) -> Result<Vec<u8>, TreeError> {
+        self.expect(id, gix::objs::Kind::Blob, limit)
+    }
+}
+
+/// `<octal mode> <name>\0<id>`, over and over. Twenty lines of our own, since names must come as they are: deciding
+/// what they may hold is the closure's.
+fn parse_tree(mut data: &[u8], id_len: usize) -> Option<Vec<Entry>> {
+    let mut entries = Vec::new();
+    while !data.is_empty() {
+        let space = data.iter().position(|b| *b == b' ')?;
+        let end = space + data[space..].iter().position(|b| *b == 0)?;
+        let mode = u32::from_str_radix(std::str::from_utf8(&data[..space]).ok()?, 8).ok()?;
+        let name = data[space + 1..end].to_vec();
+        let id = ObjectId::from_bytes(data.get(end + 1..end + 1 + id_len)?).ok()?;
+        let mode = match mode & 0o170_000 {
+            0o040_000 => Mode::Tree,
+            0o120_000 => Mode::Symlink,
+            0o160_000 => Mode::Commit,
+            0o100_000 if mode & 0o100 != 0 => Mode::Executable,
+            0o100_000 => Mode::File,
+            _ => return None,
+        };
+        entries.push(Entry { name, mode, id });
+        data = &data[end + 1 + id_len..];
+    }
+    Some(entries)
+}
+
+/// The id in a header line of a commit or tag.
+fn header(data: &[u8], name: &str) -> Option<ObjectId> {
+    let line = data.split(|b| *b == b'\n').next()?;
+    std::str::from_utf8(line).ok()?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
+}
+
+fn to_gix(id: &ObjectId) -> Result<gix::ObjectId, Box<dyn std::error::Error + Send + Sync>> {
+    gix::ObjectId::try_from(id.as_bytes()).map_err(Into::into)
+}

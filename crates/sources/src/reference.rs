@@ -1,0 +1,106 @@
+//! What of a repository is followed.
+
+use std::fmt;
+
+use farwater_api::git_repository::GitReference;
+use farwater_bundle::ObjectId;
+
+use crate::range::{Range, RangeError};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reference {
+    Branch(String),
+    Tag(String),
+    /// The tag with the highest version in the range.
+    Semver(Range),
+    Commit(ObjectId),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReferenceError {
+    #[error("ref has {0} fields set; set one of branch, tag, semver and commit")]
+    Several(usize),
+    #[error("{kind} {name:?} is not a name that Git takes")]
+    Name { kind: &'static str, name: String },
+    #[error("commit {0:?} is not a full commit id: 40 or 64 hex digits in lower case")]
+    Commit(String),
+    #[error(transparent)]
+    Range(#[from] RangeError),
+}
+
+impl Reference {
+    /// What a GitRepository follows; the branch `main` if it names nothing.
+    pub fn parse(reference: Option<&GitReference>) -> Result<Self, ReferenceError> {
+        let Some(GitReference { branch, tag, semver, commit }) = reference else {
+            return Ok(Self::Branch("main".to_owned()));
+        };
+        let set = [branch, tag, semver, commit].into_iter().flatten().count();
+        if set > 1 {
+            return Err(ReferenceError::Several(set));
+        }
+        if let Some(name) = branch {
+            return Ok(Self::Branch(check_name("branch", name)?));
+        }
+        if let Some(name) = tag {
+            return Ok(Self::Tag(check_name("tag", name)?));
+        }
+        if let Some(range) = semver {
+            return Ok(Self::Semver(range.parse()?));
+        }
+        match commit {
+            Some(id) => id.parse().map(Self::Commit).map_err(|_| ReferenceError::Commit(id.chars().take(80).collect())),
+            None => Ok(Self::Branch("main".to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Branch(name) => write!(f, "branch {name}"),
+            Self::Tag(name) => write!(f, "tag {name}"),
+            Self::Semver(range) => write!(f, "a tag in the range {range}"),
+            Self::Commit(id) => write!(f, "commit {id}"),
+        }
+    }
+}
+
+/// The rules of `git check-ref-format --branch`, without its shorthands.
+fn check_name(kind: &'static str, name: &str) -> Result<String, ReferenceError> {
+    let bad_part = |part: &str| part.is_empty() || part.starts_with('.') || part.ends_with(".lock");
+    let bad_char = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
+    let bad = name.len() > 255
+        || name.starts_with('-')
+        || name.ends_with('.')
+        || name == "@"
+        || name.contains("..")
+        || name.contains("@{")
+        || name.chars().any(bad_char)
+        || name.split('/').any(bad_part);
+    if bad {
+        return Err(ReferenceError::Name { kind, name: name.chars().take(80).collect() });
+    }
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_field_or_none_is_taken() {
+        assert_eq!(Reference::parse(None), Ok(Reference::Branch("main".into())));
+        let branch =
+            |name: &str| Reference::parse(Some(&GitReference { branch: Some(name.into()), ..Default::default() }));
+        assert_eq!(branch("release/1.2"), Ok(Reference::Branch("release/1.2".into())));
+        for name in
+            ["", "-x", "a..b", "a b", "a^", "x.lock", "a//b", "/a", "a/", "@", "a@{1}", ".a", "a\n", "a*", "a:b"]
+        {
+            assert!(branch(name).is_err(), "{name:?}");
+        }
+        let both = GitReference { branch: Some("a".into()), tag: Some("b".into()), ..Default::default() };
+        assert_eq!(Reference::parse(Some(&both)), Err(ReferenceError::Several(2)));
+        let commit = GitReference { commit: Some("abc".into()), ..Default::default() };
+        assert!(Reference::parse(Some(&commit)).is_err());
+    }
+}
