@@ -104,7 +104,11 @@ fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result
             }
         }
         json_patch::patch_unsafe(object, std::slice::from_ref(operation)).map_err(|e| {
-            ApiError::new(422, "Invalid", format!("the JSON patch's operation {n} ({}) failed: {}", operation.path(), e.kind))
+            ApiError::new(
+                422,
+                "Invalid",
+                format!("the JSON patch's operation {n} ({}) failed: {}", operation.path(), e.kind),
+            )
         })?;
     }
     Ok(())

@@ -5,7 +5,6 @@
 
 use std::fmt;
 
-
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -199,9 +198,8 @@ impl ApiError {
     }
 
     pub fn unsupported_media_type(accepted: &str) -> Self {
-        let message = format!(
-            "the body of the request was in an unknown format - accepted media types include: {accepted}"
-        );
+        let message =
+            format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
         Self::new(415, "UnsupportedMediaType", message)
     }
 
