@@ -31,7 +31,11 @@ const TRIES: u32 = 4;
 /// What became of one change.
 #[derive(Clone, Debug)]
 pub enum Applied {
-    Done { live: LiveObject, health: Health, message: String },
+    Done {
+        live: LiveObject,
+        health: Health,
+        message: String,
+    },
     Refused(String),
     Waiting(String),
     /// A newer assignment came first.
@@ -63,24 +67,28 @@ impl Executor<'_> {
         objects: &BTreeMap<ObjectKey, &ResolvedObject>,
         results: &mut BTreeMap<ObjectKey, Applied>,
     ) {
-        let earlier = &*results;
-        let changes = stream::iter(wave.changes.iter().map(|change| async move {
-            let blocked = change.needs.iter().find(|need| {
-                earlier.get(need).is_some_and(|result| !matches!(result, Applied::Done { .. }))
-            });
-            let applied = match (blocked, objects.get(&change.object)) {
-                _ if (self.superseded)() => Applied::Superseded,
-                (Some(need), _) => Applied::Waiting(format!("waits for {need}")),
-                (None, Some(object)) => self.apply(change, object).await,
-                (None, None) => Applied::Refused("not in the plan's source".into()),
-            };
-            (change.object.clone(), applied)
-        }));
-        let done: Vec<_> = changes.buffer_unordered(PARALLEL).collect().await;
+        let changes: Vec<_> = wave.changes.iter().map(|change| self.apply_change(change, objects, results)).collect();
+        let done: Vec<_> = stream::iter(changes).buffer_unordered(PARALLEL).collect().await;
         results.extend(done);
         if wave.stage == Stage::Definitions {
             self.establish(wave, objects, results).await;
         }
+    }
+
+    async fn apply_change(
+        &self,
+        change: &Change,
+        objects: &BTreeMap<ObjectKey, &ResolvedObject>,
+        earlier: &BTreeMap<ObjectKey, Applied>,
+    ) -> (ObjectKey, Applied) {
+        let failed = |need: &&ObjectKey| earlier.get(need).is_some_and(|r| !matches!(r, Applied::Done { .. }));
+        let applied = match (change.needs.iter().find(failed), objects.get(&change.object)) {
+            _ if (self.superseded)() => Applied::Superseded,
+            (Some(need), _) => Applied::Waiting(format!("waits for {need}")),
+            (None, Some(object)) => self.apply(change, object).await,
+            (None, None) => Applied::Refused("not in the plan's source".into()),
+        };
+        (change.object.clone(), applied)
     }
 
     async fn apply(&self, change: &Change, object: &ResolvedObject) -> Applied {
@@ -211,17 +219,18 @@ impl Executor<'_> {
         }
         let mut results = BTreeMap::new();
         for stage in by_stage.into_values().rev() {
-            let deletes = stream::iter(stage.into_iter().map(|candidate| async move {
-                let gone = self.delete_one(&candidate.object, &candidate.uid).await;
-                (ObjectKey::from(&candidate.object), gone)
-            }));
-            let done: Vec<_> = deletes.buffer_unordered(PARALLEL).collect().await;
+            let deletes: Vec<_> = stage.into_iter().map(|candidate| self.delete_one(candidate)).collect();
+            let done: Vec<_> = stream::iter(deletes).buffer_unordered(PARALLEL).collect().await;
             results.extend(done);
         }
         results
     }
 
-    async fn delete_one(&self, object: &ObjectRef, uid: &str) -> Result<bool, ApiError> {
+    async fn delete_one(&self, candidate: &Candidate) -> (ObjectKey, Result<bool, ApiError>) {
+        (ObjectKey::from(&candidate.object), self.delete_object(&candidate.object, &candidate.uid).await)
+    }
+
+    async fn delete_object(&self, object: &ObjectRef, uid: &str) -> Result<bool, ApiError> {
         match self.kinds.find(self.kubernetes, &GroupVersionKind::from(object)).await? {
             Served::No => Ok(true),
             Served::As(resource) => {

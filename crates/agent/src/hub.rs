@@ -246,7 +246,8 @@ impl HubClient {
         };
         self.clock.correct(answer.hub_time);
         let life = Duration::from_secs(answer.expires_in.clamp(10, 24 * 3600));
-        *lock(&self.token) = Some(AccessToken { text: answer.token.clone(), refresh_at: Instant::now() + life * 4 / 5 });
+        *lock(&self.token) =
+            Some(AccessToken { text: answer.token.clone(), refresh_at: Instant::now() + life * 4 / 5 });
         Ok(answer.token)
     }
 

@@ -193,8 +193,7 @@ impl Identity {
 pub fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::{io::Write as _, os::unix::fs::OpenOptionsExt as _};
     let temporary = path.with_extension("tmp");
-    let mut file =
-        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;

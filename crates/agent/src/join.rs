@@ -21,11 +21,17 @@ use crate::{
 pub enum JoinError {
     #[error(transparent)]
     Token(#[from] TokenFileError),
-    #[error("join: this cluster has not joined a hub yet; give --hub, --ca-pin and --join-token as printed by `farwater cluster join`")]
+    #[error(
+        "join: this cluster has not joined a hub yet; give --hub, --ca-pin and --join-token as printed by `farwater cluster join`"
+    )]
     NotJoined,
-    #[error("start: the identity belongs to another cluster (kube-system uid {stored}, this one is {actual}); give each cluster a state directory of its own")]
+    #[error(
+        "start: the identity belongs to another cluster (kube-system uid {stored}, this one is {actual}); give each cluster a state directory of its own"
+    )]
     OtherCluster { stored: String, actual: String },
-    #[error("start: joined to a hub with certificate authority {stored}, asked for {asked}; give a join token to join the other hub")]
+    #[error(
+        "start: joined to a hub with certificate authority {stored}, asked for {asked}; give a join token to join the other hub"
+    )]
     OtherHub { stored: Digest, asked: Digest },
     #[error(transparent)]
     Hub(#[from] HubError),
@@ -62,7 +68,9 @@ pub async fn join(options: &Options, kubernetes: &Kubernetes) -> Result<Joined, 
             tracing::warn!(error = crate::hub::chain(&error), "joining again");
             None
         }
-        Err(StateError::Cluster { .. }) => Some(crate::retry("read the agent's identity", || store.load_identity()).await).flatten(),
+        Err(StateError::Cluster { .. }) => {
+            Some(crate::retry("read the agent's identity", || store.load_identity()).await).flatten()
+        }
         other => other?,
     };
     if let Some(identity) = stored {

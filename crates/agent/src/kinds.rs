@@ -104,7 +104,8 @@ impl Kinds {
         if gvk.group.is_empty() {
             return Ok(Served::No);
         }
-        let group = match kubernetes.get(None, &format!("/apis/{}", crate::kubernetes::escape(&gvk.group)), false).await {
+        let group = match kubernetes.get(None, &format!("/apis/{}", crate::kubernetes::escape(&gvk.group)), false).await
+        {
             Ok(group) => group,
             Err(e) if e.is_not_found() => return Ok(Served::No),
             Err(e) => return Err(e),

@@ -151,10 +151,7 @@ async fn start(options: Options) -> Result<std::convert::Infallible, RunError> {
         supervisor.assign(state);
     }
     let store = state::StateStore { dir: &options.state_dir, kubernetes: &kubernetes };
-    tokio::join!(
-        poll::run(&agent, &store, accepted, &mut supervisor),
-        agent.reports.run(&agent.hub, agent.caller())
-    );
+    tokio::join!(poll::run(&agent, &store, accepted, &mut supervisor), agent.reports.run(&agent.hub, agent.caller()));
     unreachable!("polling never ends")
 }
 

@@ -41,8 +41,11 @@ impl Lookup<'_> {
         let mut found = BTreeMap::new();
         let mut groups: BTreeMap<(Resource, String, bool), Vec<ObjectKey>> = BTreeMap::new();
         for query in queries {
-            let gvk =
-                GroupVersionKind { group: query.key.group.clone(), version: query.version, kind: query.key.kind.clone() };
+            let gvk = GroupVersionKind {
+                group: query.key.group.clone(),
+                version: query.version,
+                kind: query.key.kind.clone(),
+            };
             match self.kinds.find(self.kubernetes, &gvk).await {
                 Ok(Served::As(resource)) => {
                     let place = (resource, query.key.namespace.clone(), query.labelled);
@@ -64,13 +67,15 @@ impl Lookup<'_> {
             }
             singly.extend(rest.into_iter().map(|key| (resource.clone(), key)));
         }
-        let gets = stream::iter(singly.into_iter().map(|(resource, key)| async move {
-            let live = self.get(&resource, &key).await;
-            (key, live)
-        }));
-        let answers: Vec<_> = gets.buffer_unordered(PARALLEL).collect().await;
+        let gets: Vec<_> = singly.into_iter().map(|(resource, key)| self.get_one(resource, key)).collect();
+        let answers: Vec<_> = stream::iter(gets).buffer_unordered(PARALLEL).collect().await;
         found.extend(answers);
         found
+    }
+
+    async fn get_one(&self, resource: Resource, key: ObjectKey) -> (ObjectKey, Live) {
+        let live = self.get(&resource, &key).await;
+        (key, live)
     }
 
     pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> Live {

@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn other_sentences_lose_what_they_quote() {
-        let status = json!({"reason": "BadRequest", "message": "admission webhook denied: password \"hun\\\"ter2\" is weak"});
+        let status =
+            json!({"reason": "BadRequest", "message": "admission webhook denied: password \"hun\\\"ter2\" is weak"});
         check(status.clone(), false, "BadRequest: admission webhook denied: password \"…\" is weak");
         check(status, true, "BadRequest");
     }

@@ -103,7 +103,12 @@ async fn poll(
 /// Stores first, so that after a crash no older state is accepted than was acted upon.
 async fn accept(agent: &Agent, store: &StateStore<'_>, state: &DesiredState, supervisor: &mut Supervisor) {
     let statement = &state.statement;
-    tracing::info!(epoch = statement.epoch, generation = statement.generation, services = state.entries.len(), "accepted");
+    tracing::info!(
+        epoch = statement.epoch,
+        generation = statement.generation,
+        services = state.entries.len(),
+        "accepted"
+    );
     if let Err(error) = store.save_desired(state).await {
         tracing::warn!(error = crate::hub::chain(&error), "can't store the accepted state");
     }

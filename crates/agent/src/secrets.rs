@@ -91,7 +91,10 @@ fn content(secret: &Value) -> Result<Vec<u8>, ApiError> {
 pub async fn ensure_ground(kubernetes: &Kubernetes) -> Result<(), ApiError> {
     let binding = "farwater-administrator";
     let objects = [
-        ("/api/v1/namespaces".to_owned(), json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": AGENT_NAMESPACE}})),
+        (
+            "/api/v1/namespaces".to_owned(),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": AGENT_NAMESPACE}}),
+        ),
         (
             format!("/api/v1/namespaces/{AGENT_NAMESPACE}/serviceaccounts"),
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ADMIN_SERVICE_ACCOUNT, "namespace": AGENT_NAMESPACE}}),

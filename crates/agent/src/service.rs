@@ -42,7 +42,9 @@ pub struct Assignment {
 enum Ended {
     Superseded,
     /// In sync, or as near as it gets for now: try again at this time.
-    Settled { retry: bool },
+    Settled {
+        retry: bool,
+    },
     /// Nothing is left of the service.
     Removed,
 }
@@ -75,7 +77,12 @@ pub struct ServiceTask {
 }
 
 impl ServiceTask {
-    pub fn new(agent: Arc<Agent>, assignments: watch::Receiver<Assignment>, stored: Stored, mailbox: Arc<Mailbox>) -> Self {
+    pub fn new(
+        agent: Arc<Agent>,
+        assignments: watch::Receiver<Assignment>,
+        stored: Stored,
+        mailbox: Arc<Mailbox>,
+    ) -> Self {
         Self {
             agent,
             assignments,
@@ -201,7 +208,8 @@ impl ServiceTask {
         let unlisted = self.assignments.borrow().unlisted;
         let mut message = message.to_owned();
         if unlisted {
-            message = shorten(&format!("kept: the hub does not list this service and has not asked to remove it. {message}"));
+            message =
+                shorten(&format!("kept: the hub does not list this service and has not asked to remove it. {message}"));
         }
         let objects = self.statuses.iter().map(|(key, status)| {
             let mut message = status.message.clone();

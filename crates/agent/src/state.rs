@@ -37,7 +37,11 @@ pub struct StateStore<'a> {
 impl StateStore<'_> {
     pub fn prepare(&self) -> Result<(), StateError> {
         let bundles = self.dir.join("bundles");
-        std::fs::create_dir_all(&bundles).map_err(|source| StateError::File { what: "make folder", path: bundles, source })
+        std::fs::create_dir_all(&bundles).map_err(|source| StateError::File {
+            what: "make folder",
+            path: bundles,
+            source,
+        })
     }
 
     /// The identity: from the state directory, else from the cluster.
@@ -110,7 +114,10 @@ impl StateStore<'_> {
             source,
         })?;
         if compressed.len() > secrets::MAX_BYTES {
-            tracing::warn!(bytes = compressed.len(), "desired state is too large for a Secret: give the agent a volume");
+            tracing::warn!(
+                bytes = compressed.len(),
+                "desired state is too large for a Secret: give the agent a volume"
+            );
             return Ok(());
         }
         if self.load_secret(STATE_SECRET).await?.as_deref() == Some(&compressed) {

@@ -36,7 +36,8 @@ impl Supervisor {
     pub fn assign(&mut self, state: &DesiredState) {
         let listed: BTreeMap<&str, &Entry> = state.entries.iter().map(|e| (e.service.uid.as_str(), e)).collect();
         self.name_services(&listed);
-        let unlisted: Vec<String> = self.services.keys().filter(|uid| !listed.contains_key(uid.as_str())).cloned().collect();
+        let unlisted: Vec<String> =
+            self.services.keys().filter(|uid| !listed.contains_key(uid.as_str())).cloned().collect();
         for uid in unlisted {
             self.drop_or_keep(&uid);
         }
@@ -74,9 +75,7 @@ impl Supervisor {
             names.insert((*uid).to_owned(), format!("{}/{}", entry.service.namespace, entry.service.name));
         }
         for (uid, stored) in &self.inventories {
-            names
-                .entry(uid.clone())
-                .or_insert_with(|| format!("{}/{}", stored.service.namespace, stored.service.name));
+            names.entry(uid.clone()).or_insert_with(|| format!("{}/{}", stored.service.namespace, stored.service.name));
         }
     }
 

@@ -245,12 +245,7 @@ impl Watches {
         }
     }
 
-    async fn watch_once(
-        &self,
-        key: &WatchKey,
-        synced: &AtomicBool,
-        from: &mut Option<String>,
-    ) -> Result<(), ApiError> {
+    async fn watch_once(&self, key: &WatchKey, synced: &AtomicBool, from: &mut Option<String>) -> Result<(), ApiError> {
         let collection = key.resource.collection(&key.namespace);
         let version = match from.as_ref() {
             Some(version) => version.clone(),
@@ -290,9 +285,10 @@ impl Watches {
             .await?;
         let interested: Vec<(String, Arc<Mailbox>)> = {
             let state = lock(&self.state);
-            let wanting = state.wants.iter().filter(|(_, wants)| {
-                wants.iter().any(|w| w.account == key.account && w.resource == key.resource)
-            });
+            let wanting = state
+                .wants
+                .iter()
+                .filter(|(_, wants)| wants.iter().any(|w| w.account == key.account && w.resource == key.resource));
             wanting.filter_map(|(label, _)| Some((label.clone(), state.mailboxes.get(label)?.clone()))).collect()
         };
         for (label, mailbox) in interested {

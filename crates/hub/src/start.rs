@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Access, Advertise, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics,
+    Access, Advertise, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics, apiserver,
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
     config::ConfigError,
     controllers, delivery,
@@ -81,6 +81,8 @@ pub struct Running {
     pub admin_kubeconfig: PathBuf,
     servers: Vec<JoinHandle<()>>,
     tasks: TaskTracker,
+    /// Decisions are made until the last request has ended.
+    access_end: CancellationToken,
 }
 
 /// Starts a hub. When this returns, requests are answered.
@@ -103,12 +105,12 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let certificate = Certificate::new(identity.server_certificate(&names, now)?);
     let tls = tls_config(Arc::clone(&certificate))?;
 
-    let shutdown = CancellationToken::new();
+    let (shutdown, access_end) = (CancellationToken::new(), CancellationToken::new());
     let mut options = OpenOptions::new(data.database(), *identity.seal_key().bytes());
     options.on_change = Some(Arc::new(MarkClusters));
     let store = Store::open(options).await?;
     ensure_defaults(&store, now).await?;
-    let access = Access::start(store.clone(), shutdown.clone()).await?;
+    let access = Access::start(store.clone(), access_end.clone()).await?;
     ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
 
     let metrics = Metrics::new(store.clone());
@@ -133,6 +135,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         admin_kubeconfig,
         servers: Vec::new(),
         tasks: TaskTracker::new(),
+        access_end,
     };
     running.spawn_tasks(certificate, names);
     running.serve(listener, tls.into());
@@ -157,6 +160,10 @@ impl Running {
         let renewal = certificate.keep_fresh(Arc::clone(&self.hub), names);
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(renewal));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(sweep_tokens(Arc::clone(&self.hub))));
+        let namespaces = apiserver::remove_namespaces(Arc::clone(&self.hub));
+        self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(namespaces));
+        let events = apiserver::expire_events(Arc::clone(&self.hub));
+        self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(events));
         self.tasks.spawn(controllers::run(Arc::clone(&self.hub.delivery), shutdown.clone()));
         self.tasks.close();
     }
@@ -168,6 +175,7 @@ impl Running {
             tls: Some(TlsAcceptor::from(tls)),
             router: routes::router(&self.hub),
             max_connections: self.hub.config.max_connections,
+            patience: self.hub.config.patience,
             count: Box::new(move || hub.metrics.connection()),
         };
         self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
@@ -180,6 +188,7 @@ impl Running {
             tls: None,
             router: routes::metrics_router(&self.hub),
             max_connections: METRICS_CONNECTIONS,
+            patience: self.hub.config.patience,
             count: Box::new(move || hub.metrics.connection()),
         };
         self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
@@ -194,6 +203,7 @@ impl Running {
             }
         }
         self.tasks.wait().await;
+        self.access_end.cancel();
         self.hub.store.close().await;
         tracing::info!("stopped");
     }
@@ -221,3 +231,6 @@ async fn sweep_tokens(hub: Arc<Hub>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Why an attempt could not begin. The text is for the report.
-struct Stopped(String);
+pub(super) struct Stopped(pub(super) String);
 
 impl ServiceTask {
     /// `note` is said in the report of an attempt that otherwise went well.
@@ -150,9 +150,10 @@ impl ServiceTask {
     /// Asked as the agent itself: a tenant's account need not be allowed to read namespaces, and all that it learns is
     /// that its own target exists. Only where something may have to be created in it.
     async fn target_namespace_exists(&self, deployment: &Deployment) -> Option<bool> {
-        let lacks_something = self.live.iter().any(|(key, live)| {
-            key.namespace == deployment.target_namespace && !matches!(live, Live::Present(_))
-        });
+        let lacks_something = self
+            .live
+            .iter()
+            .any(|(key, live)| key.namespace == deployment.target_namespace && !matches!(live, Live::Present(_)));
         let lacks_something = lacks_something || self.stored.inventory.entries.is_empty();
         if !lacks_something {
             return None;
@@ -166,12 +167,7 @@ impl ServiceTask {
     }
 
     /// `false`: superseded.
-    async fn execute(
-        &mut self,
-        deployment: &Deployment,
-        resolved: &Resolved,
-        plan: &Plan,
-    ) -> Result<bool, Stopped> {
+    async fn execute(&mut self, deployment: &Deployment, resolved: &Resolved, plan: &Plan) -> Result<bool, Stopped> {
         self.remember_intent(deployment, resolved, plan).await?;
         let agent = self.agent.clone();
         let assignments = self.assignments.clone();
@@ -361,7 +357,12 @@ impl ServiceTask {
                 }
                 Some(Err(error)) => {
                     self.live.remove(&key);
-                    self.set_status(&candidate.object, SyncState::Refused, Health::Unknown, format!("not pruned: {error}"));
+                    self.set_status(
+                        &candidate.object,
+                        SyncState::Refused,
+                        Health::Unknown,
+                        format!("not pruned: {error}"),
+                    );
                 }
                 None => {}
             }
@@ -371,7 +372,7 @@ impl ServiceTask {
 
     pub(super) fn record_leaving(&mut self, plan: &Plan, prune: &PrunePlan, resolved: &Resolved) {
         self.held = prune.held();
-        if let Some(held) = &self.held {
+        if let Some(held) = self.held.clone() {
             tracing::warn!(service = %self.name(), count = held.count, reason = held.reason, "prune is held");
             for candidate in &prune.candidates {
                 let message = format!("left the source; its deletion waits for an approval: {}", held.reason);
@@ -451,8 +452,9 @@ fn baseline_before(task: &ServiceTask, plan: &Plan, results: &BTreeMap<ObjectKey
     if task.stored.inventory.baseline > 0 {
         return task.stored.inventory.baseline;
     }
-    let created = plan.waves.iter().flat_map(|w| &w.changes).filter(|change| {
-        matches!(change.cause, Cause::Create | Cause::Adopt) && results.contains_key(&change.object)
-    });
+    let created =
+        plan.waves.iter().flat_map(|w| &w.changes).filter(|change| {
+            matches!(change.cause, Cause::Create | Cause::Adopt) && results.contains_key(&change.object)
+        });
     baseline(&task.stored.inventory).saturating_sub(created.count())
 }

@@ -11,13 +11,7 @@ use farwater_fleet::{
 use serde_json::json;
 
 use super::{Ended, ServiceTask};
-use crate::{
-    execute::Executor,
-    kinds::Served,
-    kubernetes::ApiError,
-    lookup::Query,
-    messages::shorten,
-};
+use crate::{execute::Executor, kinds::Served, kubernetes::ApiError, lookup::Query, messages::shorten};
 
 impl ServiceTask {
     /// Policy Delete. The same guards as for a prune, but that an empty set is the purpose: protected kinds wait for
@@ -99,7 +93,9 @@ impl ServiceTask {
         let live = match self.live.get(key) {
             Some(Live::Present(live)) => live,
             Some(Live::Absent) => return Ok(()),
-            Some(Live::Unknown(message) | Live::Forbidden(message)) => return Err(ApiError::Transport(message.clone())),
+            Some(Live::Unknown(message) | Live::Forbidden(message)) => {
+                return Err(ApiError::Transport(message.clone()));
+            }
             None => return Err(ApiError::Transport("not looked up".into())),
         };
         if live.owner.as_deref().and_then(|a| proven_owner(a, key)) != Some(self.uid()) {

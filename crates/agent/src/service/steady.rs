@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, ops::ControlFlow, time::Duration};
 
-use farwater_api::objects::{Health, SyncState};
+use farwater_api::{
+    objects::{Health, SyncState},
+    protocol::ServiceAccount,
+};
 use farwater_fleet::{
     health,
     plan::{GroupVersionKind, Live, LiveObject, ObjectKey},
@@ -12,7 +15,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::ServiceTask;
 use crate::{
+    Agent,
     kinds::Served,
+    kubernetes::{ApiError, Resource},
     sync::jitter,
     watches::{Event, Listed, Pending},
 };
@@ -201,7 +206,10 @@ impl ServiceTask {
             }
             other => {
                 tracing::info!(service = %self.name(), object = %key, "gone or not readable");
-                let synced = self.statuses.get(key).is_some_and(|s| s.sync == SyncState::Synced && s.health != Health::Terminating);
+                let synced = self
+                    .statuses
+                    .get(key)
+                    .is_some_and(|s| s.sync == SyncState::Synced && s.health != Health::Terminating);
                 if synced {
                     self.fights.note(key, Instant::now());
                 }
@@ -225,15 +233,8 @@ impl ServiceTask {
             let resource = agent.kinds.get(&GroupVersionKind::from(&entry.object))?;
             Some((key, resource))
         });
-        let (agent, account) = (&agent, &account);
-        let answers: Vec<_> = stream::iter(reads.collect::<Vec<_>>())
-            .map(|(key, resource)| async move {
-                let object = agent.kubernetes.get(Some(account), &resource.path(&key.namespace, &key.name), false).await;
-                (key, object.map(|object| health::evaluate(&object)))
-            })
-            .buffer_unordered(PARALLEL_READS)
-            .collect()
-            .await;
+        let reads: Vec<_> = reads.map(|(key, resource)| evaluate(&agent, &account, key, resource)).collect();
+        let answers: Vec<_> = stream::iter(reads).buffer_unordered(PARALLEL_READS).collect().await;
         let now = Instant::now();
         for (key, answer) in answers {
             let Some(status) = self.statuses.get_mut(&key) else { continue };
@@ -256,6 +257,16 @@ impl ServiceTask {
             self.health.note(&key, now, changed);
         }
     }
+}
+
+async fn evaluate(
+    agent: &Agent,
+    account: &ServiceAccount,
+    key: ObjectKey,
+    resource: Resource,
+) -> (ObjectKey, Result<(Health, String), ApiError>) {
+    let object = agent.kubernetes.get(Some(account), &resource.path(&key.namespace, &key.name), false).await;
+    (key, object.map(|object| health::evaluate(&object)))
 }
 
 /// Versions of one kind are ordered numbers since Kubernetes 1.35, and were before in fact.

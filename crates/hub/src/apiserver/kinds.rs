@@ -116,10 +116,6 @@ impl Registry {
         self.kinds.iter().find(|k| k.group == group && k.version == version && k.plural == plural)
     }
 
-    pub fn by_store_kind(&self, kind: &Kind) -> Option<&ResourceKind> {
-        self.kinds.iter().find(|k| k.stored && k.store == *kind)
-    }
-
     /// (group, version) of what is served, the core group first.
     pub fn groups(&self) -> Vec<(&str, &str)> {
         let mut groups: Vec<(&str, &str)> = Vec::new();

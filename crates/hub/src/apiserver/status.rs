@@ -222,11 +222,6 @@ impl ApiError {
             .with(Details { causes: vec![cause], retry_after_seconds: Some(1), ..Details::default() })
     }
 
-    pub fn too_many_requests(message: impl Into<String>, retry_after: u32) -> Self {
-        Self::new(429, "TooManyRequests", message)
-            .with(Details { retry_after_seconds: Some(retry_after), ..Details::default() })
-    }
-
     pub fn internal(message: impl fmt::Display) -> Self {
         Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
     }
