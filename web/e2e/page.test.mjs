@@ -71,6 +71,7 @@ const row = (page, name) => page.getByRole("button", { name: new RegExp(`^${name
 async function picture(page, name) {
   if (!SCREENSHOTS) return;
   mkdirSync(SCREENSHOTS, { recursive: true });
+  await page.evaluate(() => scrollTo(0, 0));
   await page.screenshot({ path: join(SCREENSHOTS, `${name}.png`), fullPage: true });
 }
 
