@@ -170,10 +170,8 @@ mod tests {
 
     fn check(method: Method, uri: &str, expected: &str) {
         let i = parse(method, uri).unwrap();
-        let got = format!(
-            "{} {}/{} {}/{}/{}/{}",
-            i.verb, i.group, i.version, i.namespace, i.resource, i.name, i.subresource
-        );
+        let got =
+            format!("{} {}/{} {}/{}/{}/{}", i.verb, i.group, i.version, i.namespace, i.resource, i.name, i.subresource);
         assert_eq!(got, expected, "{uri}");
     }
 

@@ -63,11 +63,7 @@ async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     let seconds = &request["spec"]["expirationSeconds"];
     // A negative duration is far below the least, like none at all.
     let ttl = seconds.as_i64().map(|s| Duration::from_secs(u64::try_from(s).unwrap_or(0)));
-    let owner = TokenOwner {
-        namespace: call.info.namespace.clone(),
-        name: name.clone(),
-        uid: account.uid.clone(),
-    };
+    let owner = TokenOwner { namespace: call.info.namespace.clone(), name: name.clone(), uid: account.uid.clone() };
     let issued = call.hub.access.issue_token(&owner, ttl, call.now).await.map_err(|error| match error {
         TokenError::TooShort | TokenError::TooLong => {
             invalid("", FieldError::invalid("spec.expirationSeconds", seconds, &error.to_string()))

@@ -16,6 +16,7 @@ use tokio::{io::AsyncReadExt as _, net::TcpStream};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::*;
+use crate::config::Patience;
 
 /// Generous: the bound of this issue is one second in a release build on an idle machine.
 const START_BOUND: Duration = Duration::from_secs(10);
@@ -214,8 +215,7 @@ async fn http2_is_served() {
     let client = Client::of(&running);
     let stream = client.connect("127.0.0.1", &["h2"]).await.unwrap();
     let executor = hyper_util::rt::TokioExecutor::new();
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(executor, TokioIo::new(stream)).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     let request = Request::get("https://hub/version").body(Empty::<Bytes>::new()).unwrap();
     let answer = sender.send_request(request).await.unwrap();
@@ -280,6 +280,7 @@ async fn metrics_need_the_right_and_the_loopback_listener_needs_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let running = start(config(directory.path())).await.unwrap();
     let client = Client::of(&running);
+    client.get("/version").await;
     let text = String::from_utf8(client.get("/metrics").await.body.to_vec()).unwrap();
     for name in ["farwater_build_info", "farwater_http_requests_total", "farwater_store_position", "farwater_watches"] {
         assert!(text.contains(name), "{name} is missing:\n{text}");
@@ -307,10 +308,7 @@ async fn metrics_need_the_right_and_the_loopback_listener_needs_nothing() {
     let answer = powerless.get("/metrics").await;
     let status = answer.json();
     assert_eq!((answer.code.as_u16(), status["reason"].as_str().unwrap()), (403, "Forbidden"));
-    assert_eq!(
-        status["message"],
-        "forbidden: User \"system:serviceaccount:a:b\" cannot get path \"/metrics\""
-    );
+    assert_eq!(status["message"], "forbidden: User \"system:serviceaccount:a:b\" cannot get path \"/metrics\"");
     assert_eq!(powerless.get("/no-such-path").await.code, 404);
     running.stop().await;
 }
@@ -367,6 +365,24 @@ async fn connections_beyond_the_limit_wait() {
     assert!(waits.is_err());
     drop((first, second));
     assert_eq!(client.anonymous(Method::GET, "/livez").await.code, 200);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn clients_that_send_nothing_are_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.patience = Patience { handshake: Duration::from_millis(200), first_request: Duration::from_millis(200) };
+    let running = start(config).await.unwrap();
+    let client = Client::of(&running);
+    let bound = Duration::from_secs(10);
+    let mut buffer = Vec::new();
+    let mut plain = TcpStream::connect(running.address).await.unwrap();
+    let _ = tokio::time::timeout(bound, plain.read_to_end(&mut buffer)).await.unwrap();
+    for protocol in ["http/1.1", "h2"] {
+        let mut silent = client.connect("127.0.0.1", &[protocol]).await.unwrap();
+        let _ = tokio::time::timeout(bound, silent.read_to_end(&mut buffer)).await.unwrap();
+    }
     running.stop().await;
 }
 
