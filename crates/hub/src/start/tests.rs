@@ -214,8 +214,7 @@ async fn http2_is_served() {
     let client = Client::of(&running);
     let stream = client.connect("127.0.0.1", &["h2"]).await.unwrap();
     let executor = hyper_util::rt::TokioExecutor::new();
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(executor, TokioIo::new(stream)).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     let request = Request::get("https://hub/version").body(Empty::<Bytes>::new()).unwrap();
     let answer = sender.send_request(request).await.unwrap();
@@ -307,10 +306,7 @@ async fn metrics_need_the_right_and_the_loopback_listener_needs_nothing() {
     let answer = powerless.get("/metrics").await;
     let status = answer.json();
     assert_eq!((answer.code.as_u16(), status["reason"].as_str().unwrap()), (403, "Forbidden"));
-    assert_eq!(
-        status["message"],
-        "forbidden: User \"system:serviceaccount:a:b\" cannot get path \"/metrics\""
-    );
+    assert_eq!(status["message"], "forbidden: User \"system:serviceaccount:a:b\" cannot get path \"/metrics\"");
     assert_eq!(powerless.get("/no-such-path").await.code, 404);
     running.stop().await;
 }
