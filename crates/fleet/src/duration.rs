@@ -10,8 +10,9 @@ pub fn parse(text: &str) -> Option<Duration> {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let number: f64 = rest[..end].parse().ok()?;
         rest = &rest[end..];
-        let (unit, seconds) =
-            [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)].into_iter().find(|(unit, _)| rest.starts_with(unit))?;
+        let (unit, seconds) = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)]
+            .into_iter()
+            .find(|(unit, _)| rest.starts_with(unit))?;
         rest = &rest[unit.len()..];
         total += number * seconds;
     }
@@ -24,7 +25,8 @@ mod tests {
 
     #[test]
     fn durations_are_read_as_go_writes_them() {
-        let check = |text, expected: Option<u64>| assert_eq!(parse(text).map(|d| d.as_millis() as u64), expected, "{text}");
+        let check =
+            |text, expected: Option<u64>| assert_eq!(parse(text).map(|d| d.as_millis() as u64), expected, "{text}");
         check("30s", Some(30_000));
         check("1m30s", Some(90_000));
         check("1.5h", Some(5_400_000));

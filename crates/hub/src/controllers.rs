@@ -47,9 +47,13 @@ fn spawn_controllers(delivery: &Arc<Delivery>, shutdown: &CancellationToken) -> 
     tasks.spawn(track_clusters::flush_heartbeats(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(collect_mirrors::run(Arc::clone(delivery), shutdown.clone()));
     let shared = Arc::clone(delivery);
-    tasks.spawn(queue::work("fetch_sources", Arc::clone(&delivery.sources), SOURCES_AT_ONCE, shutdown.clone(), move |name| {
-        fetch_sources::fetch_source(Arc::clone(&shared), name)
-    }));
+    tasks.spawn(queue::work(
+        "fetch_sources",
+        Arc::clone(&delivery.sources),
+        SOURCES_AT_ONCE,
+        shutdown.clone(),
+        move |name| fetch_sources::fetch_source(Arc::clone(&shared), name),
+    ));
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "assign_revisions",

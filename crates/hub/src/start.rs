@@ -117,7 +117,17 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let url = advertise.url().to_owned();
     let delivery = Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url).await?;
     let admin_kubeconfig = data.admin_kubeconfig();
-    let hub = Arc::new(Hub { config, data, store, identity, access, metrics, delivery: Arc::new(delivery), advertise, shutdown });
+    let hub = Arc::new(Hub {
+        config,
+        data,
+        store,
+        identity,
+        access,
+        metrics,
+        delivery: Arc::new(delivery),
+        advertise,
+        shutdown,
+    });
     let mut running = Running {
         hub,
         address,

@@ -111,6 +111,9 @@ impl Git {
         mirror: &Path,
         timeout: Duration,
     ) -> Result<Synced, GitError> {
+        // git runs in a folder of its own.
+        let mirror = &std::path::absolute(mirror)
+            .map_err(|error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string()))?;
         let lock = self.lock(mirror);
         let _one_at_a_time = lock.lock().await;
         let wanted = self.resolve(remote, reference, timeout).await?;

@@ -30,8 +30,8 @@ pub use assignments::{
     delete_assignment, is_source_used, load_assignment, save_assignment, services_known, services_under_grants, stamp,
 };
 pub use desired::{
-    Desired, DirtyMark, clear_mark, delete_cluster, is_desired, load_desired, load_desired_heads, load_dirty,
-    mark_all, mark_cluster, save_desired,
+    Desired, DirtyMark, clear_mark, delete_cluster, is_desired, load_desired, load_desired_bundles, load_desired_heads,
+    load_dirty, mark_all, mark_cluster, save_desired,
 };
 pub use sources::{
     Bundle, Revision, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions, save_bundle,

@@ -13,13 +13,14 @@ use farwater_fleet::{
 use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
-        Assignment, Bundle, Revision, assignments_named, delete_assignment, delete_report, load_assignment, load_report,
-        load_revision, mark_cluster, save_assignment, save_bundle, stamp,
+        Assignment, Bundle, Revision, assignments_named, delete_assignment, delete_report, load_assignment,
+        load_report, load_revision, mark_cluster, save_assignment, save_bundle, stamp,
     },
 };
 use serde_json::Value;
 
 use super::{
+    chain,
     git::{self, BundleFailure},
     queue::Next,
     resources::{self, Name, Stored as _},
@@ -177,6 +178,15 @@ async fn resolve_candidate(
         }
         Err(BundleFailure::Content(message)) => Ok((Err(Trouble::Bundle { revision: text, message }), None)),
         Err(BundleFailure::Machine(source)) => Err(AssignError::Bundle { service: name.clone(), source }),
+        Err(BundleFailure::Damaged(error)) => {
+            // Fetched anew, it is whole; what is assigned stays.
+            tracing::error!(source = %source_name, error = %chain(&*error), "the mirror is damaged and is made anew");
+            let removed = delivery.mirrors.remove(&source.uid).await;
+            removed.map_err(|source| AssignError::Bundle { service: name.clone(), source: source.into() })?;
+            delivery.checks.hurry(&source.uid);
+            delivery.sources.add(Name::new(&name.namespace, &source_name));
+            Err(AssignError::Bundle { service: name.clone(), source: error })
+        }
     }
 }
 

@@ -1,11 +1,12 @@
-//! collect_mirrors: mirrors of sources that are gone and that no service needs any more are removed.
+//! collect_mirrors: mirrors of sources that are gone and that no service needs any more are removed, and bundles that a
+//! desired state names are kept.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use farwater_api::GitRepository;
 use farwater_store::{
     StoreError,
-    delivery::{delete_revision, is_source_used, load_revisions},
+    delivery::{delete_revision, is_source_used, load_desired_bundles, load_revisions},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +30,7 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
 }
 
 pub async fn collect_mirrors(delivery: &Delivery) -> Result<(), StoreError> {
+    delivery.mirrors.pin(load_desired_bundles(&mut *delivery.store.tables().await?).await?);
     // On the disk first: a source that is made in between has its resource by the time that resources are listed.
     let mut candidates: HashSet<String> = delivery.mirrors.list().await.into_iter().collect();
     let revisions = load_revisions(&mut *delivery.store.tables().await?).await?;

@@ -72,7 +72,9 @@ pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
                 published.push((mark, row));
             }
             // One that can't be computed keeps its mark and what it serves, and doesn't hold up the others.
-            Err(error) => tracing::error!(cluster = mark.cluster_uid, error = %chain(&error), "compute a desired state"),
+            Err(error) => {
+                tracing::error!(cluster = mark.cluster_uid, error = %chain(&error), "compute a desired state")
+            }
         }
     }
     publish(delivery, published).await?;
@@ -144,7 +146,10 @@ fn next_desired(
     };
     let bytes: usize = entries.iter().map(|entry| serde_json::to_vec(entry).map_or(0, |json| json.len() + 1)).sum();
     if bytes > MAX_DESIRED_BYTES - 4096 {
-        let problem = format!("{} services make a desired state of {bytes} bytes; agents accept {MAX_DESIRED_BYTES}", entries.len());
+        let problem = format!(
+            "{} services make a desired state of {bytes} bytes; agents accept {MAX_DESIRED_BYTES}",
+            entries.len()
+        );
         return Err(StoreError::Row { what: format!("desired state of cluster {}", cluster.name), problem });
     }
     let signature = BASE64.encode(identity.sign(&statement.message()));
@@ -179,7 +184,11 @@ async fn publish(delivery: &Delivery, published: Vec<(DirtyMark, Option<Desired>
             Ok(changed)
         })
     });
-    for row in changed.await? {
+    let changed = changed.await?;
+    if !changed.is_empty() {
+        delivery.collect.notify_one();
+    }
+    for row in changed {
         tracing::debug!(cluster = row.cluster_uid, epoch = row.epoch, generation = row.generation, "published");
         let etag = desired::etag(&row);
         delivery.clusters.change(&row.cluster_uid, |state| state.etag = etag);

@@ -4,7 +4,7 @@
 //! fetched last goes on being served, also after a restart, because revision and mirror are on the disk.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -48,6 +48,7 @@ const MIN_RETRY: Duration = Duration::from_secs(2);
 pub struct Checks {
     last: Mutex<HashMap<String, Check>>,
     hosts: Mutex<HashMap<String, usize>>,
+    urgent: Mutex<HashSet<String>>,
 }
 
 #[derive(Clone, Debug)]
@@ -63,9 +64,17 @@ impl Checks {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a source asked at once, whatever is known of it.
     pub fn forget(&self, uid: &str) {
         self.last().remove(uid);
+    }
+
+    /// Has a source asked at once, whatever is known of it.
+    pub fn hurry(&self, uid: &str) {
+        self.urgent.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned());
+    }
+
+    fn take_urgent(&self, uid: &str) -> bool {
+        self.urgent.lock().unwrap_or_else(PoisonError::into_inner).remove(uid)
     }
 
     fn enter(self: &Checks, host: &str) -> Option<HostGuard<'_>> {
@@ -162,11 +171,17 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, S
         return Ok(Next::OnChange);
     }
     let check = delivery.checks.last().get(&source.uid).cloned();
-    if !source.is_due(check.as_ref()) {
+    let urgent = delivery.checks.take_urgent(&source.uid);
+    if !urgent && !source.is_due(check.as_ref()) {
         return Ok(wait_for_turn(&delivery, &source, check));
     }
     let host = git::host(&source.repository.spec.url);
-    let Some(_guard) = delivery.checks.enter(&host) else { return Ok(Next::After(HOST_BUSY)) };
+    let Some(_guard) = delivery.checks.enter(&host) else {
+        if urgent {
+            delivery.checks.hurry(&source.uid);
+        }
+        return Ok(Next::After(HOST_BUSY));
+    };
     if source.status().observed_generation != Some(source.generation) {
         write_reconciling(&delivery, &name, &source, served.as_ref()).await?;
     }
@@ -221,7 +236,8 @@ type SecretData = std::collections::BTreeMap<String, Vec<u8>>;
 
 async fn load_secret(delivery: &Delivery, name: &Name) -> Result<SecretData, SourceFailure> {
     let key = Key { kind: Kind::new("secrets", ""), namespace: name.namespace.clone(), name: name.name.clone() };
-    let secret = delivery.store.get(&key).await.map_err(|error| SourceFailure::passing("StoreFailed", super::chain(&error)))?;
+    let secret =
+        delivery.store.get(&key).await.map_err(|error| SourceFailure::passing("StoreFailed", super::chain(&error)))?;
     let Some(secret) = secret else {
         return Err(SourceFailure::lasting("SecretNotFound", format!("Secret {} does not exist", name.name)));
     };
@@ -229,8 +245,9 @@ async fn load_secret(delivery: &Delivery, name: &Name) -> Result<SecretData, Sou
     if data.is_null() {
         return Ok(SecretData::new());
     }
-    let data = std::collections::BTreeMap::<String, ByteString>::deserialize(data)
-        .map_err(|_| SourceFailure::lasting("SecretUnreadable", format!("Secret {} holds data that is not base64", name.name)))?;
+    let data = std::collections::BTreeMap::<String, ByteString>::deserialize(data).map_err(|_| {
+        SourceFailure::lasting("SecretUnreadable", format!("Secret {} holds data that is not base64", name.name))
+    })?;
     Ok(data.into_iter().map(|(key, value)| (key, value.0)).collect())
 }
 

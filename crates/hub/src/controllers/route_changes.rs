@@ -215,7 +215,7 @@ async fn route_secret(delivery: &Delivery, secret: &Name) -> Result<(), StoreErr
     })
     .await?;
     for user in users {
-        delivery.checks.forget(&user.uid);
+        delivery.checks.hurry(&user.uid);
         delivery.sources.add(Name::new(&user.key.namespace, &user.key.name));
     }
     Ok(())
@@ -227,7 +227,9 @@ async fn route_repository(delivery: &Delivery, name: Name, event: &WatchEvent) -
         let mut tables = delivery.store.tables().await?;
         let mut rows = assignments_of_source(&mut tables, uid).await?;
         if event.operation == Operation::Created {
-            rows.extend(assignments_unplaced(&mut tables).await?.into_iter().filter(|row| row.namespace == name.namespace));
+            rows.extend(
+                assignments_unplaced(&mut tables).await?.into_iter().filter(|row| row.namespace == name.namespace),
+            );
         }
         rows
     };

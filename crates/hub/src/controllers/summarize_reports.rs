@@ -36,7 +36,8 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     if Some(row.generation) != resource.object["metadata"]["generation"].as_i64() {
         return Ok(Next::OnChange);
     }
-    let url = SourceUrls::default().get(&delivery.store, &Name::new(&name.namespace, &service.spec.source_ref.name)).await?;
+    let url =
+        SourceUrls::default().get(&delivery.store, &Name::new(&name.namespace, &service.spec.source_ref.name)).await?;
     let facts = ServiceFacts::new(&resource, service, &row, url)?;
     let cluster = load_cluster(&delivery, &row).await?;
     let (entry, why) = match &cluster {

@@ -2,6 +2,8 @@
 
 use axum::{
     Json,
+    body::Bytes,
+    extract::rejection::BytesRejection,
     response::{IntoResponse, Response},
 };
 use farwater_api::protocol::{
@@ -11,6 +13,7 @@ use farwater_api::protocol::{
 use farwater_store::StoreError;
 use http::{HeaderValue, StatusCode, header};
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
 
 use crate::controllers::chain;
 
@@ -25,11 +28,16 @@ pub enum Refusal {
     JoinTokenExpired,
     #[error("the proof does not show possession of the public key")]
     ProofWrong,
-    #[error("this Kubernetes cluster has joined as {namespace}/{name} already; delete that Cluster first, or join it as that one")]
+    #[error(
+        "this Kubernetes cluster has joined as {namespace}/{name} already; delete that Cluster first, or join it as that one"
+    )]
     JoinedElsewhere { namespace: String, name: String },
     #[error("no agent with this identity: it was replaced, or its Cluster was deleted; join again")]
     IdentityUnknown,
-    #[error("the assertion's time is {seconds} s away from the hub's; at most {} s are allowed", super::token::MAX_SKEW_SECONDS)]
+    #[error(
+        "the assertion's time is {seconds} s away from the hub's; at most {} s are allowed",
+        super::token::MAX_SKEW_SECONDS
+    )]
     ClockSkew { seconds: i64 },
     #[error("the assertion was used already")]
     AssertionUsed,
@@ -41,6 +49,8 @@ pub enum Refusal {
     NotDesired { digest: String },
     #[error("the hub's last report is {last}, not {base}; send everything, with base 0")]
     BaseUnknown { last: u64, base: u64 },
+    #[error("the request is longer than this address takes")]
+    TooLarge,
     #[error("{0}")]
     Invalid(String),
     #[error("{0}; try again")]
@@ -61,6 +71,7 @@ impl Refusal {
             Self::AccessTokenExpired => (StatusCode::UNAUTHORIZED, REASON_TOKEN_EXPIRED),
             Self::NotDesired { .. } => (StatusCode::FORBIDDEN, REASON_NOT_DESIRED),
             Self::BaseUnknown { .. } => (StatusCode::CONFLICT, REASON_BASE_UNKNOWN),
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, REASON_INVALID),
             Self::Invalid(_) => (StatusCode::BAD_REQUEST, REASON_INVALID),
             Self::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, REASON_UNAVAILABLE),
         }
@@ -86,6 +97,15 @@ impl IntoResponse for Refusal {
         }
         response
     }
+}
+
+/// A request's JSON. What can't be read is refused in words that agents know, not in axum's.
+pub fn read_json<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
+    let bytes = body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Refusal::TooLarge,
+        _ => Refusal::Invalid(rejection.body_text()),
+    })?;
+    serde_json::from_slice(&bytes).map_err(|error| Refusal::Invalid(format!("the request is not readable: {error}")))
 }
 
 /// The header that tells an agent when to come again.

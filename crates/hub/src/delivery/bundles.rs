@@ -26,7 +26,7 @@ pub async fn get_bundle(
         return Err(Refusal::NotDesired { digest: digest.to_string() });
     }
     let bytes = git::load_bundle(&delivery, &digest).await.map_err(|error| {
-        tracing::error!(%digest, error = %chain(&*error), "serve a bundle");
+        tracing::error!(%digest, error = %chain(&error), "serve a bundle");
         Refusal::Unavailable(format!("bundle {digest} can't be read"))
     })?;
     let mut response = Response::new(Body::from(bytes));

@@ -92,7 +92,8 @@ pub fn decode(row: Desired, installation: &str) -> Result<DesiredState, StoreErr
 
 /// The entries of a row.
 pub fn entries(row: &Desired) -> Result<Vec<Entry>, StoreError> {
-    let damaged = |problem: String| StoreError::Row { what: format!("desired state of cluster {}", row.cluster_uid), problem };
+    let damaged =
+        |problem: String| StoreError::Row { what: format!("desired state of cluster {}", row.cluster_uid), problem };
     let json = zstd::decode_all(row.body.as_slice()).map_err(|error| damaged(error.to_string()))?;
     serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))
 }

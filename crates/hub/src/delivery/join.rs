@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::{Json, extract::State};
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{State, rejection::BytesRejection},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64, engine::general_purpose::URL_SAFE_NO_PAD};
 use farwater_api::{
     Cluster,
@@ -21,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     Delivery,
-    answer::Refusal,
+    answer::{Refusal, read_json},
     token::{check_versions, key_print, verify_signature},
 };
 use crate::controllers::resources::{self, Name};
@@ -88,8 +92,9 @@ struct Candidate {
 /// `POST /agent/v1/join`
 pub async fn post_join(
     State(delivery): State<Arc<Delivery>>,
-    Json(request): Json<JoinRequest>,
+    body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<JoinAnswer>, Refusal> {
+    let request: JoinRequest = read_json(body)?;
     let now = Timestamp::now().as_second();
     let candidate = check_request(&request, now)?;
     let print = key_print(&candidate.agent.public_key);
@@ -178,7 +183,8 @@ async fn redeem(delivery: &Delivery, candidate: Candidate, now: i64) -> Result<(
         Outcome::Refused(RedeemError::Used) => Err(Refusal::JoinTokenUsed),
         Outcome::Refused(RedeemError::Expired) => Err(Refusal::JoinTokenExpired),
         Outcome::Elsewhere(uid) => {
-            let state = delivery.clusters.get(&uid).ok_or(Refusal::Unavailable("the other Cluster is being deleted".into()))?;
+            let state =
+                delivery.clusters.get(&uid).ok_or(Refusal::Unavailable("the other Cluster is being deleted".into()))?;
             Err(Refusal::JoinedElsewhere { namespace: state.namespace.to_string(), name: state.name.to_string() })
         }
         Outcome::Joined(uid) => {

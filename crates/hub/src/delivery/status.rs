@@ -2,7 +2,11 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use axum::{Json, body::Bytes, extract::State};
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{State, rejection::BytesRejection},
+};
 use farwater_api::{
     objects::{ObjectReport, ServiceReport},
     protocol::{AcceptedStatement, StatusAnswer, StatusReport},
@@ -20,7 +24,7 @@ use jiff::Timestamp;
 
 use super::{
     Delivery,
-    answer::Refusal,
+    answer::{Refusal, read_json},
     clusters::ClusterState,
     token::{authenticate, check_versions, verify_signature},
 };
@@ -37,11 +41,10 @@ const MAX_REPORT_BYTES: usize = 16 << 20;
 pub async fn post_status(
     State(delivery): State<Arc<Delivery>>,
     headers: HeaderMap,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<StatusAnswer>, Refusal> {
     let cluster = authenticate(&delivery, &headers)?;
-    let report: StatusReport = serde_json::from_slice(&body)
-        .map_err(|error| Refusal::Invalid(format!("the report is not readable: {error}")))?;
+    let report: StatusReport = read_json(body)?;
     check_versions(&report.agent_version, &report.kubernetes_version)?;
     if report.sequence <= report.base || i64::try_from(report.sequence).is_err() {
         return Err(Refusal::Invalid("a report's sequence must be above its base".to_owned()));
@@ -52,7 +55,7 @@ pub async fn post_status(
     let sequence = report.sequence;
     let changed = save_services(&delivery, &cluster, report).await?;
     for name in changed {
-        delivery.services.add(name);
+        delivery.summaries.add(name);
     }
     Ok(Json(StatusAnswer { sequence }))
 }
@@ -71,9 +74,9 @@ fn encode(service: &mut ServiceReport) -> Result<Vec<u8>, Refusal> {
 }
 
 pub fn decode(row: &Report) -> Result<ServiceReport, StoreError> {
-    let damaged = |problem: String| StoreError::Row { what: format!("report about service {}", row.service_uid), problem };
-    let json =
-        zstd::bulk::decompress(&row.body, MAX_REPORT_BYTES).map_err(|error| damaged(error.to_string()))?;
+    let damaged =
+        |problem: String| StoreError::Row { what: format!("report about service {}", row.service_uid), problem };
+    let json = zstd::bulk::decompress(&row.body, MAX_REPORT_BYTES).map_err(|error| damaged(error.to_string()))?;
     serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))
 }
 
@@ -127,11 +130,7 @@ async fn save_services(
 
 /// A statement of this hub that is newer than its database proves that the database was restored from a backup: the epoch
 /// rises above it, and nothing is deleted in this cluster until somebody has confirmed that the backup is right.
-async fn prove_epoch(
-    delivery: &Delivery,
-    cluster: &ClusterState,
-    accepted: &AcceptedStatement,
-) -> Result<(), Refusal> {
+async fn prove_epoch(delivery: &Delivery, cluster: &ClusterState, accepted: &AcceptedStatement) -> Result<(), Refusal> {
     let statement = &accepted.statement;
     let own = statement.installation == delivery.identity.installation() && statement.cluster_uid == *cluster.uid;
     if !own {
@@ -174,7 +173,8 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
                 // Signed and numbered when it is computed; the old row only says where that starts.
                 row.epoch = epoch;
                 row.signature = String::new();
-                let bundles: Vec<_> = super::desired::entries(&row)?.iter().filter_map(super::desired::bundle).collect();
+                let bundles: Vec<_> =
+                    super::desired::entries(&row)?.iter().filter_map(super::desired::bundle).collect();
                 row.bundles = bundles;
                 save_desired(tx, &row).await?;
             }

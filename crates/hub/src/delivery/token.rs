@@ -6,7 +6,11 @@
 use std::sync::Arc;
 
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
-use axum::{Json, extract::State};
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{State, rejection::BytesRejection},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::protocol::{Assertion, SignedAssertion, TokenAnswer};
 use farwater_store::delivery::{change_agent, load_agent, use_nonce};
@@ -14,7 +18,11 @@ use http::{HeaderMap, header};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
-use super::{Delivery, answer::Refusal, clusters::ClusterState};
+use super::{
+    Delivery,
+    answer::{Refusal, read_json},
+    clusters::ClusterState,
+};
 use crate::identity::Identity;
 
 /// A clock that is further away is corrected first, by the time in the refusal.
@@ -78,8 +86,9 @@ pub fn authenticate(delivery: &Delivery, headers: &HeaderMap) -> Result<Arc<Clus
 /// `POST /agent/v1/token`
 pub async fn post_token(
     State(delivery): State<Arc<Delivery>>,
-    Json(signed): Json<SignedAssertion>,
+    body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<TokenAnswer>, Refusal> {
+    let signed: SignedAssertion = read_json(body)?;
     let assertion = parse_assertion(&signed)?;
     if assertion.installation != delivery.identity.installation() {
         return Err(Refusal::IdentityUnknown);
@@ -106,7 +115,8 @@ pub async fn post_token(
 }
 
 fn parse_assertion(signed: &SignedAssertion) -> Result<Assertion, Refusal> {
-    let bytes = BASE64.decode(&signed.assertion).map_err(|_| Refusal::Invalid("the assertion is not base64".to_owned()))?;
+    let bytes =
+        BASE64.decode(&signed.assertion).map_err(|_| Refusal::Invalid("the assertion is not base64".to_owned()))?;
     let assertion: Assertion = serde_json::from_slice(&bytes)
         .map_err(|error| Refusal::Invalid(format!("the assertion is not readable: {error}")))?;
     let nonce_ok = assertion.nonce.len() == NONCE_LENGTH && assertion.nonce.bytes().all(|b| b.is_ascii_hexdigit());

@@ -25,7 +25,20 @@ pub struct Agent {
     pub restored_epoch: i64,
 }
 
-from_row!(Agent, [cluster_uid, public_key, sealing_key, cluster_id, agent_version, kubernetes_version, joined, report_sequence, restored_epoch]);
+from_row!(
+    Agent,
+    [
+        cluster_uid,
+        public_key,
+        sealing_key,
+        cluster_id,
+        agent_version,
+        kubernetes_version,
+        joined,
+        report_sequence,
+        restored_epoch
+    ]
+);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinToken {

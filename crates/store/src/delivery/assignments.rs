@@ -30,7 +30,10 @@ pub struct Assignment {
     pub why: String,
 }
 
-from_row!(Assignment, [service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, why]);
+from_row!(
+    Assignment,
+    [service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, why]
+);
 
 /// What of a service's object decides about its entry: two objects with one stamp make the same entry.
 pub fn stamp(service: &Value) -> String {

@@ -1,5 +1,7 @@
 //! The desired state of each cluster, and the marks of those that may be out of date.
 
+use std::collections::HashSet;
+
 use farwater_api::Digest;
 use sqlx::SqliteConnection;
 
@@ -52,10 +54,7 @@ fn desired(row: Row) -> Result<Desired, sqlx::Error> {
     })
 }
 
-pub async fn load_desired(
-    connection: &mut SqliteConnection,
-    cluster_uid: &str,
-) -> Result<Option<Desired>, StoreError> {
+pub async fn load_desired(connection: &mut SqliteConnection, cluster_uid: &str) -> Result<Option<Desired>, StoreError> {
     let row: Option<Row> = sqlx::query_as(
         "SELECT cluster_uid, epoch, generation, tag, key_id, signature, body FROM desired WHERE cluster_uid = $1",
     )
@@ -116,6 +115,13 @@ pub async fn is_desired(
         .fetch_optional(connection)
         .await?;
     Ok(row.is_some())
+}
+
+/// Every bundle that some cluster's desired state names.
+pub async fn load_desired_bundles(connection: &mut SqliteConnection) -> Result<HashSet<Digest>, StoreError> {
+    let rows: Vec<(String,)> =
+        sqlx::query_as("SELECT DISTINCT digest FROM desired_bundles").fetch_all(connection).await?;
+    Ok(rows.iter().map(|(digest,)| parse_digest(digest)).collect::<Result<_, _>>()?)
 }
 
 /// Forgets a cluster whose resource is gone: its desired state, identity, tokens and what it said. Nothing of this reaches

@@ -35,14 +35,18 @@ pub async fn load_revision(
     connection: &mut SqliteConnection,
     source_uid: &str,
 ) -> Result<Option<Revision>, StoreError> {
-    Ok(sqlx::query_as("SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions WHERE source_uid = $1")
-        .bind(source_uid)
-        .fetch_optional(connection)
-        .await?)
+    Ok(sqlx::query_as(
+        "SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions WHERE source_uid = $1",
+    )
+    .bind(source_uid)
+    .fetch_optional(connection)
+    .await?)
 }
 
 pub async fn load_revisions(connection: &mut SqliteConnection) -> Result<Vec<Revision>, StoreError> {
-    Ok(sqlx::query_as("SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions").fetch_all(connection).await?)
+    Ok(sqlx::query_as("SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions")
+        .fetch_all(connection)
+        .await?)
 }
 
 pub async fn save_revision(connection: &mut SqliteConnection, revision: &Revision) -> Result<(), StoreError> {
@@ -70,7 +74,14 @@ type BundleRow = (String, String, i64, String, String, String);
 fn bundle(row: BundleRow) -> Result<Bundle, sqlx::Error> {
     let (content_id, digest, bytes, source_uid, commit, path) = row;
     let bytes = bytes.unsigned_abs();
-    Ok(Bundle { content_id: parse_digest(&content_id)?, digest: parse_digest(&digest)?, bytes, source_uid, commit, path })
+    Ok(Bundle {
+        content_id: parse_digest(&content_id)?,
+        digest: parse_digest(&digest)?,
+        bytes,
+        source_uid,
+        commit,
+        path,
+    })
 }
 
 pub async fn bundle_of_content(
