@@ -72,8 +72,6 @@ pub struct ServiceTask {
     fights: Fights,
     backoff: Backoff,
     health: steady::HealthQueue,
-    /// Drift is not seen at once for some kinds: look again at times.
-    blind: bool,
 }
 
 impl ServiceTask {
@@ -95,7 +93,6 @@ impl ServiceTask {
             fights: Fights::default(),
             backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
             health: steady::HealthQueue::default(),
-            blind: false,
         }
     }
 
