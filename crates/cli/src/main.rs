@@ -1,1 +1,145 @@
-fn main() {}
+//! `farwater`: the command line. Standard output is data, standard error is talk, exit codes are in [`exit`].
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod commands;
+mod connection;
+mod exit;
+mod failure;
+mod forest;
+mod format;
+mod kinds;
+mod program;
+mod scope;
+mod table;
+mod terminal;
+mod text;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use crate::{
+    commands::{cluster, completion, deploy, get, hub, login, objects, tree, version, wait, why},
+    connection::{ConnectArgs, Session},
+    failure::{Failure, Result},
+    program::Program,
+};
+
+/// Continuous deployment for fleets of Kubernetes clusters.
+#[derive(Debug, Parser)]
+#[command(name = "farwater", version, disable_help_subcommand = true, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the hub.
+    Hub(farwater_hub::HubArgs),
+    #[command(flatten)]
+    Ask(Ask),
+    /// Prints a shell's completion script.
+    Completion(completion::CompletionArgs),
+}
+
+/// What a hub is asked.
+#[derive(Debug, Subcommand)]
+enum Ask {
+    /// Signs in at a hub and remembers it.
+    Login(login::LoginArgs),
+    /// Joins clusters.
+    Cluster(cluster::ClusterArgs),
+    /// Keeps a folder of a Git repository applied on a cluster.
+    Deploy(deploy::DeployArgs),
+    /// Shows resources of the hub.
+    Get(get::GetArgs),
+    /// Shows clusters, services and objects with their health.
+    Tree(tree::TreeArgs),
+    /// Names the first broken link from Git to a healthy service.
+    Why(why::WhyArgs),
+    /// Waits until services are healthy or applied.
+    Wait(wait::WaitArgs),
+    /// Shows every object of a service.
+    Objects(objects::ObjectsArgs),
+    /// Shows the version of this program and of the hub.
+    Version(version::VersionArgs),
+}
+
+fn main() -> ExitCode {
+    let program = Program::from_argv0(std::env::args_os().next().as_deref());
+    let cli = match parse(program) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help that was asked for is data and success.
+            let code = if error.use_stderr() { exit::USAGE } else { exit::YES };
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    match start(cli, program) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            terminal::say(failure.render(program.name()).trim_end());
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn command(program: Program) -> clap::Command {
+    Cli::command().bin_name(program.name())
+}
+
+fn parse(program: Program) -> Result<Cli, clap::Error> {
+    let matches = command(program).try_get_matches_from(arguments(program))?;
+    Cli::from_arg_matches(&matches)
+}
+
+/// The first argument is what usage lines show.
+fn arguments(program: Program) -> impl Iterator<Item = std::ffi::OsString> {
+    std::iter::once(program.name().into()).chain(std::env::args_os().skip(1))
+}
+
+fn start(cli: Cli, program: Program) -> Result<u8> {
+    let Cli { connect, command: asked } = cli;
+    let asked = match asked {
+        Command::Completion(args) => return completion::run(&args, command(program)),
+        Command::Hub(args) => return hub::run(args),
+        Command::Ask(asked) => asked,
+    };
+    // One thread starts in well under a millisecond and is enough for a client.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(exit::INTERNAL, "can't start").evidence(error.to_string()))?;
+    runtime.block_on(ask(asked, &connect, program))
+}
+
+async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> {
+    let open = || Session::open(connect, program);
+    match asked {
+        Ask::Login(args) => login::run(args, program).await,
+        Ask::Cluster(args) => cluster::run(args, &open().await?).await,
+        Ask::Deploy(args) => deploy::run(args, connect, program).await,
+        Ask::Get(args) => get::run(args, &open().await?).await,
+        Ask::Tree(args) => tree::run(args, &open().await?).await,
+        Ask::Why(args) => why::run(args, &open().await?).await,
+        Ask::Wait(args) => wait::run(args, &open().await?).await,
+        Ask::Objects(args) => objects::run(args, &open().await?).await,
+        Ask::Version(args) => version::run(args, connect, program).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command(Program::Farwater).debug_assert();
+    }
+}

@@ -116,7 +116,12 @@ pub struct Rule {
     pub resources: Vec<String>,
     #[serde(default, deserialize_with = "null_as_empty", skip_serializing_if = "Vec::is_empty")]
     pub resource_names: Vec<String>,
-    #[serde(default, deserialize_with = "null_as_empty", rename = "nonResourceURLs", skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "null_as_empty",
+        rename = "nonResourceURLs",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub non_resource_urls: Vec<String>,
 }
 
@@ -200,8 +205,17 @@ impl fmt::Display for RoleRef {
 pub enum Grant {
     /// Member of [`MASTERS_GROUP`].
     Master,
-    ClusterRoleBinding { name: String, role: RoleRef, subject: Subject },
-    RoleBinding { namespace: String, name: String, role: RoleRef, subject: Subject },
+    ClusterRoleBinding {
+        name: String,
+        role: RoleRef,
+        subject: Subject,
+    },
+    RoleBinding {
+        namespace: String,
+        name: String,
+        role: RoleRef,
+        subject: Subject,
+    },
 }
 
 impl fmt::Display for Grant {
@@ -223,7 +237,9 @@ impl fmt::Display for Grant {
 pub enum Decision {
     Allowed(Grant),
     /// No binding allows it. `missing` names roles that bindings of this user refer to and that don't exist.
-    Denied { missing: Vec<RoleRef> },
+    Denied {
+        missing: Vec<RoleRef>,
+    },
 }
 
 impl Decision {

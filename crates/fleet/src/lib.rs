@@ -6,6 +6,11 @@
 pub mod access;
 pub mod assignment;
 pub mod conditions;
+pub mod duration;
+pub mod health;
+pub mod ownership;
 pub mod placement;
+pub mod plan;
+pub mod prune;
 pub mod summary;
 pub mod why;

@@ -15,6 +15,8 @@ use crate::{
 
 /// Largest status: a million services are listed and watched with it.
 pub const MAX_STATUS_BYTES: usize = 4096;
+/// Reason of a service whose agent has said nothing about the current entry: what it said before is no news.
+pub const WAITING_FOR_AGENT: &str = "WaitingForAgent";
 const MAX_UNHEALTHY: usize = 5;
 const MAX_UNHEALTHY_MESSAGE_BYTES: usize = 256;
 const MAX_HELD_OBJECTS: usize = 10;
@@ -84,7 +86,9 @@ fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         return trouble_verdicts(inputs, trouble);
     }
     match inputs.action {
-        Action::Hold { reason } if matches!(inputs.why, Why::NotGranted(_)) => Verdict::stalled("NotGranted", reason.clone()),
+        Action::Hold { reason } if matches!(inputs.why, Why::NotGranted(_)) => {
+            Verdict::stalled("NotGranted", reason.clone())
+        }
         Action::Hold { reason } if inputs.assigned.is_none() && *inputs.why == Why::Current => {
             Verdict::reconciling("Progressing", reason.clone())
         }
@@ -119,15 +123,19 @@ fn removal_message(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Strin
 fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<Verdict> {
     let revision = inputs.assigned.map_or("", |assigned| assigned.revision.as_str());
     let Some(report) = report else {
-        return Verdict::reconciling("Progressing", waiting_message(inputs, revision));
+        return Verdict::reconciling(WAITING_FOR_AGENT, waiting_message(inputs, revision));
     };
     match report.outcome {
-        Outcome::Applying => Verdict::reconciling("Progressing", with_detail(format!("applying {revision}"), &report.message)),
-        Outcome::Superseded | Outcome::Removed => {
-            Verdict::reconciling("Progressing", with_detail(format!("{revision} is about to be applied"), &report.message))
+        Outcome::Applying => {
+            Verdict::reconciling("Progressing", with_detail(format!("applying {revision}"), &report.message))
         }
+        Outcome::Superseded | Outcome::Removed => Verdict::reconciling(
+            "Progressing",
+            with_detail(format!("{revision} is about to be applied"), &report.message),
+        ),
         Outcome::Failed => {
-            let reason = if report.message.is_empty() { first_message(&report.objects) } else { report.message.clone() };
+            let reason =
+                if report.message.is_empty() { first_message(&report.objects) } else { report.message.clone() };
             Verdict::stalled("ApplyFailed", with_detail(format!("{revision} was not applied completely"), &reason))
         }
         Outcome::Applied => health_verdicts(report, revision),

@@ -5,11 +5,13 @@
 
 use farwater_api::{
     APPROVE_PRUNE, Cluster, Condition, GitRepository, ServiceDeployment,
-    objects::{Health, ObjectReport, ObjectRef, SyncState},
+    objects::{Health, ObjectRef, ObjectReport, SyncState},
     service_deployment::HeldPrune,
 };
 use jiff::Timestamp;
 use serde::Serialize;
+
+use crate::summary::WAITING_FOR_AGENT;
 
 /// Lines of evidence that are worth reading; the rest is a command away.
 const MAX_EVIDENCE: usize = 6;
@@ -132,7 +134,6 @@ pub fn explain(evidence: &Evidence<'_>) -> Finding {
         .or_else(|| judge_source(evidence))
         .or_else(|| judge_assignment(evidence))
         .or_else(|| judge_cluster(evidence))
-        .or_else(|| judge_hold(evidence))
         .or_else(|| judge_agent(evidence))
         .or_else(|| judge_objects(evidence))
         .or_else(|| judge_health(evidence))
@@ -178,9 +179,10 @@ fn judge_source(evidence: &Evidence<'_>) -> Option<Finding> {
     let look = NextStep::Farwater(format!("get gitrepositories {reference} -n {namespace} -o yaml"));
     let of = format!("GitRepository {reference}");
     if let Some(since) = &status.stale_since {
-        let serving = status.revision.as_deref().map_or("nothing was ever fetched".to_owned(), |revision| {
-            format!("{revision} goes on being served")
-        });
+        let serving = status
+            .revision
+            .as_deref()
+            .map_or("nothing was ever fetched".to_owned(), |revision| format!("{revision} goes on being served"));
         let age = ago(since.0, evidence.now);
         return Some(
             Finding::broken(Link::Source, format!("{} has not answered for {age}; {serving}", source.spec.url))
@@ -188,7 +190,8 @@ fn judge_source(evidence: &Evidence<'_>) -> Option<Finding> {
                 .next(look),
         );
     }
-    if let Some(condition) = ready.filter(|c| c.status == "False") {
+    let trying = find(&status.conditions, "Reconciling").is_some_and(|c| c.status == "True");
+    if let Some(condition) = ready.filter(|c| c.status == "False" && !trying) {
         return Some(
             Finding::broken(Link::Source, format!("{} can't be fetched", source.spec.url))
                 .condition(&of, Some(condition))
@@ -206,32 +209,35 @@ fn judge_source(evidence: &Evidence<'_>) -> Option<Finding> {
     None
 }
 
-/// What stands between a revision and the cluster's desired state: a bundle that can't be made, or a missing right.
+/// What stands between a revision and the cluster's desired state, in the hub's own words: a source or cluster that it
+/// misses, a bundle that can't be made, a missing right, a hold.
 fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
     let service = evidence.service;
     let status = service.status.clone().unwrap_or_default();
     let ready = find(&status.conditions, "Ready");
-    let stalled = find(&status.conditions, "Stalled").filter(|c| c.status == "True");
-    let refusal = stalled.or(ready.filter(|c| c.status == "False"));
     let of = format!("ServiceDeployment {}", name_of(service));
     let look = NextStep::Farwater(format!("get servicedeployments {} -o yaml", flags(service)));
-    if let Some(condition) = refusal.filter(|c| is_placement(&c.reason)) {
-        return Some(
-            Finding::broken(Link::Placement, format!("the service is held: {}", sentence(condition)))
-                .condition(&of, Some(condition))
-                .next(NextStep::Farwater("get clustergrants -o wide".to_owned())),
-        );
+    let current = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
+    let path = if service.spec.path.is_empty() { "." } else { &service.spec.path };
+    let refusal = ready.filter(|_| current).and_then(|c| {
+        let told = sentence(c);
+        let finding = match c.reason.as_str() {
+            "SourceNotFound" => Finding::broken(Link::Source, told),
+            "SourceNotReady" => Finding::progressing(Link::Source, told),
+            "BundleFailed" => Finding::broken(Link::Bundle, format!("no bundle of {path:?} can be made: {told}")),
+            "NotGranted" => Finding::broken(Link::Placement, format!("the service is held: {told}")),
+            "Held" => Finding::broken(Link::Placement, format!("the service is {told}")),
+            "ClusterNotFound" => Finding::broken(Link::Cluster, told),
+            _ => return None,
+        };
+        let grants = || NextStep::Farwater("get clustergrants -o wide".to_owned());
+        let next = if c.reason == "NotGranted" { grants() } else { look.clone() };
+        Some(finding.because(revisions(service)).next(next))
+    });
+    if refusal.is_some() {
+        return refusal;
     }
-    if let Some(condition) = refusal.filter(|c| is_bundle(&c.reason) || status.bundle_digest.is_none()) {
-        let path = if service.spec.path.is_empty() { "." } else { &service.spec.path };
-        return Some(
-            Finding::broken(Link::Bundle, format!("no bundle of {path:?} can be made: {}", sentence(condition)))
-                .condition(&of, Some(condition))
-                .next(look),
-        );
-    }
-    let seen = status.observed_generation.unwrap_or_default() >= service.metadata.generation.unwrap_or_default();
-    if status.assigned_revision.is_none() || !seen {
+    if status.assigned_revision.is_none() || !current {
         return Some(
             Finding::progressing(Link::Bundle, "the hub has not assigned a bundle for this spec yet")
                 .condition(&of, ready)
@@ -278,46 +284,17 @@ fn judge_cluster(evidence: &Evidence<'_>) -> Option<Finding> {
     }
 }
 
-/// A deliberate hold is the answer only while it holds something back.
-fn judge_hold(evidence: &Evidence<'_>) -> Option<Finding> {
-    let service = evidence.service;
-    let status = service.status.clone().unwrap_or_default();
-    if status.assigned_revision == status.applied_revision {
-        return None;
-    }
-    let what = if service.spec.suspend {
-        format!("ServiceDeployment {}", name_of(service))
-    } else if evidence.cluster.found().is_some_and(|cluster| cluster.spec.suspend) {
-        format!("Cluster {}", service.spec.cluster_ref.name)
-    } else {
-        return None;
-    };
-    Some(
-        Finding::broken(Link::Placement, format!("{what} is suspended, which holds every change"))
-            .because("spec.suspend is true")
-            .because(revisions(service)),
-    )
-}
-
-/// Whether the agent's report speaks of what is assigned at all.
+/// Whether the agent's report speaks of what is assigned at all; what an older report says of the objects is no news.
 fn judge_agent(evidence: &Evidence<'_>) -> Option<Finding> {
     let service = evidence.service;
     let status = service.status.clone().unwrap_or_default();
-    let reconciling = find(&status.conditions, "Reconciling").filter(|c| c.status == "True");
-    let complaints = evidence.objects.found().is_some_and(|objects| objects.iter().any(is_complaint));
-    let behind = status.applied_revision != status.assigned_revision;
-    let condition = reconciling.or(find(&status.conditions, "Ready"));
-    // With complaints about the current entry the objects are the better answer; a report about an older entry says
-    // nothing, which the hub states by its reason.
-    let old_news = condition.is_some_and(|c| is_agent_lag(&c.reason));
-    if !behind || (complaints && !old_news) || condition.is_some_and(|c| c.status == "False") {
-        return None;
-    }
+    let waiting =
+        find(&status.conditions, "Reconciling").filter(|c| c.status == "True" && c.reason == WAITING_FOR_AGENT)?;
     let assigned = status.assigned_revision.as_deref().unwrap_or("the assigned bundle");
     Some(
         Finding::progressing(Link::Agent, format!("the agent has not reported on {assigned} yet"))
             .because(revisions(service))
-            .condition(&format!("ServiceDeployment {}", name_of(service)), condition)
+            .condition(&format!("ServiceDeployment {}", name_of(service)), Some(waiting))
             .next(NextStep::Farwater(format!("get clusters {}", service.spec.cluster_ref.name))),
     )
 }
@@ -379,8 +356,8 @@ fn judge_summary(evidence: &Evidence<'_>) -> Option<Finding> {
     }
     let text = ready.map_or_else(|| "nothing is known of its health".to_owned(), sentence);
     let link = if status.applied_revision == status.assigned_revision { Link::Health } else { Link::Objects };
-    let standing =
-        if ready.is_some_and(|c| c.status == "False") { Standing::Broken } else { Standing::Progressing };
+    let stalled = find(&status.conditions, "Stalled").is_some_and(|c| c.status == "True");
+    let standing = if stalled { Standing::Broken } else { Standing::Progressing };
     Some(
         Finding::new(standing, link, text)
             .condition(&format!("ServiceDeployment {}", name_of(evidence.service)), ready)
@@ -422,29 +399,6 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
         }
     }
     finding
-}
-
-/// Reasons by which the hub says that a right or a decision, not the content, keeps a service from its cluster.
-pub fn is_placement(reason: &str) -> bool {
-    matches!(
-        reason,
-        "NoGrant" | "GrantLost" | "NotGranted" | "SourceNotAllowed" | "TargetNotAllowed" | "Denied" | "Held"
-            | "ClusterNotFound"
-    )
-}
-
-/// Reasons by which the hub says that the content can't be delivered.
-fn is_bundle(reason: &str) -> bool {
-    matches!(reason, "BundleFailed" | "PathNotFound" | "ClosureFailed" | "BundleTooLarge")
-}
-
-/// Reasons by which the hub says that the last report speaks of something older than what is assigned.
-fn is_agent_lag(reason: &str) -> bool {
-    matches!(reason, "AgentBehind" | "Assigned" | "WaitingForAgent")
-}
-
-fn is_complaint(object: &ObjectReport) -> bool {
-    object.sync == SyncState::Refused || object.health == Health::Failed
 }
 
 fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {

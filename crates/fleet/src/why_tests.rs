@@ -35,7 +35,10 @@ fn world() -> World {
             "metadata": {"name": "east", "namespace": "team-a"}, "spec": {},
             "status": {"lastHeardTime": "2026-01-01T11:59:58Z", "conditions": [condition("Ready", "True", "Heard", "")]}
         }),
-        objects: json!([object("Deployment", "web", "Synced", "Current", ""), object("Service", "web", "Synced", "Current", "")]),
+        objects: json!([
+            object("Deployment", "web", "Synced", "Current", ""),
+            object("Service", "web", "Synced", "Current", "")
+        ]),
     }
 }
 
@@ -137,26 +140,52 @@ fn a_source_before_its_first_fetch_is_progressing() {
     );
 }
 
+/// Not ready, for a reason that stays.
+fn stalled(reason: &str, message: &str) -> Value {
+    json!([condition("Ready", "False", reason, message), condition("Stalled", "True", reason, message)])
+}
+
+/// Not ready, and on its way.
+fn reconciling(reason: &str, message: &str) -> Value {
+    json!([condition("Ready", "False", reason, message), condition("Reconciling", "True", reason, message)])
+}
+
 #[test]
 fn a_closure_error_is_the_bundles() {
-    let breaks = |w: &mut World| {
-        w.service["status"] = json!({"observedGeneration": 3, "conditions": [
-            condition("Stalled", "True", "ClosureFailed", "apps/web/kustomization.yaml:3: ../../.. leaves the repository.")]});
-    };
+    let message = "main@sha1:b: apps/web/kustomization.yaml:3: ../../.. leaves the repository.";
     broken(
-        breaks,
+        |w| w.service["status"]["conditions"] = stalled("BundleFailed", message),
         Link::Bundle,
-        "no bundle of \"apps/web\" can be made: apps/web/kustomization.yaml:3: ../../.. leaves the repository",
+        "no bundle of \"apps/web\" can be made: main@sha1:b: apps/web/kustomization.yaml:3: ../../.. leaves the repository",
     );
 }
 
 #[test]
 fn a_lost_grant_is_named_before_the_objects() {
     let breaks = |w: &mut World| {
-        w.service["status"]["conditions"] = json!([condition("Ready", "False", "NoGrant", "no grant of east for team-a")]);
+        w.service["status"]["conditions"] = stalled("NotGranted", "no grant of east for team-a");
         w.objects = json!([object("Deployment", "web", "Synced", "Failed", "crash")]);
     };
     broken(breaks, Link::Placement, "the service is held: no grant of east for team-a");
+}
+
+#[test]
+fn a_suspended_service_is_held() {
+    let held = json!([condition("Ready", "Unknown", "Held", "held: the service is suspended")]);
+    broken(
+        |w| w.service["status"]["conditions"] = held.clone(),
+        Link::Placement,
+        "the service is held: the service is suspended",
+    );
+}
+
+#[test]
+fn the_hubs_word_about_an_older_spec_is_no_answer() {
+    let breaks = |w: &mut World| {
+        w.service["metadata"]["generation"] = json!(4);
+        w.service["status"]["conditions"] = stalled("NotGranted", "no grant");
+    };
+    progressing(breaks, Link::Bundle, "the hub has not assigned a bundle for this spec yet");
 }
 
 #[test]
@@ -193,21 +222,9 @@ fn a_missing_cluster_is_named() {
 }
 
 #[test]
-fn a_suspended_service_is_the_answer_only_while_it_holds_something_back() {
-    let suspend = |w: &mut World| w.service["spec"]["suspend"] = json!(true);
-    check(suspend, Standing::Healthy, None, "web is healthy at main@sha1:b on east");
-    let behind = |w: &mut World| {
-        suspend(w);
-        w.service["status"]["appliedRevision"] = json!("main@sha1:a");
-    };
-    broken(behind, Link::Placement, "ServiceDeployment web is suspended, which holds every change");
-}
-
-#[test]
 fn a_report_about_an_older_entry_is_not_todays_health() {
     let breaks = |w: &mut World| {
-        w.service["status"]["appliedRevision"] = json!("main@sha1:a");
-        w.service["status"]["conditions"] = json!([condition("Ready", "Unknown", "AgentBehind", "")]);
+        w.service["status"]["conditions"] = reconciling("WaitingForAgent", "waits for the agent");
         w.objects = json!([object("Deployment", "web", "Synced", "Failed", "crash")]);
     };
     progressing(breaks, Link::Agent, "the agent has not reported on main@sha1:b yet");
@@ -217,7 +234,7 @@ fn a_report_about_an_older_entry_is_not_todays_health() {
 fn a_refused_object_is_named_with_its_reason() {
     let breaks = |w: &mut World| {
         w.objects[1] = object("Service", "web", "Refused", "Unknown", "services is forbidden");
-        w.service["status"]["conditions"] = json!([condition("Ready", "False", "Failed", "")]);
+        w.service["status"]["conditions"] = stalled("ApplyFailed", "");
     };
     broken(breaks, Link::Objects, "Service web/web was refused: services is forbidden");
 }
@@ -225,11 +242,7 @@ fn a_refused_object_is_named_with_its_reason() {
 #[test]
 fn what_others_wait_for_is_named_rather_than_who_waits() {
     let waits = object("Deployment", "web", "Waiting", "Unknown", "for Service web/web");
-    progressing(
-        |w| w.objects[0] = waits.clone(),
-        Link::Objects,
-        "Deployment.apps web/web waits: for Service web/web",
-    );
+    progressing(|w| w.objects[0] = waits.clone(), Link::Objects, "Deployment.apps web/web waits: for Service web/web");
     broken(
         |w| w.objects = json!([waits, object("Job", "migrate", "Synced", "Failed", "BackoffLimitExceeded")]),
         Link::Health,
@@ -293,8 +306,17 @@ fn a_deletion_waits_for_a_cluster_that_may_be_silent() {
 #[test]
 fn without_reasons_in_the_objects_the_hubs_word_counts() {
     broken(
-        |w| w.service["status"]["conditions"] = json!([condition("Ready", "False", "Failed", "the bundle is empty")]),
+        |w| w.service["status"]["conditions"] = stalled("ApplyFailed", "the bundle is empty"),
         Link::Health,
         "the bundle is empty",
     );
+}
+
+#[test]
+fn an_apply_that_goes_on_is_no_failure() {
+    let breaks = |w: &mut World| {
+        w.service["status"]["conditions"] = reconciling("Progressing", "applying main@sha1:b");
+        w.objects = json!([]);
+    };
+    progressing(breaks, Link::Health, "applying main@sha1:b");
 }

@@ -98,6 +98,22 @@ pub struct Config {
     pub max_api_requests: usize,
     pub max_agent_requests: usize,
     pub drain: Duration,
+    pub patience: Patience,
+}
+
+/// How long clients may take before they are closed. No options: nobody needs others than these.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For the TLS handshake.
+    pub handshake: Duration,
+    /// From the handshake to the head of the first request.
+    pub first_request: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { handshake: Duration::from_secs(10), first_request: Duration::from_secs(30) }
+    }
 }
 
 /// Where the hub is reached: `https://HOST[:PORT]`, without a trailing slash.
@@ -173,6 +189,7 @@ impl HubArgs {
             max_api_requests: set.max_api_requests.unwrap_or(64) as usize,
             max_agent_requests: set.max_agent_requests.unwrap_or(256) as usize,
             drain: Duration::from_secs(set.drain_seconds.unwrap_or(10).into()),
+            patience: Patience::default(),
         })
     }
 

@@ -1,5 +1,53 @@
 //! The hub: the API server, controllers, delivery to agents, and the page, in one process.
+//!
+//! ```text
+//!            TLS    limits, ids, log           access          acts
+//!  client ─ server ─ routes ─┬─ /api /apis ──── auth ──── apiserver ─┐
+//!                            ├─ /agent/v1 ──── (its own) ─ delivery ─┼─ store
+//!                            ├─ /healthz … /metrics, /ui             │
+//!                            └─              controllers ────────────┘
+//! ```
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod apiserver;
+pub mod auth;
+mod bootstrap;
 pub mod config;
+pub mod controllers;
+pub mod delivery;
+mod health;
 pub mod identity;
+mod logging;
+mod metrics;
+mod routes;
+mod server;
+mod start;
+mod status;
+mod web;
+
+use std::sync::Arc;
+
+use farwater_store::Store;
+use tokio_util::sync::CancellationToken;
+
+pub use auth::Access;
+pub use config::{Advertise, Config, HubArgs};
+pub use delivery::Delivery;
+pub use identity::{DataDir, Identity};
+pub use metrics::Metrics;
+pub use start::{HubError, Running, run, start};
+
+/// What the parts of a running hub share.
+pub struct Hub {
+    pub config: Config,
+    pub data: DataDir,
+    pub store: Store,
+    pub identity: Arc<Identity>,
+    pub access: Access,
+    pub metrics: Metrics,
+    pub delivery: Arc<Delivery>,
+    /// Where agents and people reach this hub.
+    pub advertise: Advertise,
+    /// Cancelled when the hub stops: watches and controllers end.
+    pub shutdown: CancellationToken,
+}

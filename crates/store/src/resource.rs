@@ -18,6 +18,13 @@ impl Kind {
     }
 }
 
+/// From the text of [`Kind::as_str`].
+impl From<&str> for Kind {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -168,8 +168,9 @@ pub async fn run(server: &mut impl Killable, load: &Load, mut progress: impl FnM
     let end: u64 = list.metadata.resource_version.context("a list has a resourceVersion")?.parse()?;
     state.end.store(end, Ordering::Relaxed);
     for watcher in watchers {
-        let watcher =
-            tokio::time::timeout(Duration::from_secs(60), watcher).await.context("a watcher did not reach the end")??;
+        let watcher = tokio::time::timeout(Duration::from_secs(60), watcher)
+            .await
+            .context("a watcher did not reach the end")??;
         outcome.events += watcher.seen.len() as u64;
         outcome.watch_faults.extend(watcher.faults.iter().cloned());
         outcome.watch_faults.extend(compare(&state.lock(&state.ledger), &watcher.seen));
@@ -200,9 +201,15 @@ impl Shared {
 #[derive(Clone, Debug, PartialEq)]
 enum Known {
     Absent,
-    Present { value: String, version: String },
+    Present {
+        value: String,
+        version: String,
+    },
     /// The answer to the last write never came: before, and after if it took effect.
-    Open { before: Option<String>, after: Option<String> },
+    Open {
+        before: Option<String>,
+        after: Option<String>,
+    },
 }
 
 struct Writer {
@@ -240,8 +247,7 @@ impl Writer {
     fn object(&mut self, name: &str, version: Option<String>) -> (ConfigMap, String) {
         self.serial += 1;
         let value = format!("{}-{}", name, self.serial);
-        let metadata =
-            ObjectMeta { name: Some(name.to_owned()), resource_version: version, ..ObjectMeta::default() };
+        let metadata = ObjectMeta { name: Some(name.to_owned()), resource_version: version, ..ObjectMeta::default() };
         let data = Some(BTreeMap::from([("value".to_owned(), value.clone())]));
         (ConfigMap { metadata, data, ..ConfigMap::default() }, value)
     }

@@ -120,12 +120,8 @@ fn break_down(rule: &Rule) -> Vec<Rule> {
     for verb in &rule.verbs {
         for group in &rule.api_groups {
             for resource in &rule.resources {
-                let part = Rule {
-                    verbs: one(verb),
-                    api_groups: one(group),
-                    resources: one(resource),
-                    ..Rule::default()
-                };
+                let part =
+                    Rule { verbs: one(verb), api_groups: one(group), resources: one(resource), ..Rule::default() };
                 if rule.resource_names.is_empty() {
                     parts.push(part);
                     continue;
@@ -145,7 +141,8 @@ fn break_down(rule: &Rule) -> Vec<Rule> {
 /// Whether `held` allows all that the broken-down `part` allows.
 fn covers(held: &Rule, part: &Rule) -> bool {
     let names_held = held.resource_names.is_empty()
-        || (!part.resource_names.is_empty() && part.resource_names.iter().all(|name| held.resource_names.contains(name)));
+        || (!part.resource_names.is_empty()
+            && part.resource_names.iter().all(|name| held.resource_names.contains(name)));
     all_held(&held.verbs, &part.verbs)
         && all_held(&held.api_groups, &part.api_groups)
         && part.resources.iter().all(|resource| resource_held(&held.resources, resource))

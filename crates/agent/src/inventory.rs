@@ -1,0 +1,167 @@
+//! A service's inventory in the cluster.
+//!
+//! It lies in Secrets of about 1,000 entries each. An entry never moves to another Secret: moving takes two writes, and
+//! a crash between them would lose it.
+
+use std::collections::BTreeMap;
+
+use farwater_api::{
+    Digest,
+    protocol::{Deployment, ServiceIdentity},
+};
+use farwater_fleet::{
+    ownership::service_label,
+    plan::{Inventory, InventoryEntry, ObjectKey},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    kubernetes::{ApiError, Kubernetes},
+    secrets,
+};
+
+const PURPOSE: &str = "inventory";
+/// Some 70 bytes each when compressed, so that a Secret of these is far from its limit.
+const ENTRIES_PER_SECRET: usize = 1000;
+/// Largest inventory Secret when decompressed.
+const MAX_DECOMPRESSED: usize = 16 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum InventoryError {
+    #[error("read inventory {name}")]
+    Damaged { name: String, source: std::io::Error },
+    #[error("access inventory")]
+    Api(#[from] ApiError),
+    #[error("write inventory: {0} bytes in one Secret")]
+    TooLarge(usize),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Chunk {
+    service: ServiceIdentity,
+    /// Of the whole service, in its first chunk.
+    #[serde(default)]
+    baseline: usize,
+    /// What the service was last asked to keep applied, in its first chunk: a held service is kept by it, a removed one
+    /// is removed as its account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deployment: Option<Deployment>,
+    entries: Vec<InventoryEntry>,
+}
+
+/// One service's inventory, and which Secret holds which entry.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub service: ServiceIdentity,
+    pub inventory: Inventory,
+    pub deployment: Option<Deployment>,
+    place: BTreeMap<ObjectKey, usize>,
+    /// Digest of each Secret's content as it was last read or written.
+    written: BTreeMap<usize, Digest>,
+}
+
+impl Stored {
+    pub fn new(service: ServiceIdentity) -> Self {
+        Self {
+            service,
+            inventory: Inventory::default(),
+            deployment: None,
+            place: BTreeMap::new(),
+            written: BTreeMap::new(),
+        }
+    }
+
+    /// Writes what differs from what is stored.
+    pub async fn save(&mut self, kubernetes: &Kubernetes) -> Result<(), InventoryError> {
+        self.assign_places();
+        let mut chunks: BTreeMap<usize, Vec<InventoryEntry>> = self.written.keys().map(|n| (*n, Vec::new())).collect();
+        chunks.entry(0).or_default();
+        for (key, entry) in &self.inventory.entries {
+            if let Some(place) = self.place.get(key) {
+                chunks.entry(*place).or_default().push(entry.clone());
+            }
+        }
+        for (number, entries) in chunks {
+            let (baseline, deployment) =
+                if number == 0 { (self.inventory.baseline, self.deployment.clone()) } else { (0, None) };
+            let bytes = encode(&Chunk { service: self.service.clone(), baseline, deployment, entries });
+            let digest = Digest::of(&bytes);
+            if self.written.get(&number) == Some(&digest) {
+                continue;
+            }
+            let compressed = zstd::bulk::compress(&bytes, 3)
+                .map_err(|source| InventoryError::Damaged { name: self.name(number), source })?;
+            if compressed.len() > secrets::MAX_BYTES {
+                return Err(InventoryError::TooLarge(compressed.len()));
+            }
+            secrets::save(kubernetes, PURPOSE, &self.name(number), &compressed).await?;
+            self.written.insert(number, digest);
+        }
+        Ok(())
+    }
+
+    /// Removes all Secrets of this service. Only after its last object is gone or released.
+    pub async fn discard(&mut self, kubernetes: &Kubernetes) -> Result<(), InventoryError> {
+        // The first one last: it says whose they are.
+        while let Some((number, _)) = self.written.last_key_value() {
+            let number = *number;
+            secrets::remove(kubernetes, &self.name(number)).await?;
+            self.written.remove(&number);
+        }
+        Ok(())
+    }
+
+    fn assign_places(&mut self) {
+        let entries = &self.inventory.entries;
+        self.place.retain(|key, _| entries.contains_key(key));
+        let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
+        for place in self.place.values() {
+            *sizes.entry(*place).or_default() += 1;
+        }
+        let mut place = 0;
+        for key in entries.keys() {
+            if self.place.contains_key(key) {
+                continue;
+            }
+            while sizes.get(&place).is_some_and(|size| *size >= ENTRIES_PER_SECRET) {
+                place += 1;
+            }
+            *sizes.entry(place).or_default() += 1;
+            self.place.insert(key.clone(), place);
+        }
+    }
+
+    fn name(&self, number: usize) -> String {
+        format!("farwater-inventory-{}-{number}", service_label(&self.service.uid))
+    }
+}
+
+fn encode(chunk: &Chunk) -> Vec<u8> {
+    serde_json::to_vec(chunk).expect("an inventory is plain JSON")
+}
+
+/// Every inventory of this cluster, by service uid. A damaged one is an error: without it, what a service owns is
+/// unknown.
+pub async fn load_all(kubernetes: &Kubernetes) -> Result<BTreeMap<String, Stored>, InventoryError> {
+    let mut all: BTreeMap<String, Stored> = BTreeMap::new();
+    for (name, content) in secrets::load_all(kubernetes, PURPOSE).await? {
+        let damaged = |source| InventoryError::Damaged { name: name.clone(), source };
+        let bytes = zstd::bulk::decompress(&content?, MAX_DECOMPRESSED).map_err(damaged)?;
+        let chunk: Chunk = serde_json::from_slice(&bytes).map_err(|e| damaged(e.into()))?;
+        let number: usize = name
+            .rsplit_once('-')
+            .and_then(|(_, n)| n.parse().ok())
+            .ok_or_else(|| damaged(std::io::Error::other("its name has no number")))?;
+        let stored = all.entry(chunk.service.uid.clone()).or_insert_with(|| Stored::new(chunk.service.clone()));
+        stored.inventory.baseline = stored.inventory.baseline.max(chunk.baseline);
+        stored.deployment = stored.deployment.take().or(chunk.deployment);
+        stored.written.insert(number, Digest::of(&bytes));
+        for entry in chunk.entries {
+            let key = ObjectKey::from(&entry.object);
+            stored.place.insert(key.clone(), number);
+            stored.inventory.entries.insert(key, entry);
+        }
+    }
+    Ok(all)
+}

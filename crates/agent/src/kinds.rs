@@ -1,0 +1,122 @@
+//! Which kinds the cluster serves, and under which names.
+//!
+//! Asked per group and version that a service uses: the whole discovery of a cluster with hundreds of definitions is
+//! megabytes that nobody here needs.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Mutex,
+};
+
+use farwater_fleet::plan::{GroupVersionKind, Scopes};
+use serde_json::Value;
+
+use crate::{
+    kubernetes::{ApiError, Kubernetes, Resource},
+    sync::lock,
+};
+
+type GroupVersion = (String, String);
+
+/// A cache of discovery. Kinds are only added to it: one that vanished answers 404 when used, and is forgotten then.
+#[derive(Default)]
+pub struct Kinds {
+    known: Mutex<BTreeMap<GroupVersionKind, Resource>>,
+}
+
+impl Kinds {
+    /// Learns the kinds that are not known yet. An error means that nothing is known about a kind, not that it is
+    /// missing.
+    pub async fn learn(
+        &self,
+        kubernetes: &Kubernetes,
+        wanted: impl IntoIterator<Item = GroupVersionKind>,
+    ) -> Result<(), ApiError> {
+        let missing: BTreeSet<GroupVersion> = {
+            let known = lock(&self.known);
+            wanted.into_iter().filter(|gvk| !known.contains_key(gvk)).map(|gvk| (gvk.group, gvk.version)).collect()
+        };
+        for (group, version) in missing {
+            let path = if group.is_empty() {
+                format!("/api/{}", crate::kubernetes::escape(&version))
+            } else {
+                format!("/apis/{}/{}", crate::kubernetes::escape(&group), crate::kubernetes::escape(&version))
+            };
+            match kubernetes.get(None, &path, false).await {
+                Ok(list) => self.add(&group, &version, &list),
+                Err(e) if e.is_not_found() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&self, group: &str, version: &str, list: &Value) {
+        let mut known = lock(&self.known);
+        for resource in list["resources"].as_array().into_iter().flatten() {
+            let (Some(plural), Some(kind)) = (resource["name"].as_str(), resource["kind"].as_str()) else { continue };
+            let can_apply = resource["verbs"].as_array().is_some_and(|verbs| verbs.iter().any(|v| v == "patch"));
+            if plural.contains('/') || !can_apply {
+                continue;
+            }
+            let found = Resource {
+                group: group.to_owned(),
+                version: version.to_owned(),
+                kind: kind.to_owned(),
+                plural: plural.to_owned(),
+                namespaced: resource["namespaced"] == true,
+            };
+            let gvk = GroupVersionKind { group: group.into(), version: version.into(), kind: kind.into() };
+            known.insert(gvk, found);
+        }
+    }
+
+    pub fn get(&self, gvk: &GroupVersionKind) -> Option<Resource> {
+        lock(&self.known).get(gvk).cloned()
+    }
+
+    /// Forgets a kind that answered 404 as a whole.
+    pub fn forget(&self, gvk: &GroupVersionKind) {
+        lock(&self.known).remove(gvk);
+    }
+
+    pub fn scopes(&self, wanted: impl IntoIterator<Item = GroupVersionKind>) -> Scopes {
+        let known = lock(&self.known);
+        wanted.into_iter().filter_map(|gvk| known.get(&gvk).map(|r| (gvk, r.scope()))).collect()
+    }
+}
+
+/// Where the objects of a kind are, whichever version serves it now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Served {
+    As(Resource),
+    /// The API server answered, and knows no such kind: there can be no such object.
+    No,
+}
+
+impl Kinds {
+    /// Finds a kind in its own version, else in any other of its group.
+    pub async fn find(&self, kubernetes: &Kubernetes, gvk: &GroupVersionKind) -> Result<Served, ApiError> {
+        self.learn(kubernetes, [gvk.clone()]).await?;
+        if let Some(resource) = self.get(gvk) {
+            return Ok(Served::As(resource));
+        }
+        if gvk.group.is_empty() {
+            return Ok(Served::No);
+        }
+        let group = match kubernetes.get(None, &format!("/apis/{}", crate::kubernetes::escape(&gvk.group)), false).await
+        {
+            Ok(group) => group,
+            Err(e) if e.is_not_found() => return Ok(Served::No),
+            Err(e) => return Err(e),
+        };
+        for version in group["versions"].as_array().into_iter().flatten().filter_map(|v| v["version"].as_str()) {
+            let other = GroupVersionKind { version: version.to_owned(), ..gvk.clone() };
+            self.learn(kubernetes, [other.clone()]).await?;
+            if let Some(resource) = self.get(&other) {
+                return Ok(Served::As(resource));
+            }
+        }
+        Ok(Served::No)
+    }
+}

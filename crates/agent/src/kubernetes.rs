@@ -1,0 +1,374 @@
+//! Requests to the cluster's API server.
+//!
+//! kube's own connector speaks HTTP/1.1 only, where each watch is a TLS connection; over HTTP/2 all requests share one.
+//! Watches have connections of their own, so that they can't use up the streams that requests need.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use farwater_api::{FIELD_MANAGER, objects::ObjectRef, protocol::ServiceAccount};
+use farwater_fleet::plan::Scope;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Limited};
+use hyper_rustls::HttpsConnectorBuilder;
+use hyper_util::{
+    client::legacy::{Client as HttpClient, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use kube::{
+    Client, Config,
+    client::{Body, ConfigExt as _},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::Value;
+use tokio::time::timeout;
+use tower::{BoxError, ServiceBuilder};
+
+use crate::messages::{explain_status, shorten};
+
+/// Longest that one request other than a watch may take: webhooks may need 30 s.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Largest answer that is read: a page of 500 objects' metadata, or one object.
+const MAX_ANSWER: usize = 32 << 20;
+/// Streams per connection that watches use. API servers allow 100 or more.
+const WATCHES_PER_CONNECTION: usize = 80;
+/// Objects per page of a list.
+pub const PAGE: usize = 500;
+
+pub const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+pub const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+const JSON: &str = "application/json";
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("read kubeconfig")]
+    Kubeconfig(#[from] kube::config::KubeconfigError),
+    #[error("read the pod's service account; outside of a cluster --kubeconfig is needed")]
+    InCluster(#[from] kube::config::InClusterError),
+    #[error("make a client for the API server")]
+    Client(#[from] kube::Error),
+}
+
+/// A request that failed. The text is fit for a report: no values of fields.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    #[error("{message}")]
+    Status { code: u16, reason: String, message: String, retry_after: Option<Duration> },
+    #[error("the API server can't be reached: {0}")]
+    Transport(String),
+}
+
+impl ApiError {
+    pub fn code(&self) -> u16 {
+        match self {
+            Self::Status { code, .. } => *code,
+            Self::Transport(_) => 0,
+        }
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.code() == 404
+    }
+
+    pub fn is_forbidden(&self) -> bool {
+        self.code() == 403
+    }
+
+    /// Whether the same request may succeed without anybody changing anything.
+    pub fn is_transient(&self) -> bool {
+        matches!(self.code(), 0 | 408 | 409 | 429 | 500..=599)
+    }
+}
+
+/// Who a request is made as: the agent itself, or a service's account.
+pub type As<'a> = Option<&'a ServiceAccount>;
+
+/// Where the objects of a kind are.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Resource {
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+    pub plural: String,
+    pub namespaced: bool,
+}
+
+impl Resource {
+    pub fn scope(&self) -> Scope {
+        if self.namespaced { Scope::Namespaced } else { Scope::Cluster }
+    }
+
+    /// Path of the collection; an empty namespace is all of them.
+    pub fn collection(&self, namespace: &str) -> String {
+        let root = if self.group.is_empty() {
+            format!("/api/{}", self.version)
+        } else {
+            format!("/apis/{}/{}", self.group, self.version)
+        };
+        if self.namespaced && !namespace.is_empty() {
+            format!("{root}/namespaces/{}/{}", escape(namespace), self.plural)
+        } else {
+            format!("{root}/{}", self.plural)
+        }
+    }
+
+    pub fn path(&self, namespace: &str, name: &str) -> String {
+        format!("{}/{}", self.collection(namespace), escape(name))
+    }
+
+    /// Path of an object of this kind.
+    pub fn path_of(&self, object: &ObjectRef) -> String {
+        self.path(&object.namespace, &object.name)
+    }
+}
+
+/// Percent-encodes everything that a name of a Kubernetes object can hold and a path segment can't.
+pub fn escape(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b':') {
+            out.push(byte as char);
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    // A segment of dots would be another path.
+    if out == "." || out == ".." { out.replace('.', "%2E") } else { out }
+}
+
+pub struct Kubernetes {
+    config: Config,
+    requests: Client,
+    watches: Mutex<Vec<(Client, Arc<()>)>>,
+}
+
+/// A connection for one watch; dropping it frees the place.
+pub struct WatchLease {
+    client: Client,
+    _place: Arc<()>,
+}
+
+impl Kubernetes {
+    pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
+        let config = match kubeconfig {
+            Some(path) => {
+                Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &KubeConfigOptions::default()).await?
+            }
+            None => Config::incluster()?,
+        };
+        Ok(Self { requests: client(&config)?, config, watches: Mutex::new(Vec::new()) })
+    }
+
+    /// A GET; `accept` chooses between whole objects and metadata.
+    pub async fn get(&self, who: As<'_>, path: &str, metadata_only: bool) -> Result<Value, ApiError> {
+        let accept = if metadata_only { METADATA } else { JSON };
+        parse(&self.call(who, Method::GET, path, accept, None).await?)
+    }
+
+    /// All pages of a list of metadata or of whole objects, one item at a time; gives the list's resourceVersion.
+    pub async fn list(
+        &self,
+        who: As<'_>,
+        collection: &str,
+        selector: &str,
+        metadata_only: bool,
+        mut each: impl FnMut(Value),
+    ) -> Result<String, ApiError> {
+        let accept = if metadata_only { METADATA_LIST } else { JSON };
+        let mut page = String::new();
+        loop {
+            let path = format!("{collection}?limit={PAGE}&labelSelector={}{page}", escape(selector));
+            let mut list = parse(&self.call(who, Method::GET, &path, accept, None).await?)?;
+            if let Some(items) = list["items"].as_array_mut() {
+                items.drain(..).for_each(&mut each);
+            }
+            match list["metadata"]["continue"].as_str().filter(|c| !c.is_empty()) {
+                Some(next) => page = format!("&continue={}", escape(next)),
+                None => return Ok(list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()),
+            }
+        }
+    }
+
+    /// Server-side apply as our field manager; takes over fields of others.
+    pub async fn apply(&self, who: As<'_>, path: &str, manifest: &Value) -> Result<Value, ApiError> {
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}&force=true&fieldValidation=Strict");
+        let body = to_bytes(manifest)?;
+        parse(&self.call(who, Method::PATCH, &path, JSON, Some(("application/apply-patch+yaml", body))).await?)
+    }
+
+    /// A merge patch (an object) or a JSON patch (an array); answers with metadata.
+    pub async fn patch(&self, who: As<'_>, path: &str, patch: &Value) -> Result<Value, ApiError> {
+        let kind = if patch.is_array() { "application/json-patch+json" } else { "application/merge-patch+json" };
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}");
+        parse(&self.call(who, Method::PATCH, &path, METADATA, Some((kind, to_bytes(patch)?))).await?)
+    }
+
+    pub async fn create(&self, who: As<'_>, collection: &str, object: &Value) -> Result<Value, ApiError> {
+        let path = format!("{collection}?fieldManager={FIELD_MANAGER}");
+        parse(&self.call(who, Method::POST, &path, JSON, Some((JSON, to_bytes(object)?))).await?)
+    }
+
+    /// Deletes the object with this uid and no other. `true`: it is gone; `false`: finalizers hold it.
+    pub async fn delete(&self, who: As<'_>, path: &str, uid: Option<&str>) -> Result<bool, ApiError> {
+        let mut options =
+            serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
+        if let Some(uid) = uid {
+            options["preconditions"] = serde_json::json!({"uid": uid});
+        }
+        match self.call(who, Method::DELETE, path, JSON, Some((JSON, to_bytes(&options)?))).await {
+            Ok(body) => Ok(parse(&body)?["kind"] == "Status"),
+            Err(e) if e.is_not_found() => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn call(
+        &self,
+        who: As<'_>,
+        method: Method,
+        path: &str,
+        accept: &str,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> Result<Bytes, ApiError> {
+        let about_secret = path.contains("/secrets/") || path.ends_with("/secrets");
+        let answer = async {
+            let response = send(&self.requests, who, method, path, accept, body).await?;
+            let status = response.status();
+            let retry_after = retry_after(&response);
+            let body = Limited::new(response.into_body(), MAX_ANSWER)
+                .collect()
+                .await
+                .map_err(|e| ApiError::Transport(shorten(&e.to_string())))?
+                .to_bytes();
+            if status.is_success() { Ok(body) } else { Err(refusal(status, retry_after, &body, about_secret)) }
+        };
+        timeout(PATIENCE, answer).await.map_err(|_| ApiError::Transport("no answer within 60 s".into()))?
+    }
+
+    /// A place on a connection for a watch.
+    pub fn lease_watch(&self) -> Result<WatchLease, ApiError> {
+        let mut watches = self.watches.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let free = watches.iter().find(|(_, place)| Arc::strong_count(place) <= WATCHES_PER_CONNECTION);
+        if let Some((client, place)) = free {
+            return Ok(WatchLease { client: client.clone(), _place: place.clone() });
+        }
+        let client = client(&self.config).map_err(|e| ApiError::Transport(shorten(&e.to_string())))?;
+        let place = Arc::new(());
+        watches.push((client.clone(), place.clone()));
+        Ok(WatchLease { client, _place: place })
+    }
+}
+
+impl WatchLease {
+    /// Opens a watch of metadata; the body is one JSON event per line. The server ends it after 30 to 60 minutes.
+    pub async fn open(&self, who: As<'_>, collection: &str, selector: &str, from: &str) -> Result<Body, ApiError> {
+        let path = format!(
+            "{collection}?watch=1&allowWatchBookmarks=true&labelSelector={}&resourceVersion={}",
+            escape(selector),
+            escape(from)
+        );
+        let response = timeout(PATIENCE, send(&self.client, who, Method::GET, &path, METADATA, None))
+            .await
+            .map_err(|_| ApiError::Transport("no answer within 60 s".into()))??;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response.into_body());
+        }
+        let after = retry_after(&response);
+        let body = Limited::new(response.into_body(), 64 << 10).collect().await.map(|b| b.to_bytes());
+        Err(refusal(status, after, &body.unwrap_or_default(), false))
+    }
+}
+
+async fn send(
+    client: &Client,
+    who: As<'_>,
+    method: Method,
+    path: &str,
+    accept: &str,
+    body: Option<(&str, Vec<u8>)>,
+) -> Result<Response<Body>, ApiError> {
+    let transport = |e: &dyn std::error::Error| ApiError::Transport(crate::hub::chain(e));
+    let mut request = Request::builder().method(method).uri(path).header(header::ACCEPT, accept);
+    if let Some(account) = who {
+        let user = format!("system:serviceaccount:{}:{}", account.namespace, account.name);
+        request = request.header("Impersonate-User", user);
+    }
+    let request = match body {
+        Some((kind, bytes)) => request.header(header::CONTENT_TYPE, kind).body(Body::from(bytes)),
+        None => request.body(Body::empty()),
+    };
+    client.send(request.map_err(|e| transport(&e))?).await.map_err(|e| transport(&e))
+}
+
+fn client(config: &Config) -> Result<Client, kube::Error> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(Duration::from_secs(10)));
+    let https = HttpsConnectorBuilder::new()
+        .with_tls_config(config.rustls_client_config()?)
+        .https_or_http()
+        .enable_all_versions()
+        .wrap_connector(tcp);
+    let http: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        // A watch on a connection that died silently would wait for ever.
+        .http2_keep_alive_interval(Duration::from_secs(30))
+        .http2_keep_alive_timeout(Duration::from_secs(20))
+        .http2_keep_alive_while_idle(true)
+        .build(https);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
+    let seconds: u64 = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds.min(300)))
+}
+
+fn refusal(status: StatusCode, retry_after: Option<Duration>, body: &[u8], about_secret: bool) -> ApiError {
+    let code = status.as_u16();
+    match serde_json::from_slice::<Value>(body) {
+        Ok(value) if value["kind"] == "Status" => ApiError::Status {
+            code,
+            reason: value["reason"].as_str().unwrap_or_default().to_owned(),
+            message: explain_status(&value, about_secret),
+            retry_after,
+        },
+        _ => {
+            let message = format!("the API server answered {status}");
+            ApiError::Status { code, reason: String::new(), message, retry_after }
+        }
+    }
+}
+
+fn parse(body: &[u8]) -> Result<Value, ApiError> {
+    serde_json::from_slice(body).map_err(|e| ApiError::Transport(format!("the answer is not JSON: {e}")))
+}
+
+fn to_bytes(value: &Value) -> Result<Vec<u8>, ApiError> {
+    serde_json::to_vec(value).map_err(|e| ApiError::Transport(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_one_segment_of_a_path() {
+        assert_eq!(escape("system:node"), "system:node");
+        assert_eq!(escape("../../secrets?x=1"), "..%2F..%2Fsecrets%3Fx%3D1");
+        assert_eq!(escape(".."), "%2E%2E");
+    }
+}

@@ -1,0 +1,138 @@
+//! What the cluster holds under the names that a plan is about.
+
+use std::collections::BTreeMap;
+
+use farwater_api::{SERVICE_LABEL, protocol::ServiceAccount};
+use farwater_fleet::{
+    ownership::service_label,
+    plan::{GroupVersionKind, Live, ObjectKey},
+};
+use futures::{StreamExt as _, stream};
+
+use crate::{
+    kinds::{Kinds, Served},
+    kubernetes::{ApiError, Kubernetes, Resource},
+    live::live_object,
+};
+
+/// Up to this many names of one kind and namespace are asked for one by one; more are found in one list.
+const SINGLY: usize = 8;
+const PARALLEL: usize = 16;
+
+/// One name to look up.
+#[derive(Clone, Debug)]
+pub struct Query {
+    pub key: ObjectKey,
+    pub version: String,
+    /// It bears our label if it is there at all, so that a list by label finds it.
+    pub labelled: bool,
+}
+
+pub struct Lookup<'a> {
+    pub kubernetes: &'a Kubernetes,
+    pub kinds: &'a Kinds,
+    pub account: &'a ServiceAccount,
+    pub service_uid: &'a str,
+}
+
+impl Lookup<'_> {
+    /// Looks up all of them, in as few requests as that takes.
+    pub async fn run(&self, queries: Vec<Query>) -> BTreeMap<ObjectKey, Live> {
+        let mut found = BTreeMap::new();
+        let mut groups: BTreeMap<(Resource, String, bool), Vec<ObjectKey>> = BTreeMap::new();
+        for query in queries {
+            let gvk = GroupVersionKind {
+                group: query.key.group.clone(),
+                version: query.version,
+                kind: query.key.kind.clone(),
+            };
+            match self.kinds.find(self.kubernetes, &gvk).await {
+                Ok(Served::As(resource)) => {
+                    let place = (resource, query.key.namespace.clone(), query.labelled);
+                    groups.entry(place).or_default().push(query.key);
+                }
+                Ok(Served::No) => {
+                    found.insert(query.key, Live::Absent);
+                }
+                Err(error) => {
+                    found.insert(query.key, Live::Unknown(error.to_string()));
+                }
+            }
+        }
+        let mut singly = Vec::new();
+        for ((resource, namespace, labelled), keys) in groups {
+            let mut rest = keys;
+            if rest.len() > SINGLY {
+                rest = self.find_in_list(&resource, &namespace, labelled, rest, &mut found).await;
+            }
+            singly.extend(rest.into_iter().map(|key| (resource.clone(), key)));
+        }
+        let gets: Vec<_> = singly.into_iter().map(|(resource, key)| self.get_one(resource, key)).collect();
+        let answers: Vec<_> = stream::iter(gets).buffer_unordered(PARALLEL).collect().await;
+        found.extend(answers);
+        found
+    }
+
+    async fn get_one(&self, resource: Resource, key: ObjectKey) -> (ObjectKey, Live) {
+        let live = self.get(&resource, &key).await;
+        (key, live)
+    }
+
+    pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> Live {
+        let path = resource.path(&key.namespace, &key.name);
+        match self.kubernetes.get(Some(self.account), &path, true).await {
+            Ok(object) => Live::Present(live_object(&object)),
+            Err(error) => missing(&error),
+        }
+    }
+
+    /// One list; gives the names that it leaves open. A list without labels proves absence, one by label doesn't: the
+    /// label may have been taken off.
+    async fn find_in_list(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        labelled: bool,
+        keys: Vec<ObjectKey>,
+        found: &mut BTreeMap<ObjectKey, Live>,
+    ) -> Vec<ObjectKey> {
+        let selector =
+            if labelled { format!("{SERVICE_LABEL}={}", service_label(self.service_uid)) } else { String::new() };
+        let mut listed = BTreeMap::new();
+        let collection = resource.collection(namespace);
+        let result = self
+            .kubernetes
+            .list(Some(self.account), &collection, &selector, true, |object| {
+                let metadata = &object["metadata"];
+                let place = metadata["namespace"].as_str().unwrap_or_default();
+                if let Some(name) = metadata["name"].as_str().filter(|_| place == namespace) {
+                    listed.insert(name.to_owned(), live_object(&object));
+                }
+            })
+            .await;
+        let complete = result.is_ok() && !labelled;
+        let mut open = Vec::new();
+        for key in keys {
+            match listed.remove(&key.name) {
+                Some(live) => {
+                    found.insert(key, Live::Present(live));
+                }
+                None if complete => {
+                    found.insert(key, Live::Absent);
+                }
+                None => open.push(key),
+            }
+        }
+        open
+    }
+}
+
+fn missing(error: &ApiError) -> Live {
+    if error.is_not_found() {
+        Live::Absent
+    } else if error.is_forbidden() {
+        Live::Forbidden(error.to_string())
+    } else {
+        Live::Unknown(error.to_string())
+    }
+}

@@ -1,0 +1,144 @@
+//! What leaves the agent as text: short, and without the values of anybody's fields.
+//!
+//! An API server quotes the values that it refuses. A field's value may be a password (an environment variable, a
+//! Secret's data), so of an error only its reason, the fields and the rule that they broke are kept.
+
+use serde_json::Value;
+
+/// Longest message of a report, in bytes.
+const MAX_MESSAGE: usize = 1024;
+const MAX_CAUSES: usize = 5;
+
+/// Cuts a text at a character boundary and drops control characters.
+pub fn shorten(text: &str) -> String {
+    let mut out: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE).collect();
+    if out.len() > MAX_MESSAGE {
+        let mut end = MAX_MESSAGE - '…'.len_utf8();
+        while !out.is_char_boundary(end) {
+            end -= 1;
+        }
+        out.truncate(end);
+        out.push('…');
+    }
+    out
+}
+
+/// A `metav1.Status` of a failure in one line: the reason, then each field with the rule that it broke, no values.
+pub fn explain_status(status: &Value, about_secret: bool) -> String {
+    let reason = status["reason"].as_str().filter(|r| !r.is_empty()).unwrap_or("Error");
+    let message = status["message"].as_str().unwrap_or_default();
+    let causes: Vec<String> = status["details"]["causes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|cause| cause["field"].as_str().is_some_and(|f| !f.is_empty()))
+        .take(MAX_CAUSES)
+        .map(|cause| explain_cause(cause, about_secret))
+        .collect();
+    if !causes.is_empty() {
+        return shorten(&format!("{reason}: {}", causes.join("; ")));
+    }
+    if let Some(field) = mistyped_field(message) {
+        return shorten(&format!("{reason}: {field}"));
+    }
+    // The sentence of the authorizer names who may not do what, no values.
+    let names_fields = message.contains("strict decoding error") && !message.contains(" value");
+    let harmless = message.contains("is forbidden: User ")
+        || names_fields
+        || matches!(reason, "NotFound" | "AlreadyExists" | "Conflict");
+    if message.is_empty() || (about_secret && !harmless) {
+        return reason.to_owned();
+    }
+    shorten(&format!("{reason}: {}", without_quotes(message, harmless)))
+}
+
+fn explain_cause(cause: &Value, about_secret: bool) -> String {
+    let field = cause["field"].as_str().unwrap_or_default();
+    let kind = cause["reason"].as_str().unwrap_or("FieldValueInvalid");
+    let message = cause["message"].as_str().unwrap_or_default();
+    // `Invalid value: "x": must be …`: what follows the value is the rule.
+    let rule = match message.split_once(" value: ") {
+        Some((_, rest)) => rest.rsplit_once(": ").map_or("", |(_, rule)| rule),
+        None => message,
+    };
+    if rule.is_empty() || about_secret { format!("{field} ({kind})") } else { format!("{field}: {rule}") }
+}
+
+/// `… (…; v1, Kind=Secret): .data.a: expected string, got &value.valueUnstructured{Value:5}`: the field and what was
+/// expected.
+fn mistyped_field(message: &str) -> Option<String> {
+    let (before, _) = message.split_once(", got ")?;
+    let start = before.rfind(": .").map_or_else(|| before.rfind(' ').unwrap_or(0), |at| at + 2);
+    let text = before[start..].trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// Replaces quoted text, which may be a value, unless the sentence is known to quote names only.
+fn without_quotes(message: &str, harmless: bool) -> String {
+    if harmless {
+        return message.to_owned();
+    }
+    let mut out = String::with_capacity(message.len());
+    let mut quoted = false;
+    let mut escaped = false;
+    for c in message.chars() {
+        if quoted && escaped {
+            escaped = false;
+        } else if quoted && c == '\\' {
+            escaped = true;
+        } else if c == '"' {
+            if !quoted {
+                out.push_str("\"…\"");
+            }
+            quoted = !quoted;
+        } else if !quoted {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(status: Value, about_secret: bool, expected: &str) {
+        assert_eq!(explain_status(&status, about_secret), expected);
+    }
+
+    #[test]
+    fn a_refused_field_keeps_its_rule_and_loses_its_value() {
+        let status = json!({"reason": "Invalid", "message": "Pod \"a\" is invalid: spec.x: Invalid value: \"hunter2\": must be short",
+            "details": {"causes": [{"reason": "FieldValueInvalid", "field": "spec.x", "message": "Invalid value: \"hunter2\": must be short"}]}});
+        check(status.clone(), false, "Invalid: spec.x: must be short");
+        check(status, true, "Invalid: spec.x (FieldValueInvalid)");
+    }
+
+    #[test]
+    fn a_mistyped_field_loses_its_value() {
+        let message = "failed to create typed patch object (web/a; /v1, Kind=Secret): .stringData.a: expected string, got &value.valueUnstructured{Value:12345}";
+        check(json!({"reason": "", "message": message}), true, "Error: .stringData.a: expected string");
+    }
+
+    #[test]
+    fn the_authorizers_sentence_stays() {
+        let message = "roles \"a\" is forbidden: User \"system:serviceaccount:t:d\" cannot patch resource";
+        check(json!({"reason": "Forbidden", "message": message}), true, &format!("Forbidden: {message}"));
+    }
+
+    #[test]
+    fn other_sentences_lose_what_they_quote() {
+        let status =
+            json!({"reason": "BadRequest", "message": "admission webhook denied: password \"hun\\\"ter2\" is weak"});
+        check(status.clone(), false, "BadRequest: admission webhook denied: password \"…\" is weak");
+        check(status, true, "BadRequest");
+    }
+
+    #[test]
+    fn long_texts_are_cut_at_a_character() {
+        let text = shorten(&"ä".repeat(2000));
+        assert!(text.len() <= 1024 && text.ends_with('…'));
+    }
+}

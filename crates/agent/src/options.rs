@@ -1,0 +1,84 @@
+//! Command line and environment.
+
+use std::{fmt, path::PathBuf, str::FromStr};
+
+use clap::{Parser, ValueEnum};
+use farwater_api::Digest;
+
+/// Keeps one Kubernetes cluster as its hub's signed desired state says.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "farwater-agent", version)]
+pub struct Options {
+    /// The hub's URL, https://HOST[:PORT]; remembered after the join.
+    #[arg(long, env = "FARWATER_HUB", value_name = "URL")]
+    pub hub: Option<String>,
+    /// One-time token printed by `farwater cluster join`; needed at the first start only.
+    #[arg(long, env = "FARWATER_JOIN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub join_token: Option<JoinToken>,
+    /// File that holds the one-time token.
+    #[arg(long, value_name = "FILE", conflicts_with = "join_token")]
+    pub join_token_file: Option<PathBuf>,
+    /// Digest of the hub's certificate authority, sha256:HEX; remembered after the join.
+    #[arg(long, env = "FARWATER_CA_PIN", value_name = "DIGEST")]
+    pub ca_pin: Option<Digest>,
+    /// Kubeconfig of the cluster; the pod's service account if absent.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Identity, last accepted state and bundles. May be lost: the cluster holds copies.
+    #[arg(long, env = "FARWATER_STATE_DIR", value_name = "DIR", default_value = "/var/lib/farwater-agent")]
+    pub state_dir: PathBuf,
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// A one-time token: never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JoinToken(String);
+
+impl JoinToken {
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for JoinToken {
+    type Err = EmptyToken;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
+        if text.is_empty() { Err(EmptyToken) } else { Ok(Self(text.to_owned())) }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("read join token: it is empty")]
+pub struct EmptyToken;
+
+impl fmt::Debug for JoinToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JoinToken(…)")
+    }
+}
+
+impl Options {
+    /// The token of whichever source was given.
+    pub fn token(&self) -> Result<Option<JoinToken>, TokenFileError> {
+        let Some(path) = &self.join_token_file else { return Ok(self.join_token.clone()) };
+        let error = |source| TokenFileError { path: path.clone(), source };
+        let text = std::fs::read_to_string(path).map_err(error)?;
+        text.parse().map(Some).map_err(|e| error(std::io::Error::other(e)))
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("read join token from {}", path.display())]
+pub struct TokenFileError {
+    path: PathBuf,
+    source: std::io::Error,
+}

@@ -1,0 +1,127 @@
+//! The agent's own Secrets in its namespace: what must survive a lost state directory.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use farwater_api::{ADMIN_SERVICE_ACCOUNT, AGENT_NAMESPACE};
+use serde_json::{Value, json};
+
+use crate::kubernetes::{ApiError, Kubernetes, Resource};
+
+/// A Secret holds at most 1 MiB; base64 and metadata need room.
+pub const MAX_BYTES: usize = 700 << 10;
+const CONTENT: &str = "content";
+/// What a Secret of ours is: `identity`, `state`, `inventory`, `bundle`.
+pub const PURPOSE_LABEL: &str = "farwater.dev/agent";
+
+fn resource() -> Resource {
+    Resource {
+        group: String::new(),
+        version: "v1".into(),
+        kind: "Secret".into(),
+        plural: "secrets".into(),
+        namespaced: true,
+    }
+}
+
+/// Reads one; `None` if there is none.
+pub async fn load(kubernetes: &Kubernetes, name: &str) -> Result<Option<Vec<u8>>, ApiError> {
+    match kubernetes.get(None, &resource().path(AGENT_NAMESPACE, name), false).await {
+        Ok(secret) => content(&secret).map(Some),
+        Err(e) if e.is_not_found() => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// All of one purpose, by name, with their labels.
+pub async fn load_all(
+    kubernetes: &Kubernetes,
+    purpose: &str,
+) -> Result<BTreeMap<String, Result<Vec<u8>, ApiError>>, ApiError> {
+    let mut found = BTreeMap::new();
+    let selector = format!("{PURPOSE_LABEL}={purpose}");
+    kubernetes
+        .list(None, &resource().collection(AGENT_NAMESPACE), &selector, false, |secret| {
+            if let Some(name) = secret["metadata"]["name"].as_str() {
+                found.insert(name.to_owned(), content(&secret));
+            }
+        })
+        .await?;
+    Ok(found)
+}
+
+/// The names of all of one purpose.
+pub async fn names(kubernetes: &Kubernetes, purpose: &str) -> Result<Vec<String>, ApiError> {
+    let mut found = Vec::new();
+    let selector = format!("{PURPOSE_LABEL}={purpose}");
+    kubernetes
+        .list(None, &resource().collection(AGENT_NAMESPACE), &selector, true, |secret| {
+            found.extend(secret["metadata"]["name"].as_str().map(str::to_owned));
+        })
+        .await?;
+    Ok(found)
+}
+
+/// Creates or replaces one.
+pub async fn save(kubernetes: &Kubernetes, purpose: &str, name: &str, bytes: &[u8]) -> Result<(), ApiError> {
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": AGENT_NAMESPACE, "labels": {PURPOSE_LABEL: purpose}},
+        "type": "farwater.dev/agent",
+        "data": {CONTENT: STANDARD.encode(bytes)},
+    });
+    kubernetes.apply(None, &resource().path(AGENT_NAMESPACE, name), &secret).await.map(drop)
+}
+
+pub async fn remove(kubernetes: &Kubernetes, name: &str) -> Result<(), ApiError> {
+    kubernetes.delete(None, &resource().path(AGENT_NAMESPACE, name), None).await.map(drop)
+}
+
+fn content(secret: &Value) -> Result<Vec<u8>, ApiError> {
+    let damaged = || {
+        let name = secret["metadata"]["name"].as_str().unwrap_or("?");
+        ApiError::Transport(format!("Secret {AGENT_NAMESPACE}/{name} is damaged"))
+    };
+    STANDARD.decode(secret["data"][CONTENT].as_str().ok_or_else(damaged)?).map_err(|_| damaged())
+}
+
+/// Makes what the agent needs, each only if it is missing: its namespace, and the account that the administrators'
+/// services are applied as.
+pub async fn ensure_ground(kubernetes: &Kubernetes) -> Result<(), ApiError> {
+    let binding = "farwater-administrator";
+    let objects = [
+        (
+            "/api/v1/namespaces".to_owned(),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": AGENT_NAMESPACE}}),
+        ),
+        (
+            format!("/api/v1/namespaces/{AGENT_NAMESPACE}/serviceaccounts"),
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ADMIN_SERVICE_ACCOUNT, "namespace": AGENT_NAMESPACE}}),
+        ),
+        (
+            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings".to_owned(),
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": binding},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+                "subjects": [{"kind": "ServiceAccount", "name": ADMIN_SERVICE_ACCOUNT, "namespace": AGENT_NAMESPACE}],
+            }),
+        ),
+    ];
+    for (collection, object) in objects {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        match kubernetes.get(None, &format!("{collection}/{name}"), true).await {
+            Ok(_) => continue,
+            Err(e) if e.is_not_found() => {}
+            Err(e) => return Err(e),
+        }
+        match kubernetes.create(None, &collection, &object).await {
+            Ok(_) => tracing::info!(kind = object["kind"].as_str(), name, "created"),
+            Err(e) if e.code() == 409 => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

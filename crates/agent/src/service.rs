@@ -1,0 +1,293 @@
+//! One task per service, level-triggered: it knows the newest assignment only, and a newer one ends what it does at the
+//! next safe point.
+
+mod apply;
+mod remove;
+mod steady;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use farwater_api::{
+    Digest,
+    objects::{Health, ObjectRef, ObjectReport, Outcome, ServiceReport, SyncState},
+    protocol::{Action, Entry, ServiceAccount},
+    service_deployment::{DeletionPolicy, HeldPrune},
+};
+use farwater_fleet::plan::{Live, ObjectKey};
+use tokio::{sync::watch, time::Instant};
+
+use crate::{
+    Agent,
+    fights::Fights,
+    inventory::Stored,
+    messages::shorten,
+    sync::{Backoff, lock},
+    watches::Mailbox,
+};
+
+/// What a service is to be, by the newest accepted desired state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    pub entry: Entry,
+    pub digest: Digest,
+    /// The newest state doesn't list the service any more, without having asked to remove it. It is kept.
+    pub unlisted: bool,
+}
+
+/// How an attempt ended.
+enum Ended {
+    Superseded,
+    /// In sync, or as near as it gets for now: try again at this time.
+    Settled {
+        retry: bool,
+    },
+    /// Nothing is left of the service.
+    Removed,
+}
+
+/// What the report says of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Status {
+    object: ObjectRef,
+    sync: SyncState,
+    health: Health,
+    message: String,
+}
+
+pub struct ServiceTask {
+    agent: Arc<Agent>,
+    assignments: watch::Receiver<Assignment>,
+    mailbox: Arc<Mailbox>,
+    stored: Stored,
+    /// What the cluster is known to hold, kept up to date by watches.
+    live: BTreeMap<ObjectKey, Live>,
+    statuses: BTreeMap<ObjectKey, Status>,
+    held: Option<HeldPrune>,
+    /// The entry that was attempted last, and how that ended.
+    attempted: Option<(Digest, Outcome, String)>,
+    fights: Fights,
+    backoff: Backoff,
+    health: steady::HealthQueue,
+}
+
+impl ServiceTask {
+    pub fn new(
+        agent: Arc<Agent>,
+        assignments: watch::Receiver<Assignment>,
+        stored: Stored,
+        mailbox: Arc<Mailbox>,
+    ) -> Self {
+        Self {
+            agent,
+            assignments,
+            mailbox,
+            stored,
+            live: BTreeMap::new(),
+            statuses: BTreeMap::new(),
+            held: None,
+            attempted: None,
+            fights: Fights::default(),
+            backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
+            health: steady::HealthQueue::default(),
+        }
+    }
+
+    /// Runs until the service is gone and its assignment with it.
+    pub async fn run(mut self) {
+        loop {
+            let assignment = self.assignments.borrow_and_update().clone();
+            let retry_at = match self.attempt(&assignment).await {
+                Ended::Superseded => {
+                    self.report_superseded(&assignment);
+                    self.backoff.reset();
+                    continue;
+                }
+                Ended::Removed => {
+                    // The hub takes it off the list once it has read the report.
+                    if self.assignments.changed().await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                Ended::Settled { retry: true } => Some(Instant::now() + self.backoff.advance()),
+                Ended::Settled { retry: false } => {
+                    self.backoff.reset();
+                    None
+                }
+            };
+            if self.steady(retry_at).await.is_break() {
+                return;
+            }
+        }
+    }
+
+    async fn attempt(&mut self, assignment: &Assignment) -> Ended {
+        let first = self.attempted.as_ref().is_none_or(|(digest, ..)| *digest != assignment.digest);
+        if first {
+            self.set_outcome(assignment.digest, Outcome::Applying, String::new());
+        }
+        match &assignment.entry.action {
+            Action::Apply(deployment) => self.apply(assignment.digest, deployment, None).await,
+            Action::Hold { reason } => self.hold(assignment.digest, reason).await,
+            Action::Remove { policy: DeletionPolicy::Orphan, .. } => self.orphan(assignment.digest).await,
+            Action::Remove { policy: DeletionPolicy::Delete, approved_prune } => {
+                self.remove(assignment.digest, *approved_prune).await
+            }
+        }
+    }
+
+    /// Goes on keeping what was applied last, changes nothing, prunes nothing.
+    async fn hold(&mut self, digest: Digest, reason: &str) -> Ended {
+        let note = shorten(&format!("held: {reason}"));
+        match self.stored.deployment.clone() {
+            Some(mut deployment) => {
+                deployment.prune = false;
+                self.apply(digest, &deployment, Some(note)).await
+            }
+            None => {
+                self.set_outcome(digest, Outcome::Applied, note);
+                Ended::Settled { retry: false }
+            }
+        }
+    }
+
+    fn uid(&self) -> &str {
+        &self.stored.service.uid
+    }
+
+    fn superseded(&self) -> bool {
+        self.assignments.has_changed().unwrap_or(true)
+    }
+
+    /// Ends with the newer assignment, for waits that are safe to leave.
+    fn until_superseded(&self) -> impl Future<Output = ()> + use<> {
+        let mut assignments = self.assignments.clone();
+        async move {
+            // A sender that is gone is a newer assignment too: the process ends.
+            let _ = assignments.changed().await;
+        }
+    }
+
+    /// The account of the last deployment: what looks after the objects that exist.
+    fn account(&self) -> Option<ServiceAccount> {
+        self.stored.deployment.as_ref().map(|d| d.ceiling.service_account.clone())
+    }
+
+    fn set_outcome(&mut self, digest: Digest, outcome: Outcome, message: String) {
+        self.attempted = Some((digest, outcome, message));
+        self.send_report();
+    }
+
+    /// Tells what is known; the reporter drops what it has told already.
+    fn send_report(&self) {
+        if let Some((digest, outcome, message)) = &self.attempted {
+            self.agent.reports.set(self.uid(), self.report(*digest, *outcome, message));
+        }
+    }
+
+    fn report_superseded(&self, assignment: &Assignment) {
+        let message = "a newer version came first".to_owned();
+        let report = self.report(assignment.digest, Outcome::Superseded, &message);
+        tracing::info!(service = %self.name(), entry = %assignment.digest.short(), "superseded");
+        self.agent.reports.supersede(self.uid(), report);
+    }
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.stored.service.namespace, self.stored.service.name)
+    }
+
+    fn report(&self, entry: Digest, outcome: Outcome, message: &str) -> ServiceReport {
+        let claims = self.agent.claims_on(self.uid());
+        let unlisted = self.assignments.borrow().unlisted;
+        let mut message = message.to_owned();
+        if unlisted {
+            message =
+                shorten(&format!("kept: the hub does not list this service and has not asked to remove it. {message}"));
+        }
+        let objects = self.statuses.iter().map(|(key, status)| {
+            let mut message = status.message.clone();
+            if let Some(contender) = claims.get(key) {
+                let claim = format!("also stated by service {contender}, which is refused");
+                message = if message.is_empty() { claim } else { shorten(&format!("{message}; {claim}")) };
+            }
+            ObjectReport { object: status.object.clone(), sync: status.sync, health: status.health, message }
+        });
+        ServiceReport { entry, outcome, message, held_prune: self.held.clone(), objects: objects.collect() }
+    }
+
+    fn set_status(&mut self, object: &ObjectRef, sync: SyncState, health: Health, message: impl Into<String>) {
+        let status = Status { object: object.clone(), sync, health, message: shorten(&message.into()) };
+        self.statuses.insert(ObjectKey::from(object), status);
+    }
+
+    fn forget(&mut self, key: &ObjectKey) {
+        self.stored.inventory.entries.remove(key);
+        self.statuses.remove(key);
+        self.live.remove(key);
+        self.health.remove(key);
+    }
+
+    /// Tells other services' tasks which of their objects this one states too.
+    fn set_claims(&self, claims: BTreeMap<String, BTreeSet<ObjectKey>>) {
+        let changed = self.agent.set_claims(self.uid(), &self.name(), claims);
+        for owner in changed {
+            if let Some(mailbox) = self.agent.watches.mailbox(&farwater_fleet::ownership::service_label(&owner)) {
+                mailbox.poke();
+            }
+        }
+    }
+}
+
+/// Services that state objects of others: owner uid → object → contender uid → contender's name.
+#[derive(Default)]
+pub struct Claims {
+    by_owner: std::sync::Mutex<BTreeMap<String, BTreeMap<ObjectKey, BTreeMap<String, String>>>>,
+}
+
+impl Claims {
+    /// Replaces what one service claims; gives the owners for whom something changed.
+    pub fn set(&self, uid: &str, name: &str, claims: BTreeMap<String, BTreeSet<ObjectKey>>) -> Vec<String> {
+        let mut by_owner = lock(&self.by_owner);
+        let before = Self::owners_of(&by_owner, uid);
+        for objects in by_owner.values_mut() {
+            for contenders in objects.values_mut() {
+                contenders.remove(uid);
+            }
+            objects.retain(|_, contenders| !contenders.is_empty());
+        }
+        for (owner, keys) in claims {
+            for key in keys {
+                let contenders = by_owner.entry(owner.clone()).or_default().entry(key).or_default();
+                contenders.insert(uid.to_owned(), name.to_owned());
+            }
+        }
+        by_owner.retain(|_, objects| !objects.is_empty());
+        let after = Self::owners_of(&by_owner, uid);
+        let owners: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+        owners.into_iter().filter(|owner| before.get(*owner) != after.get(*owner)).cloned().collect()
+    }
+
+    fn owners_of(
+        by_owner: &BTreeMap<String, BTreeMap<ObjectKey, BTreeMap<String, String>>>,
+        uid: &str,
+    ) -> BTreeMap<String, BTreeSet<ObjectKey>> {
+        let mut owners: BTreeMap<String, BTreeSet<ObjectKey>> = BTreeMap::new();
+        for (owner, objects) in by_owner {
+            for (key, _) in objects.iter().filter(|(_, contenders)| contenders.contains_key(uid)) {
+                owners.entry(owner.clone()).or_default().insert(key.clone());
+            }
+        }
+        owners
+    }
+
+    /// Objects of a service that another one states too, with one contender's name each.
+    pub fn on(&self, owner: &str) -> BTreeMap<ObjectKey, String> {
+        let by_owner = lock(&self.by_owner);
+        let objects = by_owner.get(owner).into_iter().flatten();
+        objects.filter_map(|(key, contenders)| Some((key.clone(), contenders.values().next()?.clone()))).collect()
+    }
+}

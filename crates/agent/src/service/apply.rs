@@ -1,0 +1,459 @@
+//! One attempt at an entry that is to be applied: fetch, read, look up, plan, execute, remember.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farwater_api::{
+    Digest,
+    objects::{Health, ObjectRef, Outcome, SyncState},
+    protocol::Deployment,
+};
+use farwater_fleet::{
+    health,
+    plan::{
+        Cause, GroupVersionKind, InventoryEntry, Keep, Live, ObjectKey, Plan, PlanInput, Refusal, Render, Resolved,
+        ResolvedObject, SkipReason, baseline, plan, resolve,
+    },
+    prune::{self, Guards, PrunePlan, Purpose, Verdict},
+};
+use tokio::time::Instant;
+
+use super::{Ended, ServiceTask};
+use crate::{
+    execute::{Applied, Executor},
+    hub::chain,
+    lookup::{Lookup, Query},
+    messages::shorten,
+    watches::Want,
+};
+
+/// Why an attempt could not begin. The text is for the report.
+pub(super) struct Stopped(pub(super) String);
+
+impl ServiceTask {
+    /// `note` is said in the report of an attempt that otherwise went well.
+    pub(super) async fn apply(&mut self, digest: Digest, deployment: &Deployment, note: Option<String>) -> Ended {
+        let (resolved, errors) = match self.prepare(deployment).await {
+            Ok(Some(prepared)) => prepared,
+            Ok(None) => return Ended::Superseded,
+            Err(Stopped(message)) => {
+                tracing::warn!(service = %self.name(), error = message, "can't begin");
+                self.set_outcome(digest, Outcome::Failed, message);
+                return Ended::Settled { retry: true };
+            }
+        };
+        self.look_up(deployment, &resolved).await;
+        if self.superseded() {
+            return Ended::Superseded;
+        }
+        let plan = self.make_plan(deployment, &resolved).await;
+        match self.execute(deployment, &resolved, &plan).await {
+            Ok(true) => {}
+            Ok(false) => return Ended::Superseded,
+            Err(Stopped(message)) => {
+                tracing::warn!(service = %self.name(), error = message, "can't go on");
+                self.set_outcome(digest, Outcome::Failed, message);
+                return Ended::Settled { retry: true };
+            }
+        }
+        self.read_first_health().await;
+        self.watch(deployment);
+        self.conclude(digest, &resolved, &errors, note)
+    }
+
+    /// The bundle's objects, ready to send. `None`: superseded.
+    async fn prepare(&self, deployment: &Deployment) -> Result<Option<(Resolved, Vec<String>)>, Stopped> {
+        let agent = &self.agent;
+        let caller = agent.caller();
+        let archive = tokio::select! {
+            biased;
+            () = self.until_superseded() => return Ok(None),
+            opened = agent.bundles.open(deployment, &agent.hub, &caller, &agent.kubernetes) => {
+                opened.map_err(|e| Stopped(chain(&e)))?
+            }
+        };
+        let render = crate::render::render(&archive, deployment);
+        drop(archive);
+        let errors = render.errors.clone();
+        let wanted: BTreeSet<GroupVersionKind> = crate::render::kinds(&render);
+        agent
+            .kinds
+            .learn(&agent.kubernetes, wanted.iter().cloned())
+            .await
+            .map_err(|e| Stopped(format!("learn which kinds the cluster serves: {e}")))?;
+        let scopes = agent.kinds.scopes(wanted);
+        Ok(Some((self.resolve(render, deployment, &scopes), errors)))
+    }
+
+    fn resolve(&self, render: Render, deployment: &Deployment, scopes: &farwater_fleet::plan::Scopes) -> Resolved {
+        resolve(render, self.uid(), &deployment.target_namespace, &deployment.ceiling, scopes)
+    }
+
+    /// Looks up what no watch keeps up to date.
+    async fn look_up(&mut self, deployment: &Deployment, resolved: &Resolved) {
+        let account = &deployment.ceiling.service_account;
+        let agent = self.agent.clone();
+        let entries = &self.stored.inventory.entries;
+        // Absent and refused answers are asked for again: nobody tells when they change.
+        self.live.retain(|key, live| {
+            matches!(live, Live::Present(_))
+                && entries.get(key).is_some_and(|entry| {
+                    let resource = agent.kinds.get(&GroupVersionKind::from(&entry.object));
+                    resource.is_some_and(|r| agent.watches.covers(account, &r, &key.namespace))
+                })
+        });
+        let mut queries = Vec::new();
+        for object in &resolved.objects {
+            let key = object.key();
+            let served = agent.kinds.get(&GroupVersionKind::from(&object.object)).is_some();
+            if served && !self.live.contains_key(&key) {
+                let labelled = entries.get(&key).is_some_and(|e| e.uid.is_some());
+                queries.push(Query { key, version: object.object.version.clone(), labelled });
+            }
+        }
+        let asked: BTreeSet<ObjectKey> = queries.iter().map(|q| q.key.clone()).collect();
+        for (key, entry) in entries {
+            if !self.live.contains_key(key) && !asked.contains(key) {
+                let labelled = entry.uid.is_some();
+                queries.push(Query { key: key.clone(), version: entry.object.version.clone(), labelled });
+            }
+        }
+        let found = self.lookup(account).run(queries).await;
+        self.live.extend(found);
+    }
+
+    pub(super) fn lookup<'a>(&'a self, account: &'a farwater_api::protocol::ServiceAccount) -> Lookup<'a> {
+        Lookup {
+            kubernetes: &self.agent.kubernetes,
+            kinds: &self.agent.kinds,
+            account,
+            service_uid: &self.stored.service.uid,
+        }
+    }
+
+    async fn make_plan(&self, deployment: &Deployment, resolved: &Resolved) -> Plan {
+        let cooling = self.fights.cooling(Instant::now());
+        let services = self.agent.service_names();
+        let target_namespace_exists = self.target_namespace_exists(deployment).await;
+        plan(&PlanInput {
+            service_uid: self.uid(),
+            prune: deployment.prune,
+            approved_prune: deployment.approved_prune,
+            resolved,
+            inventory: &self.stored.inventory,
+            live: &self.live,
+            services: &services,
+            cooling: &cooling,
+            target_namespace_exists,
+        })
+    }
+
+    /// Asked as the agent itself: a tenant's account need not be allowed to read namespaces, and all that it learns is
+    /// that its own target exists. Only where something may have to be created in it.
+    async fn target_namespace_exists(&self, deployment: &Deployment) -> Option<bool> {
+        let lacks_something = self
+            .live
+            .iter()
+            .any(|(key, live)| key.namespace == deployment.target_namespace && !matches!(live, Live::Present(_)));
+        let lacks_something = lacks_something || self.stored.inventory.entries.is_empty();
+        if !lacks_something {
+            return None;
+        }
+        let path = format!("/api/v1/namespaces/{}", crate::kubernetes::escape(&deployment.target_namespace));
+        match self.agent.kubernetes.get(None, &path, true).await {
+            Ok(_) => Some(true),
+            Err(e) if e.is_not_found() => Some(false),
+            Err(_) => None,
+        }
+    }
+
+    /// `false`: superseded.
+    async fn execute(&mut self, deployment: &Deployment, resolved: &Resolved, plan: &Plan) -> Result<bool, Stopped> {
+        self.remember_intent(deployment, resolved, plan).await?;
+        let agent = self.agent.clone();
+        let assignments = self.assignments.clone();
+        let superseded = move || assignments.has_changed().unwrap_or(true);
+        let account = deployment.ceiling.service_account.clone();
+        let executor =
+            Executor { kubernetes: &agent.kubernetes, kinds: &agent.kinds, account: &account, superseded: &superseded };
+        let mut blocked = None;
+        if let Some(namespace) = &plan.create_namespace
+            && let Err(error) = executor.create_namespace(namespace).await
+        {
+            blocked = Some((namespace.as_str(), error.to_string()));
+        }
+        let objects: BTreeMap<ObjectKey, &ResolvedObject> = resolved.objects.iter().map(|o| (o.key(), o)).collect();
+        let mut results = BTreeMap::new();
+        for wave in &plan.waves {
+            let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
+            executor.apply_wave(wave, &objects, blocked, &mut results).await;
+        }
+        self.record_results(&objects, plan, &results);
+        self.record_skips(plan);
+        if superseded() || results.values().any(|r| matches!(r, Applied::Superseded)) {
+            self.save_inventory().await?;
+            return Ok(false);
+        }
+        let prune = self.judge_prune(deployment, resolved, plan, &results);
+        self.prune(&executor, plan, &prune).await?;
+        self.record_leaving(plan, &prune, resolved);
+        self.save_inventory().await?;
+        Ok(true)
+    }
+
+    /// Writes the union of old and new before the first create, so that nothing can exist that no inventory names.
+    async fn remember_intent(
+        &mut self,
+        deployment: &Deployment,
+        resolved: &Resolved,
+        plan: &Plan,
+    ) -> Result<(), Stopped> {
+        let objects: BTreeMap<ObjectKey, &ObjectRef> = resolved.objects.iter().map(|o| (o.key(), &o.object)).collect();
+        for change in plan.waves.iter().flat_map(|w| &w.changes) {
+            let Some(object) = objects.get(&change.object) else { continue };
+            let entry = self.stored.inventory.entries.entry(change.object.clone()).or_insert_with(|| InventoryEntry {
+                object: (*object).clone(),
+                uid: None,
+                hash: None,
+                fields: None,
+                adopted: change.cause == Cause::Adopt,
+                doomed: false,
+            });
+            // Its kind may be stated in another version now.
+            entry.object = (*object).clone();
+        }
+        for object in &resolved.objects {
+            if let Some(entry) = self.stored.inventory.entries.get_mut(&object.key()) {
+                entry.doomed = false;
+            }
+        }
+        if self.stored.inventory.entries.is_empty() {
+            return Ok(());
+        }
+        let kept = Deployment { approved_prune: None, ..deployment.clone() };
+        let held = self.stored.deployment.as_ref().is_some_and(|d| Deployment { prune: false, ..d.clone() } == kept);
+        if !held {
+            self.stored.deployment = Some(kept);
+        }
+        self.save_inventory().await
+    }
+
+    pub(super) async fn save_inventory(&mut self) -> Result<(), Stopped> {
+        let agent = self.agent.clone();
+        self.stored.save(&agent.kubernetes).await.map_err(|e| Stopped(chain(&e)))
+    }
+
+    fn record_results(
+        &mut self,
+        objects: &BTreeMap<ObjectKey, &ResolvedObject>,
+        plan: &Plan,
+        results: &BTreeMap<ObjectKey, Applied>,
+    ) {
+        for change in plan.waves.iter().flat_map(|w| &w.changes) {
+            let (Some(object), Some(result)) = (objects.get(&change.object), results.get(&change.object)) else {
+                continue;
+            };
+            match result {
+                Applied::Done { live, health, message } => {
+                    tracing::info!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
+                    if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
+                        entry.uid = Some(live.uid.clone());
+                        entry.hash = Some(object.hash);
+                        entry.fields = live.fields;
+                    }
+                    self.live.insert(change.object.clone(), Live::Present(live.clone()));
+                    self.set_status(&object.object, SyncState::Synced, *health, message.clone());
+                }
+                Applied::Refused(message) => {
+                    tracing::warn!(service = %self.name(), object = %object.object, message, "refused");
+                    // What it is now only a look-up tells.
+                    self.live.remove(&change.object);
+                    self.set_status(&object.object, SyncState::Refused, Health::Unknown, message.clone());
+                }
+                Applied::Waiting(message) => {
+                    self.live.remove(&change.object);
+                    self.set_status(&object.object, SyncState::Waiting, Health::Unknown, message.clone());
+                }
+                Applied::Superseded => {}
+            }
+        }
+        for key in &plan.unchanged {
+            let Some(object) = objects.get(key) else { continue };
+            match self.statuses.get_mut(key) {
+                Some(status) if status.sync == SyncState::Synced => {}
+                _ if health::changes_after_apply(&object.object.group, &object.object.kind) => {
+                    self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
+                    self.health.ask_now(key.clone());
+                }
+                _ => self.set_status(&object.object, SyncState::Synced, Health::Current, ""),
+            }
+        }
+    }
+
+    fn record_skips(&mut self, plan: &Plan) {
+        let mut claims: BTreeMap<String, BTreeSet<ObjectKey>> = BTreeMap::new();
+        for skip in &plan.skipped {
+            if let SkipReason::Refused(Refusal::OwnedBy { uid, .. }) = &skip.reason {
+                claims.entry(uid.clone()).or_default().insert(ObjectKey::from(&skip.object));
+            }
+            let sync = match &skip.reason {
+                SkipReason::Refused(_) => SyncState::Refused,
+                SkipReason::Waiting(_) => SyncState::Waiting,
+            };
+            self.set_status(&skip.object, sync, Health::Unknown, skip.reason.to_string());
+        }
+        self.set_claims(claims);
+    }
+
+    /// The guards again, now that it is known what could be applied.
+    fn judge_prune(
+        &self,
+        deployment: &Deployment,
+        resolved: &Resolved,
+        plan: &Plan,
+        results: &BTreeMap<ObjectKey, Applied>,
+    ) -> PrunePlan {
+        let skipped = plan.skipped.iter().filter(|s| s.reason.is_unapplied()).count();
+        let failed = results.values().filter(|r| !matches!(r, Applied::Done { .. })).count();
+        let guards = Guards {
+            purpose: Purpose::Sync,
+            desired: resolved.stated(),
+            inventory: baseline_before(self, plan, results),
+            unapplied: skipped + failed,
+            approved: deployment.approved_prune,
+        };
+        prune::decide(plan.prune.candidates.clone(), &guards)
+    }
+
+    /// Deletes what passed the guards. What is to go is written down first: see [`InventoryEntry::doomed`].
+    pub(super) async fn prune(
+        &mut self,
+        executor: &Executor<'_>,
+        plan: &Plan,
+        prune: &PrunePlan,
+    ) -> Result<(), Stopped> {
+        let mut deletes = plan.doomed.clone();
+        if prune.verdict == Verdict::Delete {
+            for candidate in &prune.candidates {
+                if let Some(entry) = self.stored.inventory.entries.get_mut(&ObjectKey::from(&candidate.object)) {
+                    entry.doomed = true;
+                }
+            }
+            deletes.extend(prune.candidates.iter().cloned());
+        }
+        if deletes.is_empty() {
+            return Ok(());
+        }
+        self.save_inventory().await?;
+        let results = executor.delete(&deletes).await;
+        for candidate in &deletes {
+            let key = ObjectKey::from(&candidate.object);
+            match results.get(&key) {
+                Some(Ok(true)) => {
+                    tracing::info!(service = %self.name(), object = %candidate.object, "pruned");
+                    self.forget(&key);
+                }
+                Some(Ok(false)) => {
+                    self.live.remove(&key);
+                    let message = Keep::Deleting.to_string();
+                    self.set_status(&candidate.object, SyncState::Synced, Health::Terminating, message);
+                }
+                Some(Err(error)) => {
+                    self.live.remove(&key);
+                    self.set_status(
+                        &candidate.object,
+                        SyncState::Refused,
+                        Health::Unknown,
+                        format!("not pruned: {error}"),
+                    );
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn record_leaving(&mut self, plan: &Plan, prune: &PrunePlan, resolved: &Resolved) {
+        self.held = prune.held();
+        if let Some(held) = self.held.clone() {
+            tracing::warn!(service = %self.name(), count = held.count, reason = held.reason, "prune is held");
+            for candidate in &prune.candidates {
+                let message = format!("left the source; its deletion waits for an approval: {}", held.reason);
+                self.set_status(&candidate.object, SyncState::PruneHeld, Health::Unknown, message);
+                self.health.ask_now(ObjectKey::from(&candidate.object));
+            }
+        }
+        for (key, keep) in &plan.kept {
+            if let Some(entry) = self.stored.inventory.entries.get(key) {
+                let object = entry.object.clone();
+                let health = if *keep == Keep::Deleting { Health::Terminating } else { Health::Unknown };
+                self.set_status(&object, SyncState::Synced, health, keep.to_string());
+            }
+        }
+        for (key, why) in &plan.forgotten {
+            tracing::info!(service = %self.name(), object = %key, ?why, "no longer in the inventory");
+            self.forget(key);
+        }
+        // What the source states no more and the inventory never had has no place in the report.
+        let stated: BTreeSet<&ObjectKey> = resolved.stated_keys().collect();
+        let entries = &self.stored.inventory.entries;
+        let skipped: BTreeSet<ObjectKey> = plan.skipped.iter().map(|s| ObjectKey::from(&s.object)).collect();
+        self.statuses.retain(|key, _| stated.contains(key) || entries.contains_key(key) || skipped.contains(key));
+        let leaving = entries.keys().any(|key| !stated.contains(key));
+        let unfinished = self.statuses.values().any(|s| s.sync != SyncState::Synced);
+        if resolved.complete && !leaving && !unfinished {
+            self.stored.inventory.baseline = self.stored.inventory.entries.len();
+        }
+    }
+
+    fn conclude(&mut self, digest: Digest, resolved: &Resolved, errors: &[String], note: Option<String>) -> Ended {
+        let unapplied: Vec<String> = self
+            .statuses
+            .values()
+            .filter(|s| matches!(s.sync, SyncState::Refused | SyncState::Waiting))
+            .map(|s| format!("{}: {}", s.object, s.message))
+            .collect();
+        let deleting = self.statuses.values().any(|s| s.health == Health::Terminating);
+        let mut parts = Vec::new();
+        if let Some(first) = errors.first() {
+            let more = if errors.len() > 1 { format!(" (and {} more)", errors.len() - 1) } else { String::new() };
+            parts.push(format!("the source can't be read completely: {first}{more}"));
+        }
+        if let Some(first) = unapplied.first() {
+            parts.push(format!("{} of {} objects not applied: {first}", unapplied.len(), resolved.stated()));
+        }
+        let failed = !parts.is_empty();
+        parts.extend(note);
+        let outcome = if failed { Outcome::Failed } else { Outcome::Applied };
+        self.set_outcome(digest, outcome, shorten(&parts.join("; ")));
+        // A source that can't be read is the same at the next look: only what the cluster refused may change.
+        Ended::Settled { retry: !unapplied.is_empty() || deleting }
+    }
+
+    /// Asks the watches for every kind of the inventory.
+    pub(super) fn watch(&mut self, deployment: &Deployment) {
+        let account = &deployment.ceiling.service_account;
+        let mut wants: BTreeMap<crate::kubernetes::Resource, BTreeSet<String>> = BTreeMap::new();
+        for (key, entry) in &self.stored.inventory.entries {
+            if let Some(resource) = self.agent.kinds.get(&GroupVersionKind::from(&entry.object)) {
+                wants.entry(resource).or_default().insert(key.namespace.clone());
+            }
+        }
+        let wants = wants
+            .into_iter()
+            .map(|(resource, namespaces)| Want { account: account.clone(), resource, namespaces })
+            .collect();
+        self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), wants);
+    }
+}
+
+/// What the guards count against: this plan's own additions must not widen them.
+fn baseline_before(task: &ServiceTask, plan: &Plan, results: &BTreeMap<ObjectKey, Applied>) -> usize {
+    if task.stored.inventory.baseline > 0 {
+        return task.stored.inventory.baseline;
+    }
+    let created =
+        plan.waves.iter().flat_map(|w| &w.changes).filter(|change| {
+            matches!(change.cause, Cause::Create | Cause::Adopt) && results.contains_key(&change.object)
+        });
+    baseline(&task.stored.inventory).saturating_sub(created.count())
+}

@@ -1,0 +1,166 @@
+//! A service that was deleted: its objects go, or they stay and lose our marks.
+
+use farwater_api::{
+    Digest, OWNER_ANNOTATION, SERVICE_LABEL,
+    objects::{Health, Outcome, SyncState},
+};
+use farwater_fleet::{
+    ownership::proven_owner,
+    plan::{GroupVersionKind, Keep, Live, ObjectKey, plan_removal},
+};
+use serde_json::json;
+
+use super::{Ended, ServiceTask};
+use crate::{execute::Executor, kinds::Served, kubernetes::ApiError, lookup::Query, messages::shorten};
+
+impl ServiceTask {
+    /// Policy Delete. The same guards as for a prune, but that an empty set is the purpose: protected kinds wait for
+    /// an approval, and then so does everything, for the approval names the whole set.
+    pub(super) async fn remove(&mut self, digest: Digest, approved: Option<Digest>) -> Ended {
+        let Some(account) = self.account() else { return self.removed(digest).await };
+        self.look_up_all(&account).await;
+        if self.superseded() {
+            return Ended::Superseded;
+        }
+        let plan = plan_removal(self.uid(), &self.stored.inventory, &self.live, approved);
+        let agent = self.agent.clone();
+        let assignments = self.assignments.clone();
+        let superseded = move || assignments.has_changed().unwrap_or(true);
+        let executor =
+            Executor { kubernetes: &agent.kubernetes, kinds: &agent.kinds, account: &account, superseded: &superseded };
+        let prune = plan.prune.clone();
+        if let Err(error) = self.prune(&executor, &plan, &prune).await {
+            self.set_outcome(digest, Outcome::Failed, error.0);
+            return Ended::Settled { retry: true };
+        }
+        self.record_removal(&plan);
+        self.held = prune.held();
+        if let Some(held) = self.held.clone() {
+            for candidate in &prune.candidates {
+                let message = format!("its deletion waits for an approval: {}", held.reason);
+                self.set_status(&candidate.object, SyncState::PruneHeld, Health::Unknown, message);
+            }
+        }
+        if self.stored.inventory.entries.is_empty() {
+            return self.removed(digest).await;
+        }
+        if let Err(error) = self.save_inventory().await {
+            self.set_outcome(digest, Outcome::Failed, error.0);
+            return Ended::Settled { retry: true };
+        }
+        let left = self.stored.inventory.entries.len();
+        let failed = self.statuses.values().any(|s| s.sync == SyncState::Refused);
+        let outcome = if failed { Outcome::Failed } else { Outcome::Applying };
+        self.set_outcome(digest, outcome, format!("{left} objects are still to go"));
+        Ended::Settled { retry: true }
+    }
+
+    /// Policy Orphan: our label and annotation go, the objects stay.
+    pub(super) async fn orphan(&mut self, digest: Digest) -> Ended {
+        let Some(account) = self.account() else { return self.removed(digest).await };
+        self.look_up_all(&account).await;
+        // Taking marks off is no drift.
+        self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), Default::default());
+        let keys: Vec<ObjectKey> = self.stored.inventory.entries.keys().cloned().collect();
+        for key in keys {
+            if self.superseded() {
+                return Ended::Superseded;
+            }
+            match self.release(&key, &account).await {
+                Ok(()) => self.forget(&key),
+                Err(error) => {
+                    if let Some(entry) = self.stored.inventory.entries.get(&key) {
+                        let object = entry.object.clone();
+                        self.set_status(&object, SyncState::Refused, Health::Unknown, format!("not released: {error}"));
+                    }
+                }
+            }
+        }
+        if self.stored.inventory.entries.is_empty() {
+            return self.removed(digest).await;
+        }
+        let saved = self.save_inventory().await;
+        let left = self.stored.inventory.entries.len();
+        let message = match saved {
+            Ok(()) => format!("{left} objects could not be released yet"),
+            Err(error) => error.0,
+        };
+        self.set_outcome(digest, Outcome::Failed, message);
+        Ended::Settled { retry: true }
+    }
+
+    async fn release(&self, key: &ObjectKey, account: &farwater_api::protocol::ServiceAccount) -> Result<(), ApiError> {
+        let live = match self.live.get(key) {
+            Some(Live::Present(live)) => live,
+            Some(Live::Absent) => return Ok(()),
+            Some(Live::Unknown(message) | Live::Forbidden(message)) => {
+                return Err(ApiError::Transport(message.clone()));
+            }
+            None => return Err(ApiError::Transport("not looked up".into())),
+        };
+        if live.owner.as_deref().and_then(|a| proven_owner(a, key)) != Some(self.uid()) {
+            return Ok(());
+        }
+        let Some(entry) = self.stored.inventory.entries.get(key) else { return Ok(()) };
+        let gvk = GroupVersionKind::from(&entry.object);
+        let Served::As(resource) = self.agent.kinds.find(&self.agent.kubernetes, &gvk).await? else { return Ok(()) };
+        let patch = json!({"metadata": {
+            "uid": live.uid,
+            "labels": {SERVICE_LABEL: null},
+            "annotations": {OWNER_ANNOTATION: null},
+        }});
+        let path = resource.path(&key.namespace, &key.name);
+        match self.agent.kubernetes.patch(Some(account), &path, &patch).await {
+            Err(e) if e.is_not_found() => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    async fn look_up_all(&mut self, account: &farwater_api::protocol::ServiceAccount) {
+        let queries = self.stored.inventory.entries.iter().map(|(key, entry)| Query {
+            key: key.clone(),
+            version: entry.object.version.clone(),
+            labelled: entry.uid.is_some(),
+        });
+        let found = self.lookup(account).run(queries.collect()).await;
+        self.live = found;
+    }
+
+    fn record_removal(&mut self, plan: &farwater_fleet::plan::Plan) {
+        for (key, keep) in &plan.kept {
+            if let Some(entry) = self.stored.inventory.entries.get(key) {
+                let object = entry.object.clone();
+                let (health, message) = match keep {
+                    Keep::Deleting => (Health::Terminating, "being deleted".to_owned()),
+                    other => (Health::Unknown, other.to_string()),
+                };
+                self.set_status(&object, SyncState::Synced, health, shorten(&message));
+            }
+        }
+        for (key, _) in &plan.forgotten {
+            self.forget(key);
+        }
+    }
+
+    /// Confirms that nothing is left.
+    async fn removed(&mut self, digest: Digest) -> Ended {
+        self.statuses.clear();
+        self.held = None;
+        self.watch_nothing();
+        let agent = self.agent.clone();
+        if let Err(error) = self.stored.discard(&agent.kubernetes).await {
+            self.set_outcome(digest, Outcome::Failed, crate::hub::chain(&error));
+            return Ended::Settled { retry: true };
+        }
+        self.stored.deployment = None;
+        self.stored.inventory = Default::default();
+        tracing::info!(service = %self.name(), "removed");
+        self.set_outcome(digest, Outcome::Removed, String::new());
+        Ended::Removed
+    }
+
+    fn watch_nothing(&self) {
+        self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), Default::default());
+        self.set_claims(Default::default());
+    }
+}

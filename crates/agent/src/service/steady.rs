@@ -1,0 +1,287 @@
+//! Between two attempts: watches tell of changes, health is read after them.
+
+use std::{collections::BTreeMap, ops::ControlFlow, time::Duration};
+
+use farwater_api::{
+    objects::{Health, SyncState},
+    protocol::ServiceAccount,
+};
+use farwater_fleet::{
+    health,
+    plan::{GroupVersionKind, Live, LiveObject, ObjectKey},
+};
+use futures::{StreamExt as _, stream};
+use tokio::time::{Instant, sleep_until};
+
+use super::ServiceTask;
+use crate::{
+    Agent,
+    kinds::Served,
+    kubernetes::{ApiError, Resource},
+    sync::jitter,
+    watches::{Event, Listed, Pending},
+};
+
+/// After an event, so that the events of one write are one look.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Between two reads of one object's health, doubled each time nothing came of it.
+const HEALTH_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_HEALTH_PAUSE: Duration = Duration::from_secs(30);
+/// Between two looks at kinds that can't be watched.
+const BLIND_PAUSE: Duration = Duration::from_secs(300);
+const PARALLEL_READS: usize = 8;
+
+/// Objects whose health is to be read, each when its turn comes.
+#[derive(Default)]
+pub struct HealthQueue {
+    due: BTreeMap<ObjectKey, Instant>,
+    pauses: BTreeMap<ObjectKey, (Instant, Duration)>,
+}
+
+impl HealthQueue {
+    pub fn remove(&mut self, key: &ObjectKey) {
+        self.due.remove(key);
+        self.pauses.remove(key);
+    }
+
+    pub fn ask_now(&mut self, key: ObjectKey) {
+        self.due.insert(key, Instant::now());
+    }
+
+    fn ask(&mut self, key: &ObjectKey, now: Instant) {
+        let earliest = self.pauses.get(key).map_or(now + SETTLE, |(last, pause)| (*last + *pause).max(now + SETTLE));
+        self.due.entry(key.clone()).or_insert(earliest);
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.due.values().min().copied()
+    }
+
+    fn take_due(&mut self, now: Instant) -> Vec<ObjectKey> {
+        let due: Vec<ObjectKey> = self.due.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
+        for key in &due {
+            self.due.remove(key);
+        }
+        due
+    }
+
+    /// An object that changes all the time without its health changing is read less often.
+    fn note(&mut self, key: &ObjectKey, now: Instant, changed: bool) {
+        let pause = match self.pauses.get(key) {
+            Some((_, pause)) if !changed => (*pause * 2).min(LONGEST_HEALTH_PAUSE),
+            _ => HEALTH_PAUSE,
+        };
+        self.pauses.insert(key.clone(), (now, pause));
+    }
+}
+
+impl ServiceTask {
+    /// Waits for a reason to try again. `Break`: the process ends.
+    pub(super) async fn steady(&mut self, retry_at: Option<Instant>) -> ControlFlow<()> {
+        let mut look_at = Instant::now() + jitter(BLIND_PAUSE, 0.2);
+        loop {
+            let now = Instant::now();
+            let attempt_at = [retry_at, self.fights.next(now)].into_iter().flatten().min();
+            let health_at = self.health.next();
+            tokio::select! {
+                biased;
+                changed = self.assignments.changed() => {
+                    return match changed {
+                        Ok(()) => ControlFlow::Continue(()),
+                        Err(_) => ControlFlow::Break(()),
+                    };
+                }
+                () = self.mailbox.arrived() => {
+                    tokio::time::sleep(SETTLE).await;
+                    let pending = self.mailbox.take();
+                    if self.digest_events(pending).await {
+                        return ControlFlow::Continue(());
+                    }
+                }
+                () = sleep_until(attempt_at.unwrap_or(now)), if attempt_at.is_some() => {
+                    return ControlFlow::Continue(());
+                }
+                () = sleep_until(look_at) => {
+                    // Where nothing is watched only a look-up tells.
+                    if self.is_blind() {
+                        return ControlFlow::Continue(());
+                    }
+                    look_at = Instant::now() + jitter(BLIND_PAUSE, 0.2);
+                }
+                () = sleep_until(health_at.unwrap_or(now)), if health_at.is_some() => {
+                    let due = self.health.take_due(Instant::now());
+                    self.read_health(due).await;
+                    self.send_report();
+                }
+            }
+        }
+    }
+
+    /// Whether changes of some objects are not being seen.
+    fn is_blind(&self) -> bool {
+        let Some(account) = self.account() else { return false };
+        self.stored.inventory.entries.iter().any(|(key, entry)| {
+            let resource = self.agent.kinds.get(&GroupVersionKind::from(&entry.object));
+            resource.is_some_and(|r| !self.agent.watches.covers(&account, &r, &key.namespace))
+        })
+    }
+
+    /// Whether a new attempt is needed.
+    async fn digest_events(&mut self, pending: Pending) -> bool {
+        let mut drifted = false;
+        let mut left = Vec::new();
+        for listed in &pending.lists {
+            left.extend(self.missing_from(listed));
+        }
+        for (key, event) in pending.events {
+            if !self.stored.inventory.entries.contains_key(&key) {
+                continue;
+            }
+            match event {
+                Event::Seen(live) => {
+                    left.retain(|other| *other != key);
+                    drifted |= self.see(&key, live);
+                }
+                Event::Left => left.push(key),
+            }
+        }
+        for key in left {
+            drifted |= self.look_again(&key).await;
+        }
+        if pending.poked || !drifted {
+            self.send_report();
+        }
+        drifted
+    }
+
+    fn missing_from(&self, listed: &Listed) -> Vec<ObjectKey> {
+        let missing = self.live.iter().filter(|(key, live)| {
+            matches!(live, Live::Present(_))
+                && key.group == listed.group
+                && key.kind == listed.kind
+                && (listed.namespace.is_empty() || listed.namespace == key.namespace)
+                && !listed.present.contains(*key)
+        });
+        missing.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Takes in what a watch saw of an object of ours; whether it drifted.
+    fn see(&mut self, key: &ObjectKey, live: LiveObject) -> bool {
+        if let Some(Live::Present(known)) = self.live.get(key)
+            && known.uid == live.uid
+            && !is_newer(&live.resource_version, &known.resource_version)
+        {
+            return false;
+        }
+        let Some(entry) = self.stored.inventory.entries.get(key) else { return false };
+        let object = entry.object.clone();
+        let as_applied = entry.uid.as_ref() == Some(&live.uid) && entry.fields == live.fields && live.fields.is_some();
+        let deleting = live.deleting;
+        let desired = self.statuses.get(key).is_some_and(|s| s.sync == SyncState::Synced);
+        self.live.insert(key.clone(), Live::Present(live));
+        if deleting {
+            let message = self.statuses.get(key).map_or_else(String::new, |s| s.message.clone());
+            let sync = self.statuses.get(key).map_or(SyncState::Synced, |s| s.sync);
+            self.set_status(&object, sync, Health::Terminating, message);
+            return false;
+        }
+        if health::changes_after_apply(&object.group, &object.kind) {
+            self.health.ask(key, Instant::now());
+        }
+        if !as_applied && desired {
+            tracing::info!(service = %self.name(), object = %key, "changed by others");
+            self.fights.note(key, Instant::now());
+            return true;
+        }
+        false
+    }
+
+    /// It has left the watch: deleted, or without our label now. Only a GET tells; a failed one is "unknown".
+    async fn look_again(&mut self, key: &ObjectKey) -> bool {
+        let (Some(account), Some(entry)) = (self.account(), self.stored.inventory.entries.get(key)) else {
+            return false;
+        };
+        let gvk = GroupVersionKind::from(&entry.object);
+        let live = match self.agent.kinds.find(&self.agent.kubernetes, &gvk).await {
+            Ok(Served::As(resource)) => self.lookup(&account).get(&resource, key).await,
+            Ok(Served::No) => Live::Absent,
+            Err(error) => Live::Unknown(error.to_string()),
+        };
+        match live {
+            Live::Present(live) => {
+                // Newer or not: the watch has seen it leave.
+                self.live.remove(key);
+                self.see(key, live)
+            }
+            other => {
+                tracing::info!(service = %self.name(), object = %key, "gone or not readable");
+                let synced = self
+                    .statuses
+                    .get(key)
+                    .is_some_and(|s| s.sync == SyncState::Synced && s.health != Health::Terminating);
+                if synced {
+                    self.fights.note(key, Instant::now());
+                }
+                self.live.insert(key.clone(), other);
+                true
+            }
+        }
+    }
+
+    /// Health of what was found as desired after a start, before the first report.
+    pub(super) async fn read_first_health(&mut self) {
+        let due = self.health.take_due(Instant::now());
+        self.read_health(due).await;
+    }
+
+    async fn read_health(&mut self, keys: Vec<ObjectKey>) {
+        let Some(account) = self.account() else { return };
+        let agent = self.agent.clone();
+        let reads = keys.into_iter().filter_map(|key| {
+            let entry = self.stored.inventory.entries.get(&key)?;
+            let resource = agent.kinds.get(&GroupVersionKind::from(&entry.object))?;
+            Some((key, resource))
+        });
+        let reads: Vec<_> = reads.map(|(key, resource)| evaluate(&agent, &account, key, resource)).collect();
+        let answers: Vec<_> = stream::iter(reads).buffer_unordered(PARALLEL_READS).collect().await;
+        let now = Instant::now();
+        for (key, answer) in answers {
+            let Some(status) = self.statuses.get_mut(&key) else { continue };
+            let before = (status.health, status.message.clone());
+            match answer {
+                Ok((health, message)) => {
+                    status.health = health;
+                    if status.sync == SyncState::Synced {
+                        status.message = crate::messages::shorten(&message);
+                    }
+                }
+                Err(error) if error.is_not_found() => {}
+                Err(error) => {
+                    status.health = Health::Unknown;
+                    status.message = error.to_string();
+                    self.health.due.insert(key.clone(), now + LONGEST_HEALTH_PAUSE);
+                }
+            }
+            let changed = before != (status.health, status.message.clone());
+            self.health.note(&key, now, changed);
+        }
+    }
+}
+
+async fn evaluate(
+    agent: &Agent,
+    account: &ServiceAccount,
+    key: ObjectKey,
+    resource: Resource,
+) -> (ObjectKey, Result<(Health, String), ApiError>) {
+    let object = agent.kubernetes.get(Some(account), &resource.path(&key.namespace, &key.name), false).await;
+    (key, object.map(|object| health::evaluate(&object)))
+}
+
+/// Versions of one kind are ordered numbers since Kubernetes 1.35, and were before in fact.
+fn is_newer(version: &str, than: &str) -> bool {
+    match (version.parse::<u64>(), than.parse::<u64>()) {
+        (Ok(version), Ok(than)) => version > than,
+        _ => version != than,
+    }
+}

@@ -1,0 +1,147 @@
+//! The last accepted desired state, kept where a restart finds it: in the state directory and in the cluster.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use farwater_api::protocol::{DesiredState, MAX_DESIRED_BYTES};
+
+use crate::{
+    identity::{Identity, write_private},
+    kubernetes::{ApiError, Kubernetes},
+    secrets,
+};
+
+const IDENTITY_FILE: &str = "identity.json";
+const STATE_FILE: &str = "state.json";
+const IDENTITY_SECRET: &str = "farwater-agent-identity";
+const STATE_SECRET: &str = "farwater-agent-state";
+
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    #[error("{what} {}", path.display())]
+    File { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("{what} Secret {name}")]
+    Cluster { what: &'static str, name: &'static str, source: ApiError },
+    #[error("read {place}: its content is damaged")]
+    Damaged { place: String, source: serde_json::Error },
+}
+
+/// Both places.
+pub struct StateStore<'a> {
+    pub dir: &'a Path,
+    pub kubernetes: &'a Kubernetes,
+}
+
+impl StateStore<'_> {
+    pub fn prepare(&self) -> Result<(), StateError> {
+        let bundles = self.dir.join("bundles");
+        std::fs::create_dir_all(&bundles).map_err(|source| StateError::File {
+            what: "make folder",
+            path: bundles,
+            source,
+        })
+    }
+
+    /// The identity: from the state directory, else from the cluster.
+    pub async fn load_identity(&self) -> Result<Option<Identity>, StateError> {
+        let path = self.dir.join(IDENTITY_FILE);
+        let bytes = match read_file(&path)? {
+            Some(bytes) => Some((path.display().to_string(), bytes)),
+            None => self.load_secret(IDENTITY_SECRET).await?.map(|bytes| (format!("Secret {IDENTITY_SECRET}"), bytes)),
+        };
+        let Some((place, bytes)) = bytes else { return Ok(None) };
+        serde_json::from_slice(&bytes).map(Some).map_err(|source| StateError::Damaged { place, source })
+    }
+
+    /// Fills whichever of the two places lacks it.
+    pub async fn save_identity(&self, identity: &Identity) -> Result<(), StateError> {
+        let bytes = serde_json::to_vec_pretty(identity).expect("an identity is plain JSON");
+        let path = self.dir.join(IDENTITY_FILE);
+        if read_file(&path)?.as_deref() != Some(&bytes) {
+            write_file(&path, &bytes)?;
+        }
+        if self.load_secret(IDENTITY_SECRET).await?.as_deref() != Some(&bytes) {
+            self.save_secret("identity", IDENTITY_SECRET, &bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// The newest desired state of both places that is signed for us. A damaged copy is no reason to stop: the other
+    /// one or the hub has it.
+    pub async fn load_desired(&self, identity: &Identity) -> Result<Option<DesiredState>, StateError> {
+        let mut copies = Vec::new();
+        if let Some(bytes) = read_file(&self.dir.join(STATE_FILE))? {
+            copies.push(("state directory", bytes));
+        }
+        if let Some(compressed) = self.load_secret(STATE_SECRET).await?
+            && let Ok(bytes) = zstd::bulk::decompress(&compressed, MAX_DESIRED_BYTES)
+        {
+            copies.push(("cluster", bytes));
+        }
+        let mut newest: Option<DesiredState> = None;
+        for (place, bytes) in copies {
+            let state = match serde_json::from_slice::<DesiredState>(&bytes) {
+                Ok(state) => state,
+                Err(error) => {
+                    tracing::warn!(place, %error, "stored desired state is damaged");
+                    continue;
+                }
+            };
+            match identity.verify(&state, None) {
+                Ok(()) => {
+                    let version = |s: &DesiredState| (s.statement.epoch, s.statement.generation);
+                    if newest.as_ref().is_none_or(|n| version(n) < version(&state)) {
+                        newest = Some(state);
+                    }
+                }
+                Err(error) => tracing::warn!(place, %error, "stored desired state is not for this agent"),
+            }
+        }
+        Ok(newest)
+    }
+
+    pub async fn save_desired(&self, state: &DesiredState) -> Result<(), StateError> {
+        let bytes = serde_json::to_vec(state).expect("a desired state is plain JSON");
+        write_file(&self.dir.join(STATE_FILE), &bytes)?;
+        let compressed = zstd::bulk::compress(&bytes, 3).map_err(|source| StateError::File {
+            what: "compress",
+            path: self.dir.join(STATE_FILE),
+            source,
+        })?;
+        if compressed.len() > secrets::MAX_BYTES {
+            tracing::warn!(
+                bytes = compressed.len(),
+                "desired state is too large for a Secret: give the agent a volume"
+            );
+            return Ok(());
+        }
+        if self.load_secret(STATE_SECRET).await?.as_deref() == Some(&compressed) {
+            return Ok(());
+        }
+        self.save_secret("state", STATE_SECRET, &compressed).await
+    }
+
+    async fn load_secret(&self, name: &'static str) -> Result<Option<Vec<u8>>, StateError> {
+        let error = |source| StateError::Cluster { what: "read", name, source };
+        secrets::load(self.kubernetes, name).await.map_err(error)
+    }
+
+    async fn save_secret(&self, purpose: &str, name: &'static str, bytes: &[u8]) -> Result<(), StateError> {
+        let error = |source| StateError::Cluster { what: "write", name, source };
+        secrets::save(self.kubernetes, purpose, name, bytes).await.map_err(error)
+    }
+}
+
+fn read_file(path: &Path) -> Result<Option<Vec<u8>>, StateError> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(StateError::File { what: "read", path: path.to_owned(), source }),
+    }
+}
+
+fn write_file(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
+    write_private(path, bytes).map_err(|source| StateError::File { what: "write", path: path.to_owned(), source })
+}

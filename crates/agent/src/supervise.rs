@@ -1,0 +1,109 @@
+//! Starts a task per service and hands it its newest assignment.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use farwater_api::protocol::{Action, DesiredState, Entry};
+use farwater_fleet::ownership::service_label;
+use tokio::{sync::watch, task::AbortHandle};
+
+use crate::{
+    Agent,
+    inventory::Stored,
+    service::{Assignment, ServiceTask},
+    sync::lock,
+    watches::Mailbox,
+};
+
+struct Service {
+    assignment: watch::Sender<Assignment>,
+    task: AbortHandle,
+}
+
+pub struct Supervisor {
+    agent: Arc<Agent>,
+    services: BTreeMap<String, Service>,
+    /// Of services without a task yet.
+    inventories: BTreeMap<String, Stored>,
+}
+
+impl Supervisor {
+    pub fn new(agent: Arc<Agent>, inventories: BTreeMap<String, Stored>) -> Self {
+        Self { agent, services: BTreeMap::new(), inventories }
+    }
+
+    /// Hands out a new state. Absence deletes nothing: a service that is not listed any more is kept as it is, unless
+    /// the hub had asked to remove it before and it is gone.
+    pub fn assign(&mut self, state: &DesiredState) {
+        let listed: BTreeMap<&str, &Entry> = state.entries.iter().map(|e| (e.service.uid.as_str(), e)).collect();
+        self.name_services(&listed);
+        let unlisted: Vec<String> =
+            self.services.keys().filter(|uid| !listed.contains_key(uid.as_str())).cloned().collect();
+        for uid in unlisted {
+            self.drop_or_keep(&uid);
+        }
+        for (uid, entry) in listed {
+            let assignment = Assignment { entry: entry.clone(), digest: entry.digest(), unlisted: false };
+            match self.services.get(uid) {
+                Some(service) => {
+                    service.assignment.send_if_modified(|current| {
+                        let changed = *current != assignment;
+                        if changed {
+                            *current = assignment;
+                        }
+                        changed
+                    });
+                }
+                None => self.start(assignment),
+            }
+        }
+        for (uid, stored) in &self.inventories {
+            let service = &stored.service;
+            tracing::warn!(
+                uid,
+                service = format!("{}/{}", service.namespace, service.name),
+                objects = stored.inventory.entries.len(),
+                "the hub does not list this service and has not asked to remove it: its objects are kept"
+            );
+        }
+    }
+
+    /// Owners that count when two services state one object: those that are listed, and those that have objects.
+    fn name_services(&self, listed: &BTreeMap<&str, &Entry>) {
+        let mut names = lock(&self.agent.services);
+        names.retain(|uid, _| listed.contains_key(uid.as_str()) || self.services.contains_key(uid));
+        for (uid, entry) in listed {
+            names.insert((*uid).to_owned(), format!("{}/{}", entry.service.namespace, entry.service.name));
+        }
+        for (uid, stored) in &self.inventories {
+            names.entry(uid.clone()).or_insert_with(|| format!("{}/{}", stored.service.namespace, stored.service.name));
+        }
+    }
+
+    fn drop_or_keep(&mut self, uid: &str) {
+        let Some(service) = self.services.get(uid) else { return };
+        let removing = matches!(service.assignment.borrow().entry.action, Action::Remove { .. });
+        if removing {
+            service.task.abort();
+            self.services.remove(uid);
+            self.agent.watches.unregister(&service_label(uid));
+            self.agent.reports.forget(uid);
+            lock(&self.agent.services).remove(uid);
+            return;
+        }
+        service.assignment.send_if_modified(|current| !std::mem::replace(&mut current.unlisted, true));
+    }
+
+    fn start(&mut self, assignment: Assignment) {
+        let identity = assignment.entry.service.clone();
+        let uid = identity.uid.clone();
+        let mut stored = self.inventories.remove(&uid).unwrap_or_else(|| Stored::new(identity.clone()));
+        // It may have been renamed at the hub's side; the uid is what counts.
+        stored.service = identity;
+        let mailbox = Arc::new(Mailbox::default());
+        self.agent.watches.register(&service_label(&uid), mailbox.clone());
+        let (sender, receiver) = watch::channel(assignment);
+        let task = ServiceTask::new(self.agent.clone(), receiver, stored, mailbox);
+        let task = tokio::spawn(task.run()).abort_handle();
+        self.services.insert(uid, Service { assignment: sender, task });
+    }
+}

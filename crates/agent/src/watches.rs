@@ -1,0 +1,326 @@
+//! Watches of metadata, one per kind and account, shared by all services that use them.
+//!
+//! The selector is our label; an event is delivered to the service that the label names, which decides by its own
+//! inventory whether the object is its own.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use farwater_api::{SERVICE_LABEL, protocol::ServiceAccount};
+use farwater_fleet::plan::{LiveObject, ObjectKey};
+use futures::StreamExt as _;
+use http_body_util::BodyExt as _;
+use serde_json::Value;
+use tokio::{sync::Notify, task::AbortHandle};
+use tokio_util::{
+    codec::{FramedRead, LinesCodec},
+    io::StreamReader,
+};
+
+use crate::{
+    kubernetes::{ApiError, Kubernetes, Resource, WatchLease},
+    live::live_object,
+    sync::{Backoff, lock},
+};
+
+/// Longest event: an object's metadata is at most 1.5 MiB in etcd.
+const MAX_EVENT: usize = 4 << 20;
+
+/// What a service wants to be told of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Want {
+    pub account: ServiceAccount,
+    pub resource: Resource,
+    /// Where the service has objects of this kind.
+    pub namespaces: BTreeSet<String>,
+}
+
+/// One watch. An empty namespace is all of them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct WatchKey {
+    account: ServiceAccount,
+    resource: Resource,
+    namespace: String,
+}
+
+impl WatchKey {
+    fn covers(&self, resource: &Resource, namespace: &str) -> bool {
+        self.resource == *resource && (self.namespace.is_empty() || self.namespace == namespace)
+    }
+
+    fn key_of(&self, object: &Value) -> Option<ObjectKey> {
+        let metadata = &object["metadata"];
+        Some(ObjectKey {
+            group: self.resource.group.clone(),
+            kind: self.resource.kind.clone(),
+            namespace: metadata["namespace"].as_str().unwrap_or_default().to_owned(),
+            name: metadata["name"].as_str()?.to_owned(),
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    Seen(LiveObject),
+    /// Deleted, or the label went: only a GET tells.
+    Left,
+}
+
+/// What happened since the service last looked; several events of one object are one.
+#[derive(Debug, Default)]
+pub struct Pending {
+    pub events: BTreeMap<ObjectKey, Event>,
+    /// Complete lists: an object of the kind and place that is not in it has left.
+    pub lists: Vec<Listed>,
+    /// Something else changed that belongs in the report.
+    pub poked: bool,
+}
+
+#[derive(Debug)]
+pub struct Listed {
+    pub group: String,
+    pub kind: String,
+    /// Empty: of all namespaces.
+    pub namespace: String,
+    pub present: BTreeSet<ObjectKey>,
+}
+
+#[derive(Debug, Default)]
+pub struct Mailbox {
+    pending: Mutex<Pending>,
+    arrived: Notify,
+}
+
+impl Mailbox {
+    pub fn take(&self) -> Pending {
+        std::mem::take(&mut lock(&self.pending))
+    }
+
+    pub async fn arrived(&self) {
+        self.arrived.notified().await;
+    }
+
+    pub fn poke(&self) {
+        lock(&self.pending).poked = true;
+        self.arrived.notify_one();
+    }
+
+    fn put(&self, key: ObjectKey, event: Event) {
+        lock(&self.pending).events.insert(key, event);
+        self.arrived.notify_one();
+    }
+
+    fn put_list(&self, listed: Listed) {
+        lock(&self.pending).lists.push(listed);
+        self.arrived.notify_one();
+    }
+}
+
+struct Running {
+    task: AbortHandle,
+    synced: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By label value: the service's mailbox and its account.
+    mailboxes: BTreeMap<String, Arc<Mailbox>>,
+    wants: BTreeMap<String, BTreeSet<Want>>,
+    running: BTreeMap<WatchKey, Running>,
+    /// Accounts that may not watch a kind in all namespaces: they get one watch per namespace.
+    denied: BTreeSet<(ServiceAccount, Resource)>,
+}
+
+pub struct Watches {
+    kubernetes: Arc<Kubernetes>,
+    state: Mutex<State>,
+}
+
+impl Watches {
+    pub fn new(kubernetes: Arc<Kubernetes>) -> Self {
+        Self { kubernetes, state: Mutex::default() }
+    }
+
+    pub fn register(&self, label: &str, mailbox: Arc<Mailbox>) {
+        lock(&self.state).mailboxes.insert(label.to_owned(), mailbox);
+    }
+
+    pub fn mailbox(&self, label: &str) -> Option<Arc<Mailbox>> {
+        lock(&self.state).mailboxes.get(label).cloned()
+    }
+
+    pub fn unregister(self: &Arc<Self>, label: &str) {
+        {
+            let mut state = lock(&self.state);
+            state.mailboxes.remove(label);
+            state.wants.remove(label);
+        }
+        self.balance();
+    }
+
+    /// Starts what the service newly wants and stops what nobody wants any more.
+    pub fn set_wants(self: &Arc<Self>, label: &str, wants: BTreeSet<Want>) {
+        {
+            let mut state = lock(&self.state);
+            if state.wants.get(label) == Some(&wants) {
+                return;
+            }
+            state.wants.insert(label.to_owned(), wants);
+        }
+        self.balance();
+    }
+
+    /// Whether changes of such objects are being seen.
+    pub fn covers(&self, account: &ServiceAccount, resource: &Resource, namespace: &str) -> bool {
+        lock(&self.state).running.iter().any(|(key, running)| {
+            key.account == *account && key.covers(resource, namespace) && running.synced.load(Ordering::Relaxed)
+        })
+    }
+
+    fn balance(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        let mut wanted = BTreeSet::new();
+        for want in state.wants.values().flatten() {
+            let denied = state.denied.contains(&(want.account.clone(), want.resource.clone()));
+            let key = |namespace: &str| WatchKey {
+                account: want.account.clone(),
+                resource: want.resource.clone(),
+                namespace: namespace.to_owned(),
+            };
+            if want.resource.namespaced && denied {
+                wanted.extend(want.namespaces.iter().map(|n| key(n)));
+            } else {
+                wanted.insert(key(""));
+            }
+        }
+        state.running.retain(|key, running| {
+            let keep = wanted.contains(key);
+            if !keep {
+                running.task.abort();
+            }
+            keep
+        });
+        for key in wanted {
+            if state.running.contains_key(&key) {
+                continue;
+            }
+            let synced = Arc::new(AtomicBool::new(false));
+            let task = tokio::spawn(self.clone().watch(key.clone(), synced.clone())).abort_handle();
+            state.running.insert(key, Running { task, synced });
+        }
+    }
+
+    /// Watches for ever, from list to list.
+    async fn watch(self: Arc<Self>, key: WatchKey, synced: Arc<AtomicBool>) {
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(120));
+        let mut from = None;
+        loop {
+            match self.watch_once(&key, &synced, &mut from).await {
+                // The server ends watches after a while: go on where it ended.
+                Ok(()) => backoff.reset(),
+                Err(error) if error.is_forbidden() && key.namespace.is_empty() && key.resource.namespaced => {
+                    lock(&self.state).denied.insert((key.account.clone(), key.resource.clone()));
+                    // Stops this very task at its next await.
+                    self.balance();
+                }
+                Err(error) => {
+                    if error.code() == 410 {
+                        from = None;
+                    } else if error.code() != 0 {
+                        synced.store(false, Ordering::Relaxed);
+                        tracing::warn!(kind = key.resource.kind, %error, "can't watch; drift is not seen at once");
+                    }
+                    tokio::time::sleep(backoff.advance()).await;
+                    continue;
+                }
+            }
+            // A server that ends each watch at once must not make this spin.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn watch_once(&self, key: &WatchKey, synced: &AtomicBool, from: &mut Option<String>) -> Result<(), ApiError> {
+        let collection = key.resource.collection(&key.namespace);
+        let version = match from.as_ref() {
+            Some(version) => version.clone(),
+            None => {
+                let version = self.list(key, &collection).await?;
+                synced.store(true, Ordering::Relaxed);
+                from.insert(version).clone()
+            }
+        };
+        let lease: WatchLease = self.kubernetes.lease_watch()?;
+        let body = lease.open(Some(&key.account), &collection, SERVICE_LABEL, &version).await?;
+        let bytes = body.into_data_stream().map(|part| part.map_err(std::io::Error::other));
+        let mut lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new_with_max_length(MAX_EVENT));
+        while let Some(line) = lines.next().await {
+            let line = line.map_err(|e| ApiError::Transport(crate::hub::chain(&e)))?;
+            let event: Value = serde_json::from_str(&line).map_err(|e| ApiError::Transport(e.to_string()))?;
+            if let Some(version) = self.deliver(key, &event)? {
+                *from = Some(version);
+            }
+        }
+        Ok(())
+    }
+
+    async fn list(&self, key: &WatchKey, collection: &str) -> Result<String, ApiError> {
+        let mut present: BTreeMap<String, BTreeSet<ObjectKey>> = BTreeMap::new();
+        let version = self
+            .kubernetes
+            .list(Some(&key.account), collection, SERVICE_LABEL, true, |object| {
+                let Some(object_key) = key.key_of(&object) else { return };
+                let live = live_object(&object);
+                let Some(label) = live.service_label.clone() else { return };
+                present.entry(label.clone()).or_default().insert(object_key.clone());
+                if let Some(mailbox) = self.mailbox(&label) {
+                    mailbox.put(object_key, Event::Seen(live));
+                }
+            })
+            .await?;
+        let interested: Vec<(String, Arc<Mailbox>)> = {
+            let state = lock(&self.state);
+            let wanting = state
+                .wants
+                .iter()
+                .filter(|(_, wants)| wants.iter().any(|w| w.account == key.account && w.resource == key.resource));
+            wanting.filter_map(|(label, _)| Some((label.clone(), state.mailboxes.get(label)?.clone()))).collect()
+        };
+        for (label, mailbox) in interested {
+            mailbox.put_list(Listed {
+                group: key.resource.group.clone(),
+                kind: key.resource.kind.clone(),
+                namespace: key.namespace.clone(),
+                present: present.remove(&label).unwrap_or_default(),
+            });
+        }
+        Ok(version)
+    }
+
+    /// Hands an event to its service; gives the version to go on from.
+    fn deliver(&self, key: &WatchKey, event: &Value) -> Result<Option<String>, ApiError> {
+        let object = &event["object"];
+        let kind = event["type"].as_str().unwrap_or_default();
+        if kind == "ERROR" {
+            let code = object["code"].as_u64().and_then(|c| u16::try_from(c).ok()).unwrap_or(500);
+            let message = crate::messages::explain_status(object, false);
+            return Err(ApiError::Status { code, reason: String::new(), message, retry_after: None });
+        }
+        let version = object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+        if kind == "BOOKMARK" {
+            return Ok(version);
+        }
+        let live = live_object(object);
+        if let (Some(object_key), Some(label)) = (key.key_of(object), live.service_label.as_ref())
+            && let Some(mailbox) = self.mailbox(label)
+        {
+            mailbox.put(object_key, if kind == "DELETED" { Event::Left } else { Event::Seen(live) });
+        }
+        Ok(version)
+    }
+}

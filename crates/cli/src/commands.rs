@@ -1,0 +1,13 @@
+//! One file per command.
+
+pub mod cluster;
+pub mod completion;
+pub mod deploy;
+pub mod get;
+pub mod hub;
+pub mod login;
+pub mod objects;
+pub mod tree;
+pub mod version;
+pub mod wait;
+pub mod why;

@@ -1,0 +1,289 @@
+//! `farwater deploy`: a folder of a Git repository, kept applied on a cluster.
+
+use http::{Method, Uri};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    commands::wait::{self, Goal, Wanted},
+    connection::{ConnectArgs, Session},
+    exit,
+    failure::{Failure, Result},
+    format, kinds,
+    program::Program,
+    scope::{is_label, is_name},
+    terminal::{print, say},
+};
+
+#[derive(Debug, clap::Args)]
+pub struct DeployArgs {
+    /// Address of the repository: http or https, without credentials.
+    git_url: String,
+    /// Folder of the repository that holds the manifests [default: its root].
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    path: String,
+    /// The cluster, NAME or NAMESPACE/NAME of the hub.
+    #[arg(long, value_name = "NAME")]
+    cluster: String,
+    /// Namespace of the cluster for objects that name none; made if missing [default: the service's name].
+    #[arg(long, value_name = "NS")]
+    namespace: Option<String>,
+    /// Namespace of the hub that owns the service [default: the context's].
+    #[arg(long, value_name = "NS")]
+    tenant: Option<String>,
+    /// Name of the service [default: the folder's, then the repository's].
+    #[arg(long)]
+    name: Option<String>,
+    #[command(flatten)]
+    reference: ReferenceArgs,
+    /// Secret of the tenant with the repository's `username` and `password`, or `bearerToken`.
+    #[arg(long, value_name = "NAME")]
+    secret: Option<String>,
+    /// How often the repository is asked, for example 30s or 5m [default: 2m].
+    #[arg(long, value_name = "DURATION")]
+    interval: Option<String>,
+    /// Keeps objects that leave the folder.
+    #[arg(long)]
+    no_prune: bool,
+    /// Returns when every object is healthy, or 6 when the time is up.
+    #[arg(long, conflicts_with = "export")]
+    wait: bool,
+    /// How long --wait waits.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = wait::parse_duration)]
+    timeout: std::time::Duration,
+    /// Prints the resources as YAML; asks no hub and changes nothing.
+    #[arg(long)]
+    export: bool,
+}
+
+#[derive(Debug, Default, clap::Args)]
+#[group(multiple = false)]
+struct ReferenceArgs {
+    /// The branch to follow [default: main].
+    #[arg(long)]
+    branch: Option<String>,
+    /// The tag to follow.
+    #[arg(long)]
+    tag: Option<String>,
+    /// The newest tag in a range, for example '>=1.2.0 <2.0.0'.
+    #[arg(long, value_name = "RANGE")]
+    semver: Option<String>,
+    /// The commit to stay at.
+    #[arg(long, value_name = "ID")]
+    commit: Option<String>,
+}
+
+impl ReferenceArgs {
+    fn to_spec(&self) -> Option<Value> {
+        let fields = [("branch", &self.branch), ("tag", &self.tag), ("semver", &self.semver), ("commit", &self.commit)];
+        fields.into_iter().find_map(|(field, value)| value.as_ref().map(|value| json!({field: value})))
+    }
+}
+
+/// The two resources that make a deployment.
+struct Plan {
+    tenant: String,
+    service_name: String,
+    source_name: String,
+    source_spec: Value,
+    service_spec: Value,
+}
+
+pub async fn run(args: DeployArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
+    if args.export {
+        // Without a hub, the namespace is the one that the first start makes.
+        let known = Session::open(connect, program).await.ok().map(|session| session.namespace);
+        let tenant = args.tenant.clone().or(known).unwrap_or_else(|| farwater_api::ADMIN_NAMESPACE.to_owned());
+        let plan = plan(&args, tenant)?;
+        let (source, service) = plan.documents();
+        print(&format!("{}---\n{}", format::yaml(&source)?, format::yaml(&service)?))?;
+        return Ok(exit::YES);
+    }
+    let session = Session::open(connect, program).await?;
+    let mut plan = plan(&args, args.tenant.clone().unwrap_or_else(|| session.namespace.clone()))?;
+    plan.settle_source_name(&session).await?;
+    let (source, service) = plan.documents();
+    apply(&session, "gitrepositories", &source).await?;
+    apply(&session, "servicedeployments", &service).await?;
+    let (tenant, name) = (&plan.tenant, &plan.service_name);
+    if args.wait {
+        let wanted = Wanted { namespace: tenant.clone(), names: vec![name.clone()] };
+        return wait::until(&session, &wanted, Goal::Healthy, args.timeout).await;
+    }
+    say(&format!("next: {} wait {name} -n {tenant}, or {} tree {name} -n {tenant} -w", program.name(), program.name()));
+    Ok(exit::YES)
+}
+
+fn plan(args: &DeployArgs, tenant: String) -> Result<Plan> {
+    let uri = check_url(&args.git_url)?;
+    let path = check_path(&args.path)?;
+    let repository = label(uri.path().trim_end_matches('/').trim_end_matches(".git").rsplit('/').next().unwrap_or(""));
+    let folder = label(path.rsplit('/').next().unwrap_or(""));
+    let service_name = match &args.name {
+        Some(name) => name.clone(),
+        None => folder.or(repository.clone()).ok_or_else(|| {
+            Failure::usage("no name can be made from the folder or the address").next("give --name NAME")
+        })?,
+    };
+    let (cluster_namespace, cluster) = match args.cluster.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, args.cluster.as_str()),
+    };
+    let target = args.namespace.clone().unwrap_or_else(|| service_name.clone());
+    for (what, name, valid) in [
+        ("--name", service_name.as_str(), is_name(&service_name)),
+        ("--tenant", &tenant, is_label(&tenant)),
+        ("--namespace", &target, is_label(&target)),
+        ("--cluster", &args.cluster, is_name(cluster) && cluster_namespace.is_none_or(is_label)),
+    ] {
+        if !valid {
+            return Err(Failure::usage(format!("{what} {name:?} can't be a name"))
+                .evidence("names are lower-case letters, digits and '-'"));
+        }
+    }
+    let source_name = repository.unwrap_or_else(|| service_name.clone());
+    let mut source_spec = json!({"url": args.git_url});
+    let stated = [
+        ("ref", args.reference.to_spec()),
+        ("secretRef", args.secret.as_ref().map(|name| json!({"name": name}))),
+        ("interval", args.interval.clone().map(Value::from)),
+    ];
+    for (field, value) in stated {
+        if let Some(value) = value {
+            source_spec[field] = value;
+        }
+    }
+    let mut cluster_ref = json!({"name": cluster});
+    if let Some(namespace) = cluster_namespace {
+        cluster_ref["namespace"] = namespace.into();
+    }
+    let service_spec = json!({
+        "clusterRef": cluster_ref,
+        "targetNamespace": target,
+        "sourceRef": {"kind": "GitRepository", "name": source_name},
+        "path": path,
+        "prune": !args.no_prune,
+    });
+    Ok(Plan { tenant, service_name, source_name, source_spec, service_spec })
+}
+
+fn check_url(url: &str) -> Result<Uri> {
+    let uri: Uri = url.parse().map_err(|error: http::uri::InvalidUri| {
+        Failure::usage(format!("{url:?} is no address")).evidence(error.to_string())
+    })?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err(Failure::usage("the repository's address must be http or https").evidence(format!("given: {url}")));
+    }
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        // The address is not repeated: it holds a password.
+        return Err(Failure::usage(
+            "credentials don't belong in the address: everyone who reads the resource sees them",
+        )
+        .next("put them into a Secret of the tenant and give --secret NAME"));
+    }
+    Ok(uri)
+}
+
+/// `./apps/web/` and `apps/web` are the same folder; what leaves the repository is refused here as it is by the hub.
+fn check_path(path: &str) -> Result<String> {
+    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    if parts.contains(&"..") {
+        return Err(Failure::usage(format!("--path {path:?} leaves the repository")));
+    }
+    Ok(if parts.is_empty() { ".".to_owned() } else { parts.join("/") })
+}
+
+/// A DNS label made of a file's name; none if nothing is left.
+fn label(text: &str) -> Option<String> {
+    let mapped: String =
+        text.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(50).collect();
+    let trimmed = mapped.trim_matches('-');
+    (!trimmed.is_empty()).then(|| trimmed.to_owned())
+}
+
+impl Plan {
+    fn documents(&self) -> (Value, Value) {
+        let version = format!("{}/{}", farwater_api::GROUP, farwater_api::VERSION);
+        let document = |kind: &str, name: &str, spec: &Value| json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": self.tenant}, "spec": spec});
+        (
+            document("GitRepository", &self.source_name, &self.source_spec),
+            document("ServiceDeployment", &self.service_name, &self.service_spec),
+        )
+    }
+
+    /// Services of one repository share its source; the same name for another repository or branch gets a suffix, so
+    /// that a second `deploy` never moves what the first one stated for others.
+    async fn settle_source_name(&mut self, session: &Session) -> Result<()> {
+        let path = collection("gitrepositories", &self.tenant);
+        let read = session.read("read the source", &format!("{path}/{}", self.source_name)).await;
+        let existing = match read {
+            Err(failure) if failure.is_missing() => return Ok(()),
+            other => other?,
+        };
+        let stated = |spec: &Value| (spec["url"].clone(), spec["ref"].clone(), spec["secretRef"].clone());
+        if stated(&existing["spec"]) == stated(&self.source_spec) {
+            return Ok(());
+        }
+        let (url, reference, secret) = stated(&self.source_spec);
+        let hash = hex::encode(Sha256::digest(json!([url, reference, secret]).to_string()));
+        self.source_name = format!("{}-{}", self.source_name, &hash[..8]);
+        self.service_spec["sourceRef"]["name"] = self.source_name.clone().into();
+        Ok(())
+    }
+}
+
+fn collection(plural: &str, namespace: &str) -> String {
+    format!("/apis/{}/{}/namespaces/{namespace}/{plural}", farwater_api::GROUP, farwater_api::VERSION)
+}
+
+/// Makes the resource, or merges the spec into the one that is there.
+async fn apply(session: &Session, plural: &str, document: &Value) -> Result<()> {
+    let metadata = &document["metadata"];
+    let (namespace, name) =
+        (metadata["namespace"].as_str().unwrap_or_default(), metadata["name"].as_str().unwrap_or_default());
+    let kind = document["kind"].as_str().unwrap_or_default();
+    let path = collection(plural, namespace);
+    let flags = "fieldManager=farwater-cli&fieldValidation=Strict";
+    let label = kinds::ours().into_iter().find(|known| known.plural == plural).map(|known| known.qualified(name));
+    let label = label.unwrap_or_else(|| name.to_owned());
+    let existing = session.read(&format!("read {kind} {namespace}/{name}"), &format!("{path}/{name}")).await;
+    let outcome = match existing {
+        Err(failure) if failure.is_missing() => {
+            let attempt = format!("make {kind} {namespace}/{name}");
+            session.ask(&attempt, Method::POST, &format!("{path}?{flags}"), "application/json", Some(document)).await?;
+            "created"
+        }
+        existing => {
+            let existing = existing?;
+            let attempt = format!("change {kind} {namespace}/{name}");
+            let patch = json!({"spec": document["spec"]});
+            let path = format!("{path}/{name}?{flags}");
+            let changed = session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
+            let same = changed["metadata"]["resourceVersion"] == existing["metadata"]["resourceVersion"];
+            if same { "unchanged" } else { "configured" }
+        }
+    };
+    print(&format!("{label} {outcome}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_made_of_folders_and_addresses() {
+        assert_eq!(label("My_App.v2").as_deref(), Some("my-app-v2"));
+        assert_eq!(label("..."), None);
+        assert_eq!(check_path("./apps//web/").unwrap(), "apps/web");
+        assert_eq!(check_path("").unwrap(), ".");
+        assert!(check_path("apps/../../x").is_err());
+    }
+
+    #[test]
+    fn a_password_in_the_address_is_refused_and_not_repeated() {
+        let failure = check_url("https://ann:secret@git.example.com/x.git").unwrap_err();
+        assert!(!failure.render("farwater").contains("secret@"), "{failure:?}");
+        assert!(check_url("git@example.com:x.git").is_err());
+        assert!(check_url("https://git.example.com/x.git").is_ok());
+    }
+}

@@ -1,0 +1,69 @@
+//! `farwater version`: of this program, and of the hub and who one is there.
+
+use http::Method;
+use serde_json::json;
+
+use crate::{
+    connection::{ConnectArgs, Session},
+    exit,
+    failure::Result,
+    format::{self, Answer},
+    program::Program,
+    terminal::{print, say},
+    text,
+};
+
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[derive(Debug, clap::Args)]
+pub struct VersionArgs {
+    /// Of this program only; asks no hub.
+    #[arg(long)]
+    client: bool,
+    /// What the output looks like.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Answer,
+}
+
+pub async fn run(args: VersionArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
+    let mut answer = json!({"client": VERSION});
+    let mut code = exit::YES;
+    if !args.client {
+        match ask(connect, program).await {
+            Ok(hub) => answer["hub"] = hub,
+            Err(failure) => {
+                code = failure.code;
+                say(failure.render(program.name()).trim_end());
+            }
+        }
+    }
+    match args.output {
+        Answer::Json => print(&format::json(&answer)?)?,
+        Answer::Yaml => print(&format::yaml(&answer)?)?,
+        Answer::Text => {
+            let mut lines = format!("client  {VERSION}\n");
+            for (label, key) in [("hub", "version"), ("server", "server"), ("user", "user")] {
+                if let Some(value) = answer["hub"][key].as_str() {
+                    lines += &format!("{label:<8}{}\n", text::plain(value));
+                }
+            }
+            print(&lines)?;
+        }
+    }
+    Ok(code)
+}
+
+async fn ask(connect: &ConnectArgs, program: Program) -> Result<serde_json::Value> {
+    let session = Session::open(connect, program).await?;
+    let version = session.read("ask the hub's version", "/version").await?;
+    let user = who_am_i(&session).await.ok();
+    Ok(json!({"version": version["gitVersion"], "server": session.server, "user": user}))
+}
+
+/// The user that the hub takes the token's bearer for.
+pub async fn who_am_i(session: &Session) -> Result<String> {
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let answer = session.ask("ask who you are", Method::POST, path, "application/json", Some(&review)).await?;
+    Ok(answer["status"]["userInfo"]["username"].as_str().unwrap_or_default().to_owned())
+}

@@ -1,0 +1,128 @@
+//! `farwater why`: the first broken link from Git to health.
+
+use farwater_api::{ADMIN_NAMESPACE, Cluster, GitRepository, ServiceDeployment, objects::ObjectReport};
+use farwater_fleet::why::{self, Evidence, Finding, Link, Lookup, NextStep, Standing};
+use kube::ResourceExt as _;
+
+use crate::{
+    commands::objects,
+    connection::Session,
+    exit,
+    failure::Result,
+    format::{self, Answer},
+    scope::{NamespaceArgs, service_name},
+    terminal::{Colour, Terminal, print},
+    text,
+};
+
+#[derive(Debug, clap::Args)]
+pub struct WhyArgs {
+    /// The service: NAME or NAMESPACE/NAME.
+    service: String,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+    /// What the output looks like.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Answer,
+}
+
+pub async fn run(args: WhyArgs, session: &Session) -> Result<u8> {
+    let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
+    let finding = explain(session, namespace, name).await?;
+    match args.output {
+        Answer::Json => print(&format::json(&finding)?)?,
+        Answer::Yaml => print(&format::yaml(&finding)?)?,
+        Answer::Text => print(&render(&finding, session, Terminal::detect()))?,
+    }
+    Ok(if finding.standing == Standing::Healthy { exit::YES } else { exit::NO })
+}
+
+/// Collects the evidence and judges it.
+pub async fn explain(session: &Session, namespace: &str, name: &str) -> Result<Finding> {
+    let service: ServiceDeployment = session.get(namespace, name).await?;
+    let source_name = service.spec.source_ref.name.clone();
+    let (source, cluster, objects) = tokio::join!(
+        session.get::<GitRepository>(namespace, &source_name),
+        find_cluster(session, &service),
+        objects::fetch(session, namespace, name),
+    );
+    let (source, cluster, objects) = (lookup(source)?, lookup(cluster)?, lookup(objects)?);
+    Ok(why::explain(&Evidence {
+        service: &service,
+        source: borrow(&source),
+        cluster: borrow(&cluster),
+        objects: match &objects {
+            Lookup::Found(objects) => Lookup::Found(objects.as_slice()),
+            // The service exists, so no report does not mean that it is gone.
+            Lookup::Missing => Lookup::Found(&[] as &[ObjectReport]),
+            Lookup::Unreadable => Lookup::Unreadable,
+        },
+        now: jiff::Timestamp::now(),
+    }))
+}
+
+/// The named namespace, or the service's own and then the administrators'.
+pub async fn find_cluster(session: &Session, service: &ServiceDeployment) -> Result<Cluster> {
+    let reference = &service.spec.cluster_ref;
+    if let Some(namespace) = &reference.namespace {
+        return session.get(namespace, &reference.name).await;
+    }
+    match session.get::<Cluster>(&service.namespace().unwrap_or_default(), &reference.name).await {
+        Err(failure) if failure.is_missing() || failure.is_denied() => {
+            session.get(ADMIN_NAMESPACE, &reference.name).await
+        }
+        found => found,
+    }
+}
+
+fn lookup<T>(result: Result<T>) -> Result<Lookup<T>> {
+    match result {
+        Ok(value) => Ok(Lookup::Found(value)),
+        Err(failure) if failure.is_missing() => Ok(Lookup::Missing),
+        Err(failure) if failure.is_denied() => Ok(Lookup::Unreadable),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn borrow<T>(lookup: &Lookup<T>) -> Lookup<&T> {
+    match lookup {
+        Lookup::Found(value) => Lookup::Found(value),
+        Lookup::Missing => Lookup::Missing,
+        Lookup::Unreadable => Lookup::Unreadable,
+    }
+}
+
+fn render(finding: &Finding, session: &Session, terminal: Terminal) -> String {
+    let (mark, colour) = match finding.standing {
+        Standing::Healthy => ("ok", Colour::Good),
+        Standing::Progressing => ("waiting", Colour::Doubtful),
+        Standing::Broken => ("broken", Colour::Bad),
+    };
+    let at = finding.link.map(|link| format!(" at {}", station(link))).unwrap_or_default();
+    let mut lines = format!("{}: {}\n", terminal.paint(colour, &format!("{mark}{at}")), text::plain(&finding.sentence));
+    for evidence in &finding.evidence {
+        lines += &format!("  {}\n", text::plain(evidence));
+    }
+    let next = finding.next.as_ref().map(|step| match step {
+        NextStep::Farwater(arguments) => format!("{} {arguments}", session.program.name()),
+        NextStep::Kubectl(arguments) => session.kubectl(arguments),
+        NextStep::InCluster(arguments) => format!("in the cluster: kubectl {arguments}"),
+    });
+    if let Some(next) = next {
+        lines += &format!("next: {}\n", text::plain(&next));
+    }
+    lines
+}
+
+fn station(link: Link) -> &'static str {
+    match link {
+        Link::Source => "the source",
+        Link::Bundle => "the bundle",
+        Link::Placement => "placement",
+        Link::Cluster => "the cluster",
+        Link::Agent => "the agent",
+        Link::Objects => "the objects",
+        Link::Health => "health",
+        Link::Prune => "the prune",
+    }
+}

@@ -1,0 +1,47 @@
+//! Exit codes: 0 yes, 1 an honest no, 2 and up trouble. The table in `docs/cli.md` is checked against this file.
+
+/// Done, or the answer is yes.
+pub const YES: u8 = 0;
+/// The answer is no: unhealthy, refused, not what was asked for.
+pub const NO: u8 = 1;
+/// The command line, or a file that it names, can't be used.
+pub const USAGE: u8 = 2;
+/// Not signed in, or not allowed.
+pub const DENIED: u8 = 3;
+/// The named thing does not exist.
+pub const MISSING: u8 = 4;
+/// The hub refused the change: a conflict, an invalid object or a failed precondition.
+pub const CONFLICT: u8 = 5;
+/// What was waited for did not happen in time.
+pub const TIMEOUT: u8 = 6;
+/// The hub can't be reached, or answers what no hub answers.
+pub const UNREACHABLE: u8 = 7;
+/// The hub process ended by an error of its own.
+pub const HUB_FAILED: u8 = 8;
+/// A bug of ours.
+pub const INTERNAL: u8 = 70;
+
+#[cfg(test)]
+mod tests {
+    /// Every code with the words that the documentation must list it with.
+    const DOCUMENTED: [(u8, &str); 10] = [
+        (super::YES, "done, or the answer is yes"),
+        (super::NO, "an honest no"),
+        (super::USAGE, "the command line, or a file that it names, can't be used"),
+        (super::DENIED, "not signed in, or not allowed"),
+        (super::MISSING, "the named thing does not exist"),
+        (super::CONFLICT, "the hub refused the change"),
+        (super::TIMEOUT, "what was waited for did not happen in time"),
+        (super::UNREACHABLE, "the hub can't be reached"),
+        (super::HUB_FAILED, "`farwater hub` ended by an error"),
+        (super::INTERNAL, "a bug of ours"),
+    ];
+
+    #[test]
+    fn every_code_is_documented() {
+        let page = include_str!("../../../docs/cli.md");
+        for (code, meaning) in DOCUMENTED {
+            assert!(page.contains(&format!("| {code} | {meaning}")), "docs/cli.md lacks {code}: {meaning}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a command says when it fails: one sentence of cause, one line of evidence, one line of what to do next.
+
+use std::{error::Error as _, io, path::Path};
+
+use crate::{exit, text};
+
+#[derive(Debug)]
+pub struct Failure {
+    pub code: u8,
+    pub cause: String,
+    pub evidence: Option<String>,
+    pub next: Option<String>,
+}
+
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    pub fn new(code: u8, cause: impl Into<String>) -> Self {
+        Self { code, cause: cause.into(), evidence: None, next: None }
+    }
+
+    pub fn usage(cause: impl Into<String>) -> Self {
+        Self::new(exit::USAGE, cause)
+    }
+
+    pub fn evidence(mut self, line: impl Into<String>) -> Self {
+        self.evidence = Some(line.into());
+        self
+    }
+
+    pub fn next(mut self, line: impl Into<String>) -> Self {
+        self.next = Some(line.into());
+        self
+    }
+
+    pub fn file(action: &str, path: &Path, source: &io::Error) -> Self {
+        Self::usage(format!("can't {action} {}", path.display())).evidence(source.to_string())
+    }
+
+    /// Names what was attempted; the error says what came back.
+    pub fn request(attempt: &str, server: &str, error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::refused(attempt, status),
+            kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => {
+                unreachable_hub(attempt, server, &root_cause(error))
+            }
+            kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => {
+                Self::new(exit::UNREACHABLE, format!("can't {attempt}: {server} does not answer as a hub"))
+                    .evidence(root_cause(error))
+                    .next("check the address: is it a Farwater hub?")
+            }
+            other => Self::new(exit::INTERNAL, format!("can't {attempt}")).evidence(root_cause(other)),
+        }
+    }
+
+    fn refused(attempt: &str, status: &kube::core::Status) -> Self {
+        let message = if status.message.is_empty() { status.reason.clone() } else { status.message.clone() };
+        let failure = |code| Self::new(code, format!("can't {attempt}")).evidence(message.clone());
+        match status.code {
+            401 => Self::new(exit::DENIED, format!("can't {attempt}: the hub does not accept your token"))
+                .evidence(message.clone())
+                .next("{program} login URL --token-file FILE"),
+            403 => failure(exit::DENIED).next("{program} version # shows who you are"),
+            // Of an object, the hub names it; without a name it is the path that the hub does not know.
+            404 if status.details.as_ref().is_some_and(|details| !details.name.is_empty()) => failure(exit::MISSING),
+            404 => Self::new(exit::UNREACHABLE, format!("can't {attempt}: the hub does not serve this"))
+                .evidence(message.clone())
+                .next("check the address and the hub's version: {program} version"),
+            400 | 405 | 409 | 410 | 413 | 415 | 422 => failure(exit::CONFLICT),
+            429 | 500..=599 => failure(exit::UNREACHABLE).next("try again; if it stays so, read the hub's log"),
+            _ => failure(exit::INTERNAL),
+        }
+    }
+
+    pub fn is_missing(&self) -> bool {
+        self.code == exit::MISSING
+    }
+
+    pub fn is_denied(&self) -> bool {
+        self.code == exit::DENIED
+    }
+
+    /// The message for standard error. Texts of servers are stripped of control characters.
+    pub fn render(&self, program: &str) -> String {
+        let mut lines = format!("{program}: {}\n", text::plain(&self.cause));
+        if let Some(evidence) = &self.evidence {
+            lines += &format!("  {}\n", text::plain(evidence));
+        }
+        if let Some(next) = &self.next {
+            lines += &format!("  next: {}\n", text::plain(&next.replace("{program}", program)));
+        }
+        lines
+    }
+}
+
+fn unreachable_hub(attempt: &str, server: &str, root: &str) -> Failure {
+    let failure = Failure::new(exit::UNREACHABLE, format!("can't {attempt}: the hub at {server} can't be reached"))
+        .evidence(root);
+    let lower = root.to_lowercase();
+    if lower.contains("certificate") || lower.contains("unknownissuer") || lower.contains("unknown issuer") {
+        failure.next("give the hub's own authority: {program} login URL --token-file FILE --ca DATA-DIR/keys/ca.crt")
+    } else {
+        failure.next("is it running? {program} hub --data-dir DIR --listen ADDR")
+    }
+}
+
+/// Wrappers repeat each other; the innermost error is what happened.
+fn root_cause(error: &kube::Error) -> String {
+    let mut root = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        root = inner.to_string();
+        source = inner.source();
+    }
+    root
+}
+
+/// The name that was probably meant.
+pub fn suggest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|name| (strsim::normalized_damerau_levenshtein(given, name), name))
+        // One swap in three letters is still a typo; at half, they are different words.
+        .filter(|(score, _)| *score > 0.6)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn typos_are_recognised_and_strangers_are_not() {
+        assert_eq!(suggest("clsuters", ["clusters", "gitrepositories"]), Some("clusters"));
+        assert_eq!(suggest("wbe", ["web", "database"]), Some("web"));
+        assert_eq!(suggest("payments", ["web", "database"]), None);
+    }
+
+    #[test]
+    fn a_servers_text_cannot_move_the_cursor() {
+        let failure = Failure::usage("bad").evidence("\u{1b}[2Jgone\nsecond").next("{program} get");
+        assert_eq!(failure.render("farwater"), "farwater: bad\n  [2Jgone second\n  next: farwater get\n");
+    }
+}

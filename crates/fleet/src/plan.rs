@@ -1,0 +1,494 @@
+//! The sync plan: what is done to a cluster so that it holds what a service's source says, and why not more.
+//!
+//! [`resolve`] turns rendered manifests into the exact objects to send; the edge looks up what the cluster holds of
+//! them; [`plan`] compares the two with the inventory. The executor decides nothing.
+
+mod resolve;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use farwater_api::{Digest, FIELD_MANAGER, objects::ObjectRef};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use crate::ownership::ObjectKey;
+use crate::{
+    ownership::proven_owner,
+    prune::{self, Candidate, Guards, PrunePlan, Purpose},
+};
+pub use resolve::{Resolved, ResolvedObject, Scopes, resolve, stage_of};
+
+/// Manifests of one folder of a bundle.
+#[derive(Clone, Debug)]
+pub struct Render {
+    pub objects: Vec<RenderedObject>,
+    /// What could not be read. Empty means complete; only a complete render may lead to deletes.
+    pub errors: Vec<String>,
+}
+
+/// One manifest as the source states it.
+#[derive(Clone, Debug)]
+pub struct RenderedObject {
+    pub manifest: Value,
+    /// File and document, for messages.
+    pub origin: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scope {
+    Cluster,
+    Namespaced,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupVersionKind {
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+}
+
+impl From<&ObjectRef> for GroupVersionKind {
+    fn from(object: &ObjectRef) -> Self {
+        Self { group: object.group.clone(), version: object.version.clone(), kind: object.kind.clone() }
+    }
+}
+
+/// What the agent remembers of an object that it applied, or was about to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InventoryEntry {
+    #[serde(flatten)]
+    pub object: ObjectRef,
+    /// Known once the object was applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// Hash of the manifest that was applied last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<Digest>,
+    /// Hash of the fields that we owned afterwards, see [`owned_fields`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fields: Option<Digest>,
+    /// It existed before, owned by nobody of ours.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopted: bool,
+    /// Its deletion has passed the guards: written before the first delete, so that an attempt that was killed
+    /// half-way is finished instead of being judged anew on what it left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub doomed: bool,
+}
+
+/// A service's inventory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inventory {
+    pub entries: BTreeMap<ObjectKey, InventoryEntry>,
+    /// Objects when the service was last in sync, nothing left to prune: what the guards' shares are shares of. An
+    /// interrupted attempt grows the inventory, which must not widen the guards. 0 before the first time.
+    pub baseline: usize,
+}
+
+/// What the cluster holds under an object's name. A failed look-up is never "gone".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Live {
+    Unknown(String),
+    /// The service account may not read it.
+    Forbidden(String),
+    Absent,
+    Present(LiveObject),
+}
+
+/// The part of a live object's metadata that decisions need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveObject {
+    pub uid: String,
+    pub resource_version: String,
+    /// The owner annotation, unverified.
+    pub owner: Option<String>,
+    pub service_label: Option<String>,
+    /// See [`owned_fields`].
+    pub fields: Option<Digest>,
+    pub deleting: bool,
+    /// A client-side tool applied it: its fields must become ours first, or fields that leave the source stay for ever.
+    pub client_side: bool,
+}
+
+/// Everything that a plan is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanInput<'a> {
+    pub service_uid: &'a str,
+    pub prune: bool,
+    pub approved_prune: Option<Digest>,
+    pub resolved: &'a Resolved,
+    pub inventory: &'a Inventory,
+    /// Of every resolved object and every object of the inventory.
+    pub live: &'a BTreeMap<ObjectKey, Live>,
+    /// Services that live on this cluster: uid → `namespace/name`.
+    pub services: &'a BTreeMap<String, String>,
+    /// Objects that others keep changing back: left alone for a while.
+    pub cooling: &'a BTreeSet<ObjectKey>,
+    /// Whether the target namespace exists; `None` where that is not known.
+    pub target_namespace_exists: Option<bool>,
+}
+
+/// What is to be done, in order. Immutable and printable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The target namespace is missing and the source doesn't hold it. It is created, and never pruned.
+    pub create_namespace: Option<String>,
+    pub waves: Vec<Wave>,
+    /// As desired already: not sent again.
+    pub unchanged: Vec<ObjectKey>,
+    pub skipped: Vec<Skip>,
+    /// Deletes whose guards were passed by an earlier attempt.
+    pub doomed: Vec<Candidate>,
+    /// Deletes that this plan adds, judged as if every change succeeded.
+    pub prune: PrunePlan,
+    /// Objects of the inventory that are neither desired nor deleted now, and why.
+    pub kept: Vec<(ObjectKey, Keep)>,
+    /// Entries of the inventory whose objects are not ours any more, or gone.
+    pub forgotten: Vec<(ObjectKey, Forget)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wave {
+    pub stage: Stage,
+    pub changes: Vec<Change>,
+}
+
+/// Stages of a sync: each is applied, and what it defines is usable, before the next begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    Namespaces,
+    Definitions,
+    /// What workloads refer to: accounts, roles, configuration, quotas, storage.
+    Foundations,
+    Rest,
+    /// Webhooks and aggregated APIs: what they call must run before they stand in the way.
+    Interceptors,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub object: ObjectKey,
+    pub cause: Cause,
+    /// Applied by a client-side tool before: migrate its field manager first.
+    pub migrate: bool,
+    /// Objects of this plan without which this one can't be applied.
+    pub needs: Vec<ObjectKey>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    Create,
+    /// The manifest differs from what was applied last.
+    Update,
+    /// The live object differs from what was applied last.
+    Drift,
+    /// It exists and no service of ours owns it.
+    Adopt,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skip {
+    pub object: ObjectRef,
+    pub reason: SkipReason,
+}
+
+/// Why an object of the source is not applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    Refused(Refusal),
+    Waiting(Wait),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    NamespaceNotAllowed(String),
+    KindNotAllowed,
+    KindDenied,
+    Duplicate { first: String, second: String },
+    OwnedBy { service: String, uid: String },
+    Forbidden(String),
+    Malformed(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The cluster doesn't serve the kind.
+    Kind,
+    /// The live object is being deleted.
+    Deletion,
+    Lookup(String),
+    /// Somebody else keeps changing it back.
+    Fight,
+}
+
+impl SkipReason {
+    /// Whether the cluster lacks what the source says; a fought-over object exists and was applied.
+    pub fn is_unapplied(&self) -> bool {
+        *self != Self::Waiting(Wait::Fight)
+    }
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Waiting(wait) => wait.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NamespaceNotAllowed(namespace) => write!(f, "the grant does not allow namespace {namespace:?}"),
+            Self::KindNotAllowed => f.write_str("the grant's allowedKinds do not name this kind"),
+            Self::KindDenied => f.write_str("the grant's deniedKinds name this kind"),
+            Self::Duplicate { first, second } => write!(f, "stated twice: in {first} and in {second}"),
+            Self::OwnedBy { service, .. } => write!(f, "owned by service {service}"),
+            Self::Forbidden(message) | Self::Malformed(message) => f.write_str(message),
+        }
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kind => f.write_str("waits for its kind: the cluster does not serve it"),
+            Self::Deletion => f.write_str("waits for the deletion of the object that has its name"),
+            Self::Lookup(message) => write!(f, "waits for a look-up: {message}"),
+            Self::Fight => f.write_str("something else keeps changing it back: repaired less often until that stops"),
+        }
+    }
+}
+
+/// Why an object that left the source stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keep {
+    PruneOff,
+    IncompleteRender,
+    /// It is being deleted already.
+    Deleting,
+    Lookup(String),
+}
+
+impl fmt::Display for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PruneOff => f.write_str("left the source and stays: prune is off"),
+            Self::IncompleteRender => f.write_str("not in the source as far as it could be read: stays"),
+            Self::Deleting => f.write_str("left the source and is being deleted"),
+            Self::Lookup(message) => write!(f, "left the source and stays until it can be looked up: {message}"),
+        }
+    }
+}
+
+/// Why an entry leaves the inventory without a delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forget {
+    Gone,
+    /// Another object has its name now.
+    Replaced,
+    /// The live object's annotation doesn't prove that it is ours.
+    NotOurs,
+}
+
+/// Hash of the fields that the agent owns in `managedFields`, `None` where it owns none. A write by others to a value of
+/// ours takes that field from us, so an equal hash means that every value that we applied still stands.
+pub fn owned_fields(metadata: &Value) -> Option<Digest> {
+    let entry = metadata["managedFields"].as_array()?.iter().find(|entry| {
+        entry["manager"] == FIELD_MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null()
+    })?;
+    Some(Digest::of_json(&entry["fieldsV1"]))
+}
+
+/// Compares the source with the cluster. Deterministic: the same input gives the same plan.
+pub fn plan(input: &PlanInput<'_>) -> Plan {
+    let mut waves: BTreeMap<Stage, Vec<Change>> = BTreeMap::new();
+    let mut unchanged = Vec::new();
+    let mut skipped = input.resolved.skipped.clone();
+    for object in &input.resolved.objects {
+        match judge(input, object) {
+            Judgement::Change(change) => waves.entry(object.stage).or_default().push(change),
+            Judgement::Unchanged => unchanged.push(object.key()),
+            Judgement::Skip(reason) => skipped.push(Skip { object: object.object.clone(), reason }),
+        }
+    }
+    let leaving = judge_leaving(input);
+    let guards = Guards {
+        purpose: Purpose::Sync,
+        desired: input.resolved.stated(),
+        inventory: baseline(input.inventory),
+        unapplied: skipped.iter().filter(|s| s.reason.is_unapplied()).count(),
+        approved: input.approved_prune,
+    };
+    Plan {
+        create_namespace: namespace_to_create(input),
+        waves: waves.into_iter().map(|(stage, changes)| Wave { stage, changes }).collect(),
+        unchanged,
+        skipped,
+        doomed: leaving.doomed,
+        prune: prune::decide(leaving.candidates, &guards),
+        kept: leaving.kept,
+        forgotten: leaving.forgotten,
+    }
+}
+
+/// The plan of a service that was deleted with policy Delete: every object of its inventory goes.
+pub fn plan_removal(
+    service_uid: &str,
+    inventory: &Inventory,
+    live: &BTreeMap<ObjectKey, Live>,
+    approved_prune: Option<Digest>,
+) -> Plan {
+    let leaving = sort_leaving(service_uid, inventory, live, inventory.entries.keys(), None);
+    let guards = Guards {
+        purpose: Purpose::Removal,
+        desired: 0,
+        inventory: baseline(inventory),
+        unapplied: 0,
+        approved: approved_prune,
+    };
+    Plan {
+        create_namespace: None,
+        waves: Vec::new(),
+        unchanged: Vec::new(),
+        skipped: Vec::new(),
+        doomed: leaving.doomed,
+        prune: prune::decide(leaving.candidates, &guards),
+        kept: leaving.kept,
+        forgotten: leaving.forgotten,
+    }
+}
+
+/// What the guards count against; before the first complete sync that is the inventory itself.
+pub fn baseline(inventory: &Inventory) -> usize {
+    if inventory.baseline == 0 { inventory.entries.len() } else { inventory.baseline }
+}
+
+enum Judgement {
+    Change(Change),
+    Unchanged,
+    Skip(SkipReason),
+}
+
+fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
+    let key = object.key();
+    let entry = input.inventory.entries.get(&key);
+    let change =
+        |cause, migrate| Judgement::Change(Change { object: key.clone(), cause, migrate, needs: object.needs.clone() });
+    let live = match input.live.get(&key) {
+        Some(Live::Present(live)) => live,
+        Some(Live::Absent) if input.cooling.contains(&key) => {
+            return Judgement::Skip(SkipReason::Waiting(Wait::Fight));
+        }
+        Some(Live::Absent) => return change(Cause::Create, false),
+        Some(Live::Forbidden(message)) => {
+            return Judgement::Skip(SkipReason::Refused(Refusal::Forbidden(message.clone())));
+        }
+        Some(Live::Unknown(message)) => return Judgement::Skip(SkipReason::Waiting(Wait::Lookup(message.clone()))),
+        // Its kind comes with this very plan, so there was nothing to look up.
+        None if !object.needs.is_empty() => return change(Cause::Create, false),
+        None => return Judgement::Skip(SkipReason::Waiting(Wait::Lookup("not looked up".into()))),
+    };
+    if live.deleting {
+        return Judgement::Skip(SkipReason::Waiting(Wait::Deletion));
+    }
+    let owner = live.owner.as_deref().and_then(|annotation| proven_owner(annotation, &key));
+    if let Some(uid) = owner.filter(|uid| *uid != input.service_uid)
+        && let Some(service) = input.services.get(uid)
+    {
+        let refusal = Refusal::OwnedBy { service: service.clone(), uid: uid.to_owned() };
+        return Judgement::Skip(SkipReason::Refused(refusal));
+    }
+    let Some(entry) = entry.filter(|e| e.uid.as_ref() == Some(&live.uid)) else {
+        let cause = if owner == Some(input.service_uid) { Cause::Update } else { Cause::Adopt };
+        return change(cause, live.client_side);
+    };
+    if entry.hash != Some(object.hash) {
+        change(Cause::Update, live.client_side)
+    } else if owner != Some(input.service_uid) || live.fields.is_none() || live.fields != entry.fields {
+        if input.cooling.contains(&key) {
+            return Judgement::Skip(SkipReason::Waiting(Wait::Fight));
+        }
+        change(Cause::Drift, false)
+    } else {
+        Judgement::Unchanged
+    }
+}
+
+struct Leaving {
+    doomed: Vec<Candidate>,
+    candidates: Vec<Candidate>,
+    kept: Vec<(ObjectKey, Keep)>,
+    forgotten: Vec<(ObjectKey, Forget)>,
+}
+
+fn judge_leaving(input: &PlanInput<'_>) -> Leaving {
+    let stays: BTreeSet<&ObjectKey> = input.resolved.stated_keys().collect();
+    let leaving = input.inventory.entries.keys().filter(|key| !stays.contains(key));
+    let keep = if !input.resolved.complete {
+        Some(Keep::IncompleteRender)
+    } else if !input.prune {
+        Some(Keep::PruneOff)
+    } else {
+        None
+    };
+    sort_leaving(input.service_uid, input.inventory, input.live, leaving, keep)
+}
+
+/// Sorts what leaves: only an object with our uid and our proof is deleted; `keep` keeps what would be.
+fn sort_leaving<'a>(
+    service_uid: &str,
+    inventory: &Inventory,
+    live: &BTreeMap<ObjectKey, Live>,
+    keys: impl Iterator<Item = &'a ObjectKey>,
+    keep: Option<Keep>,
+) -> Leaving {
+    let mut out = Leaving { doomed: Vec::new(), candidates: Vec::new(), kept: Vec::new(), forgotten: Vec::new() };
+    for key in keys {
+        let Some(entry) = inventory.entries.get(key) else { continue };
+        let object = match live.get(key) {
+            Some(Live::Present(object)) => object,
+            Some(Live::Absent) => {
+                out.forgotten.push((key.clone(), Forget::Gone));
+                continue;
+            }
+            Some(Live::Unknown(message) | Live::Forbidden(message)) => {
+                out.kept.push((key.clone(), Keep::Lookup(message.clone())));
+                continue;
+            }
+            None => {
+                out.kept.push((key.clone(), Keep::Lookup("not looked up".into())));
+                continue;
+            }
+        };
+        let ours = object.owner.as_deref().and_then(|a| proven_owner(a, key)) == Some(service_uid);
+        if entry.uid.as_ref().is_some_and(|uid| *uid != object.uid) {
+            out.forgotten.push((key.clone(), Forget::Replaced));
+        } else if !ours {
+            out.forgotten.push((key.clone(), Forget::NotOurs));
+        } else if object.deleting {
+            out.kept.push((key.clone(), Keep::Deleting));
+        } else if let Some(keep) = &keep {
+            out.kept.push((key.clone(), keep.clone()));
+        } else {
+            let candidate = Candidate { object: entry.object.clone(), uid: object.uid.clone() };
+            if entry.doomed { &mut out.doomed } else { &mut out.candidates }.push(candidate);
+        }
+    }
+    out
+}
+
+fn namespace_to_create(input: &PlanInput<'_>) -> Option<String> {
+    let target = &input.resolved.target_namespace;
+    let stated = input.resolved.stated_keys().any(|k| k.group.is_empty() && k.kind == "Namespace" && k.name == *target);
+    let used = input.resolved.objects.iter().any(|o| o.object.namespace == *target);
+    (used && !stated && input.target_namespace_exists == Some(false)).then(|| target.clone())
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

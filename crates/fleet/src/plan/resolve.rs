@@ -1,0 +1,281 @@
+//! From manifests to the exact objects to send: scope, namespace, ownership marks, ceilings, order.
+
+use std::collections::BTreeMap;
+
+use farwater_api::{Digest, OWNER_ANNOTATION, SERVICE_LABEL, objects::ObjectRef, protocol::Ceiling};
+use serde_json::{Map, Value};
+
+use super::{GroupVersionKind, ObjectKey, Refusal, Render, RenderedObject, Scope, Skip, SkipReason, Stage, Wait};
+use crate::ownership::{owner_annotation, service_label};
+
+/// The kinds that the cluster serves.
+pub type Scopes = BTreeMap<GroupVersionKind, Scope>;
+
+/// The objects to send.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    pub target_namespace: String,
+    /// Sorted by stage and name.
+    pub objects: Vec<ResolvedObject>,
+    pub skipped: Vec<Skip>,
+    /// Whether all of the source is here: what is missing from an incomplete one proves nothing.
+    pub complete: bool,
+    /// Every name that the source states, also of skipped objects; where a kind's scope is unknown, both that it could
+    /// have.
+    stated: Vec<ObjectKey>,
+    count: usize,
+}
+
+impl Resolved {
+    /// How many objects the source states.
+    pub fn stated(&self) -> usize {
+        self.count
+    }
+
+    pub fn stated_keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.stated.iter()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct ResolvedObject {
+    pub object: ObjectRef,
+    /// As sent, with our label and annotation.
+    pub manifest: Value,
+    /// Of the manifest as sent.
+    pub hash: Digest,
+    pub stage: Stage,
+    /// Objects of the same source that must be applied first: its namespace, its definition.
+    pub needs: Vec<ObjectKey>,
+}
+
+impl ResolvedObject {
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey::from(&self.object)
+    }
+}
+
+/// Resolves a render for one service. Objects that break a rule are skipped, each with its reason; the rest go on.
+pub fn resolve(
+    render: Render,
+    service_uid: &str,
+    target_namespace: &str,
+    ceiling: &Ceiling,
+    served: &Scopes,
+) -> Resolved {
+    let complete = render.errors.is_empty();
+    let defined = defined_kinds(&render.objects);
+    let mut out = Resolved {
+        target_namespace: target_namespace.to_owned(),
+        objects: Vec::new(),
+        skipped: Vec::new(),
+        complete,
+        stated: Vec::new(),
+        count: render.objects.len(),
+    };
+    let mut seen: BTreeMap<ObjectKey, (usize, String)> = BTreeMap::new();
+    let mut duplicates: Vec<usize> = Vec::new();
+    for rendered in render.objects {
+        let Some(mut object) = object_ref(&rendered.manifest) else {
+            let reason = Refusal::Malformed(format!("{}: no apiVersion, kind or name", rendered.origin));
+            out.skipped.push(Skip { object: nameless(&rendered.manifest), reason: SkipReason::Refused(reason) });
+            out.complete = false;
+            continue;
+        };
+        let gvk = GroupVersionKind::from(&object);
+        let definition = defined.get(&gvk);
+        let Some(scope) = served.get(&gvk).copied().or(definition.map(|d| d.scope)) else {
+            for namespace in ["", target_namespace, object.namespace.clone().as_str()] {
+                let mut key = ObjectKey::from(&object);
+                key.namespace = namespace.to_owned();
+                out.stated.push(key);
+            }
+            out.skipped.push(Skip { object, reason: SkipReason::Waiting(Wait::Kind) });
+            continue;
+        };
+        match scope {
+            Scope::Cluster => object.namespace.clear(),
+            Scope::Namespaced if object.namespace.is_empty() => target_namespace.clone_into(&mut object.namespace),
+            Scope::Namespaced => {}
+        }
+        let key = ObjectKey::from(&object);
+        out.stated.push(key.clone());
+        if let Some((first, origin)) = seen.get(&key) {
+            let refusal = Refusal::Duplicate { first: origin.clone(), second: rendered.origin };
+            duplicates.push(*first);
+            out.skipped.push(Skip { object, reason: SkipReason::Refused(refusal) });
+            continue;
+        }
+        if let Some(refusal) = check_ceiling(ceiling, &object) {
+            out.skipped.push(Skip { object, reason: SkipReason::Refused(refusal) });
+            continue;
+        }
+        seen.insert(key.clone(), (out.objects.len(), rendered.origin));
+        let manifest = finish(rendered.manifest, &object, service_uid, &key);
+        let needs = definition.filter(|_| !served.contains_key(&gvk)).map(|d| d.object.clone()).into_iter().collect();
+        out.objects.push(ResolvedObject {
+            hash: Digest::of_json(&manifest),
+            stage: stage_of(&object),
+            manifest,
+            object,
+            needs,
+        });
+    }
+    // Which of two is meant nobody knows: neither is applied. The first's message is the second's.
+    duplicates.sort_unstable();
+    duplicates.dedup();
+    for index in duplicates.into_iter().rev() {
+        out.objects.remove(index);
+    }
+    add_namespace_needs(&mut out.objects);
+    out.objects.sort_by(|a, b| (a.stage, &a.object).cmp(&(b.stage, &b.object)));
+    out
+}
+
+struct Definition {
+    object: ObjectKey,
+    scope: Scope,
+}
+
+/// The kinds that definitions of this render bring.
+fn defined_kinds(objects: &[RenderedObject]) -> BTreeMap<GroupVersionKind, Definition> {
+    let mut defined = BTreeMap::new();
+    for rendered in objects {
+        let manifest = &rendered.manifest;
+        let Some(object) = object_ref(manifest).filter(is_definition) else { continue };
+        let spec = &manifest["spec"];
+        let (Some(group), Some(kind)) = (spec["group"].as_str(), spec["names"]["kind"].as_str()) else { continue };
+        let scope = if spec["scope"] == "Cluster" { Scope::Cluster } else { Scope::Namespaced };
+        for version in spec["versions"].as_array().into_iter().flatten().filter_map(|v| v["name"].as_str()) {
+            let gvk = GroupVersionKind { group: group.into(), version: version.into(), kind: kind.into() };
+            defined.insert(gvk, Definition { object: ObjectKey::from(&object), scope });
+        }
+    }
+    defined
+}
+
+fn is_definition(object: &ObjectRef) -> bool {
+    object.group == "apiextensions.k8s.io" && object.kind == "CustomResourceDefinition"
+}
+
+fn object_ref(manifest: &Value) -> Option<ObjectRef> {
+    let text = |value: &Value| value.as_str().filter(|s| !s.is_empty()).map(str::to_owned);
+    let api_version = text(&manifest["apiVersion"])?;
+    let (group, version) = match api_version.split_once('/') {
+        Some((group, version)) => (group.to_owned(), version.to_owned()),
+        None => (String::new(), api_version),
+    };
+    Some(ObjectRef {
+        group,
+        version,
+        kind: text(&manifest["kind"])?,
+        namespace: text(&manifest["metadata"]["namespace"]).unwrap_or_default(),
+        name: text(&manifest["metadata"]["name"])?,
+    })
+}
+
+fn nameless(manifest: &Value) -> ObjectRef {
+    let text = |value: &Value| value.as_str().unwrap_or("?").chars().take(64).collect::<String>();
+    ObjectRef {
+        group: String::new(),
+        version: text(&manifest["apiVersion"]),
+        kind: text(&manifest["kind"]),
+        namespace: String::new(),
+        name: text(&manifest["metadata"]["name"]),
+    }
+}
+
+/// The grant's limits. The cluster's RBAC of the service account decides on the rest.
+fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
+    let names_kind = |patterns: &[String]| {
+        patterns.iter().any(|p| match p.split_once('.') {
+            Some((kind, group)) => kind == object.kind && group == object.group,
+            None => *p == object.kind,
+        })
+    };
+    if ceiling.denied_kinds.as_deref().is_some_and(names_kind) {
+        return Some(Refusal::KindDenied);
+    }
+    if ceiling.allowed_kinds.as_deref().is_some_and(|allowed| !names_kind(allowed)) {
+        return Some(Refusal::KindNotAllowed);
+    }
+    let namespace = match (object.group.as_str(), object.kind.as_str()) {
+        ("", "Namespace") => &object.name,
+        _ => &object.namespace,
+    };
+    let allowed = ceiling.target_namespaces.as_deref()?;
+    let matches = |pattern: &String| match pattern.strip_suffix('*') {
+        Some(prefix) => namespace.starts_with(prefix),
+        None => pattern == namespace,
+    };
+    (!namespace.is_empty() && !allowed.iter().any(matches)).then(|| Refusal::NamespaceNotAllowed(namespace.clone()))
+}
+
+/// Adds the namespace and our marks, and drops what an export of a live object holds and an apply must not.
+fn finish(mut manifest: Value, object: &ObjectRef, service_uid: &str, key: &ObjectKey) -> Value {
+    let metadata = entry_object(&mut manifest, "metadata");
+    for server_side in ["managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink"] {
+        metadata.remove(server_side);
+    }
+    if object.namespace.is_empty() {
+        metadata.remove("namespace");
+    } else {
+        metadata.insert("namespace".into(), object.namespace.clone().into());
+    }
+    for (field, name, value) in [
+        ("labels", SERVICE_LABEL, service_label(service_uid)),
+        ("annotations", OWNER_ANNOTATION, owner_annotation(service_uid, key)),
+    ] {
+        let value = Value::from(value);
+        match metadata.get_mut(field).and_then(Value::as_object_mut) {
+            Some(map) => {
+                map.insert(name.into(), value);
+            }
+            None => {
+                metadata.insert(field.into(), Value::Object(Map::from_iter([(name.to_owned(), value)])));
+            }
+        }
+    }
+    manifest
+}
+
+fn entry_object<'a>(value: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
+    let slot = &mut value[field];
+    if !slot.is_object() {
+        *slot = Value::Object(Map::new());
+    }
+    slot.as_object_mut().expect("made an object above")
+}
+
+fn add_namespace_needs(objects: &mut [ResolvedObject]) {
+    let namespaces: Vec<ObjectKey> =
+        objects.iter().filter(|o| o.stage == Stage::Namespaces).map(ResolvedObject::key).collect();
+    for object in objects.iter_mut() {
+        let namespace = &object.object.namespace;
+        if let Some(needed) = namespaces.iter().find(|n| !namespace.is_empty() && n.name == *namespace) {
+            object.needs.push(needed.clone());
+        }
+    }
+}
+
+/// The stage of a kind.
+pub fn stage_of(object: &ObjectRef) -> Stage {
+    match (object.group.as_str(), object.kind.as_str()) {
+        ("", "Namespace") => Stage::Namespaces,
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => Stage::Definitions,
+        (
+            "",
+            "ServiceAccount"
+            | "Secret"
+            | "ConfigMap"
+            | "LimitRange"
+            | "ResourceQuota"
+            | "PersistentVolume"
+            | "PersistentVolumeClaim",
+        )
+        | ("rbac.authorization.k8s.io" | "storage.k8s.io" | "scheduling.k8s.io" | "node.k8s.io", _)
+        | ("networking.k8s.io", "NetworkPolicy" | "IngressClass") => Stage::Foundations,
+        ("admissionregistration.k8s.io" | "apiregistration.k8s.io", _) => Stage::Interceptors,
+        _ => Stage::Rest,
+    }
+}

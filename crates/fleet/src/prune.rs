@@ -1,0 +1,167 @@
+//! Whether objects that left a service's source may be deleted from its cluster.
+//!
+//! The delete set is the service's own inventory minus a complete render, never "everything with our label". A set
+//! that is unusual waits for an approval that names exactly this set; creates and updates go on meanwhile.
+
+use std::fmt;
+
+use farwater_api::{Digest, objects::ObjectRef, service_deployment::HeldPrune};
+
+/// More deletes than this many, and than [`SHARE`] of the inventory, are held: a few objects of a small service come
+/// and go in one commit, a broken generator loses many.
+const FEW: usize = 5;
+/// One in this many: 20 %.
+const SHARE: usize = 5;
+/// A held prune lists this many objects; the report of the objects has all.
+const LISTED: usize = 10;
+
+/// An object that would go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub object: ObjectRef,
+    pub uid: String,
+}
+
+/// Why objects leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// They left the source.
+    Sync,
+    /// The service was deleted with policy Delete: an empty desired set and a large delete set are the purpose;
+    /// protected kinds still wait for an approval.
+    Removal,
+}
+
+/// What the guards look at.
+#[derive(Clone, Copy, Debug)]
+pub struct Guards {
+    pub purpose: Purpose,
+    /// Objects that the complete render holds.
+    pub desired: usize,
+    /// Objects of the inventory when the service was last in sync: what the share is a share of.
+    pub inventory: usize,
+    /// Objects of the render that are not applied. While a replacement is missing, what it replaces stays.
+    pub unapplied: usize,
+    /// The digest that was approved.
+    pub approved: Option<Digest>,
+}
+
+/// Why a prune waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HoldReason {
+    EmptyRender,
+    TooMany {
+        deletes: usize,
+        inventory: usize,
+    },
+    /// A kind whose deletion takes other objects or data with it.
+    Protected(ObjectRef),
+    Unapplied(usize),
+}
+
+impl fmt::Display for HoldReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyRender => f.write_str("the source holds no objects any more"),
+            Self::TooMany { deletes, inventory } => write!(f, "{deletes} of {inventory} objects would be deleted"),
+            Self::Protected(object) => write!(f, "{object} is of a protected kind"),
+            Self::Unapplied(1) => f.write_str("1 object of the source is not applied yet"),
+            Self::Unapplied(n) => write!(f, "{n} objects of the source are not applied yet"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is nothing to delete.
+    Nothing,
+    Delete,
+    Hold(Vec<HoldReason>),
+}
+
+/// A delete set with its verdict. Immutable: the digest names exactly these objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrunePlan {
+    /// sha256 over the sorted lines `group/kind namespace/name uid`.
+    pub digest: Digest,
+    pub candidates: Vec<Candidate>,
+    pub verdict: Verdict,
+}
+
+impl PrunePlan {
+    /// What status shows while the set is held.
+    pub fn held(&self) -> Option<HeldPrune> {
+        let Verdict::Hold(reasons) = &self.verdict else { return None };
+        let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+        Some(HeldPrune {
+            digest: self.digest,
+            reason: reasons.join("; "),
+            count: u32::try_from(self.candidates.len()).unwrap_or(u32::MAX),
+            objects: self.candidates.iter().take(LISTED).map(|c| c.object.clone()).collect(),
+        })
+    }
+}
+
+/// Kinds whose deletion takes other objects or data with it: always approved first.
+pub fn is_protected(object: &ObjectRef) -> bool {
+    matches!(
+        (object.group.as_str(), object.kind.as_str()),
+        ("", "Namespace" | "PersistentVolume" | "PersistentVolumeClaim")
+            | ("apps", "StatefulSet")
+            | ("apiextensions.k8s.io", "CustomResourceDefinition")
+    )
+}
+
+/// The digest that an approval of this set names.
+pub fn digest_of(candidates: &[Candidate]) -> Digest {
+    let mut lines: Vec<String> = candidates
+        .iter()
+        .map(|c| {
+            let o = &c.object;
+            format!("{}/{} {}/{} {}\n", o.group, o.kind, o.namespace, o.name, c.uid)
+        })
+        .collect();
+    lines.sort_unstable();
+    Digest::of(lines.concat())
+}
+
+/// Decides on a delete set. All of it goes, or all of it waits: a part that went would change the set that people see.
+pub fn decide(mut candidates: Vec<Candidate>, guards: &Guards) -> PrunePlan {
+    candidates.sort_by(|a, b| a.object.cmp(&b.object).then_with(|| a.uid.cmp(&b.uid)));
+    let digest = digest_of(&candidates);
+    let verdict = if candidates.is_empty() {
+        Verdict::Nothing
+    } else if guards.approved == Some(digest) {
+        Verdict::Delete
+    } else {
+        match hold_reasons(&candidates, guards) {
+            reasons if reasons.is_empty() => Verdict::Delete,
+            reasons => Verdict::Hold(reasons),
+        }
+    };
+    PrunePlan { digest, candidates, verdict }
+}
+
+fn hold_reasons(candidates: &[Candidate], guards: &Guards) -> Vec<HoldReason> {
+    let mut reasons = Vec::new();
+    if guards.purpose == Purpose::Sync {
+        let deletes = candidates.len();
+        let inventory = guards.inventory;
+        if guards.desired == 0 {
+            reasons.push(HoldReason::EmptyRender);
+        } else if deletes * 2 > inventory || (deletes > FEW && deletes * SHARE > inventory) {
+            reasons.push(HoldReason::TooMany { deletes, inventory });
+        }
+        if guards.unapplied > 0 {
+            reasons.push(HoldReason::Unapplied(guards.unapplied));
+        }
+    }
+    if let Some(protected) = candidates.iter().find(|c| is_protected(&c.object)) {
+        reasons.push(HoldReason::Protected(protected.object.clone()));
+    }
+    reasons
+}
+
+#[cfg(test)]
+#[path = "prune_tests.rs"]
+mod tests;

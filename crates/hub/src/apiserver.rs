@@ -1,0 +1,157 @@
+//! The Kubernetes-style API, served over the store.
+//!
+//! ```text
+//!  request ─ RequestInfo ─ authorize ─┬─ discovery, openapi                      (documents)
+//!                                     ├─ reviews                                 (answers about the user)
+//!                                     ├─ read, watch                             ─┐
+//!                                     └─ write, delete ─ intake ─ strategy ─ admission ─ store
+//! ```
+//!
+//! What can be decided from data alone is pure and has its own module: `request`, `selector`, `body`, `schema`,
+//! `strategy`, `patch`, `strategic`, `table`, `discovery`, `openapi`. The real kube-apiserver is the judge of all texts.
+
+mod admission;
+mod body;
+mod call;
+mod delete;
+mod discovery;
+mod documents;
+mod expire_events;
+mod intake;
+mod jsonpath;
+mod kinds;
+mod meta;
+mod openapi;
+mod options;
+mod patch;
+mod protobuf;
+mod read;
+mod remove_namespaces;
+mod request;
+mod respond;
+mod reviews;
+mod schema;
+mod selector;
+mod status;
+mod strategic;
+mod strategy;
+mod subresources;
+mod table;
+mod watch;
+mod write;
+
+use std::sync::Arc;
+
+use axum::{body::Body, response::Response};
+use http::{Method, Request};
+use jiff::Timestamp;
+
+use crate::{
+    Hub,
+    auth::{Attributes, Decision, User},
+};
+use call::{Call, read_body};
+use kinds::REGISTRY;
+use request::{Query, RequestInfo};
+use respond::Form;
+use status::ApiError;
+
+pub use expire_events::expire_events;
+pub use remove_namespaces::remove_namespaces;
+
+/// Answers everything under `/api`, `/apis` and `/openapi`.
+pub async fn serve(hub: Arc<Hub>, user: User, request: Request<Body>) -> Response {
+    match answer(hub, user, request).await {
+        Ok(response) => response,
+        Err(error) => respond::error(&error),
+    }
+}
+
+async fn answer(hub: Arc<Hub>, user: User, request: Request<Body>) -> Result<Response, ApiError> {
+    let query = Query::parse(request.uri())?;
+    let info = RequestInfo::parse(request.method(), request.uri(), &query)?;
+    authorize(&hub, &user, &attributes(&info)).await?;
+    if !info.is_resource {
+        return documents::answer(&info, request.headers());
+    }
+    let kind = REGISTRY.find(&info.group, &info.version, &info.resource).ok_or_else(ApiError::no_such_path)?;
+    // `/api/v1/namespaces/NS/namespaces` and the like are no paths of Kubernetes'.
+    if !kind.namespaced && !info.namespace.is_empty() && kind.plural != "namespaces" {
+        return Err(ApiError::no_such_path());
+    }
+    if !info.subresource.is_empty() && kind.subresource(&info.subresource).is_none() {
+        return Err(ApiError::no_such_path());
+    }
+    let form = Form::negotiate(request.headers(), &query)?;
+    let (parts, body) = request.into_parts();
+    let call = Call { hub, user, info, kind, query, headers: parts.headers, form, now: Timestamp::now() };
+    dispatch(call, &parts.method, body).await
+}
+
+async fn dispatch(call: Call, method: &Method, body: Body) -> Result<Response, ApiError> {
+    let not_allowed = ApiError::method_not_allowed;
+    // One object of a namespaced kind is always asked for in its namespace.
+    let needs_namespace = !matches!(call.info.verb.as_str(), "list" | "watch");
+    if call.kind.namespaced && call.info.namespace.is_empty() && needs_namespace {
+        return Err(not_allowed());
+    }
+    if !call.kind.stored {
+        return if *method == Method::POST && call.info.name.is_empty() {
+            reviews::create(&call, read_body(body).await?).await
+        } else {
+            Err(not_allowed())
+        };
+    }
+    if let Some(subresource) = call.kind.subresource(&call.info.subresource) {
+        if !subresource.verbs.contains(&call.info.verb.as_str()) {
+            return Err(not_allowed());
+        }
+        if subresource.kind.is_some() {
+            return subresources::answer(&call, read_body(body).await?).await;
+        }
+    }
+    match (call.info.verb.as_str(), call.info.is_collection()) {
+        ("list", _) => read::list(&call).await,
+        ("watch", _) => watch::watch(call).await,
+        ("get", false) => read::get(&call).await,
+        ("create", true) => write::create(&call, read_body(body).await?).await,
+        ("update", false) => write::update(&call, read_body(body).await?).await,
+        ("patch", false) => write::patch(&call, read_body(body).await?).await,
+        ("delete", false) => delete::delete(&call, read_body(body).await?).await,
+        ("deletecollection", _) => delete::delete_collection(&call, read_body(body).await?).await,
+        _ => Err(not_allowed()),
+    }
+}
+
+fn attributes(info: &RequestInfo) -> Attributes {
+    if !info.is_resource {
+        return Attributes::non_resource(&info.verb, &info.path);
+    }
+    Attributes {
+        verb: info.verb.clone(),
+        group: info.group.clone(),
+        version: info.version.clone(),
+        resource: info.resource.clone(),
+        subresource: info.subresource.clone(),
+        namespace: info.namespace.clone(),
+        name: info.name.clone(),
+        path: String::new(),
+    }
+}
+
+async fn decide(hub: &Hub, user: &User, attributes: &Attributes) -> Result<Decision, ApiError> {
+    hub.access.authorize(user, attributes).await.map_err(|error| ApiError::unavailable(error.to_string()))
+}
+
+async fn authorize(hub: &Hub, user: &User, attributes: &Attributes) -> Result<(), ApiError> {
+    let decision = decide(hub, user, attributes).await?;
+    if decision.is_allowed() {
+        return Ok(());
+    }
+    let mut why = attributes.forbidden_message(user);
+    let reason = decision.reason();
+    if !reason.is_empty() {
+        why = format!("{why}: {reason}");
+    }
+    Err(ApiError::forbidden(&attributes.group, &attributes.resource, &attributes.name, &why))
+}

@@ -1,0 +1,79 @@
+//! One request on its way through the API server.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use farwater_store::{Key, Resource, StoreError};
+use http::HeaderMap;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    body,
+    kinds::ResourceKind,
+    request::{Query, RequestInfo},
+    respond::Form,
+    status::ApiError,
+};
+use crate::{Hub, auth::User};
+
+pub struct Call {
+    pub hub: Arc<Hub>,
+    pub user: User,
+    pub info: RequestInfo,
+    pub kind: &'static ResourceKind,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub form: Form,
+    pub now: Timestamp,
+}
+
+impl Call {
+    pub fn key(&self, name: &str) -> Key {
+        self.key_in(self.kind, name)
+    }
+
+    pub fn key_in(&self, kind: &ResourceKind, name: &str) -> Key {
+        let namespace = if kind.namespaced { self.info.namespace.clone() } else { String::new() };
+        Key { kind: kind.store.clone(), namespace, name: name.to_owned() }
+    }
+
+    pub fn not_found(&self, name: &str) -> ApiError {
+        ApiError::not_found(&self.kind.group, &self.kind.plural, name)
+    }
+
+    pub fn forbidden(&self, name: &str, why: &str) -> ApiError {
+        ApiError::forbidden(&self.kind.group, &self.kind.plural, name, why)
+    }
+
+    pub async fn load(&self, name: &str) -> Result<Resource, ApiError> {
+        let found = self.hub.store.get(&self.key(name)).await.map_err(store_failed)?;
+        found.ok_or_else(|| self.not_found(name))
+    }
+}
+
+/// A store that can't answer is not the client's fault and never "not found".
+pub fn store_failed(error: StoreError) -> ApiError {
+    tracing::error!(error = &error as &dyn std::error::Error, "the store failed a request");
+    if error.retry() || matches!(error, StoreError::Closed) {
+        ApiError::unavailable(error.to_string())
+    } else {
+        ApiError::internal(error)
+    }
+}
+
+/// Reads a body up to the limit.
+pub async fn read_body(body: Body) -> Result<Bytes, ApiError> {
+    match Limited::new(body, body::LIMIT).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(ApiError::too_large(body::LIMIT)),
+        Err(error) => Err(ApiError::bad_request(format!("the body could not be read: {error}"))),
+    }
+}
+
+/// RFC 3339 with whole seconds, as `metav1.Time`.
+pub fn timestamp(now: Timestamp) -> Value {
+    Value::from(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+}

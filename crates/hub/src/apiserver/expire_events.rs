@@ -1,0 +1,89 @@
+//! Forgets events: after an hour as Kubernetes does, and the oldest of a namespace that has too many.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use farwater_store::{ListQuery, Resource, Selector, Store, StoreError};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::{
+    delete::remove_quietly,
+    kinds::{REGISTRY, ResourceKind},
+};
+use crate::Hub;
+
+const TTL: SignedDuration = SignedDuration::from_hours(1);
+/// Most events that a namespace keeps: a chatty controller must not fill the hub.
+const MOST: usize = 2000;
+const EVERY: Duration = Duration::from_secs(60);
+const PAGE: usize = 500;
+
+/// Runs until it is dropped.
+pub async fn expire_events(hub: Arc<Hub>) {
+    let Some(kind) = REGISTRY.find("", "v1", "events") else { return };
+    loop {
+        tokio::time::sleep(EVERY).await;
+        if let Err(error) = pass(&hub.store, kind, Timestamp::now()).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "old events can't be forgotten");
+        }
+    }
+}
+
+async fn pass(store: &Store, kind: &ResourceKind, now: Timestamp) -> Result<(), StoreError> {
+    let mut query = ListQuery {
+        kind: kind.store.clone(),
+        namespace: None,
+        name: None,
+        labels: Selector::default(),
+        limit: PAGE,
+        after: None,
+    };
+    let mut by_namespace: BTreeMap<String, Vec<(Timestamp, Resource)>> = BTreeMap::new();
+    loop {
+        let page = store.list(&query).await?;
+        for event in page.items {
+            let seen = last_seen(&event.object).unwrap_or(now);
+            by_namespace.entry(event.key.namespace.clone()).or_default().push((seen, event));
+        }
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => break,
+        }
+    }
+    for events in by_namespace.into_values() {
+        for event in surplus(events, now) {
+            remove_quietly(store, kind, event, now).await?;
+        }
+    }
+    Ok(())
+}
+
+/// When an event was last seen, in whichever way its writer says it.
+fn last_seen(event: &Value) -> Option<Timestamp> {
+    let at = |path: &str| event.pointer(path).and_then(Value::as_str).and_then(|t| t.parse::<Timestamp>().ok());
+    ["/series/lastObservedTime", "/lastTimestamp", "/eventTime", "/metadata/creationTimestamp"]
+        .into_iter()
+        .filter_map(at)
+        .max()
+}
+
+/// Of one namespace's events those that go.
+fn surplus<T>(mut events: Vec<(Timestamp, T)>, now: Timestamp) -> Vec<T> {
+    events.sort_by_key(|(seen, _)| std::cmp::Reverse(*seen));
+    let fresh = events.iter().take_while(|(seen, _)| now.duration_since(*seen) < TTL).count();
+    events.into_iter().skip(fresh.min(MOST)).map(|(_, event)| event).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_events_and_the_oldest_of_too_many_go() {
+        let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+        let ago = |minutes: i64| now - SignedDuration::from_mins(minutes);
+        assert_eq!(surplus(vec![(ago(5), "a"), (ago(61), "b"), (ago(0), "c")], now), ["b"]);
+        let many: Vec<_> = (0..MOST + 2).map(|n| (ago(0) - SignedDuration::from_millis(n as i64), n)).collect();
+        assert_eq!(surplus(many, now), [MOST, MOST + 1]);
+    }
+}

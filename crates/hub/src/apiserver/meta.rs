@@ -1,0 +1,263 @@
+//! Rules on `metadata`, as in `k8s.io/apimachinery/pkg/api/validation` and `pkg/util/validation`.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::status::FieldError;
+
+/// Longest sum of annotation keys and values (`TotalAnnotationSizeLimitB`).
+const ANNOTATIONS_LIMIT: usize = 256 * 1024;
+/// As many as anyone needs; bounds what each delete has to look at.
+const FINALIZERS_LIMIT: usize = 64;
+
+const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+
+/// What a kind's names may look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    Subdomain,
+    Label,
+    /// RBAC's: anything that is one segment of a path.
+    PathSegment,
+}
+
+fn is_dns_label(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let alnum = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    bytes.first().is_some_and(alnum) && bytes.last().is_some_and(alnum) && bytes.iter().all(|b| alnum(b) || *b == b'-')
+}
+
+pub fn check_subdomain(name: &str) -> Option<String> {
+    if name.len() > 253 {
+        return Some("must be no more than 253 bytes".into());
+    }
+    (!name.split('.').all(is_dns_label)).then(|| SUBDOMAIN.into())
+}
+
+pub fn check_label(name: &str) -> Option<String> {
+    if name.len() > 63 {
+        return Some("must be no more than 63 bytes".into());
+    }
+    (!is_dns_label(name)).then(|| LABEL.into())
+}
+
+fn is_word(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+}
+
+/// The key of a label or an annotation: an optional DNS prefix and a name.
+pub fn check_qualified_name(key: &str) -> Option<String> {
+    let name = match key.split_once('/') {
+        None => key,
+        Some(("", _)) => return Some("prefix part must be non-empty".into()),
+        Some((prefix, name)) => {
+            if let Some(problem) = check_subdomain(prefix) {
+                return Some(format!("prefix part {problem}"));
+            }
+            name
+        }
+    };
+    if name.is_empty() {
+        Some("name part must be non-empty".into())
+    } else if name.len() > 63 {
+        Some("name part must be no more than 63 bytes".into())
+    } else {
+        (!is_word(name)).then(|| QUALIFIED.into())
+    }
+}
+
+pub fn check_label_value(value: &str) -> Option<String> {
+    if value.len() > 63 {
+        return Some("must be no more than 63 bytes".into());
+    }
+    (!value.is_empty() && !is_word(value)).then(|| LABEL_VALUE.into())
+}
+
+impl NameRule {
+    pub fn check(self, name: &str) -> Option<String> {
+        match self {
+            Self::Subdomain => check_subdomain(name),
+            Self::Label => check_label(name),
+            Self::PathSegment => match name {
+                "." | ".." => Some(format!("may not be '{name}'")),
+                _ if name.len() > 253 => Some("must be no more than 253 bytes".into()),
+                _ => ['/', '%'].into_iter().find(|c| name.contains(*c)).map(|c| format!("may not contain '{c}'")),
+            },
+        }
+    }
+}
+
+/// The labels of an object.
+pub fn labels(object: &Value) -> BTreeMap<String, String> {
+    let labels = object["metadata"]["labels"].as_object();
+    labels.into_iter().flatten().filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))).collect()
+}
+
+pub fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"][field].as_str().unwrap_or_default()
+}
+
+pub fn finalizers(object: &Value) -> Vec<&str> {
+    object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+fn check_labels(labels: Option<&Map<String, Value>>, path: &str, errors: &mut Vec<FieldError>) {
+    for (key, value) in labels.into_iter().flatten() {
+        if let Some(problem) = check_qualified_name(key) {
+            errors.push(FieldError::invalid(path, &json!(key), &problem));
+        }
+        if let Some(problem) = check_label_value(value.as_str().unwrap_or_default()) {
+            errors.push(FieldError::invalid(path, value, &problem));
+        }
+    }
+}
+
+fn check_annotations(annotations: Option<&Map<String, Value>>, errors: &mut Vec<FieldError>) {
+    let mut total = 0;
+    for (key, value) in annotations.into_iter().flatten() {
+        // Annotation keys are looked at in lower case, for the sake of keys from Kubernetes' early days.
+        if let Some(problem) = check_qualified_name(&key.to_lowercase()) {
+            errors.push(FieldError::invalid("metadata.annotations", &json!(key), &problem));
+        }
+        total += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if total > ANNOTATIONS_LIMIT {
+        errors.push(FieldError::too_long("metadata.annotations", ANNOTATIONS_LIMIT as u64));
+    }
+}
+
+fn check_owners(owners: Option<&Vec<Value>>, errors: &mut Vec<FieldError>) {
+    let mut controllers = 0;
+    for owner in owners.into_iter().flatten() {
+        for (field, detail) in [
+            ("apiVersion", "version must not be empty"),
+            ("kind", "must not be empty"),
+            ("name", "must not be empty"),
+            ("uid", "must not be empty"),
+        ] {
+            if owner[field].as_str().unwrap_or_default().is_empty() {
+                errors.push(FieldError::invalid(format!("metadata.ownerReferences.{field}"), &json!(""), detail));
+            }
+        }
+        controllers += usize::from(owner["controller"] == json!(true));
+    }
+    if controllers > 1 {
+        let detail = "Only one reference can have Controller set to true";
+        errors.push(FieldError::invalid("metadata.ownerReferences", &json!(controllers), detail));
+    }
+}
+
+fn check_finalizers(list: Option<&Vec<Value>>, errors: &mut Vec<FieldError>) {
+    let list = list.map_or(&[][..], Vec::as_slice);
+    if list.len() > FINALIZERS_LIMIT {
+        errors.push(FieldError::too_many("metadata.finalizers", list.len(), FINALIZERS_LIMIT as u64));
+        return;
+    }
+    for (n, finalizer) in list.iter().enumerate() {
+        let name = finalizer.as_str().unwrap_or_default();
+        let path = format!("metadata.finalizers[{n}]");
+        if let Some(problem) = check_qualified_name(name) {
+            errors.push(FieldError::invalid(path, finalizer, &problem));
+        } else if !name.contains('/') && !matches!(name, "orphan" | "foregroundDeletion" | "kubernetes") {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(path, finalizer, detail));
+        }
+    }
+}
+
+/// Rules that hold whenever an object is written.
+pub fn validate(object: &Value, rule: NameRule) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let metadata = &object["metadata"];
+    let name = text(object, "name");
+    if name.is_empty() {
+        errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+    } else if let Some(problem) = rule.check(name) {
+        errors.push(FieldError::invalid("metadata.name", &json!(name), &problem));
+    }
+    check_labels(metadata["labels"].as_object(), "metadata.labels", &mut errors);
+    check_annotations(metadata["annotations"].as_object(), &mut errors);
+    check_owners(metadata["ownerReferences"].as_array(), &mut errors);
+    check_finalizers(metadata["finalizers"].as_array(), &mut errors);
+    errors
+}
+
+/// Rules between an object and what it replaces. Fields of the server's are carried over before this is called, so a
+/// difference means that the client set another value.
+pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        let value = &new["metadata"][field];
+        if value != &old["metadata"][field] {
+            errors.push(FieldError::invalid(format!("metadata.{field}"), value, "field is immutable"));
+        }
+    }
+    if old["metadata"].get("deletionTimestamp").is_some() {
+        let had = finalizers(old);
+        let added: Vec<_> = finalizers(new).into_iter().filter(|f| !had.contains(f)).collect();
+        if !added.is_empty() {
+            let detail = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+            );
+            errors.push(FieldError::forbidden("metadata.finalizers", &detail));
+        }
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(errors: &[FieldError]) -> Vec<&str> {
+        errors.iter().map(|e| e.field.as_str()).collect()
+    }
+
+    #[test]
+    fn names_follow_their_kinds_rule() {
+        for (rule, good, bad) in [
+            (NameRule::Subdomain, "a.b-c.1", "A_b"),
+            (NameRule::Subdomain, "0", "a..b"),
+            (NameRule::Label, "a-b", "a.b"),
+            (NameRule::PathSegment, "system:x Y", "a/b"),
+            (NameRule::PathSegment, "...", ".."),
+        ] {
+            assert_eq!(rule.check(good), None);
+            assert!(rule.check(bad).is_some(), "{bad}");
+        }
+        assert!(NameRule::Label.check(&"a".repeat(64)).is_some());
+        assert!(NameRule::Subdomain.check(&"a".repeat(254)).is_some());
+    }
+
+    #[test]
+    fn metadata_is_checked_field_by_field() {
+        let object = json!({"metadata": {
+            "name": "X", "labels": {"a b": "c d"}, "annotations": {"a b": "c", "Ok/x": "any thing"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "n"}], "finalizers": ["a", "example.com/x"],
+        }});
+        let expected = [
+            "metadata.name",
+            "metadata.labels",
+            "metadata.labels",
+            "metadata.annotations",
+            "metadata.ownerReferences.uid",
+            "metadata.finalizers[0]",
+        ];
+        assert_eq!(fields(&validate(&object, NameRule::Subdomain)), expected);
+    }
+
+    #[test]
+    fn an_object_that_is_being_deleted_takes_no_new_finalizer() {
+        let old = json!({"metadata": {"uid": "1", "deletionTimestamp": "t", "finalizers": ["a/b"]}});
+        let new = json!({"metadata": {"uid": "2", "deletionTimestamp": "t", "finalizers": ["a/b", "c/d"]}});
+        assert_eq!(fields(&validate_update(&new, &old)), ["metadata.uid", "metadata.finalizers"]);
+        assert!(validate_update(&old, &old).is_empty());
+    }
+}

@@ -1,0 +1,339 @@
+//! The options of reads and writes: what the query and a delete's body may say, checked as kube-apiserver checks it.
+
+use serde_json::{Value, json};
+
+use super::{
+    body::{self, Encoding},
+    kinds::ResourceKind,
+    request::Query,
+    selector::Filter,
+    status::{ApiError, FieldError},
+};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FieldValidation {
+    Ignore,
+    #[default]
+    Warn,
+    Strict,
+}
+
+/// Of create, update and patch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    pub dry_run: bool,
+    pub validation: FieldValidation,
+}
+
+fn dry_run<'a>(values: impl Iterator<Item = &'a str>, kind: &str) -> Result<bool, ApiError> {
+    let values: Vec<&str> = values.filter(|v| !v.is_empty()).collect();
+    if values.iter().any(|v| *v != "All") {
+        return Err(ApiError::invalid_options(kind, FieldError::not_supported("dryRun", &json!(values), &["All"])));
+    }
+    Ok(!values.is_empty())
+}
+
+impl WriteOptions {
+    /// `kind` is `CreateOptions`, `UpdateOptions` or `PatchOptions`.
+    pub fn parse(query: &Query, kind: &str) -> Result<Self, ApiError> {
+        let validation = match query.get("fieldValidation") {
+            None | Some("" | "Warn") => FieldValidation::Warn,
+            Some("Ignore") => FieldValidation::Ignore,
+            Some("Strict") => FieldValidation::Strict,
+            Some(other) => {
+                let supported = ["", "Ignore", "Strict", "Warn"];
+                let cause = FieldError::not_supported("fieldValidation", &json!(other), &supported);
+                return Err(ApiError::invalid_options(kind, cause));
+            }
+        };
+        if query.get("force").is_some() {
+            let cause = FieldError::forbidden("force", "may not be specified for non-apply patch");
+            return Err(ApiError::invalid_options(kind, cause));
+        }
+        if query.get("fieldManager").is_some_and(|manager| manager.len() > 128) {
+            return Err(ApiError::invalid_options(kind, FieldError::too_long("fieldManager", 128)));
+        }
+        Ok(Self { dry_run: dry_run(query.all("dryRun"), kind)?, validation })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VersionMatch {
+    Exact,
+    NotOlderThan,
+}
+
+/// Of list, watch and deletecollection.
+#[derive(Clone, Debug, Default)]
+pub struct ListOptions {
+    pub filter: Filter,
+    pub limit: usize,
+    pub after: Option<Continue>,
+    /// Absent where the request gives none.
+    pub version: Option<u64>,
+    pub version_match: Option<VersionMatch>,
+    pub bookmarks: bool,
+    pub send_initial: bool,
+    pub timeout_seconds: Option<u64>,
+}
+
+/// Where a list goes on: behind this key, and as if all pages were of the first one's version.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Continue {
+    /// Form of the token.
+    v: u8,
+    rv: u64,
+    ns: String,
+    name: String,
+}
+
+impl Continue {
+    pub fn new(version: u64, (namespace, name): (String, String)) -> Self {
+        Self { v: 1, rv: version, ns: namespace, name }
+    }
+
+    pub fn version(&self) -> u64 {
+        self.rv
+    }
+
+    pub fn key(&self) -> (String, String) {
+        (self.ns.clone(), self.name.clone())
+    }
+
+    pub fn token(&self) -> String {
+        use base64::Engine as _;
+        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(json!(self).to_string())
+    }
+
+    fn parse(token: &str) -> Option<Self> {
+        use base64::Engine as _;
+        let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(token).ok()?;
+        serde_json::from_slice(&bytes).ok().filter(|c: &Self| c.v == 1)
+    }
+}
+
+/// Parses a resourceVersion; empty is absent.
+pub fn version(query: &Query) -> Result<Option<u64>, ApiError> {
+    match query.get("resourceVersion") {
+        None | Some("") => Ok(None),
+        Some(text) => text.parse().map(Some).map_err(|_| {
+            ApiError::bad_request(format!(
+                "invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+            ))
+        }),
+    }
+}
+
+impl ListOptions {
+    pub fn parse(query: &Query, kind: &ResourceKind, watch: bool) -> Result<Self, ApiError> {
+        if query.get("shardSelector").is_some() {
+            return Err(ApiError::unsupported_parameter("shardSelector", "lists and watches aren't sharded"));
+        }
+        let after = match query.get("continue") {
+            None | Some("") => None,
+            Some(token) => Some(Continue::parse(token).ok_or_else(|| {
+                ApiError::bad_request("invalid continue token: it is not one that this server gave out")
+            })?),
+        };
+        let options = Self {
+            filter: Filter::parse(query.get("labelSelector"), query.get("fieldSelector"), kind.fields)?,
+            // A negative limit is no limit, as in Kubernetes.
+            limit: query.integer("limit")?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            after,
+            version: version(query)?,
+            version_match: version_match(query)?,
+            bookmarks: query.flag("allowWatchBookmarks"),
+            send_initial: query.flag("sendInitialEvents"),
+            timeout_seconds: query.integer("timeoutSeconds")?.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0),
+        };
+        let given = query.get("sendInitialEvents").is_some_and(|v| !v.is_empty());
+        options.check(watch, given).map_err(|cause| ApiError::invalid_options("ListOptions", cause))?;
+        Ok(options)
+    }
+
+    /// `k8s.io/apimachinery/pkg/apis/meta/internalversion/validation.ValidateListOptions`.
+    fn check(&self, watch: bool, send_initial_given: bool) -> Result<(), FieldError> {
+        let forbidden = |field: &str, why: &str| Err(FieldError::forbidden(field, why));
+        if watch {
+            if send_initial_given && self.version_match != Some(VersionMatch::NotOlderThan) {
+                return forbidden(
+                    "resourceVersionMatch",
+                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                );
+            }
+            if !send_initial_given && self.version_match.is_some() {
+                let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+                return forbidden("resourceVersionMatch", why);
+            }
+            return Ok(());
+        }
+        if send_initial_given {
+            return forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list");
+        }
+        if self.version_match.is_some() {
+            if self.version.is_none() {
+                let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+                return forbidden("resourceVersionMatch", why);
+            }
+            if self.after.is_some() {
+                let why = "resourceVersionMatch is forbidden when continue is provided";
+                return forbidden("resourceVersionMatch", why);
+            }
+            if self.version == Some(0) && self.version_match == Some(VersionMatch::Exact) {
+                let why = "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"";
+                return forbidden("resourceVersionMatch", why);
+            }
+        }
+        if self.after.is_some() && self.version.is_some_and(|v| v != 0) {
+            return forbidden("resourceVersion", "specifying resource version is not allowed when using continue");
+        }
+        Ok(())
+    }
+}
+
+fn version_match(query: &Query) -> Result<Option<VersionMatch>, ApiError> {
+    match query.get("resourceVersionMatch") {
+        None | Some("") => Ok(None),
+        Some("Exact") => Ok(Some(VersionMatch::Exact)),
+        Some("NotOlderThan") => Ok(Some(VersionMatch::NotOlderThan)),
+        Some(other) => {
+            let supported = ["Exact", "NotOlderThan", ""];
+            let cause = FieldError::not_supported("resourceVersionMatch", &json!(other), &supported);
+            Err(ApiError::invalid_options("ListOptions", cause))
+        }
+    }
+}
+
+/// Of delete and deletecollection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeleteOptions {
+    pub dry_run: bool,
+    pub uid: Option<String>,
+    pub version: Option<String>,
+}
+
+impl DeleteOptions {
+    /// From the body; without one from the query.
+    pub fn parse(query: &Query, body: &[u8], encoding: Encoding) -> Result<Self, ApiError> {
+        let value = if body.is_empty() {
+            from_query(query)?
+        } else {
+            let decoded = body::decode(body, encoding).map_err(|why| {
+                ApiError::bad_request(format!(
+                    "the object provided is unrecognized (must be of type DeleteOptions): {why}"
+                ))
+            })?;
+            if !decoded.value.is_object() {
+                return Err(ApiError::bad_request("delete options are an object"));
+            }
+            decoded.value
+        };
+        Self::check(&value)
+    }
+
+    fn check(value: &Value) -> Result<Self, ApiError> {
+        const KIND: &str = "DeleteOptions";
+        let policy = value["propagationPolicy"].as_str().filter(|p| !p.is_empty());
+        let orphans = value.get("orphanDependents").filter(|v| !v.is_null());
+        if let (Some(policy), Some(_)) = (policy, orphans) {
+            let why = "orphanDependents and deletionPropagation cannot be both set";
+            return Err(ApiError::invalid_options(KIND, FieldError::invalid("propagationPolicy", &json!(policy), why)));
+        }
+        match policy {
+            None | Some("Background" | "Orphan") => {}
+            // Foreground waits for dependents to go first, which needs a garbage collector.
+            Some("Foreground") => {
+                let why = "there is no garbage collector here; use Background or Orphan";
+                return Err(ApiError::unsupported_parameter("propagationPolicy=Foreground", why));
+            }
+            Some(other) => {
+                let supported = ["Foreground", "Background", "Orphan", "nil"];
+                let cause = FieldError::not_supported("propagationPolicy", &json!(other), &supported);
+                return Err(ApiError::invalid_options(KIND, cause));
+            }
+        }
+        if value["gracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds < 0) {
+            let why = "must be greater than or equal to 0";
+            let cause = FieldError::invalid("gracePeriodSeconds", &value["gracePeriodSeconds"], why);
+            return Err(ApiError::invalid_options(KIND, cause));
+        }
+        if value["ignoreStoreReadErrorWithClusterBreakingPotential"] == json!(true) {
+            let name = "ignoreStoreReadErrorWithClusterBreakingPotential";
+            return Err(ApiError::unsupported_parameter(name, "objects that can't be read are not deleted"));
+        }
+        let dry_runs = value["dryRun"].as_array().into_iter().flatten().map(|v| v.as_str().unwrap_or("?"));
+        let text = |field: &str| value["preconditions"][field].as_str().map(str::to_owned);
+        Ok(Self { dry_run: dry_run(dry_runs, KIND)?, uid: text("uid"), version: text("resourceVersion") })
+    }
+}
+
+fn from_query(query: &Query) -> Result<Value, ApiError> {
+    let dry_run: Vec<&str> = query.all("dryRun").collect();
+    let mut value = json!({"dryRun": dry_run});
+    if let Some(policy) = query.get("propagationPolicy") {
+        value["propagationPolicy"] = json!(policy);
+    }
+    if let Some(seconds) = query.integer("gracePeriodSeconds")? {
+        value["gracePeriodSeconds"] = json!(seconds);
+    }
+    for flag in ["orphanDependents", "ignoreStoreReadErrorWithClusterBreakingPotential"] {
+        if query.get(flag).is_some() {
+            value[flag] = json!(query.flag(flag));
+        }
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::kinds::REGISTRY, *};
+
+    fn query(text: &str) -> Query {
+        Query::parse(&format!("/x?{text}").parse().unwrap()).unwrap()
+    }
+
+    fn list(text: &str, watch: bool) -> Result<ListOptions, (u16, String)> {
+        let kind = REGISTRY.find("", "v1", "configmaps").unwrap();
+        ListOptions::parse(&query(text), kind, watch).map_err(|e| (e.code, e.message))
+    }
+
+    #[test]
+    fn combinations_without_a_meaning_are_refused() {
+        for (text, watch) in [
+            ("resourceVersionMatch=Exact", false),
+            ("resourceVersionMatch=Foo&resourceVersion=1", false),
+            ("resourceVersionMatch=Exact&resourceVersion=0", false),
+            ("sendInitialEvents=true", true),
+            ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan", false),
+            ("resourceVersionMatch=NotOlderThan", true),
+        ] {
+            assert_eq!(list(text, watch).unwrap_err().0, 422, "{text}");
+        }
+        for text in ["limit=x", "resourceVersion=x", "continue=abc", "shardSelector=a"] {
+            assert_eq!(list(text, false).unwrap_err().0, 400, "{text}");
+        }
+        assert!(list("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0", true).is_ok());
+    }
+
+    #[test]
+    fn a_continue_token_is_read_back() {
+        let token = Continue::new(7, ("ns".into(), "name".into())).token();
+        let options = list(&format!("continue={token}&limit=2"), false).unwrap();
+        let after = options.after.unwrap();
+        assert_eq!((after.version(), after.key(), options.limit), (7, ("ns".into(), "name".into()), 2));
+    }
+
+    #[test]
+    fn delete_options_come_from_the_body_or_the_query() {
+        let parse =
+            |q: &str, body: &str| DeleteOptions::parse(&query(q), body.as_bytes(), Encoding::Json).map_err(|e| e.code);
+        assert_eq!(parse("dryRun=All", "").map(|o| o.dry_run), Ok(true));
+        assert_eq!(parse("", r#"{"preconditions": {"uid": "x"}}"#).map(|o| o.uid), Ok(Some("x".into())));
+        assert_eq!(parse("", r#"{"propagationPolicy": "Background"}"#).map(|o| o.dry_run), Ok(false));
+        assert_eq!(parse("", r#"{"propagationPolicy": "Foo"}"#), Err(422));
+        assert_eq!(parse("", r#"{"propagationPolicy": "Foreground"}"#), Err(400));
+        assert_eq!(parse("", r#"{"propagationPolicy": "Orphan", "orphanDependents": true}"#), Err(422));
+        assert_eq!(parse("dryRun=x", ""), Err(422));
+        assert_eq!(parse("", "[]"), Err(400));
+    }
+}

@@ -1,0 +1,164 @@
+//! JSON patch (RFC 6902) and JSON merge patch (RFC 7386) with limits; strategic merge patch is in `strategic`.
+
+use json_patch::PatchOperation;
+use serde_json::Value;
+
+use super::{schema, status::ApiError, strategic};
+
+/// Most operations of one JSON patch, as in kube-apiserver.
+const OPERATIONS_LIMIT: usize = 10_000;
+/// Most bytes that `copy` operations may add: a few dozen of them could otherwise double a document to any size.
+const COPY_LIMIT: usize = 3 * 1024 * 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchType {
+    Json,
+    Merge,
+    Strategic,
+}
+
+impl PatchType {
+    pub const JSON: &'static str = "application/json-patch+json";
+    pub const MERGE: &'static str = "application/merge-patch+json";
+    pub const STRATEGIC: &'static str = "application/strategic-merge-patch+json";
+
+    /// By content type. Apply patches come with server-side apply; strategic ones need Go's struct tags, which our
+    /// kinds, like custom resources, don't have.
+    pub fn of(content_type: &str, ours: bool) -> Result<Self, ApiError> {
+        match content_type {
+            Self::JSON => Ok(Self::Json),
+            Self::MERGE => Ok(Self::Merge),
+            Self::STRATEGIC if !ours => Ok(Self::Strategic),
+            _ => {
+                let mut accepted = vec![Self::JSON, Self::MERGE];
+                accepted.extend((!ours).then_some(Self::STRATEGIC));
+                Err(ApiError::unsupported_media_type(&accepted.join(", ")))
+            }
+        }
+    }
+}
+
+/// A decoded patch.
+#[derive(Clone, Debug)]
+pub enum Patch {
+    Json(Vec<PatchOperation>),
+    Merge(Value),
+    Strategic(Value),
+}
+
+impl Patch {
+    pub fn decode(kind: PatchType, body: Value) -> Result<Self, ApiError> {
+        let wrong = |what: &str| ApiError::bad_request(format!("error decoding patch: {what}"));
+        match kind {
+            PatchType::Json => {
+                let list = body.as_array().ok_or_else(|| wrong("a JSON patch is a list of operations"))?;
+                if list.len() > OPERATIONS_LIMIT {
+                    let message = format!(
+                        "The allowed maximum operations in a JSON patch is {OPERATIONS_LIMIT}, got {}",
+                        list.len()
+                    );
+                    return Err(ApiError::new(413, "RequestEntityTooLarge", message));
+                }
+                serde_json::from_value(body).map(Self::Json).map_err(|e| wrong(&e.to_string()))
+            }
+            PatchType::Merge if body.is_object() => Ok(Self::Merge(body)),
+            PatchType::Strategic if body.is_object() => Ok(Self::Strategic(body)),
+            _ => Err(wrong("a patch of this type is an object")),
+        }
+    }
+
+    /// The object after the patch. `schema` names merge keys for strategic patches.
+    pub fn apply(&self, object: &Value, schema: &Value) -> Result<Value, ApiError> {
+        let mut patched = object.clone();
+        match self {
+            Self::Json(operations) => apply_operations(&mut patched, operations)?,
+            Self::Merge(patch) => json_patch::merge(&mut patched, patch),
+            Self::Strategic(patch) => {
+                patched = strategic::merge(object, patch, schema).map_err(ApiError::bad_request)?;
+            }
+        }
+        if !patched.is_object() {
+            return Err(ApiError::bad_request("the patch leaves something that is not an object"));
+        }
+        Ok(patched)
+    }
+
+    /// Fields that the patch itself names and the schema doesn't know; of a JSON patch they show after it was applied.
+    pub fn unknown_fields(&self, schema: &Value) -> Vec<String> {
+        let mut unknown = Vec::new();
+        if let Self::Merge(patch) = self {
+            schema::prune(&mut patch.clone(), schema, "", &mut unknown);
+        }
+        unknown
+    }
+}
+
+fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result<(), ApiError> {
+    let mut copied = 0;
+    for (n, operation) in operations.iter().enumerate() {
+        if let PatchOperation::Copy(copy) = operation {
+            copied += copy.from.resolve(object).map_or(0, |value| value.to_string().len());
+            if copied > COPY_LIMIT {
+                let message = format!("the patch copies more than {COPY_LIMIT} bytes");
+                return Err(ApiError::new(413, "RequestEntityTooLarge", message));
+            }
+        }
+        json_patch::patch_unsafe(object, std::slice::from_ref(operation)).map_err(|e| {
+            ApiError::new(
+                422,
+                "Invalid",
+                format!("the JSON patch's operation {n} ({}) failed: {}", operation.path(), e.kind),
+            )
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn apply(kind: PatchType, patch: Value) -> Result<Value, (u16, String)> {
+        let object = json!({"a": {"b": 1}, "list": [1, 2]});
+        let patched = Patch::decode(kind, patch).and_then(|p| p.apply(&object, &Value::Null));
+        patched.map_err(|e| (e.code, e.message))
+    }
+
+    #[test]
+    fn merge_patches_remove_with_null_and_replace_lists() {
+        let patch = json!({"a": {"b": null, "c": 2}, "list": [3]});
+        assert_eq!(apply(PatchType::Merge, patch), Ok(json!({"a": {"c": 2}, "list": [3]})));
+        assert_eq!(apply(PatchType::Merge, json!([])).unwrap_err().0, 400);
+    }
+
+    #[test]
+    fn json_patches_are_all_or_nothing() {
+        let patch = json!([{"op": "test", "path": "/a/b", "value": 1}, {"op": "add", "path": "/list/-", "value": 3}]);
+        assert_eq!(apply(PatchType::Json, patch), Ok(json!({"a": {"b": 1}, "list": [1, 2, 3]})));
+        for failing in [
+            json!([{"op": "test", "path": "/a/b", "value": 2}]),
+            json!([{"op": "remove", "path": "/none"}]),
+            json!([{"op": "add", "path": "/list/9", "value": 1}]),
+        ] {
+            assert_eq!(apply(PatchType::Json, failing.clone()).unwrap_err().0, 422, "{failing}");
+        }
+        assert_eq!(apply(PatchType::Json, json!({})).unwrap_err().0, 400);
+        assert_eq!(apply(PatchType::Json, json!([{"op": "remove", "path": ""}])).unwrap_err().0 / 100, 4);
+    }
+
+    #[test]
+    fn copies_can_not_blow_a_document_up() {
+        let copy = json!({"op": "copy", "from": "/list", "path": "/list/-"});
+        let error = apply(PatchType::Json, json!(vec![copy; 60])).unwrap_err();
+        assert_eq!(error.0, 413);
+    }
+
+    #[test]
+    fn apply_and_strategic_patches_are_refused_where_they_have_no_meaning() {
+        assert_eq!(PatchType::of("application/apply-patch+yaml", false).unwrap_err().code, 415);
+        assert_eq!(PatchType::of(PatchType::STRATEGIC, true).unwrap_err().code, 415);
+        assert_eq!(PatchType::of(PatchType::STRATEGIC, false).unwrap(), PatchType::Strategic);
+    }
+}

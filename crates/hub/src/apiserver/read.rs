@@ -1,0 +1,117 @@
+//! Get and list.
+
+use std::time::Duration;
+
+use axum::response::Response;
+use farwater_store::{ListQuery, Resource};
+use serde_json::json;
+
+use super::{
+    admission,
+    call::{Call, store_failed},
+    meta,
+    options::{self, Continue, ListOptions, VersionMatch},
+    respond,
+    selector::Filter,
+    status::ApiError,
+};
+
+/// How long a read waits for a version that is ahead of us, as in kube-apiserver's watch cache.
+const BEHIND: Duration = Duration::from_secs(3);
+/// Rows read at a time where what is asked can't be decided by the store.
+const CHUNK: usize = 500;
+
+pub async fn get(call: &Call) -> Result<Response, ApiError> {
+    reach(call, options::version(&call.query)?).await?;
+    let resource = call.load(&call.info.name).await?;
+    let object = admission::decorated(&call.hub, call.kind, &resource.object);
+    Ok(respond::object(200, call.kind, &object, call.form, call.now))
+}
+
+/// Waits until the state is at least as new as asked.
+async fn reach(call: &Call, version: Option<u64>) -> Result<(), ApiError> {
+    let Some(version) = version.filter(|v| *v > call.hub.store.position()) else { return Ok(()) };
+    if call.hub.store.wait_for(version, BEHIND).await {
+        return Ok(());
+    }
+    Err(ApiError::version_too_large(version, call.hub.store.position()))
+}
+
+pub async fn list(call: &Call) -> Result<Response, ApiError> {
+    let options = ListOptions::parse(&call.query, call.kind, false)?;
+    reach(call, options.version).await?;
+    let after = options.after.as_ref().map(Continue::key);
+    let found = find(call, &options.filter, after, options.limit).await?;
+    let version = options.after.as_ref().map_or(found.version, Continue::version);
+    if options.version_match == Some(VersionMatch::Exact) && options.version != Some(found.version) {
+        // Only the present is kept whole; Kubernetes answers so once its history is compacted.
+        return Err(ApiError::expired(
+            "The provided resource version is no longer available; list without resourceVersionMatch=Exact",
+        ));
+    }
+    let mut list_meta = json!({"resourceVersion": version.to_string()});
+    if let Some(next) = found.next {
+        list_meta["continue"] = json!(Continue::new(version, next).token());
+    }
+    let items = found.items.iter().map(|r| admission::decorated(&call.hub, call.kind, &r.object));
+    respond::list(call.kind, items, list_meta, call.form, call.now)
+}
+
+/// Objects that a filter lets through.
+pub struct Found {
+    pub items: Vec<Resource>,
+    /// Of the first row that was read.
+    pub version: u64,
+    pub next: Option<(String, String)>,
+}
+
+fn query(call: &Call, filter: &Filter) -> ListQuery {
+    let namespace = Some(call.info.namespace.clone()).filter(|n| !n.is_empty() && call.kind.namespaced);
+    ListQuery {
+        kind: call.kind.store.clone(),
+        namespace: namespace.or_else(|| filter.namespace().map(str::to_owned)),
+        name: filter.name().map(str::to_owned),
+        labels: filter.labels.clone(),
+        limit: 0,
+        after: None,
+    }
+}
+
+/// Up to `limit` objects (0: all) behind `after`.
+pub async fn find(
+    call: &Call,
+    filter: &Filter,
+    mut after: Option<(String, String)>,
+    limit: usize,
+) -> Result<Found, ApiError> {
+    let mut found = Found { items: Vec::new(), version: 0, next: None };
+    loop {
+        let mut query = query(call, filter);
+        let wanted = limit.saturating_sub(found.items.len());
+        query.limit = match (limit, filter.needs_object()) {
+            (0, _) => 0,
+            (_, false) => wanted,
+            (_, true) => wanted.max(CHUNK),
+        };
+        query.after = after;
+        let page = call.hub.store.list(&query).await.map_err(store_failed)?;
+        if found.version == 0 {
+            found.version = page.version;
+        }
+        let count = page.items.len();
+        for (n, resource) in page.items.into_iter().enumerate() {
+            if !filter.needs_object() || filter.matches(&resource.object, &meta::labels(&resource.object)) {
+                let key = (resource.key.namespace.clone(), resource.key.name.clone());
+                found.items.push(resource);
+                if limit > 0 && found.items.len() == limit {
+                    found.next = if n + 1 < count { Some(key) } else { page.next };
+                    return Ok(found);
+                }
+            }
+        }
+        if limit == 0 || page.next.is_none() {
+            return Ok(found);
+        }
+        after = page.next;
+    }
+}

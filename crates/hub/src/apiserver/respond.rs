@@ -1,0 +1,206 @@
+//! Answers: content negotiation, single objects, lists, `metav1.Status`, warnings.
+
+use axum::{body::Body, response::Response};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    kinds::ResourceKind,
+    request::Query,
+    status::ApiError,
+    table::{self, IncludeObject},
+};
+
+/// What an answer is made into, as the request's Accept header asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Plain,
+    Partial,
+    Table(IncludeObject),
+}
+
+const OFFERED: &str = "application/json, application/json;as=Table;v=v1;g=meta.k8s.io, \
+     application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+
+impl Form {
+    /// The first acceptable form in the header's own order, which is how Kubernetes' clients rank them.
+    pub fn negotiate(headers: &HeaderMap, query: &Query) -> Result<Self, ApiError> {
+        let accept = accept(headers);
+        if accept.trim().is_empty() {
+            return Ok(Self::Plain);
+        }
+        for range in accept.split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            if !matches!(parts.next(), Some("application/json" | "application/*" | "*/*")) {
+                continue;
+            }
+            let parameter = |name: &str| {
+                range.split(';').skip(1).find_map(|p| p.trim().strip_prefix(name)?.trim_start().strip_prefix('='))
+            };
+            let meta_v1 = parameter("g") == Some("meta.k8s.io") && parameter("v") == Some("v1");
+            match parameter("as") {
+                None => return Ok(Self::Plain),
+                Some("Table") if meta_v1 => return Ok(Self::Table(include_object(query)?)),
+                Some("PartialObjectMetadata" | "PartialObjectMetadataList") if meta_v1 => return Ok(Self::Partial),
+                Some(_) => {}
+            }
+        }
+        Err(ApiError::not_acceptable(OFFERED))
+    }
+}
+
+fn include_object(query: &Query) -> Result<IncludeObject, ApiError> {
+    match query.get("includeObject") {
+        None | Some("" | "Metadata") => Ok(IncludeObject::Metadata),
+        Some("None") => Ok(IncludeObject::None),
+        Some("Object") => Ok(IncludeObject::Object),
+        Some(other) => Err(ApiError::bad_request(format!("unrecognized includeObject value: {other:?}"))),
+    }
+}
+
+/// All Accept headers as one list.
+pub fn accept(headers: &HeaderMap) -> String {
+    let values = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
+    values.collect::<Vec<_>>().join(",")
+}
+
+/// The content type without parameters, in lower case.
+pub fn content_type(headers: &HeaderMap) -> String {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+pub fn bytes(code: u16, content_type: &'static str, body: Vec<u8>) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+pub fn json(code: u16, value: &Value) -> Response {
+    bytes(code, "application/json", value.to_string().into_bytes())
+}
+
+pub fn error(error: &ApiError) -> Response {
+    let mut response = json(error.code, &error.to_value());
+    if let Some(seconds) = error.retry_after() {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// `Warning: 299` headers, which kubectl prints. What can't stand in a header is left out.
+pub fn add_warnings(response: &mut Response, warnings: &[String]) {
+    // As many as anyone reads; a body could cause any number.
+    const MOST: usize = 32;
+    for warning in warnings.iter().take(MOST) {
+        let clean: String = warning.chars().filter(|c| matches!(c, ' '..='~')).take(512).collect();
+        let quoted = clean.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+}
+
+/// One object as a list or a watch shows it.
+pub fn shown(kind: &ResourceKind, object: &Value, form: Form, columns: bool, now: Timestamp) -> Value {
+    match form {
+        Form::Plain => object.clone(),
+        Form::Partial => table::partial(object),
+        Form::Table(include) => {
+            let list_meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+            table::table(list_meta, columns.then(|| table::columns(kind)), vec![table::row(kind, object, include, now)])
+        }
+    }
+}
+
+pub fn object(code: u16, kind: &ResourceKind, object: &Value, form: Form, now: Timestamp) -> Response {
+    match form {
+        Form::Plain => json(code, object),
+        other => json(code, &shown(kind, object, other, true, now)),
+    }
+}
+
+/// A list. Items are written as they are, without a copy in between: lists are the largest answers.
+pub fn list<'a>(
+    kind: &ResourceKind,
+    items: impl Iterator<Item = std::borrow::Cow<'a, Value>>,
+    list_meta: Value,
+    form: Form,
+    now: Timestamp,
+) -> Result<Response, ApiError> {
+    if let Form::Table(include) = form {
+        let rows = items.map(|item| table::row(kind, &item, include, now)).collect();
+        return Ok(json(200, &table::table(list_meta, Some(table::columns(kind)), rows)));
+    }
+    let (list_kind, version) = match form {
+        Form::Partial => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
+        _ => (format!("{}List", kind.kind), kind.api_version()),
+    };
+    let mut body = format!(
+        "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{list_meta},\"items\":[",
+        json!(list_kind),
+        json!(version)
+    )
+    .into_bytes();
+    for (n, item) in items.enumerate() {
+        if n > 0 {
+            body.push(b',');
+        }
+        let written = match form {
+            Form::Partial => serde_json::to_writer(&mut body, &table::partial(&item)),
+            _ => serde_json::to_writer(&mut body, &*item),
+        };
+        written.map_err(ApiError::internal)?;
+    }
+    body.extend_from_slice(b"]}");
+    Ok(bytes(200, "application/json", body))
+}
+
+/// The answer to a delete that is done.
+pub fn deleted(kind: &ResourceKind, name: &str, uid: &str) -> Value {
+    let mut details = json!({"name": name, "kind": kind.plural, "uid": uid});
+    if !kind.group.is_empty() {
+        details["group"] = json!(kind.group);
+    }
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn negotiate(accept: &str) -> Result<Form, u16> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, accept.parse().unwrap());
+        Form::negotiate(&headers, &Query::default()).map_err(|e| e.code)
+    }
+
+    #[test]
+    fn the_first_acceptable_form_is_taken() {
+        let table = Form::Table(IncludeObject::Metadata);
+        for (accept, expected) in [
+            ("", Ok(Form::Plain)),
+            ("*/*", Ok(Form::Plain)),
+            ("application/vnd.kubernetes.protobuf,application/json", Ok(Form::Plain)),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Ok(table)),
+            ("application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", Ok(Form::Plain)),
+            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Ok(Form::Partial)),
+            ("application/json;stream=watch", Ok(Form::Plain)),
+            ("text/html", Err(406)),
+            ("application/vnd.kubernetes.protobuf", Err(406)),
+        ] {
+            assert_eq!(negotiate(accept), expected, "{accept}");
+        }
+    }
+
+    #[test]
+    fn warnings_can_not_break_out_of_their_header() {
+        let mut response = json(200, &Value::Null);
+        add_warnings(&mut response, &["unknown field \"a\\b\"\r\nX: 1".into()]);
+        assert_eq!(response.headers()[header::WARNING], "299 - \"unknown field \\\"a\\\\b\\\"X: 1\"");
+    }
+}

@@ -1,0 +1,349 @@
+//! Label and field selectors in Kubernetes' syntax (`k8s.io/apimachinery/pkg/labels` and `pkg/fields`).
+
+use std::collections::BTreeMap;
+
+use farwater_store::{LabelRequirement, Selector};
+use serde_json::Value;
+
+use super::{meta, status::ApiError};
+
+/// Longest selector; a longer one is a mistake or an attack.
+const LONGEST: usize = 64 * 1024;
+
+/// What a list or a watch is narrowed to. What the store can't decide is decided here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub labels: Selector,
+    pub compared: Vec<Comparison>,
+    pub fields: Vec<FieldRequirement>,
+}
+
+/// `key > number` or `key < number` on a label that is a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comparison {
+    pub key: String,
+    pub greater: bool,
+    pub number: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldRequirement {
+    pub field: String,
+    pub equal: bool,
+    pub value: String,
+}
+
+impl Filter {
+    pub fn parse(labels: Option<&str>, fields: Option<&str>, supported: &[&str]) -> Result<Self, ApiError> {
+        let mut filter = Self::default();
+        if let Some(text) = labels {
+            LabelParser::new(text)?.parse_into(&mut filter)?;
+        }
+        if let Some(text) = fields {
+            filter.fields = parse_fields(text, supported)?;
+        }
+        Ok(filter)
+    }
+
+    /// The one name that can match, if the selector says so: a look-up instead of a scan.
+    pub fn name(&self) -> Option<&str> {
+        self.fields.iter().find(|f| f.equal && f.field == "metadata.name").map(|f| f.value.as_str())
+    }
+
+    pub fn namespace(&self) -> Option<&str> {
+        self.fields.iter().find(|f| f.equal && f.field == "metadata.namespace").map(|f| f.value.as_str())
+    }
+
+    /// Whether more is asked than labels, so that the store's answer must be filtered again.
+    pub fn needs_object(&self) -> bool {
+        !self.compared.is_empty() || !self.fields.is_empty()
+    }
+
+    pub fn matches(&self, object: &Value, labels: &BTreeMap<String, String>) -> bool {
+        self.labels.matches(labels)
+            && self.compared.iter().all(|c| {
+                let number = labels.get(&c.key).and_then(|v| v.parse::<i64>().ok());
+                number.is_some_and(|n| if c.greater { n > c.number } else { n < c.number })
+            })
+            && self.fields.iter().all(|f| (field_value(object, &f.field) == f.value) == f.equal)
+    }
+}
+
+/// A field of an object as a field selector sees it: text, empty if absent.
+fn field_value(object: &Value, field: &str) -> String {
+    // Events know the reporter under two names; `source` is the older one of the same fact.
+    let path = match field {
+        "name" => "metadata.name",
+        "source" => "source.component",
+        other => other,
+    };
+    let found = path.split('.').try_fold(object, |value, key| value.get(key));
+    match found {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Null) | None => String::new(),
+        Some(other) => other.to_string(),
+    }
+}
+
+fn parse_fields(text: &str, supported: &[&str]) -> Result<Vec<FieldRequirement>, ApiError> {
+    if text.len() > LONGEST {
+        return Err(ApiError::bad_request("the field selector is too long"));
+    }
+    let mut requirements = Vec::new();
+    for term in split_unescaped(text).into_iter().filter(|t| !t.is_empty()) {
+        let invalid = || ApiError::bad_request(format!("invalid selector: '{text}'; can't understand '{term}'"));
+        let at = term.find(['=', '!']).ok_or_else(invalid)?;
+        let (field, rest) = term.split_at(at);
+        let (equal, value) = if let Some(value) = rest.strip_prefix("!=") {
+            (false, value)
+        } else if let Some(value) = rest.strip_prefix("==").or_else(|| rest.strip_prefix('=')) {
+            (true, value)
+        } else {
+            return Err(invalid());
+        };
+        if !supported.contains(&field) {
+            return Err(ApiError::bad_request(format!("field label not supported: {field}")));
+        }
+        let value = unescape(value).ok_or_else(invalid)?;
+        requirements.push(FieldRequirement { field: field.to_owned(), equal, value });
+    }
+    Ok(requirements)
+}
+
+fn split_unescaped(text: &str) -> Vec<&str> {
+    let (mut terms, mut start, mut escaped) = (Vec::new(), 0, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            ',' => {
+                terms.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    terms.push(&text[start..]);
+    terms
+}
+
+fn unescape(value: &str) -> Option<String> {
+    let (mut out, mut chars) = (String::with_capacity(value.len()), value.chars());
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => out.push(chars.next().filter(|c| matches!(c, '\\' | ',' | '='))?),
+            '=' | ',' => return None,
+            other => out.push(other),
+        }
+    }
+    Some(out)
+}
+
+/// A recursive-descent parser over the tokens of `labels.Parse`.
+struct LabelParser<'a> {
+    tokens: Vec<&'a str>,
+    at: usize,
+}
+
+const OPERATORS: &str = "in, notin, =, ==, !=, gt, lt";
+
+impl<'a> LabelParser<'a> {
+    fn new(text: &'a str) -> Result<Self, ApiError> {
+        if text.len() > LONGEST {
+            return Err(ApiError::bad_request("the label selector is too long"));
+        }
+        let mut tokens = Vec::new();
+        let mut rest = text.trim_start();
+        while !rest.is_empty() {
+            let symbol = ["==", "!=", "=", "!", ",", "(", ")", ">", "<"].into_iter().find(|s| rest.starts_with(s));
+            let length = symbol.map_or_else(
+                || rest.find(|c: char| c.is_whitespace() || "=!,()><".contains(c)).unwrap_or(rest.len()),
+                str::len,
+            );
+            tokens.push(&rest[..length]);
+            rest = rest[length..].trim_start();
+        }
+        Ok(Self { tokens, at: 0 })
+    }
+
+    fn peek(&self) -> &'a str {
+        self.tokens.get(self.at).copied().unwrap_or("")
+    }
+
+    fn next(&mut self) -> &'a str {
+        let token = self.peek();
+        self.at += 1;
+        token
+    }
+
+    fn parse_into(mut self, filter: &mut Filter) -> Result<(), ApiError> {
+        while !self.peek().is_empty() {
+            self.requirement(filter)?;
+            match self.next() {
+                "" => break,
+                "," if !matches!(self.peek(), "" | ",") => {}
+                "," => return Err(parse_error(self.peek(), "identifier after ','")),
+                other => return Err(parse_error(other, "',' or 'end of string'")),
+            }
+        }
+        Ok(())
+    }
+
+    fn key(&mut self) -> Result<String, ApiError> {
+        let key = self.next();
+        if key.is_empty() || "=!,()><".contains(key) || matches!(key, "==" | "!=") {
+            return Err(parse_error(key, "'!', identifier, or 'end of string'"));
+        }
+        if let Some(problem) = meta::check_qualified_name(key) {
+            return Err(ApiError::bad_request(format!(
+                "unable to parse requirement: <nil>: Invalid value: {key:?}: {problem}"
+            )));
+        }
+        Ok(key.to_owned())
+    }
+
+    fn requirement(&mut self, filter: &mut Filter) -> Result<(), ApiError> {
+        if self.peek() == "!" {
+            self.at += 1;
+            let key = self.key()?;
+            filter.labels.0.push(LabelRequirement::NotExists(key));
+            return Ok(());
+        }
+        let key = self.key()?;
+        let requirement = match self.peek() {
+            "" | "," => LabelRequirement::Exists(key),
+            "=" | "==" => {
+                self.at += 1;
+                LabelRequirement::In(key, vec![self.value()?])
+            }
+            "!=" => {
+                self.at += 1;
+                LabelRequirement::NotIn(key, vec![self.value()?])
+            }
+            "in" => {
+                self.at += 1;
+                LabelRequirement::In(key, self.values()?)
+            }
+            "notin" => {
+                self.at += 1;
+                LabelRequirement::NotIn(key, self.values()?)
+            }
+            sign @ (">" | "<" | "gt" | "lt") => {
+                self.at += 1;
+                let text = self.value()?;
+                let number = text.parse().map_err(|_| {
+                    ApiError::bad_request(format!(
+                        "unable to parse requirement: values[0]: Invalid value: {text:?}: for 'Gt', 'Lt' operators, the value must be an integer"
+                    ))
+                })?;
+                filter.compared.push(Comparison { key, greater: matches!(sign, ">" | "gt"), number });
+                return Ok(());
+            }
+            other => return Err(parse_error(other, OPERATORS)),
+        };
+        filter.labels.0.push(requirement);
+        Ok(())
+    }
+
+    /// One value; an empty one is allowed (`a=`).
+    fn value(&mut self) -> Result<String, ApiError> {
+        if matches!(self.peek(), "" | "," | ")") {
+            return Ok(String::new());
+        }
+        let value = self.next();
+        if let Some(problem) = meta::check_label_value(value) {
+            return Err(ApiError::bad_request(format!(
+                "unable to parse requirement: values[0]: Invalid value: {value:?}: {problem}"
+            )));
+        }
+        Ok(value.to_owned())
+    }
+
+    fn values(&mut self) -> Result<Vec<String>, ApiError> {
+        match self.next() {
+            "(" => {}
+            other => return Err(parse_error(other, "'('")),
+        }
+        let mut values = Vec::new();
+        loop {
+            values.push(self.value()?);
+            match self.next() {
+                "," => {}
+                ")" => return Ok(values),
+                other => return Err(parse_error(other, "',' or ')'")),
+            }
+        }
+    }
+}
+
+fn parse_error(found: &str, expected: &str) -> ApiError {
+    ApiError::bad_request(format!("unable to parse requirement: found '{found}', expected: {expected}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(selector: &str, labels: &[(&str, &str)], expected: bool) {
+        let filter = Filter::parse(Some(selector), None, &[]).unwrap();
+        let labels = labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        assert_eq!(filter.matches(&Value::Null, &labels), expected, "{selector}");
+    }
+
+    #[test]
+    fn label_selectors_have_their_full_syntax() {
+        let web = [("app", "web"), ("tier", "2"), ("empty", "")];
+        for (selector, expected) in [
+            ("app", true),
+            ("!app", false),
+            ("app=web,tier==2", true),
+            ("app = web , tier = 2", true),
+            ("app!=web", false),
+            ("other!=web", true),
+            ("app in (api, web)", true),
+            ("app in(api)", false),
+            ("app notin (api),!other", true),
+            ("other notin (api)", true),
+            ("empty=", true),
+            ("tier>1,tier<3", true),
+            ("tier > 2", false),
+            ("", true),
+        ] {
+            check(selector, &web, expected);
+        }
+    }
+
+    #[test]
+    fn broken_label_selectors_say_what_was_expected() {
+        for (selector, expected) in [
+            ("a b c", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
+            ("a in x", "unable to parse requirement: found 'x', expected: '('"),
+            ("a in (x", "unable to parse requirement: found '', expected: ',' or ')'"),
+            ("a=b,", "unable to parse requirement: found '', expected: identifier after ','"),
+        ] {
+            let error = Filter::parse(Some(selector), None, &[]).unwrap_err();
+            assert_eq!((error.code, error.message.as_str()), (400, expected));
+        }
+        assert!(Filter::parse(Some("a=b c!"), None, &[]).is_err());
+        assert!(Filter::parse(Some("-a=b"), None, &[]).is_err());
+    }
+
+    #[test]
+    fn field_selectors_match_only_supported_fields() {
+        let event = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Cluster", "name": "a,b"}});
+        let supported = ["metadata.name", "involvedObject.kind", "involvedObject.name", "reason"];
+        let matches = |text: &str| {
+            Filter::parse(None, Some(text), &supported)
+                .map(|f| f.matches(&event, &BTreeMap::new()))
+                .map_err(|e| e.message)
+        };
+        assert_eq!(matches("involvedObject.kind=Cluster,metadata.name==e"), Ok(true));
+        assert_eq!(matches("involvedObject.kind!=Cluster"), Ok(false));
+        assert_eq!(matches(r"involvedObject.name=a\,b"), Ok(true));
+        assert_eq!(matches("reason="), Ok(true));
+        assert_eq!(matches("spec.x=1"), Err("field label not supported: spec.x".into()));
+        assert!(matches("nonsense").is_err());
+    }
+}

@@ -1,0 +1,233 @@
+//! Strategic merge patch for built-in kinds, as `k8s.io/apimachinery/pkg/util/strategicpatch` applies it.
+//!
+//! Lists merge only where the schema says so (`x-kubernetes-patch-strategy`): by `x-kubernetes-patch-merge-key`, or by
+//! value where the list holds scalars. Directives: `$patch` (replace, delete), `$retainKeys`,
+//! `$setElementOrder/FIELD`, `$deleteFromPrimitiveList/FIELD`.
+
+use serde_json::{Map, Value, json};
+
+const DIRECTIVE: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const ORDER: &str = "$setElementOrder/";
+const DELETE_SCALARS: &str = "$deleteFromPrimitiveList/";
+
+/// The object after the patch, or why the patch makes no sense.
+pub fn merge(object: &Value, patch: &Value, schema: &Value) -> Result<Value, String> {
+    let (Value::Object(object), Value::Object(patch)) = (object, patch) else {
+        return Ok(patch.clone());
+    };
+    merge_maps(object, patch, schema).map(Value::Object)
+}
+
+fn merge_maps(
+    original: &Map<String, Value>,
+    patch: &Map<String, Value>,
+    schema: &Value,
+) -> Result<Map<String, Value>, String> {
+    match patch.get(DIRECTIVE).map(|d| d.as_str().unwrap_or_default()) {
+        None | Some("merge") => {}
+        Some("replace") => return Ok(without_directives(patch)),
+        Some("delete") => return Ok(Map::new()),
+        Some(other) => return Err(format!("unknown patch type: {other:?}")),
+    }
+    let mut merged = original.clone();
+    if let Some(keep) = patch.get(RETAIN_KEYS) {
+        let keep = keep.as_array().ok_or("$retainKeys must be a list")?;
+        merged.retain(|field, _| keep.iter().any(|k| k == field));
+    }
+    for (field, value) in patch.iter().filter(|(field, _)| !field.starts_with('$')) {
+        let field_schema = property(schema, field);
+        if value.is_null() {
+            merged.remove(field);
+            continue;
+        }
+        let result = match (merged.get(field), value) {
+            (Some(Value::Object(old)), Value::Object(new)) => merge_maps(old, new, field_schema)?.into(),
+            (None, Value::Object(new)) => merge_maps(&Map::new(), new, field_schema)?.into(),
+            (old, Value::Array(new)) if merges(field_schema) => {
+                let old = old.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+                let order = patch.get(&format!("{ORDER}{field}")).and_then(Value::as_array);
+                let dropped = patch.get(&format!("{DELETE_SCALARS}{field}")).and_then(Value::as_array);
+                merge_lists(old, new, field_schema, order, dropped)?.into()
+            }
+            (_, value) => value.clone(),
+        };
+        merged.insert(field.clone(), result);
+    }
+    apply_list_directives(&mut merged, patch, schema)?;
+    Ok(merged)
+}
+
+/// `$deleteFromPrimitiveList/F` and `$setElementOrder/F` of lists that the patch doesn't otherwise name.
+fn apply_list_directives(
+    merged: &mut Map<String, Value>,
+    patch: &Map<String, Value>,
+    schema: &Value,
+) -> Result<(), String> {
+    for directive in patch.keys() {
+        let Some(field) = directive.strip_prefix(ORDER).or_else(|| directive.strip_prefix(DELETE_SCALARS)) else {
+            continue;
+        };
+        if patch.contains_key(field) {
+            continue;
+        }
+        let Some(list) = merged.get(field).and_then(Value::as_array).cloned() else { continue };
+        let order = patch.get(&format!("{ORDER}{field}")).and_then(Value::as_array);
+        let dropped = patch.get(&format!("{DELETE_SCALARS}{field}")).and_then(Value::as_array);
+        let result = merge_lists(&list, &[], property(schema, field), order, dropped)?;
+        merged.insert(field.to_owned(), result.into());
+    }
+    Ok(())
+}
+
+fn property<'a>(schema: &'a Value, field: &str) -> &'a Value {
+    let declared = &schema["properties"][field];
+    if declared.is_null() { &schema["additionalProperties"] } else { declared }
+}
+
+fn merges(schema: &Value) -> bool {
+    schema["x-kubernetes-patch-strategy"].as_str().is_some_and(|s| s.split(',').any(|s| s == "merge"))
+}
+
+fn without_directives(map: &Map<String, Value>) -> Map<String, Value> {
+    map.iter().filter(|(field, _)| !field.starts_with('$')).map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+fn merge_lists(
+    old: &[Value],
+    new: &[Value],
+    schema: &Value,
+    order: Option<&Vec<Value>>,
+    dropped: Option<&Vec<Value>>,
+) -> Result<Vec<Value>, String> {
+    let merged = match schema["x-kubernetes-patch-merge-key"].as_str() {
+        Some(key) => merge_objects(old, new, key, &schema["items"])?,
+        None => {
+            let mut merged: Vec<Value> = old.to_vec();
+            if let Some(dropped) = dropped {
+                merged.retain(|item| !dropped.contains(item));
+            }
+            for item in new {
+                if !merged.contains(item) {
+                    merged.push(item.clone());
+                }
+            }
+            merged
+        }
+    };
+    let key = schema["x-kubernetes-patch-merge-key"].as_str();
+    Ok(match order {
+        Some(order) => ordered(merged, order, key),
+        None => merged,
+    })
+}
+
+fn merge_objects(old: &[Value], new: &[Value], key: &str, items: &Value) -> Result<Vec<Value>, String> {
+    if new.iter().any(|item| item[DIRECTIVE] == json!("replace")) {
+        return Ok(new.iter().filter(|item| item.get(DIRECTIVE).is_none()).cloned().collect());
+    }
+    let mut merged: Vec<Value> = old.to_vec();
+    for item in new {
+        let Value::Object(patch) = item else { return Err(format!("expected objects with the key {key:?} in a list")) };
+        let identity =
+            patch.get(key).ok_or_else(|| format!("map: {item} does not contain declared merge key: {key}"))?;
+        let at = merged.iter().position(|candidate| candidate.get(key) == Some(identity));
+        match (patch.get(DIRECTIVE).and_then(Value::as_str), at) {
+            (Some("delete"), Some(at)) => {
+                merged.remove(at);
+            }
+            (Some("delete"), None) => {}
+            (_, Some(at)) => merged[at] = merge(&merged[at], item, items)?,
+            (_, None) => merged.push(without_directives(patch).into()),
+        }
+    }
+    Ok(merged)
+}
+
+/// Elements in the order that the client states; those it doesn't name stay behind the neighbour they had.
+fn ordered(list: Vec<Value>, order: &[Value], key: Option<&str>) -> Vec<Value> {
+    let identity = |item: &Value| key.map_or_else(|| item.clone(), |key| item[key].clone());
+    let wanted: Vec<Value> = order.iter().map(identity).collect();
+    let (mut named, mut rest): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+    for (at, item) in list.into_iter().enumerate() {
+        match wanted.iter().position(|w| *w == identity(&item)) {
+            Some(rank) => named.push((rank, item)),
+            None => rest.push((at, item)),
+        }
+    }
+    named.sort_by_key(|(rank, _)| *rank);
+    let mut result: Vec<Value> = named.into_iter().map(|(_, item)| item).collect();
+    for (at, item) in rest {
+        result.insert(at.min(result.len()), item);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::kinds::REGISTRY, *};
+
+    fn check(object: Value, patch: Value, expected: Value) {
+        let schema = &REGISTRY.find("", "v1", "serviceaccounts").unwrap().schema;
+        assert_eq!(merge(&object, &patch, schema).unwrap(), expected, "{patch}");
+    }
+
+    #[test]
+    fn maps_merge_and_nulls_remove() {
+        check(
+            json!({"metadata": {"labels": {"a": "1", "b": "2"}}}),
+            json!({"metadata": {"labels": {"a": null, "c": "3"}}}),
+            json!({"metadata": {"labels": {"b": "2", "c": "3"}}}),
+        );
+        check(
+            json!({"metadata": {"labels": {"a": "1"}}}),
+            json!({"metadata": {"labels": {"$patch": "replace", "b": "2"}}}),
+            json!({"metadata": {"labels": {"b": "2"}}}),
+        );
+    }
+
+    #[test]
+    fn lists_with_a_merge_key_merge_by_it() {
+        check(
+            json!({"secrets": [{"name": "a"}, {"name": "b", "uid": "1"}]}),
+            json!({"secrets": [{"name": "b", "uid": "2"}, {"name": "c"}, {"$patch": "delete", "name": "a"}]}),
+            json!({"secrets": [{"name": "b", "uid": "2"}, {"name": "c"}]}),
+        );
+        check(
+            json!({"secrets": [{"name": "a"}, {"name": "b"}]}),
+            json!({"$setElementOrder/secrets": [{"name": "c"}, {"name": "b"}, {"name": "a"}], "secrets": [{"name": "c"}]}),
+            json!({"secrets": [{"name": "c"}, {"name": "b"}, {"name": "a"}]}),
+        );
+        check(
+            json!({"secrets": [{"name": "a"}]}),
+            json!({"secrets": [{"name": "b"}, {"$patch": "replace"}]}),
+            json!({"secrets": [{"name": "b"}]}),
+        );
+        let schema = &REGISTRY.find("", "v1", "serviceaccounts").unwrap().schema;
+        assert!(merge(&json!({}), &json!({"secrets": [{"uid": "1"}]}), schema).is_err());
+    }
+
+    #[test]
+    fn finalizers_are_a_set_of_scalars() {
+        check(
+            json!({"metadata": {"finalizers": ["a/x", "a/y"]}}),
+            json!({"metadata": {"finalizers": ["a/z"], "$deleteFromPrimitiveList/finalizers": ["a/x"],
+                "$setElementOrder/finalizers": ["a/z", "a/y"]}}),
+            json!({"metadata": {"finalizers": ["a/z", "a/y"]}}),
+        );
+        check(
+            json!({"metadata": {"finalizers": ["a/x", "a/y"]}}),
+            json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/x"]}}),
+            json!({"metadata": {"finalizers": ["a/y"]}}),
+        );
+    }
+
+    #[test]
+    fn lists_without_a_strategy_are_replaced() {
+        check(
+            json!({"imagePullSecrets": [{"name": "a"}]}),
+            json!({"imagePullSecrets": [{"name": "b"}]}),
+            json!({"imagePullSecrets": [{"name": "b"}]}),
+        );
+    }
+}

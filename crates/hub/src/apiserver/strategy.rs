@@ -1,0 +1,447 @@
+//! What a kind's objects get and keep when they are written, and the rules of built-in kinds: the counterparts of
+//! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use super::{kinds::ResourceKind, meta, schema, status::FieldError};
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+/// Largest sum of a ConfigMap's or Secret's values (`MaxSecretSize`).
+const DATA_LIMIT: usize = 1024 * 1024;
+
+/// Which part of an object a request may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Main,
+    Status,
+    /// `namespaces/NAME/finalize`: only `spec.finalizers`.
+    Finalize,
+}
+
+/// Before an object is made: what the server owns is set, what a client may not set is dropped.
+pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
+    normalize(object, kind);
+    if kind.ours {
+        if kind.has_status() {
+            object.as_object_mut().map(|o| o.remove("status"));
+        }
+        object["metadata"]["generation"] = json!(1);
+    }
+    if kind.kind == "Namespace" {
+        object["spec"] = json!({"finalizers": ["kubernetes"]});
+        object["status"] = json!({"phase": "Active"});
+    }
+}
+
+/// Before an object is replaced: what this part may not change is taken from the old one.
+pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part: Part) {
+    normalize(object, kind);
+    match part {
+        Part::Main if kind.kind == "Namespace" => {
+            keep(object, old, "spec");
+            keep(object, old, "status");
+        }
+        Part::Main if kind.has_status() => keep(object, old, "status"),
+        Part::Main => {}
+        Part::Status => {
+            let (status, version) = (object.get("status").cloned(), object["metadata"]["resourceVersion"].clone());
+            *object = old.clone();
+            object["metadata"]["resourceVersion"] = version;
+            set(object, "status", status);
+        }
+        Part::Finalize => {
+            let finalizers = object["spec"]["finalizers"].take();
+            let version = object["metadata"]["resourceVersion"].clone();
+            *object = old.clone();
+            object["metadata"]["resourceVersion"] = version;
+            object["spec"]["finalizers"] = if finalizers.is_array() { finalizers } else { json!([]) };
+        }
+    }
+    carry_metadata(object, old);
+    if kind.ours && part == Part::Main && !same_desire(object, old) {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or_default();
+        object["metadata"]["generation"] = json!(generation + 1);
+    }
+}
+
+fn set(object: &mut Value, field: &str, value: Option<Value>) {
+    let Some(map) = object.as_object_mut() else { return };
+    match value {
+        Some(value) => {
+            map.insert(field.to_owned(), value);
+        }
+        None => {
+            map.remove(field);
+        }
+    }
+}
+
+fn keep(object: &mut Value, old: &Value, field: &str) {
+    set(object, field, old.get(field).cloned());
+}
+
+/// Fields of the server's: absent means unchanged, and the generation is never the client's.
+fn carry_metadata(object: &mut Value, old: &Value) {
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        if object["metadata"].get(field).is_none() {
+            set(&mut object["metadata"], field, old["metadata"].get(field).cloned());
+        }
+    }
+    for field in ["generation", "generateName"] {
+        set(&mut object["metadata"], field, old["metadata"].get(field).cloned());
+    }
+}
+
+/// Whether two objects differ in nothing but metadata and status.
+fn same_desire(a: &Value, b: &Value) -> bool {
+    let others = |v: &Value| {
+        let fields = v.as_object().into_iter().flatten();
+        fields
+            .filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status"))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect::<Vec<_>>()
+    };
+    others(a) == others(b)
+}
+
+/// Defaults and conversions of built-in kinds, and what nobody but the server may write.
+fn normalize(object: &mut Value, kind: &ResourceKind) {
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        // Field ownership comes with server-side apply; selfLink has been unused since Kubernetes 1.20.
+        for field in ["managedFields", "selfLink"] {
+            metadata.remove(field);
+        }
+        metadata.retain(|_, value| {
+            !(value.as_object().is_some_and(|m| m.is_empty())
+                || value.as_array().is_some_and(Vec::is_empty)
+                || value.as_str().is_some_and(str::is_empty))
+        });
+    }
+    match kind.kind.as_str() {
+        "Secret" => {
+            if let Some(Value::Object(texts)) = object.as_object_mut().and_then(|o| o.remove("stringData")) {
+                if !object["data"].is_object() {
+                    object["data"] = json!({});
+                }
+                for (key, value) in texts {
+                    object["data"][key] = json!(STANDARD.encode(value.as_str().unwrap_or_default()));
+                }
+            }
+            if object["type"].as_str().unwrap_or_default().is_empty() {
+                object["type"] = json!("Opaque");
+            }
+        }
+        "Namespace" => {
+            let name = object["metadata"]["name"].clone();
+            object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+        }
+        "RoleBinding" | "ClusterRoleBinding" => default_binding(object),
+        _ => {}
+    }
+}
+
+fn default_binding(object: &mut Value) {
+    let absent = |v: &Value| v.as_str().unwrap_or_default().is_empty();
+    if object["roleRef"].is_object() && absent(&object["roleRef"]["apiGroup"]) {
+        object["roleRef"]["apiGroup"] = json!(RBAC);
+    }
+    for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+        let group = match subject["kind"].as_str() {
+            Some("User" | "Group") => RBAC,
+            _ => continue,
+        };
+        if absent(&subject["apiGroup"]) {
+            subject["apiGroup"] = json!(group);
+        }
+    }
+}
+
+/// Every rule that an object breaks; `old` is what it replaces.
+pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: Part) -> Vec<FieldError> {
+    let mut errors = meta::validate(object, kind.names);
+    if let Some(old) = old {
+        errors.extend(meta::validate_update(object, old));
+    }
+    if kind.ours {
+        // Metadata was decoded and has been checked by its own rules.
+        let mut body = object.clone();
+        if let Some(map) = body.as_object_mut() {
+            map.remove("metadata");
+        }
+        schema::validate(&body, &kind.schema, "", &mut errors);
+        if part == Part::Main {
+            errors.retain(|e| e.field != "metadata");
+        }
+        return errors;
+    }
+    match kind.kind.as_str() {
+        "ConfigMap" => validate_config_map(object, old, &mut errors),
+        "Secret" => validate_secret(object, old, &mut errors),
+        "Role" => validate_rules(object, true, &mut errors),
+        "ClusterRole" => {
+            validate_rules(object, false, &mut errors);
+            if object["aggregationRule"].is_object() {
+                // Nobody here would fill in the rules that it selects.
+                errors.push(FieldError::forbidden("aggregationRule", "aggregated cluster roles are not supported"));
+            }
+        }
+        "RoleBinding" | "ClusterRoleBinding" => validate_binding(object, old, kind, &mut errors),
+        "Event" => validate_event(object, &mut errors),
+        _ => {}
+    }
+    errors
+}
+
+fn check_data_keys(object: &Value, fields: &[&str], errors: &mut Vec<FieldError>) {
+    const WRONG: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+    let mut total = 0;
+    for field in fields {
+        for (key, value) in object[*field].as_object().into_iter().flatten() {
+            total += value.as_str().map_or(0, str::len);
+            let problem = if key.len() > 253 {
+                Some("must be no more than 253 bytes")
+            } else if key == "." || key == ".." {
+                Some("must not be '.' or '..'")
+            } else {
+                let wrong = key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+                wrong.then_some(WRONG)
+            };
+            if let Some(problem) = problem {
+                errors.push(FieldError::invalid(format!("{field}[{key}]"), &json!(key), problem));
+            }
+        }
+    }
+    if total > DATA_LIMIT {
+        errors.push(FieldError::too_long("", DATA_LIMIT as u64));
+    }
+}
+
+/// `immutable`, once true, holds the data and itself.
+fn check_immutable(object: &Value, old: &Value, fields: &[&str], errors: &mut Vec<FieldError>) {
+    const WHY: &str = "field is immutable when `immutable` is set";
+    if old["immutable"] != json!(true) {
+        return;
+    }
+    if object["immutable"] != json!(true) {
+        errors.push(FieldError::forbidden("immutable", WHY));
+    }
+    let data = |v: &Value| v.as_object().cloned().unwrap_or_default();
+    for field in fields {
+        if data(&object[*field]) != data(&old[*field]) {
+            errors.push(FieldError::forbidden(*field, WHY));
+        }
+    }
+}
+
+fn validate_config_map(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    check_data_keys(object, &["data", "binaryData"], errors);
+    for key in object["binaryData"].as_object().into_iter().flatten().map(|(key, _)| key) {
+        if object["data"].get(key).is_some() {
+            let why = format!("duplicate of key present in data: {key}");
+            errors.push(FieldError::invalid(format!("binaryData[{key}]"), &json!(key), &why));
+        }
+    }
+    if let Some(old) = old {
+        check_immutable(object, old, &["data", "binaryData"], errors);
+    }
+}
+
+fn validate_secret(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    check_data_keys(object, &["data"], errors);
+    let required: &[&str] = match object["type"].as_str().unwrap_or_default() {
+        "kubernetes.io/tls" => &["tls.crt", "tls.key"],
+        "kubernetes.io/dockerconfigjson" => &[".dockerconfigjson"],
+        "kubernetes.io/dockercfg" => &[".dockercfg"],
+        "kubernetes.io/ssh-auth" => &["ssh-privatekey"],
+        _ => &[],
+    };
+    for key in required {
+        if object["data"].get(*key).is_none() {
+            errors.push(FieldError::required(format!("data[{key}]"), ""));
+        }
+    }
+    if let Some(old) = old {
+        if object["type"] != old["type"] {
+            errors.push(FieldError::invalid("type", &object["type"], "field is immutable"));
+        }
+        check_immutable(object, old, &["data"], errors);
+    }
+}
+
+fn validate_rules(object: &Value, namespaced: bool, errors: &mut Vec<FieldError>) {
+    for (n, rule) in object["rules"].as_array().into_iter().flatten().enumerate() {
+        let path = format!("rules[{n}]");
+        let empty = |field: &str| rule[field].as_array().is_none_or(Vec::is_empty);
+        if empty("verbs") {
+            errors.push(FieldError::required(format!("{path}.verbs"), "verbs must contain at least one value"));
+        }
+        if !empty("nonResourceURLs") {
+            let field = format!("{path}.nonResourceURLs");
+            let urls = &rule["nonResourceURLs"];
+            if namespaced {
+                let why = "namespaced rules cannot apply to non-resource URLs";
+                errors.push(FieldError::invalid(field.clone(), urls, why));
+            }
+            if !empty("apiGroups") || !empty("resources") || !empty("resourceNames") {
+                let why = "rules cannot apply to both regular resources and non-resource URLs";
+                errors.push(FieldError::invalid(field, urls, why));
+            }
+            continue;
+        }
+        if empty("apiGroups") {
+            let why = "resource rules must supply at least one api group";
+            errors.push(FieldError::required(format!("{path}.apiGroups"), why));
+        }
+        if empty("resources") {
+            let why = "resource rules must supply at least one resource";
+            errors.push(FieldError::required(format!("{path}.resources"), why));
+        }
+    }
+}
+
+fn validate_binding(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    let role = &object["roleRef"];
+    if role["apiGroup"] != json!(RBAC) {
+        errors.push(FieldError::not_supported("roleRef.apiGroup", &role["apiGroup"], &[RBAC]));
+    }
+    let kinds: &[&str] = if kind.namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
+    if !kinds.contains(&role["kind"].as_str().unwrap_or_default()) {
+        errors.push(FieldError::not_supported("roleRef.kind", &role["kind"], kinds));
+    }
+    let name = role["name"].as_str().unwrap_or_default();
+    if name.is_empty() {
+        errors.push(FieldError::required("roleRef.name", ""));
+    } else if let Some(problem) = meta::NameRule::PathSegment.check(name) {
+        errors.push(FieldError::invalid("roleRef.name", &json!(name), &problem));
+    }
+    for (n, subject) in object["subjects"].as_array().into_iter().flatten().enumerate() {
+        validate_subject(subject, &format!("subjects[{n}]"), kind.namespaced, errors);
+    }
+    if old.is_some_and(|old| old["roleRef"] != *role) {
+        errors.push(FieldError::invalid("roleRef", role, "cannot change roleRef"));
+    }
+}
+
+fn validate_subject(subject: &Value, path: &str, namespaced: bool, errors: &mut Vec<FieldError>) {
+    let text = |field: &str| subject[field].as_str().unwrap_or_default();
+    if text("name").is_empty() {
+        errors.push(FieldError::required(format!("{path}.name"), ""));
+    }
+    let group = match text("kind") {
+        "ServiceAccount" => {
+            if let Some(problem) = meta::check_subdomain(text("name")).filter(|_| !text("name").is_empty()) {
+                errors.push(FieldError::invalid(format!("{path}.name"), &subject["name"], &problem));
+            }
+            if !namespaced && text("namespace").is_empty() {
+                errors.push(FieldError::required(format!("{path}.namespace"), ""));
+            }
+            ""
+        }
+        "User" | "Group" => RBAC,
+        _ => {
+            let kinds = ["ServiceAccount", "User", "Group"];
+            errors.push(FieldError::not_supported(format!("{path}.kind"), &subject["kind"], &kinds));
+            return;
+        }
+    };
+    if text("apiGroup") != group {
+        errors.push(FieldError::not_supported(format!("{path}.apiGroup"), &subject["apiGroup"], &[group]));
+    }
+}
+
+fn validate_event(object: &Value, errors: &mut Vec<FieldError>) {
+    let involved = object["involvedObject"]["namespace"].as_str().unwrap_or_default();
+    // Events of cluster-scoped objects lie in whatever namespace their writer chose.
+    if !involved.is_empty() && involved != meta::text(object, "namespace") {
+        let value = &object["involvedObject"]["namespace"];
+        errors.push(FieldError::invalid("involvedObject.namespace", value, "does not match event.namespace"));
+    }
+    for (field, max) in [("reason", 128), ("message", 1024), ("action", 128)] {
+        // The old events API has no such limits; ours keeps one namespace from filling the hub.
+        if object[field].as_str().is_some_and(|text| text.len() > 4 * max) {
+            errors.push(FieldError::too_long(field, 4 * max as u64));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::kinds::REGISTRY, *};
+
+    fn kind(plural: &str) -> &'static ResourceKind {
+        REGISTRY.kinds.iter().find(|k| k.plural == plural).unwrap()
+    }
+
+    fn check(plural: &str, mut object: Value, expected: &[&str]) {
+        object["metadata"] = json!({"name": "a", "namespace": "ns"});
+        prepare_create(&mut object, kind(plural));
+        let errors = validate(&object, None, kind(plural), Part::Main);
+        assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{object}");
+    }
+
+    #[test]
+    fn roles_and_bindings_are_checked_as_kubernetes_checks_them() {
+        check(
+            "roles",
+            json!({"rules": [{"resources": ["x"]}, {"verbs": ["get"], "nonResourceURLs": ["/x"]}]}),
+            &[
+                "rules[0].verbs: Required value: verbs must contain at least one value",
+                "rules[0].apiGroups: Required value: resource rules must supply at least one api group",
+                "rules[1].nonResourceURLs: Invalid value: [\"/x\"]: namespaced rules cannot apply to non-resource URLs",
+            ],
+        );
+        check("clusterroles", json!({"rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}]}), &[]);
+        check(
+            "rolebindings",
+            json!({"roleRef": {"kind": "Foo", "name": "a"}, "subjects": [
+                {"kind": "User"}, {"kind": "ServiceAccount", "name": "x"}, {"kind": "Foo", "name": "x"}]}),
+            &[
+                "roleRef.kind: Unsupported value: \"Foo\": supported values: \"Role\", \"ClusterRole\"",
+                "subjects[0].name: Required value",
+                "subjects[2].kind: Unsupported value: \"Foo\": supported values: \"ServiceAccount\", \"User\", \"Group\"",
+            ],
+        );
+    }
+
+    #[test]
+    fn secrets_take_text_and_keep_bytes() {
+        let mut secret = json!({"metadata": {"name": "a"}, "stringData": {"a": "b"}});
+        prepare_create(&mut secret, kind("secrets"));
+        assert_eq!(secret, json!({"metadata": {"name": "a"}, "data": {"a": "Yg=="}, "type": "Opaque"}));
+        check(
+            "secrets",
+            json!({"type": "kubernetes.io/tls", "data": {"a b": ""}}),
+            &[
+                "data[a b]: Invalid value: \"a b\": a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
+                "data[tls.crt]: Required value",
+                "data[tls.key]: Required value",
+            ],
+        );
+    }
+
+    #[test]
+    fn immutable_secrets_stay_as_they_are() {
+        let old = json!({"metadata": {"name": "a"}, "type": "Opaque", "immutable": true, "data": {"a": "eA=="}});
+        let new = json!({"metadata": {"name": "a"}, "type": "x", "immutable": false, "data": {}});
+        let errors = validate(&new, Some(&old), kind("secrets"), Part::Main);
+        assert_eq!(errors.iter().map(|e| e.field.as_str()).collect::<Vec<_>>(), ["type", "immutable", "data"]);
+    }
+
+    #[test]
+    fn spec_and_status_are_written_apart() {
+        let kind = kind("servicedeployments");
+        let old =
+            json!({"metadata": {"name": "a", "uid": "1", "generation": 3}, "spec": {"path": "a"}, "status": {"x": 1}});
+        let update = |new: Value, part| {
+            let mut new = new;
+            prepare_update(&mut new, &old, kind, part);
+            (new["spec"].clone(), new["status"].clone(), new["metadata"]["generation"].clone())
+        };
+        let new = json!({"metadata": {"name": "a", "generation": 9}, "spec": {"path": "b"}, "status": {"x": 2}});
+        assert_eq!(update(new.clone(), Part::Main), (json!({"path": "b"}), json!({"x": 1}), json!(4)));
+        assert_eq!(update(new, Part::Status), (json!({"path": "a"}), json!({"x": 2}), json!(3)));
+        let labels = json!({"metadata": {"name": "a", "labels": {"a": "b"}}, "spec": {"path": "a"}});
+        assert_eq!(update(labels, Part::Main).2, json!(3));
+    }
+}

@@ -1,0 +1,310 @@
+//! Watch: changes as a stream of JSON lines.
+//!
+//! A watch without a version begins with the present state as ADDED events. That state is read in pages of different
+//! moments; changes that a page already showed are left out afterwards, so that no object goes back in time.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use axum::{body::Body, response::Response};
+use bytes::Bytes;
+use farwater_store::{Key, Operation, Watch, WatchError, WatchEvent};
+use futures::{StreamExt as _, stream};
+use http::{HeaderValue, header};
+use jiff::Timestamp;
+use rand::RngExt as _;
+use serde_json::{Value, json};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+
+use super::{admission, call::Call, meta, options::ListOptions, read, respond, selector::Filter, status::ApiError};
+
+/// How often a watch that asked for bookmarks gets one, as in kube-apiserver.
+const BOOKMARKS: Duration = Duration::from_secs(60);
+/// Events that may wait for a slow client; behind them the ring does, and a client that is slower still has to list again.
+const BUFFER: usize = 64;
+/// Objects read at a time for the initial state.
+const PAGE: usize = 500;
+const CATCH_UP: Duration = Duration::from_secs(5);
+
+/// How a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// With the present state as ADDED events.
+    State,
+    /// With what comes next.
+    Now,
+    /// Behind this version.
+    Version(u64),
+}
+
+/// The semantics of resourceVersion and sendInitialEvents (Kubernetes API concepts, "Semantics for watch").
+fn start_of(options: &ListOptions, send_initial_given: bool) -> Start {
+    match options.version {
+        _ if options.send_initial => Start::State,
+        None | Some(0) if send_initial_given => Start::Now,
+        None | Some(0) => Start::State,
+        Some(version) => Start::Version(version),
+    }
+}
+
+/// What an event means to a watcher with this filter: its type, if it is shown at all.
+fn event_type(event: &WatchEvent, filter: &Filter) -> Option<&'static str> {
+    let is = match event.operation {
+        Operation::Deleted => false,
+        _ => filter.matches(&event.object, &meta::labels(&event.object)),
+    };
+    let was = match event.operation {
+        Operation::Created => false,
+        // The old object isn't kept, only its labels. Of the fields that can be selected only a phase ever changes;
+        // a DELETED too many is harmless, one too few is not.
+        _ => {
+            let lasting = filter.fields.iter().filter(|f| f.field != "status.phase").cloned().collect();
+            Filter { fields: lasting, ..filter.clone() }.matches(&event.object, &event.old_labels)
+        }
+    };
+    match (was, is) {
+        (false, false) => None,
+        (false, true) => Some("ADDED"),
+        (true, true) => Some("MODIFIED"),
+        (true, false) => Some("DELETED"),
+    }
+}
+
+pub async fn watch(call: Call) -> Result<Response, ApiError> {
+    let options = ListOptions::parse(&call.query, call.kind, true)?;
+    let given = call.query.get("sendInitialEvents").is_some_and(|v| !v.is_empty());
+    let start = start_of(&options, given);
+    let (sender, receiver) = mpsc::channel(BUFFER);
+    let lasts = options.timeout_seconds.map_or_else(
+        // Between half an hour and an hour, so that watches that began together don't end together.
+        || Duration::from_secs(rand::rng().random_range(1800..3600)),
+        Duration::from_secs,
+    );
+    let deadline = Instant::now() + lasts;
+    let feed = Feed { call: Arc::new(call), options, sender, columns_sent: false, deadline };
+    tokio::spawn(feed.run(start));
+    let lines = stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|line: Bytes| (Ok::<_, std::convert::Infallible>(line), receiver))
+    });
+    let mut response = Response::new(Body::from_stream(lines));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    Ok(response)
+}
+
+/// Why a feed stops: the client is gone, or has been told.
+struct Ended;
+
+struct Feed {
+    call: Arc<Call>,
+    options: ListOptions,
+    sender: mpsc::Sender<Bytes>,
+    columns_sent: bool,
+    deadline: Instant,
+}
+
+impl Feed {
+    async fn run(mut self, start: Start) {
+        if let Err(error) = self.follow(start).await.unwrap_or(Ok(())) {
+            // The answer has begun, so an error travels as an event.
+            let _ = self.send("ERROR", error.to_value()).await;
+        }
+    }
+
+    /// `Err(Ended)`: silently. `Ok(Err)`: with an ERROR event.
+    async fn follow(&mut self, start: Start) -> Result<Result<(), ApiError>, Ended> {
+        let store = self.call.hub.store.clone();
+        let mut shown = HashMap::new();
+        let mut complete_at = None;
+        let from = match start {
+            Start::Version(version) => version,
+            Start::Now => store.position(),
+            Start::State => match self.send_state(&mut shown).await? {
+                Ok((first, last)) => {
+                    complete_at = Some(last);
+                    first
+                }
+                Err(error) => return Ok(Err(error)),
+            },
+        };
+        let mut watch = match store.watch(Some(self.call.kind.store.clone()), from) {
+            Ok(watch) => watch,
+            Err(error) => return Ok(Err(too_old(&error))),
+        };
+        if let Some(last) = complete_at {
+            // Changes between the first page and the last belong to the state that the bookmark closes.
+            if !store.wait_for(last, CATCH_UP).await {
+                return Ok(Err(ApiError::version_too_large(last, store.position())));
+            }
+            while watch.position() < last {
+                match watch.next().await {
+                    Some(Ok(event)) => self.send_event(&event, &mut shown).await?,
+                    Some(Err(error)) => return Ok(Err(too_old(&error))),
+                    None => return Err(Ended),
+                }
+            }
+            if self.options.send_initial && self.options.bookmarks {
+                self.send_bookmark(watch.position(), true).await?;
+            }
+        }
+        self.stream(watch, shown).await
+    }
+
+    async fn stream(&mut self, mut watch: Watch, mut shown: HashMap<Key, u64>) -> Result<Result<(), ApiError>, Ended> {
+        let shutdown = self.call.hub.shutdown.clone();
+        let mut bookmark = Instant::now() + BOOKMARKS;
+        loop {
+            tokio::select! {
+                event = watch.next() => match event {
+                    Some(Ok(event)) => self.send_event(&event, &mut shown).await?,
+                    Some(Err(error)) => return Ok(Err(too_old(&error))),
+                    None => return Err(Ended),
+                },
+                () = self.sender.closed() => return Err(Ended),
+                () = shutdown.cancelled() => return Err(Ended),
+                () = sleep_until(bookmark), if self.options.bookmarks => {
+                    self.send_bookmark(watch.position(), false).await?;
+                    bookmark = Instant::now() + BOOKMARKS;
+                }
+                () = sleep_until(self.deadline) => {
+                    if self.options.bookmarks {
+                        self.send_bookmark(watch.position(), false).await?;
+                    }
+                    return Err(Ended);
+                }
+            }
+        }
+    }
+
+    /// The present state as ADDED events; returns the versions of its first and its last page.
+    async fn send_state(&mut self, shown: &mut HashMap<Key, u64>) -> Result<Result<(u64, u64), ApiError>, Ended> {
+        let (mut first, mut after) = (None, None);
+        if let Some(version) = self.options.version.filter(|v| *v > self.call.hub.store.position())
+            && !self.call.hub.store.wait_for(version, CATCH_UP).await
+        {
+            return Ok(Err(ApiError::version_too_large(version, self.call.hub.store.position())));
+        }
+        loop {
+            let found = match read::find(&self.call, &self.options.filter, after, PAGE).await {
+                Ok(found) => found,
+                Err(error) => return Ok(Err(error)),
+            };
+            let start = *first.get_or_insert(found.version);
+            for resource in &found.items {
+                if resource.version > start {
+                    shown.insert(resource.key.clone(), resource.version);
+                }
+                self.send_object("ADDED", &resource.object).await?;
+            }
+            match found.next {
+                Some(next) => after = Some(next),
+                None => return Ok(Ok((start, found.version))),
+            }
+        }
+    }
+
+    async fn send_event(&mut self, event: &WatchEvent, shown: &mut HashMap<Key, u64>) -> Result<(), Ended> {
+        let namespace = &self.call.info.namespace;
+        if self.call.kind.namespaced && !namespace.is_empty() && event.key.namespace != *namespace {
+            return Ok(());
+        }
+        if let Some(version) = shown.get(&event.key) {
+            if event.version <= *version {
+                return Ok(());
+            }
+            shown.remove(&event.key);
+        }
+        match event_type(event, &self.options.filter) {
+            Some(kind) => self.send_object(kind, &event.object).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn send_object(&mut self, event: &str, object: &Value) -> Result<(), Ended> {
+        let call = Arc::clone(&self.call);
+        let object = admission::decorated(&call.hub, call.kind, object);
+        let shown = respond::shown(call.kind, &object, call.form, !self.columns_sent, Timestamp::now());
+        self.columns_sent = true;
+        self.send(event, shown).await
+    }
+
+    async fn send_bookmark(&mut self, version: u64, initial_end: bool) -> Result<(), Ended> {
+        let kind = self.call.kind;
+        let mut object = json!({
+            "kind": kind.kind, "apiVersion": kind.api_version(), "metadata": {"resourceVersion": version.to_string()},
+        });
+        if initial_end {
+            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let shown = respond::shown(kind, &object, self.call.form, !self.columns_sent, Timestamp::now());
+        self.send("BOOKMARK", shown).await
+    }
+
+    async fn send(&self, event: &str, object: Value) -> Result<(), Ended> {
+        let mut line = json!({"type": event, "object": object}).to_string().into_bytes();
+        line.push(b'\n');
+        self.sender.send(line.into()).await.map_err(|_| Ended)
+    }
+}
+
+fn too_old(error: &WatchError) -> ApiError {
+    match error {
+        WatchError::Compacted { from, oldest } => {
+            ApiError::expired(format!("too old resource version: {from} ({oldest})"))
+        }
+        WatchError::Lagged { seen, oldest } => {
+            ApiError::expired(format!("too old resource version: {seen} ({oldest})"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use farwater_store::Kind;
+
+    use super::*;
+
+    fn check(operation: Operation, old: &str, new: &str, expected: Option<&str>) {
+        let labels: BTreeMap<_, _> = [("app".to_owned(), old.to_owned())].into();
+        let event = WatchEvent {
+            version: 1,
+            key: Key { kind: Kind::new("configmaps", ""), namespace: "a".into(), name: "b".into() },
+            operation,
+            object: Arc::new(json!({"metadata": {"name": "b", "labels": {"app": new}}})),
+            old_labels: Arc::new(labels),
+        };
+        let filter = Filter::parse(Some("app=web"), None, &[]).unwrap();
+        assert_eq!(event_type(&event, &filter), expected, "{operation:?} {old} -> {new}");
+    }
+
+    #[test]
+    fn objects_enter_and_leave_a_selector() {
+        check(Operation::Created, "", "web", Some("ADDED"));
+        check(Operation::Created, "", "api", None);
+        check(Operation::Updated, "api", "web", Some("ADDED"));
+        check(Operation::Updated, "web", "web", Some("MODIFIED"));
+        check(Operation::Updated, "web", "api", Some("DELETED"));
+        check(Operation::Updated, "api", "api", None);
+        check(Operation::Deleted, "web", "web", Some("DELETED"));
+        check(Operation::Deleted, "api", "api", None);
+    }
+
+    #[test]
+    fn the_version_says_how_a_watch_begins() {
+        let options = |version, send_initial| ListOptions { version, send_initial, ..ListOptions::default() };
+        for (options, given, expected) in [
+            (options(None, false), false, Start::State),
+            (options(Some(0), false), false, Start::State),
+            (options(Some(7), false), false, Start::Version(7)),
+            (options(Some(7), true), true, Start::State),
+            (options(None, false), true, Start::Now),
+        ] {
+            assert_eq!(start_of(&options, given), expected);
+        }
+    }
+}

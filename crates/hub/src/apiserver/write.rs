@@ -1,0 +1,317 @@
+//! Create, update and patch.
+
+use axum::response::Response;
+use bytes::Bytes;
+use farwater_store::{Change, Key, Kind, Resource, StoreError, Write, WriteError};
+use rand::RngExt as _;
+use serde_json::{Value, json};
+
+use super::{
+    admission,
+    body::{self, Encoding},
+    call::{Call, store_failed, timestamp},
+    intake::{self, Intake},
+    meta,
+    options::WriteOptions,
+    patch::{Patch, PatchType},
+    respond,
+    status::{ApiError, FieldError},
+    strategy::{self, Part},
+};
+
+/// How often a write that names no version is tried again after another one came first.
+const ATTEMPTS: usize = 20;
+/// Names that are made up are tried again a few times; 27^5 of them collide rarely.
+const NAME_ATTEMPTS: usize = 8;
+
+pub async fn create(call: &Call, body: Bytes) -> Result<Response, ApiError> {
+    let options = WriteOptions::parse(&call.query, "CreateOptions")?;
+    let encoding = Encoding::of(&respond::content_type(&call.headers))?;
+    let Intake { mut object, warnings } = intake::read(&body, encoding, call.kind, options.validation)?;
+    if !meta::text(&object, "resourceVersion").is_empty() {
+        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    check_namespace(call, &mut object)?;
+    require_namespace(call).await?;
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+        object["metadata"].as_object_mut().map(|m| m.remove(field));
+    }
+    object["metadata"]["uid"] = json!(uuid::Uuid::new_v4().to_string());
+    object["metadata"]["creationTimestamp"] = timestamp(call.now);
+    let generate = meta::text(&object, "generateName").to_owned();
+    let made_up = meta::text(&object, "name").is_empty() && !generate.is_empty();
+    let mut attempts = if made_up { NAME_ATTEMPTS } else { 1 };
+    let resource = loop {
+        attempts -= 1;
+        if made_up {
+            object["metadata"]["name"] = json!(generated_name(&generate));
+        }
+        match create_once(call, object.clone(), options.dry_run).await {
+            Err(error) if error.reason == "AlreadyExists" && attempts > 0 => {}
+            result => break result?,
+        }
+    };
+    let mut response =
+        respond::object(201, call.kind, &admission::decorated(&call.hub, call.kind, &resource), call.form, call.now);
+    respond::add_warnings(&mut response, &warnings);
+    Ok(response)
+}
+
+async fn create_once(call: &Call, mut object: Value, dry_run: bool) -> Result<Value, ApiError> {
+    strategy::prepare_create(&mut object, call.kind);
+    check_rules(call, &object, None, Part::Main)?;
+    admission::admit(call, &object, None).await?;
+    let name = meta::text(&object, "name").to_owned();
+    let key = call.key(&name);
+    if dry_run {
+        return match call.hub.store.get(&key).await.map_err(store_failed)? {
+            Some(_) => Err(ApiError::already_exists(&call.kind.group, &call.kind.plural, &name)),
+            None => Ok(object),
+        };
+    }
+    insert(call, key, object).await.map(|resource| (*resource.object).clone())
+}
+
+/// `base` and five characters that spell no words and aren't mistaken for others.
+fn generated_name(base: &str) -> String {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    const LONGEST_BASE: usize = 58;
+    let base: String = base.chars().take(LONGEST_BASE).collect();
+    let mut random = rand::rng();
+    let suffix: String = (0..5).map(|_| char::from(LETTERS[random.random_range(0..LETTERS.len())])).collect();
+    base + &suffix
+}
+
+/// The object's namespace is the request's.
+fn check_namespace(call: &Call, object: &mut Value) -> Result<(), ApiError> {
+    let given = meta::text(object, "namespace");
+    if !call.kind.namespaced {
+        if given.is_empty() {
+            return Ok(());
+        }
+        let message = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(ApiError::bad_request(message));
+    }
+    if !given.is_empty() && given != call.info.namespace {
+        let message = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(ApiError::bad_request(message));
+    }
+    object["metadata"]["namespace"] = json!(call.info.namespace);
+    Ok(())
+}
+
+fn namespace_key(namespace: &str) -> Key {
+    Key { kind: Kind::new("namespaces", ""), namespace: String::new(), name: namespace.to_owned() }
+}
+
+/// Whether something may be made in a namespace: it exists and isn't being removed.
+fn open_namespace(
+    found: Option<&Resource>,
+    group: &str,
+    plural: &str,
+    namespace: &str,
+    name: &str,
+) -> Result<(), ApiError> {
+    let Some(found) = found else { return Err(ApiError::not_found("", "namespaces", namespace)) };
+    if found.object["metadata"].get("deletionTimestamp").is_none() {
+        return Ok(());
+    }
+    let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+    let mut error = ApiError::forbidden(group, plural, name, &why);
+    if let Some(details) = &mut error.details {
+        details.causes.push(FieldError {
+            reason: "NamespaceTerminating",
+            message: format!("namespace {namespace} is being terminated"),
+            field: "metadata.namespace".into(),
+        });
+    }
+    Err(error)
+}
+
+/// Before anything else is checked, so that the missing namespace is what people read first.
+async fn require_namespace(call: &Call) -> Result<(), ApiError> {
+    if !call.kind.namespaced {
+        return Ok(());
+    }
+    let namespace = &call.info.namespace;
+    let found = call.hub.store.get(&namespace_key(namespace)).await.map_err(store_failed)?;
+    open_namespace(found.as_ref(), &call.kind.group, &call.kind.plural, namespace, "")
+}
+
+/// Writes a new object. In a namespace that is looked at again in the same transaction: what is emptied stays empty.
+async fn insert(call: &Call, key: Key, object: Value) -> Result<Resource, ApiError> {
+    let name = key.name.clone();
+    let exists = || ApiError::already_exists(&call.kind.group, &call.kind.plural, &name);
+    let write = Write { key, change: Change::Create(object) };
+    if !call.kind.namespaced {
+        return call.hub.store.write(write).await.map_err(|error| match error {
+            WriteError::Exists => exists(),
+            other => store_failed(other.into()),
+        });
+    }
+    let (kind, namespace) = (call.kind, call.info.namespace.clone());
+    let result = call
+        .hub
+        .store
+        .transact(move |tx| {
+            Box::pin(async move {
+                let found = tx.get(&namespace_key(&namespace)).await?;
+                open_namespace(found.as_ref(), &kind.group, &kind.plural, &namespace, &write.key.name)
+                    .map_err(StoreError::abort)?;
+                Ok(tx.write(write).await?)
+            })
+        })
+        .await;
+    result.map_err(|error| match &error {
+        StoreError::Refused(refused) if matches!(**refused, WriteError::Exists) => exists(),
+        StoreError::Aborted(why) => match why.downcast_ref::<ApiError>() {
+            Some(why) => why.clone(),
+            None => store_failed(error),
+        },
+        _ => store_failed(error),
+    })
+}
+
+fn check_rules(call: &Call, object: &Value, old: Option<&Value>, part: Part) -> Result<(), ApiError> {
+    let errors = strategy::validate(object, old, call.kind, part);
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid(&call.kind.group, &call.kind.kind, meta::text(object, "name"), errors))
+}
+
+/// Which part of the object the request is for.
+pub fn part_of(call: &Call) -> Part {
+    match call.info.subresource.as_str() {
+        "status" => Part::Status,
+        "finalize" => Part::Finalize,
+        _ => Part::Main,
+    }
+}
+
+pub async fn update(call: &Call, body: Bytes) -> Result<Response, ApiError> {
+    let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
+    let encoding = Encoding::of(&respond::content_type(&call.headers))?;
+    let Intake { object, warnings } = intake::read(&body, encoding, call.kind, options.validation)?;
+    let replace = Replace { options, patch: false, warnings };
+    replace.run(call, |_| Ok(Intake { object: object.clone(), warnings: Vec::new() })).await
+}
+
+pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
+    let kind = PatchType::of(&respond::content_type(&call.headers), call.kind.ours)?;
+    let options = WriteOptions::parse(&call.query, "PatchOptions")?;
+    let decoded = body::decode(&body, Encoding::Json)
+        .map_err(|why| ApiError::bad_request(format!("error decoding patch: {why}")))?;
+    let mut complaints: Vec<String> =
+        decoded.duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
+    let patch = Patch::decode(kind, decoded.value)?;
+    complaints.extend(patch.unknown_fields(&call.kind.schema).iter().map(|path| format!("unknown field {path:?}")));
+    let replace = Replace { options, patch: true, warnings: Vec::new() };
+    replace
+        .run(call, |old| {
+            let patched = patch.apply(old, &call.kind.schema)?;
+            intake::read_patched(patched, &complaints, call.kind, options.validation)
+        })
+        .await
+}
+
+/// The replacement of an object by what `make` makes of the present one.
+struct Replace {
+    options: WriteOptions,
+    patch: bool,
+    warnings: Vec<String>,
+}
+
+impl Replace {
+    async fn run(
+        mut self,
+        call: &Call,
+        make: impl Fn(&Value) -> Result<Intake, ApiError> + Send,
+    ) -> Result<Response, ApiError> {
+        for _ in 0..ATTEMPTS {
+            let current = call.load(&call.info.name).await?;
+            let Intake { object, warnings } = make(&current.object)?;
+            let asked = meta::text(&object, "resourceVersion").to_owned();
+            let object = self.prepare(call, &current, object)?;
+            check_rules(call, &object, Some(&current.object), part_of(call))?;
+            admission::admit(call, &object, Some(&current.object)).await?;
+            if !self.patch {
+                self.warnings.extend(warnings);
+            } else {
+                self.warnings = warnings;
+            }
+            let written = if self.options.dry_run { Ok(object) } else { store_change(call, &current, object).await };
+            match written {
+                Ok(object) => {
+                    let object = admission::decorated(&call.hub, call.kind, &object);
+                    let mut response = respond::object(200, call.kind, &object, call.form, call.now);
+                    respond::add_warnings(&mut response, &self.warnings);
+                    return Ok(response);
+                }
+                // A patch applies to whatever is there; an update only to what its sender has seen.
+                Err(WriteError::Conflict { .. }) if self.patch || asked.is_empty() => {}
+                Err(WriteError::Conflict { .. }) => return Err(self.modified(call)),
+                Err(WriteError::Missing | WriteError::Exists) => return Err(call.not_found(&call.info.name)),
+                Err(WriteError::Store(error)) => return Err(store_failed(error)),
+            }
+        }
+        Err(self.modified(call))
+    }
+
+    fn modified(&self, call: &Call) -> ApiError {
+        ApiError::modified(&call.kind.group, &call.kind.plural, &call.info.name)
+    }
+
+    fn prepare(&self, call: &Call, current: &Resource, mut object: Value) -> Result<Value, ApiError> {
+        let (kind, name) = (call.kind, &call.info.name);
+        let given = meta::text(&object, "name");
+        if given.is_empty() {
+            object["metadata"]["name"] = json!(name);
+        } else if given != name {
+            let message = format!("the name of the object ({given}) does not match the name on the URL ({name})");
+            return Err(ApiError::bad_request(message));
+        }
+        check_namespace(call, &mut object)?;
+        let version = meta::text(&object, "resourceVersion");
+        if version.is_empty() && kind.ours && !self.patch {
+            let cause = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+            return Err(ApiError::invalid(&kind.group, &kind.plural, name, vec![cause]));
+        }
+        if !version.is_empty() && version != current.version.to_string() {
+            return Err(self.modified(call));
+        }
+        let uid = meta::text(&object, "uid");
+        if !self.patch && !uid.is_empty() && uid != current.uid {
+            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", current.uid);
+            return Err(ApiError::conflict(&kind.group, &kind.plural, name, &why));
+        }
+        strategy::prepare_update(&mut object, &current.object, kind, part_of(call));
+        object["metadata"]["resourceVersion"] = json!(current.version.to_string());
+        Ok(object)
+    }
+}
+
+/// Writes the new state, or removes the object if it was only waiting for its last finalizer.
+async fn store_change(call: &Call, current: &Resource, object: Value) -> Result<Value, WriteError> {
+    let (uid, version) = (current.uid.clone(), current.version);
+    let waits = !meta::finalizers(&object).is_empty()
+        || object["spec"]["finalizers"].as_array().is_some_and(|f| call.kind.kind == "Namespace" && !f.is_empty());
+    let gone = object["metadata"].get("deletionTimestamp").is_some() && !waits;
+    let change =
+        if gone { Change::Delete { uid, version } } else { Change::Replace { uid, version, object: object.clone() } };
+    let written = call.hub.store.write(Write { key: current.key.clone(), change }).await?;
+    Ok(if gone { object } else { (*written.object).clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_names_fit_a_label() {
+        let name = generated_name(&"a".repeat(80));
+        assert_eq!(name.len(), 63);
+        assert_eq!(meta::check_label(&name), None);
+        assert_ne!(generated_name("a-"), generated_name("a-"));
+    }
+}

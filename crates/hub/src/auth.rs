@@ -1,0 +1,78 @@
+//! Who sends a request, and whether they may: bearer tokens, and RBAC over an index in memory.
+//!
+//! The decision itself is [`farwater_fleet::access`], a function of data. Here it is fed: every change of a role or
+//! binding reaches the index through the store's watch, and a request is decided only on an index that has reached the
+//! position at which the store was when the request came. So a client's own change is seen by its next request, and an
+//! index that can't follow denies with [`AccessError::Behind`] and never allows.
+
+mod index;
+mod tokens;
+
+use farwater_store::{Store, StoreError};
+use serde_json::Value;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+pub use farwater_fleet::access::{Attributes, Decision, Rule, User, escalation::Escalation};
+pub use tokens::{IssuedToken, TokenError, TokenOwner, Unauthenticated};
+
+use index::Index;
+
+/// Authentication and authorization. Clones share one index.
+#[derive(Clone)]
+pub struct Access {
+    store: Store,
+    index: Index,
+}
+
+/// Why a decision could not be made. Always an answer of 503, never a permission.
+#[derive(Debug, Error)]
+pub enum AccessError {
+    #[error("the index of roles and bindings is behind the store; try again")]
+    Behind,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Why a role or binding was not let through.
+#[derive(Debug, Error)]
+pub enum EscalationError {
+    #[error(transparent)]
+    Refused(#[from] Escalation),
+    #[error(transparent)]
+    Access(#[from] AccessError),
+}
+
+impl Access {
+    /// Reads every role and binding, and follows them until `end`.
+    pub async fn start(store: Store, end: CancellationToken) -> Result<Self, StoreError> {
+        let index = Index::start(store.clone(), end).await?;
+        Ok(Self { store, index })
+    }
+
+    pub async fn authorize(&self, user: &User, request: &Attributes) -> Result<Decision, AccessError> {
+        self.index.reach(self.store.position()).await?;
+        self.index.read(|policy| policy.authorize(user, request))
+    }
+
+    /// Everything that a user may do in a namespace, as `kubectl auth can-i --list` shows it.
+    pub async fn rules(&self, user: &User, namespace: &str) -> Result<Vec<Rule>, AccessError> {
+        self.index.reach(self.store.position()).await?;
+        self.index.read(|policy| policy.rules(user, namespace))
+    }
+
+    /// Whether a user may write this object without granting more than they hold. Only roles and bindings can be
+    /// refused; the object must be complete, with kind, name and namespace.
+    pub async fn check_escalation(&self, user: &User, object: &Value) -> Result<(), EscalationError> {
+        self.index.reach(self.store.position()).await?;
+        Ok(self.index.read(|policy| policy.check_escalation(user, object))??)
+    }
+
+    /// Whether decisions can be made right now.
+    pub fn is_ready(&self) -> bool {
+        self.index.is_following()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! Whether the hub lives and can answer, and which version it is. Anonymous, and telling nothing else.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use farwater_store::{Key, Kind};
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::Hub;
+
+/// Longer, and whoever asks has given up.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The process answers.
+pub async fn live() -> &'static str {
+    "ok"
+}
+
+/// Requests would be answered: the store can be read, access can be decided, and the hub isn't stopping.
+pub async fn ready(State(hub): State<Arc<Hub>>) -> Response {
+    let checks =
+        [("store", store_answers(&hub).await), ("access", hub.access.is_ready()), ("running", is_running(&hub))];
+    if checks.iter().all(|(_, good)| *good) {
+        return "ok".into_response();
+    }
+    let lines: Vec<String> =
+        checks.iter().map(|(name, good)| format!("[{}] {name}\n", if *good { '+' } else { '-' })).collect();
+    (StatusCode::SERVICE_UNAVAILABLE, lines.concat() + "not ready\n").into_response()
+}
+
+fn is_running(hub: &Hub) -> bool {
+    !hub.shutdown.is_cancelled()
+}
+
+async fn store_answers(hub: &Hub) -> bool {
+    let name = farwater_api::ADMIN_NAMESPACE.to_owned();
+    let key = Key { kind: Kind::new("namespaces", ""), namespace: String::new(), name };
+    matches!(timeout(PATIENCE, hub.store.get(&key)).await, Ok(Ok(_)))
+}
+
+/// The Kubernetes version whose API this is a subset of; clients parse it. Ours is in the build part.
+pub async fn version() -> Json<Value> {
+    Json(json!({
+        "major": "1",
+        "minor": "33",
+        "gitVersion": concat!("v1.33.0+farwater.", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, go_architecture()),
+    }))
+}
+
+fn go_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

@@ -1,0 +1,209 @@
+//! What the hub counts, in OpenMetrics' text form. Every label has a fixed set of values: nothing that a client sends
+//! becomes one.
+
+use std::{
+    sync::atomic::{AtomicI64, AtomicU64},
+    time::Duration,
+};
+
+use farwater_store::Store;
+use http::Method;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric as _, text::encode},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        histogram::Histogram,
+        info::Info,
+    },
+    registry::Registry,
+};
+
+/// From a cached answer to a list of everything, in seconds.
+const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
+
+/// What kind of request it is, by its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Route {
+    Api,
+    Discovery,
+    Agent,
+    Health,
+    Metrics,
+    Web,
+    Other,
+}
+
+impl Route {
+    pub fn of(path: &str) -> Self {
+        let mut segments = path.split('/').filter(|segment| !segment.is_empty());
+        match segments.next() {
+            Some("api") if segments.clone().count() <= 1 => Self::Discovery,
+            Some("apis") if segments.clone().count() <= 2 => Self::Discovery,
+            Some("openapi") => Self::Discovery,
+            Some("api" | "apis") => Self::Api,
+            Some("agent") => Self::Agent,
+            Some("healthz" | "livez" | "readyz" | "version") => Self::Health,
+            Some("metrics") => Self::Metrics,
+            None | Some("ui") => Self::Web,
+            _ => Self::Other,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Discovery => "discovery",
+            Self::Agent => "agent",
+            Self::Health => "health",
+            Self::Metrics => "metrics",
+            Self::Web => "web",
+            Self::Other => "other",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    route: &'static str,
+    method: &'static str,
+    code: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    route: &'static str,
+}
+
+/// The hub's counters. Parts register their own with [`Metrics::register`].
+pub struct Metrics {
+    registry: std::sync::RwLock<Registry>,
+    requests: Family<RequestLabels, Counter<u64, AtomicU64>>,
+    durations: Family<RouteLabels, Histogram>,
+    in_flight: Family<RouteLabels, Gauge<i64, AtomicI64>>,
+    watches: Gauge<i64, AtomicI64>,
+    connections: Gauge<i64, AtomicI64>,
+}
+
+impl Metrics {
+    pub fn new(store: Store) -> Self {
+        let mut registry = Registry::with_prefix("farwater");
+        let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "The running program", build);
+        let requests = Family::default();
+        registry.register("http_requests", "Requests answered", requests.clone());
+        let durations = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram);
+        let help = "Time from a request's head to its answer's head, in seconds";
+        registry.register("http_request_duration_seconds", help, durations.clone());
+        let in_flight = Family::default();
+        registry.register("http_requests_in_flight", "Requests being worked on", in_flight.clone());
+        let watches = Gauge::default();
+        registry.register("watches", "Watches being served", watches.clone());
+        let connections = Gauge::default();
+        registry.register("connections", "Connections being served", connections.clone());
+        registry.register_collector(Box::new(StorePosition(store)));
+        Self { registry: registry.into(), requests, durations, in_flight, watches, connections }
+    }
+
+    /// Gives a part's own metrics a place; names get the prefix `farwater_`.
+    pub fn register(&self, add: impl FnOnce(&mut Registry)) {
+        let mut registry = self.registry.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        add(&mut registry);
+    }
+
+    pub fn encode(&self) -> Result<String, std::fmt::Error> {
+        let registry = self.registry.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut text = String::new();
+        encode(&mut text, &registry)?;
+        Ok(text)
+    }
+
+    pub(crate) fn count_request(&self, route: Route, method: &Method, code: u16, took: Duration) {
+        let route = route.as_str();
+        self.requests.get_or_create(&RequestLabels { route, method: method_label(method), code }).inc();
+        self.durations.get_or_create(&RouteLabels { route }).observe(took.as_secs_f64());
+    }
+
+    /// Counted as long as the answer lives.
+    pub(crate) fn in_flight(&self, route: Route) -> Counted {
+        Counted::new(self.in_flight.get_or_create(&RouteLabels { route: route.as_str() }).clone())
+    }
+
+    pub(crate) fn watch(&self) -> Counted {
+        Counted::new(self.watches.clone())
+    }
+
+    pub(crate) fn connection(&self) -> Counted {
+        Counted::new(self.connections.clone())
+    }
+}
+
+/// One more in a gauge, until dropped.
+pub(crate) struct Counted(Gauge<i64, AtomicI64>);
+
+impl Counted {
+    fn new(gauge: Gauge<i64, AtomicI64>) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+fn method_label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}
+
+/// Read when asked: the store counts already.
+struct StorePosition(Store);
+
+impl std::fmt::Debug for StorePosition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StorePosition(..)")
+    }
+}
+
+impl Collector for StorePosition {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let gauge = ConstGauge::new(self.0.position());
+        let help = "The newest version that watchers are shown";
+        gauge.encode(encoder.encode_descriptor("store_position", help, None, gauge.metric_type())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_told_by_the_path_alone() {
+        let check = |path: &str, expected: Route| assert_eq!(Route::of(path), expected, "{path}");
+        check("/", Route::Web);
+        check("/ui/assets/a.js", Route::Web);
+        check("/api", Route::Discovery);
+        check("/api/v1", Route::Discovery);
+        check("/apis/farwater.dev/v1alpha1", Route::Discovery);
+        check("/openapi/v3/apis/farwater.dev/v1alpha1", Route::Discovery);
+        check("/api/v1/namespaces", Route::Api);
+        check("/apis/farwater.dev/v1alpha1/clusters", Route::Api);
+        check("/agent/v1/desired", Route::Agent);
+        check("/readyz", Route::Health);
+        check("/metrics", Route::Metrics);
+        check("/anything/else", Route::Other);
+    }
+}

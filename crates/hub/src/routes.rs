@@ -1,0 +1,228 @@
+//! Which part answers which path, and what holds for all of them: limits, ids, the log, and who may ask at all.
+
+mod observe;
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::{any, get},
+};
+use futures::StreamExt as _;
+use http::{HeaderMap, StatusCode, header};
+use tokio::{sync::Semaphore, time::timeout};
+use tower_http::timeout::RequestBodyTimeoutLayer;
+
+use crate::{
+    Hub, apiserver,
+    auth::Attributes,
+    health,
+    metrics::Route,
+    status::{failure, forbidden, not_found, try_later, unauthenticated},
+    web,
+};
+
+/// Longest pause between two pieces of a request's body.
+const BODY_PAUSE: Duration = Duration::from_secs(30);
+/// How long a request waits for its turn before it is told to come again.
+const TURN: Duration = Duration::from_secs(10);
+
+/// Requests of one class that are worked on at once. Agents and the API have one each: a storm of lists must not make
+/// agents late.
+#[derive(Clone)]
+struct Turns {
+    permits: Arc<Semaphore>,
+    patience: Duration,
+    refusal: StatusCode,
+    reason: &'static str,
+}
+
+impl Turns {
+    fn new(limit: usize, refusal: StatusCode, reason: &'static str) -> Self {
+        Self { permits: Arc::new(Semaphore::new(limit)), patience: TURN, refusal, reason }
+    }
+
+    /// Runs when it is this request's turn; the turn ends with the answer's head, because a body may be a watch.
+    async fn run(&self, work: impl Future<Output = Response>) -> Response {
+        match timeout(self.patience, self.permits.acquire()).await {
+            Ok(Ok(_permit)) => work.await,
+            _ => try_later(self.refusal, self.reason, "the server has too many requests to work on; try again"),
+        }
+    }
+}
+
+/// Everything that the hub's address serves.
+pub fn router(hub: &Arc<Hub>) -> Router {
+    let agents = Turns::new(hub.config.max_agent_requests, StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable");
+    Router::new()
+        .route("/healthz", get(health::live))
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        .route("/version", get(health::version))
+        .route("/version/", get(health::version))
+        .route("/metrics", get(metrics))
+        .route("/", get(web::root))
+        .route("/ui", get(web::root))
+        .route("/ui/", get(web::index))
+        .route("/ui/{*path}", get(web::file))
+        .merge(api(hub))
+        .merge(delivery(hub).layer(middleware::from_fn_with_state(agents, take_turn)))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn(refuse_impersonation))
+        .layer(RequestBodyTimeoutLayer::new(BODY_PAUSE))
+        .layer(middleware::from_fn_with_state(Arc::clone(hub), observe::observe))
+        .with_state(Arc::clone(hub))
+}
+
+/// For the loopback listener: metrics without a token, and nothing else.
+pub fn metrics_router(hub: &Arc<Hub>) -> Router {
+    Router::new().route("/metrics", get(open_metrics)).with_state(Arc::clone(hub))
+}
+
+#[derive(Clone)]
+struct Api {
+    hub: Arc<Hub>,
+    turns: Turns,
+}
+
+fn api(hub: &Arc<Hub>) -> Router<Arc<Hub>> {
+    let turns = Turns::new(hub.config.max_api_requests, StatusCode::TOO_MANY_REQUESTS, "TooManyRequests");
+    let api = Api { hub: Arc::clone(hub), turns };
+    let mut router = Router::new();
+    for path in ["/api", "/api/", "/api/{*path}", "/apis", "/apis/", "/apis/{*path}", "/openapi", "/openapi/{*path}"] {
+        router = router.route(path, any(serve_api));
+    }
+    router.with_state(api)
+}
+
+fn delivery(hub: &Arc<Hub>) -> Router<Arc<Hub>> {
+    crate::delivery::router(Arc::clone(&hub.delivery))
+}
+
+async fn take_turn(State(turns): State<Turns>, request: Request, next: Next) -> Response {
+    turns.run(next.run(request)).await
+}
+
+async fn serve_api(State(api): State<Api>, request: Request) -> Response {
+    let user = match api.hub.access.authenticate(request.headers()).await {
+        Ok(user) => user,
+        Err(error) => return unauthenticated(&error),
+    };
+    let asker = observe::Asker(user.name.clone());
+    let route = Route::of(request.uri().path());
+    let is_watch = is_watch(request.uri().query());
+    let hub = Arc::clone(&api.hub);
+    let work = apiserver::serve(Arc::clone(&hub), user, request);
+    // Clients take a throttled discovery for a broken server, and it is cheap.
+    let mut response = if route == Route::Discovery { work.await } else { api.turns.run(work).await };
+    response.extensions_mut().insert(asker);
+    if is_watch && response.status().is_success() { end_with_hub(&hub, response) } else { response }
+}
+
+/// A stream of events ends when the hub stops; without this it would hold up the end until it is cut off.
+fn end_with_hub(hub: &Hub, response: Response) -> Response {
+    let counted = hub.metrics.watch();
+    let ending = hub.shutdown.clone().cancelled_owned();
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(ending).inspect(move |_| _ = &counted)))
+}
+
+fn is_watch(query: Option<&str>) -> bool {
+    let parameters = query.unwrap_or_default().split('&');
+    parameters.into_iter().any(|parameter| match parameter.split_once('=') {
+        Some((name, value)) => name == "watch" && !matches!(value, "0" | "false"),
+        None => parameter == "watch",
+    })
+}
+
+/// Impersonation that was ignored would act with the caller's own rights under another's name.
+async fn refuse_impersonation(request: Request, next: Next) -> Response {
+    let asked = request.headers().keys().find(|name| name.as_str().starts_with("impersonate-"));
+    match asked {
+        Some(name) => forbidden(&format!("impersonation is not supported by this server: remove the header {name:?}")),
+        None => next.run(request).await,
+    }
+}
+
+async fn metrics(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Response {
+    let user = match hub.access.authenticate(&headers).await {
+        Ok(user) => user,
+        Err(error) => return unauthenticated(&error),
+    };
+    let request = Attributes::non_resource("get", "/metrics");
+    match hub.access.authorize(&user, &request).await {
+        Ok(decision) if decision.is_allowed() => encode_metrics(&hub),
+        Ok(_) => forbidden(&format!("forbidden: {}", request.forbidden_message(&user))),
+        Err(error) => try_later(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &error.to_string()),
+    }
+}
+
+async fn open_metrics(State(hub): State<Arc<Hub>>) -> Response {
+    encode_metrics(&hub)
+}
+
+fn encode_metrics(hub: &Hub) -> Response {
+    match hub.metrics.encode() {
+        Ok(text) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(_) => failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the metrics could not be written"),
+    }
+}
+
+/// Whether a path exists is nobody's business who has no token.
+async fn unknown(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Response {
+    match hub.access.authenticate(&headers).await {
+        Ok(_) => not_found(),
+        Err(error) => unauthenticated(&error),
+    }
+}
+
+async fn wrong_method() -> Response {
+    let message = "the server does not allow this method on the requested resource";
+    failure(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_storm_of_lists_makes_no_agent_late() {
+        let api = Turns {
+            patience: Duration::from_millis(50),
+            ..Turns::new(1, StatusCode::TOO_MANY_REQUESTS, "TooManyRequests")
+        };
+        let agents = Turns::new(1, StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable");
+        let list = tokio::spawn({
+            let api = api.clone();
+            async move { api.run(std::future::pending()).await }
+        });
+        while api.permits.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let refused = api.run(async { StatusCode::OK.into_response() }).await;
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.headers()[header::RETRY_AFTER], "1");
+        assert_eq!(agents.run(async { StatusCode::OK.into_response() }).await.status(), StatusCode::OK);
+        list.abort();
+        let _ = list.await;
+        assert_eq!(api.run(async { StatusCode::OK.into_response() }).await.status(), StatusCode::OK);
+    }
+
+    #[test]
+    fn watches_are_told_from_the_query() {
+        let check = |query: &str, expected: bool| assert_eq!(is_watch(Some(query)), expected, "{query}");
+        check("watch=true&resourceVersion=1", true);
+        check("resourceVersion=1&watch=1", true);
+        check("watch", true);
+        check("watch=false", false);
+        check("watched=true", false);
+        check("", false);
+    }
+}

@@ -1,0 +1,230 @@
+//! Connections: TLS, HTTP/1.1 and HTTP/2, the limits that hold against slow and many clients, and an orderly end.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use axum::{Router, extract::ConnectInfo};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use jiff::Timestamp;
+use rustls::{
+    ServerConfig,
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    sync::{Notify, Semaphore},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tower::{ServiceExt as _, service_fn};
+
+use crate::{Hub, config::Patience, identity::ServerNames, metrics::Counted};
+
+/// The time for a request's head, and how long an HTTP/1 connection may rest: hyper counts both by one timer. Longer
+/// than an agent's longest usual pause, so that polls find their connection open.
+const HEAD: Duration = Duration::from_secs(90);
+/// Longest head of a request; a bearer token and a long selector fit many times.
+const HEAD_BYTES: usize = 32 << 10;
+const HEADERS: usize = 100;
+/// Requests that one HTTP/2 connection may have open: kubectl's and k9s' watches are some dozens.
+const STREAMS: u32 = 256;
+const PING: Duration = Duration::from_secs(30);
+const PONG: Duration = Duration::from_secs(20);
+/// How often the server's certificate is looked at.
+const RENEWAL: Duration = Duration::from_secs(3600);
+
+/// The server's certificate, replaced while it runs.
+pub struct Certificate(ArcSwap<CertifiedKey>);
+
+impl Certificate {
+    pub fn new(key: Arc<CertifiedKey>) -> Arc<Self> {
+        Arc::new(Self(ArcSwap::new(key)))
+    }
+
+    /// Issues a new certificate before the old one ends, for as long as the hub runs.
+    pub async fn keep_fresh(self: Arc<Self>, hub: Arc<Hub>, names: ServerNames) {
+        loop {
+            sleep(RENEWAL).await;
+            match hub.identity.server_certificate(&names, Timestamp::now()) {
+                Ok(key) => self.0.store(key),
+                Err(error) => {
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "the server's certificate can't be renewed"
+                    );
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Certificate(..)")
+    }
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
+    }
+}
+
+/// TLS 1.2 and 1.3, with tickets that resume a session: agents connect once a poll.
+pub fn tls_config(certificate: Arc<Certificate>) -> Result<ServerConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(certificate);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;
+    Ok(config)
+}
+
+/// One listener and what answers on it.
+pub struct Server {
+    pub listener: TcpListener,
+    /// None: plain HTTP.
+    pub tls: Option<TlsAcceptor>,
+    pub router: Router,
+    pub max_connections: usize,
+    pub patience: Patience,
+    pub count: Box<dyn Fn() -> Counted + Send + Sync>,
+}
+
+impl Server {
+    /// Serves until `shutdown`; then lets open requests end for at most `drain` and closes the rest.
+    pub async fn serve(self, shutdown: CancellationToken, drain: Duration) {
+        let permits = Arc::new(Semaphore::new(self.max_connections));
+        let mut connections = JoinSet::new();
+        loop {
+            // Beyond the limit clients wait in the kernel's queue: no memory is spent on them.
+            let accepted = async {
+                let permit = Arc::clone(&permits).acquire_owned().await;
+                (permit, self.listener.accept().await)
+            };
+            let (permit, accepted) = tokio::select! {
+                () = shutdown.cancelled() => break,
+                accepted = accepted => accepted,
+                Some(_) = connections.join_next() => continue,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let connection = Connection {
+                        peer,
+                        router: self.router.clone(),
+                        tls: self.tls.clone(),
+                        patience: self.patience,
+                        shutdown: shutdown.clone(),
+                    };
+                    let counted = (self.count)();
+                    connections.spawn(async move {
+                        connection.serve(stream).await;
+                        drop((permit, counted));
+                    });
+                }
+                // No file descriptors, mostly: accepting again at once would only burn the processor.
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+        drop(self.listener);
+        if timeout(drain, async { while connections.join_next().await.is_some() {} }).await.is_err() {
+            tracing::warn!(connections = connections.len(), "closing connections whose requests didn't end in time");
+            connections.shutdown().await;
+        }
+    }
+}
+
+struct Connection {
+    peer: SocketAddr,
+    router: Router,
+    tls: Option<TlsAcceptor>,
+    patience: Patience,
+    shutdown: CancellationToken,
+}
+
+impl Connection {
+    async fn serve(self, stream: TcpStream) {
+        let _ = stream.set_nodelay(true);
+        let Some(tls) = &self.tls else { return self.serve_http(stream, false).await };
+        let handshake = timeout(self.patience.handshake, tls.accept(stream));
+        let accepted = tokio::select! {
+            accepted = handshake => accepted,
+            () = self.shutdown.cancelled() => return,
+        };
+        match accepted {
+            Ok(Ok(stream)) => {
+                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                self.serve_http(stream, http2).await;
+            }
+            // Scanners and clients that don't trust us yet: their business, not an operator's.
+            Ok(Err(error)) => tracing::debug!(peer = %self.peer, %error, "TLS handshake failed"),
+            Err(_) => tracing::debug!(peer = %self.peer, "TLS handshake took too long"),
+        }
+    }
+
+    async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, http2: bool) {
+        let asked = Arc::new(Notify::new());
+        let service = {
+            let (router, asked) = (self.router, Arc::clone(&asked));
+            let peer = ConnectInfo(self.peer);
+            service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+                asked.notify_one();
+                request.extensions_mut().insert(peer);
+                router.clone().oneshot(request)
+            })
+        };
+        // By what was negotiated: guessing from the first bytes would wait for them for ever.
+        let builder = if http2 { builder().http2_only() } else { builder().http1_only() };
+        let connection =
+            builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
+        let mut connection = std::pin::pin!(connection);
+        let mut is_first = true;
+        let mut is_ending = false;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(peer = %self.peer, error = &*error, "a connection broke");
+                    }
+                    return;
+                }
+                () = asked.notified(), if is_first => is_first = false,
+                () = sleep(self.patience.first_request), if is_first => return,
+                () = self.shutdown.cancelled(), if !is_ending => {
+                    is_ending = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEADERS)
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEAD_BYTES as u32)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PONG);
+    builder
+}

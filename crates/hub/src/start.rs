@@ -1,0 +1,236 @@
+//! From options to a running hub, and its orderly end.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Instant};
+
+use farwater_store::{OpenError, OpenOptions, Store, StoreError, delivery::MarkClusters};
+use jiff::Timestamp;
+use thiserror::Error;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    task::JoinHandle,
+    time::{Duration, sleep},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    Access, Advertise, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics, apiserver,
+    bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
+    config::ConfigError,
+    controllers, delivery,
+    identity::{DataDirError, IdentityError, ServerNames},
+    logging, routes,
+    server::{Certificate, Server, tls_config},
+};
+
+/// How often expired tokens are forgotten.
+const TOKEN_SWEEP: Duration = Duration::from_secs(3600);
+/// Scrapers that may be connected to the loopback listener.
+const METRICS_CONNECTIONS: usize = 16;
+
+#[derive(Debug, Error)]
+pub enum HubError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("open the database")]
+    Open(#[from] OpenError),
+    #[error("read the database")]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Delivery(#[from] delivery::OpenError),
+    #[error("listen on {address}")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("set up TLS")]
+    Tls(#[from] rustls::Error),
+    #[error("make the first objects")]
+    Bootstrap(#[from] BootstrapError),
+    #[error("write the administrator's kubeconfig")]
+    Kubeconfig(#[from] KubeconfigError),
+    #[error("wait for signals")]
+    Signal(#[source] std::io::Error),
+}
+
+/// Runs a hub until SIGTERM or SIGINT, then ends it in order.
+pub async fn run(args: HubArgs) -> Result<(), HubError> {
+    let config = args.resolve()?;
+    logging::init(&config);
+    // Before anything is written, so that a signal during the start ends it in order too.
+    let mut terminate = signal(SignalKind::terminate()).map_err(HubError::Signal)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(HubError::Signal)?;
+    let running = start(config).await?;
+    let name = tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    };
+    tracing::info!(signal = name, "stopping");
+    running.stop().await;
+    Ok(())
+}
+
+/// A hub that serves.
+pub struct Running {
+    pub hub: Arc<Hub>,
+    /// Where it listens: the port is real where the options say 0.
+    pub address: SocketAddr,
+    pub metrics_address: Option<SocketAddr>,
+    pub admin_kubeconfig: PathBuf,
+    servers: Vec<JoinHandle<()>>,
+    tasks: TaskTracker,
+    /// Decisions are made until the last request has ended.
+    access_end: CancellationToken,
+}
+
+/// Starts a hub. When this returns, requests are answered.
+pub async fn start(config: Config) -> Result<Running, HubError> {
+    let started = Instant::now();
+    let now = Timestamp::now();
+    // Libraries of this process that speak TLS take the same cryptography; a second hub in one process changes nothing.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+
+    let data = DataDir::open(&config.data_dir)?;
+    let identity = Arc::new(Identity::open(&data, now)?);
+    let listener = listen(config.listen).await?;
+    let address = local_address(&listener, config.listen)?;
+    let metrics_listener = match config.metrics_listen {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
+    let advertise = config.advertise.clone().unwrap_or_else(|| Advertise::of_listener(address));
+    let names = server_names(&config, address, &advertise);
+    let certificate = Certificate::new(identity.server_certificate(&names, now)?);
+    let tls = tls_config(Arc::clone(&certificate))?;
+
+    let (shutdown, access_end) = (CancellationToken::new(), CancellationToken::new());
+    let mut options = OpenOptions::new(data.database(), *identity.seal_key().bytes());
+    options.on_change = Some(Arc::new(MarkClusters));
+    let store = Store::open(options).await?;
+    ensure_defaults(&store, now).await?;
+    let access = Access::start(store.clone(), access_end.clone()).await?;
+    ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
+
+    let metrics = Metrics::new(store.clone());
+    let url = advertise.url().to_owned();
+    let delivery = Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url).await?;
+    let admin_kubeconfig = data.admin_kubeconfig();
+    let hub = Arc::new(Hub {
+        config,
+        data,
+        store,
+        identity,
+        access,
+        metrics,
+        delivery: Arc::new(delivery),
+        advertise,
+        shutdown,
+    });
+    let mut running = Running {
+        hub,
+        address,
+        metrics_address: None,
+        admin_kubeconfig,
+        servers: Vec::new(),
+        tasks: TaskTracker::new(),
+        access_end,
+    };
+    running.spawn_tasks(certificate, names);
+    running.serve(listener, tls.into());
+    if let Some(listener) = metrics_listener {
+        running.metrics_address = listener.local_addr().ok();
+        running.serve_metrics(listener);
+    }
+    tracing::info!(
+        address = %running.address,
+        url = %running.hub.advertise,
+        kubeconfig = %running.admin_kubeconfig.display(),
+        ca_pin = running.hub.identity.ca_pin(),
+        ms = started.elapsed().as_millis() as u64,
+        "the hub is ready"
+    );
+    Ok(running)
+}
+
+impl Running {
+    fn spawn_tasks(&self, certificate: Arc<Certificate>, names: ServerNames) {
+        let shutdown = &self.hub.shutdown;
+        let renewal = certificate.keep_fresh(Arc::clone(&self.hub), names);
+        self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(renewal));
+        self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(sweep_tokens(Arc::clone(&self.hub))));
+        let namespaces = apiserver::remove_namespaces(Arc::clone(&self.hub));
+        self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(namespaces));
+        let events = apiserver::expire_events(Arc::clone(&self.hub));
+        self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(events));
+        self.tasks.spawn(controllers::run(Arc::clone(&self.hub.delivery), shutdown.clone()));
+        self.tasks.close();
+    }
+
+    fn serve(&mut self, listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
+        let hub = Arc::clone(&self.hub);
+        let server = Server {
+            listener,
+            tls: Some(TlsAcceptor::from(tls)),
+            router: routes::router(&self.hub),
+            max_connections: self.hub.config.max_connections,
+            patience: self.hub.config.patience,
+            count: Box::new(move || hub.metrics.connection()),
+        };
+        self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
+    }
+
+    fn serve_metrics(&mut self, listener: TcpListener) {
+        let hub = Arc::clone(&self.hub);
+        let server = Server {
+            listener,
+            tls: None,
+            router: routes::metrics_router(&self.hub),
+            max_connections: METRICS_CONNECTIONS,
+            patience: self.hub.config.patience,
+            count: Box::new(move || hub.metrics.connection()),
+        };
+        self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
+    }
+
+    /// Accepts nothing more, ends watches, lets requests end, stops the controllers, and closes the database.
+    pub async fn stop(self) {
+        self.hub.shutdown.cancel();
+        for server in self.servers {
+            if let Err(error) = server.await {
+                tracing::error!(%error, "a server ended badly");
+            }
+        }
+        self.tasks.wait().await;
+        self.access_end.cancel();
+        self.hub.store.close().await;
+        tracing::info!("stopped");
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, HubError> {
+    TcpListener::bind(address).await.map_err(|source| HubError::Listen { address, source })
+}
+
+fn local_address(listener: &TcpListener, address: SocketAddr) -> Result<SocketAddr, HubError> {
+    listener.local_addr().map_err(|source| HubError::Listen { address, source })
+}
+
+fn server_names(config: &Config, address: SocketAddr, advertise: &Advertise) -> ServerNames {
+    let listened = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
+    ServerNames::new(config.tls_san.iter().cloned().chain([advertise.host().to_owned()]).chain(listened))
+}
+
+async fn sweep_tokens(hub: Arc<Hub>) {
+    loop {
+        sleep(TOKEN_SWEEP).await;
+        match hub.access.expire_tokens(Timestamp::now()).await {
+            Ok(count) => tracing::debug!(count, "forgot expired tokens"),
+            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "expired tokens can't be forgotten"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

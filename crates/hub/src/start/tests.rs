@@ -1,0 +1,559 @@
+//! The hub as its clients see it: over TLS, with the authority of its kubeconfig.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Empty, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject as _};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::{io::AsyncReadExt as _, net::TcpStream};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use super::*;
+use crate::config::Patience;
+
+/// Generous: the bound of this issue is one second in a release build on an idle machine.
+const START_BOUND: Duration = Duration::from_secs(10);
+
+fn config(directory: &Path) -> Config {
+    let args = HubArgs {
+        data_dir: Some(directory.to_owned()),
+        listen: Some("127.0.0.1:0".parse().unwrap()),
+        metrics_listen: Some("127.0.0.1:0".parse().unwrap()),
+        ..HubArgs::default()
+    };
+    args.resolve().unwrap()
+}
+
+/// What a client knows: the kubeconfig.
+struct Client {
+    address: SocketAddr,
+    server: String,
+    authority: CertificateDer<'static>,
+    token: String,
+}
+
+struct Answer {
+    code: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+impl Client {
+    fn of(running: &Running) -> Self {
+        let text = fs::read_to_string(&running.admin_kubeconfig).unwrap();
+        let kubeconfig: Value = serde_saphyr::from_str(&text).unwrap();
+        let cluster = &kubeconfig["clusters"][0]["cluster"];
+        let authority = BASE64.decode(cluster["certificate-authority-data"].as_str().unwrap()).unwrap();
+        assert_eq!(kubeconfig["current-context"], "farwater");
+        assert_eq!(kubeconfig["contexts"][0]["context"]["namespace"], "farwater-admin");
+        Self {
+            address: running.address,
+            server: cluster["server"].as_str().unwrap().to_owned(),
+            authority: CertificateDer::from_pem_slice(&authority).unwrap(),
+            token: kubeconfig["users"][0]["user"]["token"].as_str().unwrap().to_owned(),
+        }
+    }
+
+    async fn connect(&self, name: &str, alpn: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.authority.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let stream = TcpStream::connect(self.address).await?;
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
+        let stream = self.connect("127.0.0.1", &["http/1.1"]).await.unwrap();
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let (head, body) = sender.send_request(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Answer { code: head.status, headers: head.headers, body }
+    }
+
+    fn request(&self, method: Method, path: &str) -> http::request::Builder {
+        Request::builder().method(method).uri(path).header("host", "hub")
+    }
+
+    async fn anonymous(&self, method: Method, path: &str) -> Answer {
+        self.send(self.request(method, path).body(Full::default()).unwrap()).await
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.with_header(path, "accept", "application/json").await
+    }
+
+    async fn with_header(&self, path: &str, name: &str, value: &str) -> Answer {
+        let builder = self.request(Method::GET, path).header("authorization", format!("Bearer {}", self.token));
+        self.send(builder.header(name, value).body(Full::default()).unwrap()).await
+    }
+}
+
+#[tokio::test]
+async fn first_start_makes_everything_and_a_restart_keeps_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let started = Instant::now();
+    let running = start(config(directory.path())).await.unwrap();
+    let took = started.elapsed();
+    println!("first start: {took:?}");
+    assert!(took < START_BOUND, "{took:?}");
+    let first = Client::of(&running);
+    assert_eq!(first.server, format!("https://{}", running.address));
+    assert_eq!(fs::metadata(&running.admin_kubeconfig).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(first.get("/readyz").await.body, "ok");
+    let installation = running.hub.identity.installation().to_owned();
+    let position = running.hub.store.position();
+    running.stop().await;
+
+    let started = Instant::now();
+    let running = start(config(directory.path())).await.unwrap();
+    println!("restart: {:?}", started.elapsed());
+    let second = Client::of(&running);
+    assert_eq!(second.token, first.token);
+    assert_eq!(second.authority, first.authority);
+    assert_eq!(running.hub.identity.installation(), installation);
+    assert_eq!(running.hub.store.position(), position);
+    // The port is another one, and the kubeconfig says so.
+    assert_eq!(second.server, format!("https://{}", running.address));
+    assert_eq!(second.get("/metrics").await.code, 200);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_removed_kubeconfig_is_made_again_and_a_broken_one_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let path = running.admin_kubeconfig.clone();
+    let first = Client::of(&running).token;
+    running.stop().await;
+
+    fs::remove_file(&path).unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let mut client = Client::of(&running);
+    assert_ne!(client.token, first);
+    assert_eq!(client.get("/metrics").await.code, 200);
+    // The old one may be in use where it was moved to.
+    client.token = first;
+    assert_eq!(client.get("/metrics").await.code, 200);
+    running.stop().await;
+
+    fs::write(&path, "clusters: 5\n").unwrap();
+    let error = start(config(directory.path())).await.err().unwrap();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("admin.kubeconfig") && source.contains("remove the file"), "{source}");
+}
+
+#[tokio::test]
+async fn a_second_hub_on_the_same_directory_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let error = start(config(directory.path())).await.err().unwrap().to_string();
+    assert!(error.contains("another hub is running on it"), "{error}");
+    assert_eq!(Client::of(&running).get("/readyz").await.code, 200);
+    running.stop().await;
+    start(config(directory.path())).await.unwrap().stop().await;
+}
+
+#[tokio::test]
+async fn a_lost_key_stops_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    start(config(directory.path())).await.unwrap().stop().await;
+    let key = directory.path().join("keys/seal.key");
+    fs::remove_file(&key).unwrap();
+    let error = start(config(directory.path())).await.err().unwrap().to_string();
+    assert!(error.contains("seal.key is missing though the database exists"), "{error}");
+    assert!(!key.exists());
+}
+
+#[tokio::test]
+async fn the_chain_ends_in_the_pinned_authority() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let client = Client::of(&running);
+    for name in ["127.0.0.1", "localhost", "::1"] {
+        let stream = client.connect(name, &["h2", "http/1.1"]).await.unwrap();
+        let (_, session) = stream.get_ref();
+        assert_eq!(session.alpn_protocol(), Some(b"h2".as_slice()));
+        let chain = session.peer_certificates().unwrap();
+        assert_eq!(chain.len(), 2);
+        let pin = format!("sha256:{}", hex::encode(Sha256::digest(&chain[1])));
+        assert_eq!(pin, running.hub.identity.ca_pin());
+    }
+    assert!(client.connect("hub.example.com", &[]).await.is_err());
+    let stranger = tempfile::tempdir().unwrap();
+    let other = start(config(stranger.path())).await.unwrap();
+    let wrong = Client { authority: Client::of(&other).authority, ..client };
+    assert!(wrong.connect("127.0.0.1", &[]).await.is_err());
+    other.stop().await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn http2_is_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let client = Client::of(&running);
+    let stream = client.connect("127.0.0.1", &["h2"]).await.unwrap();
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("https://hub/version").body(Empty::<Bytes>::new()).unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let version: Value = serde_json::from_slice(&answer.collect().await.unwrap().to_bytes()).unwrap();
+    assert!(version["gitVersion"].as_str().unwrap().starts_with("v1.33.0+farwater."));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn only_health_version_and_the_page_are_anonymous() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let client = Client::of(&running);
+    let check = async |path: &str, code: u16| {
+        let answer = client.anonymous(Method::GET, path).await;
+        assert_eq!(answer.code, code, "{path}");
+        if code != 401 {
+            return;
+        }
+        let status = answer.json();
+        assert_eq!(answer.headers["content-type"], "application/json");
+        assert_eq!(answer.headers["www-authenticate"], "Bearer realm=\"farwater\"");
+        assert_eq!(status["kind"], "Status");
+        assert_eq!(status["apiVersion"], "v1");
+        assert_eq!(status["status"], "Failure");
+        assert_eq!(status["reason"], "Unauthorized");
+        assert_eq!(status["code"], 401);
+    };
+    for path in ["/healthz", "/livez", "/readyz", "/version", "/ui/"] {
+        check(path, 200).await;
+    }
+    check("/", 307).await;
+    for path in [
+        "/metrics",
+        "/api",
+        "/api/v1",
+        "/api/v1/namespaces",
+        "/apis",
+        "/apis/farwater.dev/v1alpha1/clusters",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/no-such-path",
+        "/healthz/../api",
+        "/%61pi",
+        "//api/v1/namespaces",
+        "/version/x",
+        "/debug/pprof",
+    ] {
+        check(path, 401).await;
+    }
+    for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
+        assert_eq!(client.anonymous(method, "/api/v1/namespaces").await.code, 401);
+    }
+    let wrong = Client { token: format!("{}x", client.token), ..Client::of(&running) };
+    assert_eq!(wrong.get("/metrics").await.code, 401);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_need_the_right_and_the_loopback_listener_needs_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let client = Client::of(&running);
+    client.get("/version").await;
+    let text = String::from_utf8(client.get("/metrics").await.body.to_vec()).unwrap();
+    for name in ["farwater_build_info", "farwater_http_requests_total", "farwater_store_position", "farwater_watches"] {
+        assert!(text.contains(name), "{name} is missing:\n{text}");
+    }
+
+    let stream = TcpStream::connect(running.metrics_address.unwrap()).await.unwrap();
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("/metrics").header("host", "hub").body(Empty::<Bytes>::new()).unwrap();
+    assert_eq!(sender.send_request(request).await.unwrap().status(), 200);
+
+    let owner = crate::auth::TokenOwner { namespace: "a".into(), name: "b".into(), uid: "u".into() };
+    let account = serde_json::json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "b", "namespace": "a", "uid": "u"},
+    });
+    let key = farwater_store::Key {
+        kind: farwater_store::Kind::new("serviceaccounts", ""),
+        namespace: "a".into(),
+        name: "b".into(),
+    };
+    let change = farwater_store::Change::Create(account);
+    running.hub.store.write(farwater_store::Write { key, change }).await.unwrap();
+    let issued = running.hub.access.issue_token(&owner, None, Timestamp::now()).await.unwrap();
+    let powerless = Client { token: issued.token.to_string(), ..Client::of(&running) };
+    let answer = powerless.get("/metrics").await;
+    let status = answer.json();
+    assert_eq!((answer.code.as_u16(), status["reason"].as_str().unwrap()), (403, "Forbidden"));
+    assert_eq!(status["message"], "forbidden: User \"system:serviceaccount:a:b\" cannot get path \"/metrics\"");
+    assert_eq!(powerless.get("/no-such-path").await.code, 404);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn impersonation_is_refused_and_not_ignored() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let client = Client::of(&running);
+    for (name, value) in [
+        ("Impersonate-User", "somebody"),
+        ("Impersonate-Group", "system:masters"),
+        ("impersonate-uid", "1"),
+        ("Impersonate-Extra-Scopes", "view"),
+    ] {
+        let answer = client.with_header("/api/v1/namespaces", name, value).await;
+        assert_eq!(answer.code, 403, "{name}");
+        assert!(answer.json()["message"].as_str().unwrap().contains("impersonation is not supported"));
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn requests_carry_an_id() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let client = Client::of(&running);
+    let id = |answer: &Answer| answer.headers["x-request-id"].to_str().unwrap().to_owned();
+    assert_eq!(id(&client.with_header("/version", "x-request-id", "build-7.a_b").await), "build-7.a_b");
+    let replaced = id(&client.with_header("/version", "x-request-id", "spaces and more").await);
+    assert_eq!(replaced.len(), 32);
+    assert_ne!(id(&client.get("/version").await), replaced);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn heads_over_the_limit_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let client = Client::of(&running);
+    assert_eq!(client.with_header("/version", "x-filler", &"a".repeat(20 << 10)).await.code, 200);
+    assert_eq!(client.with_header("/version", "x-filler", &"a".repeat(40 << 10)).await.code, 431);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(Config { max_connections: 2, ..config(directory.path()) }).await.unwrap();
+    let client = Client::of(&running);
+    let first = client.connect("127.0.0.1", &[]).await.unwrap();
+    let second = client.connect("127.0.0.1", &[]).await.unwrap();
+    let waits = tokio::time::timeout(Duration::from_millis(300), client.anonymous(Method::GET, "/livez")).await;
+    assert!(waits.is_err());
+    drop((first, second));
+    assert_eq!(client.anonymous(Method::GET, "/livez").await.code, 200);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn clients_that_send_nothing_are_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(directory.path());
+    config.patience = Patience { handshake: Duration::from_millis(200), first_request: Duration::from_millis(200) };
+    let running = start(config).await.unwrap();
+    let client = Client::of(&running);
+    let bound = Duration::from_secs(10);
+    let mut buffer = Vec::new();
+    let mut plain = TcpStream::connect(running.address).await.unwrap();
+    let _ = tokio::time::timeout(bound, plain.read_to_end(&mut buffer)).await.unwrap();
+    for protocol in ["http/1.1", "h2"] {
+        let mut silent = client.connect("127.0.0.1", &[protocol]).await.unwrap();
+        let _ = tokio::time::timeout(bound, silent.read_to_end(&mut buffer)).await.unwrap();
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_closes_connections_and_is_quick() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let client = Client::of(&running);
+    let mut idle = client.connect("127.0.0.1", &["http/1.1"]).await.unwrap();
+    let (address, started) = (running.address, Instant::now());
+    running.stop().await;
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    let mut buffer = Vec::new();
+    assert!(!matches!(idle.read_to_end(&mut buffer).await, Ok(read) if read > 0));
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+impl Client {
+    async fn call(&self, method: Method, path: &str, body: Value) -> Answer {
+        let builder = self.request(method, path).header("authorization", format!("Bearer {}", self.token));
+        let body = Full::from(body.to_string());
+        self.send(builder.header("content-type", "application/json").body(body).unwrap()).await
+    }
+
+    /// A client with the token of a new service account in a namespace.
+    async fn account(&self, namespace: &str, name: &str) -> Self {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
+        assert_eq!(self.call(Method::POST, &path, account).await.code, 201);
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+        let answer = self.call(Method::POST, &format!("{path}/{name}/token"), request).await;
+        assert_eq!(answer.code, 201, "{:?}", answer.body);
+        let token = answer.json()["status"]["token"].as_str().unwrap().to_owned();
+        Self { address: self.address, server: self.server.clone(), authority: self.authority.clone(), token }
+    }
+
+    async fn make(&self, path: &str, object: Value, code: u16) -> Value {
+        let answer = self.call(Method::POST, path, object).await;
+        assert_eq!(answer.code, code, "{path}: {:?}", answer.body);
+        answer.json()
+    }
+}
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+
+fn role(name: &str, resource: &str, verb: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": name},
+        "rules": [{"apiGroups": [""], "resources": [resource], "verbs": [verb]}],
+    })
+}
+
+fn binding(name: &str, kind: &str, role: &str, account: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "team-a", "name": account}],
+    })
+}
+
+#[tokio::test]
+async fn tenants_do_what_their_roles_allow_and_grant_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let admin = Client::of(&running);
+    for namespace in ["team-a", "team-b"] {
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        admin.make("/api/v1/namespaces", object, 201).await;
+    }
+    let tenant = admin.account("team-a", "tenant").await;
+    let secrets = |namespace: &str| format!("/api/v1/namespaces/{namespace}/secrets");
+    let roles = format!("{RBAC}/namespaces/team-a/roles");
+    let bindings = format!("{RBAC}/namespaces/team-a/rolebindings");
+
+    let refused = tenant.get(&secrets("team-a")).await;
+    assert_eq!(refused.code, 403);
+    let status = refused.json();
+    assert_eq!(status["reason"], "Forbidden");
+    assert_eq!(
+        status["message"],
+        "secrets is forbidden: User \"system:serviceaccount:team-a:tenant\" cannot list resource \"secrets\" in API group \
+         \"\" in the namespace \"team-a\""
+    );
+    // Neither does a name that doesn't exist answer otherwise, nor a namespace.
+    assert_eq!(tenant.get(&format!("{}/none", secrets("team-a"))).await.code, 403);
+    assert_eq!(tenant.get(&secrets("no-such")).await.code, 403);
+    assert_eq!(tenant.get("/api").await.code, 200);
+
+    // Seen by the very next request.
+    admin.make(&bindings, binding("tenant", "ClusterRole", "admin", "tenant"), 201).await;
+    assert_eq!(tenant.get(&secrets("team-a")).await.code, 200);
+    assert_eq!(tenant.get(&secrets("team-b")).await.code, 403);
+    assert_eq!(tenant.get("/api/v1/secrets").await.code, 403);
+
+    tenant.make(&roles, role("reads", "configmaps", "get"), 201).await;
+    let refused = tenant.make(&roles, role("mighty", "configmaps", "impersonate"), 403).await;
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("attempting to grant RBAC permissions not currently held"), "{message}");
+    tenant.make(&bindings, binding("friend", "ClusterRole", "edit", "friend"), 201).await;
+    tenant.make(&bindings, binding("boss", "ClusterRole", "cluster-admin", "friend"), 403).await;
+    tenant.make(&format!("{RBAC}/namespaces/team-b/roles"), role("r", "configmaps", "get"), 403).await;
+    tenant.make(&format!("{RBAC}/clusterroles"), role("r", "configmaps", "get"), 403).await;
+
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {"verb": "get", "resource": "secrets", "namespace": "team-a"}},
+    });
+    let answer = tenant.make("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, 201).await;
+    assert_eq!(answer["status"]["allowed"], true);
+    assert_eq!(
+        answer["status"]["reason"],
+        "RBAC: allowed by RoleBinding \"tenant/team-a\" of ClusterRole \"admin\" to ServiceAccount \"tenant/team-a\""
+    );
+
+    assert_eq!(admin.call(Method::DELETE, &format!("{bindings}/tenant"), json!({})).await.code, 200);
+    assert_eq!(tenant.get(&secrets("team-a")).await.code, 403);
+    let account = "/api/v1/namespaces/team-a/serviceaccounts/tenant";
+    assert_eq!(admin.call(Method::DELETE, account, json!({})).await.code, 200);
+    assert_eq!(tenant.get(&secrets("team-a")).await.code, 401);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_ends_watches_without_cutting_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let client = Client::of(&running);
+    let stream = client.connect("127.0.0.1", &["http/1.1"]).await.unwrap();
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = client
+        .request(Method::GET, "/api/v1/namespaces?watch=true")
+        .header("authorization", format!("Bearer {}", client.token))
+        .body(Full::<Bytes>::default())
+        .unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let mut body = answer.into_body();
+    let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    let text = String::from_utf8(client.get("/metrics").await.body.to_vec()).unwrap();
+    assert!(text.contains("farwater_watches 1"), "{text}");
+
+    let started = Instant::now();
+    let (rest, ()) = tokio::join!(body.collect(), running.stop());
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    // Collected to its regular end: a connection that breaks is an error here.
+    let all = [first, rest.unwrap().to_bytes()].concat();
+    for line in String::from_utf8(all).unwrap().lines() {
+        serde_json::from_str::<Value>(line).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_is_invited_by_those_who_may() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let admin = Client::of(&running);
+    let clusters = "/apis/farwater.dev/v1alpha1/namespaces/farwater-admin/clusters";
+    let cluster = json!({
+        "apiVersion": "farwater.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "east"}, "spec": {},
+    });
+    admin.make(clusters, cluster, 201).await;
+    let invitation = admin.make(&format!("{clusters}/east/join"), json!({}), 201).await;
+    assert_eq!(invitation["caPin"], running.hub.identity.ca_pin());
+    assert_eq!(invitation["hub"], admin.server);
+    assert!(invitation["command"].as_str().unwrap().starts_with("farwater-agent --hub https://127.0.0.1:"));
+    admin.make(&format!("{clusters}/west/join"), json!({}), 404).await;
+    let viewer = admin.account("farwater-admin", "viewer").await;
+    viewer.make(&format!("{clusters}/east/join"), json!({}), 403).await;
+    // An agent without a token is told so by the agents' door, not by the API's.
+    let answer = viewer.anonymous(Method::GET, "/agent/v1/desired").await;
+    assert_eq!((answer.code.as_u16(), answer.json()["reason"].as_str().unwrap()), (401, "TokenUnknown"));
+    running.stop().await;
+}

@@ -1,0 +1,40 @@
+//! The installation's own small facts: its id, its epoch.
+
+use crate::{Store, StoreError, Tx, read};
+
+impl Store {
+    pub async fn meta(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let mut connection = self.connection().await?;
+        read::load_meta(&mut connection, name).await.map_err(|error| self.failed(error))
+    }
+
+    pub async fn put_meta(&self, name: &str, value: &str) -> Result<(), StoreError> {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        self.transact(move |tx| Box::pin(async move { tx.put_meta(&name, &value).await })).await
+    }
+
+    /// The value that is there, or `value`, which is there from then on.
+    pub async fn init_meta(&self, name: &str, value: &str) -> Result<String, StoreError> {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        self.transact(move |tx| {
+            Box::pin(async move {
+                if let Some(present) = tx.meta(&name).await? {
+                    return Ok(present);
+                }
+                tx.put_meta(&name, &value).await?;
+                Ok(value)
+            })
+        })
+        .await
+    }
+}
+
+impl Tx {
+    pub async fn meta(&mut self, name: &str) -> Result<Option<String>, StoreError> {
+        Ok(read::load_meta(self, name).await?)
+    }
+
+    pub async fn put_meta(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
+        Ok(read::save_meta(self, name, value).await?)
+    }
+}

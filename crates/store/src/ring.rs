@@ -1,0 +1,279 @@
+//! The newest committed changes in memory: what all watchers read.
+//!
+//! Bounded in number and in bytes. A watcher keeps nothing but the version that it has seen, so a slow one costs
+//! nothing and is told when changes that it hasn't seen have left.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::Waker,
+};
+
+use tokio::sync::watch;
+
+use crate::{Kind, WatchEvent};
+
+pub(crate) struct Ring {
+    limits: RingLimits,
+    state: Mutex<State>,
+    position: watch::Sender<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingLimits {
+    pub events: usize,
+    pub bytes: usize,
+}
+
+/// A committed change and what it costs to keep.
+pub(crate) struct Committed {
+    pub event: WatchEvent,
+    pub bytes: usize,
+}
+
+#[derive(Default)]
+struct State {
+    events: VecDeque<Committed>,
+    /// How many events have left: the first one's number. Numbers make `by_kind` independent of evictions.
+    evicted: u64,
+    by_kind: HashMap<Kind, VecDeque<u64>>,
+    bytes: usize,
+    /// Every change with a greater version, up to `position`, is in `events`.
+    floor: u64,
+    position: u64,
+    closed: bool,
+    /// By watcher; each waits for one kind or for all.
+    waiting: HashMap<u64, (Option<Kind>, Waker)>,
+    next_watcher: u64,
+}
+
+/// What a watcher finds behind the version that it has seen.
+pub(crate) enum Reading {
+    /// Some, in order; there may be more.
+    Events(Vec<WatchEvent>),
+    /// Nothing of its kind up to this version; the waker is kept.
+    Nothing {
+        position: u64,
+    },
+    Gone {
+        floor: u64,
+    },
+    Closed,
+}
+
+/// How many events a watcher copies at a time: bounds what a slow one holds beyond the ring.
+const CHUNK: usize = 64;
+
+impl Ring {
+    /// An empty ring at `position` that knows nothing of what is at or below it.
+    pub(crate) fn new(limits: RingLimits, floor: u64, position: u64) -> Self {
+        let state = State { floor, position, ..State::default() };
+        Self { limits, state: Mutex::new(state), position: watch::Sender::new(position) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends what was committed, in order; `position` is the counter after it.
+    pub(crate) fn append(&self, changes: Vec<Committed>, position: u64) {
+        let mut state = self.lock();
+        let kinds: HashSet<Kind> = changes.iter().map(|change| change.event.key.kind.clone()).collect();
+        let concerned = |wanted: &Option<Kind>| match wanted {
+            Some(kind) => kinds.contains(kind),
+            None => !kinds.is_empty(),
+        };
+        let awake: Vec<Waker> =
+            state.waiting.extract_if(|_, (wanted, _)| concerned(wanted)).map(|(_, (_, waker))| waker).collect();
+        for change in changes {
+            let number = state.evicted + state.events.len() as u64;
+            state.by_kind.entry(change.event.key.kind.clone()).or_default().push_back(number);
+            state.bytes += change.bytes;
+            state.events.push_back(change);
+        }
+        while state.events.len() > self.limits.events || state.bytes > self.limits.bytes {
+            if !state.evict() {
+                break;
+            }
+        }
+        state.position = position;
+        drop(state);
+        self.position.send_replace(position);
+        for waker in awake {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.lock().position
+    }
+
+    pub(crate) fn floor(&self) -> u64 {
+        self.lock().floor
+    }
+
+    pub(crate) fn positions(&self) -> watch::Receiver<u64> {
+        self.position.subscribe()
+    }
+
+    /// A number of its own for a new watcher.
+    pub(crate) fn enter(&self) -> u64 {
+        let mut state = self.lock();
+        state.next_watcher += 1;
+        state.next_watcher
+    }
+
+    pub(crate) fn leave(&self, watcher: u64) {
+        self.lock().waiting.remove(&watcher);
+    }
+
+    /// What lies behind `seen`; if nothing does, `waker` is called when there is news.
+    pub(crate) fn read(&self, kind: Option<&Kind>, seen: u64, waiting: Option<(u64, &Waker)>) -> Reading {
+        let mut state = self.lock();
+        if seen < state.floor {
+            return Reading::Gone { floor: state.floor };
+        }
+        let events = state.behind(kind, seen);
+        if !events.is_empty() {
+            return Reading::Events(events);
+        }
+        if state.closed {
+            return Reading::Closed;
+        }
+        if let Some((watcher, waker)) = waiting {
+            state.waiting.insert(watcher, (kind.cloned(), waker.clone()));
+        }
+        Reading::Nothing { position: state.position }
+    }
+
+    /// Watchers are shown what is left, then they end.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        for (_, waker) in waiting.into_values() {
+            waker.wake();
+        }
+    }
+}
+
+impl State {
+    fn behind(&self, kind: Option<&Kind>, seen: u64) -> Vec<WatchEvent> {
+        let Some(kind) = kind else {
+            let first = self.events.partition_point(|change| change.event.version <= seen);
+            return self.events.range(first..).take(CHUNK).map(|change| change.event.clone()).collect();
+        };
+        let Some(numbers) = self.by_kind.get(kind) else { return Vec::new() };
+        let event = |number: &u64| &self.events[(number - self.evicted) as usize].event;
+        let first = numbers.partition_point(|number| event(number).version <= seen);
+        numbers.range(first..).take(CHUNK).map(|number| event(number).clone()).collect()
+    }
+
+    fn evict(&mut self) -> bool {
+        let Some(oldest) = self.events.pop_front() else { return false };
+        self.evicted += 1;
+        self.bytes -= oldest.bytes;
+        self.floor = oldest.event.version;
+        // Numbers are in order, so the oldest event is the first of its kind.
+        if let Some(numbers) = self.by_kind.get_mut(&oldest.event.key.kind) {
+            numbers.pop_front();
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering::SeqCst},
+        },
+        task::Wake,
+    };
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Key, Operation};
+
+    fn change(version: u64, kind: &Kind, bytes: usize) -> Committed {
+        let key = Key { kind: kind.clone(), namespace: String::new(), name: "a".to_owned() };
+        let (object, old_labels) = (Arc::default(), Arc::default());
+        Committed { event: WatchEvent { version, key, operation: Operation::Updated, object, old_labels }, bytes }
+    }
+
+    fn versions(ring: &Ring, kind: Option<&Kind>, mut seen: u64) -> Result<Vec<u64>, u64> {
+        let mut versions = Vec::new();
+        loop {
+            match ring.read(kind, seen, None) {
+                Reading::Events(events) => versions.extend(events.iter().map(|event| event.version)),
+                Reading::Gone { floor } => return Err(floor),
+                Reading::Nothing { .. } | Reading::Closed => return Ok(versions),
+            }
+            seen = versions.last().copied().unwrap_or(seen);
+        }
+    }
+
+    proptest! {
+        /// Against a plain list: whoever is not refused is shown everything behind its version, of its kind only.
+        #[test]
+        fn nothing_is_skipped_whatever_leaves(
+            batches in prop::collection::vec(prop::collection::vec((0..3_u8, 1..50_usize), 0..8), 0..40),
+            events in 1..100_usize,
+            bytes in 50..2_000_usize,
+        ) {
+            let kinds = [Kind::from("a"), Kind::from("b"), Kind::from("c")];
+            let ring = Ring::new(RingLimits { events, bytes }, 5, 5);
+            let (mut all, mut position) = (Vec::new(), 5);
+            for batch in batches {
+                let mut changes = Vec::new();
+                for (kind, bytes) in batch {
+                    position += 1;
+                    all.push((position, kind));
+                    changes.push(change(position, &kinds[usize::from(kind)], bytes));
+                }
+                ring.append(changes, position);
+            }
+            prop_assert_eq!(ring.position(), position);
+            let floor = ring.floor();
+            for seen in 0..=position {
+                for wanted in [None, Some(0), Some(1), Some(2)] {
+                    let expected: Vec<u64> = all.iter()
+                        .filter(|(version, kind)| *version > seen && wanted.is_none_or(|wanted| wanted == *kind))
+                        .map(|(version, _)| *version)
+                        .collect();
+                    let found = versions(&ring, wanted.map(|kind| &kinds[usize::from(kind)]), seen);
+                    prop_assert_eq!(found, if seen < floor { Err(floor) } else { Ok(expected) });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_wakes_those_that_wait_for_its_kind() {
+        let ring = Ring::new(RingLimits { events: 10, bytes: 1_000 }, 0, 0);
+        let (ours, other) = (Kind::from("ours"), Kind::from("other"));
+        let waiting = |kind: Option<&Kind>| {
+            let (waker, woken) = flag_waker();
+            ring.read(kind, 0, Some((ring.enter(), &waker)));
+            woken
+        };
+        let (all, of_ours, of_other) = (waiting(None), waiting(Some(&ours)), waiting(Some(&other)));
+        ring.append(vec![change(1, &ours, 1)], 1);
+        assert_eq!([&all, &of_ours, &of_other].map(|woken| woken.load(SeqCst)), [true, true, false]);
+    }
+
+    fn flag_waker() -> (Waker, Arc<AtomicBool>) {
+        struct Flag(Arc<AtomicBool>);
+        impl Wake for Flag {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, SeqCst);
+            }
+        }
+        let woken = Arc::new(AtomicBool::new(false));
+        (Arc::new(Flag(Arc::clone(&woken))).into(), woken)
+    }
+}

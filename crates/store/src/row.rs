@@ -1,0 +1,203 @@
+//! Between objects and what lies in a row: spec and metadata apart from status, sealed or not.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use farwater_api::canonical_json;
+use serde_json::{Map, Value};
+
+use crate::{
+    Key, Operation, Resource, StoreError,
+    seal::{Sealer, row_context},
+};
+
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// An object taken apart. Equal objects have equal bytes.
+pub(crate) struct Parts {
+    /// Without status and resourceVersion.
+    object: Value,
+    status_value: Option<Value>,
+    pub uid: String,
+    pub labels: Labels,
+    /// Canonical JSON without status and resourceVersion.
+    pub body: Vec<u8>,
+    pub status: Option<Vec<u8>>,
+}
+
+impl Parts {
+    /// Takes `object` apart and checks that it is what `key` names.
+    pub(crate) fn of(mut object: Value, key: &Key) -> Result<Self, StoreError> {
+        let wrong = |problem: &str| StoreError::Object { key: Box::new(key.clone()), problem: problem.to_owned() };
+        if is_deeper(&object, MAX_DEPTH) {
+            return Err(wrong("it is nested too deeply"));
+        }
+        let fields = object.as_object_mut().ok_or_else(|| wrong("not a JSON object"))?;
+        let status_value = fields.remove("status").filter(|status| !status.is_null());
+        let metadata =
+            fields.get_mut("metadata").and_then(Value::as_object_mut).ok_or_else(|| wrong("it has no metadata"))?;
+        metadata.remove("resourceVersion");
+        let text = |field| metadata.get(field).and_then(Value::as_str).unwrap_or_default();
+        if text("name") != key.name || text("namespace") != key.namespace {
+            return Err(wrong("its metadata has another name or namespace"));
+        }
+        let uid = text("uid").to_owned();
+        if uid.is_empty() {
+            return Err(wrong("its metadata has no uid"));
+        }
+        // What sealing binds to must be unambiguous.
+        if [&*key.name, &*key.namespace, &*uid].iter().any(|part| part.contains('\0')) {
+            return Err(wrong("its name, namespace or uid has a NUL in it"));
+        }
+        let labels = labels_of(metadata);
+        let (body, status) = (canonical_json(&object), status_value.as_ref().map(canonical_json));
+        Ok(Self { object, status_value, uid, labels, body, status })
+    }
+
+    /// The whole object again, at `version`.
+    pub(crate) fn into_object(self, version: u64) -> Value {
+        let Self { mut object, status_value, .. } = self;
+        complete(&mut object, status_value, version);
+        object
+    }
+}
+
+/// serde_json reads 127 levels: what is deeper could be written and then never be read.
+const MAX_DEPTH: usize = 120;
+
+fn is_deeper(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
+        Value::Object(fields) => levels == 0 || fields.values().any(|field| is_deeper(field, levels - 1)),
+        _ => false,
+    }
+}
+
+/// Puts back what rows keep apart. False if `object` isn't an object with metadata.
+fn complete(object: &mut Value, status: Option<Value>, version: u64) -> bool {
+    let Some(fields) = object.as_object_mut() else { return false };
+    if let Some(status) = status {
+        fields.insert("status".to_owned(), status);
+    }
+    let Some(metadata) = fields.get_mut("metadata").and_then(Value::as_object_mut) else { return false };
+    metadata.insert("resourceVersion".to_owned(), Value::from(version.to_string()));
+    true
+}
+
+fn labels_of(metadata: &Map<String, Value>) -> Labels {
+    let labels = metadata.get("labels").and_then(Value::as_object);
+    labels.into_iter().flatten().filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+/// The bytes of one row, as they lie in the file.
+#[derive(Clone)]
+pub(crate) struct StoredParts {
+    pub uid: String,
+    pub version: u64,
+    pub sealed: bool,
+    pub labels: String,
+    pub body: Vec<u8>,
+    pub status: Option<Vec<u8>>,
+}
+
+impl StoredParts {
+    pub(crate) fn new(parts: &Parts, key: &Key, version: u64, sealer: &Sealer) -> Self {
+        let Parts { uid, labels, body, status, .. } = parts;
+        let uid = uid.clone();
+        if sealer.seals(&key.kind) {
+            let seal = |plain: &[u8]| sealer.seal(plain, &row_context(key, &uid));
+            let (body, status) = (seal(body), status.as_deref().map(seal));
+            return Self { uid, version, sealed: true, labels: "{}".to_owned(), body, status };
+        }
+        let labels = serde_json::to_string(labels).expect("a map of strings is plain JSON");
+        Self { uid, version, sealed: false, labels, body: body.clone(), status: status.clone() }
+    }
+
+    pub(crate) fn labels(&self, key: &Key, sealer: &Sealer) -> Result<Labels, StoreError> {
+        if self.sealed {
+            let plain = self.clone().open(key, sealer)?;
+            return Ok(labels_of_object(&parse(&plain.body, key)?));
+        }
+        serde_json::from_str(&self.labels).map_err(|error| unreadable(key, error.to_string()))
+    }
+
+    /// As it was before it was stored.
+    pub(crate) fn open(self, key: &Key, sealer: &Sealer) -> Result<PlainParts, StoreError> {
+        let open = |bytes: Vec<u8>| match self.sealed {
+            true => sealer.open_row(&bytes, key, &self.uid),
+            false => Ok(bytes),
+        };
+        let body = open(self.body)?;
+        let status = self.status.map(open).transpose()?;
+        Ok(PlainParts { uid: self.uid, version: self.version, body, status })
+    }
+}
+
+/// A row's content in the clear: canonical JSON.
+pub(crate) struct PlainParts {
+    pub uid: String,
+    pub version: u64,
+    pub body: Vec<u8>,
+    pub status: Option<Vec<u8>>,
+}
+
+impl PlainParts {
+    pub(crate) fn resource(&self, key: Key) -> Result<Resource, StoreError> {
+        let object = assemble(&self.body, self.status.as_deref(), self.version, &key)?;
+        Ok(Resource { key, uid: self.uid.clone(), version: self.version, object: Arc::new(object) })
+    }
+}
+
+/// The whole object again, with its resourceVersion.
+pub(crate) fn assemble(body: &[u8], status: Option<&[u8]>, version: u64, key: &Key) -> Result<Value, StoreError> {
+    let mut object = parse(body, key)?;
+    let status = status.map(|status| parse(status, key)).transpose()?;
+    if !complete(&mut object, status, version) {
+        return Err(unreadable(key, "it is no object with metadata".to_owned()));
+    }
+    Ok(object)
+}
+
+pub(crate) fn labels_of_object(object: &Value) -> Labels {
+    object.get("metadata").and_then(Value::as_object).map(labels_of).unwrap_or_default()
+}
+
+pub(crate) fn encode_labels(labels: &Labels, sealed: bool, key: &Key, uid: &str, sealer: &Sealer) -> Vec<u8> {
+    let json = serde_json::to_vec(labels).expect("a map of strings is plain JSON");
+    if sealed { sealer.seal(&json, &row_context(key, uid)) } else { json }
+}
+
+pub(crate) fn decode_labels(
+    stored: Vec<u8>,
+    sealed: bool,
+    key: &Key,
+    uid: &str,
+    sealer: &Sealer,
+) -> Result<Labels, StoreError> {
+    let json = if sealed { sealer.open_row(&stored, key, uid)? } else { stored };
+    serde_json::from_slice(&json).map_err(|error| unreadable(key, error.to_string()))
+}
+
+pub(crate) fn encode_operation(operation: Operation) -> i64 {
+    match operation {
+        Operation::Created => 1,
+        Operation::Updated => 2,
+        Operation::Deleted => 3,
+    }
+}
+
+pub(crate) fn decode_operation(stored: i64, key: &Key) -> Result<Operation, StoreError> {
+    match stored {
+        1 => Ok(Operation::Created),
+        2 => Ok(Operation::Updated),
+        3 => Ok(Operation::Deleted),
+        other => Err(unreadable(key, format!("its change has the unknown operation {other}"))),
+    }
+}
+
+fn parse(json: &[u8], key: &Key) -> Result<Value, StoreError> {
+    serde_json::from_slice(json).map_err(|error| unreadable(key, error.to_string()))
+}
+
+fn unreadable(key: &Key, problem: String) -> StoreError {
+    StoreError::Row { what: format!("{} {}/{}", key.kind, key.namespace, key.name), problem }
+}

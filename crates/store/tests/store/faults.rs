@@ -1,0 +1,172 @@
+//! Full and read-only disks, damaged files: errors that name the file, nothing acknowledged lost, and recovery.
+
+use std::{
+    os::unix::fs::{FileExt as _, PermissionsExt as _},
+    time::{Duration, Instant},
+};
+
+use farwater_store::{Store, StoreError, WriteError};
+use serde_json::json;
+
+use crate::setup::{Folder, config_maps, create, key, next, object, put};
+
+/// Sets a limit on the writing connection, in pages of 4 KiB beyond what the file has.
+async fn leave_room(store: &Store, pages: i64) {
+    store
+        .transact(move |tx| {
+            Box::pin(async move {
+                let count: i64 = sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut **tx).await?;
+                let limit = format!("PRAGMA max_page_count = {}", count + pages);
+                sqlx::query(sqlx::AssertSqlSafe(limit)).execute(&mut **tx).await?;
+                Ok(())
+            })
+        })
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_full_disk_loses_nothing_and_recovers() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let mut watch = store.watch(None, 0).unwrap();
+    leave_room(&store, 20).await;
+    let (mut written, mut failures) = (Vec::new(), Vec::new());
+    for n in 0..60 {
+        match put(&store, &format!("n{n}"), json!({"text": "x".repeat(3_000)})).await {
+            Ok(resource) => written.push(resource),
+            Err(error) => failures.push(error),
+        }
+    }
+    assert!(!written.is_empty() && failures.len() > 30, "{} written, {} failed", written.len(), failures.len());
+    for failure in &failures {
+        let WriteError::Store(error @ StoreError::DiskFull { .. }) = failure else { panic!("{failure:?}") };
+        assert!(error.retry());
+        assert!(error.to_string().starts_with(&format!("write to {}: the disk is full", folder.file().display())));
+    }
+    let failed: Result<(), _> = store
+        .transact(|tx| {
+            Box::pin(async move {
+                let large = "x".repeat(1 << 20);
+                tx.put_meta("large", &large).await
+            })
+        })
+        .await;
+    assert!(matches!(failed, Err(StoreError::DiskFull { .. })), "{failed:?}");
+    assert!(store.list(&all()).await.is_ok(), "reading goes on");
+
+    leave_room(&store, 100_000).await;
+    written.push(put(&store, "after", json!({})).await.unwrap());
+    for resource in &written {
+        assert_eq!(store.get(&resource.key).await.unwrap().unwrap().version, resource.version);
+        assert_eq!(next(&mut watch).await.version, resource.version, "watchers see what was acknowledged, no more");
+    }
+    assert_eq!(store.list(&all()).await.unwrap().items.len(), written.len());
+    store.close().await;
+    let store = folder.open().await;
+    assert_eq!(store.list(&all()).await.unwrap().items.len(), written.len());
+}
+
+#[tokio::test]
+async fn all_that_waited_for_a_failed_transaction_are_told() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    leave_room(&store, 0).await;
+    let large = json!({"text": "x".repeat(50_000)});
+    let writes = (0..40).map(|n| {
+        let (store, large) = (store.clone(), large.clone());
+        async move { put(&store, &format!("n{n}"), large).await }
+    });
+    for result in futures::future::join_all(writes).await {
+        assert!(matches!(result, Err(WriteError::Store(StoreError::DiskFull { .. }))), "{result:?}");
+    }
+    assert!(store.list(&all()).await.unwrap().items.is_empty());
+    assert_eq!(store.position(), 0);
+}
+
+#[tokio::test]
+async fn a_read_only_file_is_named_and_recovers() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    put(&store, "a", json!({})).await.unwrap();
+    let refused = store
+        .transact(|tx| {
+            Box::pin(async move {
+                sqlx::query("PRAGMA query_only = 1").execute(&mut **tx).await?;
+                Ok(tx.write(create(&key("b"), object(&key("b"), json!({})))).await?)
+            })
+        })
+        .await;
+    assert!(matches!(refused, Err(StoreError::ReadOnly { path, .. }) if path == folder.file()));
+    // The connection is still read-only; the store makes itself another.
+    assert_eq!(put(&store, "b", json!({})).await.unwrap().version, 2);
+}
+
+#[tokio::test]
+async fn a_damaged_page_is_an_error_with_the_files_name() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    for n in 0..200 {
+        put(&store, &format!("n{n:03}"), json!({"text": "x".repeat(500)})).await.unwrap();
+    }
+    store.close().await;
+    let file = std::fs::File::options().write(true).open(folder.file()).unwrap();
+    let length = file.metadata().unwrap().len();
+    // All but the first pages, which hold the schema.
+    for page in 16..length / 4096 {
+        file.write_all_at(&[0xa5; 4096], page * 4096).unwrap();
+    }
+    let error = match Store::open(folder.options()).await {
+        Err(error) => error.to_string(),
+        Ok(store) => store.list(&all()).await.unwrap_err().to_string(),
+    };
+    assert!(error.contains("hub.db: the file is damaged"), "{error}");
+}
+
+#[tokio::test]
+async fn the_file_is_readable_by_its_owner_only() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    put(&store, "a", json!({})).await.unwrap();
+    for file in std::fs::read_dir(folder.file().parent().unwrap()).unwrap() {
+        let file = file.unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o077, 0, "{:?}", file.path());
+    }
+}
+
+/// The bound is generous for busy machines and unoptimised builds; what it holds is that opening doesn't read all rows.
+#[tokio::test]
+async fn a_large_file_opens_at_once() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    put(&store, "first", json!({"text": "x".repeat(500)})).await.unwrap();
+    store
+        .transact(|tx| {
+            Box::pin(async move {
+                let copy = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) \
+                            INSERT INTO resources (kind, namespace, name, uid, version, sealed, labels, body, status) \
+                            SELECT kind, namespace, 'copy-' || i, uid, version, sealed, labels, body, status \
+                            FROM resources, n WHERE name = 'first'";
+                sqlx::query(copy).execute(&mut **tx).await?;
+                Ok(())
+            })
+        })
+        .await
+        .unwrap();
+    store.close().await;
+    let start = Instant::now();
+    let store = folder.open().await;
+    assert!(store.get(&key("copy-99999")).await.unwrap().is_some());
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
+fn all() -> farwater_store::ListQuery {
+    farwater_store::ListQuery {
+        kind: config_maps(),
+        namespace: None,
+        name: None,
+        labels: farwater_store::Selector::default(),
+        limit: 0,
+        after: None,
+    }
+}

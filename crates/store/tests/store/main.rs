@@ -1,0 +1,11 @@
+//! The store through its public functions, on real files.
+
+#![allow(clippy::unwrap_used)]
+
+mod faults;
+mod kill9;
+mod resources;
+mod secrets;
+mod setup;
+mod transactions;
+mod watches;

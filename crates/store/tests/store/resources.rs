@@ -1,0 +1,176 @@
+//! Writes, compare-and-swap, get, list.
+
+use farwater_store::{LabelRequirement, ListQuery, OpenError, OpenOptions, Selector, Store, StoreError, WriteError};
+use serde_json::json;
+
+use crate::setup::{Folder, config_maps, create, delete, key, labelled, object, put, replace};
+
+fn all() -> ListQuery {
+    ListQuery { kind: config_maps(), namespace: None, name: None, labels: Selector::default(), limit: 0, after: None }
+}
+
+#[tokio::test]
+async fn what_was_written_is_read_with_its_version() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let mut object = object(&key("a"), json!({"x": "1"}));
+    object["status"] = json!({"ready": true});
+    object["metadata"]["resourceVersion"] = json!("99");
+    let written = store.write(create(&key("a"), object.clone())).await.unwrap();
+    assert_eq!(written.version, 1);
+    object["metadata"]["resourceVersion"] = json!("1");
+    assert_eq!(*written.object, object);
+    let read = store.get(&key("a")).await.unwrap().unwrap();
+    assert_eq!((read.uid.as_str(), read.version, &*read.object), ("uid-a", 1, &object));
+    assert!(store.get(&key("b")).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_write_needs_the_uid_and_version_of_the_row() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let first = put(&store, "a", json!({"x": "1"})).await.unwrap();
+    assert!(matches!(store.write(create(&key("a"), object(&key("a"), json!({})))).await, Err(WriteError::Exists)));
+    let second = put(&store, "a", json!({"x": "2"})).await.unwrap();
+    let refused = store.write(replace(&first, object(&key("a"), json!({"x": "3"})))).await;
+    assert!(matches!(refused, Err(WriteError::Conflict { current }) if current.version == second.version));
+    let mut other = second.clone();
+    other.uid = "another".to_owned();
+    assert!(matches!(store.write(delete(&other)).await, Err(WriteError::Conflict { .. })));
+    assert!(matches!(store.write(delete(&first)).await, Err(WriteError::Conflict { .. })));
+    let gone = store.write(delete(&second)).await.unwrap();
+    assert_eq!(gone.version, 3);
+    assert_eq!(gone.object["metadata"]["resourceVersion"], "3");
+    assert!(matches!(store.write(delete(&second)).await, Err(WriteError::Missing)));
+    assert!(matches!(store.write(replace(&second, object(&key("a"), json!({})))).await, Err(WriteError::Missing)));
+    assert_eq!(store.position(), 3, "refused writes take no number");
+}
+
+#[tokio::test]
+async fn an_equal_object_is_not_written() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let mut with_status = object(&key("a"), json!({"x": "1"}));
+    with_status["status"] = json!({"a": 1, "b": 2});
+    let first = store.write(create(&key("a"), with_status.clone())).await.unwrap();
+    let again = store.write(replace(&first, with_status.clone())).await.unwrap();
+    assert_eq!((again.version, &again.object), (1, &first.object));
+    assert_eq!(store.position(), 1);
+    with_status["status"]["a"] = json!(3);
+    assert_eq!(store.write(replace(&first, with_status)).await.unwrap().version, 2);
+}
+
+#[tokio::test]
+async fn an_object_must_fit_its_key() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    for wrong in [
+        json!([]),
+        json!({}),
+        object(&key("b"), json!({})),
+        json!({"metadata": {"name": "a", "namespace": "default"}}),
+        json!({"metadata": {"name": "a", "namespace": "other", "uid": "u"}}),
+    ] {
+        let refused = store.write(create(&key("a"), wrong.clone())).await;
+        assert!(matches!(refused, Err(WriteError::Store(StoreError::Object { .. }))), "{wrong}");
+    }
+    let first = put(&store, "a", json!({})).await.unwrap();
+    let mut other = object(&key("a"), json!({}));
+    other["metadata"]["uid"] = json!("another");
+    assert!(matches!(store.write(replace(&first, other)).await, Err(WriteError::Store(StoreError::Object { .. }))));
+}
+
+#[tokio::test]
+async fn what_could_not_be_read_again_is_not_written() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let nested = |levels| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+    // The object itself is one more level.
+    let deepest = put(&store, "a", nested(119)).await.unwrap();
+    assert_eq!(store.get(&key("a")).await.unwrap().unwrap().object, deepest.object);
+    let refused = put(&store, "b", nested(120)).await;
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::Object { .. }))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn pages_follow_the_keys_and_miss_nothing() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    for name in ["c", "a", "e", "b", "d"] {
+        put(&store, name, json!({})).await.unwrap();
+    }
+    let mut query = ListQuery { limit: 2, ..all() };
+    let mut names = Vec::new();
+    loop {
+        let page = store.list(&query).await.unwrap();
+        assert_eq!(page.version, 5);
+        names.extend(page.items.into_iter().map(|item| item.key.name));
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(names, ["a", "b", "c", "d", "e"]);
+    let named = store.list(&ListQuery { name: Some("d".to_owned()), ..all() }).await.unwrap();
+    assert_eq!(named.items.len(), 1);
+    let elsewhere = store.list(&ListQuery { namespace: Some("other".to_owned()), ..all() }).await.unwrap();
+    assert!(elsewhere.items.is_empty());
+    let exact = store.list(&ListQuery { limit: 5, ..all() }).await.unwrap();
+    assert_eq!((exact.items.len(), exact.next), (5, None), "no page is announced that would be empty");
+}
+
+#[tokio::test]
+async fn selectors_read_labels_whatever_their_names() {
+    use LabelRequirement::{Exists, In, NotExists, NotIn};
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let labels = [
+        ("a", json!({"app": "web", "app.kubernetes.io/name": "x", "123": "digits"})),
+        ("b", json!({"app": "db", "empty": ""})),
+        ("c", json!({})),
+    ];
+    for (name, labels) in labels {
+        store.write(create(&key(name), labelled(&key(name), labels))).await.unwrap();
+    }
+    let text = str::to_owned;
+    for (requirements, expected) in [
+        (vec![In(text("app"), vec![text("web"), text("other")])], "a"),
+        (vec![NotIn(text("app"), vec![text("web")])], "bc"),
+        (vec![Exists(text("app.kubernetes.io/name"))], "a"),
+        (vec![In(text("123"), vec![text("digits")])], "a"),
+        (vec![NotExists(text("app"))], "c"),
+        (vec![In(text("empty"), vec![text("")])], "b"),
+        (vec![Exists(text("app")), NotIn(text("app"), vec![text("db")])], "a"),
+        (vec![In(text("app"), vec![])], ""),
+        (vec![NotIn(text("app"), vec![])], "abc"),
+        // Not paths, not SQL: names that no label has.
+        (vec![Exists(text("$.app"))], ""),
+        (vec![Exists(text("app\" OR 1=1 --"))], ""),
+        (vec![NotExists(text("$[0]"))], "abc"),
+    ] {
+        let selector = Selector(requirements);
+        let page = store.list(&ListQuery { labels: selector.clone(), ..all() }).await.unwrap();
+        let names: String = page.items.into_iter().map(|item| item.key.name).collect();
+        assert_eq!(names, expected, "{selector:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_another_store_has_open_is_refused() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    assert!(matches!(Store::open(folder.options()).await, Err(OpenError::Locked { .. })));
+    store.close().await;
+    assert!(matches!(put(&store, "a", json!({})).await, Err(WriteError::Store(StoreError::Closed))));
+    assert!(Store::open(folder.options()).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_named() {
+    let folder = Folder::new();
+    std::fs::write(folder.file(), "hello ".repeat(1000)).unwrap();
+    let Err(error) = Store::open(folder.options()).await else { panic!("it was opened") };
+    assert!(error.to_string().contains("hub.db: the file is damaged or not a database"), "{error}");
+    let Err(error) = Store::open(OpenOptions::new("/nonexistent/hub.db", [0; 32])).await else { panic!("opened") };
+    assert!(error.to_string().contains("/nonexistent/hub.db"), "{error}");
+}

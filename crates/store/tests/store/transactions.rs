@@ -1,0 +1,179 @@
+//! Closures in the combiner's transaction, the change hook, meta, tokens.
+
+use std::sync::Arc;
+
+use farwater_store::{ApiToken, BoundObject, ChangeHook, StoreError, WatchEvent, WriteError};
+use futures::future::BoxFuture;
+use serde_json::json;
+use sqlx::SqliteConnection;
+
+use crate::setup::{Folder, create, key, object, put};
+
+#[tokio::test]
+async fn a_closure_is_committed_as_a_whole() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let version = store
+        .transact(|tx| {
+            Box::pin(async move {
+                tx.put_meta("a", "1").await?;
+                let written = tx.write(create(&key("a"), object(&key("a"), json!({})))).await?;
+                assert!(tx.get(&key("a")).await?.is_some(), "a transaction sees its own writes");
+                Ok(written.version)
+            })
+        })
+        .await
+        .unwrap();
+    assert_eq!((version, store.position()), (1, 1));
+    assert_eq!(store.meta("a").await.unwrap().as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn a_closure_that_gives_up_leaves_nothing() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    put(&store, "taken", json!({})).await.unwrap();
+    let mut watch = store.watch(None, 1).unwrap();
+    let refused: Result<(), _> = store
+        .transact(|tx| {
+            Box::pin(async move {
+                tx.put_meta("a", "1").await?;
+                tx.write(create(&key("a"), object(&key("a"), json!({})))).await?;
+                tx.write(create(&key("taken"), object(&key("taken"), json!({})))).await?;
+                Ok(())
+            })
+        })
+        .await;
+    assert!(matches!(refused, Err(StoreError::Refused(reason)) if matches!(*reason, WriteError::Exists)));
+    let aborted: Result<(), _> = store
+        .transact(|tx| {
+            Box::pin(async move {
+                tx.put_meta("a", "1").await?;
+                Err(StoreError::abort("no more wanted"))
+            })
+        })
+        .await;
+    assert!(matches!(aborted, Err(StoreError::Aborted(_))));
+    let sql: Result<(), _> = store
+        .transact(|tx| {
+            Box::pin(async move {
+                tx.put_meta("a", "1").await?;
+                sqlx::query("INSERT INTO nowhere VALUES (1)").execute(&mut **tx).await?;
+                Ok(())
+            })
+        })
+        .await;
+    assert!(matches!(sql, Err(StoreError::Database { path, .. }) if path == folder.file()));
+    assert_eq!(store.meta("a").await.unwrap(), None);
+    assert!(store.get(&key("a")).await.unwrap().is_none());
+    let written = put(&store, "b", json!({})).await.unwrap();
+    assert_eq!(written.version, 2, "numbers that were rolled back are taken again");
+    assert_eq!(crate::setup::next(&mut watch).await.version, 2);
+}
+
+#[tokio::test]
+async fn a_failing_closure_does_not_touch_its_neighbours() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let writes = futures::future::join_all((0..50).map(|n| {
+        let store = store.clone();
+        async move {
+            let name = format!("n{n}");
+            if n % 5 == 0 {
+                let failed: Result<(), _> = store
+                    .transact(move |tx| {
+                        Box::pin(async move {
+                            tx.write(create(&key(&name), object(&key(&name), json!({})))).await?;
+                            Err(StoreError::abort("as planned"))
+                        })
+                    })
+                    .await;
+                assert!(failed.is_err());
+                None
+            } else {
+                Some(put(&store, &name, json!({})).await.unwrap().version)
+            }
+        }
+    }))
+    .await;
+    let mut versions: Vec<u64> = writes.into_iter().flatten().collect();
+    versions.sort_unstable();
+    assert_eq!(versions, (1..=40).collect::<Vec<_>>());
+}
+
+struct Marks;
+
+impl ChangeHook for Marks {
+    fn mark_changes<'a>(
+        &'a self,
+        connection: &'a mut SqliteConnection,
+        changes: &'a [WatchEvent],
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(async move {
+            for change in changes {
+                let mark = sqlx::query("INSERT INTO meta (name, value) VALUES ($1, $2)");
+                let name = format!("mark-{}", change.key.name);
+                mark.bind(name).bind(change.version.to_string()).execute(&mut *connection).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+#[tokio::test]
+async fn the_hook_marks_in_the_same_transaction() {
+    let folder = Folder::new();
+    let mut options = folder.options();
+    options.on_change = Some(Arc::new(Marks));
+    let store = farwater_store::Store::open(options).await.unwrap();
+    put(&store, "a", json!({})).await.unwrap();
+    assert_eq!(store.meta("mark-a").await.unwrap().as_deref(), Some("1"));
+    // The mark exists already, so the hook fails, and with it what it should have marked.
+    let failed = put(&store, "a", json!({"x": "1"})).await;
+    assert!(matches!(failed, Err(WriteError::Store(StoreError::Database { .. }))));
+    assert_eq!(store.get(&key("a")).await.unwrap().unwrap().version, 1);
+    assert_eq!(put(&store, "b", json!({})).await.unwrap().version, 2);
+}
+
+#[tokio::test]
+async fn the_first_value_of_a_fact_stays() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    assert_eq!(store.init_meta("installation", "one").await.unwrap(), "one");
+    assert_eq!(store.init_meta("installation", "two").await.unwrap(), "one");
+    store.put_meta("installation", "three").await.unwrap();
+    assert_eq!(store.meta("installation").await.unwrap().as_deref(), Some("three"));
+}
+
+#[tokio::test]
+async fn tokens_are_found_until_they_expire_or_their_object_goes() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let token = |hash: u8, expires| ApiToken {
+        hash: [hash; 32],
+        user: "system:serviceaccount:team-a:ci".to_owned(),
+        uid: "u1".to_owned(),
+        groups: vec!["system:serviceaccounts".to_owned()],
+        bound: Some(BoundObject {
+            kind: "ServiceAccount".to_owned(),
+            namespace: "team-a".to_owned(),
+            name: "ci".to_owned(),
+            uid: format!("sa{hash}"),
+        }),
+        created: 100,
+        expires,
+    };
+    for token in [token(1, Some(200)), token(2, None), token(3, Some(400))] {
+        store.insert_token(token).await.unwrap();
+    }
+    assert_eq!(store.find_token(&[1; 32], 199).await.unwrap(), Some(token(1, Some(200))));
+    assert_eq!(store.find_token(&[1; 32], 200).await.unwrap(), None);
+    assert_eq!(store.find_token(&[9; 32], 0).await.unwrap(), None);
+    assert_eq!(store.expire_tokens(300).await.unwrap(), 1);
+    assert_eq!(store.find_token(&[1; 32], 0).await.unwrap(), None);
+    let ended = store.transact(|tx| Box::pin(async move { tx.delete_bound_tokens("sa2").await })).await.unwrap();
+    assert_eq!(ended, 1);
+    assert_eq!(store.find_token(&[2; 32], 0).await.unwrap(), None);
+    assert!(store.delete_token(&[3; 32]).await.unwrap());
+    assert!(!store.delete_token(&[3; 32]).await.unwrap());
+}

@@ -1,0 +1,55 @@
+// The resources as the API sends them: Kubernetes' envelope around the types that are written from the Rust ones.
+
+import type {
+  ClusterSpec,
+  ClusterStatus,
+  Condition,
+  ServiceDeploymentSpec,
+  ServiceDeploymentStatus,
+} from "./generated";
+
+export interface ObjectMeta {
+  name: string;
+  namespace?: string;
+  uid: string;
+  resourceVersion: string;
+  generation?: number;
+  creationTimestamp?: string;
+  deletionTimestamp?: string;
+  labels?: Record<string, string>;
+}
+
+export interface Resource<Spec = unknown, Status = unknown> {
+  metadata: ObjectMeta;
+  spec: Spec;
+  status?: Status;
+}
+
+export type Cluster = Resource<ClusterSpec, ClusterStatus>;
+export type Service = Resource<ServiceDeploymentSpec, ServiceDeploymentStatus>;
+
+export interface List<T> {
+  metadata: { resourceVersion: string; continue?: string };
+  items: T[] | null;
+}
+
+/** `metav1.Status`: what the API answers when it refuses. */
+export interface Status {
+  code?: number;
+  reason?: string;
+  message?: string;
+}
+
+export type WatchEvent<T> =
+  | { type: "ADDED" | "MODIFIED" | "DELETED"; object: T }
+  | { type: "BOOKMARK"; object: { metadata: { resourceVersion: string } } }
+  | { type: "ERROR"; object: Status };
+
+export function condition(conditions: Condition[] | undefined, type: string): Condition | undefined {
+  return conditions?.find((one) => one.type === type);
+}
+
+/** `namespace/name`: how people and the command line name a resource. */
+export function keyOf(resource: { metadata: ObjectMeta }): string {
+  return `${resource.metadata.namespace ?? ""}/${resource.metadata.name}`;
+}

@@ -1,0 +1,116 @@
+import { describe, expect, it } from "vitest";
+
+import type { Condition } from "../api/generated";
+import type { Cluster, Service } from "../api/kinds";
+import { homeNamespace, isNamespace } from "../session";
+import { count, judgeCluster, judgeObject, judgeService } from "./health";
+import { place } from "./placement";
+import { age, cliCommand, plain, shortRevision } from "./text";
+
+const condition = (type: string, status: string, message = ""): Condition => ({
+  type,
+  status,
+  message,
+  reason: "R",
+  lastTransitionTime: "2026-01-01T00:00:00Z",
+});
+
+const service = (name: string, conditions?: Condition[], cluster: Service["spec"]["clusterRef"] = { name: "east" }, namespace = "team-a"): Service => ({
+  metadata: { name, namespace, uid: `${namespace}-${name}`, resourceVersion: "1" },
+  spec: {
+    clusterRef: cluster,
+    deletionPolicy: "Orphan",
+    path: "",
+    prune: true,
+    sourceRef: { kind: "GitRepository", name: "infra" },
+    suspend: false,
+    targetNamespace: name,
+  },
+  status: conditions && { conditions },
+});
+
+const cluster = (namespace: string, name: string, status: Cluster["status"] = {}): Cluster => ({
+  metadata: { name, namespace, uid: `${namespace}-${name}`, resourceVersion: "1" },
+  spec: { pollInterval: "30s", suspend: false },
+  status,
+});
+
+describe("a service", () => {
+  it.each([
+    [undefined, "unknown"],
+    [[condition("Ready", "True")], "healthy"],
+    [[condition("Ready", "False"), condition("Reconciling", "True")], "progressing"],
+    [[condition("Ready", "False"), condition("Stalled", "True")], "failed"],
+    [[condition("Ready", "False"), condition("PruneHeld", "True")], "held"],
+    [[condition("Ready", "Unknown")], "held"],
+  ] as const)("with %j is %s", (conditions, state) => {
+    expect(judgeService(service("web", conditions && [...conditions])).state).toBe(state);
+  });
+
+  it("that is being deleted is on its way, whatever it was", () => {
+    const deleted = service("web", [condition("Ready", "True")]);
+    deleted.metadata.deletionTimestamp = "2026-01-01T00:00:00Z";
+    expect(judgeService(deleted)).toMatchObject({ state: "progressing", word: "being deleted" });
+  });
+});
+
+it("tells a cluster that fell silent from one that never joined", () => {
+  expect(judgeCluster(cluster("a", "b")).word).toBe("never joined");
+  const silent = { agentVersion: "0.1.0", conditions: [condition("Ready", "False", "not heard for 5m")] };
+  expect(judgeCluster(cluster("a", "b", silent))).toMatchObject({ state: "failed", word: "silent" });
+});
+
+it("takes a refused object for failed, whatever its health was", () => {
+  const report = { group: "", version: "v1", kind: "Service", name: "web", sync: "Refused", health: "Current" } as const;
+  expect(judgeObject(report).state).toBe("failed");
+  expect(count([judgeObject(report)])).toMatchObject({ failed: 1, healthy: 0 });
+});
+
+it("places services as the hub does: own namespace, then the administrators', then by name alone", () => {
+  const places = place(
+    [cluster("farwater-admin", "east"), cluster("team-b", "east")],
+    [
+      service("shared"),
+      service("own", undefined, { name: "east" }, "team-b"),
+      service("named", undefined, { name: "east", namespace: "team-b" }),
+      service("lost", undefined, { name: "west" }),
+    ],
+  );
+  expect(places.map((one) => [one.key, one.services.map((each) => each.metadata.name)])).toEqual([
+    ["farwater-admin/east", ["shared"]],
+    ["team-b/east", ["named", "own"]],
+    ["west", ["lost"]],
+  ]);
+});
+
+describe("text from elsewhere", () => {
+  it("loses what would hide or reorder it", () => {
+    expect(plain("a\u001b[31mb\u202ec\u0000")).toBe("a [31mb c ");
+  });
+
+  it("is quoted in commands", () => {
+    expect(cliCommand("why", { name: "web", namespace: "team-a" })).toBe("farwater why web -n team-a");
+    expect(cliCommand("why", { name: "x; rm -rf '~'" })).toBe("farwater why 'x; rm -rf '\\''~'\\'''");
+  });
+
+  it("is a short revision only where it is a commit", () => {
+    const commit = "a1".repeat(20);
+    expect(shortRevision(`main@sha1:${commit}`)).toBe("main@a1a1a1a1a1a1");
+    expect(shortRevision(commit)).toBe("a1a1a1a1a1a1");
+    expect(shortRevision("v1.2.0")).toBe("v1.2.0");
+  });
+
+  it("becomes an age", () => {
+    const now = Date.parse("2026-01-01T12:00:00Z");
+    expect(age("2026-01-01T11:59:18Z", now)).toBe("42s");
+    expect(age("2026-01-01T09:00:00Z", now)).toBe("3h");
+    expect(age("not a time", now)).toBe("");
+  });
+});
+
+it("shows a service account the namespace that it lives in", () => {
+  expect(homeNamespace("system:serviceaccount:team-a:viewer")).toBe("team-a");
+  expect(homeNamespace("admin")).toBeUndefined();
+  expect(isNamespace("team-a")).toBe(true);
+  expect(isNamespace("../farwater-admin")).toBe(false);
+});

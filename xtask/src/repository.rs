@@ -1,0 +1,46 @@
+//! Where things are in this clone.
+
+use std::{
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+pub use farwater_testkit::tools::repository_root as root;
+
+/// Where builds go: cargo's own answer, so that `CARGO_TARGET_DIR` and configuration files count.
+pub fn target_directory() -> Result<PathBuf> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        target_directory: PathBuf,
+    }
+    let answer = cargo_output(&["metadata", "--format-version", "1", "--no-deps"])?;
+    let metadata: Metadata = serde_json::from_str(&answer).context("read the answer of cargo metadata")?;
+    Ok(metadata.target_directory)
+}
+
+/// What cargo prints, its complaints going to the terminal.
+pub fn cargo_output(arguments: &[&str]) -> Result<String> {
+    let output = cargo()?.args(arguments).stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("run cargo {}", arguments.join(" ")))?;
+    if !output.status.success() {
+        bail!("cargo {}: {}", arguments.join(" "), output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("read the answer of cargo {}", arguments.join(" ")))
+}
+
+/// The cargo that runs us, in the root of the repository.
+pub fn cargo() -> Result<Command> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root()?);
+    // What `cargo run` tells its program about the crate xtask is not meant for builds of others.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "CARGO_BIN_NAME" {
+            command.env_remove(name);
+        }
+    }
+    Ok(command)
+}

@@ -1,0 +1,123 @@
+//! One external command of a task: its output in a log, a sign of life on the terminal, an explained failure.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{IsTerminal as _, Read as _, Seek as _, SeekFrom},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Without a terminal a line per minute shows that a long step is alive.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(100);
+/// Lines of the log that a failure repeats.
+const TAIL: usize = 30;
+
+/// Where people read progress: a spinner on a terminal, plain lines in CI.
+pub fn is_interactive() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("CI").is_none()
+}
+
+/// A command that failed, for people.
+#[derive(Debug, thiserror::Error)]
+#[error("{command}\n  {status}; the last lines of {log}:\n{tail}", log = log.display())]
+pub struct Failure {
+    command: String,
+    status: String,
+    tail: String,
+    pub log: PathBuf,
+}
+
+/// Runs `command` with its output appended to `log`.
+pub fn run(what: &str, mut command: Command, log: &Path) -> Result<()> {
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(log)?;
+    let start_of_output = file.seek(SeekFrom::End(0))?;
+    let shown = describe(&command);
+    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    let mut child = command.spawn().with_context(|| format!("start {shown}"))?;
+
+    let mut life = Life::new(what);
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        std::thread::sleep(LOOK);
+        life.show(log);
+    };
+    life.end();
+    if status.success() {
+        return Ok(());
+    }
+    let output = read_from(log, start_of_output)?;
+    let lines: Vec<_> = output.lines().collect();
+    let tail = lines[lines.len().saturating_sub(TAIL)..].iter().map(|line| format!("  | {line}")).collect::<Vec<_>>();
+    let failure = Failure { command: shown, status: status.to_string(), tail: tail.join("\n"), log: log.to_owned() };
+    Err(failure.into())
+}
+
+/// What was written to `log` from byte `position` on.
+pub fn read_from(log: &Path, position: u64) -> Result<String> {
+    let mut file = fs::File::open(log)?;
+    file.seek(SeekFrom::Start(position))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn describe(command: &Command) -> String {
+    let mut text = command.get_program().to_string_lossy().into_owned();
+    if let Some(name) = Path::new(&text).file_name() {
+        text = name.to_string_lossy().into_owned();
+    }
+    for argument in command.get_args() {
+        let _ = write!(text, " {}", argument.to_string_lossy());
+    }
+    text
+}
+
+struct Life {
+    what: String,
+    start: Instant,
+    told: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl Life {
+    fn new(what: &str) -> Self {
+        let bar = is_interactive().then(ProgressBar::new_spinner);
+        if let Some(bar) = &bar
+            && let Ok(style) = ProgressStyle::with_template("  {spinner} {elapsed} {prefix}: {wide_msg}")
+        {
+            bar.set_style(style);
+            bar.set_prefix(what.to_owned());
+        }
+        Self { what: what.to_owned(), start: Instant::now(), told: Instant::now(), bar }
+    }
+
+    fn show(&mut self, log: &Path) {
+        match &self.bar {
+            Some(bar) => {
+                let length = fs::metadata(log).map_or(0, |file| file.len());
+                let end = read_from(log, length.saturating_sub(2000)).unwrap_or_default();
+                bar.set_message(end.lines().last().unwrap_or_default().trim().to_owned());
+                bar.tick();
+            }
+            None if self.told.elapsed() > SIGN_OF_LIFE => {
+                self.told = Instant::now();
+                eprintln!("      {}: still running after {} s", self.what, self.start.elapsed().as_secs());
+            }
+            None => {}
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

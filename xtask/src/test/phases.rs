@@ -1,0 +1,160 @@
+//! The phases of `cargo xtask test`, in the order in which they run.
+
+use std::{fs, path::Path, process::Command, time::SystemTime};
+
+use anyhow::{Context as _, Result};
+use farwater_testkit::{Plane, Tools, kube::plane_variable, packages};
+
+use super::{
+    Workplace,
+    results::{self, Counts},
+};
+use crate::{codegen, deny, repository, step};
+
+pub struct Phase {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// Without it the later ones can only fail too.
+    pub needed_by_the_rest: bool,
+    /// None: there is nothing to do in this clone.
+    pub run: fn(&Workplace) -> Result<Option<Counts>>,
+}
+
+pub const PHASES: &[Phase] = &[
+    Phase {
+        name: "tools",
+        about: "Kubernetes, kwok and kubectl, built from their Go modules",
+        needed_by_the_rest: true,
+        run: tools,
+    },
+    Phase { name: "web", about: "the page: npm ci, build, tests", needed_by_the_rest: true, run: web },
+    Phase { name: "fmt", about: "cargo fmt --check", needed_by_the_rest: false, run: fmt },
+    Phase { name: "clippy", about: "cargo clippy, warnings are errors", needed_by_the_rest: false, run: clippy },
+    Phase {
+        name: "deny",
+        about: "banned crates, licences, what the agent links",
+        needed_by_the_rest: false,
+        run: denied,
+    },
+    Phase {
+        name: "generated",
+        about: "checked-in generated files are fresh",
+        needed_by_the_rest: false,
+        run: generated,
+    },
+    Phase { name: "build", about: "programs and tests", needed_by_the_rest: true, run: build },
+    Phase {
+        name: "test",
+        about: "unit and black-box tests against two control planes",
+        needed_by_the_rest: false,
+        run: test,
+    },
+    Phase { name: "demo", about: "cargo xtask demo --once", needed_by_the_rest: false, run: demo },
+];
+
+/// Lines of each failed test that are repeated on the terminal.
+const LINES_OF_A_FAILURE: usize = 12;
+
+fn tools(_: &Workplace) -> Result<Option<Counts>> {
+    packages::require(&[packages::GIT])?;
+    Tools::build()?;
+    Ok(Some(Counts::ONE_PASSED))
+}
+
+fn web(workplace: &Workplace) -> Result<Option<Counts>> {
+    let folder = workplace.root.join("web");
+    let package = folder.join("package.json");
+    if !package.exists() {
+        return Ok(None);
+    }
+    let log = workplace.log("web");
+    let first = !folder.join("dist/index.html").exists();
+    let npm = |arguments: &[&str]| {
+        let mut command = Command::new("npm");
+        command.current_dir(&folder).args(arguments);
+        step::run(&format!("npm {}", arguments.join(" ")), command, &log)
+    };
+    npm(&["ci", "--no-audit", "--no-fund"]).context("npm and Node 20 or newer build the page")?;
+    npm(&["run", "build"])?;
+    if first {
+        // The hub embeds the page, and Cargo can't watch for a folder that was not there when it last built.
+        fs::File::open(workplace.root.join("crates/hub/build.rs"))?.set_modified(SystemTime::now())?;
+    }
+    if has_script(&package, "test")? {
+        npm(&["test"])?;
+    }
+    Ok(Some(Counts::ONE_PASSED))
+}
+
+fn has_script(package: &Path, name: &str) -> Result<bool> {
+    let text = fs::read(package).with_context(|| format!("read {}", package.display()))?;
+    let json: serde_json::Value = serde_json::from_slice(&text)?;
+    Ok(json["scripts"][name].is_string())
+}
+
+fn fmt(workplace: &Workplace) -> Result<Option<Counts>> {
+    cargo(workplace, "fmt", &["fmt", "--all", "--check"]).context("cargo fmt --all puts it right")?;
+    Ok(Some(Counts::ONE_PASSED))
+}
+
+fn clippy(workplace: &Workplace) -> Result<Option<Counts>> {
+    cargo(workplace, "clippy", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
+    Ok(Some(Counts::ONE_PASSED))
+}
+
+fn denied(_: &Workplace) -> Result<Option<Counts>> {
+    deny::check()?;
+    Ok(Some(Counts::ONE_PASSED))
+}
+
+fn generated(_: &Workplace) -> Result<Option<Counts>> {
+    codegen::check()?;
+    Ok(Some(Counts::ONE_PASSED))
+}
+
+fn build(workplace: &Workplace) -> Result<Option<Counts>> {
+    cargo(workplace, "build", &["build", "--workspace", "--locked", "--bins"])?;
+    cargo(workplace, "build", &["test", "--workspace", "--locked", "--no-run"])?;
+    Ok(Some(Counts::ONE_PASSED))
+}
+
+fn test(workplace: &Workplace) -> Result<Option<Counts>> {
+    let tools = Tools::find()?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    // Both live until the tests have ended; tests take namespaces of their own.
+    let planes = runtime.block_on(async { tokio::try_join!(Plane::start(), Plane::start()) })?;
+
+    let mut command = repository::cargo()?;
+    command
+        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
+        .env("CARGO_TERM_COLOR", "never")
+        .env("FARWATER_TOOLS", tools.dir())
+        .env(plane_variable(1), planes.0.kubeconfig())
+        .env(plane_variable(2), planes.1.kubeconfig());
+    let log = workplace.log("test");
+    let result = step::run("tests", command, &log);
+
+    let output = step::read_from(&log, 0)?;
+    let counts = results::count(&output);
+    if counts.failed == 0 {
+        // A program that crashed or did not build prints no result of its own.
+        return result.map(|()| Some(counts));
+    }
+    eprintln!("{}", results::failures(&output, LINES_OF_A_FAILURE).join("\n"));
+    eprintln!("  everything that the tests printed: {}", log.display());
+    Ok(Some(counts))
+}
+
+/// The demo as users start it: this very program.
+fn demo(workplace: &Workplace) -> Result<Option<Counts>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["demo", "--once"]);
+    step::run("demo", command, &workplace.log("demo"))?;
+    Ok(Some(Counts::ONE_PASSED))
+}
+
+fn cargo(workplace: &Workplace, phase: &str, arguments: &[&str]) -> Result<()> {
+    let mut command = repository::cargo()?;
+    command.args(arguments).env("CARGO_TERM_COLOR", "never");
+    step::run(&format!("cargo {}", arguments[0]), command, &workplace.log(phase))
+}

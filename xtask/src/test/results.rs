@@ -1,0 +1,93 @@
+//! What Rust's test harness prints, as numbers and explained failures.
+
+/// Tests, or whole phases that have no tests to count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub passed: u64,
+    pub failed: u64,
+}
+
+impl Counts {
+    pub const ONE_PASSED: Self = Self { passed: 1, failed: 0 };
+    pub const ONE_FAILED: Self = Self { passed: 0, failed: 1 };
+
+    pub fn plus(self, other: Self) -> Self {
+        Self { passed: self.passed + other.passed, failed: self.failed + other.failed }
+    }
+}
+
+/// Sums the `test result:` lines of `cargo test`.
+pub fn count(output: &str) -> Counts {
+    let results = output.lines().filter_map(|line| line.trim().strip_prefix("test result: "));
+    results.fold(Counts::default(), |sum, line| {
+        sum.plus(Counts { passed: number_before(line, " passed"), failed: number_before(line, " failed") })
+    })
+}
+
+fn number_before(line: &str, word: &str) -> u64 {
+    let before = line.split(word).next().unwrap_or_default();
+    before.rsplit([' ', ';']).next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// The first lines that each failed test printed: what went wrong stands there, backtraces come after.
+pub fn failures(output: &str, lines_each: usize) -> Vec<String> {
+    let mut lines = output.lines().peekable();
+    let mut failures = Vec::new();
+    while let Some(line) = lines.next() {
+        let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) else {
+            continue;
+        };
+        let mut text = format!("  {name}");
+        let mut shown = 0;
+        while let Some(next) = lines.next_if(|next| !next.starts_with("---- ") && *next != "failures:") {
+            if next.starts_with("stack backtrace:") || shown == lines_each {
+                break;
+            }
+            if !next.trim().is_empty() {
+                text.push_str("\n  | ");
+                text.push_str(next);
+                shown += 1;
+            }
+        }
+        failures.push(text);
+    }
+    failures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+running 2 tests
+test a::works ... ok
+test a::breaks ... FAILED
+
+failures:
+
+---- a::breaks stdout ----
+
+thread 'a::breaks' panicked at src/a.rs:3:5:
+left is not right
+stack backtrace:
+   0: rust_begin_unwind
+
+failures:
+    a::breaks
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 5.59s
+";
+
+    #[test]
+    fn results_of_all_test_programs_are_summed() {
+        assert_eq!(count(OUTPUT), Counts { passed: 13, failed: 1 });
+    }
+
+    #[test]
+    fn a_failure_shows_its_message_and_not_its_backtrace() {
+        let shown = "  a::breaks\n  | thread 'a::breaks' panicked at src/a.rs:3:5:\n  | left is not right";
+        assert_eq!(failures(OUTPUT, 10), [shown]);
+    }
+}
