@@ -134,7 +134,7 @@ async fn an_agent_that_is_killed_while_it_applies_converges() {
         let all = config_maps(&client, "killed");
         wait_for("the apply to have begun", Duration::from_secs(60), || async {
             let some = all.list(&ListParams::default()).await?;
-            Ok(some.iter().any(|m| m.data["data"]["value"] == round.to_string()).then_some(()))
+            Ok(some.iter().any(|m| m.data["data"]["value"].as_str() == Some(&round.to_string())).then_some(()))
         })
         .await
         .unwrap();
@@ -145,7 +145,7 @@ async fn an_agent_that_is_killed_while_it_applies_converges() {
         let live = all.list(&ListParams::default()).await.unwrap();
         let ours =
             live.iter().filter(|m| m.metadata.labels.as_ref().is_some_and(|l| l.contains_key("farwater.dev/service")));
-        assert_eq!(ours.filter(|m| m.data["data"]["value"] == round.to_string()).count(), 45);
+        assert_eq!(ours.filter(|m| m.data["data"]["value"].as_str() == Some(&round.to_string())).count(), 45);
     }
 }
 

@@ -35,6 +35,11 @@ pub const REQUESTED_AT: &str = "farwater.dev/requestedAt";
 pub const FLUX_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
 /// Annotation on a ServiceDeployment that approves one held prune; its value is the plan's digest.
 pub const APPROVE_PRUNE: &str = "farwater.dev/approve-prune";
+/// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup: its value, the epoch that
+/// the `Restored` condition names, confirms that the backup is right, and deletions are made again.
+pub const CONFIRM_RESTORED: &str = "farwater.dev/confirm-restored";
+/// Finalizer on ServiceDeployments: the resource stays until the agent has confirmed the removal.
+pub const AGENT_FINALIZER: &str = "farwater.dev/agent";
 /// Label on applied objects: a hash of the service's uid. Makes watches cheap and proves nothing.
 pub const SERVICE_LABEL: &str = "farwater.dev/service";
 /// Annotation on applied objects that names the object itself and its service: the proof of ownership.

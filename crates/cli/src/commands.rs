@@ -4,6 +4,7 @@ pub mod cluster;
 pub mod completion;
 pub mod deploy;
 pub mod get;
+pub mod hub;
 pub mod login;
 pub mod objects;
 pub mod tree;

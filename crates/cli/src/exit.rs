@@ -17,7 +17,6 @@ pub const TIMEOUT: u8 = 6;
 /// The hub can't be reached, or answers what no hub answers.
 pub const UNREACHABLE: u8 = 7;
 /// The hub process ended by an error of its own.
-#[allow(dead_code)]
 pub const HUB_FAILED: u8 = 8;
 /// A bug of ours.
 pub const INTERNAL: u8 = 70;

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
-    commands::{cluster, completion, deploy, get, login, objects, tree, version, wait, why},
+    commands::{cluster, completion, deploy, get, hub, login, objects, tree, version, wait, why},
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
     program::Program,
@@ -39,6 +39,17 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Runs the hub.
+    Hub(farwater_hub::HubArgs),
+    #[command(flatten)]
+    Ask(Ask),
+    /// Prints a shell's completion script.
+    Completion(completion::CompletionArgs),
+}
+
+/// What a hub is asked.
+#[derive(Debug, Subcommand)]
+enum Ask {
     /// Signs in at a hub and remembers it.
     Login(login::LoginArgs),
     /// Joins clusters.
@@ -57,8 +68,6 @@ enum Command {
     Objects(objects::ObjectsArgs),
     /// Shows the version of this program and of the hub.
     Version(version::VersionArgs),
-    /// Prints a shell's completion script.
-    Completion(completion::CompletionArgs),
 }
 
 fn main() -> ExitCode {
@@ -96,31 +105,32 @@ fn arguments(program: Program) -> impl Iterator<Item = std::ffi::OsString> {
 }
 
 fn start(cli: Cli, program: Program) -> Result<u8> {
-    if let Command::Completion(args) = &cli.command {
-        return completion::run(args, command(program));
-    }
+    let Cli { connect, command: asked } = cli;
+    let asked = match asked {
+        Command::Completion(args) => return completion::run(&args, command(program)),
+        Command::Hub(args) => return hub::run(args),
+        Command::Ask(asked) => asked,
+    };
     // One thread starts in well under a millisecond and is enough for a client.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(exit::INTERNAL, "can't start").evidence(error.to_string()))?;
-    runtime.block_on(run(cli, program))
+    runtime.block_on(ask(asked, &connect, program))
 }
 
-async fn run(cli: Cli, program: Program) -> Result<u8> {
-    let connect = &cli.connect;
+async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> {
     let open = || Session::open(connect, program);
-    match cli.command {
-        Command::Login(args) => login::run(args, program).await,
-        Command::Cluster(args) => cluster::run(args, &open().await?).await,
-        Command::Deploy(args) => deploy::run(args, connect, program).await,
-        Command::Get(args) => get::run(args, &open().await?).await,
-        Command::Tree(args) => tree::run(args, &open().await?).await,
-        Command::Why(args) => why::run(args, &open().await?).await,
-        Command::Wait(args) => wait::run(args, &open().await?).await,
-        Command::Objects(args) => objects::run(args, &open().await?).await,
-        Command::Version(args) => version::run(args, connect, program).await,
-        Command::Completion(args) => completion::run(&args, command(program)),
+    match asked {
+        Ask::Login(args) => login::run(args, program).await,
+        Ask::Cluster(args) => cluster::run(args, &open().await?).await,
+        Ask::Deploy(args) => deploy::run(args, connect, program).await,
+        Ask::Get(args) => get::run(args, &open().await?).await,
+        Ask::Tree(args) => tree::run(args, &open().await?).await,
+        Ask::Why(args) => why::run(args, &open().await?).await,
+        Ask::Wait(args) => wait::run(args, &open().await?).await,
+        Ask::Objects(args) => objects::run(args, &open().await?).await,
+        Ask::Version(args) => version::run(args, connect, program).await,
     }
 }
 

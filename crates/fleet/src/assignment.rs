@@ -145,7 +145,9 @@ fn resolve_removal(inputs: EntryInputs<'_>) -> Action {
     let policy = match inputs.deletion_policy {
         // What a backup calls deleted may have been made again since.
         DeletionPolicy::Delete if inputs.restored => {
-            return Action::Hold { reason: "the hub was restored from a backup; nothing is deleted until confirmed".to_owned() };
+            return Action::Hold {
+                reason: "the hub was restored from a backup; nothing is deleted until confirmed".to_owned(),
+            };
         }
         // Who has no right on the cluster deletes nothing there, and isn't kept from deleting the resource.
         DeletionPolicy::Delete if inputs.ceiling.is_err() => DeletionPolicy::Orphan,

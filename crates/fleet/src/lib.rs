@@ -6,6 +6,7 @@
 pub mod access;
 pub mod assignment;
 pub mod conditions;
+pub mod duration;
 pub mod health;
 pub mod ownership;
 pub mod placement;

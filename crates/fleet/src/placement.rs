@@ -35,7 +35,9 @@ pub enum Denied {
     Source { grant: String, source_url: String },
     #[error("ClusterGrant {grant} does not allow target namespace {target}")]
     TargetNamespace { grant: String, target: String },
-    #[error("target namespace {AGENT_NAMESPACE} is the agent's own; only the administrators' namespace may deploy to it")]
+    #[error(
+        "target namespace {AGENT_NAMESPACE} is the agent's own; only the administrators' namespace may deploy to it"
+    )]
     AgentNamespace,
     #[error("ClusterGrant {grant} names no usable service account: {name:?} is not NAME or NAMESPACE/NAME")]
     ServiceAccount { grant: String, name: String },

@@ -86,7 +86,9 @@ fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         return trouble_verdicts(inputs, trouble);
     }
     match inputs.action {
-        Action::Hold { reason } if matches!(inputs.why, Why::NotGranted(_)) => Verdict::stalled("NotGranted", reason.clone()),
+        Action::Hold { reason } if matches!(inputs.why, Why::NotGranted(_)) => {
+            Verdict::stalled("NotGranted", reason.clone())
+        }
         Action::Hold { reason } if inputs.assigned.is_none() && *inputs.why == Why::Current => {
             Verdict::reconciling("Progressing", reason.clone())
         }
@@ -124,12 +126,16 @@ fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         return Verdict::reconciling(WAITING_FOR_AGENT, waiting_message(inputs, revision));
     };
     match report.outcome {
-        Outcome::Applying => Verdict::reconciling("Progressing", with_detail(format!("applying {revision}"), &report.message)),
-        Outcome::Superseded | Outcome::Removed => {
-            Verdict::reconciling("Progressing", with_detail(format!("{revision} is about to be applied"), &report.message))
+        Outcome::Applying => {
+            Verdict::reconciling("Progressing", with_detail(format!("applying {revision}"), &report.message))
         }
+        Outcome::Superseded | Outcome::Removed => Verdict::reconciling(
+            "Progressing",
+            with_detail(format!("{revision} is about to be applied"), &report.message),
+        ),
         Outcome::Failed => {
-            let reason = if report.message.is_empty() { first_message(&report.objects) } else { report.message.clone() };
+            let reason =
+                if report.message.is_empty() { first_message(&report.objects) } else { report.message.clone() };
             Verdict::stalled("ApplyFailed", with_detail(format!("{revision} was not applied completely"), &reason))
         }
         Outcome::Applied => health_verdicts(report, revision),

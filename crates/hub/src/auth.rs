@@ -44,9 +44,9 @@ pub enum EscalationError {
 }
 
 impl Access {
-    /// Reads every role and binding, and follows them until `shutdown`.
-    pub async fn start(store: Store, shutdown: CancellationToken) -> Result<Self, StoreError> {
-        let index = Index::start(store.clone(), shutdown).await?;
+    /// Reads every role and binding, and follows them until `end`.
+    pub async fn start(store: Store, end: CancellationToken) -> Result<Self, StoreError> {
+        let index = Index::start(store.clone(), end).await?;
         Ok(Self { store, index })
     }
 

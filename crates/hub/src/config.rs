@@ -98,6 +98,22 @@ pub struct Config {
     pub max_api_requests: usize,
     pub max_agent_requests: usize,
     pub drain: Duration,
+    pub patience: Patience,
+}
+
+/// How long clients may take before they are closed. No options: nobody needs others than these.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For the TLS handshake.
+    pub handshake: Duration,
+    /// From the handshake to the head of the first request.
+    pub first_request: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { handshake: Duration::from_secs(10), first_request: Duration::from_secs(30) }
+    }
 }
 
 /// Where the hub is reached: `https://HOST[:PORT]`, without a trailing slash.
@@ -173,6 +189,7 @@ impl HubArgs {
             max_api_requests: set.max_api_requests.unwrap_or(64) as usize,
             max_agent_requests: set.max_agent_requests.unwrap_or(256) as usize,
             drain: Duration::from_secs(set.drain_seconds.unwrap_or(10).into()),
+            patience: Patience::default(),
         })
     }
 
@@ -362,6 +379,19 @@ mod tests {
         check("listen: {port: 1}\n", "option listen: expected a scalar");
         check("listen: 127.0.0.1:1\nlisten: 127.0.0.1:2\n", "duplicate");
         check("- listen\n", "expected a mapping");
+    }
+
+    #[test]
+    fn every_option_is_documented_with_its_variable() {
+        let page = include_str!("../../../docs/hub.md");
+        let command = HubArgs::augment_args(clap::Command::new("hub"));
+        for arg in command.get_arguments() {
+            let (Some(name), Some(variable)) = (arg.get_long(), arg.get_env()) else { continue };
+            if name != "config" {
+                let row = format!("| `{name}` | `{}` |", variable.to_string_lossy());
+                assert!(page.contains(&row), "docs/hub.md lacks {row}");
+            }
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub mod apiserver;
 pub mod auth;
 mod bootstrap;
 pub mod config;
+pub mod controllers;
+pub mod delivery;
 mod health;
 pub mod identity;
 mod logging;
@@ -23,11 +25,14 @@ mod start;
 mod status;
 mod web;
 
+use std::sync::Arc;
+
 use farwater_store::Store;
 use tokio_util::sync::CancellationToken;
 
 pub use auth::Access;
 pub use config::{Advertise, Config, HubArgs};
+pub use delivery::Delivery;
 pub use identity::{DataDir, Identity};
 pub use metrics::Metrics;
 pub use start::{HubError, Running, run, start};
@@ -37,9 +42,10 @@ pub struct Hub {
     pub config: Config,
     pub data: DataDir,
     pub store: Store,
-    pub identity: Identity,
+    pub identity: Arc<Identity>,
     pub access: Access,
     pub metrics: Metrics,
+    pub delivery: Arc<Delivery>,
     /// Where agents and people reach this hub.
     pub advertise: Advertise,
     /// Cancelled when the hub stops: watches and controllers end.

@@ -36,18 +36,19 @@ const TURN: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 struct Turns {
     permits: Arc<Semaphore>,
+    patience: Duration,
     refusal: StatusCode,
     reason: &'static str,
 }
 
 impl Turns {
     fn new(limit: usize, refusal: StatusCode, reason: &'static str) -> Self {
-        Self { permits: Arc::new(Semaphore::new(limit)), refusal, reason }
+        Self { permits: Arc::new(Semaphore::new(limit)), patience: TURN, refusal, reason }
     }
 
     /// Runs when it is this request's turn; the turn ends with the answer's head, because a body may be a watch.
     async fn run(&self, work: impl Future<Output = Response>) -> Response {
-        match timeout(TURN, self.permits.acquire()).await {
+        match timeout(self.patience, self.permits.acquire()).await {
             Ok(Ok(_permit)) => work.await,
             _ => try_later(self.refusal, self.reason, "the server has too many requests to work on; try again"),
         }
@@ -99,8 +100,8 @@ fn api(hub: &Arc<Hub>) -> Router<Arc<Hub>> {
     router.with_state(api)
 }
 
-fn delivery(_hub: &Arc<Hub>) -> Router<Arc<Hub>> {
-    Router::new()
+fn delivery(hub: &Arc<Hub>) -> Router<Arc<Hub>> {
+    crate::delivery::router(Arc::clone(&hub.delivery))
 }
 
 async fn take_turn(State(turns): State<Turns>, request: Request, next: Next) -> Response {
@@ -112,12 +113,14 @@ async fn serve_api(State(api): State<Api>, request: Request) -> Response {
         Ok(user) => user,
         Err(error) => return unauthenticated(&error),
     };
+    let asker = observe::Asker(user.name.clone());
     let route = Route::of(request.uri().path());
     let is_watch = is_watch(request.uri().query());
     let hub = Arc::clone(&api.hub);
     let work = apiserver::serve(Arc::clone(&hub), user, request);
     // Clients take a throttled discovery for a broken server, and it is cheap.
-    let response = if route == Route::Discovery { work.await } else { api.turns.run(work).await };
+    let mut response = if route == Route::Discovery { work.await } else { api.turns.run(work).await };
+    response.extensions_mut().insert(asker);
     if is_watch && response.status().is_success() { end_with_hub(&hub, response) } else { response }
 }
 
@@ -188,6 +191,29 @@ async fn wrong_method() -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_storm_of_lists_makes_no_agent_late() {
+        let api = Turns {
+            patience: Duration::from_millis(50),
+            ..Turns::new(1, StatusCode::TOO_MANY_REQUESTS, "TooManyRequests")
+        };
+        let agents = Turns::new(1, StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable");
+        let list = tokio::spawn({
+            let api = api.clone();
+            async move { api.run(std::future::pending()).await }
+        });
+        while api.permits.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let refused = api.run(async { StatusCode::OK.into_response() }).await;
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.headers()[header::RETRY_AFTER], "1");
+        assert_eq!(agents.run(async { StatusCode::OK.into_response() }).await.status(), StatusCode::OK);
+        list.abort();
+        let _ = list.await;
+        assert_eq!(api.run(async { StatusCode::OK.into_response() }).await.status(), StatusCode::OK);
+    }
 
     #[test]
     fn watches_are_told_from_the_query() {

@@ -26,11 +26,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::{ServiceExt as _, service_fn};
 
-use crate::{Hub, identity::ServerNames, metrics::Counted};
+use crate::{Hub, config::Patience, identity::ServerNames, metrics::Counted};
 
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// A connection that sent no request by then is closed.
-const FIRST_REQUEST: Duration = Duration::from_secs(30);
 /// The time for a request's head, and how long an HTTP/1 connection may rest: hyper counts both by one timer. Longer
 /// than an agent's longest usual pause, so that polls find their connection open.
 const HEAD: Duration = Duration::from_secs(90);
@@ -100,6 +97,7 @@ pub struct Server {
     pub tls: Option<TlsAcceptor>,
     pub router: Router,
     pub max_connections: usize,
+    pub patience: Patience,
     pub count: Box<dyn Fn() -> Counted + Send + Sync>,
 }
 
@@ -125,6 +123,7 @@ impl Server {
                         peer,
                         router: self.router.clone(),
                         tls: self.tls.clone(),
+                        patience: self.patience,
                         shutdown: shutdown.clone(),
                     };
                     let counted = (self.count)();
@@ -152,6 +151,7 @@ struct Connection {
     peer: SocketAddr,
     router: Router,
     tls: Option<TlsAcceptor>,
+    patience: Patience,
     shutdown: CancellationToken,
 }
 
@@ -159,7 +159,7 @@ impl Connection {
     async fn serve(self, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
         let Some(tls) = &self.tls else { return self.serve_http(stream, false).await };
-        let handshake = timeout(HANDSHAKE, tls.accept(stream));
+        let handshake = timeout(self.patience.handshake, tls.accept(stream));
         let accepted = tokio::select! {
             accepted = handshake => accepted,
             () = self.shutdown.cancelled() => return,
@@ -202,7 +202,7 @@ impl Connection {
                     return;
                 }
                 () = asked.notified(), if is_first => is_first = false,
-                () = sleep(FIRST_REQUEST), if is_first => return,
+                () = sleep(self.patience.first_request), if is_first => return,
                 () = self.shutdown.cancelled(), if !is_ending => {
                     is_ending = true;
                     connection.as_mut().graceful_shutdown();

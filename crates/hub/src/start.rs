@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Instant};
 
-use farwater_store::{OpenError, OpenOptions, Store, StoreError};
+use farwater_store::{OpenError, OpenOptions, Store, StoreError, delivery::MarkClusters};
 use jiff::Timestamp;
 use thiserror::Error;
 use tokio::{
@@ -15,9 +15,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Access, Advertise, Config, DataDir, Hub, HubArgs, Identity, Metrics, apiserver,
+    Access, Advertise, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics, apiserver,
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
     config::ConfigError,
+    controllers, delivery,
     identity::{DataDirError, IdentityError, ServerNames},
     logging, routes,
     server::{Certificate, Server, tls_config},
@@ -40,6 +41,8 @@ pub enum HubError {
     Open(#[from] OpenError),
     #[error("read the database")]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Delivery(#[from] delivery::OpenError),
     #[error("listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("set up TLS")]
@@ -78,6 +81,8 @@ pub struct Running {
     pub admin_kubeconfig: PathBuf,
     servers: Vec<JoinHandle<()>>,
     tasks: TaskTracker,
+    /// Decisions are made until the last request has ended.
+    access_end: CancellationToken,
 }
 
 /// Starts a hub. When this returns, requests are answered.
@@ -88,7 +93,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
     let data = DataDir::open(&config.data_dir)?;
-    let identity = Identity::open(&data, now)?;
+    let identity = Arc::new(Identity::open(&data, now)?);
     let listener = listen(config.listen).await?;
     let address = local_address(&listener, config.listen)?;
     let metrics_listener = match config.metrics_listen {
@@ -100,15 +105,29 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let certificate = Certificate::new(identity.server_certificate(&names, now)?);
     let tls = tls_config(Arc::clone(&certificate))?;
 
-    let shutdown = CancellationToken::new();
-    let store = Store::open(OpenOptions::new(data.database(), *identity.seal_key().bytes())).await?;
+    let (shutdown, access_end) = (CancellationToken::new(), CancellationToken::new());
+    let mut options = OpenOptions::new(data.database(), *identity.seal_key().bytes());
+    options.on_change = Some(Arc::new(MarkClusters));
+    let store = Store::open(options).await?;
     ensure_defaults(&store, now).await?;
-    let access = Access::start(store.clone(), shutdown.clone()).await?;
+    let access = Access::start(store.clone(), access_end.clone()).await?;
     ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
 
     let metrics = Metrics::new(store.clone());
+    let url = advertise.url().to_owned();
+    let delivery = Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url).await?;
     let admin_kubeconfig = data.admin_kubeconfig();
-    let hub = Arc::new(Hub { config, data, store, identity, access, metrics, advertise, shutdown });
+    let hub = Arc::new(Hub {
+        config,
+        data,
+        store,
+        identity,
+        access,
+        metrics,
+        delivery: Arc::new(delivery),
+        advertise,
+        shutdown,
+    });
     let mut running = Running {
         hub,
         address,
@@ -116,6 +135,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         admin_kubeconfig,
         servers: Vec::new(),
         tasks: TaskTracker::new(),
+        access_end,
     };
     running.spawn_tasks(certificate, names);
     running.serve(listener, tls.into());
@@ -144,6 +164,7 @@ impl Running {
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(namespaces));
         let events = apiserver::expire_events(Arc::clone(&self.hub));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(events));
+        self.tasks.spawn(controllers::run(Arc::clone(&self.hub.delivery), shutdown.clone()));
         self.tasks.close();
     }
 
@@ -154,6 +175,7 @@ impl Running {
             tls: Some(TlsAcceptor::from(tls)),
             router: routes::router(&self.hub),
             max_connections: self.hub.config.max_connections,
+            patience: self.hub.config.patience,
             count: Box::new(move || hub.metrics.connection()),
         };
         self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
@@ -166,6 +188,7 @@ impl Running {
             tls: None,
             router: routes::metrics_router(&self.hub),
             max_connections: METRICS_CONNECTIONS,
+            patience: self.hub.config.patience,
             count: Box::new(move || hub.metrics.connection()),
         };
         self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
@@ -180,6 +203,7 @@ impl Running {
             }
         }
         self.tasks.wait().await;
+        self.access_end.cancel();
         self.hub.store.close().await;
         tracing::info!("stopped");
     }

@@ -50,6 +50,8 @@ pub(crate) struct Combiner {
     pub requests: mpsc::Receiver<Request>,
     /// Held as long as this process may write.
     pub lock: File,
+    /// Whether the last transaction failed.
+    pub failing: bool,
 }
 
 /// One request of a batch, after it ran.
@@ -132,10 +134,18 @@ impl Combiner {
         let mut done = Vec::with_capacity(batch.len());
         let mut batch = batch.into_iter();
         let outcome = self.run_batch(&mut batch, &mut done).await.map_err(|error| error.at(&self.settings.path));
-        if let Err(failure) = &outcome {
-            error!(waiting = done.len() + batch.len(), error = %failure, cause = ?failure, "a transaction failed");
-            self.tx.rollback().await;
+        match &outcome {
+            Err(failure) => {
+                // Once: while the disk is full, every batch fails.
+                if !self.failing {
+                    error!(error = %failure, cause = ?failure, "a transaction failed; all that waited for it are told");
+                }
+                self.tx.rollback().await;
+            }
+            Ok(()) if self.failing => info!(path = %self.settings.path.display(), "writing works again"),
+            Ok(()) => {}
         }
+        self.failing = outcome.is_err();
         let failure = outcome.err();
         for done in done {
             done.answer(failure.clone());

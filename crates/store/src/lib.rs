@@ -13,6 +13,7 @@
 
 mod combiner;
 mod compaction;
+pub mod delivery;
 mod error;
 mod meta;
 mod migrations;
@@ -92,12 +93,19 @@ impl Store {
     /// Runs `work` inside a transaction of the combiner: all of it is committed when this returns `Ok`, and none of it
     /// otherwise. It runs once, between other writes, which wait for it: it must await nothing but the transaction.
     ///
-    /// ```ignore
-    /// store.transact(move |tx| Box::pin(async move {
-    ///     sqlx::query("DELETE FROM dirty WHERE cluster_uid = $1").bind(uid).execute(&mut **tx).await?;
-    ///     tx.write(Write { key, change }).await?;
-    ///     Ok(())
-    /// })).await?;
+    /// ```no_run
+    /// # use farwater_store::{Store, StoreError, Write};
+    /// # async fn clean(store: Store, uid: String, write: Write) -> Result<(), StoreError> {
+    /// store
+    ///     .transact(move |tx| {
+    ///         Box::pin(async move {
+    ///             sqlx::query("DELETE FROM dirty WHERE cluster_uid = $1").bind(uid).execute(&mut **tx).await?;
+    ///             tx.write(write).await?;
+    ///             Ok(())
+    ///         })
+    ///     })
+    ///     .await
+    /// # }
     /// ```
     pub async fn transact<T, F>(&self, work: F) -> Result<T, StoreError>
     where
@@ -134,11 +142,13 @@ impl Store {
 
     /// Writes what was sent before, ends all watches and closes the file. Later requests are [`StoreError::Closed`].
     pub async fn close(&self) {
+        // The last connection to close puts the log into the file, and readers can't: so they go first. One that is
+        // never handed back must not hold up the end; then the next start finds the log.
+        let _ = timeout(Duration::from_secs(5), self.pool.close()).await;
         let (reply, closed) = oneshot::channel();
         if self.sender.send(Request::Close(reply)).await.is_ok() {
             let _ = closed.await;
         }
-        self.pool.close().await;
     }
 
     async fn connection(&self) -> Result<PoolConnection<Sqlite>, StoreError> {

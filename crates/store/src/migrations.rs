@@ -7,7 +7,10 @@ use sqlx::{
     migrate::{MigrateError, Migration, MigrationType, Migrator},
 };
 
-const SQLITE: &[(i64, &str, &str)] = &[(1, "resources", include_str!("../migrations/sqlite/0001_resources.sql"))];
+const SQLITE: &[(i64, &str, &str)] = &[
+    (1, "resources", include_str!("../migrations/sqlite/0001_resources.sql")),
+    (2, "delivery", include_str!("../migrations/sqlite/0002_delivery.sql")),
+];
 
 /// Brings the schema to this program's version. A file that a newer program has migrated is refused.
 pub(crate) async fn run_migrations(connection: &mut SqliteConnection) -> Result<(), MigrateError> {

@@ -126,7 +126,8 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
 
     let (sender, requests) = mpsc::channel(QUEUE);
     let tx = Tx::new(connection, Arc::clone(&settings.sealer));
-    let combiner = Combiner { tx, ring: Arc::clone(&ring), settings: Arc::clone(&settings), requests, lock };
+    let combiner =
+        Combiner { tx, ring: Arc::clone(&ring), settings: Arc::clone(&settings), requests, lock, failing: false };
     tokio::spawn(combiner.run());
     Ok(Store { sender, pool, ring, settings })
 }
@@ -171,10 +172,15 @@ async fn check_seal_key(connection: &mut SqliteConnection, settings: &Settings) 
     }
 }
 
+/// What is read back for watches that resume: enough for whoever was up to date when the hub stopped, and parsed in
+/// some tens of milliseconds.
+const RESUME: RingLimits = RingLimits { events: 4_096, bytes: 8 << 20 };
+
 async fn fill_ring(connection: &mut SqliteConnection, limits: RingLimits, sealer: &Sealer) -> Result<Ring, StoreError> {
     let counter = read::load_counter(connection).await?;
     let compacted = read::load_meta(connection, COMPACTED).await?.and_then(|text| text.parse().ok()).unwrap_or(0);
-    let changes = read::load_changes(connection, compacted, limits.events, limits.bytes, sealer).await?;
+    let (events, bytes) = (limits.events.min(RESUME.events), limits.bytes.min(RESUME.bytes));
+    let changes = read::load_changes(connection, compacted, events, bytes, sealer).await?;
     let oldest: Option<u64> =
         sqlx::query_scalar("SELECT min(version) FROM changes").fetch_one(&mut *connection).await?;
     let floor = match (changes.first(), oldest) {

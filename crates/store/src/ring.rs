@@ -4,7 +4,7 @@
 //! nothing and is told when changes that it hasn't seen have left.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
     task::Waker,
 };
@@ -79,12 +79,13 @@ impl Ring {
     /// Appends what was committed, in order; `position` is the counter after it.
     pub(crate) fn append(&self, changes: Vec<Committed>, position: u64) {
         let mut state = self.lock();
-        let mut awake = Vec::new();
-        for change in &changes {
-            let kind = &change.event.key.kind;
-            let woken = state.waiting.extract_if(|_, (wanted, _)| wanted.as_ref().is_none_or(|wanted| wanted == kind));
-            awake.extend(woken.map(|(_, (_, waker))| waker));
-        }
+        let kinds: HashSet<Kind> = changes.iter().map(|change| change.event.key.kind.clone()).collect();
+        let concerned = |wanted: &Option<Kind>| match wanted {
+            Some(kind) => kinds.contains(kind),
+            None => !kinds.is_empty(),
+        };
+        let awake: Vec<Waker> =
+            state.waiting.extract_if(|_, (wanted, _)| concerned(wanted)).map(|(_, (_, waker))| waker).collect();
         for change in changes {
             let number = state.evicted + state.events.len() as u64;
             state.by_kind.entry(change.event.key.kind.clone()).or_default().push_back(number);
@@ -180,5 +181,99 @@ impl State {
             numbers.pop_front();
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering::SeqCst},
+        },
+        task::Wake,
+    };
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Key, Operation};
+
+    fn change(version: u64, kind: &Kind, bytes: usize) -> Committed {
+        let key = Key { kind: kind.clone(), namespace: String::new(), name: "a".to_owned() };
+        let (object, old_labels) = (Arc::default(), Arc::default());
+        Committed { event: WatchEvent { version, key, operation: Operation::Updated, object, old_labels }, bytes }
+    }
+
+    fn versions(ring: &Ring, kind: Option<&Kind>, mut seen: u64) -> Result<Vec<u64>, u64> {
+        let mut versions = Vec::new();
+        loop {
+            match ring.read(kind, seen, None) {
+                Reading::Events(events) => versions.extend(events.iter().map(|event| event.version)),
+                Reading::Gone { floor } => return Err(floor),
+                Reading::Nothing { .. } | Reading::Closed => return Ok(versions),
+            }
+            seen = versions.last().copied().unwrap_or(seen);
+        }
+    }
+
+    proptest! {
+        /// Against a plain list: whoever is not refused is shown everything behind its version, of its kind only.
+        #[test]
+        fn nothing_is_skipped_whatever_leaves(
+            batches in prop::collection::vec(prop::collection::vec((0..3_u8, 1..50_usize), 0..8), 0..40),
+            events in 1..100_usize,
+            bytes in 50..2_000_usize,
+        ) {
+            let kinds = [Kind::from("a"), Kind::from("b"), Kind::from("c")];
+            let ring = Ring::new(RingLimits { events, bytes }, 5, 5);
+            let (mut all, mut position) = (Vec::new(), 5);
+            for batch in batches {
+                let mut changes = Vec::new();
+                for (kind, bytes) in batch {
+                    position += 1;
+                    all.push((position, kind));
+                    changes.push(change(position, &kinds[usize::from(kind)], bytes));
+                }
+                ring.append(changes, position);
+            }
+            prop_assert_eq!(ring.position(), position);
+            let floor = ring.floor();
+            for seen in 0..=position {
+                for wanted in [None, Some(0), Some(1), Some(2)] {
+                    let expected: Vec<u64> = all.iter()
+                        .filter(|(version, kind)| *version > seen && wanted.is_none_or(|wanted| wanted == *kind))
+                        .map(|(version, _)| *version)
+                        .collect();
+                    let found = versions(&ring, wanted.map(|kind| &kinds[usize::from(kind)]), seen);
+                    prop_assert_eq!(found, if seen < floor { Err(floor) } else { Ok(expected) });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_wakes_those_that_wait_for_its_kind() {
+        let ring = Ring::new(RingLimits { events: 10, bytes: 1_000 }, 0, 0);
+        let (ours, other) = (Kind::from("ours"), Kind::from("other"));
+        let waiting = |kind: Option<&Kind>| {
+            let (waker, woken) = flag_waker();
+            ring.read(kind, 0, Some((ring.enter(), &waker)));
+            woken
+        };
+        let (all, of_ours, of_other) = (waiting(None), waiting(Some(&ours)), waiting(Some(&other)));
+        ring.append(vec![change(1, &ours, 1)], 1);
+        assert_eq!([&all, &of_ours, &of_other].map(|woken| woken.load(SeqCst)), [true, true, false]);
+    }
+
+    fn flag_waker() -> (Waker, Arc<AtomicBool>) {
+        struct Flag(Arc<AtomicBool>);
+        impl Wake for Flag {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, SeqCst);
+            }
+        }
+        let woken = Arc::new(AtomicBool::new(false));
+        (Arc::new(Flag(Arc::clone(&woken))).into(), woken)
     }
 }

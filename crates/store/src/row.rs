@@ -28,6 +28,9 @@ impl Parts {
     /// Takes `object` apart and checks that it is what `key` names.
     pub(crate) fn of(mut object: Value, key: &Key) -> Result<Self, StoreError> {
         let wrong = |problem: &str| StoreError::Object { key: Box::new(key.clone()), problem: problem.to_owned() };
+        if is_deeper(&object, MAX_DEPTH) {
+            return Err(wrong("it is nested too deeply"));
+        }
         let fields = object.as_object_mut().ok_or_else(|| wrong("not a JSON object"))?;
         let status_value = fields.remove("status").filter(|status| !status.is_null());
         let metadata =
@@ -55,6 +58,17 @@ impl Parts {
         let Self { mut object, status_value, .. } = self;
         complete(&mut object, status_value, version);
         object
+    }
+}
+
+/// serde_json reads 127 levels: what is deeper could be written and then never be read.
+const MAX_DEPTH: usize = 120;
+
+fn is_deeper(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
+        Value::Object(fields) => levels == 0 || fields.values().any(|field| is_deeper(field, levels - 1)),
+        _ => false,
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
+use serde_json::Value;
 use sqlx::SqliteConnection;
 
 use crate::{
@@ -24,7 +25,7 @@ pub struct Tx {
     sealer: Arc<Sealer>,
     /// The last number taken.
     number: u64,
-    changes: Vec<Committed>,
+    changes: Vec<Pending>,
     broken: Option<Arc<sqlx::Error>>,
     /// Seconds since 1970, when the transaction began.
     time: i64,
@@ -41,6 +42,21 @@ impl Deref for Tx {
 impl DerefMut for Tx {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
         &mut self.connection
+    }
+}
+
+/// A change whose log entry is written with the others, before the commit.
+struct Pending {
+    event: WatchEvent,
+    row: StoredParts,
+    old_labels: Vec<u8>,
+}
+
+impl Pending {
+    fn committed(self) -> Committed {
+        let Self { event, row, old_labels } = self;
+        let bytes = old_labels.len() + row.body.len() + row.status.as_ref().map_or(0, Vec::len);
+        Committed { event, bytes }
     }
 }
 
@@ -81,11 +97,40 @@ impl Tx {
     /// Answers what was changed and where the counter stands.
     pub(crate) async fn commit(&mut self) -> Result<(Vec<Committed>, u64), sqlx::Error> {
         if !self.changes.is_empty() {
+            self.log_changes().await?;
             let update = sqlx::query("UPDATE counter SET value = $1 WHERE id = 1");
             update.bind(self.number as i64).execute(&mut self.connection).await?;
         }
         sqlx::query("COMMIT").execute(&mut self.connection).await?;
-        Ok((std::mem::take(&mut self.changes), self.number))
+        Ok((self.changes.drain(..).map(Pending::committed).collect(), self.number))
+    }
+
+    /// Many rows in a statement: each statement is a hand-over to the connection's thread and back. Few sizes, so that
+    /// each is prepared once.
+    async fn log_changes(&mut self) -> Result<(), sqlx::Error> {
+        let mut rest = &self.changes[..];
+        for (size, sql) in LOG_CHANGES.iter() {
+            while let Some((some, others)) = rest.split_at_checked(*size) {
+                let mut insert = sqlx::query(sql.as_str());
+                for Pending { event, row, old_labels } in some {
+                    insert = insert
+                        .bind(row.version as i64)
+                        .bind(event.key.kind.as_str())
+                        .bind(&event.key.namespace)
+                        .bind(&event.key.name)
+                        .bind(&row.uid)
+                        .bind(encode_operation(event.operation))
+                        .bind(row.sealed)
+                        .bind(self.time)
+                        .bind(old_labels)
+                        .bind(&row.body)
+                        .bind(&row.status);
+                }
+                insert.execute(&mut self.connection).await?;
+                rest = others;
+            }
+        }
+        Ok(())
     }
 
     /// SQLite may have rolled back by itself, so that there is nothing to do is no error.
@@ -143,29 +188,25 @@ impl Tx {
 
     async fn try_write(&mut self, write: Write) -> Result<Resource, WriteError> {
         let Write { key, change } = write;
-        let current = read::load_row(&mut self.connection, &key).await?;
         match change {
             Change::Create(object) => {
-                if current.is_some() {
-                    return Err(WriteError::Exists);
-                }
                 let parts = Parts::of(object, &key)?;
                 self.insert(key, parts).await
             }
             Change::Replace { uid, version, object } => {
-                let current = self.expect(&key, current, &uid, version)?;
+                let current = self.expect(&key, &uid, version).await?;
                 let parts = Parts::of(object, &key)?;
                 self.update(key, current, parts).await
             }
             Change::Delete { uid, version } => {
-                let current = self.expect(&key, current, &uid, version)?;
+                let current = self.expect(&key, &uid, version).await?;
                 self.delete(key, current).await
             }
         }
     }
 
-    fn expect(&self, key: &Key, row: Option<StoredParts>, uid: &str, version: u64) -> Result<StoredParts, WriteError> {
-        let row = row.ok_or(WriteError::Missing)?;
+    async fn expect(&mut self, key: &Key, uid: &str, version: u64) -> Result<StoredParts, WriteError> {
+        let row = read::load_row(&mut self.connection, key).await?.ok_or(WriteError::Missing)?;
         if row.uid == uid && row.version == version {
             return Ok(row);
         }
@@ -176,9 +217,9 @@ impl Tx {
     async fn insert(&mut self, key: Key, parts: Parts) -> Result<Resource, WriteError> {
         let version = self.number + 1;
         let row = StoredParts::new(&parts, &key, version, &self.sealer);
-        sqlx::query(
+        let inserted = sqlx::query(
             "INSERT INTO resources (kind, namespace, name, uid, version, sealed, labels, body, status) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (kind, namespace, name) DO NOTHING",
         )
         .bind(key.kind.as_str())
         .bind(&key.namespace)
@@ -191,8 +232,11 @@ impl Tx {
         .bind(&row.status)
         .execute(&mut self.connection)
         .await?;
+        if inserted.rows_affected() == 0 {
+            return Err(WriteError::Exists);
+        }
         let object = Arc::new(parts.into_object(version));
-        self.append(key, Operation::Created, row, Labels::new(), object).await
+        Ok(self.append(key, Operation::Created, row, Labels::new(), object))
     }
 
     async fn update(&mut self, key: Key, current: StoredParts, parts: Parts) -> Result<Resource, WriteError> {
@@ -224,7 +268,7 @@ impl Tx {
         .execute(&mut self.connection)
         .await?;
         let object = Arc::new(parts.into_object(version));
-        self.append(key, Operation::Updated, row, old_labels, object).await
+        Ok(self.append(key, Operation::Updated, row, old_labels, object))
     }
 
     async fn delete(&mut self, key: Key, mut row: StoredParts) -> Result<Resource, WriteError> {
@@ -237,46 +281,46 @@ impl Tx {
             .execute(&mut self.connection)
             .await?;
         let old_labels = labels_of_object(&last.object);
-        self.append(key, Operation::Deleted, row, old_labels, last.object).await
+        Ok(self.append(key, Operation::Deleted, row, old_labels, last.object))
     }
 
-    /// Takes the next number for what was just written and logs it.
-    async fn append(
+    /// Takes the next number for what was just written.
+    fn append(
         &mut self,
         key: Key,
         operation: Operation,
         row: StoredParts,
         old_labels: Labels,
-        object: Arc<serde_json::Value>,
-    ) -> Result<Resource, WriteError> {
-        let labels = encode_labels(&old_labels, row.sealed, &key, &row.uid, &self.sealer);
-        sqlx::query(
-            "INSERT INTO changes (version, kind, namespace, name, uid, operation, sealed, old_labels, body, status, written) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-        )
-        .bind(row.version as i64)
-        .bind(key.kind.as_str())
-        .bind(&key.namespace)
-        .bind(&key.name)
-        .bind(&row.uid)
-        .bind(encode_operation(operation))
-        .bind(row.sealed)
-        .bind(&labels)
-        .bind(&row.body)
-        .bind(&row.status)
-        .bind(self.time)
-        .execute(&mut self.connection)
-        .await?;
+        object: Arc<Value>,
+    ) -> Resource {
         self.number = row.version;
-        let bytes = labels.len() + row.body.len() + row.status.as_ref().map_or(0, Vec::len);
+        let stored_labels = encode_labels(&old_labels, row.sealed, &key, &row.uid, &self.sealer);
+        let resource = Resource { key, uid: row.uid.clone(), version: row.version, object };
         let event = WatchEvent {
             version: row.version,
-            key: key.clone(),
+            key: resource.key.clone(),
             operation,
-            object: Arc::clone(&object),
+            object: Arc::clone(&resource.object),
             old_labels: Arc::new(old_labels),
         };
-        self.changes.push(Committed { event, bytes });
-        Ok(Resource { key, uid: row.uid, version: row.version, object })
+        self.changes.push(Pending { event, row, old_labels: stored_labels });
+        resource
     }
+}
+
+/// By number of rows.
+static LOG_CHANGES: LazyLock<[(usize, String); 3]> = LazyLock::new(|| [64, 8, 1].map(|rows| (rows, log_sql(rows))));
+
+fn log_sql(rows: usize) -> String {
+    const COLUMNS: usize = 11;
+    let values = |row: usize| {
+        let numbers: Vec<String> = (1..=COLUMNS).map(|column| format!("${}", row * COLUMNS + column)).collect();
+        format!("({})", numbers.join(", "))
+    };
+    let values: Vec<String> = (0..rows).map(values).collect();
+    format!(
+        "INSERT INTO changes \
+         (version, kind, namespace, name, uid, operation, sealed, written, old_labels, body, status) VALUES {}",
+        values.join(", ")
+    )
 }

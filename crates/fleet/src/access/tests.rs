@@ -224,8 +224,7 @@ fn reasons_name_the_binding() {
 
 #[test]
 fn refusals_read_as_those_of_kubernetes() {
-    let check =
-        |wants: &str, message: &str| assert_eq!(request(wants).forbidden_message(&user("rita")), message);
+    let check = |wants: &str, message: &str| assert_eq!(request(wants).forbidden_message(&user("rita")), message);
     check(
         "list clusters.farwater.dev a",
         "User \"rita\" cannot list resource \"clusters\" in API group \"farwater.dev\" in the namespace \"a\"",
@@ -242,8 +241,7 @@ fn changes_take_effect_and_leave_nothing_behind() {
     let mut policy = policy();
     let objects: Vec<Value> = serde_saphyr::from_str(POLICY).unwrap();
     let find = |name: &str| objects.iter().find(|object| object["metadata"]["name"] == name).unwrap();
-    let allowed =
-        |policy: &Policy| policy.authorize(&user("rita"), &request("get configmaps a/x")).is_allowed();
+    let allowed = |policy: &Policy| policy.authorize(&user("rita"), &request("get configmaps a/x")).is_allowed();
 
     put(&mut policy, find("reader"), false);
     assert!(!allowed(&policy));
@@ -293,7 +291,11 @@ fn a_role_is_written_by_those_who_hold_its_rules() {
     check_write("rita", &role("{apiGroups: ['*'], resources: [configmaps], verbs: [get]}"), Some(1));
     check_write("rita", &role("{apiGroups: [''], resources: [configmaps], resourceNames: [x], verbs: [get]}"), None);
     check_write("nora", &role("{apiGroups: [''], resources: [secrets], verbs: [get]}"), Some(1));
-    check_write("nora", &role("{apiGroups: [''], resources: [secrets], resourceNames: [ours, b], verbs: [get]}"), Some(1));
+    check_write(
+        "nora",
+        &role("{apiGroups: [''], resources: [secrets], resourceNames: [ours, b], verbs: [get]}"),
+        Some(1),
+    );
     check_write("stan", &role("{apiGroups: [x], resources: [y/status], verbs: [get]}"), None);
     check_write("x+system:masters", &role("{apiGroups: ['*'], resources: ['*'], verbs: ['*']}"), None);
     check_write("nobody", &role(""), None);
@@ -326,7 +328,9 @@ fn the_verbs_escalate_and_bind_lift_the_check() {
     check_write("ruth", &format!("kind: Role\nmetadata: {{name: free, namespace: a}}\n{all}"), None);
     check_write("ruth", &format!("kind: Role\nmetadata: {{name: other, namespace: a}}\n{all}"), Some(1));
     let bind = |kind: &str, role: &str| {
-        format!("kind: {kind}\nmetadata: {{name: b, namespace: a}}\nroleRef: {{kind: ClusterRole, name: {role}}}\nsubjects: []")
+        format!(
+            "kind: {kind}\nmetadata: {{name: b, namespace: a}}\nroleRef: {{kind: ClusterRole, name: {role}}}\nsubjects: []"
+        )
     };
     check_write("ruth", &bind("RoleBinding", "all"), Some(1));
     check_write("bea", &bind("RoleBinding", "all"), None);

@@ -2,17 +2,48 @@
 
 use std::borrow::Cow;
 
+use farwater_api::{ServiceDeployment, ServiceDeploymentSpec};
 use serde_json::Value;
 
-use super::{call::Call, kinds::ResourceKind, meta, status::ApiError};
-use crate::{Hub, auth::EscalationError};
+use super::{
+    call::{Call, store_failed},
+    kinds::ResourceKind,
+    meta,
+    status::{ApiError, FieldError},
+};
+use crate::{
+    Hub,
+    auth::EscalationError,
+    delivery::admission::{Inadmissible, check_service},
+};
 
 /// Refuses a write that its sender has no right to make although they may write the kind.
 pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     if call.kind.group == "rbac.authorization.k8s.io" {
         return check_escalation(call, object, old).await;
     }
+    if call.kind.group == farwater_api::GROUP && call.kind.plural == "servicedeployments" {
+        return check_placement(call, object, old).await;
+    }
     Ok(())
+}
+
+/// A service goes only where a grant lets its namespace place it; it never moves to another cluster.
+async fn check_placement(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+    let name = meta::text(object, "name");
+    let spec: ServiceDeploymentSpec =
+        serde_json::from_value(object["spec"].clone()).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    // One that can't be read is checked as if it were new.
+    let old = old.and_then(|old| serde_json::from_value::<ServiceDeployment>(old.clone()).ok());
+    let checked = check_service(&call.hub.store, meta::text(object, "namespace"), &spec, old.as_ref()).await;
+    checked.map_err(|error| match error {
+        Inadmissible::Denied(why) => call.forbidden(name, &why.to_string()),
+        Inadmissible::ClusterChanged => {
+            let cause = FieldError::invalid("spec.clusterRef", &object["spec"]["clusterRef"], &error.to_string());
+            ApiError::invalid(&call.kind.group, &call.kind.kind, name, vec![cause])
+        }
+        Inadmissible::Store(error) => store_failed(error),
+    })
 }
 
 /// Nobody grants what they don't hold. A write that leaves the grant as it is may pass: labels are no rights.
@@ -28,6 +59,11 @@ async fn check_escalation(call: &Call, object: &Value, old: Option<&Value>) -> R
 }
 
 /// An object as it is read: with what is kept beside it.
-pub fn decorated<'a>(_hub: &Hub, _kind: &ResourceKind, object: &'a Value) -> Cow<'a, Value> {
-    Cow::Borrowed(object)
+pub fn decorated<'a>(hub: &Hub, kind: &ResourceKind, object: &'a Value) -> Cow<'a, Value> {
+    if kind.group != farwater_api::GROUP || kind.plural != "clusters" {
+        return Cow::Borrowed(object);
+    }
+    let mut cluster = object.clone();
+    hub.delivery.merge_last_heard(&mut cluster);
+    Cow::Owned(cluster)
 }

@@ -236,7 +236,8 @@ mod tests {
     #[test]
     fn a_namespace_terminates_before_it_goes() {
         let kind = REGISTRY.find("", "v1", "namespaces").unwrap();
-        let namespace = json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
+        let namespace =
+            json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
         let Removal::Mark(marked) = plan_removal(&namespace, kind, Timestamp::UNIX_EPOCH) else { panic!("not marked") };
         assert_eq!(marked["status"]["phase"], "Terminating");
     }

@@ -113,9 +113,9 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Valu
         }
     }
     let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-    (!list.is_empty()).then(|| {
-        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list})
-    })
+    (!list.is_empty()).then(
+        || json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}),
+    )
 }
 
 #[cfg(test)]
@@ -134,7 +134,8 @@ mod tests {
                     let same = listed.iter().find(|r| r["name"] == resource["resource"]).unwrap();
                     assert_eq!(same["verbs"], resource["verbs"]);
                     for sub in resource["subresources"].as_array().into_iter().flatten() {
-                        let name = format!("{}/{}", same["name"].as_str().unwrap(), sub["subresource"].as_str().unwrap());
+                        let name =
+                            format!("{}/{}", same["name"].as_str().unwrap(), sub["subresource"].as_str().unwrap());
                         assert!(listed.iter().any(|r| r["name"] == name.as_str()), "{name}");
                     }
                 }
@@ -145,7 +146,8 @@ mod tests {
     #[test]
     fn our_kinds_are_in_their_categories() {
         let list = resources(&REGISTRY, "farwater.dev", "v1alpha1").unwrap();
-        let sd = list["resources"].as_array().unwrap().iter().find(|r| r["name"] == "servicedeployments").unwrap().clone();
+        let sd =
+            list["resources"].as_array().unwrap().iter().find(|r| r["name"] == "servicedeployments").unwrap().clone();
         assert_eq!(sd["shortNames"], json!(["sd"]));
         assert_eq!(sd["categories"], json!(["farwater", "all"]));
         assert!(group(&REGISTRY, "farwater.dev").is_some());

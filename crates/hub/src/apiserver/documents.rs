@@ -74,7 +74,9 @@ fn document(found: Option<&openapi::Document>, headers: &HeaderMap) -> Result<Re
 /// JSON for who takes JSON. kubectl asks for protobuf alone and goes on without; JSON under that name is an error to it.
 fn openapi_v2(headers: &HeaderMap) -> Result<Response, ApiError> {
     let accept = respond::accept(headers);
-    let json = |range: &str| matches!(range.split(';').next().map(str::trim), Some("application/json" | "*/*" | "application/*"));
+    let json = |range: &str| {
+        matches!(range.split(';').next().map(str::trim), Some("application/json" | "*/*" | "application/*"))
+    };
     if !accept.is_empty() && !accept.split(',').any(json) {
         return Err(ApiError::not_acceptable("application/json"));
     }

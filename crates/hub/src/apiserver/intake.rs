@@ -21,7 +21,10 @@ pub struct Intake {
 /// Decodes the body of a create or an update.
 pub fn read(bytes: &[u8], encoding: Encoding, kind: &ResourceKind, rule: FieldValidation) -> Result<Intake, ApiError> {
     let mut body = body::decode(bytes, encoding).map_err(|why| {
-        let message = format!("the object provided is unrecognized (must be of type {}): couldn't get version/kind; {why}", kind.kind);
+        let message = format!(
+            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; {why}",
+            kind.kind
+        );
         ApiError::bad_request(message)
     })?;
     check_type(&mut body.value, kind)?;
@@ -156,7 +159,11 @@ mod tests {
     #[test]
     fn an_object_of_another_kind_is_refused() {
         for (plural, body, expected) in [
-            ("servicedeployments", "{}", "the object provided is unrecognized (must be of type ServiceDeployment): Object 'Kind' is missing"),
+            (
+                "servicedeployments",
+                "{}",
+                "the object provided is unrecognized (must be of type ServiceDeployment): Object 'Kind' is missing",
+            ),
             (
                 "servicedeployments",
                 r#"{"apiVersion":"v1","kind":"ConfigMap"}"#,

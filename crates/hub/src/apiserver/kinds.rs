@@ -89,8 +89,7 @@ pub struct Registry {
 /// The kinds don't change while the program runs.
 pub static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::build);
 
-const STORED_VERBS: &[&str] =
-    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const STORED_VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const META_FIELDS: &[&str] = &["metadata.name", "metadata.namespace"];
 const CLUSTER_FIELDS: &[&str] = &["metadata.name"];
 const SECRET_FIELDS: &[&str] = &["metadata.name", "metadata.namespace", "type"];
@@ -115,10 +114,6 @@ const STATUS: Subresource = Subresource { name: "status", verbs: &["get", "patch
 impl Registry {
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&ResourceKind> {
         self.kinds.iter().find(|k| k.group == group && k.version == version && k.plural == plural)
-    }
-
-    pub fn by_store_kind(&self, kind: &Kind) -> Option<&ResourceKind> {
-        self.kinds.iter().find(|k| k.stored && k.store == *kind)
     }
 
     /// (group, version) of what is served, the core group first.
@@ -187,7 +182,6 @@ impl Registry {
         inline(&json!({"$ref": format!("{REFERENCE}{schema_name}")}), &self.definitions, 0)
     }
 }
-
 
 fn built_in<T: Resource + Metadata<Ty = ObjectMeta> + JsonSchema>(schemas: &mut SchemaGenerator) -> ResourceKind {
     drop(schemas.subschema_for::<T>());
@@ -286,7 +280,8 @@ fn inline(schema: &Value, definitions: &Map<String, Value>, depth: usize) -> Val
         Value::Object(map) => {
             let mut out = Map::new();
             if let Some(name) = map.get("$ref").and_then(Value::as_str).and_then(|r| r.strip_prefix(REFERENCE))
-                && let Value::Object(target) = inline(definitions.get(name).unwrap_or(&Value::Null), definitions, depth + 1)
+                && let Value::Object(target) =
+                    inline(definitions.get(name).unwrap_or(&Value::Null), definitions, depth + 1)
             {
                 out = target;
             }

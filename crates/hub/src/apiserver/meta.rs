@@ -203,8 +203,9 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         let had = finalizers(old);
         let added: Vec<_> = finalizers(new).into_iter().filter(|f| !had.contains(f)).collect();
         if !added.is_empty() {
-            let detail =
-                format!("no new finalizers can be added if the object is being deleted, found new finalizers {added:?}");
+            let detail = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+            );
             errors.push(FieldError::forbidden("metadata.finalizers", &detail));
         }
     }
@@ -242,8 +243,12 @@ mod tests {
             "ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "n"}], "finalizers": ["a", "example.com/x"],
         }});
         let expected = [
-            "metadata.name", "metadata.labels", "metadata.labels", "metadata.annotations",
-            "metadata.ownerReferences.uid", "metadata.finalizers[0]",
+            "metadata.name",
+            "metadata.labels",
+            "metadata.labels",
+            "metadata.annotations",
+            "metadata.ownerReferences.uid",
+            "metadata.finalizers[0]",
         ];
         assert_eq!(fields(&validate(&object, NameRule::Subdomain)), expected);
     }

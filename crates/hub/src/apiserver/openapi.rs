@@ -124,11 +124,8 @@ fn operation(kind: &ResourceKind, op: Operation<'_>) -> Value {
 
 fn patch_types(kind: &ResourceKind) -> &'static [&'static str] {
     const OURS: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
-    const BUILT_IN: &[&str] = &[
-        "application/json-patch+json",
-        "application/merge-patch+json",
-        "application/strategic-merge-patch+json",
-    ];
+    const BUILT_IN: &[&str] =
+        &["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
     if kind.ours { OURS } else { BUILT_IN }
 }
 
@@ -310,7 +307,10 @@ mod tests {
                 let has = |p: &&Value| p["parameters"].as_array().unwrap().iter().any(|q| q["name"] == name);
                 assert!(own.iter().all(has), "{} {name}", kind.kind);
             }
-            assert_eq!(doc["components"]["schemas"][&kind.schema_name]["x-kubernetes-group-version-kind"][0], gvk(kind));
+            assert_eq!(
+                doc["components"]["schemas"][&kind.schema_name]["x-kubernetes-group-version-kind"][0],
+                gvk(kind)
+            );
         }
     }
 

@@ -219,7 +219,9 @@ impl DeleteOptions {
             from_query(query)?
         } else {
             let decoded = body::decode(body, encoding).map_err(|why| {
-                ApiError::bad_request(format!("the object provided is unrecognized (must be of type DeleteOptions): {why}"))
+                ApiError::bad_request(format!(
+                    "the object provided is unrecognized (must be of type DeleteOptions): {why}"
+                ))
             })?;
             if !decoded.value.is_object() {
                 return Err(ApiError::bad_request("delete options are an object"));
@@ -323,7 +325,8 @@ mod tests {
 
     #[test]
     fn delete_options_come_from_the_body_or_the_query() {
-        let parse = |q: &str, body: &str| DeleteOptions::parse(&query(q), body.as_bytes(), Encoding::Json).map_err(|e| e.code);
+        let parse =
+            |q: &str, body: &str| DeleteOptions::parse(&query(q), body.as_bytes(), Encoding::Json).map_err(|e| e.code);
         assert_eq!(parse("dryRun=All", "").map(|o| o.dry_run), Ok(true));
         assert_eq!(parse("", r#"{"preconditions": {"uid": "x"}}"#).map(|o| o.uid), Ok(Some("x".into())));
         assert_eq!(parse("", r#"{"propagationPolicy": "Background"}"#).map(|o| o.dry_run), Ok(false));

@@ -19,7 +19,8 @@ const MAGIC: &[u8] = b"k8s\0";
 
 /// The object in the envelope, with its apiVersion and kind.
 pub fn decode(bytes: &[u8]) -> Result<Value, String> {
-    let envelope = bytes.strip_prefix(MAGIC).ok_or("the body is not Kubernetes' protobuf: it doesn't begin with k8s\\0")?;
+    let envelope =
+        bytes.strip_prefix(MAGIC).ok_or("the body is not Kubernetes' protobuf: it doesn't begin with k8s\\0")?;
     let unknown = Unknown::decode(envelope).map_err(|e| format!("protobuf parse error: {e}"))?;
     let type_meta = unknown.type_meta.unwrap_or_default();
     let (version, kind) = (type_meta.api_version.unwrap_or_default(), type_meta.kind.unwrap_or_default());
@@ -297,9 +298,8 @@ fn cluster_role(r: rbac::ClusterRole) -> Value {
 }
 
 fn binding(metadata: Option<meta::ObjectMeta>, subjects: Vec<rbac::Subject>, role: Option<rbac::RoleRef>) -> Value {
-    let role = role.map(|r| {
-        Fields::default().text("apiGroup", r.api_group).text("kind", r.kind).text("name", r.name).done()
-    });
+    let role =
+        role.map(|r| Fields::default().text("apiGroup", r.api_group).text("kind", r.kind).text("name", r.name).done());
     with_metadata(metadata)
         .list("subjects", subjects, |s| {
             Fields::default()

@@ -45,7 +45,9 @@ pub async fn list(call: &Call) -> Result<Response, ApiError> {
     let version = options.after.as_ref().map_or(found.version, Continue::version);
     if options.version_match == Some(VersionMatch::Exact) && options.version != Some(found.version) {
         // Only the present is kept whole; Kubernetes answers so once its history is compacted.
-        return Err(ApiError::expired("The provided resource version is no longer available; list without resourceVersionMatch=Exact"));
+        return Err(ApiError::expired(
+            "The provided resource version is no longer available; list without resourceVersionMatch=Exact",
+        ));
     }
     let mut list_meta = json!({"resourceVersion": version.to_string()});
     if let Some(next) = found.next {
@@ -113,4 +115,3 @@ pub async fn find(
         after = page.next;
     }
 }
-

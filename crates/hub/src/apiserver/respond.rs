@@ -140,8 +140,12 @@ pub fn list<'a>(
         Form::Partial => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
         _ => (format!("{}List", kind.kind), kind.api_version()),
     };
-    let mut body = format!("{{\"kind\":{},\"apiVersion\":{},\"metadata\":{list_meta},\"items\":[", json!(list_kind), json!(version))
-        .into_bytes();
+    let mut body = format!(
+        "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{list_meta},\"items\":[",
+        json!(list_kind),
+        json!(version)
+    )
+    .into_bytes();
     for (n, item) in items.enumerate() {
         if n > 0 {
             body.push(b',');

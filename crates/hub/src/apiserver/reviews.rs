@@ -122,7 +122,10 @@ mod tests {
     #[test]
     fn a_review_asks_about_exactly_one_thing() {
         let resource = json!({"resourceAttributes": {"verb": "get", "resource": "secrets", "namespace": "a"}});
-        assert_eq!(asked(&resource).map(|a| (a.verb, a.resource, a.namespace)), Ok(("get".into(), "secrets".into(), "a".into())));
+        assert_eq!(
+            asked(&resource).map(|a| (a.verb, a.resource, a.namespace)),
+            Ok(("get".into(), "secrets".into(), "a".into()))
+        );
         let path = json!({"nonResourceAttributes": {"verb": "get", "path": "/metrics"}});
         assert_eq!(asked(&path).map(|a| a.path), Ok("/metrics".into()));
         assert_eq!(asked(&json!({})).map_err(|e| e.field), Err("spec.resourceAttributes".into()));

@@ -220,12 +220,7 @@ fn validate_array(items: &[Value], schema: &Value, path: &str, errors: &mut Vec<
     }
 }
 
-fn validate_object(
-    map: &serde_json::Map<String, Value>,
-    schema: &Value,
-    path: &str,
-    errors: &mut Vec<FieldError>,
-) {
+fn validate_object(map: &serde_json::Map<String, Value>, schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     if let Some(max) = schema["maxProperties"].as_u64().filter(|max| map.len() as u64 > *max) {
         errors.push(FieldError::too_many(path, map.len(), max));
     }

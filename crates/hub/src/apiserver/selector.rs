@@ -195,7 +195,9 @@ impl<'a> LabelParser<'a> {
             return Err(parse_error(key, "'!', identifier, or 'end of string'"));
         }
         if let Some(problem) = meta::check_qualified_name(key) {
-            return Err(ApiError::bad_request(format!("unable to parse requirement: <nil>: Invalid value: {key:?}: {problem}")));
+            return Err(ApiError::bad_request(format!(
+                "unable to parse requirement: <nil>: Invalid value: {key:?}: {problem}"
+            )));
         }
         Ok(key.to_owned())
     }
@@ -250,7 +252,9 @@ impl<'a> LabelParser<'a> {
         }
         let value = self.next();
         if let Some(problem) = meta::check_label_value(value) {
-            return Err(ApiError::bad_request(format!("unable to parse requirement: values[0]: Invalid value: {value:?}: {problem}")));
+            return Err(ApiError::bad_request(format!(
+                "unable to parse requirement: values[0]: Invalid value: {value:?}: {problem}"
+            )));
         }
         Ok(value.to_owned())
     }
@@ -331,7 +335,9 @@ mod tests {
         let event = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Cluster", "name": "a,b"}});
         let supported = ["metadata.name", "involvedObject.kind", "involvedObject.name", "reason"];
         let matches = |text: &str| {
-            Filter::parse(None, Some(text), &supported).map(|f| f.matches(&event, &BTreeMap::new())).map_err(|e| e.message)
+            Filter::parse(None, Some(text), &supported)
+                .map(|f| f.matches(&event, &BTreeMap::new()))
+                .map_err(|e| e.message)
         };
         assert_eq!(matches("involvedObject.kind=Cluster,metadata.name==e"), Ok(true));
         assert_eq!(matches("involvedObject.kind!=Cluster"), Ok(false));

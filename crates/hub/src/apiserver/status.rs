@@ -5,7 +5,6 @@
 
 use std::fmt;
 
-
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -199,9 +198,8 @@ impl ApiError {
     }
 
     pub fn unsupported_media_type(accepted: &str) -> Self {
-        let message = format!(
-            "the body of the request was in an unknown format - accepted media types include: {accepted}"
-        );
+        let message =
+            format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
         Self::new(415, "UnsupportedMediaType", message)
     }
 
@@ -222,11 +220,6 @@ impl ApiError {
         };
         Self::new(504, "Timeout", format!("Timeout: Too large resource version: {asked}, current: {current}"))
             .with(Details { causes: vec![cause], retry_after_seconds: Some(1), ..Details::default() })
-    }
-
-    pub fn too_many_requests(message: impl Into<String>, retry_after: u32) -> Self {
-        Self::new(429, "TooManyRequests", message)
-            .with(Details { retry_after_seconds: Some(retry_after), ..Details::default() })
     }
 
     pub fn internal(message: impl fmt::Display) -> Self {

@@ -129,7 +129,8 @@ fn merge_objects(old: &[Value], new: &[Value], key: &str, items: &Value) -> Resu
     let mut merged: Vec<Value> = old.to_vec();
     for item in new {
         let Value::Object(patch) = item else { return Err(format!("expected objects with the key {key:?} in a list")) };
-        let identity = patch.get(key).ok_or_else(|| format!("map: {item} does not contain declared merge key: {key}"))?;
+        let identity =
+            patch.get(key).ok_or_else(|| format!("map: {item} does not contain declared merge key: {key}"))?;
         let at = merged.iter().position(|candidate| candidate.get(key) == Some(identity));
         match (patch.get(DIRECTIVE).and_then(Value::as_str), at) {
             (Some("delete"), Some(at)) => {

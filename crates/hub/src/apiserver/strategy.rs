@@ -4,12 +4,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use super::{
-    kinds::ResourceKind,
-    meta,
-    schema,
-    status::FieldError,
-};
+use super::{kinds::ResourceKind, meta, schema, status::FieldError};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 /// Largest sum of a ConfigMap's or Secret's values (`MaxSecretSize`).
@@ -102,7 +97,10 @@ fn carry_metadata(object: &mut Value, old: &Value) {
 fn same_desire(a: &Value, b: &Value) -> bool {
     let others = |v: &Value| {
         let fields = v.as_object().into_iter().flatten();
-        fields.filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status")).map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>()
+        fields
+            .filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status"))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect::<Vec<_>>()
     };
     others(a) == others(b)
 }
@@ -320,8 +318,7 @@ fn validate_binding(object: &Value, old: Option<&Value>, kind: &ResourceKind, er
     for (n, subject) in object["subjects"].as_array().into_iter().flatten().enumerate() {
         validate_subject(subject, &format!("subjects[{n}]"), kind.namespaced, errors);
     }
-    if let Some(old) = old.filter(|old| old["roleRef"] != *role) {
-        drop(old);
+    if old.is_some_and(|old| old["roleRef"] != *role) {
         errors.push(FieldError::invalid("roleRef", role, "cannot change roleRef"));
     }
 }
@@ -434,7 +431,8 @@ mod tests {
     #[test]
     fn spec_and_status_are_written_apart() {
         let kind = kind("servicedeployments");
-        let old = json!({"metadata": {"name": "a", "uid": "1", "generation": 3}, "spec": {"path": "a"}, "status": {"x": 1}});
+        let old =
+            json!({"metadata": {"name": "a", "uid": "1", "generation": 3}, "spec": {"path": "a"}, "status": {"x": 1}});
         let update = |new: Value, part| {
             let mut new = new;
             prepare_update(&mut new, &old, kind, part);

@@ -1,4 +1,5 @@
-//! Subresources that are no part of the object: tokens of service accounts.
+//! Subresources that are no part of the object: tokens of service accounts, invitations of clusters, and what agents
+//! report of a service's objects.
 
 use std::time::Duration;
 
@@ -14,13 +15,57 @@ use super::{
     respond, schema,
     status::{ApiError, FieldError},
 };
-use crate::auth::{TokenError, TokenOwner};
+use crate::{
+    auth::{TokenError, TokenOwner},
+    controllers::resources::Name,
+    delivery::{
+        join::{self, InviteError},
+        status::load_objects,
+    },
+};
 
 pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     match (call.info.resource.as_str(), call.info.subresource.as_str()) {
         ("serviceaccounts", "token") => create_token(call, &body).await,
+        ("clusters", "join") => invite_cluster(call).await,
+        ("servicedeployments", "objects") => list_objects(call).await,
         _ => Err(ApiError::no_such_path()),
     }
+}
+
+fn our_api_version() -> String {
+    format!("{}/{}", farwater_api::GROUP, farwater_api::VERSION)
+}
+
+/// `farwater cluster join`: a one-time token for the cluster's agent.
+async fn invite_cluster(call: &Call) -> Result<Response, ApiError> {
+    if WriteOptions::parse(&call.query, "CreateOptions")?.dry_run {
+        return Err(ApiError::unsupported_parameter("dryRun", "a token is either made or not"));
+    }
+    let name = &call.info.name;
+    let cluster = Name::new(&call.info.namespace, name);
+    let invitation = join::create_invitation(&call.hub.delivery, &cluster).await.map_err(|error| match error {
+        InviteError::Missing(_) => call.not_found(name),
+        InviteError::Random => ApiError::internal(error),
+        InviteError::Store(error) => store_failed(error),
+    })?;
+    let mut answer = serde_json::to_value(&invitation).map_err(ApiError::internal)?;
+    answer["apiVersion"] = json!(our_api_version());
+    answer["kind"] = json!("ClusterJoin");
+    Ok(respond::json(201, &answer))
+}
+
+/// The state of each object of a service, as its agent said last.
+async fn list_objects(call: &Call) -> Result<Response, ApiError> {
+    let service = call.load(&call.info.name).await?;
+    let objects = load_objects(&call.hub.delivery, &service.uid).await.map_err(store_failed)?;
+    let answer = json!({
+        "apiVersion": our_api_version(),
+        "kind": "ObjectReportList",
+        "metadata": {"resourceVersion": service.version.to_string()},
+        "items": objects,
+    });
+    Ok(respond::json(200, &answer))
 }
 
 fn invalid(name: &str, cause: FieldError) -> ApiError {
@@ -63,11 +108,7 @@ async fn create_token(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     let seconds = &request["spec"]["expirationSeconds"];
     // A negative duration is far below the least, like none at all.
     let ttl = seconds.as_i64().map(|s| Duration::from_secs(u64::try_from(s).unwrap_or(0)));
-    let owner = TokenOwner {
-        namespace: call.info.namespace.clone(),
-        name: name.clone(),
-        uid: account.uid.clone(),
-    };
+    let owner = TokenOwner { namespace: call.info.namespace.clone(), name: name.clone(), uid: account.uid.clone() };
     let issued = call.hub.access.issue_token(&owner, ttl, call.now).await.map_err(|error| match error {
         TokenError::TooShort | TokenError::TooLong => {
             invalid("", FieldError::invalid("spec.expirationSeconds", seconds, &error.to_string()))

@@ -104,12 +104,7 @@ fn last_seen(object: &Value, now: Timestamp) -> Value {
 
 const ROLES: &[BuiltIn] = &[
     column("Name", name),
-    BuiltIn {
-        name: "Created At",
-        kind: "date",
-        priority: 0,
-        cell: |o, _| o["metadata"]["creationTimestamp"].clone(),
-    },
+    BuiltIn { name: "Created At", kind: "date", priority: 0, cell: |o, _| o["metadata"]["creationTimestamp"].clone() },
 ];
 const BINDINGS: &[BuiltIn] = &[
     column("Name", name),
@@ -125,11 +120,8 @@ const BINDINGS: &[BuiltIn] = &[
 const DEFAULT: &[BuiltIn] = &[column("Name", name), column("Age", created)];
 
 fn built_in(kind: &str) -> &'static [BuiltIn] {
-    const NAMESPACES: &[BuiltIn] = &[
-        column("Name", name),
-        column("Status", |o, _| o["status"]["phase"].clone()),
-        column("Age", created),
-    ];
+    const NAMESPACES: &[BuiltIn] =
+        &[column("Name", name), column("Status", |o, _| o["status"]["phase"].clone()), column("Age", created)];
     const CONFIG_MAPS: &[BuiltIn] = &[
         column("Name", name),
         column("Data", |o, _| json!(size(&o["data"]) + size(&o["binaryData"]))),
@@ -224,9 +216,20 @@ mod tests {
     #[test]
     fn ages_are_written_as_kubectl_writes_them() {
         for (seconds, expected) in [
-            (-5, "<invalid>"), (-1, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (150, "2m30s"), (601, "10m"),
-            (10_800, "3h"), (11_000, "3h3m"), (90_000, "25h"), (180_000, "2d2h"), (864_000, "10d"),
-            (64_000_000, "2y10d"), (300_000_000, "9y"),
+            (-5, "<invalid>"),
+            (-1, "0s"),
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (150, "2m30s"),
+            (601, "10m"),
+            (10_800, "3h"),
+            (11_000, "3h3m"),
+            (90_000, "25h"),
+            (180_000, "2d2h"),
+            (864_000, "10d"),
+            (64_000_000, "2y10d"),
+            (300_000_000, "9y"),
         ] {
             assert_eq!(human_duration(seconds), expected, "{seconds}");
         }

@@ -11,22 +11,14 @@ use farwater_store::{Key, Operation, Watch, WatchError, WatchEvent};
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, header};
 use jiff::Timestamp;
-use rand::Rng as _;
+use rand::RngExt as _;
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
 };
 
-use super::{
-    admission,
-    call::Call,
-    meta,
-    options::ListOptions,
-    read, respond,
-    selector::Filter,
-    status::ApiError,
-};
+use super::{admission, call::Call, meta, options::ListOptions, read, respond, selector::Filter, status::ApiError};
 
 /// How often a watch that asked for bookmarks gets one, as in kube-apiserver.
 const BOOKMARKS: Duration = Duration::from_secs(60);
@@ -260,8 +252,12 @@ impl Feed {
 
 fn too_old(error: &WatchError) -> ApiError {
     match error {
-        WatchError::Compacted { from, oldest } => ApiError::expired(format!("too old resource version: {from} ({oldest})")),
-        WatchError::Lagged { seen, oldest } => ApiError::expired(format!("too old resource version: {seen} ({oldest})")),
+        WatchError::Compacted { from, oldest } => {
+            ApiError::expired(format!("too old resource version: {from} ({oldest})"))
+        }
+        WatchError::Lagged { seen, oldest } => {
+            ApiError::expired(format!("too old resource version: {seen} ({oldest})"))
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use axum::response::Response;
 use bytes::Bytes;
 use farwater_store::{Change, Key, Kind, Resource, StoreError, Write, WriteError};
-use rand::Rng as _;
+use rand::RngExt as _;
 use serde_json::{Value, json};
 
 use super::{
@@ -51,7 +51,8 @@ pub async fn create(call: &Call, body: Bytes) -> Result<Response, ApiError> {
             result => break result?,
         }
     };
-    let mut response = respond::object(201, call.kind, &admission::decorated(&call.hub, call.kind, &resource), call.form, call.now);
+    let mut response =
+        respond::object(201, call.kind, &admission::decorated(&call.hub, call.kind, &resource), call.form, call.now);
     respond::add_warnings(&mut response, &warnings);
     Ok(response)
 }
@@ -104,7 +105,13 @@ fn namespace_key(namespace: &str) -> Key {
 }
 
 /// Whether something may be made in a namespace: it exists and isn't being removed.
-fn open_namespace(found: Option<&Resource>, group: &str, plural: &str, namespace: &str, name: &str) -> Result<(), ApiError> {
+fn open_namespace(
+    found: Option<&Resource>,
+    group: &str,
+    plural: &str,
+    namespace: &str,
+    name: &str,
+) -> Result<(), ApiError> {
     let Some(found) = found else { return Err(ApiError::not_found("", "namespaces", namespace)) };
     if found.object["metadata"].get("deletionTimestamp").is_none() {
         return Ok(());
@@ -290,11 +297,8 @@ async fn store_change(call: &Call, current: &Resource, object: Value) -> Result<
     let waits = !meta::finalizers(&object).is_empty()
         || object["spec"]["finalizers"].as_array().is_some_and(|f| call.kind.kind == "Namespace" && !f.is_empty());
     let gone = object["metadata"].get("deletionTimestamp").is_some() && !waits;
-    let change = if gone {
-        Change::Delete { uid, version }
-    } else {
-        Change::Replace { uid, version, object: object.clone() }
-    };
+    let change =
+        if gone { Change::Delete { uid, version } } else { Change::Replace { uid, version, object: object.clone() } };
     let written = call.hub.store.write(Write { key: current.key.clone(), change }).await?;
     Ok(if gone { object } else { (*written.object).clone() })
 }

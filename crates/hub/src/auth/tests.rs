@@ -150,9 +150,8 @@ async fn escalation_is_checked_against_the_newest_rights() {
 async fn service_account_tokens_end_with_time_and_with_their_account() {
     let world = world().await;
     let (account, owner) = world.account("bot").await;
-    let issue = async |ttl: u64, now: Timestamp| {
-        world.access.issue_token(&owner, Some(Duration::from_secs(ttl)), now).await
-    };
+    let issue =
+        async |ttl: u64, now: Timestamp| world.access.issue_token(&owner, Some(Duration::from_secs(ttl)), now).await;
 
     let issued = issue(600, ago(0)).await.unwrap();
     let user = world.user_of(&issued.token).await.unwrap();

@@ -13,13 +13,19 @@ use crate::{Hub, metrics::Route};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_ID: usize = 64;
+/// Longest part of a path that is logged; two names of Kubernetes' longest fit.
+const MAX_PATH: usize = 768;
+
+/// Whom a request came from, handed up to the log with its answer.
+#[derive(Clone)]
+pub struct Asker(pub String);
 
 pub async fn observe(State(hub): State<Arc<Hub>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let id = request_id(&request);
     let method = request.method().clone();
     // Without the query: selectors and the like are content.
-    let path = request.uri().path().to_owned();
+    let path: String = request.uri().path().chars().take(MAX_PATH).collect();
     let route = Route::of(&path);
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| *peer);
     request.headers_mut().insert(REQUEST_ID, id.clone());
@@ -30,15 +36,16 @@ pub async fn observe(State(hub): State<Arc<Hub>>, mut request: Request, next: Ne
 
     let (code, took) = (response.status().as_u16(), started.elapsed());
     hub.metrics.count_request(route, &method, code, took);
+    let user = response.extensions_mut().remove::<Asker>().map(|Asker(name)| name).unwrap_or_default();
     let shown = id.to_str().unwrap_or_default();
     let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
     let ms = took.as_secs_f64() * 1000.0;
     // Polls, probes and scrapes are most of the traffic and say nothing while they are well.
     let is_routine = matches!(route, Route::Agent | Route::Health | Route::Metrics) && code < 400;
     if is_routine {
-        tracing::debug!(request_id = shown, %method, path, route = route.as_str(), code, ms, peer, "request");
+        tracing::debug!(request_id = shown, %method, path, route = route.as_str(), user, code, ms, peer, "request");
     } else {
-        tracing::info!(request_id = shown, %method, path, route = route.as_str(), code, ms, peer, "request");
+        tracing::info!(request_id = shown, %method, path, route = route.as_str(), user, code, ms, peer, "request");
     }
     response.headers_mut().insert(REQUEST_ID, id);
     response

@@ -12,15 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use farwater_store::{OpenOptions, Operation, Store};
+use farwater_store::{OpenOptions, Operation, Store, WatchError};
 use rand::RngExt as _;
 use serde_json::json;
 
 use crate::setup::{Folder, create, delete, key, next, object, replace};
 
 const KILLS: usize = 5;
-const WRITERS: usize = 8;
-const NAMES: usize = 5;
+const WRITERS: usize = 32;
+const NAMES: usize = 4;
 
 /// Tells the child where to write; without it the child's test does nothing.
 const CHILD: &str = "FARWATER_STORE_KILL9_FILE";
@@ -161,6 +161,13 @@ async fn compare(store: &Store, ledger: &mut Ledger, from: u64) -> u64 {
         }
     }
     ledger.open.clear();
+    // On a fast machine a round is longer than what is kept for watches that resume.
+    let from = match store.watch(None, from) {
+        Err(WatchError::Compacted { oldest, .. }) => oldest,
+        _ => from,
+    };
+    assert!(position - from >= 100, "watches resume from {from} only");
+    ledger.log.retain(|version, _| *version > from);
     let mut watch = store.watch(None, from).unwrap();
     for version in from + 1..=position {
         let event = next(&mut watch).await;

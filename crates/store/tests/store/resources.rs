@@ -81,6 +81,18 @@ async fn an_object_must_fit_its_key() {
 }
 
 #[tokio::test]
+async fn what_could_not_be_read_again_is_not_written() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let nested = |levels| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+    // The object itself is one more level.
+    let deepest = put(&store, "a", nested(119)).await.unwrap();
+    assert_eq!(store.get(&key("a")).await.unwrap().unwrap().object, deepest.object);
+    let refused = put(&store, "b", nested(120)).await;
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::Object { .. }))), "{refused:?}");
+}
+
+#[tokio::test]
 async fn pages_follow_the_keys_and_miss_nothing() {
     let folder = Folder::new();
     let store = folder.open().await;

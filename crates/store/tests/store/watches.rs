@@ -64,6 +64,7 @@ async fn a_watch_resumes_across_a_restart() {
     let mut watch = store.watch(None, 0).unwrap();
     assert_eq!(next(&mut watch).await.version, 1);
     store.close().await;
+    assert!(!folder.file().with_extension("db-wal").exists(), "a closed store is one file");
     let rest: Vec<u64> = watch.map(|event| event.unwrap().version).collect().await;
     assert_eq!(rest, [2, 3, 4, 5], "a closing store shows what it has, then ends the watch");
 

@@ -1,0 +1,82 @@
+//! Controllers: woken by a timer or a change, they read again, act so that acting twice changes nothing, and say what is.
+//!
+//! One per file. They take no input but a key, and keep no objects.
+
+pub mod assign_revisions;
+pub mod collect_mirrors;
+pub mod compute_desired;
+pub mod fetch_sources;
+pub mod git;
+pub mod queue;
+pub mod resources;
+pub mod route_changes;
+pub mod services;
+pub mod summarize_reports;
+pub mod track_clusters;
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use queue::{WorkQueue, chain};
+
+use crate::delivery::Delivery;
+
+/// Repositories that are asked at the same time: each is a child process and a connection.
+const SOURCES_AT_ONCE: usize = 16;
+/// Services that are assigned at the same time: packing an archive keeps a core busy.
+const SERVICES_AT_ONCE: usize = 4;
+const SUMMARIES_AT_ONCE: usize = 4;
+const CLUSTERS_AT_ONCE: usize = 2;
+
+/// Runs all controllers until told to stop.
+pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
+    let mut tasks = spawn_controllers(&delivery, &shutdown);
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            tracing::error!(%error, "a controller ended");
+        }
+    }
+}
+
+fn spawn_controllers(delivery: &Arc<Delivery>, shutdown: &CancellationToken) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(route_changes::run(Arc::clone(delivery), shutdown.clone()));
+    tasks.spawn(compute_desired::run(Arc::clone(delivery), shutdown.clone()));
+    tasks.spawn(track_clusters::flush_heartbeats(Arc::clone(delivery), shutdown.clone()));
+    tasks.spawn(collect_mirrors::run(Arc::clone(delivery), shutdown.clone()));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "fetch_sources",
+        Arc::clone(&delivery.sources),
+        SOURCES_AT_ONCE,
+        shutdown.clone(),
+        move |name| fetch_sources::fetch_source(Arc::clone(&shared), name),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "assign_revisions",
+        Arc::clone(&delivery.services),
+        SERVICES_AT_ONCE,
+        shutdown.clone(),
+        move |name| assign_revisions::assign_revision(Arc::clone(&shared), name),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "summarize_reports",
+        Arc::clone(&delivery.summaries),
+        SUMMARIES_AT_ONCE,
+        shutdown.clone(),
+        move |name| summarize_reports::summarize_report(Arc::clone(&shared), name),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "track_clusters",
+        Arc::clone(&delivery.cluster_work),
+        CLUSTERS_AT_ONCE,
+        shutdown.clone(),
+        move |uid| track_clusters::track_cluster(Arc::clone(&shared), uid),
+    ));
+    tasks
+}

@@ -1,0 +1,362 @@
+//! assign_revisions: services of a source that moved → assignments.
+//!
+//! One decision, `fleet::assignment::decide`, says whether a candidate becomes the assignment. What is missing or broken is
+//! a reason to keep the old one, and is told in the service's status.
+
+use std::sync::Arc;
+
+use farwater_api::{AGENT_FINALIZER, GitRepository, ServiceDeployment};
+use farwater_fleet::{
+    assignment::{Candidate, Decision, Inputs, Trouble, Why, decide},
+    placement::cluster_candidates,
+};
+use farwater_store::{
+    Change, Resource, StoreError, Write,
+    delivery::{
+        Assignment, Bundle, Revision, assignments_named, delete_assignment, delete_report, load_assignment,
+        load_report, load_revision, mark_cluster, save_assignment, save_bundle, stamp,
+    },
+};
+use serde_json::Value;
+
+use super::{
+    chain,
+    git::{self, BundleFailure},
+    queue::Next,
+    resources::{self, Name, Stored as _},
+    services::{ClusterFacts, ServiceFacts, load_grants, read_json},
+    summarize_reports::is_removed,
+};
+use crate::delivery::{Delivery, status};
+
+#[derive(Debug, thiserror::Error)]
+pub enum AssignError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Of this machine, not of the repository: tried again, and no word about it in the service's status.
+    #[error("gather the files of {service}")]
+    Bundle {
+        service: Name,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// A service's source, and what is served of it.
+struct Source {
+    uid: String,
+    url: String,
+    revision: Option<Revision>,
+}
+
+pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next, AssignError> {
+    let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
+    forget_old_rows(&delivery, &name, found.as_ref().map(|(resource, _)| resource.uid.as_str())).await?;
+    let Some((resource, service)) = found else { return Ok(Next::OnChange) };
+    let row = load_assignment(&mut *delivery.store.tables().await?, &resource.uid).await?;
+    let cluster = find_cluster(&delivery, &name, &service, row.as_ref()).await?;
+    if service.metadata.deletion_timestamp.is_some() {
+        remove_service(&delivery, &name, &resource, service, row, cluster).await?;
+        return Ok(Next::OnChange);
+    }
+    hold_resource(&delivery, &name, &resource).await?;
+    let source = find_source(&delivery, &name, &service).await?;
+    let (candidate, bundle) = resolve_candidate(&delivery, &name, &service, source.as_ref(), row.as_ref()).await?;
+    let next = decide_row(&delivery, &name, &resource, service, (cluster, source, candidate), row.as_ref()).await?;
+    save_row(&delivery, row, next, bundle).await?;
+    delivery.summaries.add(name);
+    Ok(Next::OnChange)
+}
+
+/// Rows of services that are gone without their finalizer, or that were made again under the same name.
+async fn forget_old_rows(delivery: &Delivery, name: &Name, current: Option<&str>) -> Result<(), StoreError> {
+    let rows = assignments_named(&mut *delivery.store.tables().await?, &name.namespace, &name.name).await?;
+    let old: Vec<_> = rows.into_iter().filter(|row| Some(row.service_uid.as_str()) != current).collect();
+    if old.is_empty() {
+        return Ok(());
+    }
+    let forget = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            for row in old {
+                delete_assignment(tx, &row.service_uid).await?;
+                delete_report(tx, &row.service_uid).await?;
+                if !row.cluster_uid.is_empty() {
+                    mark_cluster(tx, &row.cluster_uid).await?;
+                }
+            }
+            Ok(())
+        })
+    });
+    forget.await?;
+    delivery.dirty.notify_one();
+    Ok(())
+}
+
+/// The cluster that the row names as long as it exists; else what the reference finds now.
+async fn find_cluster(
+    delivery: &Delivery,
+    name: &Name,
+    service: &ServiceDeployment,
+    row: Option<&Assignment>,
+) -> Result<Result<ClusterFacts, Trouble>, StoreError> {
+    let reference = &service.spec.cluster_ref;
+    let candidates = cluster_candidates(reference, &name.namespace);
+    let mut first = None;
+    for (namespace, cluster) in &candidates {
+        let Some(facts) = ClusterFacts::load(&delivery.store, &Name::new(namespace, cluster)).await? else { continue };
+        if row.is_some_and(|row| row.cluster_uid == facts.uid) {
+            return Ok(Ok(facts));
+        }
+        first.get_or_insert(facts);
+    }
+    Ok(first.ok_or_else(|| {
+        let places: Vec<_> = candidates.iter().map(|(namespace, _)| *namespace).collect();
+        let message = format!("cluster {} does not exist in namespace {}", reference.name, places.join(" or "));
+        Trouble::ClusterMissing { message }
+    }))
+}
+
+async fn find_source(
+    delivery: &Delivery,
+    name: &Name,
+    service: &ServiceDeployment,
+) -> Result<Option<Source>, StoreError> {
+    let source = Name::new(&name.namespace, &service.spec.source_ref.name);
+    let Some((resource, repository)) = resources::load::<GitRepository>(&delivery.store, &source).await? else {
+        return Ok(None);
+    };
+    let revision = load_revision(&mut *delivery.store.tables().await?, &resource.uid).await?;
+    Ok(Some(Source { uid: resource.uid, url: repository.spec.url, revision }))
+}
+
+/// The resource stays until the agent has confirmed the removal, so it is held before anything is assigned.
+async fn hold_resource(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
+    resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, |object| {
+        let metadata = &mut object["metadata"];
+        let held = metadata["finalizers"].as_array().is_some_and(|all| all.iter().any(|f| f == AGENT_FINALIZER));
+        if held || metadata["deletionTimestamp"].is_string() {
+            return;
+        }
+        match metadata["finalizers"].as_array_mut() {
+            Some(finalizers) => finalizers.push(AGENT_FINALIZER.into()),
+            None => metadata["finalizers"] = serde_json::json!([AGENT_FINALIZER]),
+        }
+    })
+    .await
+}
+
+/// What the service would run. A revision that the row knows already is not looked at again.
+async fn resolve_candidate(
+    delivery: &Arc<Delivery>,
+    name: &Name,
+    service: &ServiceDeployment,
+    source: Option<&Source>,
+    row: Option<&Assignment>,
+) -> Result<(Result<Candidate, Trouble>, Option<Bundle>), AssignError> {
+    let source_name = service.spec.source_ref.name.clone();
+    let Some(source) = source else { return Ok((Err(Trouble::SourceMissing { name: source_name }), None)) };
+    let Some(revision) = &source.revision else { return Ok((Err(Trouble::SourceEmpty { name: source_name }), None)) };
+    let text = git::format_revision(&revision.reference, &revision.commit);
+    let path = git::clean_path(&service.spec.path);
+    let known = match row {
+        Some(row) if row.source_uid == source.uid => known_candidate(row)?,
+        _ => None,
+    };
+    if let Some(known) = known.filter(|known| known.revision == text && Some(&known.path) == path.as_ref().ok()) {
+        return Ok((Ok(known), None));
+    }
+    match git::make_bundle(delivery, &source.uid, &revision.commit, &service.spec.path).await {
+        Ok(bundle) => {
+            let candidate = Candidate {
+                revision: text,
+                content_id: bundle.content_id,
+                bundle: bundle.digest,
+                bundle_bytes: bundle.bytes,
+                path: bundle.path.clone(),
+            };
+            Ok((Ok(candidate), Some(bundle)))
+        }
+        Err(BundleFailure::Content(message)) => Ok((Err(Trouble::Bundle { revision: text, message }), None)),
+        Err(BundleFailure::Machine(source)) => Err(AssignError::Bundle { service: name.clone(), source }),
+        Err(BundleFailure::Damaged(error)) => {
+            // Fetched anew, it is whole; what is assigned stays.
+            tracing::error!(source = %source_name, error = %chain(&*error), "the mirror is damaged and is made anew");
+            let removed = delivery.mirrors.remove(&source.uid).await;
+            removed.map_err(|source| AssignError::Bundle { service: name.clone(), source: source.into() })?;
+            delivery.checks.hurry(&source.uid);
+            delivery.sources.add(Name::new(&name.namespace, &source_name));
+            Err(AssignError::Bundle { service: name.clone(), source: error })
+        }
+    }
+}
+
+fn known_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
+    row.candidate.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
+}
+
+type Found = (Result<ClusterFacts, Trouble>, Option<Source>, Result<Candidate, Trouble>);
+
+async fn decide_row(
+    delivery: &Delivery,
+    name: &Name,
+    resource: &Resource,
+    service: ServiceDeployment,
+    (cluster, source, candidate): Found,
+    row: Option<&Assignment>,
+) -> Result<Assignment, StoreError> {
+    let mut next = Assignment {
+        service_uid: resource.uid.clone(),
+        namespace: name.namespace.clone(),
+        name: name.name.clone(),
+        cluster_uid: cluster.as_ref().map_or(String::new(), |cluster| cluster.uid.clone()),
+        source_uid: source.as_ref().map_or(String::new(), |source| source.uid.clone()),
+        generation: resource.object["metadata"]["generation"].as_i64().unwrap_or(0),
+        stamp: stamp(&resource.object),
+        candidate: row.and_then(|row| row.candidate.clone()),
+        assigned: row.and_then(|row| row.assigned.clone()),
+        why: write_json(&Why::Current)?,
+    };
+    // A source that went away is still the one whose mirror the assignment needs.
+    if source.is_none() {
+        next.source_uid = row.map_or(String::new(), |row| row.source_uid.clone());
+    }
+    if let Ok(candidate) = &candidate {
+        next.candidate = Some(write_json(candidate)?);
+    }
+    let cluster = match cluster {
+        Ok(cluster) => cluster,
+        Err(trouble) => {
+            next.why = write_json(&Why::Trouble(trouble))?;
+            return Ok(next);
+        }
+    };
+    let suspended = service.spec.suspend || cluster.suspended;
+    let facts = ServiceFacts::new(resource, service, &next, source.map(|source| source.url))?;
+    let ceiling = facts.check_placement(&cluster, &load_grants(&delivery.store).await?);
+    let decision = decide(Inputs {
+        suspended,
+        candidate: candidate.as_ref(),
+        ceiling: ceiling.as_ref(),
+        assigned: facts.assigned.as_ref(),
+    });
+    match decision {
+        Decision::Assign(candidate) => next.assigned = Some(write_json(&candidate)?),
+        Decision::Keep(why) => next.why = write_json(&why)?,
+    }
+    Ok(next)
+}
+
+fn write_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
+    serde_json::to_string(value).map_err(StoreError::abort)
+}
+
+/// Whether a cluster's desired state may differ because of a row's change. Another revision of the same content changes
+/// nothing there.
+fn changes_entry(old: &Assignment, new: &Assignment) -> Result<bool, StoreError> {
+    let assigned = |row: &Assignment| -> Result<_, StoreError> {
+        let candidate: Option<Candidate> =
+            row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
+        Ok(candidate.map(|candidate| (candidate.bundle, candidate.path)))
+    };
+    let same_row = old.cluster_uid == new.cluster_uid && old.stamp == new.stamp && old.why == new.why;
+    Ok(!same_row || assigned(old)? != assigned(new)?)
+}
+
+/// Writes the row if it differs, and marks the cluster in the same transaction.
+async fn save_row(
+    delivery: &Delivery,
+    old: Option<Assignment>,
+    new: Assignment,
+    bundle: Option<Bundle>,
+) -> Result<(), StoreError> {
+    if old.as_ref() == Some(&new) {
+        return Ok(());
+    }
+    let mark = old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new))?;
+    let clusters = [old.map(|old| old.cluster_uid), Some(new.cluster_uid.clone())];
+    let saved = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            if let Some(bundle) = &bundle {
+                save_bundle(tx, bundle).await?;
+            }
+            save_assignment(tx, &new).await?;
+            for uid in clusters.into_iter().flatten().filter(|uid| mark && !uid.is_empty()) {
+                mark_cluster(tx, &uid).await?;
+            }
+            Ok(())
+        })
+    });
+    saved.await?;
+    if mark {
+        delivery.dirty.notify_one();
+    }
+    Ok(())
+}
+
+/// A deleted service: listed as removed until the agent has confirmed. Where there is nobody to confirm, the resource goes.
+async fn remove_service(
+    delivery: &Delivery,
+    name: &Name,
+    resource: &Resource,
+    service: ServiceDeployment,
+    row: Option<Assignment>,
+    cluster: Result<ClusterFacts, Trouble>,
+) -> Result<(), StoreError> {
+    // Without a row nothing was ever assigned. A Cluster made again under the name never had this service.
+    let Some(row) = row else { return finish_removal(delivery, name, resource).await };
+    let cluster = match cluster {
+        Ok(cluster) if cluster.uid == row.cluster_uid && cluster.agent.is_some() => cluster,
+        _ => return finish_removal(delivery, name, resource).await,
+    };
+    let source = find_source(delivery, name, &service).await?;
+    let facts = ServiceFacts::new(resource, service, &row, source.map(|source| source.url))?;
+    let (entry, _) = facts.resolve_entry(&cluster, &load_grants(&delivery.store).await?);
+    let report = load_report(&mut *delivery.store.tables().await?, &resource.uid).await?;
+    let said = report.as_ref().map(status::decode).transpose()?;
+    if is_removed(said.as_ref(), &entry) {
+        return finish_removal(delivery, name, resource).await;
+    }
+    let mut next = row.clone();
+    next.stamp = stamp(&resource.object);
+    next.generation = resource.object["metadata"]["generation"].as_i64().unwrap_or(0);
+    save_row(delivery, Some(row), next, None).await?;
+    delivery.summaries.add(name.clone());
+    Ok(())
+}
+
+/// Lets the resource go and forgets its rows, in one transaction.
+async fn finish_removal(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
+    let key = ServiceDeployment::key(name);
+    let (uid, version) = (resource.uid.clone(), resource.version);
+    let mut object: Value = (*resource.object).clone();
+    let held = object["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|f| f == AGENT_FINALIZER));
+    let change = match object["metadata"]["finalizers"].as_array_mut() {
+        Some(finalizers) if held => {
+            finalizers.retain(|finalizer| finalizer != AGENT_FINALIZER);
+            if finalizers.is_empty() {
+                Some(Change::Delete { uid: uid.clone(), version })
+            } else {
+                Some(Change::Replace { uid: uid.clone(), version, object })
+            }
+        }
+        _ => None,
+    };
+    let finished = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            if let Some(row) = load_assignment(tx, &uid).await?.filter(|row| !row.cluster_uid.is_empty()) {
+                mark_cluster(tx, &row.cluster_uid).await?;
+            }
+            delete_assignment(tx, &uid).await?;
+            delete_report(tx, &uid).await?;
+            if let Some(change) = change {
+                tx.write(Write { key, change }).await?;
+            }
+            Ok(())
+        })
+    });
+    finished.await?;
+    delivery.dirty.notify_one();
+    delivery.collect.notify_one();
+    tracing::info!(service = %name, "removed");
+    Ok(())
+}

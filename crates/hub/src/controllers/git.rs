@@ -1,0 +1,308 @@
+//! The edge to `farwater_sources`: mirrors by source, bundles by content, and failures as conditions tell them.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use farwater_api::{Digest, GitRepositorySpec};
+use farwater_bundle::{Limits, ObjectId, PathError, RelPath};
+use farwater_sources::{
+    BundleCache, CacheError, Git, GitError, GitLimits, Mirror, MirrorError, PackedBundle, Reference, Remote, Retry,
+};
+use farwater_store::{
+    StoreError,
+    delivery::{Bundle, bundle_of_content, bundle_of_digest},
+};
+
+use super::chain;
+use crate::delivery::Delivery;
+
+/// Bundles on this node that nothing names any more may take this much: rollbacks and other clusters find them.
+const CACHE_BYTES: u64 = 4 << 30;
+const MIRRORS: &str = "mirrors";
+const BUNDLES: &str = "cache/bundles";
+
+/// Mirrors and bundles on this node's disk.
+pub struct Mirrors {
+    directory: PathBuf,
+    git: Git,
+    cache: BundleCache,
+    limits: Limits,
+    /// One archive of a digest is made at a time, however many agents ask for it.
+    making: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+impl Mirrors {
+    pub fn open(data: &Path) -> io::Result<Self> {
+        let directory = data.join(MIRRORS);
+        std::fs::create_dir_all(&directory)?;
+        let limits = Limits::default();
+        let cache = BundleCache::open(&data.join(BUNDLES), CACHE_BYTES, limits).map_err(io::Error::other)?;
+        Ok(Self { directory, git: Git::new(GitLimits::default())?, cache, limits, making: Mutex::default() })
+    }
+
+    /// Uids are made by the hub, but come from rows: none may name another folder.
+    fn path(&self, uid: &str) -> io::Result<PathBuf> {
+        let safe = !uid.is_empty() && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        if safe { Ok(self.directory.join(uid)) } else { Err(io::Error::other("a source's uid is no UUID")) }
+    }
+
+    /// The sources that have a mirror.
+    pub async fn list(&self) -> Vec<String> {
+        let mut uids = Vec::new();
+        let Ok(mut entries) = tokio::fs::read_dir(&self.directory).await else { return uids };
+        while let Ok(Some(entry)) = entries.next_entry().await {
+            uids.extend(entry.file_name().into_string().ok());
+        }
+        uids
+    }
+
+    pub async fn remove(&self, uid: &str) -> io::Result<()> {
+        match tokio::fs::remove_dir_all(self.path(uid)?).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bundles that must stay whatever the cache's size: those that a desired state names.
+    pub fn pin(&self, digests: HashSet<Digest>) {
+        self.cache.pin(digests);
+    }
+
+    fn lock(&self, digest: &Digest) -> Arc<tokio::sync::Mutex<()>> {
+        let mut making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        making.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = making.get(digest).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::default();
+        making.insert(*digest, Arc::downgrade(&lock));
+        lock
+    }
+}
+
+/// What a remote is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// The branch or tag; empty for a commit.
+    pub reference: String,
+    pub commit: String,
+}
+
+/// Why a source can't be brought up to date.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFailure {
+    /// Of the condition.
+    pub reason: &'static str,
+    pub message: String,
+    /// Whether somebody has to change something.
+    pub lasting: bool,
+}
+
+impl SourceFailure {
+    pub fn passing(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), lasting: false }
+    }
+
+    pub fn lasting(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), lasting: true }
+    }
+}
+
+impl From<GitError> for SourceFailure {
+    fn from(error: GitError) -> Self {
+        let lasting = error.retry() == Retry::AfterChange;
+        Self { reason: error.reason.code(), message: error.to_string(), lasting }
+    }
+}
+
+/// As Flux writes revisions: `main@sha1:<commit>`.
+pub fn format_revision(reference: &str, commit: &str) -> String {
+    let algorithm = if commit.len() == 64 { "sha256" } else { "sha1" };
+    if reference.is_empty() { format!("{algorithm}:{commit}") } else { format!("{reference}@{algorithm}:{commit}") }
+}
+
+/// `spec.path` as bundles name it.
+pub fn clean_path(path: &str) -> Result<String, PathError> {
+    RelPath::parse_folder(path).map(|path| path.as_str().to_owned())
+}
+
+/// The host of a URL, with its port.
+pub fn host(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.split('/').next().unwrap_or_default().to_ascii_lowercase()
+}
+
+/// Asks the remote; fetches into the mirror if what is followed moved.
+pub async fn fetch(
+    delivery: &Delivery,
+    source_uid: &str,
+    spec: &GitRepositorySpec,
+    secret: Option<BTreeMap<String, Vec<u8>>>,
+    timeout: Duration,
+) -> Result<Fetch, SourceFailure> {
+    let reason = if secret.is_some() { "SecretInvalid" } else { "SpecInvalid" };
+    let remote =
+        Remote::new(&spec.url, secret.as_ref()).map_err(|error| SourceFailure::lasting(reason, error.to_string()))?;
+    let reference = Reference::parse(spec.r#ref.as_ref())
+        .map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
+    let mirrors = &delivery.mirrors;
+    let path = mirrors.path(source_uid).map_err(|error| SourceFailure::passing("MirrorFailed", error.to_string()))?;
+    let synced = mirrors.git.sync(&remote, &reference, &path, timeout).await?;
+    if let Some(before) = synced.rewritten {
+        tracing::warn!(url = spec.url, %before, now = %synced.revision.commit, "the branch's history was rewritten");
+    }
+    Ok(Fetch { reference: synced.revision.name.unwrap_or_default(), commit: synced.revision.commit.to_string() })
+}
+
+#[derive(Debug)]
+pub enum BundleFailure {
+    /// Of the repository, told to people as it is: file, line and reason.
+    Content(String),
+    /// The mirror lacks objects; made anew, it has them.
+    Damaged(Box<dyn std::error::Error + Send + Sync>),
+    /// Of this machine.
+    Machine(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<MirrorError> for BundleFailure {
+    fn from(error: MirrorError) -> Self {
+        match error {
+            error if error.is_damage() => Self::Damaged(error.into()),
+            MirrorError::Closure(error) => Self::Content(chain(&*error)),
+            MirrorError::Pack(error) => Self::Content(chain(&error)),
+            error => Self::Machine(error.into()),
+        }
+    }
+}
+
+impl From<StoreError> for BundleFailure {
+    fn from(error: StoreError) -> Self {
+        Self::Machine(error.into())
+    }
+}
+
+impl From<CacheError> for BundleFailure {
+    fn from(error: CacheError) -> Self {
+        Self::Machine(error.into())
+    }
+}
+
+/// The bundle of a folder at a commit. Content that was seen before has its digest in a row, and no archive is made.
+pub async fn make_bundle(
+    delivery: &Delivery,
+    source_uid: &str,
+    commit: &str,
+    path: &str,
+) -> Result<Bundle, BundleFailure> {
+    let folder = RelPath::parse_folder(path).map_err(|error| BundleFailure::Content(format!("spec.path: {error}")))?;
+    let id = parse_commit(commit)?;
+    let mirrors = &delivery.mirrors;
+    let mirror = open_mirror(mirrors, source_uid).await?;
+    let closure = mirror.closure(id, folder.clone(), mirrors.limits).await?;
+    let made = |content_id, digest, bytes| Bundle {
+        content_id,
+        digest,
+        bytes,
+        source_uid: source_uid.to_owned(),
+        commit: commit.to_owned(),
+        path: folder.as_str().to_owned(),
+    };
+    let content_id = closure.content_id;
+    if let Some(row) = bundle_of_content(&mut *delivery.store.tables().await?, &content_id).await? {
+        return Ok(made(content_id, row.digest, row.bytes));
+    }
+    let packed = mirror.pack(closure, mirrors.limits).await?;
+    let PackedBundle { digest, bytes, compressed } = packed;
+    mirrors.cache.put(&digest, compressed).await?;
+    Ok(made(content_id, digest, bytes))
+}
+
+fn parse_commit(commit: &str) -> Result<ObjectId, BundleFailure> {
+    commit.parse().map_err(|_| BundleFailure::Machine(format!("{commit:?} is no commit id").into()))
+}
+
+async fn open_mirror(mirrors: &Mirrors, source_uid: &str) -> Result<Mirror, BundleFailure> {
+    let path = mirrors.path(source_uid).map_err(|error| BundleFailure::Machine(error.into()))?;
+    match tokio::task::spawn_blocking(move || Mirror::open(&path)).await {
+        Ok(opened) => Ok(opened?),
+        Err(error) => Err(BundleFailure::Machine(error.into())),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error("no source on this hub can make it again: {0}")]
+    Lost(String),
+}
+
+/// A compressed bundle, verified; made again from its mirror if the cache lost it.
+pub async fn load_bundle(delivery: &Delivery, digest: &Digest) -> Result<Vec<u8>, LoadError> {
+    if let Some(bytes) = read_cache(&delivery.mirrors, digest).await? {
+        return Ok(bytes);
+    }
+    let lock = delivery.mirrors.lock(digest);
+    let _one_at_a_time = lock.lock().await;
+    if let Some(bytes) = read_cache(&delivery.mirrors, digest).await? {
+        return Ok(bytes);
+    }
+    let mut problem = "none has it".to_owned();
+    let rows = bundle_of_digest(&mut *delivery.store.tables().await?, digest).await?;
+    for row in rows {
+        match pack_again(&delivery.mirrors, &row).await {
+            Ok(packed) if packed.digest == *digest => {
+                delivery.mirrors.cache.put(digest, packed.compressed.clone()).await?;
+                return Ok(packed.compressed);
+            }
+            Ok(_) => problem = format!("commit {} makes another one now", row.commit),
+            Err(BundleFailure::Content(message)) => problem = message,
+            Err(BundleFailure::Damaged(error) | BundleFailure::Machine(error)) => problem = chain(&*error),
+        }
+    }
+    Err(LoadError::Lost(problem))
+}
+
+/// A damaged file was set aside by the cache: to a reader it is one that isn't there.
+async fn read_cache(mirrors: &Mirrors, digest: &Digest) -> Result<Option<Vec<u8>>, CacheError> {
+    match mirrors.cache.get(digest).await {
+        Err(error @ CacheError::Corrupt { .. }) => {
+            tracing::error!(error = %chain(&error), "making the bundle again");
+            Ok(None)
+        }
+        other => other,
+    }
+}
+
+async fn pack_again(mirrors: &Mirrors, row: &Bundle) -> Result<PackedBundle, BundleFailure> {
+    let folder = RelPath::parse_folder(&row.path).map_err(|error| BundleFailure::Content(error.to_string()))?;
+    let mirror = open_mirror(mirrors, &row.source_uid).await?;
+    let closure = mirror.closure(parse_commit(&row.commit)?, folder, mirrors.limits).await?;
+    Ok(mirror.pack(closure, mirrors.limits).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn revisions_are_written_as_flux_does() {
+        let commit = "a".repeat(40);
+        assert_eq!(format_revision("main", &commit), format!("main@sha1:{commit}"));
+        assert_eq!(format_revision("", &commit), format!("sha1:{commit}"));
+        assert!(format_revision("v1", &"b".repeat(64)).starts_with("v1@sha256:"));
+    }
+
+    #[test]
+    fn hosts_are_told_apart_by_name_and_port() {
+        assert_eq!(host("https://Git.example.com:8443/a/b.git"), "git.example.com:8443");
+        assert_eq!(host("http://git.example.com"), "git.example.com");
+    }
+}

@@ -1,0 +1,137 @@
+//! Resources as controllers read and write them: typed, by name, with compare-and-swap.
+
+use std::fmt;
+
+use farwater_api::{Cluster, ClusterGrant, GROUP, GitRepository, ServiceDeployment};
+use farwater_store::{Change, Key, Kind, ListQuery, Resource, Selector, Store, StoreError, Write, WriteError};
+use kube_core::Resource as _;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+/// A resource's namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Name {
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A kind of ours.
+pub trait Stored: DeserializeOwned {
+    fn kind() -> Kind;
+
+    fn key(name: &Name) -> Key {
+        Key { kind: Self::kind(), namespace: name.namespace.clone(), name: name.name.clone() }
+    }
+}
+
+macro_rules! stored {
+    ($($kind:ty),*) => {
+        $(impl Stored for $kind {
+            fn kind() -> Kind {
+                Kind::new(&<$kind>::plural(&()), GROUP)
+            }
+        })*
+    };
+}
+
+stored!(Cluster, ClusterGrant, GitRepository, ServiceDeployment);
+
+/// How often a change is tried against writers that were faster.
+const ATTEMPTS: usize = 8;
+/// Rows per page of a list: bounds what a controller holds.
+const PAGE: usize = 500;
+
+pub async fn load<T: Stored>(store: &Store, name: &Name) -> Result<Option<(Resource, T)>, StoreError> {
+    let Some(resource) = store.get(&T::key(name)).await? else { return Ok(None) };
+    let typed = parse(&resource)?;
+    Ok(Some((resource, typed)))
+}
+
+/// The API server validated the object when it was written; that it can't be read is damage, not input.
+pub fn parse<T: Stored>(resource: &Resource) -> Result<T, StoreError> {
+    T::deserialize(resource.object.as_ref()).map_err(|error| StoreError::Row {
+        what: format!("{} {}/{}", resource.key.kind, resource.key.namespace, resource.key.name),
+        problem: error.to_string(),
+    })
+}
+
+/// Every resource of a kind, page by page.
+pub async fn list_pages<T: Stored>(
+    store: &Store,
+    namespace: Option<&str>,
+    mut each: impl FnMut(Resource),
+) -> Result<(), StoreError> {
+    let mut after = None;
+    loop {
+        let query = ListQuery {
+            kind: T::kind(),
+            namespace: namespace.map(str::to_owned),
+            name: None,
+            labels: Selector::default(),
+            limit: PAGE,
+            after,
+        };
+        let page = store.list(&query).await?;
+        page.items.into_iter().for_each(&mut each);
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Changes one resource, unless it is gone or was made again. What `change` leaves equal is not written.
+pub async fn change<T: Stored>(
+    store: &Store,
+    name: &Name,
+    uid: &str,
+    change: impl Fn(&mut Value),
+) -> Result<(), StoreError> {
+    let key = T::key(name);
+    let mut refused = None;
+    for _ in 0..ATTEMPTS {
+        let Some(current) = store.get(&key).await?.filter(|current| current.uid == uid) else { return Ok(()) };
+        let mut object = (*current.object).clone();
+        change(&mut object);
+        if object == *current.object {
+            return Ok(());
+        }
+        let change = Change::Replace { uid: uid.to_owned(), version: current.version, object };
+        match store.write(Write { key: key.clone(), change }).await {
+            Ok(_) | Err(WriteError::Missing) => return Ok(()),
+            Err(WriteError::Store(error)) => return Err(error),
+            Err(error) => refused = Some(error),
+        }
+    }
+    Err(refused.map_or(StoreError::Closed, StoreError::from))
+}
+
+/// Sets the status. One that is equal to the stored one is not written.
+pub async fn write_status<T: Stored>(
+    store: &Store,
+    name: &Name,
+    uid: &str,
+    status: &impl Serialize,
+) -> Result<(), StoreError> {
+    let status = serde_json::to_value(status).map_err(StoreError::abort)?;
+    change::<T>(store, name, uid, |object| object["status"] = status.clone()).await
+}
+
+/// The newest of the annotations that ask for a reconcile: ours, then Flux's.
+pub fn requested_at(metadata: &kube_core::ObjectMeta) -> Option<&str> {
+    let annotations = metadata.annotations.as_ref()?;
+    let value = |name: &str| annotations.get(name).map(String::as_str);
+    value(farwater_api::REQUESTED_AT).max(value(farwater_api::FLUX_REQUESTED_AT))
+}

@@ -1,0 +1,272 @@
+//! route_changes: what was written → the work queues.
+//!
+//! The only place that knows which controller depends on which kind. Keys are passed on, never objects: whoever works on a key
+//! reads again.
+
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use farwater_api::{Cluster, ClusterGrant, GitRepository, ServiceDeployment};
+use farwater_fleet::duration;
+use farwater_store::{
+    Kind, Operation, Resource, StoreError, WatchError, WatchEvent,
+    delivery::{
+        assignments_of_cluster, assignments_of_source, assignments_unplaced, load_agents, load_desired_heads,
+        load_heartbeats, mark_all, mark_cluster, services_known, services_under_grants,
+    },
+};
+use futures::StreamExt as _;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    chain,
+    resources::{self, Name, Stored as _},
+};
+use crate::delivery::{Delivery, clusters::ClusterState, desired, token::key_print};
+
+const RETRY: Duration = Duration::from_secs(1);
+/// Bounds of `spec.pollInterval`, as its documentation says.
+const POLL_LIMITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+const DEFAULT_POLL: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+enum RouteError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Watch(#[from] WatchError),
+}
+
+/// Loads what is there, then follows changes, until told to stop. Falling behind means loading again.
+pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
+    let mut seen = Seen::default();
+    loop {
+        match shutdown.run_until_cancelled(follow(&delivery, &mut seen)).await {
+            None | Some(Ok(())) => return,
+            Some(Err(error)) => tracing::warn!(error = %chain(&error), "follow changes; loading everything again"),
+        }
+        if shutdown.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
+            return;
+        }
+    }
+}
+
+async fn follow(delivery: &Delivery, seen: &mut Seen) -> Result<(), RouteError> {
+    let from = delivery.store.position();
+    load_all(delivery, seen).await?;
+    let mut watch = delivery.store.watch(None, from)?;
+    while let Some(event) = watch.next().await {
+        route(delivery, seen, &event?).await?;
+    }
+    Ok(())
+}
+
+/// What of an object matters to controllers, by uid: a change of its status alone wakes nobody.
+#[derive(Default)]
+struct Seen(HashMap<String, u64>);
+
+impl Seen {
+    fn is_news(&mut self, event: &WatchEvent) -> bool {
+        let uid = event.object["metadata"]["uid"].as_str().unwrap_or_default();
+        if event.operation == Operation::Deleted {
+            self.0.remove(uid);
+            return true;
+        }
+        let print = fingerprint(&event.object["metadata"]);
+        self.0.insert(uid.to_owned(), print) != Some(print)
+    }
+}
+
+fn fingerprint(metadata: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for field in ["generation", "labels", "annotations", "deletionTimestamp", "finalizers"] {
+        metadata[field].to_string().hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+async fn load_all(delivery: &Delivery, seen: &mut Seen) -> Result<(), StoreError> {
+    seen.0.clear();
+    load_clusters(delivery).await?;
+    delivery.clusters.set_loaded();
+    let store = &delivery.store;
+    let add = |queue: &super::WorkQueue<Name>, resource: Resource| {
+        queue.add(Name { namespace: resource.key.namespace, name: resource.key.name });
+    };
+    resources::list_pages::<GitRepository>(store, None, |resource| add(&delivery.sources, resource)).await?;
+    resources::list_pages::<ServiceDeployment>(store, None, |resource| add(&delivery.services, resource)).await?;
+    // Rows of services that went while nobody was looking.
+    for (namespace, name) in services_known(&mut *store.tables().await?).await? {
+        delivery.services.add(Name { namespace, name });
+    }
+    store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await?;
+    delivery.dirty.notify_one();
+    delivery.collect.notify_one();
+    Ok(())
+}
+
+/// Fills the replica's memory. What is known of clusters without a resource is forgotten.
+async fn load_clusters(delivery: &Delivery) -> Result<(), StoreError> {
+    let mut rows = Vec::new();
+    resources::list_pages::<Cluster>(&delivery.store, None, |resource| rows.push(resource)).await?;
+    let (agents, heads, heartbeats) = {
+        let mut tables = delivery.store.tables().await?;
+        (load_agents(&mut tables).await?, load_desired_heads(&mut tables).await?, load_heartbeats(&mut tables).await?)
+    };
+    let mut states: HashMap<String, ClusterState> = HashMap::new();
+    for resource in &rows {
+        states.insert(resource.uid.clone(), cluster_state(&resource.object));
+    }
+    let mut orphans: HashSet<String> = delivery.clusters.all().iter().map(|state| state.uid.to_string()).collect();
+    for agent in agents {
+        match states.get_mut(&agent.cluster_uid) {
+            Some(state) => state.key_print = Some(key_print(&agent.public_key)),
+            None => drop(orphans.insert(agent.cluster_uid)),
+        }
+    }
+    for head in heads {
+        match states.get_mut(&head.cluster_uid) {
+            Some(state) => state.etag = desired::etag(&head),
+            None => drop(orphans.insert(head.cluster_uid)),
+        }
+    }
+    orphans.retain(|uid| !states.contains_key(uid));
+    for (uid, state) in states {
+        delivery.clusters.insert(state);
+        delivery.check_cluster(&uid);
+    }
+    delivery.clusters.set_saved(&heartbeats);
+    for uid in orphans {
+        delivery.clusters.remove(&uid);
+        delivery.check_cluster(&uid);
+    }
+    Ok(())
+}
+
+fn cluster_state(object: &Value) -> ClusterState {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &object["metadata"];
+    let interval = object["spec"]["pollInterval"].as_str().and_then(duration::parse).unwrap_or(DEFAULT_POLL);
+    let interval = interval.clamp(POLL_LIMITS.0, POLL_LIMITS.1);
+    ClusterState::new(&text(&metadata["uid"]), &text(&metadata["namespace"]), &text(&metadata["name"]), interval)
+}
+
+async fn route(delivery: &Delivery, seen: &mut Seen, event: &WatchEvent) -> Result<(), StoreError> {
+    let kinds = Kinds::get();
+    let kind = &event.key.kind;
+    let followed = [&kinds.repository, &kinds.service, &kinds.cluster, &kinds.grant];
+    let name = Name::new(&event.key.namespace, &event.key.name);
+    if *kind == kinds.secret {
+        return route_secret(delivery, &name).await;
+    }
+    if !followed.contains(&kind) || !seen.is_news(event) {
+        return Ok(());
+    }
+    if *kind == kinds.repository {
+        route_repository(delivery, name, event).await
+    } else if *kind == kinds.service {
+        delivery.services.add(name);
+        delivery.dirty.notify_one();
+        Ok(())
+    } else if *kind == kinds.cluster {
+        route_cluster(delivery, event).await
+    } else {
+        for (namespace, name) in services_under_grants(&mut *delivery.store.tables().await?).await? {
+            delivery.services.add(Name { namespace, name });
+        }
+        delivery.dirty.notify_one();
+        Ok(())
+    }
+}
+
+struct Kinds {
+    repository: Kind,
+    service: Kind,
+    cluster: Kind,
+    grant: Kind,
+    secret: Kind,
+}
+
+impl Kinds {
+    fn get() -> &'static Self {
+        static KINDS: std::sync::LazyLock<Kinds> = std::sync::LazyLock::new(|| Kinds {
+            repository: GitRepository::kind(),
+            service: ServiceDeployment::kind(),
+            cluster: Cluster::kind(),
+            grant: ClusterGrant::kind(),
+            secret: Kind::new("secrets", ""),
+        });
+        &KINDS
+    }
+}
+
+/// Credentials that were made, edited or deleted are tried at once by the sources that name them.
+async fn route_secret(delivery: &Delivery, secret: &Name) -> Result<(), StoreError> {
+    let mut users = Vec::new();
+    resources::list_pages::<GitRepository>(&delivery.store, Some(&secret.namespace), |resource| {
+        if resource.object["spec"]["secretRef"]["name"] == secret.name.as_str() {
+            users.push(resource);
+        }
+    })
+    .await?;
+    for user in users {
+        delivery.checks.hurry(&user.uid);
+        delivery.sources.add(Name::new(&user.key.namespace, &user.key.name));
+    }
+    Ok(())
+}
+
+async fn route_repository(delivery: &Delivery, name: Name, event: &WatchEvent) -> Result<(), StoreError> {
+    let uid = event.object["metadata"]["uid"].as_str().unwrap_or_default();
+    let affected = {
+        let mut tables = delivery.store.tables().await?;
+        let mut rows = assignments_of_source(&mut tables, uid).await?;
+        if event.operation == Operation::Created {
+            rows.extend(
+                assignments_unplaced(&mut tables).await?.into_iter().filter(|row| row.namespace == name.namespace),
+            );
+        }
+        rows
+    };
+    for row in affected {
+        delivery.services.add(Name { namespace: row.namespace, name: row.name });
+    }
+    if event.operation == Operation::Deleted {
+        delivery.checks.forget(uid);
+        delivery.collect.notify_one();
+    }
+    delivery.sources.add(name);
+    Ok(())
+}
+
+async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
+    let next = cluster_state(&event.object);
+    let uid = next.uid.to_string();
+    if event.operation == Operation::Deleted {
+        delivery.clusters.remove(&uid);
+        delivery.check_cluster(&uid);
+        return Ok(());
+    }
+    let mut affected = Vec::new();
+    if delivery.clusters.get(&uid).is_none() {
+        delivery.clusters.insert(next);
+        // The write's own mark may have been looked at before the cluster was known here.
+        let marked = uid.clone();
+        delivery.store.transact(move |tx| Box::pin(async move { mark_cluster(tx, &marked).await })).await?;
+        affected.extend(assignments_unplaced(&mut *delivery.store.tables().await?).await?);
+    } else {
+        delivery.clusters.change(&uid, |state| state.poll_interval = next.poll_interval);
+        affected.extend(assignments_of_cluster(&mut *delivery.store.tables().await?, &uid).await?);
+    }
+    for row in affected {
+        delivery.services.add(Name { namespace: row.namespace, name: row.name });
+    }
+    delivery.check_cluster(&uid);
+    delivery.dirty.notify_one();
+    Ok(())
+}

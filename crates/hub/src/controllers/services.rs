@@ -1,0 +1,157 @@
+//! What decides about one service's entry, read anew whenever it is needed.
+
+use std::collections::{BTreeMap, HashMap};
+
+use farwater_api::{
+    APPROVE_PRUNE, Cluster, ClusterGrant, GitRepository, ServiceDeployment,
+    protocol::{Entry, ServiceIdentity},
+};
+use farwater_fleet::{
+    assignment::{Candidate, EntryInputs, Why, resolve_action},
+    placement::{self, NamedGrant},
+};
+use farwater_store::{
+    Resource, Store, StoreError,
+    delivery::{Agent, Assignment, load_agent},
+};
+use serde::de::DeserializeOwned;
+
+use super::resources::{self, Name};
+
+/// A cluster as decisions see it.
+#[derive(Clone, Debug)]
+pub struct ClusterFacts {
+    pub uid: String,
+    pub name: Name,
+    pub labels: BTreeMap<String, String>,
+    pub suspended: bool,
+    pub agent: Option<Agent>,
+}
+
+impl ClusterFacts {
+    pub async fn load(store: &Store, name: &Name) -> Result<Option<Self>, StoreError> {
+        let Some((resource, cluster)) = resources::load::<Cluster>(store, name).await? else { return Ok(None) };
+        let agent = load_agent(&mut *store.tables().await?, &resource.uid).await?;
+        Ok(Some(Self {
+            uid: resource.uid,
+            name: name.clone(),
+            labels: cluster.metadata.labels.unwrap_or_default(),
+            suspended: cluster.spec.suspend,
+            agent,
+        }))
+    }
+
+    /// Whether deletions wait for somebody to confirm a restored backup.
+    pub fn restored(&self) -> bool {
+        self.agent.as_ref().is_some_and(|agent| agent.restored_epoch != 0)
+    }
+}
+
+pub async fn load_grants(store: &Store) -> Result<Vec<NamedGrant>, StoreError> {
+    let mut rows = Vec::new();
+    resources::list_pages::<ClusterGrant>(store, None, |resource| rows.push(resource)).await?;
+    let parse = |resource: &Resource| Ok((resource.key.name.clone(), resources::parse::<ClusterGrant>(resource)?.spec));
+    rows.iter().map(parse).collect()
+}
+
+/// A service, its row and its source's address.
+#[derive(Clone, Debug)]
+pub struct ServiceFacts {
+    pub uid: String,
+    pub name: Name,
+    pub service: ServiceDeployment,
+    pub assigned: Option<Candidate>,
+    pub why: Why,
+    pub source_url: Option<String>,
+}
+
+impl ServiceFacts {
+    pub fn new(
+        resource: &Resource,
+        service: ServiceDeployment,
+        row: &Assignment,
+        source_url: Option<String>,
+    ) -> Result<Self, StoreError> {
+        Ok(Self {
+            uid: resource.uid.clone(),
+            name: Name::new(&resource.key.namespace, &resource.key.name),
+            service,
+            assigned: row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?,
+            why: read_json(&row.service_uid, &row.why)?,
+            source_url,
+        })
+    }
+
+    pub fn deleting(&self) -> bool {
+        self.service.metadata.deletion_timestamp.is_some()
+    }
+
+    /// The service's entry in its cluster's desired state, and why its assignment is what it is now: a right may have come
+    /// or gone since the row was written.
+    pub fn resolve_entry(&self, cluster: &ClusterFacts, grants: &[NamedGrant]) -> (Entry, Why) {
+        let spec = &self.service.spec;
+        let ceiling = self.check_placement(cluster, grants);
+        let why = match (&self.why, &ceiling) {
+            (Why::Trouble(_), _) => self.why.clone(),
+            (_, Err(denied)) => Why::NotGranted(denied.to_string()),
+            (why, Ok(_)) => why.clone(),
+        };
+        let approved = self.service.metadata.annotations.as_ref().and_then(|all| all.get(APPROVE_PRUNE));
+        let action = resolve_action(EntryInputs {
+            deleting: self.deleting(),
+            deletion_policy: spec.deletion_policy,
+            suspended: spec.suspend,
+            cluster_suspended: cluster.suspended,
+            restored: cluster.restored(),
+            assigned: self.assigned.as_ref(),
+            why: &why,
+            ceiling: ceiling.as_ref(),
+            target_namespace: &spec.target_namespace,
+            prune: spec.prune,
+            approved_prune: approved.and_then(|digest| digest.parse().ok()),
+        });
+        let service = ServiceIdentity {
+            uid: self.uid.clone(),
+            namespace: self.name.namespace.clone(),
+            name: self.name.name.clone(),
+        };
+        (Entry { service, action }, why)
+    }
+
+    pub fn check_placement(
+        &self,
+        cluster: &ClusterFacts,
+        grants: &[NamedGrant],
+    ) -> Result<farwater_api::protocol::Ceiling, placement::Denied> {
+        let request = placement::Request {
+            namespace: &self.name.namespace,
+            cluster: &cluster.name.name,
+            cluster_labels: &cluster.labels,
+            source: self.source_url.as_deref(),
+            target_namespace: &self.service.spec.target_namespace,
+        };
+        placement::check(request, grants)
+    }
+}
+
+pub fn read_json<T: DeserializeOwned>(service_uid: &str, text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|error| StoreError::Row {
+        what: format!("assignment of service {service_uid}"),
+        problem: error.to_string(),
+    })
+}
+
+/// Addresses of sources, read once per batch: many services share one source.
+#[derive(Default)]
+pub struct SourceUrls(HashMap<Name, Option<String>>);
+
+impl SourceUrls {
+    pub async fn get(&mut self, store: &Store, name: &Name) -> Result<Option<String>, StoreError> {
+        if let Some(url) = self.0.get(name) {
+            return Ok(url.clone());
+        }
+        let url = resources::load::<GitRepository>(store, name).await?.map(|(_, source)| source.spec.url);
+        self.0.insert(name.clone(), url.clone());
+        Ok(url)
+    }
+}

@@ -1,0 +1,93 @@
+//! summarize_reports: what is assigned and what the agent says → the service's status.
+
+use std::sync::Arc;
+
+use farwater_api::{
+    ServiceDeployment,
+    objects::{Outcome, ServiceReport},
+    protocol::{Action, Entry, ServiceIdentity},
+};
+use farwater_fleet::{
+    assignment::Why,
+    summary::{self, Inputs},
+};
+use farwater_store::{
+    StoreError,
+    delivery::{Assignment, load_assignment, load_report},
+};
+use jiff::Timestamp;
+
+use super::{
+    queue::Next,
+    resources::{self, Name},
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
+};
+use crate::delivery::{Delivery, status};
+
+pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
+    let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
+    let Some((resource, service)) = found else { return Ok(Next::OnChange) };
+    let (row, report) = {
+        let mut tables = delivery.store.tables().await?;
+        (load_assignment(&mut tables, &resource.uid).await?, load_report(&mut tables, &resource.uid).await?)
+    };
+    // assign_revisions comes first, and asks for a summary when it is done.
+    let Some(row) = row else { return Ok(Next::OnChange) };
+    if Some(row.generation) != resource.object["metadata"]["generation"].as_i64() {
+        return Ok(Next::OnChange);
+    }
+    let url =
+        SourceUrls::default().get(&delivery.store, &Name::new(&name.namespace, &service.spec.source_ref.name)).await?;
+    let facts = ServiceFacts::new(&resource, service, &row, url)?;
+    let cluster = load_cluster(&delivery, &row).await?;
+    let (entry, why) = match &cluster {
+        Some(cluster) => facts.resolve_entry(cluster, &load_grants(&delivery.store).await?),
+        None => unplaced_entry(&facts),
+    };
+    let said = report.as_ref().map(status::decode).transpose()?;
+    let previous = facts.service.status.clone().unwrap_or_default();
+    let requested_at = resources::requested_at(&facts.service.metadata);
+    let status = summary::summarize(Inputs {
+        generation: row.generation,
+        deleting: facts.deleting(),
+        cluster: &facts.service.spec.cluster_ref.name,
+        joined: cluster.is_some_and(|cluster| cluster.agent.is_some()),
+        assigned: facts.assigned.as_ref(),
+        why: &why,
+        action: &entry.action,
+        entry: entry.digest(),
+        report: said.as_ref(),
+        report_time: report.and_then(|report| Timestamp::from_second(report.received).ok()),
+        requested_at,
+        previous: &previous,
+        now: Timestamp::now(),
+    });
+    resources::write_status::<ServiceDeployment>(&delivery.store, &name, &resource.uid, &status).await?;
+    if facts.deleting() && is_removed(said.as_ref(), &entry) {
+        delivery.services.add(name);
+    }
+    Ok(Next::OnChange)
+}
+
+/// Whether the agent has confirmed exactly this removal.
+pub fn is_removed(report: Option<&ServiceReport>, entry: &Entry) -> bool {
+    matches!(entry.action, Action::Remove { .. })
+        && report.is_some_and(|report| report.outcome == Outcome::Removed && report.entry == entry.digest())
+}
+
+async fn load_cluster(delivery: &Delivery, row: &Assignment) -> Result<Option<ClusterFacts>, StoreError> {
+    let Some(state) = delivery.clusters.get(&row.cluster_uid) else { return Ok(None) };
+    let name = Name::new(&state.namespace, &state.name);
+    Ok(ClusterFacts::load(&delivery.store, &name).await?.filter(|cluster| cluster.uid == row.cluster_uid))
+}
+
+/// Nobody is told anything about a service without a cluster.
+fn unplaced_entry(facts: &ServiceFacts) -> (Entry, Why) {
+    let service = ServiceIdentity {
+        uid: facts.uid.clone(),
+        namespace: facts.name.namespace.clone(),
+        name: facts.name.name.clone(),
+    };
+    let action = Action::Hold { reason: "the cluster does not exist".to_owned() };
+    (Entry { service, action }, facts.why.clone())
+}

@@ -1,0 +1,137 @@
+//! Delivery: what agents ask for, and the memory from which they are answered.
+//!
+//! ```text
+//! route_changes ─► fetch_sources ─► assign_revisions ─► compute_desired ─► (etag in memory) ◄─ poll
+//!                                        ▲                                                     │
+//!                                        └──────────── summarize_reports ◄──── reports ◄─ status
+//! ```
+
+pub mod admission;
+mod answer;
+mod bundles;
+pub mod clusters;
+pub mod desired;
+pub mod join;
+pub mod status;
+pub mod token;
+
+use std::{path::PathBuf, sync::Arc};
+
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    routing::{get, post},
+};
+use farwater_api::protocol::MAX_STATUS_BYTES;
+use farwater_store::{Store, StoreError, delivery::assignments_of_cluster};
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::Notify;
+
+use crate::{
+    controllers::{WorkQueue, fetch_sources::Checks, git::Mirrors, resources::Name},
+    identity::Identity,
+};
+use clusters::Clusters;
+
+/// Longest join request or assertion.
+const MAX_REQUEST_BYTES: usize = 16 << 10;
+
+/// What delivery holds: keys, tags and times, never objects.
+pub struct Delivery {
+    pub store: Store,
+    pub identity: Arc<Identity>,
+    /// Where agents reach the hub.
+    pub url: String,
+    /// The least epoch that desired states are published under.
+    pub epoch: u64,
+    /// Seconds since 1970: nobody was heard before.
+    pub started: i64,
+    pub clusters: Clusters,
+    pub mirrors: Mirrors,
+    pub checks: Checks,
+    pub sources: Arc<WorkQueue<Name>>,
+    pub services: Arc<WorkQueue<Name>>,
+    pub summaries: Arc<WorkQueue<Name>>,
+    /// By uid.
+    pub cluster_work: Arc<WorkQueue<String>>,
+    /// Clusters were marked dirty.
+    pub dirty: Notify,
+    /// A mirror may have become unused.
+    pub collect: Notify,
+}
+
+impl Delivery {
+    /// `data` is the hub's data directory: mirrors and bundles lie there.
+    pub async fn open(store: Store, identity: Arc<Identity>, data: PathBuf, url: String) -> Result<Self, OpenError> {
+        let started = Timestamp::now().as_second();
+        // Above every epoch of an earlier installation with the same keys, whatever became of its database.
+        let epoch = store.init_meta("epoch", &started.to_string()).await?;
+        let epoch = epoch.parse().map_err(|_| OpenError::Epoch(epoch))?;
+        Ok(Self {
+            store,
+            identity,
+            url,
+            epoch,
+            started,
+            clusters: Clusters::default(),
+            mirrors: Mirrors::open(&data)?,
+            checks: Checks::default(),
+            sources: Arc::default(),
+            services: Arc::default(),
+            summaries: Arc::default(),
+            cluster_work: Arc::default(),
+            dirty: Notify::new(),
+            collect: Notify::new(),
+        })
+    }
+
+    /// Has a Cluster's status looked at again, because something about it has changed.
+    pub fn check_cluster(&self, uid: &str) {
+        if let Some(state) = self.clusters.get(uid) {
+            state.settle(false);
+        }
+        self.cluster_work.add(uid.to_owned());
+    }
+
+    async fn wake_after_join(&self, uid: &str) -> Result<(), StoreError> {
+        self.check_cluster(uid);
+        self.dirty.notify_one();
+        for row in assignments_of_cluster(&mut *self.store.tables().await?, uid).await? {
+            self.summaries.add(Name { namespace: row.namespace, name: row.name });
+        }
+        Ok(())
+    }
+
+    /// Sets `status.lastHeardTime` of a Cluster that is being read: it is kept beside the resource, so that a poll wakes no
+    /// watch.
+    pub fn merge_last_heard(&self, cluster: &mut Value) {
+        let Some(uid) = cluster["metadata"]["uid"].as_str() else { return };
+        let Some(heard) = self.clusters.get(uid).and_then(|state| state.heard()) else { return };
+        if let Ok(time) = Timestamp::from_second(heard) {
+            cluster["status"]["lastHeardTime"] = time.to_string().into();
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("read the installation's epoch: {0:?} is no number")]
+    Epoch(String),
+    #[error("make the directory of mirrors or bundles")]
+    Directory(#[from] std::io::Error),
+}
+
+/// The agents' door: `/agent/v1/…`, as `farwater_api::protocol` describes it.
+pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Router<S> {
+    let small = DefaultBodyLimit::max(MAX_REQUEST_BYTES);
+    Router::new()
+        .route("/agent/v1/join", post(join::post_join).layer(small))
+        .route("/agent/v1/token", post(token::post_token).layer(small))
+        .route("/agent/v1/desired", get(desired::get_desired))
+        .route("/agent/v1/bundles/{digest}", get(bundles::get_bundle))
+        .route("/agent/v1/status", post(status::post_status).layer(DefaultBodyLimit::max(MAX_STATUS_BYTES)))
+        .with_state(delivery)
+}

@@ -1,0 +1,35 @@
+//! `GET /agent/v1/bundles/<digest>`: by digest, and only what the asking cluster's desired state names.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    extract::{Path, State},
+    response::Response,
+};
+use farwater_api::Digest;
+use farwater_store::delivery::is_desired;
+use http::{HeaderMap, HeaderValue, header};
+
+use super::{Delivery, answer::Refusal, token::authenticate};
+use crate::controllers::{chain, git};
+
+pub async fn get_bundle(
+    State(delivery): State<Arc<Delivery>>,
+    Path(digest): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let cluster = authenticate(&delivery, &headers)?;
+    let digest: Digest = digest.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
+    let desired = is_desired(&mut *delivery.store.tables().await?, &cluster.uid, &digest).await?;
+    if !desired {
+        return Err(Refusal::NotDesired { digest: digest.to_string() });
+    }
+    let bytes = git::load_bundle(&delivery, &digest).await.map_err(|error| {
+        tracing::error!(%digest, error = %chain(&error), "serve a bundle");
+        Refusal::Unavailable(format!("bundle {digest} can't be read"))
+    })?;
+    let mut response = Response::new(Body::from(bytes));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/zstd"));
+    Ok(response)
+}

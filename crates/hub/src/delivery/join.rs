@@ -1,0 +1,200 @@
+//! Joining: a one-time token, made for one Cluster, becomes the agent's own identity.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{State, rejection::BytesRejection},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64, engine::general_purpose::URL_SAFE_NO_PAD};
+use farwater_api::{
+    Cluster,
+    protocol::{ClusterIdentity, JoinAnswer, JoinRequest},
+};
+use farwater_store::{
+    StoreError,
+    delivery::{
+        Agent, JoinToken, RedeemError, delete_reports, load_agents, mark_cluster, redeem_token, save_agent,
+        save_join_token,
+    },
+};
+use jiff::Timestamp;
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    Delivery,
+    answer::{Refusal, read_json},
+    token::{check_versions, key_print, verify_signature},
+};
+use crate::controllers::resources::{self, Name};
+
+/// Long enough to walk over to the other cluster's terminal.
+const JOIN_TOKEN_SECONDS: i64 = 3600;
+const PREFIX: &str = "fwj_";
+/// Of both of the agent's public keys.
+const KEY_BYTES: usize = 32;
+
+/// Answer of `POST clusters/NAME/join`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JoinInvitation {
+    /// Shown once; the hub keeps its hash.
+    pub token: String,
+    pub ca_pin: String,
+    pub hub: String,
+    pub expires_at: Timestamp,
+    /// What to run where the cluster can be reached.
+    pub command: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum InviteError {
+    #[error("make a join token: cluster {0} does not exist")]
+    Missing(Name),
+    #[error("make a join token: the system's random source failed")]
+    Random,
+    #[error("make a join token")]
+    Store(#[from] StoreError),
+}
+
+fn hash(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+/// Makes a one-time token for a Cluster. The caller has authorized it, as the subresource `clusters/join`.
+pub async fn create_invitation(delivery: &Delivery, cluster: &Name) -> Result<JoinInvitation, InviteError> {
+    let found = resources::load::<Cluster>(&delivery.store, cluster).await?;
+    let (resource, _) = found.ok_or_else(|| InviteError::Missing(cluster.clone()))?;
+    let mut secret = [0; 32];
+    aws_lc_rs::rand::fill(&mut secret).map_err(|_| InviteError::Random)?;
+    let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
+    let now = Timestamp::now().as_second();
+    let row = JoinToken { hash: hash(&token), cluster_uid: resource.uid, expires: now + JOIN_TOKEN_SECONDS };
+    delivery.store.transact(move |tx| Box::pin(async move { save_join_token(tx, &row).await })).await?;
+    let (hub, ca_pin) = (delivery.url.clone(), delivery.identity.ca_pin());
+    Ok(JoinInvitation {
+        command: format!("farwater-agent --hub {hub} --join-token {token} --ca-pin {ca_pin}"),
+        token,
+        ca_pin,
+        hub,
+        expires_at: Timestamp::from_second(now + JOIN_TOKEN_SECONDS).unwrap_or(Timestamp::MAX),
+    })
+}
+
+/// What a join request asks for, checked as far as it can be without the database.
+struct Candidate {
+    hash: [u8; 32],
+    agent: Agent,
+}
+
+/// `POST /agent/v1/join`
+pub async fn post_join(
+    State(delivery): State<Arc<Delivery>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<JoinAnswer>, Refusal> {
+    let request: JoinRequest = read_json(body)?;
+    let now = Timestamp::now().as_second();
+    let candidate = check_request(&request, now)?;
+    let print = key_print(&candidate.agent.public_key);
+    let (cluster_uid, name) = redeem(&delivery, candidate, now).await?;
+    delivery.clusters.change(&cluster_uid, |state| state.key_print = Some(print));
+    delivery.wake_after_join(&cluster_uid).await?;
+    tracing::info!(cluster = %name, cluster_id = %request.cluster_id, "an agent joined");
+    Ok(Json(JoinAnswer {
+        cluster: ClusterIdentity { uid: cluster_uid, namespace: name.namespace, name: name.name },
+        installation: delivery.identity.installation().to_owned(),
+        signing_keys: delivery.identity.signing_keys(),
+        ca: delivery.identity.ca_pem().to_owned(),
+        hub_time: now,
+    }))
+}
+
+fn check_request(request: &JoinRequest, now: i64) -> Result<Candidate, Refusal> {
+    let key = |text: &str, what: &str| {
+        let bytes = BASE64.decode(text).ok().filter(|bytes| bytes.len() == KEY_BYTES);
+        bytes.ok_or_else(|| Refusal::Invalid(format!("{what} is not {KEY_BYTES} bytes in base64")))
+    };
+    let public_key = key(&request.public_key, "publicKey")?;
+    let sealing_key = key(&request.sealing_key, "sealingKey")?;
+    let id_ok = (1..=64).contains(&request.cluster_id.len())
+        && request.cluster_id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    if !id_ok {
+        return Err(Refusal::Invalid("clusterId is not the uid of a namespace".to_owned()));
+    }
+    check_versions(&request.agent_version, &request.kubernetes_version)?;
+    let message = JoinRequest::proof_message(&request.token, &request.sealing_key);
+    verify_signature(&public_key, &message, &request.proof).ok_or(Refusal::ProofWrong)?;
+    let agent = Agent {
+        cluster_uid: String::new(),
+        public_key,
+        sealing_key,
+        cluster_id: request.cluster_id.clone(),
+        agent_version: request.agent_version.clone(),
+        kubernetes_version: request.kubernetes_version.clone(),
+        joined: now,
+        report_sequence: 0,
+        restored_epoch: 0,
+    };
+    Ok(Candidate { hash: hash(&request.token), agent })
+}
+
+/// Uses the token up and sets the identity, in one transaction; a refusal uses nothing up.
+async fn redeem(delivery: &Delivery, candidate: Candidate, now: i64) -> Result<(String, Name), Refusal> {
+    enum Outcome {
+        Joined(String),
+        Refused(RedeemError),
+        Elsewhere(String),
+    }
+    let Candidate { hash, mut agent } = candidate;
+    let known: Vec<String> = delivery.clusters.all().iter().map(|state| state.uid.to_string()).collect();
+    let outcome = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            // Looked at first: a refusal must leave the token usable.
+            let elsewhere = load_agents(tx).await?.into_iter().find(|other| other.cluster_id == agent.cluster_id);
+            let cluster_uid = match redeem_token(tx, &hash, now).await? {
+                Err(refused) => return Ok(Outcome::Refused(refused)),
+                Ok(uid) => uid,
+            };
+            // A Cluster that is deleted takes its tokens along a moment later.
+            if !known.contains(&cluster_uid) {
+                return Ok(Outcome::Refused(RedeemError::Unknown));
+            }
+            if let Some(other) = elsewhere.filter(|other| other.cluster_uid != cluster_uid) {
+                return Err(StoreError::abort(JoinedAs(other.cluster_uid)));
+            }
+            agent.cluster_uid.clone_from(&cluster_uid);
+            save_agent(tx, &agent).await?;
+            delete_reports(tx, &cluster_uid).await?;
+            mark_cluster(tx, &cluster_uid).await?;
+            Ok(Outcome::Joined(cluster_uid))
+        })
+    });
+    let outcome = match outcome.await {
+        Err(StoreError::Aborted(reason)) => match reason.downcast_ref::<JoinedAs>() {
+            Some(JoinedAs(uid)) => Outcome::Elsewhere(uid.clone()),
+            None => return Err(StoreError::Aborted(reason).into()),
+        },
+        other => other?,
+    };
+    match outcome {
+        Outcome::Refused(RedeemError::Unknown) => Err(Refusal::JoinTokenUnknown),
+        Outcome::Refused(RedeemError::Used) => Err(Refusal::JoinTokenUsed),
+        Outcome::Refused(RedeemError::Expired) => Err(Refusal::JoinTokenExpired),
+        Outcome::Elsewhere(uid) => {
+            let state =
+                delivery.clusters.get(&uid).ok_or(Refusal::Unavailable("the other Cluster is being deleted".into()))?;
+            Err(Refusal::JoinedElsewhere { namespace: state.namespace.to_string(), name: state.name.to_string() })
+        }
+        Outcome::Joined(uid) => {
+            let state = delivery.clusters.get(&uid).ok_or(Refusal::JoinTokenUnknown)?;
+            Ok((uid, Name::new(&state.namespace, &state.name)))
+        }
+    }
+}
+
+/// Rolls a join back: the cluster has an agent under another Cluster.
+#[derive(Debug, thiserror::Error)]
+#[error("the cluster has joined as {0}")]
+struct JoinedAs(String);

@@ -1,0 +1,199 @@
+//! `POST /agent/v1/status`: what an agent says of its services, and how it is read again.
+
+use std::{collections::HashSet, sync::Arc};
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{State, rejection::BytesRejection},
+};
+use farwater_api::{
+    objects::{ObjectReport, ServiceReport},
+    protocol::{AcceptedStatement, StatusAnswer, StatusReport},
+};
+use farwater_fleet::conditions::cut;
+use farwater_store::{
+    StoreError,
+    delivery::{
+        Report, assignments_of_cluster, change_agent, delete_report, delete_reports, load_agent, load_desired,
+        load_report, mark_cluster, mark_restored, save_desired, save_report,
+    },
+};
+use http::HeaderMap;
+use jiff::Timestamp;
+
+use super::{
+    Delivery,
+    answer::{Refusal, read_json},
+    clusters::ClusterState,
+    token::{authenticate, check_versions, verify_signature},
+};
+use crate::controllers::resources::Name;
+
+/// As protocol.rs says of an object's message.
+const MAX_MESSAGE_BYTES: usize = 1024;
+/// Ten thousand objects of one service are a mistake, not a service; a report of that many still fits its limit.
+const MAX_OBJECTS: usize = 10_000;
+const ZSTD_LEVEL: i32 = 3;
+/// Longest JSON of one stored report.
+const MAX_REPORT_BYTES: usize = 16 << 20;
+
+pub async fn post_status(
+    State(delivery): State<Arc<Delivery>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<StatusAnswer>, Refusal> {
+    let cluster = authenticate(&delivery, &headers)?;
+    let report: StatusReport = read_json(body)?;
+    check_versions(&report.agent_version, &report.kubernetes_version)?;
+    if report.sequence <= report.base || i64::try_from(report.sequence).is_err() {
+        return Err(Refusal::Invalid("a report's sequence must be above its base".to_owned()));
+    }
+    if let Some(accepted) = &report.accepted {
+        prove_epoch(&delivery, &cluster, accepted).await?;
+    }
+    let sequence = report.sequence;
+    let changed = save_services(&delivery, &cluster, report).await?;
+    for name in changed {
+        delivery.summaries.add(name);
+    }
+    Ok(Json(StatusAnswer { sequence }))
+}
+
+/// Rows are made outside the transaction: compressing there would make all writers of the hub wait.
+fn encode(service: &mut ServiceReport) -> Result<Vec<u8>, Refusal> {
+    if service.objects.len() > MAX_OBJECTS {
+        return Err(Refusal::Invalid(format!("a service's report holds more than {MAX_OBJECTS} objects")));
+    }
+    service.message = cut(&service.message, MAX_MESSAGE_BYTES);
+    for object in &mut service.objects {
+        object.message = cut(&object.message, MAX_MESSAGE_BYTES);
+    }
+    let json = serde_json::to_vec(service).map_err(|error| Refusal::Invalid(error.to_string()))?;
+    zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(|error| Refusal::Invalid(error.to_string()))
+}
+
+pub fn decode(row: &Report) -> Result<ServiceReport, StoreError> {
+    let damaged =
+        |problem: String| StoreError::Row { what: format!("report about service {}", row.service_uid), problem };
+    let json = zstd::bulk::decompress(&row.body, MAX_REPORT_BYTES).map_err(|error| damaged(error.to_string()))?;
+    serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))
+}
+
+/// Saves what the report says of this cluster's own services; others' and unknown ones are passed over. Answers the services
+/// that it speaks of.
+async fn save_services(
+    delivery: &Delivery,
+    cluster: &ClusterState,
+    report: StatusReport,
+) -> Result<Vec<Name>, Refusal> {
+    let uid = cluster.uid.to_string();
+    let mut rows = Vec::with_capacity(report.services.len());
+    for (service_uid, service) in report.services {
+        let body = service.map(|mut service| encode(&mut service)).transpose()?;
+        rows.push((service_uid, body));
+    }
+    let received = Timestamp::now().as_second();
+    let (sequence, base) = (report.sequence, report.base);
+    let (agent_version, kubernetes_version) = (report.agent_version, report.kubernetes_version);
+    let saved = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            let last = load_agent(tx, &uid).await?.map_or(0, |agent| agent.report_sequence.unsigned_abs());
+            if base != 0 && base != last {
+                return Ok(Err(Refusal::BaseUnknown { last, base }));
+            }
+            let own = assignments_of_cluster(tx, &uid).await?;
+            if base == 0 {
+                delete_reports(tx, &uid).await?;
+            }
+            let mut said = HashSet::new();
+            for (service_uid, body) in rows {
+                if !own.iter().any(|row| row.service_uid == service_uid) {
+                    continue;
+                }
+                match body {
+                    Some(body) => {
+                        let (service_uid, cluster_uid) = (service_uid.clone(), uid.clone());
+                        save_report(tx, &Report { service_uid, cluster_uid, received, body }).await?;
+                    }
+                    None => delete_report(tx, &service_uid).await?,
+                }
+                said.insert(service_uid);
+            }
+            change_agent(tx, &uid, &agent_version, &kubernetes_version, Some(sequence)).await?;
+            let names = own.into_iter().filter(|row| base == 0 || said.contains(&row.service_uid));
+            Ok(Ok(names.map(|row| Name { namespace: row.namespace, name: row.name }).collect::<Vec<_>>()))
+        })
+    });
+    saved.await?
+}
+
+/// A statement of this hub that is newer than its database proves that the database was restored from a backup: the epoch
+/// rises above it, and nothing is deleted in this cluster until somebody has confirmed that the backup is right.
+async fn prove_epoch(delivery: &Delivery, cluster: &ClusterState, accepted: &AcceptedStatement) -> Result<(), Refusal> {
+    let statement = &accepted.statement;
+    let own = statement.installation == delivery.identity.installation() && statement.cluster_uid == *cluster.uid;
+    if !own {
+        return Ok(());
+    }
+    let current = {
+        let mut tables = delivery.store.tables().await?;
+        load_desired(&mut tables, &cluster.uid).await?.map(|row| (row.epoch, row.generation, row.tag))
+    };
+    let Some((epoch, generation, tag)) = current else { return Ok(()) };
+    let newer = (statement.epoch, statement.generation) > (epoch, generation);
+    let forked = (statement.epoch, statement.generation) == (epoch, generation) && statement.tag != tag;
+    if !newer && !forked {
+        return Ok(());
+    }
+    let keys = delivery.identity.signing_keys();
+    let key = keys.iter().find(|key| key.id == statement.key_id);
+    let proven = key.and_then(|key| {
+        let public_key = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, &key.public_key).ok()?;
+        verify_signature(&public_key, &statement.message(), &accepted.signature)
+    });
+    if proven.is_none() {
+        tracing::warn!(cluster = %cluster.name, "an agent shows a newer statement that this hub did not sign");
+        return Ok(());
+    }
+    raise_epoch(delivery, cluster, statement.epoch.saturating_add(1)).await
+}
+
+async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) -> Result<(), Refusal> {
+    tracing::error!(
+        cluster = %cluster.name, epoch,
+        "this hub's database is older than what it signed before: it was restored from a backup. Nothing is deleted in \
+         the cluster until its Cluster is annotated {}={epoch}", farwater_api::CONFIRM_RESTORED
+    );
+    let uid = cluster.uid.to_string();
+    let raised = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            let Some(mut row) = load_desired(tx, &uid).await? else { return Ok(()) };
+            if row.epoch < epoch {
+                // Signed and numbered when it is computed; the old row only says where that starts.
+                row.epoch = epoch;
+                row.signature = String::new();
+                let bundles: Vec<_> =
+                    super::desired::entries(&row)?.iter().filter_map(super::desired::bundle).collect();
+                row.bundles = bundles;
+                save_desired(tx, &row).await?;
+            }
+            mark_restored(tx, &uid, epoch).await?;
+            mark_cluster(tx, &uid).await
+        })
+    });
+    raised.await?;
+    // Until it is computed anew, there is no answer rather than an unsigned one.
+    delivery.clusters.change(&cluster.uid, |state| state.etag = None);
+    delivery.dirty.notify_one();
+    delivery.cluster_work.add(cluster.uid.to_string());
+    Ok(())
+}
+
+/// Answer of `GET servicedeployments/NAME/objects`: the state of each object as the agent said last; none if it has said
+/// nothing yet.
+pub async fn load_objects(delivery: &Delivery, service_uid: &str) -> Result<Vec<ObjectReport>, StoreError> {
+    let mut tables = delivery.store.tables().await?;
+    let Some(row) = load_report(&mut tables, service_uid).await? else { return Ok(Vec::new()) };
+    Ok(decode(&row)?.objects)
+}

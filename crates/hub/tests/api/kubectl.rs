@@ -1,0 +1,249 @@
+//! The real kubectl, in the oldest and the newest version that are promised, against a served hub.
+
+use crate::support::{Kubectl, Served};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+const SOURCE: &str = "
+apiVersion: farwater.dev/v1alpha1
+kind: GitRepository
+metadata: {name: infra, namespace: NS}
+spec: {url: https://git.example.com/infra.git}
+";
+
+/// In a namespace that a kubectl of this version has for itself.
+fn in_namespace(kubectl: &Kubectl<'_>, manifest: &str) -> (String, String) {
+    let namespace = format!("team-{}", kubectl.version.replace('.', "-"));
+    (namespace.clone(), manifest.replace("NS", &namespace))
+}
+
+async fn namespace(kubectl: &Kubectl<'_>, manifest: &str) -> (String, String) {
+    let (namespace, manifest) = in_namespace(kubectl, manifest);
+    kubectl.run(&["create", "namespace", &namespace]).await;
+    (namespace, manifest)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resources_are_applied_compared_edited_and_deleted() {
+    let served = Served::start().await;
+    for kubectl in served.kubectls() {
+        let (ns, source) = namespace(&kubectl, SOURCE).await;
+        let ns = ns.as_str();
+        let diff = kubectl.output(&["diff", "-f", "-"], &source, &[]).await;
+        assert_eq!(diff.status.code(), Some(1), "{}", String::from_utf8_lossy(&diff.stderr));
+        assert_eq!(kubectl.feed(&["apply", "-f", "-"], &source).await, "gitrepository.farwater.dev/infra created\n");
+        assert_eq!(kubectl.output(&["diff", "-f", "-"], &source, &[]).await.status.code(), Some(0));
+        let changed = source.replace("infra.git", "other.git");
+        let diff = kubectl.output(&["diff", "-f", "-"], &changed, &[]).await;
+        assert!(String::from_utf8_lossy(&diff.stdout).contains("+  url: https://git.example.com/other.git"));
+        let configured = "gitrepository.farwater.dev/infra configured\n";
+        assert_eq!(kubectl.feed(&["apply", "-f", "-"], &changed).await, configured);
+        assert_eq!(kubectl.feed(&["apply", "-f", "-"], &changed).await, configured.replace("configured", "unchanged"));
+        let get = |path: &'static str| {
+            let kubectl = &kubectl;
+            async move { kubectl.run(&["get", "fwgit", "infra", "-n", ns, "-o", path]).await }
+        };
+        assert_eq!(get("jsonpath={.metadata.generation} {.spec.interval}").await, "2 2m");
+
+        kubectl.run(&["label", "fwgit", "infra", "-n", ns, "tier=one"]).await;
+        kubectl.run(&["annotate", "fwgit", "infra", "-n", ns, "note=x"]).await;
+        assert_eq!(get("jsonpath={.metadata.labels.tier} {.metadata.generation}").await, "one 2");
+        let patch = |kind: &'static str, patch: &'static str| {
+            let kubectl = &kubectl;
+            async move { kubectl.run(&["patch", "fwgit", "infra", "-n", ns, "--type", kind, "-p", patch]).await }
+        };
+        patch("merge", r#"{"spec":{"interval":"5m"}}"#).await;
+        patch("json", r#"[{"op":"replace","path":"/spec/timeout","value":"10s"}]"#).await;
+        assert_eq!(get("jsonpath={.spec.interval} {.spec.timeout}").await, "5m 10s");
+        let strategic =
+            kubectl.refuse(&["patch", "fwgit", "infra", "-n", ns, "-p", r#"{"spec":{"interval":"1m"}}"#], "").await;
+        assert!(strategic.contains("is not supported by farwater.dev/v1alpha1"), "{strategic}");
+
+        let editor = served.script("editor.sh", "#!/bin/sh\nsed -i 's/interval: 5m/interval: 7m/' \"$1\"\n");
+        let edit = kubectl.output(&["edit", "fwgit", "infra", "-n", ns], "", &[("KUBE_EDITOR", &editor)]).await;
+        assert!(edit.status.success(), "{}", String::from_utf8_lossy(&edit.stderr));
+        assert_eq!(get("jsonpath={.spec.interval}").await, "7m");
+
+        let yaml = get("yaml").await;
+        let replaced = kubectl.feed(&["replace", "-f", "-"], &yaml.replace("interval: 7m", "interval: 8m")).await;
+        assert_eq!(replaced, "gitrepository.farwater.dev/infra replaced\n");
+        let stale = kubectl.refuse(&["replace", "-f", "-"], &yaml.replace("interval: 7m", "interval: 9m")).await;
+        assert!(stale.contains("the object has been modified"), "{stale}");
+
+        assert_eq!(get("name").await, "gitrepository.farwater.dev/infra\n");
+        let deleted = kubectl.run(&["delete", "fwgit", "infra", "-n", ns]).await;
+        assert!(deleted.starts_with("gitrepository.farwater.dev \"infra\" deleted"), "{deleted}");
+        let gone = kubectl.refuse(&["get", "fwgit", "infra", "-n", ns], "").await;
+        assert_eq!(gone, "Error from server (NotFound): gitrepositories.farwater.dev \"infra\" not found\n");
+    }
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn built_in_kinds_travel_as_protobuf_and_take_strategic_patches() {
+    let served = Served::start().await;
+    for kubectl in served.kubectls() {
+        let (ns, _) = namespace(&kubectl, "").await;
+        let ns = ns.as_str();
+        kubectl.run(&["create", "configmap", "c", "-n", ns, "--from-literal=a=1"]).await;
+        kubectl.run(&["create", "secret", "generic", "s", "-n", ns, "--from-literal=password=x"]).await;
+        kubectl.run(&["create", "serviceaccount", "sa", "-n", ns]).await;
+        kubectl.run(&["create", "role", "r", "-n", ns, "--verb=get", "--resource=configmaps"]).await;
+        kubectl.run(&["create", "rolebinding", "b", "-n", ns, "--role=r", &format!("--serviceaccount={ns}:sa")]).await;
+        kubectl.run(&["create", "clusterrole", &format!("cr-{ns}"), "--verb=list", "--resource=secrets"]).await;
+        assert_eq!(
+            kubectl.run(&["get", "secret", "s", "-n", ns, "-o", "jsonpath={.data.password} {.type}"]).await,
+            "eA== Opaque"
+        );
+        let manifest = format!(
+            "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: sa, namespace: {ns}, finalizers: [a.b/c]}}\nsecrets: [{{name: one}}, {{name: two}}]\n"
+        );
+        kubectl.feed(&["apply", "-f", "-"], &manifest).await;
+        let manifest = manifest.replace("{name: one}, ", "").replace("[a.b/c]", "[a.b/d]");
+        kubectl.feed(&["apply", "-f", "-"], &manifest).await;
+        let path = "jsonpath={.secrets[*].name} {.metadata.finalizers[*]}";
+        assert_eq!(kubectl.run(&["get", "sa", "sa", "-n", ns, "-o", path]).await, "two a.b/d");
+        kubectl.run(&["patch", "configmap", "c", "-n", ns, "-p", r#"{"data":{"a":null,"b":"2"}}"#]).await;
+        assert_eq!(kubectl.run(&["get", "cm", "c", "-n", ns, "-o", "jsonpath={.data}"]).await, r#"{"b":"2"}"#);
+        let token = kubectl.run(&["create", "token", "sa", "-n", ns, "--duration", "20m"]).await;
+        let token = token.trim();
+        assert!(token.len() > 20, "{token}");
+        let as_account = |verb: &'static str, what: &'static str| {
+            let kubectl = &kubectl;
+            async move {
+                let output = kubectl.output(&["auth", "can-i", verb, what, "-n", ns, "--token", token], "", &[]).await;
+                String::from_utf8_lossy(&output.stdout).trim().to_owned()
+            }
+        };
+        // The administrator's kubeconfig holds a token too; a flag wins over it.
+        assert_eq!(as_account("get", "configmaps").await, "yes");
+        assert_eq!(as_account("get", "secrets").await, "no");
+        let list = kubectl.run(&["auth", "can-i", "--list", "-n", ns]).await;
+        assert!(list.contains("*.*") && list.contains("[*]"), "{list}");
+        assert!(kubectl.run(&["auth", "whoami"]).await.contains("farwater-admin"));
+        kubectl
+            .run(&[
+                "patch",
+                "sa",
+                "sa",
+                "-n",
+                ns,
+                "--type=json",
+                "-p",
+                r#"[{"op":"remove","path":"/metadata/finalizers"}]"#,
+            ])
+            .await;
+    }
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_lists_watches_and_waits_follow_a_resource() {
+    let served = Served::start().await;
+    for kubectl in served.kubectls() {
+        let (ns, source) = namespace(&kubectl, SOURCE).await;
+        let ns = ns.as_str();
+        let mut watcher = kubectl.spawn(&["get", "fwgit", "-n", ns, "-w"]);
+        let mut events = BufReader::new(watcher.stdout.take().unwrap()).lines();
+        kubectl.feed(&["create", "-f", "-"], &source).await;
+        assert!(events.next_line().await.unwrap().unwrap().starts_with("NAME"));
+        assert!(events.next_line().await.unwrap().unwrap().starts_with("infra"));
+        let wide = kubectl.run(&["get", "fwgit", "-n", ns, "-o", "wide"]).await;
+        let header: Vec<_> = wide.lines().next().unwrap().split_whitespace().collect();
+        assert_eq!(header, ["NAME", "READY", "STATUS", "REVISION", "AGE", "URL"]);
+        let wait = tokio::spawn({
+            let mut child = kubectl.spawn(&["wait", "--for=condition=Ready", "fwgit/infra", "-n", ns, "--timeout=30s"]);
+            async move { child.wait().await.unwrap() }
+        });
+        let status = r#"{"status":{"revision":"main@sha1:1","conditions":[{"type":"Ready","status":"True","reason":"R","message":"fetched","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#;
+        kubectl.run(&["patch", "fwgit", "infra", "-n", ns, "--subresource=status", "--type=merge", "-p", status]).await;
+        assert!(wait.await.unwrap().success());
+        kubectl.run(&["wait", "--for=condition=Ready", "fwgit/infra", "-n", ns, "--timeout=30s"]).await;
+        let line = events.next_line().await.unwrap().unwrap();
+        assert!(line.contains("True") && line.contains("fetched"), "{line}");
+        let described = kubectl.run(&["describe", "fwgit", "infra", "-n", ns]).await;
+        assert!(described.contains("fetched") && described.contains("Events:"), "{described}");
+        assert_eq!(kubectl.run(&["get", "fwgit", "-n", ns, "--chunk-size=1", "-o", "name"]).await.lines().count(), 1);
+        assert!(kubectl.run(&["get", "all", "-n", ns]).await.contains("gitrepository.farwater.dev/infra"));
+        assert!(kubectl.run(&["get", "farwater", "-A"]).await.contains("infra"));
+        kubectl.run(&["delete", "fwgit", "--all", "-n", ns]).await;
+        kubectl.run(&["delete", "namespace", ns]).await;
+        watcher.kill().await.unwrap();
+    }
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn discovery_and_explain_show_the_kinds() {
+    let served = Served::start().await;
+    for kubectl in served.kubectls() {
+        let names = kubectl.run(&["api-resources", "--api-group=farwater.dev", "-o", "name"]).await;
+        let expected = ["clustergrants", "clusters", "gitrepositories", "servicedeployments"];
+        assert_eq!(names.lines().collect::<Vec<_>>(), expected.map(|n| format!("{n}.farwater.dev")));
+        let explained = kubectl.run(&["explain", "servicedeployments.spec.sourceRef"]).await;
+        assert!(explained.contains("GitRepository") && explained.contains("-required-"), "{explained}");
+        assert!(kubectl.run(&["explain", "secret"]).await.contains("stringData"));
+        assert!(kubectl.run(&["version"]).await.contains("Server Version: v1.33.0+farwater."));
+        assert!(kubectl.run(&["get", "--raw", "/openapi/v2"]).await.starts_with("{\"definitions\""));
+    }
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_manifests_are_refused_with_their_fields() {
+    let served = Served::start().await;
+    for kubectl in served.kubectls() {
+        let (ns, source) = namespace(&kubectl, SOURCE).await;
+        let ns = ns.as_str();
+        let check = |manifest: String, expected: &'static str| {
+            let kubectl = &kubectl;
+            async move {
+                let error = kubectl.refuse(&["apply", "-f", "-"], &manifest).await;
+                assert!(error.contains(expected), "{}: {error}", kubectl.version);
+            }
+        };
+        check(source.replace("url:", "urll: x, url:"), "unknown field \"spec.urll\"").await;
+        check(source.replace("https:", "file:"), "spec.url in body should match").await;
+        check(source.replace("spec:", "spcc:"), "unknown field \"spcc\"").await;
+        check(source.replace(&format!("namespace: {ns}"), "namespace: none"), "namespaces \"none\" not found").await;
+        check(source.replace("name: infra", "name: In_fra"), "metadata.name: Invalid value").await;
+        check(format!("{source}  {}", "x".repeat(4 << 20)), "").await;
+        let too_much = format!(
+            "{{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{{\"name\":\"big\"}},\"data\":{{\"a\":\"{}\"}}}}",
+            "x".repeat(4 << 20)
+        );
+        let error = kubectl.refuse(&["create", "-n", ns, "-f", "-"], &too_much).await;
+        assert!(error.contains("limit is 3145728"), "{error}");
+        let server_side = kubectl.refuse(&["apply", "--server-side", "-f", "-"], &source).await;
+        assert!(
+            server_side.contains("Server-side apply not available") || server_side.contains("unknown format"),
+            "{server_side}"
+        );
+        let foreground = {
+            kubectl.feed(&["apply", "-f", "-"], &source).await;
+            kubectl.refuse(&["delete", "fwgit", "infra", "-n", ns, "--cascade=foreground"], "").await
+        };
+        assert!(foreground.contains("propagationPolicy"), "{foreground}");
+    }
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_takes_its_contents_with_it_once_finalizers_allow() {
+    let served = Served::start().await;
+    let kubectl = served.newest();
+    let (ns, source) = namespace(&kubectl, SOURCE).await;
+    let ns = ns.as_str();
+    let held = source.replace("name: infra,", "name: infra, finalizers: [example.com/hold],");
+    kubectl.feed(&["apply", "-f", "-"], &held).await;
+    kubectl.run(&["create", "configmap", "c", "-n", ns]).await;
+    kubectl.run(&["delete", "namespace", ns, "--wait=false"]).await;
+    let refused = kubectl.refuse(&["create", "configmap", "late", "-n", ns], "").await;
+    assert!(refused.contains("because it is being terminated"), "{refused}");
+    kubectl.run(&["wait", "--for=delete", "configmap/c", "-n", ns, "--timeout=30s"]).await;
+    assert_eq!(kubectl.run(&["get", "ns", ns, "-o", "jsonpath={.status.phase}"]).await, "Terminating");
+    kubectl
+        .run(&["patch", "fwgit", "infra", "-n", ns, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#])
+        .await;
+    kubectl.run(&["wait", "--for=delete", &format!("namespace/{ns}"), "--timeout=30s"]).await;
+    served.stop().await;
+}

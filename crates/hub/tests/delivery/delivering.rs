@@ -1,0 +1,204 @@
+//! From a commit to a desired state and its bundles.
+
+use farwater_api::{
+    ADMIN_NAMESPACE, Digest,
+    protocol::{Action, Deployment, Entry, POLL_INTERVAL_HEADER},
+};
+use http::{StatusCode, header};
+use serde_json::json;
+
+use crate::{
+    agent::Agent,
+    rig::{Rig, WEB, condition, message, repository},
+};
+
+pub fn applied(entry: &Entry) -> Option<&Deployment> {
+    match &entry.action {
+        Action::Apply(deployment) => Some(deployment),
+        _ => None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_reaches_an_agent_and_an_unchanged_poll_is_empty() {
+    let (server, _repository) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "./apps/web/").await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/SourceNotFound")
+        .await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let agent = Agent::join(&rig, "east").await;
+    let (state, entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    let deployment = applied(&entry).unwrap();
+    assert_eq!((deployment.path.as_str(), deployment.target_namespace.as_str()), ("apps/web", "web"));
+    assert_eq!(deployment.ceiling.service_account.name, "farwater-administrator");
+
+    let answer = agent.poll(&rig, Some(&state.statement.etag())).await;
+    assert_eq!(answer.status, StatusCode::NOT_MODIFIED);
+    assert_eq!(answer.headers[POLL_INTERVAL_HEADER], "30");
+    assert!(answer.body.is_empty());
+
+    let bundle = agent.bundle(&rig, &deployment.bundle).await;
+    assert_eq!(bundle.status, StatusCode::OK);
+    let archive = zstd::decode_all(bundle.body.as_slice()).unwrap();
+    assert_eq!((Digest::of(&archive), archive.len() as u64), (deployment.bundle, deployment.bundle_bytes));
+
+    let source = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap();
+    assert_eq!(condition(&source, "Ready"), "True/Fetched");
+    assert!(source["status"]["revision"].as_str().unwrap().starts_with("main@sha1:"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_outside_the_closure_changes_no_digest_and_no_generation() {
+    let (server, git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let web = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let db = rig.service(ADMIN_NAMESPACE, "db", "east", "apps/db").await;
+    let agent = Agent::join(&rig, "east").await;
+    agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
+    let (before, old_db) = agent.wait_entry(&rig, &db, |entry| applied(entry).is_some()).await;
+
+    let commit = git.change("main", &[("README", Some("y"))]).unwrap();
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    let revision = format!("main@sha1:{commit}");
+    for name in ["web", "db"] {
+        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, |s| {
+            s["status"]["assignedRevision"] == revision.as_str()
+        })
+        .await;
+    }
+    let after = agent.desired(&rig).await;
+    assert_eq!(after, before);
+
+    // Of two services of one repository only the one that changed gets another bundle.
+    git.change("main", &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))]).unwrap();
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    let old_web = before.entries.iter().find(|entry| entry.service.uid == web).unwrap();
+    let (state, _) = agent.wait_entry(&rig, &web, |entry| entry.digest() != old_web.digest()).await;
+    assert_eq!(state.statement.generation, before.statement.generation + 1);
+    assert!(state.entries.contains(&old_db));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_fails_keeps_what_is_assigned_also_across_a_restart() {
+    let (mut server, git) = repository().await;
+    let mut rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let agent = Agent::join(&rig, "east").await;
+    let (before, entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+
+    git.delete_branch("main").unwrap();
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    let source = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap();
+    assert_eq!(condition(&source, "Ready"), "False/RepositoryEmpty", "{}", message(&source, "Ready"));
+    assert_eq!(condition(&source, "Stalled"), "True/RepositoryEmpty");
+
+    server.stop().await;
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    let source = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap();
+    assert_eq!(condition(&source, "Ready"), "False/Unreachable");
+    assert!(source["status"]["staleSince"].is_string());
+    assert!(message(&source, "Ready").contains("goes on being served"), "{}", message(&source, "Ready"));
+    assert_eq!(agent.desired(&rig).await, before);
+
+    rig = rig.restart().await;
+    rig.wait_loaded().await;
+    agent.wait_polled(&rig).await;
+    assert_eq!(agent.desired(&rig).await, before);
+    let bundle = agent.bundle(&rig, &applied(&entry).unwrap().bundle).await;
+    assert_eq!(bundle.status, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_that_the_cache_lost_is_made_again() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let agent = Agent::join(&rig, "east").await;
+    let (_, entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    let digest = applied(&entry).unwrap().bundle;
+    let file = rig.path().join("cache/bundles").join(format!("{}.tar.zst", digest.to_hex()));
+    for damage in [None, Some(b"not a bundle".as_slice())] {
+        match damage {
+            None => std::fs::remove_file(&file).unwrap(),
+            Some(bytes) => std::fs::write(&file, bytes).unwrap(),
+        }
+        assert_eq!(agent.bundle(&rig, &digest).await.status, StatusCode::OK);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_clusters_bundle_is_refused() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.cluster("west").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let east = Agent::join(&rig, "east").await;
+    let west = Agent::join(&rig, "west").await;
+    let (_, entry) = east.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    let digest = applied(&entry).unwrap().bundle;
+    assert_eq!(west.bundle(&rig, &digest).await.refusal(), "403 NotDesired");
+    assert_eq!(east.bundle(&rig, &Digest::of("no bundle")).await.refusal(), "403 NotDesired");
+    let nobody = Agent::new();
+    assert_eq!(nobody.bundle(&rig, &digest).await.refusal(), "401 TokenUnknown");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_commit_names_file_and_line_and_keeps_the_old_bundle() {
+    let (server, git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let agent = Agent::join(&rig, "east").await;
+    let (before, _) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    git.change("main", &[("apps/web/kustomization.yaml", Some("resources:\n- ../../../etc\n"))]).unwrap();
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    let service = rig
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/BundleFailed")
+        .await;
+    assert!(message(&service, "Ready").contains("apps/web/kustomization.yaml:2"), "{}", message(&service, "Ready"));
+    assert!(message(&service, "Ready").contains("stays assigned"));
+    assert_eq!(agent.desired(&rig).await, before);
+    git.change("main", &[("apps/web/kustomization.yaml", None)]).unwrap();
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "absent").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_secret_is_an_error_and_making_it_is_noticed_at_once() {
+    let (server, _git) = repository().await;
+    server.set_auth(farwater_testkit::git::Auth::Basic { username: "u".to_owned(), password: "p".to_owned() });
+    let rig = Rig::start().await;
+    let spec = json!({"url": server.url("infra.git"), "interval": "10m", "secretRef": {"name": "git"}});
+    rig.create("GitRepository", ADMIN_NAMESPACE, "infra", json!({"spec": spec})).await;
+    let ready = |wanted: &'static str| move |s: &serde_json::Value| condition(s, "Ready") == wanted;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", ready("False/SecretNotFound")).await;
+    // "u" and "wrong", then "p", as kubectl writes them.
+    rig.create("Secret", ADMIN_NAMESPACE, "git", json!({"data": {"username": "dQ==", "password": "d3Jvbmc="}})).await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", ready("False/AuthenticationFailed")).await;
+    rig.edit("Secret", ADMIN_NAMESPACE, "git", |secret| secret["data"]["password"] = "cA==".into()).await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", ready("True/Fetched")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hub_that_has_loaded_nothing_says_so() {
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| c["status"]["conditions"].is_array()).await;
+    let agent = Agent::join(&rig, "east").await;
+    agent.wait_polled(&rig).await;
+    rig.delivery.clusters.change(&agent.joined.as_ref().unwrap().cluster.uid, |state| state.etag = None);
+    let answer = agent.poll(&rig, None).await;
+    assert_eq!(answer.refusal(), "503 Unavailable");
+    assert!(answer.headers.contains_key(header::RETRY_AFTER));
+}

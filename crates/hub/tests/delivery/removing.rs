@@ -1,0 +1,116 @@
+//! Deleted services and clusters.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use farwater_api::{
+    ADMIN_NAMESPACE, CONFIRM_RESTORED,
+    objects::Outcome,
+    protocol::{AcceptedStatement, Action, Entry},
+    service_deployment::DeletionPolicy,
+};
+
+use crate::{
+    agent::{Agent, said},
+    delivering::applied,
+    rig::{Rig, condition, message, repository},
+};
+
+fn removed(entry: &Entry) -> bool {
+    matches!(entry.action, Action::Remove { policy: DeletionPolicy::Delete, .. })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_service_stays_listed_until_its_agent_has_confirmed() {
+    let (server, _git) = repository().await;
+    let mut rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let mut agent = Agent::join(&rig, "east").await;
+    let (_, applied_entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    agent.say(&rig, &uid, said(&applied_entry, Outcome::Applied, &[])).await;
+    rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
+    let (_, entry) = agent.wait_entry(&rig, &uid, removed).await;
+
+    // What was removed of an older entry confirms nothing.
+    agent.say(&rig, &uid, said(&applied_entry, Outcome::Removed, &[])).await;
+    agent.say(&rig, &uid, said(&entry, Outcome::Applying, &[])).await;
+    rig = rig.restart().await;
+    rig.wait_loaded().await;
+    agent.wait_entry(&rig, &uid, removed).await;
+    assert!(rig.get("ServiceDeployment", ADMIN_NAMESPACE, "web").await.is_some());
+
+    agent.say(&rig, &uid, said(&entry, Outcome::Removed, &[])).await;
+    rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
+    agent.wait_empty(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_goes_at_once_where_nobody_can_confirm() {
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.service(ADMIN_NAMESPACE, "never-joined", "east", "").await;
+    rig.service(ADMIN_NAMESPACE, "no-cluster", "nowhere", "").await;
+    for name in ["never-joined", "no-cluster"] {
+        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, |s| s["metadata"]["finalizers"].is_array()).await;
+        rig.delete("ServiceDeployment", ADMIN_NAMESPACE, name).await;
+        rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, name).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deleting_a_cluster_refuses_its_agent_and_removes_nothing_there() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let agent = Agent::join(&rig, "east").await;
+    agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    rig.delete("Cluster", ADMIN_NAMESPACE, "east").await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/ClusterNotFound")
+        .await;
+    assert_eq!(agent.poll(&rig, None).await.refusal(), "401 IdentityUnknown");
+    // Made again under its name it is another cluster: it may be joined, and has the service anew.
+    rig.cluster("east").await;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| c["status"]["conditions"].is_array()).await;
+    assert_eq!(agent.poll(&rig, None).await.refusal(), "401 IdentityUnknown");
+    let again = Agent::join(&rig, "east").await;
+    again.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_statement_of_this_hub_proves_a_restore_and_holds_deletions() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let mut agent = Agent::join(&rig, "east").await;
+    let (state, entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    assert!(applied(&entry).unwrap().prune);
+
+    // Signed by the hub, and newer than all that its database knows: what a restored backup forgot.
+    let mut statement = state.statement.clone();
+    statement.generation += 7;
+    let forged = AcceptedStatement { statement: statement.clone(), signature: BASE64.encode([0; 64]) };
+    agent.show(&rig, forged).await;
+    assert_eq!(agent.desired(&rig).await.statement.epoch, state.statement.epoch, "a forged one proves nothing");
+
+    let signature = BASE64.encode(rig.identity.sign(&statement.message()));
+    agent.show(&rig, AcceptedStatement { statement: statement.clone(), signature }).await;
+    let (after, _) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some_and(|d| !d.prune)).await;
+    assert_eq!(after.statement.epoch, state.statement.epoch + 1);
+    let cluster =
+        rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| condition(c, "Restored").starts_with("True")).await;
+    let epoch = after.statement.epoch.to_string();
+    assert!(message(&cluster, "Restored").contains(&format!("{CONFIRM_RESTORED}={epoch}")));
+
+    rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
+    agent.wait_entry(&rig, &uid, |entry| matches!(entry.action, Action::Hold { .. })).await;
+    rig.edit("Cluster", ADMIN_NAMESPACE, "east", |cluster| {
+        cluster["metadata"]["annotations"][CONFIRM_RESTORED] = epoch.clone().into();
+    })
+    .await;
+    agent.wait_entry(&rig, &uid, removed).await;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| condition(c, "Restored") == "absent").await;
+}

@@ -1,0 +1,133 @@
+//! What agents say, and what becomes of it.
+
+use farwater_api::{
+    ADMIN_NAMESPACE, APPROVE_PRUNE, Digest,
+    objects::{Health, Outcome},
+    service_deployment::HeldPrune,
+};
+use farwater_hub::delivery::status::load_objects;
+use http::StatusCode;
+
+use crate::{
+    agent::{Agent, said},
+    delivering::applied,
+    rig::{Rig, WEB, condition, repository},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn yesterdays_healthy_is_not_todays() {
+    let (server, git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let mut agent = Agent::join(&rig, "east").await;
+    let (_, entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    agent.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
+    let ready = |wanted: &'static str| move |s: &serde_json::Value| condition(s, "Ready") == wanted;
+    let service = rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", ready("True/Applied")).await;
+    assert_eq!(service["status"]["appliedRevision"], service["status"]["assignedRevision"]);
+    assert_eq!(service["status"]["objects"]["healthy"], 1);
+    assert_eq!(load_objects(&rig.delivery, &uid).await.unwrap().len(), 1);
+
+    git.change("main", &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))]).unwrap();
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    let (_, next) = agent.wait_entry(&rig, &uid, |new| new.digest() != entry.digest()).await;
+    let service = rig
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Reconciling").starts_with("True"))
+        .await;
+    assert_ne!(service["status"]["appliedRevision"], service["status"]["assignedRevision"]);
+    agent.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
+    agent.say(&rig, &uid, said(&next, Outcome::Applied, &[("other", Health::InProgress)])).await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| s["status"]["objects"]["progressing"] == 1).await;
+    agent.say(&rig, &uid, said(&next, Outcome::Applied, &[("other", Health::Current)])).await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", ready("True/Applied")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_reports_its_own_services_only() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.cluster("west").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let east = Agent::join(&rig, "east").await;
+    let mut west = Agent::join(&rig, "west").await;
+    let (_, entry) = east.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    west.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
+    west.say(&rig, "no such service", said(&entry, Outcome::Applied, &[])).await;
+    assert!(load_objects(&rig.delivery, &uid).await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_on_an_unknown_base_is_asked_for_in_full() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let web = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let db = rig.service(ADMIN_NAMESPACE, "db", "east", "apps/db").await;
+    let mut agent = Agent::join(&rig, "east").await;
+    let (_, web_entry) = agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
+    let (_, db_entry) = agent.wait_entry(&rig, &db, |entry| applied(entry).is_some()).await;
+    agent.say(&rig, &web, said(&web_entry, Outcome::Applied, &[("web", Health::Current)])).await;
+    let mut report = agent.report(&[]);
+    report.base = 17;
+    report.sequence = 18;
+    assert_eq!(agent.send_report(&rig, &report).await.refusal(), "409 BaseUnknown");
+    report.sequence = 17;
+    assert_eq!(agent.send_report(&rig, &report).await.refusal(), "400 Invalid");
+
+    // Everything: what isn't said any more is forgotten.
+    let mut full = agent.report(&[(&db, Some(said(&db_entry, Outcome::Applied, &[("db", Health::Current)])))]);
+    (full.base, full.sequence) = (0, 40);
+    assert_eq!(agent.send_report(&rig, &full).await.status, StatusCode::OK);
+    assert!(load_objects(&rig.delivery, &web).await.unwrap().is_empty());
+    assert_eq!(load_objects(&rig.delivery, &db).await.unwrap().len(), 1);
+    agent.sequence = 40;
+    agent.say(&rig, &web, said(&web_entry, Outcome::Applied, &[])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_prune_is_approved_by_its_digest() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let mut agent = Agent::join(&rig, "east").await;
+    let (_, entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    let plan = Digest::of("plan");
+    let mut report = said(&entry, Outcome::Applied, &[]);
+    report.held_prune =
+        Some(HeldPrune { digest: plan, reason: "nothing would be left".to_owned(), count: 3, objects: vec![] });
+    agent.say(&rig, &uid, report).await;
+    let service = rig
+        .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "PruneHeld") == "True/ApprovalNeeded")
+        .await;
+    assert_eq!(service["status"]["heldPrune"]["digest"], plan.to_string());
+    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| {
+        service["metadata"]["annotations"][APPROVE_PRUNE] = plan.to_string().into();
+    })
+    .await;
+    agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some_and(|d| d.approved_prune == Some(plan))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_ready_while_it_polls() {
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.edit("Cluster", ADMIN_NAMESPACE, "east", |cluster| cluster["spec"]["pollInterval"] = "1s".into()).await;
+    let ready = |wanted: &'static str| move |c: &serde_json::Value| condition(c, "Ready") == wanted;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("False/NotJoined")).await;
+    let agent = Agent::join(&rig, "east").await;
+    agent.wait_polled(&rig).await;
+    let mut cluster = rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("True/Connected")).await;
+    assert!(cluster["status"]["lastHeardTime"].is_null(), "a poll is not written to the resource");
+    rig.delivery.merge_last_heard(&mut cluster);
+    assert!(cluster["status"]["lastHeardTime"].is_string());
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("False/AgentSilent")).await;
+    agent.wait_polled(&rig).await;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", ready("True/Connected")).await;
+}

@@ -1,0 +1,227 @@
+//! A hub without its API server: what people would write is written to the store as the API server does it.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{Router, body::Body};
+use farwater_api::{ADMIN_NAMESPACE, GROUP, VERSION};
+use farwater_hub::{DataDir, Identity, controllers, delivery::Delivery};
+use farwater_store::{Change, Key, Kind, OpenOptions, Store, Write, WriteError, delivery::MarkClusters};
+use farwater_testkit::git::{GitServer, Repository};
+use http::{Request, Response};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+/// Far above what anything here takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct Rig {
+    data: tempfile::TempDir,
+    directory: DataDir,
+    pub store: Store,
+    pub identity: Arc<Identity>,
+    pub delivery: Arc<Delivery>,
+    router: Router,
+    shutdown: CancellationToken,
+    controllers: JoinHandle<()>,
+}
+
+fn plural(kind: &str) -> Kind {
+    let plural = match kind {
+        "Secret" => return Kind::new("secrets", ""),
+        "GitRepository" => "gitrepositories".to_owned(),
+        kind => format!("{}s", kind.to_lowercase()),
+    };
+    Kind::new(&plural, GROUP)
+}
+
+pub fn key(kind: &str, namespace: &str, name: &str) -> Key {
+    Key { kind: plural(kind), namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
+impl Rig {
+    pub async fn start() -> Self {
+        Self::open(tempfile::tempdir().unwrap()).await
+    }
+
+    async fn open(data: tempfile::TempDir) -> Self {
+        let directory = DataDir::open(data.path()).unwrap();
+        let identity = Arc::new(Identity::open(&directory, Timestamp::now()).unwrap());
+        let mut options = OpenOptions::new(directory.database(), *identity.seal_key().bytes());
+        options.on_change = Some(Arc::new(MarkClusters));
+        let store = Store::open(options).await.unwrap();
+        let url = "https://hub.test:8443".to_owned();
+        let delivery = Delivery::open(store.clone(), Arc::clone(&identity), data.path().to_owned(), url).await.unwrap();
+        let delivery = Arc::new(delivery);
+        let shutdown = CancellationToken::new();
+        let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), shutdown.clone()));
+        let router = farwater_hub::delivery::router(Arc::clone(&delivery));
+        Self { data, directory, store, identity, delivery, router, shutdown, controllers }
+    }
+
+    /// Stops the hub and starts it again on the same data.
+    pub async fn restart(self) -> Self {
+        self.shutdown.cancel();
+        self.controllers.await.unwrap();
+        drop((self.router, self.delivery, self.directory));
+        self.store.close().await;
+        drop(self.store);
+        Self::open(self.data).await
+    }
+
+    pub fn path(&self) -> &std::path::Path {
+        self.data.path()
+    }
+
+    pub async fn wait_loaded(&self) {
+        let started = tokio::time::Instant::now();
+        while !self.delivery.clusters.is_loaded() {
+            assert!(started.elapsed() < PATIENCE, "waited in vain for the hub to load");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub async fn send(&self, request: Request<Body>) -> Response<Body> {
+        self.router.clone().oneshot(request).await.unwrap()
+    }
+
+    pub async fn create(&self, kind: &str, namespace: &str, name: &str, object: Value) -> String {
+        let uid = uuid::Uuid::new_v4().to_string();
+        let mut metadata = json!({
+            "name": name, "uid": uid, "generation": 1, "creationTimestamp": Timestamp::now().to_string(),
+        });
+        if !namespace.is_empty() {
+            metadata["namespace"] = namespace.into();
+        }
+        if let Some(labels) = object.get("labels") {
+            metadata["labels"] = labels.clone();
+        }
+        let api_version = if kind == "Secret" { "v1".to_owned() } else { format!("{GROUP}/{VERSION}") };
+        let mut full = json!({"apiVersion": api_version, "kind": kind, "metadata": metadata});
+        for field in ["spec", "data"] {
+            if let Some(value) = object.get(field) {
+                full[field] = value.clone();
+            }
+        }
+        self.store.write(Write { key: key(kind, namespace, name), change: Change::Create(full) }).await.unwrap();
+        uid
+    }
+
+    pub async fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
+        self.store.get(&key(kind, namespace, name)).await.unwrap().map(|resource| (*resource.object).clone())
+    }
+
+    /// Changes an object as a person would: a changed spec is a new generation.
+    pub async fn edit(&self, kind: &str, namespace: &str, name: &str, edit: impl Fn(&mut Value)) {
+        let key = key(kind, namespace, name);
+        loop {
+            let current = self.store.get(&key).await.unwrap().unwrap();
+            let mut object = (*current.object).clone();
+            edit(&mut object);
+            if object["spec"] != current.object["spec"] {
+                object["metadata"]["generation"] = (object["metadata"]["generation"].as_i64().unwrap() + 1).into();
+            }
+            let change = Change::Replace { uid: current.uid, version: current.version, object };
+            match self.store.write(Write { key: key.clone(), change }).await {
+                Err(WriteError::Conflict { .. }) => {}
+                other => return drop(other.unwrap()),
+            }
+        }
+    }
+
+    /// As the API server deletes: an object with finalizers is marked and stays.
+    pub async fn delete(&self, kind: &str, namespace: &str, name: &str) {
+        let key = key(kind, namespace, name);
+        loop {
+            let current = self.store.get(&key).await.unwrap().unwrap();
+            let mut object = (*current.object).clone();
+            let held = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+            let (uid, version) = (current.uid, current.version);
+            let change = if held {
+                object["metadata"]["deletionTimestamp"] = Timestamp::now().to_string().into();
+                object["metadata"]["generation"] = (object["metadata"]["generation"].as_i64().unwrap() + 1).into();
+                Change::Replace { uid, version, object }
+            } else {
+                Change::Delete { uid, version }
+            };
+            match self.store.write(Write { key: key.clone(), change }).await {
+                Err(WriteError::Conflict { .. }) => {}
+                other => return drop(other.unwrap()),
+            }
+        }
+    }
+
+    pub async fn repository(&self, namespace: &str, name: &str, url: &str) -> String {
+        self.create("GitRepository", namespace, name, json!({"spec": {"url": url, "interval": "10m"}})).await
+    }
+
+    pub async fn cluster(&self, name: &str) -> String {
+        let spec = json!({"spec": {"pollInterval": "30s"}, "labels": {"env": "test"}});
+        self.create("Cluster", ADMIN_NAMESPACE, name, spec).await
+    }
+
+    pub async fn service(&self, namespace: &str, name: &str, cluster: &str, path: &str) -> String {
+        let spec = json!({
+            "clusterRef": {"name": cluster}, "targetNamespace": name, "path": path,
+            "sourceRef": {"kind": "GitRepository", "name": "infra"}, "deletionPolicy": "Delete",
+        });
+        self.create("ServiceDeployment", namespace, name, json!({"spec": spec})).await
+    }
+
+    /// Has a source asked now, as `farwater.dev/requestedAt` does; returns when it is acknowledged.
+    pub async fn ask(&self, namespace: &str, name: &str) {
+        let requested = Timestamp::now().to_string();
+        self.edit("GitRepository", namespace, name, |object| {
+            object["metadata"]["annotations"]["farwater.dev/requestedAt"] = requested.clone().into();
+        })
+        .await;
+        self.wait_for("GitRepository", namespace, name, |object| {
+            object["status"]["lastHandledReconcileAt"] == requested.as_str()
+        })
+        .await;
+    }
+
+    pub async fn wait_for(&self, kind: &str, namespace: &str, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let started = tokio::time::Instant::now();
+        loop {
+            let object = self.get(kind, namespace, name).await.unwrap_or(Value::Null);
+            if holds(&object) {
+                return object;
+            }
+            assert!(started.elapsed() < PATIENCE, "waited in vain; {kind} {namespace}/{name} is {object:#}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub async fn wait_gone(&self, kind: &str, namespace: &str, name: &str) {
+        self.wait_for(kind, namespace, name, Value::is_null).await;
+    }
+}
+
+/// `status/reason` of a condition.
+pub fn condition(object: &Value, kind: &str) -> String {
+    let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    all.iter().find(|c| c["type"] == kind).map_or_else(
+        || "absent".to_owned(),
+        |c| format!("{}/{}", c["status"].as_str().unwrap(), c["reason"].as_str().unwrap()),
+    )
+}
+
+pub fn message(object: &Value, kind: &str) -> String {
+    let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    all.iter().find(|c| c["type"] == kind).map_or_else(String::new, |c| c["message"].as_str().unwrap().to_owned())
+}
+
+pub const WEB: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n";
+
+/// A repository with two services' folders and one of neither.
+pub async fn repository() -> (GitServer, Repository) {
+    let server = GitServer::start().await.unwrap();
+    let repository = server.create("infra.git").unwrap();
+    repository
+        .commit("main", &[("apps/web/web.yaml", WEB), ("apps/db/db.yaml", &WEB.replace("web", "db")), ("README", "x")])
+        .unwrap();
+    (server, repository)
+}

@@ -1,0 +1,116 @@
+-- Delivery: what lies between a source that moves and an agent that polls. Narrow rows beside the resources; all of
+-- them are keyed by uids, so that something made again under an old name inherits nothing.
+
+-- The revision of each source that is served, whatever its remote says now.
+CREATE TABLE revisions (
+    source_uid TEXT   NOT NULL PRIMARY KEY,
+    -- The branch or tag that was followed; empty for a commit.
+    reference  TEXT   NOT NULL,
+    commit_id  TEXT   NOT NULL,
+    -- Seconds since 1970.
+    fetched    BIGINT NOT NULL
+);
+
+-- Made once per content; source, commit and path say how to make the archive again.
+CREATE TABLE bundles (
+    content_id TEXT   NOT NULL PRIMARY KEY,
+    digest     TEXT   NOT NULL,
+    bytes      BIGINT NOT NULL,
+    source_uid TEXT   NOT NULL,
+    commit_id  TEXT   NOT NULL,
+    path       TEXT   NOT NULL
+);
+CREATE INDEX bundles_digest ON bundles (digest);
+
+-- One row per service. Texts of candidate, assigned and why are JSON of fleet's types.
+CREATE TABLE assignments (
+    service_uid TEXT   NOT NULL PRIMARY KEY,
+    namespace   TEXT   NOT NULL,
+    name        TEXT   NOT NULL,
+    -- Empty while the reference points to nothing.
+    cluster_uid TEXT   NOT NULL,
+    source_uid  TEXT   NOT NULL,
+    -- The generation of the service that this row was made for.
+    generation  BIGINT NOT NULL,
+    -- What of the service its entry was made from: a write that leaves it the same (a status) marks no cluster.
+    stamp       TEXT   NOT NULL,
+    candidate   TEXT,
+    assigned    TEXT,
+    why         TEXT   NOT NULL
+);
+CREATE INDEX assignments_cluster ON assignments (cluster_uid);
+CREATE INDEX assignments_source ON assignments (source_uid);
+CREATE INDEX assignments_namespace ON assignments (namespace);
+
+-- The signed desired state of each cluster. `body` is the entries' JSON, zstd-compressed.
+CREATE TABLE desired (
+    cluster_uid TEXT   NOT NULL PRIMARY KEY,
+    epoch       BIGINT NOT NULL,
+    generation  BIGINT NOT NULL,
+    tag         TEXT   NOT NULL,
+    key_id      TEXT   NOT NULL,
+    signature   TEXT   NOT NULL,
+    body        BLOB   NOT NULL
+);
+
+-- Which bundles a cluster may fetch: those that its desired state names.
+CREATE TABLE desired_bundles (
+    cluster_uid TEXT NOT NULL,
+    digest      TEXT NOT NULL,
+    PRIMARY KEY (cluster_uid, digest)
+);
+
+-- Clusters whose desired state may be out of date, marked by the transaction that changed an input.
+CREATE TABLE dirty (
+    cluster_uid TEXT   NOT NULL PRIMARY KEY,
+    -- Counts marks: one that is made during a recomputation is not lost with it.
+    marks       BIGINT NOT NULL
+);
+
+CREATE TABLE agents (
+    cluster_uid        TEXT   NOT NULL PRIMARY KEY,
+    -- Ed25519 and X25519 public keys.
+    public_key         BLOB   NOT NULL,
+    sealing_key        BLOB   NOT NULL,
+    -- uid of the cluster's kube-system namespace.
+    cluster_id         TEXT   NOT NULL,
+    agent_version      TEXT   NOT NULL,
+    kubernetes_version TEXT   NOT NULL,
+    joined             BIGINT NOT NULL,
+    -- The last report's sequence; 0 before the first.
+    report_sequence    BIGINT NOT NULL,
+    -- The epoch that was raised because the agent proved this database older than itself; 0 if nothing waits for a
+    -- confirmation.
+    restored_epoch     BIGINT NOT NULL
+);
+CREATE UNIQUE INDEX agents_cluster_id ON agents (cluster_id);
+
+-- By sha256: the token itself is nowhere.
+CREATE TABLE join_tokens (
+    hash        BLOB   NOT NULL PRIMARY KEY,
+    cluster_uid TEXT   NOT NULL,
+    expires     BIGINT NOT NULL,
+    used        BIGINT
+);
+
+-- Assertions that were used, until they expire: across restarts, or a recorded one could be used again after one.
+CREATE TABLE nonces (
+    cluster_uid TEXT   NOT NULL,
+    nonce       TEXT   NOT NULL,
+    expires     BIGINT NOT NULL,
+    PRIMARY KEY (cluster_uid, nonce)
+);
+
+-- What agents said last, one row per service: the JSON of a report, zstd-compressed.
+CREATE TABLE reports (
+    service_uid TEXT   NOT NULL PRIMARY KEY,
+    cluster_uid TEXT   NOT NULL,
+    received    BIGINT NOT NULL,
+    body        BLOB   NOT NULL
+);
+CREATE INDEX reports_cluster ON reports (cluster_uid);
+
+CREATE TABLE heartbeats (
+    cluster_uid TEXT   NOT NULL PRIMARY KEY,
+    heard       BIGINT NOT NULL
+);

@@ -1,0 +1,98 @@
+//! The delivery tables: revisions, bundles, assignments, desired states, agents and their reports.
+//!
+//! Functions of a connection: writers hand in the [`Tx`](crate::Tx) of [`Store::transact`](crate::Store::transact), so that
+//! what belongs together is committed together, readers a connection of [`Store::reader`](crate::Store::reader). Rows are
+//! plain data; what their JSON means is known to those who decide.
+
+/// Reads a struct from the columns of the same names.
+macro_rules! from_row {
+    ($row:ident, [$($column:ident),*]) => {
+        impl<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> for $row {
+            fn from_row(row: &'r sqlx::sqlite::SqliteRow) -> Result<Self, sqlx::Error> {
+                Ok(Self { $($column: sqlx::Row::try_get(row, stringify!($column))?),* })
+            }
+        }
+    };
+}
+
+mod agents;
+mod assignments;
+mod desired;
+mod sources;
+
+pub use agents::{
+    Agent, JoinToken, RedeemError, Report, change_agent, delete_agent, delete_expired, delete_report, delete_reports,
+    load_agent, load_agents, load_heartbeats, load_report, mark_restored, redeem_token, save_agent, save_heartbeats,
+    save_join_token, save_report, use_nonce,
+};
+pub use assignments::{
+    Assignment, assignments_named, assignments_of_cluster, assignments_of_source, assignments_unplaced,
+    delete_assignment, is_source_used, load_assignment, save_assignment, services_known, services_under_grants, stamp,
+};
+pub use desired::{
+    Desired, DirtyMark, clear_mark, delete_cluster, is_desired, load_desired, load_desired_bundles, load_desired_heads,
+    load_dirty, mark_all, mark_cluster, save_desired,
+};
+pub use sources::{
+    Bundle, Revision, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions, save_bundle,
+    save_revision,
+};
+
+use farwater_api::ADMIN_NAMESPACE;
+use futures::future::BoxFuture;
+use sqlx::{Sqlite, SqliteConnection, pool::PoolConnection};
+
+use crate::{ChangeHook, Operation, Store, StoreError, WatchEvent};
+
+impl Store {
+    /// A connection to read these tables with; it can't write.
+    pub async fn tables(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
+        self.connection().await
+    }
+}
+
+/// Marks the clusters whose desired state depends on a resource that is written, in the transaction that writes it.
+///
+/// A service that is new, or that moves to another cluster, marks it when its assignment is written.
+pub struct MarkClusters;
+
+impl ChangeHook for MarkClusters {
+    fn mark_changes<'a>(
+        &'a self,
+        connection: &'a mut SqliteConnection,
+        changes: &'a [WatchEvent],
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(async move {
+            for change in changes {
+                mark_dependents(connection, change).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+async fn mark_dependents(connection: &mut SqliteConnection, change: &WatchEvent) -> Result<(), sqlx::Error> {
+    let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default();
+    let (select, values) = match change.key.kind.as_str() {
+        "servicedeployments.farwater.dev" => {
+            let stamp = match change.operation {
+                Operation::Deleted => String::new(),
+                _ => stamp(&change.object),
+            };
+            let select = "SELECT cluster_uid, 1 FROM assignments \
+                          WHERE service_uid = $1 AND stamp <> $2 AND cluster_uid <> ''";
+            (select, [uid.to_owned(), stamp])
+        }
+        "clusters.farwater.dev" => ("SELECT $1, 1 WHERE $1 <> $2", [uid.to_owned(), String::new()]),
+        // The grant's selector may have matched any cluster before; the administrators' services need none.
+        "clustergrants.farwater.dev" => {
+            let select = "SELECT DISTINCT cluster_uid, 1 FROM assignments WHERE namespace <> $1 AND cluster_uid <> $2";
+            (select, [ADMIN_NAMESPACE.to_owned(), String::new()])
+        }
+        _ => return Ok(()),
+    };
+    let insert = format!("INSERT INTO dirty (cluster_uid, marks) {select} {}", desired::COUNT_MARK);
+    let [first, second] = values;
+    sqlx::query(sqlx::AssertSqlSafe(insert)).bind(first).bind(second).execute(connection).await?;
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! One row per service: where it belongs, what it could run and what it does run.
+
+use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE};
+use serde_json::Value;
+use sqlx::SqliteConnection;
+
+use crate::StoreError;
+
+const SELECT: &str = "SELECT service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, \
+                      why FROM assignments";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    pub service_uid: String,
+    pub namespace: String,
+    pub name: String,
+    /// Empty while the reference points to nothing.
+    pub cluster_uid: String,
+    /// Empty while the reference points to nothing.
+    pub source_uid: String,
+    /// The generation of the service that this row was made for.
+    pub generation: i64,
+    /// [`stamp`] of the service that this row was made for.
+    pub stamp: String,
+    /// JSON.
+    pub candidate: Option<String>,
+    /// JSON.
+    pub assigned: Option<String>,
+    /// JSON.
+    pub why: String,
+}
+
+from_row!(
+    Assignment,
+    [service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, why]
+);
+
+/// What of a service's object decides about its entry: two objects with one stamp make the same entry.
+pub fn stamp(service: &Value) -> String {
+    let metadata = &service["metadata"];
+    let approved = metadata["annotations"][APPROVE_PRUNE].as_str().unwrap_or_default();
+    format!("{} {} {approved}", metadata["generation"], metadata["deletionTimestamp"].is_string())
+}
+
+async fn select(
+    connection: &mut SqliteConnection,
+    condition: &'static str,
+    value: &str,
+) -> Result<Vec<Assignment>, StoreError> {
+    let sql = format!("{SELECT} WHERE {condition} ORDER BY service_uid");
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(value).fetch_all(connection).await?)
+}
+
+pub async fn load_assignment(
+    connection: &mut SqliteConnection,
+    service_uid: &str,
+) -> Result<Option<Assignment>, StoreError> {
+    Ok(select(connection, "service_uid = $1", service_uid).await?.pop())
+}
+
+pub async fn assignments_of_cluster(
+    connection: &mut SqliteConnection,
+    cluster_uid: &str,
+) -> Result<Vec<Assignment>, StoreError> {
+    select(connection, "cluster_uid = $1", cluster_uid).await
+}
+
+pub async fn assignments_of_source(
+    connection: &mut SqliteConnection,
+    source_uid: &str,
+) -> Result<Vec<Assignment>, StoreError> {
+    select(connection, "source_uid = $1", source_uid).await
+}
+
+/// Services whose cluster or source was not found.
+pub async fn assignments_unplaced(connection: &mut SqliteConnection) -> Result<Vec<Assignment>, StoreError> {
+    select(connection, "(cluster_uid = $1 OR source_uid = $1)", "").await
+}
+
+/// Rows of a service's name; more than one while one made again under the name follows another.
+pub async fn assignments_named(
+    connection: &mut SqliteConnection,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<Assignment>, StoreError> {
+    let sql = format!("{SELECT} WHERE namespace = $1 AND name = $2");
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(namespace).bind(name).fetch_all(connection).await?)
+}
+
+/// (namespace, name) of every service that needs a grant: those outside the administrators' namespace.
+pub async fn services_under_grants(connection: &mut SqliteConnection) -> Result<Vec<(String, String)>, StoreError> {
+    Ok(sqlx::query_as("SELECT namespace, name FROM assignments WHERE namespace <> $1")
+        .bind(ADMIN_NAMESPACE)
+        .fetch_all(connection)
+        .await?)
+}
+
+/// (namespace, name) of every service that has a row.
+pub async fn services_known(connection: &mut SqliteConnection) -> Result<Vec<(String, String)>, StoreError> {
+    Ok(sqlx::query_as("SELECT namespace, name FROM assignments").fetch_all(connection).await?)
+}
+
+/// Whether a service's assignment may need what a source holds.
+pub async fn is_source_used(connection: &mut SqliteConnection, source_uid: &str) -> Result<bool, StoreError> {
+    let row: Option<(i64,)> = sqlx::query_as("SELECT 1 FROM assignments WHERE source_uid = $1 LIMIT 1")
+        .bind(source_uid)
+        .fetch_optional(connection)
+        .await?;
+    Ok(row.is_some())
+}
+
+pub async fn save_assignment(connection: &mut SqliteConnection, row: &Assignment) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO assignments \
+         (service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, why) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
+         ON CONFLICT (service_uid) DO UPDATE SET cluster_uid = excluded.cluster_uid, source_uid = excluded.source_uid, \
+         generation = excluded.generation, stamp = excluded.stamp, candidate = excluded.candidate, assigned = excluded.assigned, \
+         why = excluded.why",
+    )
+    .bind(&row.service_uid)
+    .bind(&row.namespace)
+    .bind(&row.name)
+    .bind(&row.cluster_uid)
+    .bind(&row.source_uid)
+    .bind(row.generation)
+    .bind(&row.stamp)
+    .bind(&row.candidate)
+    .bind(&row.assigned)
+    .bind(&row.why)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub async fn delete_assignment(connection: &mut SqliteConnection, service_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM assignments WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    Ok(())
+}

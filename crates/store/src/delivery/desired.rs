@@ -1,0 +1,169 @@
+//! The desired state of each cluster, and the marks of those that may be out of date.
+
+use std::collections::HashSet;
+
+use farwater_api::Digest;
+use sqlx::SqliteConnection;
+
+use crate::StoreError;
+
+/// Ends an insertion of marks: a cluster that is marked again counts up.
+pub(super) const COUNT_MARK: &str = "ON CONFLICT (cluster_uid) DO UPDATE SET marks = dirty.marks + 1";
+
+/// The current signed state of one cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Desired {
+    pub cluster_uid: String,
+    pub epoch: u64,
+    pub generation: u64,
+    pub tag: Digest,
+    pub key_id: String,
+    /// Base64, as it is sent.
+    pub signature: String,
+    /// The entries' JSON, zstd-compressed; empty where only the head was asked for.
+    pub body: Vec<u8>,
+    /// The bundles that the entries name; only written.
+    pub bundles: Vec<Digest>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirtyMark {
+    pub cluster_uid: String,
+    pub marks: i64,
+}
+
+from_row!(DirtyMark, [cluster_uid, marks]);
+
+type Row = (String, i64, i64, String, String, String, Vec<u8>);
+
+pub(super) fn parse_digest(text: &str) -> Result<Digest, sqlx::Error> {
+    text.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))
+}
+
+fn desired(row: Row) -> Result<Desired, sqlx::Error> {
+    let (cluster_uid, epoch, generation, tag, key_id, signature, body) = row;
+    Ok(Desired {
+        cluster_uid,
+        epoch: epoch.unsigned_abs(),
+        generation: generation.unsigned_abs(),
+        tag: parse_digest(&tag)?,
+        key_id,
+        signature,
+        body,
+        bundles: Vec::new(),
+    })
+}
+
+pub async fn load_desired(connection: &mut SqliteConnection, cluster_uid: &str) -> Result<Option<Desired>, StoreError> {
+    let row: Option<Row> = sqlx::query_as(
+        "SELECT cluster_uid, epoch, generation, tag, key_id, signature, body FROM desired WHERE cluster_uid = $1",
+    )
+    .bind(cluster_uid)
+    .fetch_optional(connection)
+    .await?;
+    Ok(row.map(desired).transpose()?)
+}
+
+/// All of them without their bodies: what a replica holds in memory.
+pub async fn load_desired_heads(connection: &mut SqliteConnection) -> Result<Vec<Desired>, StoreError> {
+    let rows: Vec<Row> =
+        sqlx::query_as("SELECT cluster_uid, epoch, generation, tag, key_id, signature, x'' FROM desired")
+            .fetch_all(connection)
+            .await?;
+    Ok(rows.into_iter().map(desired).collect::<Result<_, _>>()?)
+}
+
+pub async fn save_desired(connection: &mut SqliteConnection, row: &Desired) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO desired (cluster_uid, epoch, generation, tag, key_id, signature, body) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7) \
+         ON CONFLICT (cluster_uid) DO UPDATE SET epoch = excluded.epoch, generation = excluded.generation, \
+         tag = excluded.tag, key_id = excluded.key_id, signature = excluded.signature, body = excluded.body",
+    )
+    .bind(&row.cluster_uid)
+    .bind(row.epoch as i64)
+    .bind(row.generation as i64)
+    .bind(row.tag.to_string())
+    .bind(&row.key_id)
+    .bind(&row.signature)
+    .bind(&row.body)
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query("DELETE FROM desired_bundles WHERE cluster_uid = $1")
+        .bind(&row.cluster_uid)
+        .execute(&mut *connection)
+        .await?;
+    for digest in &row.bundles {
+        sqlx::query("INSERT INTO desired_bundles (cluster_uid, digest) VALUES ($1, $2) ON CONFLICT DO NOTHING")
+            .bind(&row.cluster_uid)
+            .bind(digest.to_string())
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Whether a cluster's desired state names a bundle.
+pub async fn is_desired(
+    connection: &mut SqliteConnection,
+    cluster_uid: &str,
+    digest: &Digest,
+) -> Result<bool, StoreError> {
+    let row: Option<(i64,)> = sqlx::query_as("SELECT 1 FROM desired_bundles WHERE cluster_uid = $1 AND digest = $2")
+        .bind(cluster_uid)
+        .bind(digest.to_string())
+        .fetch_optional(connection)
+        .await?;
+    Ok(row.is_some())
+}
+
+/// Every bundle that some cluster's desired state names.
+pub async fn load_desired_bundles(connection: &mut SqliteConnection) -> Result<HashSet<Digest>, StoreError> {
+    let rows: Vec<(String,)> =
+        sqlx::query_as("SELECT DISTINCT digest FROM desired_bundles").fetch_all(connection).await?;
+    Ok(rows.iter().map(|(digest,)| parse_digest(digest)).collect::<Result<_, _>>()?)
+}
+
+/// Forgets a cluster whose resource is gone: its desired state, identity, tokens and what it said. Nothing of this reaches
+/// the cluster; its agent is refused from now on and keeps what it has.
+pub async fn delete_cluster(connection: &mut SqliteConnection, cluster_uid: &str) -> Result<(), StoreError> {
+    for table in ["desired", "desired_bundles", "dirty", "agents", "join_tokens", "nonces", "reports", "heartbeats"] {
+        let sql = format!("DELETE FROM {table} WHERE cluster_uid = $1");
+        sqlx::query(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+pub async fn mark_cluster(connection: &mut SqliteConnection, cluster_uid: &str) -> Result<(), StoreError> {
+    let sql = format!("INSERT INTO dirty (cluster_uid, marks) VALUES ($1, 1) {COUNT_MARK}");
+    sqlx::query(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).execute(connection).await?;
+    Ok(())
+}
+
+/// Marks every cluster that has services or a desired state.
+pub async fn mark_all(connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    let sql = format!(
+        "INSERT INTO dirty (cluster_uid, marks) SELECT cluster_uid, 1 FROM \
+         (SELECT cluster_uid FROM assignments WHERE cluster_uid <> '' UNION SELECT cluster_uid FROM desired) AS known \
+         WHERE true {COUNT_MARK}"
+    );
+    sqlx::query(sqlx::AssertSqlSafe(sql)).execute(connection).await?;
+    Ok(())
+}
+
+pub async fn load_dirty(connection: &mut SqliteConnection, limit: u32) -> Result<Vec<DirtyMark>, StoreError> {
+    Ok(sqlx::query_as("SELECT cluster_uid, marks FROM dirty ORDER BY cluster_uid LIMIT $1")
+        .bind(limit)
+        .fetch_all(connection)
+        .await?)
+}
+
+/// Removes a mark, unless the cluster was marked again since it was read.
+pub async fn clear_mark(connection: &mut SqliteConnection, mark: &DirtyMark) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM dirty WHERE cluster_uid = $1 AND marks = $2")
+        .bind(&mark.cluster_uid)
+        .bind(mark.marks)
+        .execute(connection)
+        .await?;
+    Ok(())
+}

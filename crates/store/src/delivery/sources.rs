@@ -1,0 +1,126 @@
+//! What is served of each source, and which archive holds which content.
+
+use farwater_api::Digest;
+use sqlx::SqliteConnection;
+
+use super::desired::parse_digest;
+use crate::StoreError;
+
+/// The served revision of a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revision {
+    pub source_uid: String,
+    /// The branch or tag that was followed.
+    pub reference: String,
+    pub commit: String,
+    /// Seconds since 1970.
+    pub fetched: i64,
+}
+
+from_row!(Revision, [source_uid, reference, commit, fetched]);
+
+/// A bundle, and how to make it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bundle {
+    pub content_id: Digest,
+    pub digest: Digest,
+    /// Of the uncompressed archive.
+    pub bytes: u64,
+    pub source_uid: String,
+    pub commit: String,
+    pub path: String,
+}
+
+pub async fn load_revision(
+    connection: &mut SqliteConnection,
+    source_uid: &str,
+) -> Result<Option<Revision>, StoreError> {
+    Ok(sqlx::query_as(
+        "SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions WHERE source_uid = $1",
+    )
+    .bind(source_uid)
+    .fetch_optional(connection)
+    .await?)
+}
+
+pub async fn load_revisions(connection: &mut SqliteConnection) -> Result<Vec<Revision>, StoreError> {
+    Ok(sqlx::query_as("SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions")
+        .fetch_all(connection)
+        .await?)
+}
+
+pub async fn save_revision(connection: &mut SqliteConnection, revision: &Revision) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO revisions (source_uid, reference, commit_id, fetched) VALUES ($1, $2, $3, $4) \
+         ON CONFLICT (source_uid) DO UPDATE SET reference = excluded.reference, commit_id = excluded.commit_id, \
+         fetched = excluded.fetched",
+    )
+    .bind(&revision.source_uid)
+    .bind(&revision.reference)
+    .bind(&revision.commit)
+    .bind(revision.fetched)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub async fn delete_revision(connection: &mut SqliteConnection, source_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM revisions WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
+    Ok(())
+}
+
+type BundleRow = (String, String, i64, String, String, String);
+
+fn bundle(row: BundleRow) -> Result<Bundle, sqlx::Error> {
+    let (content_id, digest, bytes, source_uid, commit, path) = row;
+    let bytes = bytes.unsigned_abs();
+    Ok(Bundle {
+        content_id: parse_digest(&content_id)?,
+        digest: parse_digest(&digest)?,
+        bytes,
+        source_uid,
+        commit,
+        path,
+    })
+}
+
+pub async fn bundle_of_content(
+    connection: &mut SqliteConnection,
+    content_id: &Digest,
+) -> Result<Option<Bundle>, StoreError> {
+    let row: Option<BundleRow> = sqlx::query_as(
+        "SELECT content_id, digest, bytes, source_uid, commit_id, path FROM bundles WHERE content_id = $1",
+    )
+    .bind(content_id.to_string())
+    .fetch_optional(connection)
+    .await?;
+    Ok(row.map(bundle).transpose()?)
+}
+
+/// Every way to make a bundle that is known: its source may be gone while another one's isn't.
+pub async fn bundle_of_digest(connection: &mut SqliteConnection, digest: &Digest) -> Result<Vec<Bundle>, StoreError> {
+    let rows: Vec<BundleRow> =
+        sqlx::query_as("SELECT content_id, digest, bytes, source_uid, commit_id, path FROM bundles WHERE digest = $1")
+            .bind(digest.to_string())
+            .fetch_all(connection)
+            .await?;
+    Ok(rows.into_iter().map(bundle).collect::<Result<_, _>>()?)
+}
+
+/// The digest stays what it was made once; where it can be made from follows the newest source.
+pub async fn save_bundle(connection: &mut SqliteConnection, bundle: &Bundle) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO bundles (content_id, digest, bytes, source_uid, commit_id, path) VALUES ($1, $2, $3, $4, $5, $6) \
+         ON CONFLICT (content_id) DO UPDATE SET source_uid = excluded.source_uid, commit_id = excluded.commit_id, \
+         path = excluded.path",
+    )
+    .bind(bundle.content_id.to_string())
+    .bind(bundle.digest.to_string())
+    .bind(bundle.bytes as i64)
+    .bind(&bundle.source_uid)
+    .bind(&bundle.commit)
+    .bind(&bundle.path)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
