@@ -332,7 +332,11 @@ impl State {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             response
         } else {
-            json(StatusCode::OK, &desired)
+            let mut response = json(StatusCode::OK, &desired);
+            let compressed = zstd::bulk::compress(&serde_json::to_vec(&desired).unwrap(), 3).unwrap();
+            *response.body_mut() = Full::new(compressed.into());
+            response.headers_mut().insert("content-encoding", "zstd".parse().unwrap());
+            response
         };
         response.headers_mut().insert(POLL_INTERVAL_HEADER, "0.3".parse().unwrap());
         response
