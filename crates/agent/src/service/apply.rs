@@ -265,7 +265,14 @@ impl ServiceTask {
                         entry.fields = live.fields;
                     }
                     self.live.insert(change.object.clone(), Live::Present(live.clone()));
-                    self.set_status(&object.object, SyncState::Synced, *health, message.clone());
+                    let mut message = message.clone();
+                    if change.cause == Cause::Adopt {
+                        tracing::info!(service = %self.name(), object = %object.object, "adopted");
+                        if message.is_empty() {
+                            message = "adopted: it existed before, owned by no service".to_owned();
+                        }
+                    }
+                    self.set_status(&object.object, SyncState::Synced, *health, message);
                 }
                 Applied::Refused(message) => {
                     tracing::warn!(service = %self.name(), object = %object.object, error = message, "refused");
