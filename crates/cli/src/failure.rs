@@ -61,7 +61,11 @@ impl Failure {
                 .evidence(message.clone())
                 .next("{program} login URL --token-file FILE"),
             403 => failure(exit::DENIED).next("{program} version # shows who you are"),
-            404 => failure(exit::MISSING),
+            // Of an object, the hub names it; without a name it is the path that the hub does not know.
+            404 if status.details.as_ref().is_some_and(|details| !details.name.is_empty()) => failure(exit::MISSING),
+            404 => Self::new(exit::UNREACHABLE, format!("can't {attempt}: the hub does not serve this"))
+                .evidence(message.clone())
+                .next("check the address and the hub's version: {program} version"),
             400 | 405 | 409 | 410 | 413 | 415 | 422 => failure(exit::CONFLICT),
             429 | 500..=599 => failure(exit::UNREACHABLE).next("try again; if it stays so, read the hub's log"),
             _ => failure(exit::INTERNAL),

@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn no_line_is_wider_than_the_terminal() {
         let now = "2026-01-01T12:00:00Z".parse().unwrap();
-        let picture = render(&fleet(), Terminal { colour: false, width: Some(48) }, now);
+        let picture = render(&fleet(), Terminal { width: Some(48), ..Terminal::default() }, now);
         assert!(picture.lines().all(|line| text::width(line) <= 48), "{picture}");
     }
 }

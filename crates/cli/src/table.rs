@@ -118,7 +118,7 @@ mod tests {
     }
 
     fn at(width: usize) -> Terminal {
-        Terminal { colour: false, width: Some(width) }
+        Terminal { width: Some(width), ..Terminal::default() }
     }
 
     #[test]

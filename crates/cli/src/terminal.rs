@@ -21,6 +21,8 @@ pub struct Terminal {
     pub colour: bool,
     /// Columns; none where the output goes to a file or a pipe, which take lines of any length.
     pub width: Option<usize>,
+    /// Lines, where there are columns.
+    pub height: usize,
 }
 
 impl Terminal {
@@ -30,8 +32,9 @@ impl Terminal {
         }
         let unset = |name| std::env::var_os(name).is_none_or(|value| value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let width = terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0));
-        Self { colour: unset("NO_COLOR") && !dumb, width: Some(width.max(40)) }
+        let (width, height) = terminal_size::terminal_size()
+            .map_or((80, 24), |(width, height)| (usize::from(width.0), usize::from(height.0)));
+        Self { colour: unset("NO_COLOR") && !dumb, width: Some(width.max(40)), height: height.max(4) }
     }
 
     pub fn interactive(self) -> bool {
@@ -56,8 +59,14 @@ impl Terminal {
         if !self.interactive() {
             return print(&format!("{picture}\n"));
         }
-        // Home, then each line cleared to its end, then what is left below: no flicker of an emptied screen.
-        let lines: String = picture.lines().map(|line| format!("{line}\x1b[K\n")).collect();
+        // Home, then each line cleared to its end, then what is left below: no flicker of an emptied screen. A picture
+        // that is taller than the screen would scroll it, so the rest is counted.
+        let total = picture.lines().count();
+        let room = if total < self.height { total } else { self.height.saturating_sub(2) };
+        let mut lines: String = picture.lines().take(room).map(|line| format!("{line}\x1b[K\n")).collect();
+        if room < total {
+            lines += &format!("… {} more lines: name a service or a cluster\x1b[K\n", total - room);
+        }
         print(&format!("\x1b[H{lines}\x1b[J"))
     }
 }

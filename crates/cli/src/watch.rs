@@ -1,6 +1,6 @@
 //! A collection followed from a resourceVersion, whatever form its objects are sent in.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::{AsyncBufReadExt as _, StreamExt as _};
 use http::Request;
@@ -32,12 +32,11 @@ pub async fn follow<F>(session: &Session, path: &str, accept: &str, mut version:
 where
     F: AsyncFnMut(Change) -> Result<Option<String>>,
 {
-    let mut failing_since: Option<tokio::time::Instant> = None;
+    let mut failing_since: Option<Instant> = None;
     loop {
-        match stream(session, path, accept, &mut version, &mut act).await {
-            Ok(()) => failing_since = None,
+        match stream(session, path, accept, &mut version, &mut failing_since, &mut act).await {
+            Ok(()) => {}
             Err(Interrupted::Compacted) => {
-                failing_since = None;
                 if let Some(listed) = act(Change::Relist).await? {
                     version = listed;
                 }
@@ -49,7 +48,7 @@ where
                         "connection lost ({}); trying again",
                         failure.evidence.as_deref().unwrap_or("no reason")
                     ));
-                    tokio::time::Instant::now()
+                    Instant::now()
                 });
                 if since.elapsed() > PATIENCE {
                     return Err(failure);
@@ -71,6 +70,7 @@ async fn stream<F>(
     path: &str,
     accept: &str,
     version: &mut String,
+    failing_since: &mut Option<Instant>,
     act: &mut F,
 ) -> Result<(), Interrupted>
 where
@@ -85,6 +85,8 @@ where
         .body(Vec::new())
         .map_err(|error| Interrupted::Fatal(Failure::usage("can't watch").evidence(error.to_string())))?;
     let body = session.client.request_stream(request).await.map_err(|error| classify(session, &error))?;
+    // It answers: whatever happens from here on is a new interruption.
+    *failing_since = None;
     let mut lines = body.lines();
     while let Some(line) = lines.next().await {
         let line = line.map_err(|error| {

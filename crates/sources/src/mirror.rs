@@ -173,7 +173,7 @@ impl MirrorObjects {
         if header.size() > limit {
             return Err(TreeError::TooLarge { id: *id, size: header.size(), limit });
         }
-        let mut object = self.repository.try_find_object(wanted).map_err(unreadable)?.ok_or(TreeError::Missing(*id))?;
+        let object = self.repository.try_find_object(wanted).map_err(unreadable)?.ok_or(TreeError::Missing(*id))?;
         Ok((object.kind, object.detach().data))
     }
 

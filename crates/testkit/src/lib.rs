@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod farwater;
+pub mod git;
 pub mod kube;
 pub mod ledger;
 pub mod packages;

@@ -63,7 +63,7 @@ export class Client {
   }
 
   /** Events until the hub ends the stream; throws where the connection breaks or falls silent. */
-  async *watch<T>(path: string, version: string, signal: AbortSignal): AsyncGenerator<WatchEvent<T>> {
+  async *watch<T>(path: string, version: string, signal: AbortSignal, onOpen: () => void): AsyncGenerator<WatchEvent<T>> {
     const silence = new AbortController();
     let timer = 0;
     const heard = () => {
@@ -81,6 +81,7 @@ export class Client {
       const either = AbortSignal.any([signal, silence.signal]);
       const response = await this.send(`${path}?${query}`, { signal: either });
       if (!response.body) return;
+      onOpen();
       for await (const line of readLines(response.body)) {
         heard();
         yield JSON.parse(line) as WatchEvent<T>;

@@ -6,6 +6,7 @@ import type { Resource } from "./kinds";
 
 const FIRST_RETRY_MS = 500;
 const LAST_RETRY_MS = 10_000;
+const REFRESH_TIMEOUT_MS = 10_000;
 
 export class Feed<T extends Resource> {
   private state: Collection<T> = empty();
@@ -39,10 +40,16 @@ export class Feed<T extends Resource> {
     }, 50);
   }
 
-  /** Reads the whole collection again: what changes without waking a watch, such as when an agent was last heard. */
+  /** Reads the whole collection again: what changes without waking a watch, such as when an agent was last heard. It
+   * also finds out within seconds that a hub which keeps its connections open no longer answers. */
   async refresh(signal: AbortSignal): Promise<void> {
-    if (this.state.phase !== "live") return;
-    const { items } = await this.client.list<T>(this.path, signal);
+    if (this.state.phase === "loading" || this.state.phase === "refused") return;
+    const answered = await this.client
+      .list<T>(this.path, AbortSignal.any([signal, AbortSignal.timeout(REFRESH_TIMEOUT_MS)]))
+      .catch((error: unknown) => {
+        if (!signal.aborted && !(error instanceof ApiError)) this.act({ type: "disconnected", trouble: "the hub does not answer" });
+      });
+    const { items } = answered ?? { items: [] };
     for (const object of items) {
       // What was deleted since the list was read must not come back; what was added comes through the watch.
       if (!this.state.items.has(object.metadata.uid)) continue;
@@ -60,10 +67,13 @@ export class Feed<T extends Resource> {
           this.act({ type: "listed", ...listed, at: Date.now() });
           relist = false;
         }
-        for await (const event of this.client.watch<T>(this.path, this.state.version, signal)) {
+        const opened = () => {
+          retry = FIRST_RETRY_MS;
+          this.act({ type: "opened", at: Date.now() });
+        };
+        for await (const event of this.client.watch<T>(this.path, this.state.version, signal, opened)) {
           if (event.type === "ERROR") throw new ApiError(event.object.code ?? 500, event.object.message ?? "watch error");
           this.act({ type: "event", event, at: Date.now() });
-          retry = FIRST_RETRY_MS;
         }
       } catch (error) {
         if (signal.aborted) return;

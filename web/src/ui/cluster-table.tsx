@@ -60,7 +60,7 @@ function Row({ cluster, healthy, total, now }: { cluster: Cluster; healthy: numb
       </td>
       <td>{plain(cluster.status?.kubernetesVersion) || "–"}</td>
       <td>{plain(cluster.status?.agentVersion) || "–"}</td>
-      <td title={heard}>{heard ? `${age(heard, now)} ago` : "never"}</td>
+      <td className="nowrap" title={heard}>{heard ? `${age(heard, now)} ago` : "never"}</td>
     </tr>
   );
 }

@@ -120,7 +120,7 @@ function useFeeds(session: Session, onLeave: (reason: string) => void) {
     void feeds.clusterFeed.run(stop.signal);
     void feeds.serviceFeed.run(stop.signal);
     const timer = setInterval(() => {
-      if (document.visibilityState === "visible") feeds.clusterFeed.refresh(stop.signal).catch(() => {});
+      if (document.visibilityState === "visible") void feeds.clusterFeed.refresh(stop.signal);
     }, HEARD_REFRESH_MS);
     return () => {
       clearInterval(timer);

@@ -137,12 +137,14 @@ function Row({ service, cluster, open, now, onToggle }: { service: Service; clus
   const verdict = judgeService(service);
   const { status } = service;
   const key = keyOf(service);
+  // The cluster's namespace is worth a word only where it is another one.
+  const foreign = cluster.includes("/") && !cluster.startsWith(`${service.metadata.namespace}/`) ? cluster.split("/")[0] : "";
   const moving = status?.assignedRevision && status.assignedRevision !== status.appliedRevision;
   return (
     <tr className={open ? "open" : ""}>
       <th scope="row">
         <button type="button" id={rowId(key)} className="disclosure" data-row aria-expanded={open} aria-controls={`details-${key}`} onClick={onToggle}>
-          <svg viewBox="0 0 8 8" width="8" height="8" aria-hidden="true">
+          <svg viewBox="0 0 8 8" width="9" height="9" aria-hidden="true">
             <path d="M2 1l4 3-4 3z" />
           </svg>
           <bdi>{plain(service.metadata.name)}</bdi> <span className="faint">{plain(service.metadata.namespace)}</span>
@@ -160,9 +162,10 @@ function Row({ service, cluster, open, now, onToggle }: { service: Service; clus
         {moving && <span className="detail">→ {shortRevision(status?.assignedRevision)}</span>}
       </td>
       <td>
-        <bdi>{plain(cluster)}</bdi>
+        <bdi>{plain(cluster.split("/").pop())}</bdi>
+        {foreign && <span className="detail">{plain(foreign)}</span>}
       </td>
-      <td title={status?.lastAppliedTime}>{status?.lastAppliedTime ? `${age(status.lastAppliedTime, now)} ago` : "–"}</td>
+      <td className="nowrap" title={status?.lastAppliedTime}>{status?.lastAppliedTime ? `${age(status.lastAppliedTime, now)} ago` : "–"}</td>
     </tr>
   );
 }

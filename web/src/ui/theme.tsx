@@ -22,7 +22,7 @@ export function ThemeButton() {
   const next = ORDER[(ORDER.indexOf(theme) + 1) % ORDER.length] ?? "system";
   return (
     <button type="button" onClick={() => setTheme(next)} aria-label={`colours: ${theme}; change to ${next}`}>
-      {theme}
+      <span aria-hidden="true">◐</span> {theme}
     </button>
   );
 }

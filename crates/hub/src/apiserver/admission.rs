@@ -2,8 +2,7 @@
 
 use std::borrow::Cow;
 
-use farwater_api::{Cluster, ServiceDeployment};
-use serde::Deserialize as _;
+use farwater_api::{ServiceDeployment, ServiceDeploymentSpec};
 use serde_json::Value;
 
 use super::{
@@ -15,7 +14,6 @@ use super::{
 use crate::{
     Hub,
     auth::EscalationError,
-    controllers::resources::Stored as _,
     delivery::admission::{Inadmissible, check_service},
 };
 
@@ -24,20 +22,22 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
     if call.kind.group == "rbac.authorization.k8s.io" {
         return check_escalation(call, object, old).await;
     }
-    if call.kind.store == ServiceDeployment::kind() {
+    if call.kind.group == farwater_api::GROUP && call.kind.plural == "servicedeployments" {
         return check_placement(call, object, old).await;
     }
     Ok(())
 }
 
-/// A right on the hub's API is none on a cluster: that is a ClusterGrant's.
+/// A service goes only where a grant lets its namespace place it; it never moves to another cluster.
 async fn check_placement(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     let name = meta::text(object, "name");
-    let service = ServiceDeployment::deserialize(object).map_err(ApiError::internal)?;
-    let old = old.map(ServiceDeployment::deserialize).transpose().map_err(ApiError::internal)?;
-    let checked = check_service(&call.hub.store, &call.info.namespace, &service.spec, old.as_ref()).await;
+    let spec: ServiceDeploymentSpec =
+        serde_json::from_value(object["spec"].clone()).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    // One that can't be read is checked as if it were new.
+    let old = old.and_then(|old| serde_json::from_value::<ServiceDeployment>(old.clone()).ok());
+    let checked = check_service(&call.hub.store, meta::text(object, "namespace"), &spec, old.as_ref()).await;
     checked.map_err(|error| match error {
-        Inadmissible::Denied(denied) => call.forbidden(name, &denied.to_string()),
+        Inadmissible::Denied(why) => call.forbidden(name, &why.to_string()),
         Inadmissible::ClusterChanged => {
             let cause = FieldError::invalid("spec.clusterRef", &object["spec"]["clusterRef"], &error.to_string());
             ApiError::invalid(&call.kind.group, &call.kind.kind, name, vec![cause])
@@ -60,10 +60,10 @@ async fn check_escalation(call: &Call, object: &Value, old: Option<&Value>) -> R
 
 /// An object as it is read: with what is kept beside it.
 pub fn decorated<'a>(hub: &Hub, kind: &ResourceKind, object: &'a Value) -> Cow<'a, Value> {
-    if kind.store != Cluster::kind() {
+    if kind.group != farwater_api::GROUP || kind.plural != "clusters" {
         return Cow::Borrowed(object);
     }
-    let mut object = object.clone();
-    hub.delivery.merge_last_heard(&mut object);
-    Cow::Owned(object)
+    let mut cluster = object.clone();
+    hub.delivery.merge_last_heard(&mut cluster);
+    Cow::Owned(cluster)
 }

@@ -1,5 +1,5 @@
-//! Subresources that are no part of the object: tokens of service accounts, invitations to clusters, and the state of a
-//! service's objects.
+//! Subresources that are no part of the object: tokens of service accounts, invitations of clusters, and what agents
+//! report of a service's objects.
 
 use std::time::Duration;
 
@@ -27,32 +27,45 @@ use crate::{
 pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     match (call.info.resource.as_str(), call.info.subresource.as_str()) {
         ("serviceaccounts", "token") => create_token(call, &body).await,
-        ("clusters", "join") => create_invitation(call).await,
-        ("servicedeployments", "objects") => get_objects(call).await,
+        ("clusters", "join") => invite_cluster(call).await,
+        ("servicedeployments", "objects") => list_objects(call).await,
         _ => Err(ApiError::no_such_path()),
     }
 }
 
-/// `farwater cluster join`: a one-time token for the cluster's agent, and the command that uses it.
-async fn create_invitation(call: &Call) -> Result<Response, ApiError> {
+fn our_api_version() -> String {
+    format!("{}/{}", farwater_api::GROUP, farwater_api::VERSION)
+}
+
+/// `farwater cluster join`: a one-time token for the cluster's agent.
+async fn invite_cluster(call: &Call) -> Result<Response, ApiError> {
     if WriteOptions::parse(&call.query, "CreateOptions")?.dry_run {
         return Err(ApiError::unsupported_parameter("dryRun", "a token is either made or not"));
     }
-    let cluster = Name::new(&call.info.namespace, &call.info.name);
+    let name = &call.info.name;
+    let cluster = Name::new(&call.info.namespace, name);
     let invitation = join::create_invitation(&call.hub.delivery, &cluster).await.map_err(|error| match error {
-        InviteError::Missing(_) => call.not_found(&call.info.name),
-        InviteError::Store(error) => store_failed(error),
+        InviteError::Missing(_) => call.not_found(name),
         InviteError::Random => ApiError::internal(error),
+        InviteError::Store(error) => store_failed(error),
     })?;
-    let answer = serde_json::to_value(invitation).map_err(ApiError::internal)?;
+    let mut answer = serde_json::to_value(&invitation).map_err(ApiError::internal)?;
+    answer["apiVersion"] = json!(our_api_version());
+    answer["kind"] = json!("ClusterJoin");
     Ok(respond::json(201, &answer))
 }
 
-/// Every object of a service, as its agent reported it last.
-async fn get_objects(call: &Call) -> Result<Response, ApiError> {
+/// The state of each object of a service, as its agent said last.
+async fn list_objects(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
     let objects = load_objects(&call.hub.delivery, &service.uid).await.map_err(store_failed)?;
-    Ok(respond::json(200, &serde_json::to_value(objects).map_err(ApiError::internal)?))
+    let answer = json!({
+        "apiVersion": our_api_version(),
+        "kind": "ObjectReportList",
+        "metadata": {"resourceVersion": service.version.to_string()},
+        "items": objects,
+    });
+    Ok(respond::json(200, &answer))
 }
 
 fn invalid(name: &str, cause: FieldError) -> ApiError {

@@ -1,0 +1,26 @@
+//! The page, in a real browser, served by the real hub: `web/e2e`, run from here so that one command tests everything.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{path::Path, process::Command};
+
+use farwater_testkit::packages::{self, Package};
+
+const CHROMIUM: Package = Package { program: "chromium", debian: "chromium" };
+
+#[test]
+fn the_page_works_in_a_real_browser() {
+    let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web");
+    for (made, by) in [("node_modules/playwright-core", "npm ci"), ("dist/index.html", "npm run build")] {
+        assert!(web.join(made).exists(), "web/{made} is missing: run `{by}` in web, then build the hub again");
+    }
+    packages::require(&[CHROMIUM]).unwrap();
+    let output = Command::new("npm")
+        .args(["run", "--silent", "e2e"])
+        .current_dir(&web)
+        .env("FARWATER_BIN", env!("CARGO_BIN_EXE_farwater"))
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+}

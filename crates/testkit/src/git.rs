@@ -1,0 +1,246 @@
+//! A real Git server: `git http-backend` behind HTTP or HTTPS on loopback, with authentication, counters and faults.
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! let server = farwater_testkit::git::GitServer::start().await?;
+//! let repository = server.create("infra")?;
+//! repository.commit("main", &[("apps/web/a.yaml", "kind: …")])?;
+//! println!("git clone {}", server.url("infra"));
+//! # Ok(())
+//! # }
+//! ```
+
+mod backend;
+mod repository;
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use hyper_util::rt::TokioIo;
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+pub use self::repository::Repository;
+
+/// What a request must bring.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Auth {
+    #[default]
+    Anonymous,
+    Basic {
+        username: String,
+        password: String,
+    },
+    Bearer(String),
+}
+
+/// What goes wrong, for every request until it is changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    #[default]
+    None,
+    /// Answers late.
+    Delay(Duration),
+    /// Answers this status and nothing else.
+    Status(u16),
+    /// Answers with a redirect to here.
+    Redirect(String),
+    /// Takes the request and never answers.
+    Stall,
+    /// Answers the pack only, never to its end.
+    StallPack,
+    /// Answers in pieces of so many bytes with a pause after each.
+    Slow { bytes: usize, pause: Duration },
+    /// Cuts the connection after so many bytes of the answer.
+    Cut(usize),
+}
+
+/// Requests since the server was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Every request, refused ones too.
+    pub requests: usize,
+    /// Questions for references: what `git ls-remote` is for, and what begins a fetch.
+    pub ls_refs: usize,
+    /// Requests for objects.
+    pub fetches: usize,
+    pub unauthorized: usize,
+}
+
+/// A server for all repositories in one temporary folder. Ends when dropped.
+pub struct GitServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    tls: Option<Tls>,
+    running: Option<Running>,
+}
+
+struct Shared {
+    root: tempfile::TempDir,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    auth: Auth,
+    fault: Fault,
+    counts: Counts,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Clone)]
+struct Tls {
+    acceptor: TlsAcceptor,
+    ca: String,
+}
+
+struct Running {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.task.abort();
+    }
+}
+
+impl GitServer {
+    /// Over HTTP, for everybody.
+    pub async fn start() -> Result<Self> {
+        Self::start_with(None).await
+    }
+
+    /// Over HTTPS, with a certificate authority of its own ([`GitServer::ca`]).
+    pub async fn start_tls() -> Result<Self> {
+        Self::start_with(Some(Tls::make()?)).await
+    }
+
+    async fn start_with(tls: Option<Tls>) -> Result<Self> {
+        let root = tempfile::Builder::new().prefix("farwater-git-server-").tempdir()?;
+        let shared = Arc::new(Shared { root, state: Mutex::default() });
+        let mut server = Self { shared, address: ([127, 0, 0, 1], 0).into(), tls, running: None };
+        server.resume().await?;
+        Ok(server)
+    }
+
+    /// Listens again, on the port it had.
+    pub async fn resume(&mut self) -> Result<()> {
+        let listener = TcpListener::bind(self.address).await.with_context(|| format!("bind {}", self.address))?;
+        self.address = listener.local_addr()?;
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(accept(listener, self.shared.clone(), self.tls.clone(), stop.clone()));
+        self.running = Some(Running { stop, task });
+        Ok(())
+    }
+
+    /// Stops listening and cuts every connection; the port and the repositories stay.
+    pub async fn stop(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            running.stop.cancel();
+            let _ = (&mut running.task).await;
+        }
+    }
+
+    /// Makes an empty bare repository.
+    pub fn create(&self, name: &str) -> Result<Repository> {
+        Repository::create(&self.root().join(format!("{name}.git")))
+    }
+
+    pub fn url(&self, name: &str) -> String {
+        format!("{}/{name}.git", self.origin())
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    pub fn origin(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// The folder of the repositories.
+    pub fn root(&self) -> &Path {
+        self.shared.root.path()
+    }
+
+    /// The authority of an HTTPS server, PEM.
+    pub fn ca(&self) -> Option<&str> {
+        self.tls.as_ref().map(|tls| tls.ca.as_str())
+    }
+
+    pub fn set_auth(&self, auth: Auth) {
+        self.shared.state().auth = auth;
+    }
+
+    pub fn set_fault(&self, fault: Fault) {
+        self.shared.state().fault = fault;
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.shared.state().counts
+    }
+}
+
+impl Tls {
+    fn make() -> Result<Self> {
+        let ca_key = rcgen::KeyPair::generate()?;
+        let mut ca = rcgen::CertificateParams::new(Vec::<String>::new())?;
+        ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        ca.distinguished_name.push(rcgen::DnType::CommonName, "farwater test authority");
+        ca.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign];
+        let ca_certificate = ca.self_signed(&ca_key)?;
+        let key = rcgen::KeyPair::generate()?;
+        let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()])?;
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+        let certificate = params.signed_by(&key, &rcgen::Issuer::from_params(&ca, &ca_key))?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let key = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)?;
+        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), ca: ca_certificate.pem() })
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>, tls: Option<Tls>, stop: CancellationToken) {
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let stream = tokio::select! {
+            () = stop.cancelled() => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(_) => continue,
+            },
+        };
+        let (shared, tls) = (shared.clone(), tls.clone());
+        connections.spawn(async move {
+            let service = hyper::service::service_fn(move |request| backend::answer(shared.clone(), request));
+            let http = hyper::server::conn::http1::Builder::new();
+            // A client that goes away is its own affair.
+            match tls {
+                Some(tls) => {
+                    if let Ok(stream) = tls.acceptor.accept(stream).await {
+                        let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                    }
+                }
+                None => {
+                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                }
+            }
+        });
+    }
+    connections.shutdown().await;
+}

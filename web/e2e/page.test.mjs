@@ -1,0 +1,201 @@
+// The page in a real browser, served by a real hub.
+
+import assert from "node:assert/strict";
+import { mkdirSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { chromium } from "playwright-core";
+
+import { Hub, until } from "./hub.mjs";
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const HOSTILE = `<img src=x onerror="window.hit=1">\u202e\u001b[31m`;
+const SCREENSHOTS = process.env.FARWATER_SCREENSHOTS;
+
+let hub;
+let browser;
+before(async () => {
+  hub = await Hub.start();
+  const executablePath = process.env.FARWATER_CHROMIUM ?? "/usr/bin/chromium";
+  // Tests run as root in containers, where Chromium's own sandbox can't start.
+  browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+  await hub.create("clusters", "Cluster", "east", {});
+  await service("web");
+});
+after(async () => {
+  await browser?.close();
+  await hub?.end();
+});
+
+function service(name, path = "apps/web", namespace = "farwater-admin") {
+  const spec = { clusterRef: { name: "east" }, targetNamespace: "web", sourceRef: { kind: "GitRepository", name: "infra" }, path };
+  return hub.create("servicedeployments", "ServiceDeployment", name, spec, namespace);
+}
+
+/** A page whose every complaint and every request to elsewhere fails the test. */
+async function withPage(run, options = {}) {
+  const context = await browser.newContext({ ignoreHTTPSErrors: true, viewport: { width: 1280, height: 900 }, ...options });
+  const page = await context.newPage();
+  const complaints = [];
+  page.on("pageerror", (error) => complaints.push(`error: ${error.message}`));
+  page.on("console", (message) => {
+    // The browser reports refused and lost requests by itself; the tests look at what the page says of them.
+    const network = /Failed to load resource|net::ERR_/.test(message.text());
+    if (message.type() === "error" && !network) complaints.push(`console: ${message.text()}`);
+  });
+  page.on("request", (request) => {
+    if (new URL(request.url()).origin !== hub.url) complaints.push(`request to ${request.url()}`);
+  });
+  try {
+    await page.goto(`${hub.url}/ui/`);
+    await run(page);
+    assert.deepEqual(complaints, []);
+  } finally {
+    await context.close();
+  }
+}
+
+async function signIn(page, token = hub.token) {
+  await page.getByLabel("Token").fill(token);
+  await page.getByRole("button", { name: "Sign in" }).click();
+}
+
+async function live(page) {
+  await page.getByRole("status").getByText("live", { exact: true }).waitFor();
+}
+
+const row = (page, name) => page.getByRole("button", { name: new RegExp(`^${name} `), expanded: false });
+
+async function picture(page, name) {
+  if (!SCREENSHOTS) return;
+  mkdirSync(SCREENSHOTS, { recursive: true });
+  await page.evaluate(() => scrollTo(0, 0));
+  await page.screenshot({ path: join(SCREENSHOTS, `${name}.png`), fullPage: true });
+}
+
+test("a wrong token is refused in words, and a right one is kept in the tab alone", () =>
+  withPage(async (page) => {
+    await picture(page, "sign-in");
+    await signIn(page, "wrong");
+    await page.getByRole("alert").getByText("does not accept this token").waitFor();
+    await signIn(page);
+    await live(page);
+    assert.ok(!page.url().includes(hub.token));
+    assert.deepEqual(await page.evaluate(() => Object.keys(localStorage)), ["farwater-theme"]);
+    await page.reload();
+    await live(page);
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByLabel("Token").waitFor();
+    assert.equal(await page.evaluate(() => sessionStorage.length), 0);
+  }));
+
+test("changes arrive without a reload, and what is deleted goes", () =>
+  withPage(async (page) => {
+    await signIn(page);
+    await live(page);
+    await row(page, "web").waitFor();
+    await service("arrives");
+    await row(page, "arrives").waitFor();
+    await hub.remove("servicedeployments", "arrives");
+    await row(page, "arrives").waitFor({ state: "detached" });
+  }));
+
+test("a hub that goes away is told with an age, and what was missed is there when it is back", () =>
+  withPage(async (page) => {
+    await signIn(page);
+    await live(page);
+    await hub.stop();
+    await page.getByRole("status").getByText(/disconnected · \d+s old/).waitFor();
+    await picture(page, "disconnected");
+    await hub.run();
+    await service("missed");
+    await live(page);
+    await row(page, "missed").waitFor();
+    await hub.remove("servicedeployments", "missed");
+  }));
+
+test("hostile texts are shown and do nothing", () =>
+  withPage(async (page) => {
+    await service("hostile", HOSTILE);
+    await signIn(page);
+    await row(page, "hostile").click();
+    await page.getByText("<img src=x onerror=").first().waitFor();
+    assert.equal(await page.evaluate(() => window.hit), undefined);
+    const text = await page.locator("body").innerText();
+    assert.ok(!text.includes("\u202e") && !text.includes("\u001b"));
+    await hub.remove("servicedeployments", "hostile");
+  }));
+
+test("everything can be done by keyboard", () =>
+  withPage(async (page) => {
+    await service("zebra");
+    await signIn(page);
+    await row(page, "zebra").waitFor();
+    await page.keyboard.press("/");
+    await page.keyboard.type("zebra");
+    await row(page, "web").waitFor({ state: "detached" });
+    await page.keyboard.press("Enter");
+    await page.keyboard.press("Enter");
+    await page.getByRole("button", { name: /^zebra /, expanded: true }).waitFor();
+    await page.getByText("farwater why zebra -n farwater-admin").waitFor();
+    assert.ok(page.url().includes("open=farwater-admin%2Fzebra"));
+    await page.keyboard.press("Escape");
+    await row(page, "web").waitFor();
+    await hub.remove("servicedeployments", "zebra");
+  }));
+
+for (const colorScheme of ["light", "dark"]) {
+  test(`nothing is in the way of assistive technology in ${colorScheme} colours`, () =>
+    withPage(
+      async (page) => {
+        await check(page);
+        await signIn(page);
+        await row(page, "web").click();
+        await page.getByText("The agent has reported no object yet").waitFor();
+        await check(page);
+        await picture(page, `page-${colorScheme}`);
+        await page.setViewportSize({ width: 390, height: 800 });
+        const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        assert.ok(overflow <= 0, `${overflow} px wider than a phone`);
+        await picture(page, `phone-${colorScheme}`);
+      },
+      { colorScheme },
+    ));
+}
+
+async function check(page) {
+  await page.evaluate(AXE);
+  const { violations } = await page.evaluate(() => window.axe.run());
+  assert.deepEqual(violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`), []);
+}
+
+test("a tenant sees its own namespace and is told that there is no more", async () => {
+  await hub.ask("POST", "/api/v1/namespaces", { apiVersion: "v1", kind: "Namespace", metadata: { name: "team-a" } });
+  const account = { apiVersion: "v1", kind: "ServiceAccount", metadata: { name: "viewer" } };
+  await hub.ask("POST", "/api/v1/namespaces/team-a/serviceaccounts", account);
+  const rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/team-a";
+  const rules = [{ apiGroups: ["farwater.dev"], resources: ["*"], verbs: ["get", "list", "watch"] }];
+  await hub.ask("POST", `${rbac}/roles`, { apiVersion: "rbac.authorization.k8s.io/v1", kind: "Role", metadata: { name: "view" }, rules });
+  await hub.ask("POST", `${rbac}/rolebindings`, {
+    apiVersion: "rbac.authorization.k8s.io/v1",
+    kind: "RoleBinding",
+    metadata: { name: "view" },
+    subjects: [{ kind: "ServiceAccount", name: "viewer", namespace: "team-a" }],
+    roleRef: { apiGroup: "rbac.authorization.k8s.io", kind: "Role", name: "view" },
+  });
+  const request = { apiVersion: "authentication.k8s.io/v1", kind: "TokenRequest", spec: { expirationSeconds: 3600 } };
+  const answer = await hub.ask("POST", "/api/v1/namespaces/team-a/serviceaccounts/viewer/token", request);
+  await withPage(async (page) => {
+    await signIn(page, answer.status.token);
+    await live(page);
+    await page.getByText("Nothing is deployed yet").waitFor();
+    await page.getByRole("button", { name: "team-a ×" }).waitFor();
+    assert.equal(await row(page, "web").count(), 0);
+  });
+  await until("the namespace is gone", async () => {
+    await hub.ask("DELETE", "/api/v1/namespaces/team-a").catch(() => {});
+    return (await hub.send("GET", "/api/v1/namespaces/team-a")).code === 404;
+  });
+});
