@@ -128,7 +128,7 @@ pub enum OpenError {
 pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Router<S> {
     let small = DefaultBodyLimit::max(MAX_REQUEST_BYTES);
     Router::new()
-        .route("/agent/v1/join", post(join::post_join).layer(small.clone()))
+        .route("/agent/v1/join", post(join::post_join).layer(small))
         .route("/agent/v1/token", post(token::post_token).layer(small))
         .route("/agent/v1/desired", get(desired::get_desired))
         .route("/agent/v1/bundles/{digest}", get(bundles::get_bundle))

@@ -175,15 +175,17 @@ impl ServiceTask {
         let account = deployment.ceiling.service_account.clone();
         let executor =
             Executor { kubernetes: &agent.kubernetes, kinds: &agent.kinds, account: &account, superseded: &superseded };
+        let mut blocked = None;
         if let Some(namespace) = &plan.create_namespace
             && let Err(error) = executor.create_namespace(namespace).await
         {
-            return Err(Stopped(format!("create target namespace {namespace}: {error}")));
+            blocked = Some((namespace.as_str(), error.to_string()));
         }
         let objects: BTreeMap<ObjectKey, &ResolvedObject> = resolved.objects.iter().map(|o| (o.key(), o)).collect();
         let mut results = BTreeMap::new();
         for wave in &plan.waves {
-            executor.apply_wave(wave, &objects, &mut results).await;
+            let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
+            executor.apply_wave(wave, &objects, blocked, &mut results).await;
         }
         self.record_results(&objects, plan, &results);
         self.record_skips(plan);
@@ -436,9 +438,6 @@ impl ServiceTask {
                 wants.entry(resource).or_default().insert(key.namespace.clone());
             }
         }
-        self.blind = wants.iter().any(|(resource, namespaces)| {
-            namespaces.iter().any(|namespace| !self.agent.watches.covers(account, resource, namespace))
-        });
         let wants = wants
             .into_iter()
             .map(|(resource, namespaces)| Want { account: account.clone(), resource, namespaces })

@@ -1,10 +1,6 @@
 //! The real kubectl, in the oldest and the newest version that are promised, against a served hub.
 
-#![allow(clippy::unwrap_used, reason = "a test that can't go on should say where")]
-
-mod support;
-
-use support::{Kubectl, Served};
+use crate::support::{Kubectl, Served};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 const SOURCE: &str = "
