@@ -1,8 +1,12 @@
 //! Repository tasks: `cargo xtask <command>`. One file per command.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod bench;
+mod campaign;
 mod codegen;
+mod demo;
 mod deny;
+mod machine;
 mod repository;
 mod step;
 mod test;
@@ -22,7 +26,10 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Test(test::Arguments),
+    Demo(demo::Arguments),
     Tools(tools::Arguments),
+    Campaign(campaign::Arguments),
+    Bench(bench::Arguments),
     Codegen(codegen::Arguments),
     Deny(deny::Arguments),
 }
@@ -30,7 +37,10 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Test(arguments) => test::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
         Command::Tools(arguments) => tools::run(&arguments),
+        Command::Campaign(arguments) => campaign::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Codegen(arguments) => codegen::run(&arguments),
         Command::Deny(arguments) => deny::run(&arguments),
     };

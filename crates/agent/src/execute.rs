@@ -60,14 +60,17 @@ impl Executor<'_> {
         }
     }
 
-    /// Applies one wave; `results` holds the earlier waves' and gets this one's.
+    /// Applies one wave; `results` holds the earlier waves' and gets this one's. `blocked`: a namespace that could not
+    /// be made, and why.
     pub async fn apply_wave(
         &self,
         wave: &Wave,
         objects: &BTreeMap<ObjectKey, &ResolvedObject>,
+        blocked: Option<(&str, &str)>,
         results: &mut BTreeMap<ObjectKey, Applied>,
     ) {
-        let changes: Vec<_> = wave.changes.iter().map(|change| self.apply_change(change, objects, results)).collect();
+        let changes: Vec<_> =
+            wave.changes.iter().map(|change| self.apply_change(change, objects, blocked, results)).collect();
         let done: Vec<_> = stream::iter(changes).buffer_unordered(PARALLEL).collect().await;
         results.extend(done);
         if wave.stage == Stage::Definitions {
@@ -79,11 +82,16 @@ impl Executor<'_> {
         &self,
         change: &Change,
         objects: &BTreeMap<ObjectKey, &ResolvedObject>,
+        blocked: Option<(&str, &str)>,
         earlier: &BTreeMap<ObjectKey, Applied>,
     ) -> (ObjectKey, Applied) {
         let failed = |need: &&ObjectKey| earlier.get(need).is_some_and(|r| !matches!(r, Applied::Done { .. }));
         let applied = match (change.needs.iter().find(failed), objects.get(&change.object)) {
             _ if (self.superseded)() => Applied::Superseded,
+            _ if blocked.is_some_and(|(namespace, _)| namespace == change.object.namespace) => {
+                let (namespace, error) = blocked.unwrap_or_default();
+                Applied::Waiting(format!("waits for namespace {namespace}, which can't be made: {error}"))
+            }
             (Some(need), _) => Applied::Waiting(format!("waits for {need}")),
             (None, Some(object)) => self.apply(change, object).await,
             (None, None) => Applied::Refused("not in the plan's source".into()),

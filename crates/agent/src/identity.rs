@@ -1,6 +1,6 @@
 //! Who this agent is: its keys, its cluster, its hub and the keys that the hub signs with.
 
-use std::{fmt, path::Path};
+use std::{collections::BTreeSet, fmt, path::Path};
 
 use aws_lc_rs::{
     agreement::{PrivateKey, X25519},
@@ -159,8 +159,9 @@ impl Identity {
         if state.entries.len() > MAX_SERVICES {
             return Err(Untrusted::TooMany(state.entries.len()));
         }
-        if let Some(twice) = state.entries.windows(2).find(|w| w[0].service.uid >= w[1].service.uid) {
-            return Err(Untrusted::Twice(twice[1].service.uid.clone()));
+        let mut uids = BTreeSet::new();
+        if let Some(twice) = state.entries.iter().find(|entry| !uids.insert(&entry.service.uid)) {
+            return Err(Untrusted::Twice(twice.service.uid.clone()));
         }
         if tag(&state.entries) != statement.tag {
             return Err(Untrusted::Tag);

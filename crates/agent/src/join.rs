@@ -77,6 +77,8 @@ pub async fn join(options: &Options, kubernetes: &Kubernetes) -> Result<Joined, 
         if identity.cluster_id != cluster_id {
             return Err(JoinError::OtherCluster { stored: identity.cluster_id, actual: cluster_id });
         }
+        // A state directory that was lost is filled again; a cluster that never had the copy gets it.
+        crate::retry("store the agent's identity", || store.save_identity(&identity)).await;
         match reuse(options, identity, &kubernetes_version, token.as_ref(), &store).await? {
             Some(joined) => return Ok(joined),
             None => tracing::info!("the stored identity is of no use any more; joining with the token"),

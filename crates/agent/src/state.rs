@@ -52,13 +52,10 @@ impl StateStore<'_> {
             None => self.load_secret(IDENTITY_SECRET).await?.map(|bytes| (format!("Secret {IDENTITY_SECRET}"), bytes)),
         };
         let Some((place, bytes)) = bytes else { return Ok(None) };
-        let identity: Identity =
-            serde_json::from_slice(&bytes).map_err(|source| StateError::Damaged { place, source })?;
-        // A state directory that was lost is filled again; a cluster that never had the copy gets it.
-        self.save_identity(&identity).await?;
-        Ok(Some(identity))
+        serde_json::from_slice(&bytes).map(Some).map_err(|source| StateError::Damaged { place, source })
     }
 
+    /// Fills whichever of the two places lacks it.
     pub async fn save_identity(&self, identity: &Identity) -> Result<(), StateError> {
         let bytes = serde_json::to_vec_pretty(identity).expect("an identity is plain JSON");
         let path = self.dir.join(IDENTITY_FILE);

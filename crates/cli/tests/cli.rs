@@ -144,10 +144,12 @@ fn every_shell_gets_a_completion_script() {
 fn an_export_asks_no_hub() {
     let home = tempfile::tempdir().unwrap();
     let url = "https://git.example.com/infra.git";
-    let ran = run_in(home.path(), &["deploy", url, "--path", "./apps/web/", "--cluster", "east", "--tag", "v1", "--export"]);
+    let ran =
+        run_in(home.path(), &["deploy", url, "--path", "./apps/web/", "--cluster", "east", "--tag", "v1", "--export"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     assert!(ran.stdout.contains("kind: GitRepository") && ran.stdout.contains("path: apps/web\n"), "{}", ran.stdout);
-    let secret = run_in(home.path(), &["deploy", "https://u:hush@git.example.com/x.git", "--cluster", "east", "--export"]);
+    let secret =
+        run_in(home.path(), &["deploy", "https://u:hush@git.example.com/x.git", "--cluster", "east", "--export"]);
     assert_eq!(secret.code, 2);
     assert!(!secret.stderr.contains("hush"), "{}", secret.stderr);
 }
@@ -209,17 +211,27 @@ async fn get_prints_the_servers_table_or_the_objects() {
     assert!(succeed(&["get", "sd", "-A"]).await.contains("farwater-admin   shown"));
     let json: serde_json::Value = serde_json::from_str(&succeed(&["get", "sd/shown", "-o", "json"]).await).unwrap();
     assert_eq!(json["kind"], "ServiceDeployment");
-    let yaml: serde_json::Value = serde_saphyr::from_str(&succeed(&["get", "sd", "shown", "-o", "yaml"]).await).unwrap();
+    let yaml: serde_json::Value =
+        serde_saphyr::from_str(&succeed(&["get", "sd", "shown", "-o", "yaml"]).await).unwrap();
     assert_eq!(yaml["spec"], json["spec"]);
     let names = succeed(&["get", "sd,fwgit", "-o", "name"]).await;
-    assert!(names.contains("servicedeployment.farwater.dev/shown\n") && names.contains("gitrepository.farwater.dev/shown\n"));
+    assert!(
+        names.contains("servicedeployment.farwater.dev/shown\n")
+            && names.contains("gitrepository.farwater.dev/shown\n")
+    );
     assert!(succeed(&["get", "namespaces"]).await.contains("farwater-admin"));
 }
 
 #[tokio::test]
 async fn what_does_not_exist_ends_with_4_and_what_was_perhaps_meant() {
     deploy("payments", "nowhere").await;
-    for arguments in [["get", "sd", "paymnets"].as_slice(), &["why", "paymnets"], &["tree", "paymnets"], &["wait", "paymnets"], &["objects", "paymnets"]] {
+    for arguments in [
+        ["get", "sd", "paymnets"].as_slice(),
+        &["why", "paymnets"],
+        &["tree", "paymnets"],
+        &["wait", "paymnets"],
+        &["objects", "paymnets"],
+    ] {
         let ran = run(arguments).await;
         assert_eq!(ran.code, 4, "{arguments:?}: {}", ran.stderr);
         assert!(ran.stderr.contains("did you mean \"payments\"?"), "{arguments:?}: {}", ran.stderr);

@@ -39,7 +39,8 @@ fn the_pages_types_are_those_of_the_kinds() {
 
 /// What is sent, not what is accepted: fields with a default are always there.
 fn add<T: JsonSchema>(schemas: &mut Map<String, Value>, name: &str) {
-    let mut root = SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>().to_value();
+    let mut root =
+        SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>().to_value();
     if let Some(Value::Object(definitions)) = root.as_object_mut().and_then(|root| root.remove("$defs")) {
         schemas.extend(definitions);
     }
@@ -58,7 +59,8 @@ fn declare(out: &mut String, name: &str, schema: &Value) {
     match schema["properties"].as_object() {
         Some(properties) => {
             writeln!(out, "export interface {name} {{").unwrap();
-            let required = |field: &str| schema["required"].as_array().is_some_and(|names| names.iter().any(|n| n == field));
+            let required =
+                |field: &str| schema["required"].as_array().is_some_and(|names| names.iter().any(|n| n == field));
             for (field, of) in properties {
                 comment(out, "  ", of);
                 let mark = if required(field) { "" } else { "?" };

@@ -208,7 +208,11 @@ fn evaluate_job(object: &Value) -> Verdict {
         return (Health::Current, "suspended".into());
     }
     if object["status"]["startTime"].is_string() {
-        return progress(format!("running: {} active, {} succeeded", count(object, "active"), count(object, "succeeded")));
+        return progress(format!(
+            "running: {} active, {} succeeded",
+            count(object, "active"),
+            count(object, "succeeded")
+        ));
     }
     progress("not yet started")
 }

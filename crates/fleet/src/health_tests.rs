@@ -1,1 +1,185 @@
-use super::*;
+use farwater_api::objects::Health::{self, *};
+use serde_json::Value;
+
+use super::evaluate;
+
+/// Evaluates an object stated as YAML.
+fn check(object: &str, health: Health, message: &str) {
+    let object: Value = serde_saphyr::from_str(object).unwrap();
+    let (is, said) = evaluate(&object);
+    assert_eq!(is, health, "{object:#}\nsaid: {said}");
+    assert!(said.contains(message), "{said:?} does not say {message:?}");
+}
+
+fn deployment(spec: &str, status: &str) -> String {
+    format!(
+        "{{apiVersion: apps/v1, kind: Deployment, metadata: {{generation: 2}}, spec: {{{spec}}}, status: {{{status}}}}}"
+    )
+}
+
+const AVAILABLE: &str = "{type: Available, status: 'True'}";
+const NEW_SET: &str = "{type: Progressing, status: 'True', reason: NewReplicaSetAvailable}";
+const ALL_THREE: &str = "replicas: 3, updatedReplicas: 3, availableReplicas: 3, readyReplicas: 3";
+
+#[test]
+fn a_deployment_is_current_when_its_newest_replicas_are_available() {
+    let spec = "replicas: 3, progressDeadlineSeconds: 600";
+    let done = format!("observedGeneration: 2, {ALL_THREE}, conditions: [{AVAILABLE}, {NEW_SET}]");
+    check(&deployment(spec, &done), Current, "");
+    check(&deployment(spec, ""), InProgress, "0 of 3 replicas exist");
+    check(&deployment(spec, &format!("observedGeneration: 1, {ALL_THREE}")), InProgress, "generation 1 of 2");
+    check(&deployment(spec, "replicas: 3, updatedReplicas: 1"), InProgress, "1 of 3 replicas updated");
+    check(&deployment(spec, "replicas: 4, updatedReplicas: 3"), InProgress, "1 replicas wait for termination");
+    check(
+        &deployment(spec, "replicas: 3, updatedReplicas: 3, availableReplicas: 2"),
+        InProgress,
+        "2 of 3 replicas available",
+    );
+    check(&deployment(spec, ALL_THREE), InProgress, "new replica set");
+    check(&deployment(spec, &format!("{ALL_THREE}, conditions: [{NEW_SET}]")), InProgress, "not yet available");
+    let stuck = "conditions: [{type: Progressing, status: 'False', reason: ProgressDeadlineExceeded, message: slow}]";
+    check(&deployment(spec, stuck), Failed, "slow");
+}
+
+#[test]
+fn a_deployment_without_a_deadline_has_no_progressing_condition() {
+    check(&deployment("replicas: 3", &format!("{ALL_THREE}, conditions: [{AVAILABLE}]")), Current, "");
+    let never = "replicas: 3, progressDeadlineSeconds: 2147483647";
+    check(&deployment(never, &format!("{ALL_THREE}, conditions: [{AVAILABLE}]")), Current, "");
+}
+
+fn stateful_set(spec: &str, status: &str) -> String {
+    format!("{{apiVersion: apps/v1, kind: StatefulSet, spec: {{{spec}}}, status: {{{status}}}}}")
+}
+
+#[test]
+fn a_stateful_set_follows_its_update_strategy() {
+    check(&stateful_set("updateStrategy: {type: OnDelete}", ""), Current, "");
+    check(&stateful_set("replicas: 2", "replicas: 1"), InProgress, "1 of 2 replicas exist");
+    check(&stateful_set("replicas: 2", "replicas: 2, readyReplicas: 1"), InProgress, "1 of 2 replicas ready");
+    check(&stateful_set("replicas: 1", "replicas: 2, readyReplicas: 2"), InProgress, "wait for termination");
+    let partition = "replicas: 3, updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 1}}";
+    check(&stateful_set(partition, "replicas: 3, readyReplicas: 3, updatedReplicas: 1"), InProgress, "1 of 2");
+    check(&stateful_set(partition, "replicas: 3, readyReplicas: 3, updatedReplicas: 2"), Current, "");
+    let two = "replicas: 2, readyReplicas: 2, currentReplicas: 2";
+    check(
+        &stateful_set("replicas: 2", &format!("{two}, currentRevision: a, updateRevision: b")),
+        InProgress,
+        "updated",
+    );
+    check(&stateful_set("replicas: 2", &format!("{two}, currentRevision: a, updateRevision: a")), Current, "");
+}
+
+#[test]
+fn a_daemon_set_is_current_on_every_node() {
+    let set = |status: &str| format!("{{apiVersion: apps/v1, kind: DaemonSet, status: {{{status}}}}}");
+    check(&set(""), InProgress, "not seen it");
+    check(&set("desiredNumberScheduled: 0"), InProgress, "not seen it");
+    let two = "observedGeneration: 1, desiredNumberScheduled: 2, currentNumberScheduled: 2";
+    check(&set(two), InProgress, "0 of 2 pods updated");
+    check(&set(&format!("{two}, updatedNumberScheduled: 2, numberAvailable: 1")), InProgress, "1 of 2 pods available");
+    check(&set(&format!("{two}, updatedNumberScheduled: 2, numberAvailable: 2, numberReady: 2")), Current, "");
+    check(&set("observedGeneration: 1, desiredNumberScheduled: 0"), Current, "");
+}
+
+#[test]
+fn a_replica_set_needs_all_of_its_replicas() {
+    let set = |status: &str| {
+        format!("{{apiVersion: apps/v1, kind: ReplicaSet, spec: {{replicas: 1}}, status: {{{status}}}}}")
+    };
+    check(&set(""), InProgress, "0 of 1 replicas labelled");
+    check(&set("conditions: [{type: ReplicaFailure, status: 'True', message: quota}]"), InProgress, "quota");
+    let one = "fullyLabeledReplicas: 1, availableReplicas: 1, readyReplicas: 1";
+    check(&set(&format!("replicas: 1, {one}")), Current, "");
+    check(&set(&format!("replicas: 2, {one}")), InProgress, "termination");
+}
+
+#[test]
+fn a_job_is_current_only_when_it_is_complete() {
+    let job = |status: &str| format!("{{apiVersion: batch/v1, kind: Job, status: {{{status}}}}}");
+    check(&job(""), InProgress, "not yet started");
+    // kstatus says Current here: a migration would be called done while it runs.
+    check(&job("startTime: '2026-01-01T00:00:00Z', active: 1"), InProgress, "1 active");
+    check(&job("conditions: [{type: Complete, status: 'True'}]"), Current, "");
+    check(&job("conditions: [{type: Suspended, status: 'True'}]"), Current, "suspended");
+    check(&job("conditions: [{type: Failed, status: 'True', reason: BackoffLimitExceeded}]"), Failed, "BackoffLimit");
+}
+
+#[test]
+fn a_pod_runs_and_is_ready_or_has_ended_well() {
+    let pod = |status: &str| format!("{{apiVersion: v1, kind: Pod, status: {{{status}}}}}");
+    check(&pod("phase: Running, conditions: [{type: Ready, status: 'True'}]"), Current, "");
+    check(&pod("phase: Running"), InProgress, "not yet ready");
+    let looping = "phase: Running, containerStatuses: [{name: c, state: {waiting: {reason: CrashLoopBackOff}}}]";
+    check(&pod(looping), Failed, "container c: CrashLoopBackOff");
+    check(&pod("phase: Succeeded"), Current, "");
+    check(&pod("phase: Failed, reason: Evicted, message: disk"), Failed, "Evicted: disk");
+    check(&pod("phase: Pending"), InProgress, "pending");
+    let no_node =
+        "phase: Pending, conditions: [{type: PodScheduled, status: 'False', reason: Unschedulable, message: no node}]";
+    check(&pod(no_node), InProgress, "no node");
+    let pulling = "phase: Pending, containerStatuses: [{name: c, state: {waiting: {reason: ImagePullBackOff}}}]";
+    check(&pod(pulling), InProgress, "ImagePullBackOff");
+}
+
+#[test]
+fn claims_services_and_definitions_have_rules_of_their_own() {
+    let object = |kind: &str, rest: &str| format!("{{apiVersion: v1, kind: {kind}, {rest}}}");
+    check(&object("PersistentVolumeClaim", "status: {phase: Pending}"), InProgress, "bound");
+    check(&object("PersistentVolumeClaim", "status: {phase: Bound}"), Current, "");
+    check(&object("PersistentVolumeClaim", "status: {phase: Lost}"), Failed, "lost");
+    check(&object("Service", "spec: {type: ClusterIP}"), Current, "");
+    check(&object("Service", "spec: {type: LoadBalancer}"), InProgress, "cluster IP");
+    check(&object("Service", "spec: {type: LoadBalancer, clusterIP: 10.0.0.1}"), Current, "");
+    let crd = |conditions: &str| {
+        format!(
+            "{{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, status: {{conditions: [{conditions}]}}}}"
+        )
+    };
+    check(&crd(""), InProgress, "established");
+    check(&crd("{type: Established, status: 'True'}"), Current, "");
+    check(&crd("{type: Established, status: 'False', reason: Installing}"), InProgress, "");
+    check(&crd("{type: Established, status: 'False', reason: Other}"), Failed, "Other");
+    check(&crd("{type: NamesAccepted, status: 'False', reason: Conflict}"), Failed, "Conflict");
+}
+
+#[test]
+fn any_other_kind_is_as_its_conditions_say() {
+    let object = |metadata: &str, status: &str| {
+        format!("{{apiVersion: example.com/v1, kind: Boat, metadata: {{{metadata}}}, status: {{{status}}}}}")
+    };
+    check(&object("", ""), Current, "");
+    check(&object("", "conditions: [{type: Ready, status: 'True'}]"), Current, "");
+    check(
+        &object("", "conditions: [{type: Ready, status: 'False', reason: NoWind, message: wait}]"),
+        InProgress,
+        "NoWind: wait",
+    );
+    check(&object("", "conditions: [{type: Ready, status: Unknown}]"), InProgress, "Unknown");
+    check(
+        &object("generation: 3", "observedGeneration: 2, conditions: [{type: Ready, status: 'True'}]"),
+        InProgress,
+        "2 of 3",
+    );
+    check(&object("", "conditions: [{type: Reconciling, status: 'True', reason: Sailing}]"), InProgress, "Sailing");
+    check(&object("", "conditions: [{type: Stalled, status: 'True', reason: Leak}]"), Failed, "Leak");
+    check(
+        &object("deletionTimestamp: '2026-01-01T00:00:00Z'", "conditions: [{type: Stalled, status: 'True'}]"),
+        Terminating,
+        "deleted",
+    );
+}
+
+#[test]
+fn what_is_no_object_at_all_panics_nobody() {
+    for text in [
+        "null",
+        "[]",
+        "{}",
+        "{status: [], metadata: 1, kind: 3}",
+        "{kind: Pod, apiVersion: v1, status: {conditions: {}}}",
+    ] {
+        let object: Value = serde_saphyr::from_str(text).unwrap();
+        evaluate(&object);
+    }
+}

@@ -19,7 +19,7 @@ use crate::{
     ownership::proven_owner,
     prune::{self, Candidate, Guards, PrunePlan, Purpose},
 };
-pub use resolve::{stage_of, Resolved, ResolvedObject, Scopes, resolve};
+pub use resolve::{Resolved, ResolvedObject, Scopes, resolve, stage_of};
 
 /// Manifests of one folder of a bundle.
 #[derive(Clone, Debug)]
@@ -377,9 +377,8 @@ enum Judgement {
 fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     let key = object.key();
     let entry = input.inventory.entries.get(&key);
-    let change = |cause, migrate| {
-        Judgement::Change(Change { object: key.clone(), cause, migrate, needs: object.needs.clone() })
-    };
+    let change =
+        |cause, migrate| Judgement::Change(Change { object: key.clone(), cause, migrate, needs: object.needs.clone() });
     let live = match input.live.get(&key) {
         Some(Live::Present(live)) => live,
         Some(Live::Absent) if input.cooling.contains(&key) => {
@@ -448,8 +447,7 @@ fn sort_leaving<'a>(
     keys: impl Iterator<Item = &'a ObjectKey>,
     keep: Option<Keep>,
 ) -> Leaving {
-    let mut out =
-        Leaving { doomed: Vec::new(), candidates: Vec::new(), kept: Vec::new(), forgotten: Vec::new() };
+    let mut out = Leaving { doomed: Vec::new(), candidates: Vec::new(), kept: Vec::new(), forgotten: Vec::new() };
     for key in keys {
         let Some(entry) = inventory.entries.get(key) else { continue };
         let object = match live.get(key) {

@@ -1,1 +1,413 @@
+use farwater_api::protocol::{Ceiling, ServiceAccount};
+use proptest::prelude::*;
+
 use super::*;
+use crate::{ownership::owner_annotation, prune::Verdict};
+
+const UID: &str = "uid-1";
+
+fn ceiling() -> Ceiling {
+    Ceiling {
+        service_account: ServiceAccount { namespace: "n".into(), name: "a".into() },
+        target_namespaces: None,
+        allowed_kinds: None,
+        denied_kinds: None,
+    }
+}
+
+fn scopes() -> Scopes {
+    [
+        ("", "v1", "ConfigMap", Scope::Namespaced),
+        ("", "v1", "Secret", Scope::Namespaced),
+        ("", "v1", "Namespace", Scope::Cluster),
+        ("apps", "v1", "Deployment", Scope::Namespaced),
+        ("apps", "v1", "StatefulSet", Scope::Namespaced),
+        ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", Scope::Cluster),
+    ]
+    .into_iter()
+    .map(|(group, version, kind, scope)| {
+        (GroupVersionKind { group: group.into(), version: version.into(), kind: kind.into() }, scope)
+    })
+    .collect()
+}
+
+/// Objects as YAML documents, resolved for target namespace `web`.
+fn resolved_under(ceiling: &Ceiling, documents: &[&str], errors: &[&str]) -> Resolved {
+    let objects = documents.iter().enumerate().map(|(n, text)| RenderedObject {
+        manifest: serde_saphyr::from_str(text).unwrap(),
+        origin: format!("file-{n}"),
+    });
+    let render = Render { objects: objects.collect(), errors: errors.iter().map(|e| (*e).to_owned()).collect() };
+    resolve(render, UID, "web", ceiling, &scopes())
+}
+
+fn resolved(documents: &[&str]) -> Resolved {
+    resolved_under(&ceiling(), documents, &[])
+}
+
+fn map(name: &str) -> String {
+    format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}}}")
+}
+
+fn maps(names: std::ops::Range<usize>) -> Vec<String> {
+    names.map(|n| map(&format!("m{n}"))).collect()
+}
+
+fn resolved_maps(names: std::ops::Range<usize>) -> Resolved {
+    let maps = maps(names);
+    resolved(&maps.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// A cluster in which a source was applied without anything going wrong.
+#[derive(Clone, Default)]
+struct Cluster {
+    inventory: Inventory,
+    live: BTreeMap<ObjectKey, Live>,
+    services: BTreeMap<String, String>,
+    cooling: BTreeSet<ObjectKey>,
+}
+
+impl Cluster {
+    fn after(resolved: &Resolved) -> Self {
+        let mut cluster = Self::default();
+        for object in &resolved.objects {
+            let key = object.key();
+            let uid = format!("uid of {key}");
+            let fields = Some(Digest::of("fields"));
+            let entry = InventoryEntry {
+                object: object.object.clone(),
+                uid: Some(uid.clone()),
+                hash: Some(object.hash),
+                fields,
+                adopted: false,
+                doomed: false,
+            };
+            cluster.inventory.entries.insert(key.clone(), entry);
+            let owner = Some(owner_annotation(UID, &key));
+            let live = LiveObject { uid, owner, fields, ..LiveObject::default() };
+            cluster.live.insert(key, Live::Present(live));
+        }
+        cluster.inventory.baseline = cluster.inventory.entries.len();
+        cluster
+    }
+
+    fn plan(&self, resolved: &Resolved) -> Plan {
+        let mut live = self.live.clone();
+        for object in &resolved.objects {
+            live.entry(object.key()).or_insert(Live::Absent);
+        }
+        plan(&self.input(resolved, &live))
+    }
+
+    fn input<'a>(&'a self, resolved: &'a Resolved, live: &'a BTreeMap<ObjectKey, Live>) -> PlanInput<'a> {
+        PlanInput {
+            service_uid: UID,
+            prune: true,
+            approved_prune: None,
+            resolved,
+            inventory: &self.inventory,
+            live,
+            services: &self.services,
+            cooling: &self.cooling,
+            target_namespace_exists: Some(true),
+        }
+    }
+
+    fn object(&mut self, name: &str) -> &mut LiveObject {
+        match self.live.iter_mut().find(|(key, _)| key.name == name).map(|(_, live)| live) {
+            Some(Live::Present(live)) => live,
+            other => panic!("{name} is {other:?}"),
+        }
+    }
+
+    fn set(&mut self, name: &str, live: Live) {
+        let key = self.live.keys().find(|key| key.name == name).unwrap().clone();
+        self.live.insert(key, live);
+    }
+}
+
+fn changes(plan: &Plan) -> Vec<(String, Cause)> {
+    plan.waves.iter().flat_map(|w| &w.changes).map(|c| (c.object.name.clone(), c.cause)).collect()
+}
+
+fn skips(plan: &Plan) -> Vec<(String, String)> {
+    plan.skipped.iter().map(|s| (s.object.name.clone(), s.reason.to_string())).collect()
+}
+
+fn deletes(plan: &Plan) -> Vec<&str> {
+    plan.prune.candidates.iter().map(|c| c.object.name.as_str()).collect()
+}
+
+#[test]
+fn what_is_as_desired_is_not_sent_again() {
+    let source = resolved_maps(0..3);
+    let plan = Cluster::after(&source).plan(&source);
+    assert_eq!(plan.unchanged.len(), 3);
+    assert!(plan.waves.is_empty() && plan.skipped.is_empty() && plan.prune.verdict == Verdict::Nothing);
+}
+
+#[test]
+fn what_is_missing_is_created_and_what_differs_is_updated() {
+    let source = resolved_maps(0..2);
+    assert_eq!(
+        changes(&Cluster::default().plan(&source)),
+        [("m0".into(), Cause::Create), ("m1".into(), Cause::Create)]
+    );
+    let mut cluster = Cluster::after(&source);
+    cluster.set("m0", Live::Absent);
+    let changed = resolved(&[&map("m0"), "{apiVersion: v1, kind: ConfigMap, metadata: {name: m1}, data: {a: b}}"]);
+    assert_eq!(changes(&cluster.plan(&changed)), [("m0".into(), Cause::Create), ("m1".into(), Cause::Update)]);
+}
+
+#[test]
+fn a_live_object_that_lost_fields_or_marks_has_drifted() {
+    let source = resolved_maps(0..3);
+    let mut cluster = Cluster::after(&source);
+    cluster.object("m0").fields = Some(Digest::of("others"));
+    cluster.object("m1").owner = None;
+    cluster.object("m2").fields = None;
+    assert!(changes(&cluster.plan(&source)).iter().all(|(_, cause)| *cause == Cause::Drift));
+    assert_eq!(changes(&cluster.plan(&source)).len(), 3);
+}
+
+#[test]
+fn an_object_that_is_fought_over_waits_and_holds_no_prune() {
+    let source = resolved_maps(0..3);
+    let mut cluster = Cluster::after(&source);
+    cluster.object("m0").fields = None;
+    let key = source.objects[0].key();
+    cluster.cooling.insert(key);
+    let plan = cluster.plan(&resolved_maps(0..2));
+    assert!(skips(&plan)[0].1.contains("keeps changing it back"));
+    assert_eq!((deletes(&plan), &plan.prune.verdict), (vec!["m2"], &Verdict::Delete));
+}
+
+#[test]
+fn the_stages_come_in_order_and_name_what_they_need() {
+    let crd = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: boats.x.io},
+        spec: {group: x.io, scope: Namespaced, names: {kind: Boat}, versions: [{name: v1}]}}";
+    let source = resolved(&[
+        "{apiVersion: x.io/v1, kind: Boat, metadata: {name: ark, namespace: sea}}",
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}",
+        &map("m"),
+        crd,
+        "{apiVersion: v1, kind: Namespace, metadata: {name: sea}}",
+    ]);
+    let plan = Cluster::default().plan(&source);
+    let stages: Vec<Stage> = plan.waves.iter().map(|w| w.stage).collect();
+    assert_eq!(stages, [Stage::Namespaces, Stage::Definitions, Stage::Foundations, Stage::Rest]);
+    let boat = plan.waves.iter().flat_map(|w| &w.changes).find(|c| c.object.name == "ark").unwrap();
+    let needs: Vec<String> = boat.needs.iter().map(ToString::to_string).collect();
+    assert_eq!(needs, ["CustomResourceDefinition.apiextensions.k8s.io boats.x.io", "Namespace sea"]);
+}
+
+#[test]
+fn an_unknown_kind_waits_and_its_objects_are_not_pruned() {
+    let source = resolved_maps(0..2);
+    let mut cluster = Cluster::after(&source);
+    let boat = ObjectRef {
+        group: "x.io".into(),
+        version: "v1".into(),
+        kind: "Boat".into(),
+        namespace: "web".into(),
+        name: "ark".into(),
+    };
+    let entry =
+        InventoryEntry { object: boat.clone(), uid: None, hash: None, fields: None, adopted: false, doomed: false };
+    cluster.inventory.entries.insert(ObjectKey::from(&boat), entry);
+    cluster.live.insert(ObjectKey::from(&boat), Live::Absent);
+    let plan =
+        cluster.plan(&resolved(&[&map("m0"), &map("m1"), "{apiVersion: x.io/v1, kind: Boat, metadata: {name: ark}}"]));
+    assert!(skips(&plan)[0].1.contains("does not serve"));
+    assert!(plan.prune.candidates.is_empty() && plan.forgotten.is_empty());
+}
+
+#[test]
+fn marks_and_the_target_namespace_are_added_and_server_fields_dropped() {
+    let source = resolved(&[
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, uid: x, resourceVersion: '1', managedFields: [], labels: {k: v}}}",
+        "{apiVersion: v1, kind: Namespace, metadata: {name: b, namespace: wrong}}",
+    ]);
+    let map = &source.objects[1].manifest["metadata"];
+    assert_eq!(map["namespace"], "web");
+    assert_eq!(map["labels"]["k"], "v");
+    assert_eq!(map["annotations"]["farwater.dev/owner"], "uid-1 ConfigMap web/a");
+    assert!(map["uid"].is_null() && map["resourceVersion"].is_null() && map["managedFields"].is_null());
+    assert!(source.objects[0].manifest["metadata"]["namespace"].is_null());
+}
+
+#[test]
+fn a_grants_limits_refuse_single_objects() {
+    let check = |limit: fn(&mut Ceiling), document: &str, reason: Option<&str>| {
+        let mut ceiling = ceiling();
+        limit(&mut ceiling);
+        let source = resolved_under(&ceiling, &[document], &[]);
+        match reason {
+            Some(reason) => assert!(source.skipped[0].reason.to_string().contains(reason), "{:?}", source.skipped),
+            None => assert!(source.skipped.is_empty(), "{:?}", source.skipped),
+        }
+    };
+    let deployment = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}";
+    let elsewhere = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: kube-system}}";
+    let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: kube-system}}";
+    check(|c| c.denied_kinds = Some(vec!["Deployment".into()]), deployment, Some("deniedKinds"));
+    check(|c| c.denied_kinds = Some(vec!["Deployment.apps".into()]), deployment, Some("deniedKinds"));
+    check(|c| c.denied_kinds = Some(vec!["Deployment.other".into()]), deployment, None);
+    check(|c| c.allowed_kinds = Some(vec!["ConfigMap".into()]), deployment, Some("allowedKinds"));
+    check(|c| c.allowed_kinds = Some(vec!["Deployment".into()]), deployment, None);
+    check(|c| c.target_namespaces = Some(vec!["web".into()]), deployment, None);
+    check(|c| c.target_namespaces = Some(vec!["we*".into()]), deployment, None);
+    check(|c| c.target_namespaces = Some(vec!["web".into()]), elsewhere, Some("kube-system"));
+    check(|c| c.target_namespaces = Some(vec!["web".into()]), namespace, Some("kube-system"));
+    check(|c| c.target_namespaces = Some(vec![]), deployment, Some("web"));
+}
+
+#[test]
+fn an_object_that_is_stated_twice_is_applied_not_even_once() {
+    let source = resolved(&[&map("a"), "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: web}}"]);
+    let plan = Cluster::after(&resolved(&[&map("a")])).plan(&source);
+    assert!(changes(&plan).is_empty());
+    assert!(skips(&plan)[0].1.contains("file-0 and in file-1"), "{:?}", skips(&plan));
+    assert!(plan.prune.candidates.is_empty());
+}
+
+#[test]
+fn an_object_of_a_living_service_is_refused_and_one_of_a_dead_service_adopted() {
+    let source = resolved(&[&map("a")]);
+    let key = source.objects[0].key();
+    let mut cluster = Cluster::default();
+    let owner = Some(owner_annotation("uid-2", &key));
+    cluster.live.insert(key, Live::Present(LiveObject { uid: "u".into(), owner, ..LiveObject::default() }));
+    assert_eq!(changes(&cluster.plan(&source)), [("a".into(), Cause::Adopt)]);
+    cluster.services.insert("uid-2".into(), "team/other".into());
+    assert_eq!(skips(&cluster.plan(&source)), [("a".into(), "owned by service team/other".into())]);
+    // A copy of the other's manifest names the other's object, and proves nothing.
+    cluster.object("a").owner = Some("uid-2 ConfigMap other/a".into());
+    assert_eq!(changes(&cluster.plan(&source)), [("a".into(), Cause::Adopt)]);
+}
+
+#[test]
+fn a_failed_look_up_is_neither_gone_nor_new() {
+    let source = resolved_maps(0..3);
+    let mut cluster = Cluster::after(&source);
+    cluster.set("m0", Live::Unknown("timeout".into()));
+    cluster.set("m2", Live::Unknown("timeout".into()));
+    let plan = cluster.plan(&resolved_maps(0..2));
+    assert!(changes(&plan).is_empty() && plan.forgotten.is_empty() && plan.prune.candidates.is_empty());
+    assert!(skips(&plan)[0].1.contains("timeout"));
+    assert!(matches!(&plan.kept[0].1, Keep::Lookup(_)));
+}
+
+#[test]
+fn only_what_is_proven_to_be_ours_is_deleted() {
+    let source = resolved_maps(0..6);
+    let mut cluster = Cluster::after(&source);
+    cluster.object("m2").uid = "another object".into();
+    cluster.object("m3").owner = None;
+    cluster.object("m4").deleting = true;
+    let plan = cluster.plan(&resolved_maps(0..2));
+    assert_eq!(deletes(&plan), ["m5"]);
+    let forgotten: Vec<_> = plan.forgotten.iter().map(|(key, why)| (key.name.as_str(), *why)).collect();
+    assert_eq!(forgotten, [("m2", Forget::Replaced), ("m3", Forget::NotOurs)]);
+    assert_eq!(plan.kept[0].1, Keep::Deleting);
+}
+
+#[test]
+fn an_incomplete_render_deletes_nothing() {
+    let source = resolved_maps(0..10);
+    let plan = Cluster::after(&source).plan(&resolved_under(&ceiling(), &[&map("m0")], &["file: broken"]));
+    assert!(plan.prune.candidates.is_empty());
+    assert_eq!(plan.kept.len(), 9);
+}
+
+#[test]
+fn without_prune_everything_that_leaves_is_kept_and_named() {
+    let source = resolved_maps(0..4);
+    let cluster = Cluster::after(&source);
+    let next = resolved_maps(0..3);
+    let plan = plan(&PlanInput { prune: false, ..cluster.input(&next, &cluster.live) });
+    assert!(plan.prune.candidates.is_empty());
+    assert_eq!(plan.kept[0].1, Keep::PruneOff);
+}
+
+#[test]
+fn an_interrupted_attempt_does_not_widen_the_guards() {
+    let source = resolved_maps(0..4);
+    let mut cluster = Cluster::after(&source);
+    // The attempt created twenty more before it was killed.
+    let more = Cluster::after(&resolved_maps(100..120));
+    cluster.inventory.entries.extend(more.inventory.entries);
+    cluster.live.extend(more.live);
+    let plan = cluster.plan(&resolved_maps(3..4));
+    assert!(plan.prune.held().is_some());
+}
+
+#[test]
+fn a_prune_that_was_begun_is_finished() {
+    let source = resolved_maps(0..4);
+    let mut cluster = Cluster::after(&source);
+    for entry in cluster.inventory.entries.values_mut() {
+        entry.doomed = true;
+    }
+    let plan = cluster.plan(&resolved(&[]));
+    assert_eq!((plan.doomed.len(), plan.prune.candidates.len()), (4, 0));
+}
+
+#[test]
+fn the_target_namespace_is_made_only_if_it_is_missing_used_and_not_stated() {
+    let check = |documents: &[&str], exists, expected: Option<&str>| {
+        let source = resolved(documents);
+        let live = source.objects.iter().map(|o| (o.key(), Live::Absent)).collect();
+        let cluster = Cluster::default();
+        let plan = plan(&PlanInput { target_namespace_exists: exists, ..cluster.input(&source, &live) });
+        assert_eq!(plan.create_namespace.as_deref(), expected);
+    };
+    let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: web}}";
+    check(&[&map("a")], Some(false), Some("web"));
+    check(&[&map("a")], Some(true), None);
+    check(&[&map("a")], None, None);
+    check(&[&map("a"), namespace], Some(false), None);
+    check(&["{apiVersion: v1, kind: Namespace, metadata: {name: other}}"], Some(false), None);
+}
+
+proptest! {
+    /// I5: whatever the cluster says, a delete is of an object of the inventory that the source doesn't state, with the
+    /// uid that the inventory holds and our proof.
+    #[test]
+    fn deletes_are_always_ours_and_unwanted(
+        before in 0usize..12,
+        after in 0usize..12,
+        states in proptest::collection::vec(0u8..7, 12),
+        complete in any::<bool>(),
+    ) {
+        let source = resolved_maps(0..before);
+        let mut cluster = Cluster::after(&source);
+        for (n, state) in states.iter().enumerate().take(before) {
+            let name = format!("m{n}");
+            match state {
+                1 => cluster.set(&name, Live::Absent),
+                2 => cluster.set(&name, Live::Unknown("x".into())),
+                3 => cluster.object(&name).uid = "other".into(),
+                4 => cluster.object(&name).owner = Some("uid-2 ConfigMap web/x".into()),
+                5 => cluster.object(&name).deleting = true,
+                6 => cluster.set(&name, Live::Forbidden("x".into())),
+                _ => {}
+            }
+        }
+        let mut next = resolved_maps(0..after);
+        next.complete = complete;
+        let plan = cluster.plan(&next);
+        for candidate in plan.prune.candidates.iter().chain(&plan.doomed) {
+            let key = ObjectKey::from(&candidate.object);
+            prop_assert!(complete);
+            prop_assert!(next.stated_keys().all(|stated| *stated != key));
+            let entry = &cluster.inventory.entries[&key];
+            prop_assert_eq!(entry.uid.as_deref(), Some(candidate.uid.as_str()));
+            let Live::Present(live) = &cluster.live[&key] else { panic!("not present") };
+            prop_assert!(live.uid == candidate.uid && live.owner.as_deref() == Some(&owner_annotation(UID, &key)));
+        }
+        // Every object of the source is in exactly one place.
+        let told = changes(&plan).len() + plan.unchanged.len() + plan.skipped.len();
+        prop_assert_eq!(told, after);
+    }
+}

@@ -5,11 +5,7 @@
 
 use std::fmt;
 
-use farwater_api::{
-    Digest,
-    objects::ObjectRef,
-    service_deployment::HeldPrune,
-};
+use farwater_api::{Digest, objects::ObjectRef, service_deployment::HeldPrune};
 
 /// More deletes than this many, and than [`SHARE`] of the inventory, are held: a few objects of a small service come
 /// and go in one commit, a broken generator loses many.
@@ -54,7 +50,10 @@ pub struct Guards {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HoldReason {
     EmptyRender,
-    TooMany { deletes: usize, inventory: usize },
+    TooMany {
+        deletes: usize,
+        inventory: usize,
+    },
     /// A kind whose deletion takes other objects or data with it.
     Protected(ObjectRef),
     Unapplied(usize),

@@ -1,1 +1,122 @@
+use proptest::prelude::*;
+
 use super::*;
+
+fn candidate(kind: &str, name: &str) -> Candidate {
+    let group = match kind {
+        "StatefulSet" => "apps",
+        "CustomResourceDefinition" => "apiextensions.k8s.io",
+        _ => "",
+    };
+    let object = ObjectRef {
+        group: group.into(),
+        version: "v1".into(),
+        kind: kind.into(),
+        namespace: "web".into(),
+        name: name.into(),
+    };
+    Candidate { object, uid: format!("uid-{name}") }
+}
+
+fn maps(count: usize) -> Vec<Candidate> {
+    (0..count).map(|n| candidate("ConfigMap", &format!("m{n}"))).collect()
+}
+
+const GUARDS: Guards = Guards { purpose: Purpose::Sync, desired: 100, inventory: 100, unapplied: 0, approved: None };
+
+fn check(candidates: Vec<Candidate>, guards: Guards, reasons: &[&str]) {
+    let plan = decide(candidates, &guards);
+    match plan.held() {
+        Some(held) => {
+            assert!(!reasons.is_empty(), "held: {}", held.reason);
+            for reason in reasons {
+                assert!(held.reason.contains(reason), "{:?} does not say {reason:?}", held.reason);
+            }
+        }
+        None => assert!(reasons.is_empty(), "not held, want {reasons:?}"),
+    }
+}
+
+#[test]
+fn a_few_objects_go_at_once() {
+    check(maps(0), GUARDS, &[]);
+    check(maps(5), GUARDS, &[]);
+    check(maps(20), GUARDS, &[]);
+    check(maps(5), Guards { inventory: 10, desired: 5, ..GUARDS }, &[]);
+    check(maps(1), Guards { inventory: 2, desired: 1, ..GUARDS }, &[]);
+}
+
+#[test]
+fn many_objects_wait() {
+    check(maps(21), GUARDS, &["21 of 100"]);
+    check(maps(6), Guards { inventory: 29, ..GUARDS }, &["6 of 29"]);
+    check(maps(6), Guards { inventory: 30, ..GUARDS }, &[]);
+    // More than half, however few.
+    check(maps(2), Guards { inventory: 3, desired: 1, ..GUARDS }, &["2 of 3"]);
+    check(maps(1), Guards { inventory: 1, desired: 1, ..GUARDS }, &["1 of 1"]);
+}
+
+#[test]
+fn an_empty_render_waits_however_little_goes() {
+    check(maps(1), Guards { desired: 0, ..GUARDS }, &["no objects"]);
+}
+
+#[test]
+fn protected_kinds_always_wait() {
+    for kind in ["Namespace", "CustomResourceDefinition", "PersistentVolume", "PersistentVolumeClaim", "StatefulSet"] {
+        check(vec![candidate(kind, "x")], GUARDS, &[kind]);
+        check(vec![candidate(kind, "x")], Guards { purpose: Purpose::Removal, ..GUARDS }, &[kind]);
+    }
+}
+
+#[test]
+fn while_something_is_not_applied_nothing_goes() {
+    check(maps(1), Guards { unapplied: 2, ..GUARDS }, &["2 objects of the source are not applied"]);
+}
+
+#[test]
+fn a_removal_may_empty_a_service() {
+    let guards = Guards { purpose: Purpose::Removal, desired: 0, inventory: 50, ..GUARDS };
+    check(maps(50), guards, &[]);
+}
+
+#[test]
+fn an_approval_is_for_exactly_one_set() {
+    let guards = Guards { desired: 0, ..GUARDS };
+    let held = decide(maps(3), &guards);
+    let approved = Guards { approved: Some(held.digest), ..guards };
+    check(maps(3), approved, &[]);
+    check(maps(4), approved, &["no objects"]);
+    let mut recreated = maps(3);
+    recreated[0].uid = "another".into();
+    check(recreated, approved, &["no objects"]);
+}
+
+#[test]
+fn a_held_prune_lists_ten_and_counts_all() {
+    let held = decide(maps(30), &GUARDS).held().unwrap();
+    assert_eq!((held.count, held.objects.len()), (30, 10));
+}
+
+proptest! {
+    #[test]
+    fn the_digest_does_not_depend_on_the_order(count in 0usize..20, seed in any::<u64>()) {
+        let ordered = decide(maps(count), &GUARDS);
+        let mut shuffled = maps(count);
+        if count > 0 {
+            shuffled.rotate_left(usize::try_from(seed % 20).unwrap() % count);
+            shuffled.reverse();
+        }
+        prop_assert_eq!(ordered, decide(shuffled, &GUARDS));
+    }
+
+    #[test]
+    fn without_approval_a_sync_never_deletes_most_of_a_service(deletes in 1usize..60, inventory in 0usize..60, desired in 0usize..60) {
+        let plan = decide(maps(deletes), &Guards { inventory, desired, ..GUARDS });
+        if plan.verdict == Verdict::Delete {
+            prop_assert!(desired > 0);
+            prop_assert!(deletes * 2 <= inventory);
+            prop_assert!(deletes <= FEW || deletes * SHARE <= inventory);
+        }
+    }
+}

@@ -28,11 +28,6 @@ const TRACKED: &str = "refs/farwater/tracked";
 const ALL: &str = "refs/farwater/all";
 /// Names the URL that a mirror's objects came from.
 const URL_FILE: &str = "farwater-url";
-/// Packs and loose objects in a mirror before it is repacked. Git's own defaults are 50 and 6,700; a poll every
-/// 2 minutes makes at most 720 small fetches a day.
-const MAX_PACKS: usize = 40;
-const MAX_LOOSE: usize = 4000;
-
 /// What a remote may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct GitLimits {
@@ -42,13 +37,15 @@ pub struct GitLimits {
     pub refs_bytes: usize,
     /// Bytes that one mirror may take on disk.
     pub mirror_bytes: u64,
+    /// Packs in a mirror before they are put together; each fetch leaves one.
+    pub packs: usize,
 }
 
 /// 100,000 references are some 8 MB of text; 2 GiB holds the histories of the largest public GitOps repositories
-/// many times over.
+/// many times over; git's own limit of packs is 50.
 impl Default for GitLimits {
     fn default() -> Self {
-        Self { refs: 100_000, refs_bytes: 32 << 20, mirror_bytes: 2 << 30 }
+        Self { refs: 100_000, refs_bytes: 32 << 20, mirror_bytes: 2 << 30, packs: 40 }
     }
 }
 
@@ -269,16 +266,21 @@ impl Git {
         self.run(call, remote, &args).await.map(drop)
     }
 
-    /// Repacks a mirror that has become many small pieces. Failing at it harms nothing.
+    /// Puts the packs of many small fetches together. Only the small ones are rewritten, so that a large repository
+    /// isn't repacked over and over; unreachable objects go when the mirror is half full. Failing harms nothing.
     async fn tidy(&self, remote: &Remote, mirror: &Path, timeout: Duration) {
+        let limits = self.0.limits;
         let path = mirror.to_owned();
-        let (packs, loose) = spawn(move || leftovers::count_pieces(&path)).await;
-        if packs <= MAX_PACKS && loose <= MAX_LOOSE {
+        let (packs, bytes) = spawn(move || (leftovers::count_packs(&path), leftovers::size(&path))).await;
+        if packs <= limits.packs {
             return;
         }
         let call = Call { what: "repack the mirror of", timeout, max_output: 64 << 10, watch: None };
         let dir = git_dir(mirror);
-        if let Err(error) = self.run(call, remote, &[&dir, "gc", "--quiet", "--prune=1.hour.ago"]).await {
+        let small = [&dir, "repack", "--quiet", "-d", "--geometric=2"];
+        let all = [&dir, "gc", "--quiet", "--prune=1.hour.ago"];
+        let result = self.run(call, remote, if bytes > limits.mirror_bytes / 2 { &all[..] } else { &small }).await;
+        if let Err(error) = result {
             tracing::warn!(url = remote.url(), %error, "mirror was not repacked");
         }
     }

@@ -128,6 +128,9 @@ fn split_operator(word: &str) -> (Operator, &str) {
 impl Comparison {
     fn parse(operator: Operator, text: &str) -> Result<Self, &'static str> {
         let text = text.strip_prefix('v').unwrap_or(text);
+        if text.ends_with(['-', '+']) {
+            return Err("nothing after its dash or plus");
+        }
         let (text, build) = text.split_once('+').map_or((text, ""), |(t, b)| (t, b));
         let (numbers, pre) = text.split_once('-').map_or((text, ""), |(n, p)| (n, p));
         let mut parsed = [0; 3];

@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitStatus,
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -22,11 +23,21 @@ const HUB_READY: Duration = Duration::from_secs(30);
 /// What a graceful end may take.
 const STOP: Duration = Duration::from_secs(15);
 
+/// Where the programs of this process come from, if it has said so.
+static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
+
+/// From now on programs are taken from `dir`, for example release builds. The first call decides.
+pub fn use_programs_of(dir: PathBuf) {
+    // A second call would mix two builds in one run.
+    let _ = PROGRAMS.set(dir);
+}
+
 /// A program of this workspace. `FARWATER_BIN_DIR` names a folder with other builds of it.
 pub fn program(name: &str) -> Result<PathBuf> {
-    let dir = match std::env::var_os("FARWATER_BIN_DIR") {
-        Some(dir) => PathBuf::from(dir),
-        None => profile_dir()?,
+    let dir = match (PROGRAMS.get(), std::env::var_os("FARWATER_BIN_DIR")) {
+        (Some(dir), _) => dir.clone(),
+        (None, Some(dir)) => PathBuf::from(dir),
+        (None, None) => profile_dir()?,
     };
     let path = dir.join(name);
     if !path.is_file() {
@@ -134,9 +145,19 @@ impl Hub {
         &mut self.process
     }
 
-    /// ERROR lines that contain `part` are expected from now on.
+    /// ERROR lines that contain `part` are expected; every line contains "".
     pub fn tolerate(&mut self, part: &str) {
         self.tolerated.0.push(part.to_owned());
+    }
+
+    /// Takes back what was tolerated: any ERROR line, earlier ones too, is a failure.
+    pub fn expect_no_errors(&mut self) {
+        self.tolerated.0.clear();
+    }
+
+    /// The last lines of the log and where it lies.
+    pub fn log_tail(&self) -> String {
+        self.process.tail()
     }
 
     pub fn kill9(&mut self) {
@@ -218,9 +239,19 @@ impl Agent {
         &mut self.process
     }
 
-    /// ERROR lines that contain `part` are expected from now on.
+    /// ERROR lines that contain `part` are expected; every line contains "".
     pub fn tolerate(&mut self, part: &str) {
         self.tolerated.0.push(part.to_owned());
+    }
+
+    /// Takes back what was tolerated: any ERROR line, earlier ones too, is a failure.
+    pub fn expect_no_errors(&mut self) {
+        self.tolerated.0.clear();
+    }
+
+    /// The last lines of the log and where it lies.
+    pub fn log_tail(&self) -> String {
+        self.process.tail()
     }
 
     pub fn kill9(&mut self) {

@@ -1,6 +1,6 @@
 //! The phases of `cargo xtask test`, in the order in which they run.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, time::SystemTime};
 
 use anyhow::{Context as _, Result};
 use farwater_testkit::{Plane, Tools, kube::plane_variable, packages};
@@ -49,6 +49,7 @@ pub const PHASES: &[Phase] = &[
         needed_by_the_rest: false,
         run: test,
     },
+    Phase { name: "demo", about: "cargo xtask demo --once", needed_by_the_rest: false, run: demo },
 ];
 
 /// Lines of each failed test that are repeated on the terminal.
@@ -67,6 +68,7 @@ fn web(workplace: &Workplace) -> Result<Option<Counts>> {
         return Ok(None);
     }
     let log = workplace.log("web");
+    let first = !folder.join("dist/index.html").exists();
     let npm = |arguments: &[&str]| {
         let mut command = Command::new("npm");
         command.current_dir(&folder).args(arguments);
@@ -74,6 +76,10 @@ fn web(workplace: &Workplace) -> Result<Option<Counts>> {
     };
     npm(&["ci", "--no-audit", "--no-fund"]).context("npm and Node 20 or newer build the page")?;
     npm(&["run", "build"])?;
+    if first {
+        // The hub embeds the page, and Cargo can't watch for a folder that was not there when it last built.
+        fs::File::open(workplace.root.join("crates/hub/build.rs"))?.set_modified(SystemTime::now())?;
+    }
     if has_script(&package, "test")? {
         npm(&["test"])?;
     }
@@ -137,6 +143,14 @@ fn test(workplace: &Workplace) -> Result<Option<Counts>> {
     eprintln!("{}", results::failures(&output, LINES_OF_A_FAILURE).join("\n"));
     eprintln!("  everything that the tests printed: {}", log.display());
     Ok(Some(counts))
+}
+
+/// The demo as users start it.
+fn demo(workplace: &Workplace) -> Result<Option<Counts>> {
+    let mut command = repository::cargo()?;
+    command.args(["xtask", "demo", "--once"]);
+    step::run("demo", command, &workplace.log("demo"))?;
+    Ok(Some(Counts::ONE_PASSED))
 }
 
 fn cargo(workplace: &Workplace, phase: &str, arguments: &[&str]) -> Result<()> {

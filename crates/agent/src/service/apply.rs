@@ -175,18 +175,24 @@ impl ServiceTask {
         let account = deployment.ceiling.service_account.clone();
         let executor =
             Executor { kubernetes: &agent.kubernetes, kinds: &agent.kinds, account: &account, superseded: &superseded };
+        let mut blocked = None;
         if let Some(namespace) = &plan.create_namespace
             && let Err(error) = executor.create_namespace(namespace).await
         {
-            return Err(Stopped(format!("create target namespace {namespace}: {error}")));
+            blocked = Some((namespace.as_str(), error.to_string()));
         }
         let objects: BTreeMap<ObjectKey, &ResolvedObject> = resolved.objects.iter().map(|o| (o.key(), o)).collect();
         let mut results = BTreeMap::new();
         for wave in &plan.waves {
-            executor.apply_wave(wave, &objects, &mut results).await;
+            let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
+            executor.apply_wave(wave, &objects, blocked, &mut results).await;
         }
         self.record_results(&objects, plan, &results);
         self.record_skips(plan);
+        if !results.is_empty() {
+            let applied = results.values().filter(|r| matches!(r, Applied::Done { .. })).count();
+            tracing::info!(service = %self.name(), applied, of = results.len(), unchanged = plan.unchanged.len(), "applied");
+        }
         if superseded() || results.values().any(|r| matches!(r, Applied::Superseded)) {
             self.save_inventory().await?;
             return Ok(false);
@@ -252,17 +258,24 @@ impl ServiceTask {
             };
             match result {
                 Applied::Done { live, health, message } => {
-                    tracing::info!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
+                    tracing::debug!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
                     if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
                         entry.uid = Some(live.uid.clone());
                         entry.hash = Some(object.hash);
                         entry.fields = live.fields;
                     }
                     self.live.insert(change.object.clone(), Live::Present(live.clone()));
-                    self.set_status(&object.object, SyncState::Synced, *health, message.clone());
+                    let mut message = message.clone();
+                    if change.cause == Cause::Adopt {
+                        tracing::info!(service = %self.name(), object = %object.object, "adopted");
+                        if message.is_empty() {
+                            message = "adopted: it existed before, owned by no service".to_owned();
+                        }
+                    }
+                    self.set_status(&object.object, SyncState::Synced, *health, message);
                 }
                 Applied::Refused(message) => {
-                    tracing::warn!(service = %self.name(), object = %object.object, message, "refused");
+                    tracing::warn!(service = %self.name(), object = %object.object, error = message, "refused");
                     // What it is now only a look-up tells.
                     self.live.remove(&change.object);
                     self.set_status(&object.object, SyncState::Refused, Health::Unknown, message.clone());
@@ -436,9 +449,6 @@ impl ServiceTask {
                 wants.entry(resource).or_default().insert(key.namespace.clone());
             }
         }
-        self.blind = wants.iter().any(|(resource, namespaces)| {
-            namespaces.iter().any(|namespace| !self.agent.watches.covers(account, resource, namespace))
-        });
         let wants = wants
             .into_iter()
             .map(|(resource, namespaces)| Want { account: account.clone(), resource, namespaces })

@@ -78,19 +78,16 @@ impl HealthQueue {
 impl ServiceTask {
     /// Waits for a reason to try again. `Break`: the process ends.
     pub(super) async fn steady(&mut self, retry_at: Option<Instant>) -> ControlFlow<()> {
-        let blind_at = self.blind.then(|| Instant::now() + jitter(BLIND_PAUSE, 0.2));
+        let mut look_at = Instant::now() + jitter(BLIND_PAUSE, 0.2);
         loop {
             let now = Instant::now();
-            let attempt_at = [retry_at, blind_at, self.fights.next(now)].into_iter().flatten().min();
+            let attempt_at = [retry_at, self.fights.next(now)].into_iter().flatten().min();
             let health_at = self.health.next();
             tokio::select! {
                 biased;
                 changed = self.assignments.changed() => {
                     return match changed {
-                        Ok(()) => {
-                            self.assignments.mark_changed();
-                            ControlFlow::Continue(())
-                        }
+                        Ok(()) => ControlFlow::Continue(()),
                         Err(_) => ControlFlow::Break(()),
                     };
                 }
@@ -102,11 +99,14 @@ impl ServiceTask {
                     }
                 }
                 () = sleep_until(attempt_at.unwrap_or(now)), if attempt_at.is_some() => {
-                    // Where nothing is watched only a look-up tells.
-                    if self.blind {
-                        self.live.clear();
-                    }
                     return ControlFlow::Continue(());
+                }
+                () = sleep_until(look_at) => {
+                    // Where nothing is watched only a look-up tells.
+                    if self.is_blind() {
+                        return ControlFlow::Continue(());
+                    }
+                    look_at = Instant::now() + jitter(BLIND_PAUSE, 0.2);
                 }
                 () = sleep_until(health_at.unwrap_or(now)), if health_at.is_some() => {
                     let due = self.health.take_due(Instant::now());
@@ -115,6 +115,15 @@ impl ServiceTask {
                 }
             }
         }
+    }
+
+    /// Whether changes of some objects are not being seen.
+    fn is_blind(&self) -> bool {
+        let Some(account) = self.account() else { return false };
+        self.stored.inventory.entries.iter().any(|(key, entry)| {
+            let resource = self.agent.kinds.get(&GroupVersionKind::from(&entry.object));
+            resource.is_some_and(|r| !self.agent.watches.covers(&account, &r, &key.namespace))
+        })
     }
 
     /// Whether a new attempt is needed.

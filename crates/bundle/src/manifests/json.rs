@@ -1,5 +1,7 @@
 //! JSON as kubectl reads it: several values one after another, numbers as Go and Kubernetes' decoder leave them.
 //! Stricter: a key given twice is an error.
+//!
+//! Without serde_json's feature `float_roundtrip` the last of 17 digits of a float may differ from Go's.
 
 use std::fmt;
 

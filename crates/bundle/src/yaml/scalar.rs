@@ -98,7 +98,6 @@ fn resolve_known(text: &str) -> Option<Scalar> {
 
 fn resolve_number(text: &str, plain: bool) -> Option<Scalar> {
     match text.as_bytes().first()? {
-        // Go's ParseFloat on the text as it stands: `.5`, `.5e3`; an underscore makes it a string.
         b'.' => parse_decimal_float(text).map(Scalar::Float),
         b'0'..=b'9' | b'+' | b'-' => {
             if plain && is_timestamp(text) {
@@ -163,9 +162,15 @@ fn parse_yaml_float(text: &str) -> Option<f64> {
     text.parse().ok().filter(|f: &f64| f.is_finite())
 }
 
-/// Go's ParseFloat for a text that begins with a dot.
+/// Go's ParseFloat for a text that begins with a dot: underscores may stand between digits.
 fn parse_decimal_float(text: &str) -> Option<f64> {
-    parse_yaml_float(text)
+    let bytes = text.as_bytes();
+    let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    let misplaced = |at: usize| bytes[at] == b'_' && !(at > 0 && is_digit(at - 1) && is_digit(at + 1));
+    if (0..bytes.len()).any(misplaced) {
+        return None;
+    }
+    parse_yaml_float(&text.replace('_', ""))
 }
 
 /// What is left after ParseInt for `0b`: only a sign inside, `0b-1`, which Go's ParseInt(…, 2, 64) takes.
@@ -196,8 +201,8 @@ fn float_key(float: f64) -> String {
     let scientific = format!("{narrow:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    // With precision -1 Go turns to an exponent below 1e-4 and from 1e21 on (or the digits, if there are more).
-    if (-4..21).contains(&exponent) {
+    // With the shortest precision Go turns to an exponent below 1e-4 and from 1e6 on.
+    if (-4..6).contains(&exponent) {
         return narrow.to_string();
     }
     let sign = if exponent < 0 { '-' } else { '+' };
@@ -290,7 +295,14 @@ mod tests {
 
     #[test]
     fn keys_are_written_as_sigs_yaml_does() {
-        for (text, key) in [("1", "1"), ("yes", "true"), ("1.50", "1.5"), ("1e30", "1e+30"), ("1e-7", "1e-07")] {
+        for (text, key) in [
+            ("1", "1"),
+            ("yes", "true"),
+            ("1.50", "1.5"),
+            ("1e30", "1e+30"),
+            ("123456789.5", "1.2345679e+08"),
+            ("1e-7", "1e-07"),
+        ] {
             assert_eq!(Scalar::resolve(text).into_key().as_deref(), Ok(key));
         }
         assert!(Scalar::resolve("~").into_key().is_err());

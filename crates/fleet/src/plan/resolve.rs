@@ -2,11 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farwater_api::{
-    Digest, OWNER_ANNOTATION, SERVICE_LABEL,
-    objects::ObjectRef,
-    protocol::Ceiling,
-};
+use farwater_api::{Digest, OWNER_ANNOTATION, SERVICE_LABEL, objects::ObjectRef, protocol::Ceiling};
 use serde_json::{Map, Value};
 
 use super::{GroupVersionKind, ObjectKey, Refusal, Render, RenderedObject, Scope, Skip, SkipReason, Stage, Wait};
@@ -212,8 +208,7 @@ fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
         Some(prefix) => namespace.starts_with(prefix),
         None => pattern == namespace,
     };
-    (!namespace.is_empty() && !allowed.iter().any(matches))
-        .then(|| Refusal::NamespaceNotAllowed(namespace.clone()))
+    (!namespace.is_empty() && !allowed.iter().any(matches)).then(|| Refusal::NamespaceNotAllowed(namespace.clone()))
 }
 
 /// Adds the namespace and our marks, and drops what an export of a live object holds and an apply must not.
@@ -270,7 +265,12 @@ pub fn stage_of(object: &ObjectRef) -> Stage {
         ("apiextensions.k8s.io", "CustomResourceDefinition") => Stage::Definitions,
         (
             "",
-            "ServiceAccount" | "Secret" | "ConfigMap" | "LimitRange" | "ResourceQuota" | "PersistentVolume"
+            "ServiceAccount"
+            | "Secret"
+            | "ConfigMap"
+            | "LimitRange"
+            | "ResourceQuota"
+            | "PersistentVolume"
             | "PersistentVolumeClaim",
         )
         | ("rbac.authorization.k8s.io" | "storage.k8s.io" | "scheduling.k8s.io" | "node.k8s.io", _)

@@ -150,8 +150,12 @@ fn failed_objects_come_first_and_are_named() {
 #[test]
 fn a_held_prune_is_a_condition_of_its_own() {
     let mut held = report(Outcome::Applied, vec![object("old", SyncState::PruneHeld, Health::Current, "")]);
-    held.held_prune =
-        Some(HeldPrune { digest: Digest::of("plan"), reason: "nothing would be left".to_owned(), count: 4, objects: vec![] });
+    held.held_prune = Some(HeldPrune {
+        digest: Digest::of("plan"),
+        reason: "nothing would be left".to_owned(),
+        count: 4,
+        objects: vec![],
+    });
     let status = Case::new(Some(held)).check(&[
         "Ready=False PruneHeld: 4 objects wait to be pruned: nothing would be left",
         "PruneHeld=True ApprovalNeeded: 4 objects wait to be pruned: nothing would be left",
@@ -168,10 +172,8 @@ fn trouble_keeps_what_is_assigned_and_says_so() {
     };
     let case = Case { why: Why::Trouble(trouble), ..Case::new(None) };
     let message = "main@sha1:def: apps/web/kustomization.yaml:3: ../../../etc leaves the repository; main@sha1:abc stays assigned";
-    let status = case.check(&[
-        &format!("Ready=False BundleFailed: {message}"),
-        &format!("Stalled=True BundleFailed: {message}"),
-    ]);
+    let status = case
+        .check(&[&format!("Ready=False BundleFailed: {message}"), &format!("Stalled=True BundleFailed: {message}")]);
     assert_eq!(status.assigned_revision.as_deref(), Some("main@sha1:abc"));
 }
 
@@ -187,7 +189,8 @@ fn a_lost_grant_stalls_and_a_suspension_is_unknown() {
 #[test]
 fn a_status_never_exceeds_four_kilobytes() {
     let long = "x".repeat(250);
-    let objects: Vec<_> = (0..20).map(|_| object(&long, SyncState::Refused, Health::Failed, &"y".repeat(1024))).collect();
+    let objects: Vec<_> =
+        (0..20).map(|_| object(&long, SyncState::Refused, Health::Failed, &"y".repeat(1024))).collect();
     let mut huge = report(Outcome::Failed, objects);
     huge.message = "z".repeat(4096);
     huge.held_prune = Some(HeldPrune {

@@ -115,13 +115,11 @@ impl RequestInfo {
         }
         info.is_resource = true;
         info.verb = verb_of(method);
-        if rest[0] == "namespaces" {
-            if let Some(namespace) = rest.get(1) {
-                info.namespace.clone_from(namespace);
-                // `namespaces/NAME/status` is a subresource of the namespace, anything else lies in it.
-                if rest.len() > 2 && !matches!(rest[2].as_str(), "status" | "finalize") {
-                    rest = &rest[2..];
-                }
+        if let ("namespaces", Some(namespace)) = (rest[0].as_str(), rest.get(1)) {
+            info.namespace.clone_from(namespace);
+            // `namespaces/NAME/status` is a subresource of the namespace, anything else lies in it.
+            if rest.len() > 2 && !matches!(rest[2].as_str(), "status" | "finalize") {
+                rest = &rest[2..];
             }
         }
         // `/watch/...` and `/proxy/...` prefixes were deprecated in Kubernetes 1.11 and aren't served.

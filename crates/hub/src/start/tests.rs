@@ -10,7 +10,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::{io::AsyncReadExt as _, net::TcpStream};
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -398,4 +398,162 @@ async fn a_stop_closes_connections_and_is_quick() {
     let mut buffer = Vec::new();
     assert!(!matches!(idle.read_to_end(&mut buffer).await, Ok(read) if read > 0));
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+impl Client {
+    async fn call(&self, method: Method, path: &str, body: Value) -> Answer {
+        let builder = self.request(method, path).header("authorization", format!("Bearer {}", self.token));
+        let body = Full::from(body.to_string());
+        self.send(builder.header("content-type", "application/json").body(body).unwrap()).await
+    }
+
+    /// A client with the token of a new service account in a namespace.
+    async fn account(&self, namespace: &str, name: &str) -> Self {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
+        assert_eq!(self.call(Method::POST, &path, account).await.code, 201);
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+        let answer = self.call(Method::POST, &format!("{path}/{name}/token"), request).await;
+        assert_eq!(answer.code, 201, "{:?}", answer.body);
+        let token = answer.json()["status"]["token"].as_str().unwrap().to_owned();
+        Self { address: self.address, server: self.server.clone(), authority: self.authority.clone(), token }
+    }
+
+    async fn make(&self, path: &str, object: Value, code: u16) -> Value {
+        let answer = self.call(Method::POST, path, object).await;
+        assert_eq!(answer.code, code, "{path}: {:?}", answer.body);
+        answer.json()
+    }
+}
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+
+fn role(name: &str, resource: &str, verb: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": name},
+        "rules": [{"apiGroups": [""], "resources": [resource], "verbs": [verb]}],
+    })
+}
+
+fn binding(name: &str, kind: &str, role: &str, account: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "team-a", "name": account}],
+    })
+}
+
+#[tokio::test]
+async fn tenants_do_what_their_roles_allow_and_grant_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let admin = Client::of(&running);
+    for namespace in ["team-a", "team-b"] {
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        admin.make("/api/v1/namespaces", object, 201).await;
+    }
+    let tenant = admin.account("team-a", "tenant").await;
+    let secrets = |namespace: &str| format!("/api/v1/namespaces/{namespace}/secrets");
+    let roles = format!("{RBAC}/namespaces/team-a/roles");
+    let bindings = format!("{RBAC}/namespaces/team-a/rolebindings");
+
+    let refused = tenant.get(&secrets("team-a")).await;
+    assert_eq!(refused.code, 403);
+    let status = refused.json();
+    assert_eq!(status["reason"], "Forbidden");
+    assert_eq!(
+        status["message"],
+        "secrets is forbidden: User \"system:serviceaccount:team-a:tenant\" cannot list resource \"secrets\" in API group \
+         \"\" in the namespace \"team-a\""
+    );
+    // Neither does a name that doesn't exist answer otherwise, nor a namespace.
+    assert_eq!(tenant.get(&format!("{}/none", secrets("team-a"))).await.code, 403);
+    assert_eq!(tenant.get(&secrets("no-such")).await.code, 403);
+    assert_eq!(tenant.get("/api").await.code, 200);
+
+    // Seen by the very next request.
+    admin.make(&bindings, binding("tenant", "ClusterRole", "admin", "tenant"), 201).await;
+    assert_eq!(tenant.get(&secrets("team-a")).await.code, 200);
+    assert_eq!(tenant.get(&secrets("team-b")).await.code, 403);
+    assert_eq!(tenant.get("/api/v1/secrets").await.code, 403);
+
+    tenant.make(&roles, role("reads", "configmaps", "get"), 201).await;
+    let refused = tenant.make(&roles, role("mighty", "configmaps", "impersonate"), 403).await;
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("attempting to grant RBAC permissions not currently held"), "{message}");
+    tenant.make(&bindings, binding("friend", "ClusterRole", "edit", "friend"), 201).await;
+    tenant.make(&bindings, binding("boss", "ClusterRole", "cluster-admin", "friend"), 403).await;
+    tenant.make(&format!("{RBAC}/namespaces/team-b/roles"), role("r", "configmaps", "get"), 403).await;
+    tenant.make(&format!("{RBAC}/clusterroles"), role("r", "configmaps", "get"), 403).await;
+
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {"verb": "get", "resource": "secrets", "namespace": "team-a"}},
+    });
+    let answer = tenant.make("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, 201).await;
+    assert_eq!(answer["status"]["allowed"], true);
+    assert_eq!(
+        answer["status"]["reason"],
+        "RBAC: allowed by RoleBinding \"tenant/team-a\" of ClusterRole \"admin\" to ServiceAccount \"tenant/team-a\""
+    );
+
+    assert_eq!(admin.call(Method::DELETE, &format!("{bindings}/tenant"), json!({})).await.code, 200);
+    assert_eq!(tenant.get(&secrets("team-a")).await.code, 403);
+    let account = "/api/v1/namespaces/team-a/serviceaccounts/tenant";
+    assert_eq!(admin.call(Method::DELETE, account, json!({})).await.code, 200);
+    assert_eq!(tenant.get(&secrets("team-a")).await.code, 401);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_ends_watches_without_cutting_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let client = Client::of(&running);
+    let stream = client.connect("127.0.0.1", &["http/1.1"]).await.unwrap();
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = client
+        .request(Method::GET, "/api/v1/namespaces?watch=true")
+        .header("authorization", format!("Bearer {}", client.token))
+        .body(Full::<Bytes>::default())
+        .unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let mut body = answer.into_body();
+    let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    let text = String::from_utf8(client.get("/metrics").await.body.to_vec()).unwrap();
+    assert!(text.contains("farwater_watches 1"), "{text}");
+
+    let started = Instant::now();
+    let (rest, ()) = tokio::join!(body.collect(), running.stop());
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    // Collected to its regular end: a connection that breaks is an error here.
+    let all = [first, rest.unwrap().to_bytes()].concat();
+    for line in String::from_utf8(all).unwrap().lines() {
+        serde_json::from_str::<Value>(line).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_is_invited_by_those_who_may() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let admin = Client::of(&running);
+    let clusters = "/apis/farwater.dev/v1alpha1/namespaces/farwater-admin/clusters";
+    let cluster = json!({
+        "apiVersion": "farwater.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "east"}, "spec": {},
+    });
+    admin.make(clusters, cluster, 201).await;
+    let invitation = admin.make(&format!("{clusters}/east/join"), json!({}), 201).await;
+    assert_eq!(invitation["caPin"], running.hub.identity.ca_pin());
+    assert_eq!(invitation["hub"], admin.server);
+    assert!(invitation["command"].as_str().unwrap().starts_with("farwater-agent --hub https://127.0.0.1:"));
+    admin.make(&format!("{clusters}/west/join"), json!({}), 404).await;
+    let viewer = admin.account("farwater-admin", "viewer").await;
+    viewer.make(&format!("{clusters}/east/join"), json!({}), 403).await;
+    // An agent without a token is told so by the agents' door, not by the API's.
+    let answer = viewer.anonymous(Method::GET, "/agent/v1/desired").await;
+    assert_eq!((answer.code.as_u16(), answer.json()["reason"].as_str().unwrap()), (401, "TokenUnknown"));
+    running.stop().await;
 }

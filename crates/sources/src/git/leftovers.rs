@@ -47,14 +47,9 @@ fn remove_locks(folder: &Path, depth: u8) -> io::Result<()> {
     Ok(())
 }
 
-/// Packs and (estimated, as Git does, from one of the 256 folders) loose objects.
-pub(super) fn count_pieces(mirror: &Path) -> (usize, usize) {
-    let objects = mirror.join("objects");
-    let packs = list(&objects.join("pack")).map_or(0, |entries| {
-        entries.iter().filter(|e| e.path().extension().is_some_and(|extension| extension == "pack")).count()
-    });
-    let loose = list(&objects.join("17")).map_or(0, |entries| entries.len() * 256);
-    (packs, loose)
+pub(super) fn count_packs(mirror: &Path) -> usize {
+    let is_pack = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|extension| extension == "pack");
+    list(&mirror.join("objects/pack")).map_or(0, |entries| entries.iter().filter(|e| is_pack(e)).count())
 }
 
 /// Bytes of the files below a folder. What vanishes meanwhile counts nothing.
@@ -111,7 +106,7 @@ mod tests {
         remove(dir.path()).unwrap();
         assert!(rubbish.iter().all(|name| !dir.path().join(name).exists()));
         assert!(kept.iter().all(|name| dir.path().join(name).exists()));
-        assert_eq!(count_pieces(dir.path()), (1, 256));
+        assert_eq!(count_packs(dir.path()), 1);
         assert_eq!(size(dir.path()), kept.len() as u64);
         remove(&dir.path().join("nowhere")).unwrap();
     }

@@ -1,0 +1,265 @@
+//! What an agent does after it was killed, lost its folder, or lost its hub.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use farwater_api::{objects::Outcome, protocol::tag};
+use farwater_testkit::{Plane, PlaneOptions, Process, wait_for};
+use kube::api::{DeleteParams, ListParams};
+use support::{FakeHub, Service, api, config_map, config_maps, gone, outcome, value};
+
+/// A plane, a hub and an agent of the test's own: it kills the agent.
+struct Ground {
+    hub: FakeHub,
+    plane: Plane,
+    dir: tempfile::TempDir,
+    agent: Option<Process>,
+}
+
+impl Ground {
+    async fn new() -> Self {
+        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+        let mut ground = Self { hub: FakeHub::start(), plane, dir: tempfile::tempdir().unwrap(), agent: None };
+        ground.start(true);
+        ground
+    }
+
+    fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    fn start(&mut self, token: bool) {
+        let log = self.dir.path().join("agent.log");
+        self.agent = Some(support::agent(&self.hub, self.plane.kubeconfig(), &self.state_dir(), &log, token));
+    }
+
+    fn kill(&mut self) {
+        self.agent.take().unwrap().kill9();
+    }
+
+    async fn applied(&self, service: &Service) {
+        let entry = self.hub.set(service.entry());
+        outcome(&self.hub, &entry, Outcome::Applied).await;
+    }
+
+    /// Requests for ConfigMaps and Secrets so far, but for watches.
+    async fn requests(&self) -> Vec<String> {
+        let client = self.plane.client().await.unwrap();
+        let metrics = client.request_text(http::Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap();
+        let ours = |line: &&str| {
+            line.starts_with("apiserver_request_total{")
+                && !line.contains("verb=\"WATCH\"")
+                && (line.contains("resource=\"configmaps\"") || line.contains("resource=\"secrets\""))
+        };
+        metrics.lines().filter(ours).map(str::to_owned).collect()
+    }
+
+    /// The version of everything that an agent may write.
+    async fn versions(&self) -> BTreeMap<String, String> {
+        let client = self.plane.client().await.unwrap();
+        let mut versions = BTreeMap::new();
+        for (group, kind) in [
+            ("", "ConfigMap"),
+            ("", "Secret"),
+            ("", "Namespace"),
+            ("", "ServiceAccount"),
+            ("rbac.authorization.k8s.io", "ClusterRoleBinding"),
+        ] {
+            for object in api(&client, group, "v1", kind, "").list(&ListParams::default()).await.unwrap() {
+                let metadata = object.metadata;
+                let name = format!("{kind} {}/{}", metadata.namespace.unwrap_or_default(), metadata.name.unwrap());
+                versions.insert(name, metadata.resource_version.unwrap());
+            }
+        }
+        versions
+    }
+}
+
+fn maps(names: impl Iterator<Item = usize>, value: &str) -> Vec<(String, String)> {
+    names.map(|n| (format!("{n}.yaml"), config_map(&format!("map-{n}"), value))).collect()
+}
+
+fn files(maps: &[(String, String)]) -> Vec<(&str, &str)> {
+    maps.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect()
+}
+
+#[tokio::test]
+async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
+    let mut ground = Ground::new().await;
+    let all = maps(0..30, "1");
+    let service = Service::new(&ground.hub, "quiet", &files(&all));
+    ground.applied(&service).await;
+    // The controllers of the plane write into a new namespace for a moment.
+    let before = wait_for("the cluster to be at rest", Duration::from_secs(30), || async {
+        let first = ground.versions().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok((ground.versions().await == first).then_some(first))
+    })
+    .await
+    .unwrap();
+    ground.kill();
+    ground.hub.forget_reports();
+    let downloads = ground.hub.downloads();
+    let polls = ground.hub.polls();
+    ground.start(false);
+    wait_for("a report of the new agent and some polls", support::PATIENCE, || async {
+        let told = ground.hub.report(service.uid()).is_some_and(|r| r.outcome == Outcome::Applied);
+        Ok((told && ground.hub.polls() > polls + 5 && ground.hub.unchanged() > 0).then_some(()))
+    })
+    .await
+    .unwrap();
+    assert_eq!(ground.versions().await, before);
+    assert_eq!(ground.hub.downloads(), downloads);
+
+    // At rest it asks the API server nothing, and all of its watches share connections.
+    let requests = ground.requests().await;
+    let polls = ground.hub.polls();
+    wait_for("ten polls", support::PATIENCE, || async { Ok((ground.hub.polls() >= polls + 10).then_some(())) })
+        .await
+        .unwrap();
+    assert_eq!(ground.requests().await, requests);
+}
+
+#[tokio::test]
+async fn a_wrong_clock_is_corrected_and_a_used_token_refused() {
+    let mut ground = Ground::new().await;
+    let service = Service::new(&ground.hub, "clocked", &files(&maps(0..1, "1")));
+    ground.applied(&service).await;
+    ground.kill();
+    ground.hub.set_clock(3600);
+    ground.start(false);
+    let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
+    outcome(&ground.hub, &entry, Outcome::Applied).await;
+    ground.kill();
+    // Without any identity the agent must join, and its token is spent.
+    std::fs::remove_dir_all(ground.state_dir()).unwrap();
+    let secrets = api(&ground.plane.client().await.unwrap(), "", "v1", "Secret", "farwater-system");
+    secrets.delete("farwater-agent-identity", &DeleteParams::default()).await.unwrap();
+    for (token, said) in [(true, "TokenUsed"), (false, "has not joined")] {
+        ground.start(token);
+        let agent = ground.agent.as_mut().unwrap();
+        let mut ended = None;
+        for _ in 0..600 {
+            ended = ended.or_else(|| agent.exited());
+            if ended.is_some() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(ended.expect("it ends").code(), Some(2));
+        assert!(agent.output().contains(said), "{}", agent.tail());
+    }
+}
+
+#[tokio::test]
+async fn what_left_the_source_while_the_agent_was_down_is_pruned_without_its_folder() {
+    let mut ground = Ground::new().await;
+    let before = maps(0..4, "1");
+    let service = Service::new(&ground.hub, "down", &files(&before));
+    ground.applied(&service).await;
+    ground.kill();
+    std::fs::remove_dir_all(ground.state_dir()).unwrap();
+    let after = maps(0..3, "1");
+    let entry = ground.hub.set(service.with(&ground.hub, &files(&after)).entry());
+    ground.start(false);
+    let report = outcome(&ground.hub, &entry, Outcome::Applied).await;
+    assert_eq!(report.objects.len(), 3);
+    gone(&config_maps(&ground.plane.client().await.unwrap(), "down"), "map-3").await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_while_it_applies_converges() {
+    let mut ground = Ground::new().await;
+    let client = ground.plane.client().await.unwrap();
+    let first = maps(0..40, "1");
+    let mut service = Service::new(&ground.hub, "killed", &files(&first));
+    ground.applied(&service).await;
+    for round in 2..6 {
+        // Some change, some are new, one of the last round's leaves.
+        let next = maps((0..40).chain(round * 10 + 40..round * 10 + 45), &round.to_string());
+        service = service.with(&ground.hub, &files(&next));
+        let entry = ground.hub.set(service.entry());
+        let all = config_maps(&client, "killed");
+        wait_for("the apply to have begun", Duration::from_secs(60), || async {
+            let some = all.list(&ListParams::default()).await?;
+            Ok(some.iter().any(|m| m.data["data"]["value"].as_str() == Some(&round.to_string())).then_some(()))
+        })
+        .await
+        .unwrap();
+        ground.kill();
+        ground.start(false);
+        let report = outcome(&ground.hub, &entry, Outcome::Applied).await;
+        assert_eq!(report.objects.len(), 45, "{report:#?}");
+        let live = all.list(&ListParams::default()).await.unwrap();
+        let ours =
+            live.iter().filter(|m| m.metadata.labels.as_ref().is_some_and(|l| l.contains_key("farwater.dev/service")));
+        assert_eq!(ours.filter(|m| m.data["data"]["value"].as_str() == Some(&round.to_string())).count(), 45);
+    }
+}
+
+#[tokio::test]
+async fn drift_is_repaired_after_a_restart_while_the_hub_is_away() {
+    let mut ground = Ground::new().await;
+    let service = Service::new(&ground.hub, "alone", &files(&maps(0..2, "1")));
+    ground.applied(&service).await;
+    ground.kill();
+    std::fs::remove_dir_all(ground.state_dir()).unwrap();
+    ground.hub.go_away(true);
+    let live = config_maps(&ground.plane.client().await.unwrap(), "alone");
+    live.delete("map-0", &DeleteParams::default()).await.unwrap();
+    ground.start(false);
+    value(&live, "map-0", "1").await;
+    live.delete("map-1", &DeleteParams::default()).await.unwrap();
+    value(&live, "map-1", "1").await;
+}
+
+#[tokio::test]
+async fn statements_that_are_forged_old_or_for_others_are_refused() {
+    let ground = Ground::new().await;
+    let hub = &ground.hub;
+    let service = Service::new(hub, "guarded", &files(&maps(0..2, "1")));
+    ground.applied(&service).await;
+    let live = config_maps(&ground.plane.client().await.unwrap(), "guarded");
+    let good = hub.desired();
+    let evil = service.with(hub, &files(&maps(0..2, "evil"))).entry();
+    let next = good.statement.generation + 1;
+    let mut cases = Vec::new();
+    // Entries that were not signed.
+    let mut state = good.clone();
+    state.statement.generation = next;
+    state = hub.sign(state.statement, vec![evil.clone()]);
+    cases.push(state);
+    // A changed statement under the old signature.
+    let mut state = good.clone();
+    state.entries = vec![evil.clone()];
+    state.statement.tag = tag(&state.entries);
+    state.statement.generation = next;
+    cases.push(state);
+    // Another cluster's, another installation's, an older one: all well signed.
+    for change in 0..3 {
+        let mut statement = good.statement.clone();
+        statement.tag = tag(std::slice::from_ref(&evil));
+        statement.generation = next;
+        match change {
+            0 => statement.cluster_uid = "cluster-uid-2".into(),
+            1 => statement.installation = "installation-2".into(),
+            _ => statement.generation = good.statement.generation - 1,
+        }
+        cases.push(hub.sign(statement, vec![evil.clone()]));
+    }
+    for state in cases {
+        hub.forge(Some(state));
+        let polls = hub.polls();
+        wait_for("two polls", support::PATIENCE, || async { Ok((hub.polls() >= polls + 2).then_some(())) })
+            .await
+            .unwrap();
+        assert_eq!(live.get("map-0").await.unwrap().data["data"]["value"], "1");
+    }
+    hub.forge(None);
+    let entry = hub.set(service.with(hub, &files(&maps(0..2, "2"))).entry());
+    outcome(hub, &entry, Outcome::Applied).await;
+    value(&live, "map-0", "2").await;
+}

@@ -1,0 +1,7 @@
+//! The API as clients see it: the real kubectl uses it, the real kube-apiserver judges it.
+
+#![allow(clippy::unwrap_used, reason = "a test that can't go on should say where")]
+
+mod judge;
+mod kubectl;
+mod support;

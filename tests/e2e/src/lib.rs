@@ -1,0 +1,231 @@
+//! A small fleet of the real programs: a hub, a Git server, and agents beside real control planes.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use farwater_api::{
+    ADMIN_NAMESPACE, Cluster, GitRepository, REQUESTED_AT, ServiceDeployment,
+    objects::{Health, ObjectReport},
+};
+use farwater_testkit::{Agent, Hub, Plane, git::GitServer, git::Repository, kube::unique_name, wait_for};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+/// How long anything may take that has no bound of its own: two cores that also build.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Everything that one test needs of the product. Dropped, all of it ends, and no log may hold an unexpected ERROR.
+pub struct Fleet {
+    agents: BTreeMap<String, Agent>,
+    pub hub: Hub,
+    pub git: GitServer,
+    pub client: Client,
+    /// Makes names in shared planes unique to this fleet.
+    pub unique: String,
+    dir: tempfile::TempDir,
+}
+
+impl Fleet {
+    pub async fn start() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let hub = Hub::start(&dir.path().join("hub")).await?;
+        let client = hub.client().await?;
+        let git = GitServer::start().await?;
+        Ok(Self { agents: BTreeMap::new(), hub, git, client, unique: unique_name("e2e"), dir })
+    }
+
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), ADMIN_NAMESPACE)
+    }
+
+    /// A namespace of the cluster that no other test uses.
+    pub fn namespace(&self, name: &str) -> String {
+        format!("{}-{name}", self.unique)
+    }
+
+    pub fn state_dir(&self, cluster: &str) -> PathBuf {
+        self.dir.path().join(format!("agent-{cluster}"))
+    }
+
+    /// Joins a cluster that polls every second, and waits until it is ready.
+    pub async fn join(&mut self, cluster: &str, plane: &Plane) -> Result<()> {
+        let spec = serde_json::from_value(json!({"pollInterval": "1s"}))?;
+        self.api().create(&PostParams::default(), &Cluster::new(cluster, spec)).await?;
+        let token = self.hub.join_token(ADMIN_NAMESPACE, cluster).await?;
+        let agent = Agent::start(cluster, &self.state_dir(cluster), plane.kubeconfig(), token)?;
+        self.agents.insert(cluster.to_owned(), agent);
+        let clusters: Api<Cluster> = self.api();
+        self.until(&format!("cluster {cluster} to be ready"), || async {
+            let cluster = clusters.get(cluster).await?;
+            Ok(cluster.status.is_some_and(|s| condition(&s.conditions, "Ready") == Some("True")).then_some(()))
+        })
+        .await
+    }
+
+    pub fn agent(&mut self, cluster: &str) -> Result<&mut Agent> {
+        self.agents.get_mut(cluster).with_context(|| format!("no agent of {cluster} was started"))
+    }
+
+    /// A repository with one commit on `main`, and the resource that follows it.
+    pub async fn repository(&self, name: &str, files: &[(&str, &str)]) -> Result<Repository> {
+        let repository = self.git.create(name)?;
+        repository.commit("main", files)?;
+        let spec = serde_json::from_value(json!({"url": self.git.url(name)}))?;
+        self.api().create(&PostParams::default(), &GitRepository::new(name, spec)).await?;
+        Ok(repository)
+    }
+
+    /// Asks the hub to look at a repository at once.
+    pub async fn reconcile(&self, repository: &str) -> Result<()> {
+        let value = jiff::Timestamp::now().to_string();
+        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: value}}});
+        self.api::<GitRepository>().patch(repository, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// A service from a folder of a repository, in a namespace of its own.
+    pub async fn deploy(&self, name: &str, cluster: &str, repository: &str, path: &str) -> Result<()> {
+        self.deploy_with(name, cluster, repository, path, json!({})).await
+    }
+
+    /// The same with more fields of the spec.
+    pub async fn deploy_with(
+        &self,
+        name: &str,
+        cluster: &str,
+        repository: &str,
+        path: &str,
+        more: Value,
+    ) -> Result<()> {
+        let mut spec = json!({
+            "clusterRef": {"name": cluster},
+            "targetNamespace": self.namespace(name),
+            "sourceRef": {"name": repository},
+            "path": path,
+        });
+        if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
+            spec.extend(more);
+        }
+        let spec = serde_json::from_value(spec)?;
+        self.api().create(&PostParams::default(), &ServiceDeployment::new(name, spec)).await?;
+        Ok(())
+    }
+
+    pub async fn service(&self, name: &str) -> Result<ServiceDeployment> {
+        Ok(self.api().get(name).await?)
+    }
+
+    pub async fn annotate(&self, service: &str, annotation: &str, value: &str) -> Result<()> {
+        let patch = json!({"metadata": {"annotations": {annotation: value}}});
+        self.api::<ServiceDeployment>().patch(service, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    pub async fn delete_service(&self, name: &str) -> Result<()> {
+        self.api::<ServiceDeployment>().delete(name, &DeleteParams::default()).await?;
+        let services: Api<ServiceDeployment> = self.api();
+        self.until(&format!("service {name} to be gone"), || async {
+            Ok(services.get_opt(name).await?.is_none().then_some(()))
+        })
+        .await
+    }
+
+    /// The state of each object of a service, as its agent reported it.
+    pub async fn objects(&self, service: &str) -> Result<Vec<ObjectReport>> {
+        let path = format!(
+            "/apis/{}/{}/namespaces/{ADMIN_NAMESPACE}/servicedeployments/{service}/objects",
+            farwater_api::GROUP,
+            farwater_api::VERSION
+        );
+        let answer: Value = self.client.request(http::Request::get(path).body(Vec::new())?).await?;
+        let objects = answer.get("items").or_else(|| answer.get("objects")).cloned().unwrap_or(answer);
+        Ok(serde_json::from_value(objects)?)
+    }
+
+    /// Waits until a service is Ready with the commit applied.
+    pub async fn until_applied(&self, service: &str, commit: &str) -> Result<ServiceDeployment> {
+        self.until_service(service, &format!("be ready at {commit}"), |s| {
+            let Some(status) = &s.status else { return false };
+            let applied = status.applied_revision.as_deref().is_some_and(|r| r.ends_with(commit));
+            applied && condition(&status.conditions, "Ready") == Some("True")
+        })
+        .await
+    }
+
+    /// Waits until a service's condition has this status and its message contains `part`.
+    pub async fn until_condition(
+        &self,
+        service: &str,
+        kind: &str,
+        status: &str,
+        part: &str,
+    ) -> Result<ServiceDeployment> {
+        self.until_service(service, &format!("be {kind}={status} with {part:?}"), |s| {
+            let conditions = s.status.iter().flat_map(|s| &s.conditions);
+            conditions.into_iter().any(|c| c.type_ == kind && c.status == status && c.message.contains(part))
+        })
+        .await
+    }
+
+    pub async fn until_service(
+        &self,
+        name: &str,
+        what: &str,
+        reached: impl Fn(&ServiceDeployment) -> bool,
+    ) -> Result<ServiceDeployment> {
+        let result = self
+            .until(&format!("service {name} to {what}"), || async {
+                let service = self.service(name).await?;
+                Ok(reached(&service).then_some(service))
+            })
+            .await;
+        match result {
+            Ok(service) => Ok(service),
+            Err(error) => {
+                let status = self.service(name).await.map(|s| serde_json::to_string_pretty(&s.status));
+                let objects = self.objects(name).await.unwrap_or_default();
+                let ill: Vec<_> = objects.iter().filter(|o| o.health != Health::Current).collect();
+                Err(error.context(format!("the service was {status:?}, its objects {ill:#?}")))
+            }
+        }
+    }
+
+    pub async fn until<T, P>(&self, what: &str, probe: impl FnMut() -> P) -> Result<T>
+    where
+        P: Future<Output = Result<Option<T>>>,
+    {
+        wait_for(what, PATIENCE, probe).await
+    }
+
+    /// Asserts that something goes on being true while the agents poll several times.
+    pub async fn always<P>(&self, what: &str, span: Duration, mut holds: impl FnMut() -> P) -> Result<()>
+    where
+        P: Future<Output = Result<bool>>,
+    {
+        let start = Instant::now();
+        while start.elapsed() < span {
+            anyhow::ensure!(holds().await?, "{what} stopped being true after {:?}", start.elapsed());
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        Ok(())
+    }
+}
+
+pub fn condition<'a>(conditions: &'a [farwater_api::Condition], kind: &str) -> Option<&'a str> {
+    conditions.iter().find(|c| c.type_ == kind).map(|c| c.status.as_str())
+}
+
+/// A ConfigMap as a manifest.
+pub fn config_map(name: &str, value: &str) -> String {
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{value: {value}}}\n")
+}

@@ -1,0 +1,137 @@
+//! `cargo xtask bench NAME`: figures. One JSON object per line and metric on standard output, talk on standard error;
+//! the last full run of each is kept under docs/performance with the machine that it ran on.
+
+mod commit_to_applied;
+mod hub_start;
+mod list_services;
+
+use std::{fs, process::ExitCode, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use futures::future::LocalBoxFuture;
+use serde::Serialize;
+
+use crate::{campaign, machine, repository};
+
+/// Measure; prints one JSON object per line and metric
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The benchmark; without it they are listed
+    name: Option<String>,
+    /// Less work, and the record under docs/performance stays as it is
+    #[arg(long)]
+    quick: bool,
+}
+
+struct Bench {
+    name: &'static str,
+    about: &'static str,
+    run: fn(quick: bool) -> LocalBoxFuture<'static, Result<Vec<Figure>>>,
+}
+
+const BENCHES: &[Bench] = &[
+    Bench {
+        name: "hub-start",
+        about: "time until the hub is ready, first and again, and its memory then",
+        run: |quick| Box::pin(hub_start::measure(quick)),
+    },
+    Bench {
+        name: "commit-to-applied",
+        about: "from a commit, with a request to look, until the object is changed in a cluster",
+        run: |quick| Box::pin(commit_to_applied::measure(quick)),
+    },
+    Bench {
+        name: "list-services",
+        about: "10,000 ServiceDeployments listed by kubectl",
+        run: |quick| Box::pin(list_services::measure(quick)),
+    },
+];
+
+/// One line of the result.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Figure {
+    pub metric: String,
+    pub workload: String,
+    pub value: f64,
+    pub unit: &'static str,
+    pub peer: Option<String>,
+    pub peer_value: Option<f64>,
+    pub ratio: Option<f64>,
+    pub goal: Option<String>,
+    pub holds: Option<bool>,
+}
+
+impl Figure {
+    pub fn new(metric: &str, workload: &str, value: f64, unit: &'static str) -> Self {
+        Self { metric: metric.to_owned(), workload: workload.to_owned(), value, unit, ..Self::default() }
+    }
+
+    /// The goal is a largest value.
+    pub fn at_most(mut self, limit: f64) -> Self {
+        self.goal = Some(format!("<= {limit} {}", self.unit));
+        self.holds = Some(self.value <= limit);
+        self
+    }
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let Some(name) = &arguments.name else {
+        for bench in BENCHES {
+            println!("{:<18} {}", bench.name, bench.about);
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
+        let names: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
+        bail!("there is no benchmark {name:?}; there is {}", names.join(", "));
+    };
+    campaign::build_programs()?;
+    let figures = tokio::runtime::Runtime::new()?.block_on((bench.run)(arguments.quick))?;
+    for figure in &figures {
+        println!("{}", serde_json::to_string(figure)?);
+    }
+    if !arguments.quick {
+        keep(name, &figures)?;
+    }
+    let missed = figures.iter().any(|figure| figure.holds == Some(false));
+    Ok(if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn keep(name: &str, figures: &[Figure]) -> Result<()> {
+    let folder = repository::root()?.join("docs/performance");
+    fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{name}.json"));
+    let record = serde_json::json!({
+        "commit": machine::commit()?, "machine": machine::describe(), "profile": "release", "figures": figures,
+    });
+    fs::write(&path, format!("{record:#}\n")).with_context(|| format!("write {}", path.display()))
+}
+
+/// The value below which `share` of the sorted samples lie, by nearest rank.
+pub fn percentile(samples: &mut [Duration], share: f64) -> Duration {
+    samples.sort_unstable();
+    let rank = (share * samples.len() as f64).ceil() as usize;
+    samples.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+}
+
+pub fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 100_000.0).round() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_by_nearest_rank() {
+        let mut samples: Vec<_> = (1..=50).rev().map(Duration::from_millis).collect();
+        assert_eq!(percentile(&mut samples, 0.5), Duration::from_millis(25));
+        assert_eq!(percentile(&mut samples, 0.99), Duration::from_millis(50));
+        assert_eq!(percentile(&mut [], 0.5), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_goal_that_is_missed_says_so() {
+        assert_eq!(Figure::new("m", "w", 2.0, "s").at_most(1.0).holds, Some(false));
+    }
+}

@@ -1,0 +1,74 @@
+//! Many ServiceDeployments, listed by the real kubectl as people do: a table, in pages of 500.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use farwater_api::{ADMIN_NAMESPACE, Cluster, ServiceDeployment};
+use farwater_testkit::{Hub, Tools, process::bare_command};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use kube::{Api, api::PostParams};
+use serde_json::json;
+
+use super::{Figure, milliseconds, percentile};
+
+/// Writers at one time: enough that the hub's write combiner has something to combine.
+const WRITERS: usize = 64;
+const LISTS: usize = 5;
+
+pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
+    let count: u32 = if quick { 500 } else { 10_000 };
+    let dir = tempfile::tempdir()?;
+    let mut hub = Hub::start(dir.path()).await?;
+    let client = hub.client().await?;
+    let clusters: Api<Cluster> = Api::namespaced(client.clone(), ADMIN_NAMESPACE);
+    clusters.create(&PostParams::default(), &Cluster::new("east", serde_json::from_value(json!({}))?)).await?;
+
+    let services: Api<ServiceDeployment> = Api::namespaced(client, ADMIN_NAMESPACE);
+    let start = Instant::now();
+    stream::iter(0..count)
+        .map(|n| {
+            let services = services.clone();
+            async move { services.create(&PostParams::default(), &service(n)?).await.map_err(anyhow::Error::from) }
+        })
+        .buffer_unordered(WRITERS)
+        .try_for_each(|_| async { Ok(()) })
+        .await?;
+    let writing = start.elapsed();
+
+    let mut times: Vec<Duration> = Vec::new();
+    for _ in 0..LISTS {
+        let mut kubectl = bare_command(Tools::find()?.kubectl());
+        kubectl.env("HOME", dir.path()).arg("--kubeconfig").arg(hub.kubeconfig());
+        kubectl.args(["get", "servicedeployments.farwater.dev", "-n", ADMIN_NAMESPACE, "--no-headers"]);
+        let start = Instant::now();
+        let output = kubectl.output()?;
+        times.push(start.elapsed());
+        let lines = output.stdout.iter().filter(|byte| **byte == b'\n').count();
+        ensure!(
+            lines == count as usize,
+            "kubectl listed {lines} of {count}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    let workload = format!("{count} ServiceDeployments");
+    let resident = hub.process().resident_bytes()? as f64 / f64::from(1 << 20);
+    Ok(vec![
+        Figure::new("kubectl_list_p50", &workload, milliseconds(percentile(&mut times, 0.5)), "ms"),
+        Figure::new("writes_per_second", &workload, f64::from(count) / writing.as_secs_f64(), "1/s"),
+        Figure::new("hub_resident", &workload, resident, "MiB"),
+    ])
+}
+
+fn service(n: u32) -> Result<ServiceDeployment> {
+    Ok(serde_json::from_value(json!({
+        "apiVersion": "farwater.dev/v1alpha1",
+        "kind": "ServiceDeployment",
+        "metadata": {"name": format!("service-{n:05}"), "labels": {"team": format!("team-{}", n % 20)}},
+        "spec": {
+            "clusterRef": {"name": "east"},
+            "targetNamespace": format!("service-{n:05}"),
+            "sourceRef": {"kind": "GitRepository", "name": "infra"},
+            "path": format!("apps/service-{n:05}"),
+        },
+    }))?)
+}

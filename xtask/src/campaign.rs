@@ -1,0 +1,188 @@
+//! `cargo xtask campaign NAME`: counts that are too long for every test run. The record lies under docs/campaigns and is
+//! written after each round, so that a campaign that was stopped goes on where it was.
+
+mod kill9;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use futures::future::LocalBoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    machine::{self, Machine},
+    repository, step,
+};
+
+/// Run a long count; its record under docs/campaigns is resumed while commit and seed stay the same
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The campaign; without it they are listed
+    name: Option<String>,
+    /// Stop after this time, between two rounds; the next run goes on
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Seed of all randomness; another one begins a new record
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Count to reach, instead of the campaign's own
+    #[arg(long)]
+    count: Option<u64>,
+}
+
+struct Campaign {
+    name: &'static str,
+    about: &'static str,
+    goal: u64,
+    /// One round, from its own seed.
+    round: fn(u64) -> LocalBoxFuture<'static, Result<Round>>,
+}
+
+const CAMPAIGNS: &[Campaign] = &[Campaign {
+    name: "kill9",
+    about: "the hub is killed under load: no acknowledged write is lost, no delete comes back, no watch has a gap",
+    goal: 100,
+    round: |seed| Box::pin(kill9::round(seed)),
+}];
+
+/// What one round adds.
+struct Round {
+    count: u64,
+    failures: Vec<String>,
+    /// Its figures, kept as they are.
+    figures: Value,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    campaign: String,
+    about: String,
+    seed: u64,
+    commit: String,
+    machine: Machine,
+    count: u64,
+    goal: u64,
+    minutes: f64,
+    failures: Vec<String>,
+    rounds: Vec<Value>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let Some(name) = &arguments.name else {
+        for campaign in CAMPAIGNS {
+            println!("{:<10} {} ({})", campaign.name, campaign.about, campaign.goal);
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let Some(campaign) = CAMPAIGNS.iter().find(|campaign| campaign.name == name) else {
+        let names: Vec<_> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
+        bail!("there is no campaign {name:?}; there is {}", names.join(", "));
+    };
+    build_programs()?;
+    let path = repository::root()?.join("docs/campaigns").join(format!("{name}.json"));
+    let mut record = resume(&path, campaign, arguments)?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let start = Instant::now();
+    let limit = arguments.minutes.map(|minutes| Duration::from_secs(minutes * 60));
+    while record.count < record.goal && record.failures.is_empty() && limit.is_none_or(|limit| start.elapsed() < limit)
+    {
+        let begun = Instant::now();
+        let seed = record.seed.wrapping_mul(1_000_003).wrapping_add(record.rounds.len() as u64);
+        let round = runtime.block_on((campaign.round)(seed))?;
+        record.count += round.count;
+        record.minutes += begun.elapsed().as_secs_f64() / 60.0;
+        record.failures.extend(round.failures);
+        record.rounds.push(round.figures);
+        save(&path, &record)?;
+        eprintln!("{name}: {} of {}, {} failures", record.count, record.goal, record.failures.len());
+    }
+    println!("{} of {}, {} failures: {}", record.count, record.goal, record.failures.len(), path.display());
+    for failure in &record.failures {
+        println!("  {failure}");
+    }
+    let done = record.failures.is_empty() && (record.count >= record.goal || limit.is_some());
+    Ok(if done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Release builds: a campaign shall meet the speed of the product.
+pub fn build_programs() -> Result<()> {
+    let target = repository::target_directory()?;
+    let logs = target.join("xtask/logs");
+    fs::create_dir_all(&logs)?;
+    eprintln!("building release programs");
+    let mut cargo = repository::cargo()?;
+    cargo.args(["build", "--release", "--locked", "-p", "farwater-cli", "-p", "farwater-agent"]);
+    step::run("cargo build --release", cargo, &logs.join("release-build.log"))?;
+    farwater_testkit::farwater::use_programs_of(target.join("release"));
+    Ok(())
+}
+
+fn resume(path: &Path, campaign: &Campaign, arguments: &Arguments) -> Result<Record> {
+    let fresh = Record {
+        campaign: campaign.name.to_owned(),
+        about: campaign.about.to_owned(),
+        seed: arguments.seed,
+        commit: machine::commit()?,
+        machine: machine::describe(),
+        count: 0,
+        goal: arguments.count.unwrap_or(campaign.goal),
+        minutes: 0.0,
+        failures: Vec::new(),
+        rounds: Vec::new(),
+    };
+    let Ok(text) = fs::read(path) else { return Ok(fresh) };
+    let old: Record = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
+    Ok(continued(old, fresh))
+}
+
+/// Counts of another program, machine or seed prove nothing about this one.
+fn continued(old: Record, fresh: Record) -> Record {
+    let same = old.seed == fresh.seed && old.commit == fresh.commit && old.machine == fresh.machine;
+    if same && !old.commit.ends_with("-dirty") { Record { goal: fresh.goal, ..old } } else { fresh }
+}
+
+fn save(path: &PathBuf, record: &Record) -> Result<()> {
+    let folder = path.parent().context("the record lies in no folder")?;
+    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    serde_json::to_writer_pretty(&mut file, record)?;
+    std::io::Write::write_all(&mut file, b"\n")?;
+    file.persist(path).with_context(|| format!("write {}", path.display()))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(commit: &str, seed: u64, count: u64) -> Record {
+        let machine = Machine { processor: "x".to_owned(), cores: 2, memory_gib: 24, kernel: "6".to_owned() };
+        let (campaign, about) = ("kill9".to_owned(), String::new());
+        Record {
+            campaign,
+            about,
+            seed,
+            commit: commit.to_owned(),
+            machine,
+            count,
+            goal: 100,
+            minutes: 1.0,
+            failures: Vec::new(),
+            rounds: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_campaign_goes_on_only_with_the_same_program_and_seed() {
+        assert_eq!(continued(record("a", 1, 40), record("a", 1, 0)).count, 40);
+        assert_eq!(continued(record("a", 1, 40), record("b", 1, 0)).count, 0);
+        assert_eq!(continued(record("a", 1, 40), record("a", 2, 0)).count, 0);
+        assert_eq!(continued(record("a-dirty", 1, 40), record("a-dirty", 1, 0)).count, 0);
+    }
+}

@@ -1,0 +1,35 @@
+//! Ten kills of one hub under write load, held to the clients' own ledger.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use farwater_testkit::{
+    Hub,
+    ledger::{self, KillableHub, Load},
+};
+
+use super::Round;
+
+pub async fn round(seed: u64) -> Result<Round> {
+    let dir = tempfile::tempdir()?;
+    let mut hub = KillableHub::new(Hub::start(dir.path()).await?, "ledger").await?;
+    let load = Load {
+        namespace: "ledger".to_owned(),
+        writers: 16,
+        names: 8,
+        watchers: 4,
+        kills: 10,
+        between: Duration::from_secs(2),
+        seed,
+    };
+    let outcome = ledger::run(&mut hub, &load, |kills, acknowledged| {
+        eprintln!("  kill {kills}: {acknowledged} writes acknowledged");
+    })
+    .await?;
+    let failures = outcome.check().err().map(|error| format!("seed {seed}: {error:#}"));
+    Ok(Round {
+        count: u64::from(outcome.kills),
+        failures: failures.into_iter().collect(),
+        figures: serde_json::to_value(&outcome)?,
+    })
+}

@@ -1,0 +1,287 @@
+//! Everything that the demo starts, and what can be done to it. It all ends with this value, or with the process.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::PathBuf, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use farwater_api::{ADMIN_NAMESPACE, REQUESTED_AT};
+use farwater_testkit::{
+    Agent, Hub, Plane, Tools, farwater,
+    git::{GitServer, Repository},
+    process::bare_command,
+};
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    api::{WatchEvent, WatchParams},
+};
+use walkdir::WalkDir;
+
+use super::screen::say;
+use crate::repository;
+
+const CLUSTERS: [&str; 2] = ["east", "west"];
+const BRANCH: &str = "main";
+/// The address in the example that the demo's own takes the place of.
+const EXAMPLE_URL: &str = "https://git.example.com/fleet.git";
+const TREE: Duration = Duration::from_secs(5);
+
+/// Fields are dropped in order: what talks goes before what it talks to.
+pub struct Scene {
+    agents: Vec<Agent>,
+    hub: Hub,
+    hub_runs: bool,
+    git: GitServer,
+    git_runs: bool,
+    repository: Repository,
+    /// Content of the branch, by path.
+    files: BTreeMap<String, String>,
+    planes: Vec<Plane>,
+    pub client: Client,
+    tools: Tools,
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    pub async fn start() -> Result<Self> {
+        let tools = Tools::find()?;
+        let dir = tempfile::Builder::new().prefix("farwater-demo-").tempdir().context("create the demo's folder")?;
+        say("starting two Kubernetes control planes, each with two KWOK nodes, and a Git server");
+        let (east, west, git) = tokio::try_join!(Plane::start(), Plane::start(), GitServer::start())?;
+        let planes = vec![east, west];
+        let files = example_files()?;
+        let repository = git.create("fleet")?;
+        commit(&repository, &files)?;
+        say(&format!("  {} holds examples/fleet/apps", git.url("fleet")));
+
+        say("starting the hub");
+        let hub = Hub::start(&dir.path().join("hub")).await?;
+        let client = hub.client().await?;
+        let mut scene = Self {
+            agents: Vec::new(),
+            hub,
+            hub_runs: true,
+            git,
+            git_runs: true,
+            repository,
+            files,
+            planes,
+            client,
+            tools,
+            dir,
+        };
+        scene.state_the_fleet()?;
+        scene.join_clusters().await?;
+        Ok(scene)
+    }
+
+    /// What a user would type, with the address of this Git server.
+    fn state_the_fleet(&self) -> Result<()> {
+        let example = repository::root()?.join("examples/fleet/farwater.yaml");
+        let yaml = fs::read_to_string(&example).with_context(|| format!("read {}", example.display()))?;
+        ensure!(yaml.contains(EXAMPLE_URL), "{} does not name {EXAMPLE_URL}", example.display());
+        let path = self.dir.path().join("farwater.yaml");
+        fs::write(&path, yaml.replace(EXAMPLE_URL, &self.git.url("fleet")))?;
+        let mut command = self.hub_kubectl();
+        command.arg("apply").arg("-f").arg(&path);
+        say("kubectl apply -f examples/fleet/farwater.yaml");
+        for line in run(command)?.lines() {
+            say(&format!("  {line}"));
+        }
+        Ok(())
+    }
+
+    async fn join_clusters(&mut self) -> Result<()> {
+        for (name, plane) in CLUSTERS.iter().zip(&self.planes) {
+            let token = self.hub.join_token(ADMIN_NAMESPACE, name).await?;
+            let state = self.dir.path().join(format!("agent-{name}"));
+            let mut agent = Agent::start(name, &state, plane.kubeconfig(), token)?;
+            // The demo breaks things on purpose; --once says otherwise.
+            agent.tolerate("");
+            self.agents.push(agent);
+            say(&format!("the agent of {name} joins with a one-time token"));
+        }
+        self.hub.tolerate("");
+        Ok(())
+    }
+
+    /// From now on nothing is broken on purpose: an ERROR line of hub or agent fails the demo.
+    pub fn strict(&mut self) {
+        self.hub.expect_no_errors();
+        self.agents.iter_mut().for_each(Agent::expect_no_errors);
+    }
+
+    pub fn head(&self) -> Result<String> {
+        self.repository.branch(BRANCH).context("the example repository has no branch")
+    }
+
+    /// The hub looks now instead of at its next poll.
+    pub async fn ask_now(&self) -> Result<()> {
+        let mut command = self.hub_kubectl();
+        command
+            .args(["annotate", "--overwrite", "gitrepositories.farwater.dev/fleet", "-n", ADMIN_NAMESPACE])
+            .arg(format!("{REQUESTED_AT}={}", jiff::Timestamp::now()));
+        run(command).map(drop)
+    }
+
+    pub fn change_greeting(&mut self, greeting: &str) -> Result<String> {
+        let settings = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: web\ndata:\n  GREETING: {}\n",
+            serde_json::to_string(greeting)?
+        );
+        self.files.insert("apps/web/settings.yaml".to_owned(), settings);
+        commit(&self.repository, &self.files)
+    }
+
+    /// Asks the clusters themselves, not the hub.
+    pub async fn check_greeting(&self, greeting: &str) -> Result<()> {
+        for (name, plane) in CLUSTERS.iter().zip(&self.planes) {
+            let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, "web");
+            let data = api.get("web").await.with_context(|| format!("read the ConfigMap in {name}"))?.data;
+            let found = data.unwrap_or_default().remove("GREETING");
+            ensure!(found.as_deref() == Some(greeting), "{name} has the greeting {found:?}, not {greeting:?}");
+        }
+        Ok(())
+    }
+
+    /// Ends when the first cluster's ConfigMap has this greeting; the watch stands when this returns.
+    pub async fn watch_greeting(&self, greeting: String) -> Result<impl Future<Output = Result<()>> + use<>> {
+        let api: Api<ConfigMap> = Api::namespaced(self.planes[0].client().await?, "web");
+        let version = api.get("web").await?.metadata.resource_version.unwrap_or_default();
+        let parameters = WatchParams::default().fields("metadata.name=web");
+        let mut events = api.watch(&parameters, &version).await?.boxed();
+        Ok(async move {
+            while let Some(event) = events.try_next().await? {
+                if let WatchEvent::Modified(object) | WatchEvent::Added(object) = event
+                    && object.data.unwrap_or_default().get("GREETING") == Some(&greeting)
+                {
+                    return Ok(());
+                }
+            }
+            bail!("the watch of the ConfigMap ended")
+        })
+    }
+
+    /// A commit that no API server takes: `replicas` is no number.
+    pub fn push_broken(&self) -> Result<String> {
+        let mut files = self.files.clone();
+        let web = files.get_mut("apps/web/web.yaml").context("the example has no apps/web/web.yaml")?;
+        *web = web.replace("replicas: 2", "replicas: many");
+        commit(&self.repository, &files)
+    }
+
+    /// Every manifest of every service is gone; only a note is left in each folder.
+    pub fn push_empty(&self) -> Result<String> {
+        let folders = ["web", "database", "platform"].map(|app| format!("apps/{app}/NOTE.txt"));
+        commit(&self.repository, &folders.map(|path| (path, "moved away\n".to_owned())).into())
+    }
+
+    /// The last good state again, as a new commit.
+    pub fn push_good(&self) -> Result<String> {
+        commit(&self.repository, &self.files)
+    }
+
+    pub fn delete_deployment(&self) -> Result<()> {
+        let mut command = self.planes[0].kubectl()?;
+        command.args(["delete", "deployment", "web", "-n", "web", "--wait=false"]);
+        run(command).map(drop)
+    }
+
+    /// Stops or starts the Git server; says whether it runs now.
+    pub async fn toggle_git(&mut self) -> Result<bool> {
+        if self.git_runs {
+            self.git.stop().await;
+        } else {
+            self.git.resume().await?;
+        }
+        self.git_runs = !self.git_runs;
+        Ok(self.git_runs)
+    }
+
+    /// Kills or starts the hub; says whether it runs now.
+    pub async fn toggle_hub(&mut self) -> Result<bool> {
+        if self.hub_runs {
+            self.hub.kill9();
+        } else {
+            self.hub.restart().await?;
+        }
+        self.hub_runs = !self.hub_runs;
+        Ok(self.hub_runs)
+    }
+
+    /// What `farwater tree` prints.
+    pub async fn tree(&self) -> Result<String> {
+        if !self.hub_runs {
+            bail!("the hub is down; what runs in the clusters goes on running");
+        }
+        let mut command = tokio::process::Command::from(self.cli()?);
+        command.args(["tree", "--objects"]).kill_on_drop(true);
+        let output = tokio::time::timeout(TREE, command.output()).await.context("farwater tree took too long")??;
+        ensure!(output.status.success(), "farwater tree: {}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// How to look at the same things from another terminal.
+    pub fn how_to_reach(&self) -> Result<String> {
+        let mut text = String::new();
+        let kubeconfig = self.hub.kubeconfig();
+        writeln!(text, "The page:   {}/   (its certificate is the hub's own; the token is in the", self.hub.url())?;
+        writeln!(text, "            kubeconfig below)")?;
+        writeln!(text, "The hub:    export KUBECONFIG={}", kubeconfig.display())?;
+        writeln!(text, "            {} get servicedeployments.farwater.dev -A", self.tools.kubectl().display())?;
+        let cli = farwater::program("farwater")?;
+        writeln!(text, "            {} --kubeconfig $KUBECONFIG why web-east", cli.display())?;
+        for (name, plane) in CLUSTERS.iter().zip(&self.planes) {
+            let kubectl = self.tools.kubectl();
+            let kubeconfig = plane.kubeconfig().display();
+            writeln!(text, "{:<11} {} --kubeconfig {kubeconfig} get pods -A", format!("{name}:"), kubectl.display())?;
+        }
+        Ok(text)
+    }
+
+    pub fn logs(&self) -> String {
+        let hub = format!("--- hub\n{}", self.hub.log_tail());
+        let agents = self.agents.iter().map(|agent| format!("--- agent\n{}", agent.log_tail()));
+        std::iter::once(hub).chain(agents).collect::<Vec<_>>().join("\n")
+    }
+
+    fn cli(&self) -> Result<Command> {
+        let mut command = bare_command(farwater::program("farwater")?);
+        command.arg("--kubeconfig").arg(self.hub.kubeconfig()).env("HOME", self.dir.path());
+        Ok(command)
+    }
+
+    fn hub_kubectl(&self) -> Command {
+        let mut command = bare_command(self.tools.kubectl());
+        command.arg("--kubeconfig").arg(self.hub.kubeconfig()).env("HOME", self.dir.path());
+        command
+    }
+}
+
+fn example_files() -> Result<BTreeMap<String, String>> {
+    let root: PathBuf = repository::root()?.join("examples/fleet");
+    let mut files = BTreeMap::new();
+    for entry in WalkDir::new(root.join("apps")) {
+        let entry = entry.context("read examples/fleet")?;
+        if entry.file_type().is_file() {
+            let path = entry.path().strip_prefix(&root)?.to_str().context("a path of the example is no text")?;
+            files.insert(path.to_owned(), fs::read_to_string(entry.path())?);
+        }
+    }
+    ensure!(!files.is_empty(), "{} holds no file", root.display());
+    Ok(files)
+}
+
+fn commit(repository: &Repository, files: &BTreeMap<String, String>) -> Result<String> {
+    let files: Vec<_> = files.iter().map(|(path, content)| (path.as_str(), content.as_str())).collect();
+    repository.commit(BRANCH, &files)
+}
+
+fn run(mut command: Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("start {}", command.get_program().display()))?;
+    if !output.status.success() {
+        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
+        bail!("kubectl {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,89 @@
+//! What the demo shows: redrawn in place on a terminal, a line per change elsewhere.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::Write as _,
+    time::Instant,
+};
+
+use super::{progress::Fleet, scene::Scene};
+
+/// Notes that stay on the screen.
+const NOTES: usize = 6;
+
+pub struct Screen {
+    in_place: bool,
+    silent: bool,
+    start: Instant,
+    notes: VecDeque<String>,
+    menu: String,
+    /// The last line that was printed about each cluster and service.
+    told: BTreeMap<String, String>,
+}
+
+/// A plain line, on standard error: standard output is for the tree. Nobody reads a closed one, so that fails nothing.
+pub fn say(text: &str) {
+    let mut out = std::io::stderr().lock();
+    let _ = writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush());
+}
+
+impl Screen {
+    pub fn new(in_place: bool) -> Self {
+        Self {
+            in_place,
+            silent: false,
+            start: Instant::now(),
+            notes: VecDeque::new(),
+            menu: String::new(),
+            told: BTreeMap::new(),
+        }
+    }
+
+    /// Shows nothing: standard output is for figures.
+    pub fn quiet() -> Self {
+        Self { silent: true, ..Self::new(false) }
+    }
+
+    pub fn set_menu(&mut self, menu: String) {
+        self.menu = menu;
+    }
+
+    /// Something that happened, or what to watch.
+    pub fn note(&mut self, text: impl Into<String>) {
+        let text = format!("{:>6.1} s  {}", self.start.elapsed().as_secs_f64(), text.into());
+        if self.in_place {
+            self.notes.push_back(text);
+            if self.notes.len() > NOTES {
+                self.notes.pop_front();
+            }
+        } else {
+            say(&text);
+        }
+    }
+
+    pub async fn show(&mut self, scene: &Scene, fleet: &Fleet) {
+        if self.silent {
+            return;
+        }
+        if self.in_place {
+            return self.redraw(scene).await;
+        }
+        for line in fleet.lines() {
+            let subject: String = line.chars().take(23).collect();
+            if self.told.get(&subject) != Some(&line) {
+                self.note(line.clone());
+                self.told.insert(subject, line);
+            }
+        }
+    }
+
+    /// Home, each line cleared to its end, then whatever is below: no flicker of an emptied screen.
+    pub async fn redraw(&self, scene: &Scene) {
+        let tree = scene.tree().await.unwrap_or_else(|error| format!("{error:#}"));
+        let notes: Vec<_> = self.notes.iter().map(String::as_str).collect();
+        let picture = format!("{}\n\n{}\n\n{}", tree.trim_end(), notes.join("\n"), self.menu);
+        let lines: String = picture.lines().map(|line| format!("{line}\x1b[K\r\n")).collect();
+        let mut out = std::io::stdout().lock();
+        let _ = write!(out, "\x1b[H{lines}\x1b[J").and_then(|()| out.flush());
+    }
+}

@@ -1,0 +1,42 @@
+//! What a figure was measured on.
+
+use std::fs;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::repository;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    pub processor: String,
+    pub cores: usize,
+    pub memory_gib: u64,
+    pub kernel: String,
+}
+
+pub fn describe() -> Machine {
+    let field = |file: &str, name: &str| {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with(name)).map(str::to_owned);
+        line.and_then(|line| line.split_once(':').map(|(_, value)| value.trim().to_owned())).unwrap_or_default()
+    };
+    let kilobytes: u64 = field("/proc/meminfo", "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0);
+    Machine {
+        processor: field("/proc/cpuinfo", "model name"),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_gib: kilobytes.div_ceil(1 << 20),
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+    }
+}
+
+/// The commit that is checked out, with `-dirty` where files differ from it.
+pub fn commit() -> Result<String> {
+    let root = repository::root()?;
+    let git = |arguments: &[&str]| -> Result<String> {
+        let output = std::process::Command::new("git").current_dir(&root).args(arguments).output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let changed = !git(&["status", "--porcelain", "--untracked-files=no", "--", "crates", "Cargo.lock"])?.is_empty();
+    Ok(format!("{}{}", git(&["rev-parse", "HEAD"])?, if changed { "-dirty" } else { "" }))
+}
