@@ -5,9 +5,10 @@ mod commit_to_applied;
 mod hub_start;
 mod list_services;
 
-use std::{fs, pin::Pin, process::ExitCode, time::Duration};
+use std::{fs, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
+use futures::future::LocalBoxFuture;
 use serde::Serialize;
 
 use crate::{campaign, machine, repository};
@@ -25,7 +26,7 @@ pub struct Arguments {
 struct Bench {
     name: &'static str,
     about: &'static str,
-    run: fn(quick: bool) -> Pin<Box<dyn Future<Output = Result<Vec<Figure>>>>>,
+    run: fn(quick: bool) -> LocalBoxFuture<'static, Result<Vec<Figure>>>,
 }
 
 const BENCHES: &[Bench] = &[

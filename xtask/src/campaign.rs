@@ -6,12 +6,12 @@ mod kill9;
 use std::{
     fs,
     path::{Path, PathBuf},
-    pin::Pin,
     process::ExitCode,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
+use futures::future::LocalBoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ struct Campaign {
     about: &'static str,
     goal: u64,
     /// One round, from its own seed.
-    round: fn(u64) -> Pin<Box<dyn Future<Output = Result<Round>>>>,
+    round: fn(u64) -> LocalBoxFuture<'static, Result<Round>>,
 }
 
 const CAMPAIGNS: &[Campaign] = &[Campaign {

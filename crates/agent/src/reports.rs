@@ -84,8 +84,7 @@ impl Reports {
         loop {
             self.changed.notified().await;
             tokio::time::sleep(DEBOUNCE).await;
-            loop {
-                let Some(report) = self.next_report(sequence + 1, base, caller.kubernetes_version) else { break };
+            while let Some(report) = self.next_report(sequence + 1, base, caller.kubernetes_version) {
                 match hub.report(&caller, &report).await {
                     Ok(answer) => {
                         sequence += 1;

@@ -242,10 +242,13 @@ impl ServiceTask {
     }
 }
 
-/// Services that state objects of others: owner uid → object → contender uid → contender's name.
+/// Owner uid → object → contender uid → contender's name.
+type ClaimsByOwner = BTreeMap<String, BTreeMap<ObjectKey, BTreeMap<String, String>>>;
+
+/// Services that state objects of others.
 #[derive(Default)]
 pub struct Claims {
-    by_owner: std::sync::Mutex<BTreeMap<String, BTreeMap<ObjectKey, BTreeMap<String, String>>>>,
+    by_owner: std::sync::Mutex<ClaimsByOwner>,
 }
 
 impl Claims {
@@ -271,10 +274,7 @@ impl Claims {
         owners.into_iter().filter(|owner| before.get(*owner) != after.get(*owner)).cloned().collect()
     }
 
-    fn owners_of(
-        by_owner: &BTreeMap<String, BTreeMap<ObjectKey, BTreeMap<String, String>>>,
-        uid: &str,
-    ) -> BTreeMap<String, BTreeSet<ObjectKey>> {
+    fn owners_of(by_owner: &ClaimsByOwner, uid: &str) -> BTreeMap<String, BTreeSet<ObjectKey>> {
         let mut owners: BTreeMap<String, BTreeSet<ObjectKey>> = BTreeMap::new();
         for (owner, objects) in by_owner {
             for (key, _) in objects.iter().filter(|(_, contenders)| contenders.contains_key(uid)) {

@@ -12,7 +12,9 @@ fn check(object: &str, health: Health, message: &str) {
 }
 
 fn deployment(spec: &str, status: &str) -> String {
-    format!("{{apiVersion: apps/v1, kind: Deployment, metadata: {{generation: 2}}, spec: {{{spec}}}, status: {{{status}}}}}")
+    format!(
+        "{{apiVersion: apps/v1, kind: Deployment, metadata: {{generation: 2}}, spec: {{{spec}}}, status: {{{status}}}}}"
+    )
 }
 
 const AVAILABLE: &str = "{type: Available, status: 'True'}";
@@ -28,7 +30,11 @@ fn a_deployment_is_current_when_its_newest_replicas_are_available() {
     check(&deployment(spec, &format!("observedGeneration: 1, {ALL_THREE}")), InProgress, "generation 1 of 2");
     check(&deployment(spec, "replicas: 3, updatedReplicas: 1"), InProgress, "1 of 3 replicas updated");
     check(&deployment(spec, "replicas: 4, updatedReplicas: 3"), InProgress, "1 replicas wait for termination");
-    check(&deployment(spec, "replicas: 3, updatedReplicas: 3, availableReplicas: 2"), InProgress, "2 of 3 replicas available");
+    check(
+        &deployment(spec, "replicas: 3, updatedReplicas: 3, availableReplicas: 2"),
+        InProgress,
+        "2 of 3 replicas available",
+    );
     check(&deployment(spec, ALL_THREE), InProgress, "new replica set");
     check(&deployment(spec, &format!("{ALL_THREE}, conditions: [{NEW_SET}]")), InProgress, "not yet available");
     let stuck = "conditions: [{type: Progressing, status: 'False', reason: ProgressDeadlineExceeded, message: slow}]";
@@ -56,7 +62,11 @@ fn a_stateful_set_follows_its_update_strategy() {
     check(&stateful_set(partition, "replicas: 3, readyReplicas: 3, updatedReplicas: 1"), InProgress, "1 of 2");
     check(&stateful_set(partition, "replicas: 3, readyReplicas: 3, updatedReplicas: 2"), Current, "");
     let two = "replicas: 2, readyReplicas: 2, currentReplicas: 2";
-    check(&stateful_set("replicas: 2", &format!("{two}, currentRevision: a, updateRevision: b")), InProgress, "updated");
+    check(
+        &stateful_set("replicas: 2", &format!("{two}, currentRevision: a, updateRevision: b")),
+        InProgress,
+        "updated",
+    );
     check(&stateful_set("replicas: 2", &format!("{two}, currentRevision: a, updateRevision: a")), Current, "");
 }
 
@@ -74,7 +84,9 @@ fn a_daemon_set_is_current_on_every_node() {
 
 #[test]
 fn a_replica_set_needs_all_of_its_replicas() {
-    let set = |status: &str| format!("{{apiVersion: apps/v1, kind: ReplicaSet, spec: {{replicas: 1}}, status: {{{status}}}}}");
+    let set = |status: &str| {
+        format!("{{apiVersion: apps/v1, kind: ReplicaSet, spec: {{replicas: 1}}, status: {{{status}}}}}")
+    };
     check(&set(""), InProgress, "0 of 1 replicas labelled");
     check(&set("conditions: [{type: ReplicaFailure, status: 'True', message: quota}]"), InProgress, "quota");
     let one = "fullyLabeledReplicas: 1, availableReplicas: 1, readyReplicas: 1";
@@ -103,7 +115,8 @@ fn a_pod_runs_and_is_ready_or_has_ended_well() {
     check(&pod("phase: Succeeded"), Current, "");
     check(&pod("phase: Failed, reason: Evicted, message: disk"), Failed, "Evicted: disk");
     check(&pod("phase: Pending"), InProgress, "pending");
-    let no_node = "phase: Pending, conditions: [{type: PodScheduled, status: 'False', reason: Unschedulable, message: no node}]";
+    let no_node =
+        "phase: Pending, conditions: [{type: PodScheduled, status: 'False', reason: Unschedulable, message: no node}]";
     check(&pod(no_node), InProgress, "no node");
     let pulling = "phase: Pending, containerStatuses: [{name: c, state: {waiting: {reason: ImagePullBackOff}}}]";
     check(&pod(pulling), InProgress, "ImagePullBackOff");
@@ -119,7 +132,9 @@ fn claims_services_and_definitions_have_rules_of_their_own() {
     check(&object("Service", "spec: {type: LoadBalancer}"), InProgress, "cluster IP");
     check(&object("Service", "spec: {type: LoadBalancer, clusterIP: 10.0.0.1}"), Current, "");
     let crd = |conditions: &str| {
-        format!("{{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, status: {{conditions: [{conditions}]}}}}")
+        format!(
+            "{{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, status: {{conditions: [{conditions}]}}}}"
+        )
     };
     check(&crd(""), InProgress, "established");
     check(&crd("{type: Established, status: 'True'}"), Current, "");
@@ -135,17 +150,35 @@ fn any_other_kind_is_as_its_conditions_say() {
     };
     check(&object("", ""), Current, "");
     check(&object("", "conditions: [{type: Ready, status: 'True'}]"), Current, "");
-    check(&object("", "conditions: [{type: Ready, status: 'False', reason: NoWind, message: wait}]"), InProgress, "NoWind: wait");
+    check(
+        &object("", "conditions: [{type: Ready, status: 'False', reason: NoWind, message: wait}]"),
+        InProgress,
+        "NoWind: wait",
+    );
     check(&object("", "conditions: [{type: Ready, status: Unknown}]"), InProgress, "Unknown");
-    check(&object("generation: 3", "observedGeneration: 2, conditions: [{type: Ready, status: 'True'}]"), InProgress, "2 of 3");
+    check(
+        &object("generation: 3", "observedGeneration: 2, conditions: [{type: Ready, status: 'True'}]"),
+        InProgress,
+        "2 of 3",
+    );
     check(&object("", "conditions: [{type: Reconciling, status: 'True', reason: Sailing}]"), InProgress, "Sailing");
     check(&object("", "conditions: [{type: Stalled, status: 'True', reason: Leak}]"), Failed, "Leak");
-    check(&object("deletionTimestamp: '2026-01-01T00:00:00Z'", "conditions: [{type: Stalled, status: 'True'}]"), Terminating, "deleted");
+    check(
+        &object("deletionTimestamp: '2026-01-01T00:00:00Z'", "conditions: [{type: Stalled, status: 'True'}]"),
+        Terminating,
+        "deleted",
+    );
 }
 
 #[test]
 fn what_is_no_object_at_all_panics_nobody() {
-    for text in ["null", "[]", "{}", "{status: [], metadata: 1, kind: 3}", "{kind: Pod, apiVersion: v1, status: {conditions: {}}}"] {
+    for text in [
+        "null",
+        "[]",
+        "{}",
+        "{status: [], metadata: 1, kind: 3}",
+        "{kind: Pod, apiVersion: v1, status: {conditions: {}}}",
+    ] {
         let object: Value = serde_saphyr::from_str(text).unwrap();
         evaluate(&object);
     }

@@ -37,8 +37,7 @@ fn resolved_under(ceiling: &Ceiling, documents: &[&str], errors: &[&str]) -> Res
         manifest: serde_saphyr::from_str(text).unwrap(),
         origin: format!("file-{n}"),
     });
-    let render =
-        Render { objects: objects.collect(), errors: errors.iter().map(|e| (*e).to_owned()).collect() };
+    let render = Render { objects: objects.collect(), errors: errors.iter().map(|e| (*e).to_owned()).collect() };
     resolve(render, UID, "web", ceiling, &scopes())
 }
 
@@ -150,7 +149,10 @@ fn what_is_as_desired_is_not_sent_again() {
 #[test]
 fn what_is_missing_is_created_and_what_differs_is_updated() {
     let source = resolved_maps(0..2);
-    assert_eq!(changes(&Cluster::default().plan(&source)), [("m0".into(), Cause::Create), ("m1".into(), Cause::Create)]);
+    assert_eq!(
+        changes(&Cluster::default().plan(&source)),
+        [("m0".into(), Cause::Create), ("m1".into(), Cause::Create)]
+    );
     let mut cluster = Cluster::after(&source);
     cluster.set("m0", Live::Absent);
     let changed = resolved(&[&map("m0"), "{apiVersion: v1, kind: ConfigMap, metadata: {name: m1}, data: {a: b}}"]);
@@ -210,17 +212,12 @@ fn an_unknown_kind_waits_and_its_objects_are_not_pruned() {
         namespace: "web".into(),
         name: "ark".into(),
     };
-    let entry = InventoryEntry {
-        object: boat.clone(),
-        uid: None,
-        hash: None,
-        fields: None,
-        adopted: false,
-        doomed: false,
-    };
+    let entry =
+        InventoryEntry { object: boat.clone(), uid: None, hash: None, fields: None, adopted: false, doomed: false };
     cluster.inventory.entries.insert(ObjectKey::from(&boat), entry);
     cluster.live.insert(ObjectKey::from(&boat), Live::Absent);
-    let plan = cluster.plan(&resolved(&[&map("m0"), &map("m1"), "{apiVersion: x.io/v1, kind: Boat, metadata: {name: ark}}"]));
+    let plan =
+        cluster.plan(&resolved(&[&map("m0"), &map("m1"), "{apiVersion: x.io/v1, kind: Boat, metadata: {name: ark}}"]));
     assert!(skips(&plan)[0].1.contains("does not serve"));
     assert!(plan.prune.candidates.is_empty() && plan.forgotten.is_empty());
 }

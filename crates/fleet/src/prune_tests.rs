@@ -22,8 +22,7 @@ fn maps(count: usize) -> Vec<Candidate> {
     (0..count).map(|n| candidate("ConfigMap", &format!("m{n}"))).collect()
 }
 
-const GUARDS: Guards =
-    Guards { purpose: Purpose::Sync, desired: 100, inventory: 100, unapplied: 0, approved: None };
+const GUARDS: Guards = Guards { purpose: Purpose::Sync, desired: 100, inventory: 100, unapplied: 0, approved: None };
 
 fn check(candidates: Vec<Candidate>, guards: Guards, reasons: &[&str]) {
     let plan = decide(candidates, &guards);
@@ -64,9 +63,7 @@ fn an_empty_render_waits_however_little_goes() {
 
 #[test]
 fn protected_kinds_always_wait() {
-    for kind in
-        ["Namespace", "CustomResourceDefinition", "PersistentVolume", "PersistentVolumeClaim", "StatefulSet"]
-    {
+    for kind in ["Namespace", "CustomResourceDefinition", "PersistentVolume", "PersistentVolumeClaim", "StatefulSet"] {
         check(vec![candidate(kind, "x")], GUARDS, &[kind]);
         check(vec![candidate(kind, "x")], Guards { purpose: Purpose::Removal, ..GUARDS }, &[kind]);
     }

@@ -382,6 +382,19 @@ mod tests {
     }
 
     #[test]
+    fn every_option_is_documented_with_its_variable() {
+        let page = include_str!("../../../docs/hub.md");
+        let command = HubArgs::augment_args(clap::Command::new("hub"));
+        for arg in command.get_arguments() {
+            let (Some(name), Some(variable)) = (arg.get_long(), arg.get_env()) else { continue };
+            if name != "config" {
+                let row = format!("| `{name}` | `{}` |", variable.to_string_lossy());
+                assert!(page.contains(&row), "docs/hub.md lacks {row}");
+            }
+        }
+    }
+
+    #[test]
     fn flags_win_over_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("hub.yaml");

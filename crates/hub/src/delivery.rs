@@ -32,6 +32,7 @@ use crate::{
     controllers::{WorkQueue, fetch_sources::Checks, git::Mirrors, resources::Name},
     identity::Identity,
 };
+use answer::Refusal;
 use clusters::Clusters;
 
 /// Longest join request or assertion.
@@ -94,6 +95,11 @@ impl Delivery {
         self.cluster_work.add(uid.to_owned());
     }
 
+    /// What isn't loaded isn't gone: until then nobody gets another answer.
+    fn check_loaded(&self) -> Result<(), Refusal> {
+        if self.clusters.is_loaded() { Ok(()) } else { Err(Refusal::Unavailable("the hub is starting".to_owned())) }
+    }
+
     async fn wake_after_join(&self, uid: &str) -> Result<(), StoreError> {
         self.check_cluster(uid);
         self.dirty.notify_one();
@@ -128,7 +134,7 @@ pub enum OpenError {
 pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Router<S> {
     let small = DefaultBodyLimit::max(MAX_REQUEST_BYTES);
     Router::new()
-        .route("/agent/v1/join", post(join::post_join).layer(small.clone()))
+        .route("/agent/v1/join", post(join::post_join).layer(small))
         .route("/agent/v1/token", post(token::post_token).layer(small))
         .route("/agent/v1/desired", get(desired::get_desired))
         .route("/agent/v1/bundles/{digest}", get(bundles::get_bundle))

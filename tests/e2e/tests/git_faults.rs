@@ -61,7 +61,9 @@ async fn a_git_server_that_is_gone_is_survived_by_hub_and_agent() -> Result<()> 
     fleet.agent("east")?.kill9();
     std::fs::remove_dir_all(fleet.state_dir("east").join("bundles"))?;
     fleet.agent("east")?.restart()?;
-    fleet.always("both objects exist", Duration::from_secs(4), || async { Ok(count(plane, &fleet).await? == 2) }).await?;
+    fleet
+        .always("both objects exist", Duration::from_secs(4), || async { Ok(count(plane, &fleet).await? == 2) })
+        .await?;
 
     fleet.git.resume().await?;
     let next = repository.change("main", &[("app/b.yaml", Some(&config_map("b", "two")))])?;

@@ -30,19 +30,22 @@ async fn an_emptied_folder_is_held_until_exactly_that_plan_is_approved() -> Resu
 
     repository.change("main", &[("app/a.yaml", None), ("app/b.yaml", None), ("app/keep.yaml", Some("---\n"))])?;
     fleet.reconcile("infra").await?;
-    let service = fleet.until_service("app", "hold its prune", |s| {
-        s.status.as_ref().is_some_and(|s| s.held_prune.is_some())
-    });
+    let service =
+        fleet.until_service("app", "hold its prune", |s| s.status.as_ref().is_some_and(|s| s.held_prune.is_some()));
     let held = service.await?.status.and_then(|s| s.held_prune).context("a held prune")?;
     ensure!(held.count == 2 && held.objects.len() == 2, "{held:?}");
     fleet
-        .always("both objects exist", Duration::from_secs(3), || async { Ok(names(plane, &namespace).await?.len() == 2) })
+        .always("both objects exist", Duration::from_secs(3), || async {
+            Ok(names(plane, &namespace).await?.len() == 2)
+        })
         .await?;
 
     let wrong = farwater_api::Digest::of("another plan").to_string();
     fleet.annotate("app", APPROVE_PRUNE, &wrong).await?;
     fleet
-        .always("both objects exist", Duration::from_secs(3), || async { Ok(names(plane, &namespace).await?.len() == 2) })
+        .always("both objects exist", Duration::from_secs(3), || async {
+            Ok(names(plane, &namespace).await?.len() == 2)
+        })
         .await?;
     fleet.annotate("app", APPROVE_PRUNE, &held.digest.to_string()).await?;
     fleet.until("the objects to go", || async { Ok(names(plane, &namespace).await?.is_empty().then_some(())) }).await?;
@@ -73,10 +76,11 @@ async fn what_left_git_while_the_agent_was_down_and_lost_its_state_is_pruned() -
     }
     let next = repository.change("main", &[("app/m3.yaml", None)])?;
     fleet.reconcile("infra").await?;
-    fleet.until_service("app", "be assigned the next commit", |s| {
-        s.status.as_ref().and_then(|s| s.assigned_revision.as_deref()).is_some_and(|r| r.ends_with(&next))
-    })
-    .await?;
+    fleet
+        .until_service("app", "be assigned the next commit", |s| {
+            s.status.as_ref().and_then(|s| s.assigned_revision.as_deref()).is_some_and(|r| r.ends_with(&next))
+        })
+        .await?;
     fleet.agent("west")?.restart()?;
     fleet.until_applied("app", &next).await?;
     let namespace = fleet.namespace("app");

@@ -1,6 +1,8 @@
 //! Delivery, black-box: the agents' real router, the real controllers, a real store and a real Git server; only the agent is a
 //! small one of the test's own, that says exactly what a test wants said.
 
+#![allow(clippy::unwrap_used)]
+
 mod agent;
 mod delivering;
 mod identity;
