@@ -32,6 +32,7 @@ use crate::{
     controllers::{WorkQueue, fetch_sources::Checks, git::Mirrors, resources::Name},
     identity::Identity,
 };
+use answer::Refusal;
 use clusters::Clusters;
 
 /// Longest join request or assertion.
@@ -92,6 +93,11 @@ impl Delivery {
             state.settle(false);
         }
         self.cluster_work.add(uid.to_owned());
+    }
+
+    /// What isn't loaded isn't gone: until then nobody gets another answer.
+    fn check_loaded(&self) -> Result<(), Refusal> {
+        if self.clusters.is_loaded() { Ok(()) } else { Err(Refusal::Unavailable("the hub is starting".to_owned())) }
     }
 
     async fn wake_after_join(&self, uid: &str) -> Result<(), StoreError> {

@@ -33,7 +33,9 @@ const IDLE: std::time::Duration = std::time::Duration::from_secs(5);
 
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     loop {
-        match compute_batch(&delivery).await {
+        // Before that, a cluster that isn't known may well exist, and its mark must stay.
+        let computed = if delivery.clusters.is_loaded() { compute_batch(&delivery).await } else { Ok(0) };
+        match computed {
             Ok(0) => {
                 let wait = async {
                     tokio::select! { () = delivery.dirty.notified() => {} () = tokio::time::sleep(IDLE) => {} }

@@ -1,6 +1,6 @@
 //! Resources as controllers read and write them: typed, by name, with compare-and-swap.
 
-use std::fmt;
+use std::{fmt, sync::LazyLock};
 
 use farwater_api::{Cluster, ClusterGrant, GROUP, GitRepository, ServiceDeployment};
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Selector, Store, StoreError, Write, WriteError};
@@ -40,7 +40,8 @@ macro_rules! stored {
     ($($kind:ty),*) => {
         $(impl Stored for $kind {
             fn kind() -> Kind {
-                Kind::new(&<$kind>::plural(&()), GROUP)
+                static KIND: LazyLock<Kind> = LazyLock::new(|| Kind::new(&<$kind>::plural(&()), GROUP));
+                KIND.clone()
             }
         })*
     };

@@ -137,7 +137,12 @@ async fn load_clusters(delivery: &Delivery) -> Result<(), StoreError> {
     }
     orphans.retain(|uid| !states.contains_key(uid));
     for (uid, state) in states {
-        delivery.clusters.insert(state);
+        // What is in memory already is never older than what was read.
+        if delivery.clusters.get(&uid).is_some() {
+            delivery.clusters.change(&uid, |known| known.poll_interval = state.poll_interval);
+        } else {
+            delivery.clusters.insert(state);
+        }
         delivery.check_cluster(&uid);
     }
     delivery.clusters.set_saved(&heartbeats);
@@ -261,8 +266,8 @@ async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), St
         affected.extend(assignments_unplaced(&mut *delivery.store.tables().await?).await?);
     } else {
         delivery.clusters.change(&uid, |state| state.poll_interval = next.poll_interval);
-        affected.extend(assignments_of_cluster(&mut *delivery.store.tables().await?, &uid).await?);
     }
+    affected.extend(assignments_of_cluster(&mut *delivery.store.tables().await?, &uid).await?);
     for row in affected {
         delivery.services.add(Name { namespace: row.namespace, name: row.name });
     }

@@ -174,6 +174,12 @@ async fn confirm_restored(delivery: &Delivery, cluster: &Cluster, agent: &mut Ag
 
 /// The Cluster resource is gone. Its agent is refused from now on and keeps what it runs; services that named it are told.
 async fn forget_cluster(delivery: &Delivery, uid: String) -> Result<Next, StoreError> {
+    // That it isn't in memory proves nothing, and an identity that is lost must be made anew by hand.
+    let mut exists = false;
+    resources::list_pages::<Cluster>(&delivery.store, None, |resource| exists |= resource.uid == uid).await?;
+    if exists {
+        return Ok(Next::OnChange);
+    }
     let rows = farwater_store::delivery::assignments_of_cluster(&mut *delivery.store.tables().await?, &uid).await?;
     delivery.store.transact(move |tx| Box::pin(async move { delete_cluster(tx, &uid).await })).await?;
     for row in rows {

@@ -81,6 +81,9 @@ impl Refusal {
 /// The cause is for the hub's log; the agent learns that there is no answer now, which is not an empty one.
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
+        if matches!(error, StoreError::Closed) {
+            return Self::Unavailable("the hub is stopping".to_owned());
+        }
         tracing::error!(error = %chain(&error), "answer an agent");
         Self::Unavailable("the hub's database does not answer".to_owned())
     }

@@ -46,7 +46,9 @@ fn not_computed() -> Refusal {
 async fn send_desired(delivery: &Delivery, cluster: &ClusterState, headers: &HeaderMap) -> Result<Response, Refusal> {
     let row = {
         let mut connection = delivery.store.tables().await?;
-        tables::load_desired(&mut connection, &cluster.uid).await?.ok_or_else(not_computed)?
+        let row = tables::load_desired(&mut connection, &cluster.uid).await?;
+        // A raised epoch takes the signature away until the state is computed anew.
+        row.filter(|row| !row.signature.is_empty()).ok_or_else(not_computed)?
     };
     let state = decode(row, delivery.identity.installation())?;
     let etag = HeaderValue::from_str(&state.statement.etag())
@@ -112,7 +114,10 @@ pub fn encode(entries: &[Entry]) -> Result<Vec<u8>, StoreError> {
     zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(StoreError::abort)
 }
 
-/// The ETag of a row.
+/// The ETag of a row; none where it waits to be signed.
 pub fn etag(row: &Desired) -> Option<HeaderValue> {
+    if row.signature.is_empty() {
+        return None;
+    }
     HeaderValue::from_str(&format!("\"{}.{}.{}\"", row.epoch, row.generation, row.tag.to_hex())).ok()
 }

@@ -97,6 +97,7 @@ pub async fn post_join(
     let request: JoinRequest = read_json(body)?;
     let now = Timestamp::now().as_second();
     let candidate = check_request(&request, now)?;
+    delivery.check_loaded()?;
     let print = key_print(&candidate.agent.public_key);
     let (cluster_uid, name) = redeem(&delivery, candidate, now).await?;
     delivery.clusters.change(&cluster_uid, |state| state.key_print = Some(print));
@@ -146,6 +147,7 @@ async fn redeem(delivery: &Delivery, candidate: Candidate, now: i64) -> Result<(
         Joined(String),
         Refused(RedeemError),
         Elsewhere(String),
+        Unsettled,
     }
     let Candidate { hash, mut agent } = candidate;
     let known: Vec<String> = delivery.clusters.all().iter().map(|state| state.uid.to_string()).collect();
@@ -157,9 +159,9 @@ async fn redeem(delivery: &Delivery, candidate: Candidate, now: i64) -> Result<(
                 Err(refused) => return Ok(Outcome::Refused(refused)),
                 Ok(uid) => uid,
             };
-            // A Cluster that is deleted takes its tokens along a moment later.
+            // Made or deleted a moment ago: rolled back, so that the token works once that is known.
             if !known.contains(&cluster_uid) {
-                return Ok(Outcome::Refused(RedeemError::Unknown));
+                return Err(StoreError::abort(Unsettled));
             }
             if let Some(other) = elsewhere.filter(|other| other.cluster_uid != cluster_uid) {
                 return Err(StoreError::abort(JoinedAs(other.cluster_uid)));
@@ -174,6 +176,7 @@ async fn redeem(delivery: &Delivery, candidate: Candidate, now: i64) -> Result<(
     let outcome = match outcome.await {
         Err(StoreError::Aborted(reason)) => match reason.downcast_ref::<JoinedAs>() {
             Some(JoinedAs(uid)) => Outcome::Elsewhere(uid.clone()),
+            None if reason.is::<Unsettled>() => Outcome::Unsettled,
             None => return Err(StoreError::Aborted(reason).into()),
         },
         other => other?,
@@ -182,6 +185,7 @@ async fn redeem(delivery: &Delivery, candidate: Candidate, now: i64) -> Result<(
         Outcome::Refused(RedeemError::Unknown) => Err(Refusal::JoinTokenUnknown),
         Outcome::Refused(RedeemError::Used) => Err(Refusal::JoinTokenUsed),
         Outcome::Refused(RedeemError::Expired) => Err(Refusal::JoinTokenExpired),
+        Outcome::Unsettled => Err(Refusal::Unavailable("the Cluster was made or deleted this moment".to_owned())),
         Outcome::Elsewhere(uid) => {
             let state =
                 delivery.clusters.get(&uid).ok_or(Refusal::Unavailable("the other Cluster is being deleted".into()))?;
@@ -198,3 +202,8 @@ async fn redeem(delivery: &Delivery, candidate: Candidate, now: i64) -> Result<(
 #[derive(Debug, thiserror::Error)]
 #[error("the cluster has joined as {0}")]
 struct JoinedAs(String);
+
+/// Rolls a join back: the token's Cluster is not known here, yet or any more.
+#[derive(Debug, thiserror::Error)]
+#[error("the cluster is not known")]
+struct Unsettled;

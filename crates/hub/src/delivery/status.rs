@@ -53,9 +53,12 @@ pub async fn post_status(
         prove_epoch(&delivery, &cluster, accepted).await?;
     }
     let sequence = report.sequence;
-    let changed = save_services(&delivery, &cluster, report).await?;
-    for name in changed {
+    let saved = save_services(&delivery, &cluster, report).await?;
+    for name in saved.services {
         delivery.summaries.add(name);
+    }
+    if saved.versions_changed {
+        delivery.check_cluster(&cluster.uid);
     }
     Ok(Json(StatusAnswer { sequence }))
 }
@@ -80,13 +83,19 @@ pub fn decode(row: &Report) -> Result<ServiceReport, StoreError> {
     serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))
 }
 
-/// Saves what the report says of this cluster's own services; others' and unknown ones are passed over. Answers the services
-/// that it speaks of.
+struct Saved {
+    /// Those that the report speaks of.
+    services: Vec<Name>,
+    /// Whether the agent or its cluster was upgraded.
+    versions_changed: bool,
+}
+
+/// Saves what the report says of this cluster's own services; others' and unknown ones are passed over.
 async fn save_services(
     delivery: &Delivery,
     cluster: &ClusterState,
     report: StatusReport,
-) -> Result<Vec<Name>, Refusal> {
+) -> Result<Saved, Refusal> {
     let uid = cluster.uid.to_string();
     let mut rows = Vec::with_capacity(report.services.len());
     for (service_uid, service) in report.services {
@@ -98,7 +107,8 @@ async fn save_services(
     let (agent_version, kubernetes_version) = (report.agent_version, report.kubernetes_version);
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
-            let last = load_agent(tx, &uid).await?.map_or(0, |agent| agent.report_sequence.unsigned_abs());
+            let agent = load_agent(tx, &uid).await?;
+            let last = agent.as_ref().map_or(0, |agent| agent.report_sequence.unsigned_abs());
             if base != 0 && base != last {
                 return Ok(Err(Refusal::BaseUnknown { last, base }));
             }
@@ -121,8 +131,12 @@ async fn save_services(
                 said.insert(service_uid);
             }
             change_agent(tx, &uid, &agent_version, &kubernetes_version, Some(sequence)).await?;
-            let names = own.into_iter().filter(|row| base == 0 || said.contains(&row.service_uid));
-            Ok(Ok(names.map(|row| Name { namespace: row.namespace, name: row.name }).collect::<Vec<_>>()))
+            let versions_changed = agent.is_some_and(|agent| {
+                agent.agent_version != agent_version || agent.kubernetes_version != kubernetes_version
+            });
+            let told = own.into_iter().filter(|row| base == 0 || said.contains(&row.service_uid));
+            let services = told.map(|row| Name { namespace: row.namespace, name: row.name }).collect();
+            Ok(Ok(Saved { services, versions_changed }))
         })
     });
     saved.await?
@@ -186,7 +200,7 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
     // Until it is computed anew, there is no answer rather than an unsigned one.
     delivery.clusters.change(&cluster.uid, |state| state.etag = None);
     delivery.dirty.notify_one();
-    delivery.cluster_work.add(cluster.uid.to_string());
+    delivery.check_cluster(&cluster.uid);
     Ok(())
 }
 

@@ -72,9 +72,7 @@ pub fn authenticate(delivery: &Delivery, headers: &HeaderMap) -> Result<Arc<Clus
     if claims.expires <= now {
         return Err(Refusal::AccessTokenExpired);
     }
-    if !delivery.clusters.is_loaded() {
-        return Err(Refusal::Unavailable("the hub is starting".to_owned()));
-    }
+    delivery.check_loaded()?;
     let state = delivery.clusters.get(claims.cluster_uid).ok_or(Refusal::IdentityUnknown)?;
     if state.key_print.as_deref() != Some(claims.key_print) {
         return Err(Refusal::IdentityUnknown);
@@ -90,6 +88,7 @@ pub async fn post_token(
 ) -> Result<Json<TokenAnswer>, Refusal> {
     let signed: SignedAssertion = read_json(body)?;
     let assertion = parse_assertion(&signed)?;
+    delivery.check_loaded()?;
     if assertion.installation != delivery.identity.installation() {
         return Err(Refusal::IdentityUnknown);
     }
@@ -106,8 +105,13 @@ pub async fn post_token(
         return Err(Refusal::ClockSkew { seconds: skew });
     }
     let key_print = key_print(&agent.public_key);
+    let upgraded = agent.agent_version != assertion.agent_version
+        || agent.kubernetes_version != assertion.kubernetes_version;
     if !use_assertion(&delivery, assertion, now).await? {
         return Err(Refusal::AssertionUsed);
+    }
+    if upgraded {
+        delivery.check_cluster(&agent.cluster_uid);
     }
     let expires = now + TOKEN_SECONDS as i64;
     let token = issue(&delivery.identity, &agent.cluster_uid, &key_print, expires);

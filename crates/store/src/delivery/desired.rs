@@ -140,11 +140,12 @@ pub async fn mark_cluster(connection: &mut SqliteConnection, cluster_uid: &str) 
     Ok(())
 }
 
-/// Marks every cluster that has services or a desired state.
+/// Marks every cluster that has services, a desired state or an agent.
 pub async fn mark_all(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     let sql = format!(
         "INSERT INTO dirty (cluster_uid, marks) SELECT cluster_uid, 1 FROM \
-         (SELECT cluster_uid FROM assignments WHERE cluster_uid <> '' UNION SELECT cluster_uid FROM desired) AS known \
+         (SELECT cluster_uid FROM assignments WHERE cluster_uid <> '' UNION SELECT cluster_uid FROM desired \
+          UNION SELECT cluster_uid FROM agents) AS known \
          WHERE true {COUNT_MARK}"
     );
     sqlx::query(sqlx::AssertSqlSafe(sql)).execute(connection).await?;
