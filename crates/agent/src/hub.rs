@@ -142,7 +142,8 @@ impl HubClient {
         let what = "poll";
         let response = self
             .authorized(who, what, |token| {
-                let mut request = self.request(Method::GET, "/agent/v1/desired", Some(token));
+                let mut request =
+                    self.request(Method::GET, "/agent/v1/desired", Some(token)).header(header::ACCEPT_ENCODING, "zstd");
                 if let Some(etag) = etag {
                     request = request.header(header::IF_NONE_MATCH, etag);
                 }
@@ -159,7 +160,14 @@ impl HubClient {
         if response.status() == StatusCode::NOT_MODIFIED {
             return Ok(Poll { interval, body: None });
         }
-        let body = read_body(what, response, MAX_DESIRED_BYTES).await?;
+        let compressed = response.headers().get(header::CONTENT_ENCODING).is_some_and(|coding| coding == "zstd");
+        let mut body = read_body(what, response, MAX_DESIRED_BYTES).await?;
+        if compressed {
+            // The bound is of the allocation: what expands further is refused.
+            body = zstd::bulk::decompress(&body, MAX_DESIRED_BYTES)
+                .map_err(|_| HubError::TooLarge { what, limit: MAX_DESIRED_BYTES })?
+                .into();
+        }
         Ok(Poll { interval, body: Some(body) })
     }
 

@@ -1,6 +1,6 @@
 //! `farwater-agent`: see the library for what it does.
 
-use std::process::ExitCode;
+use std::{io::IsTerminal as _, process::ExitCode};
 
 use clap::Parser as _;
 use farwater_agent::{LogFormat, Options, run};
@@ -12,7 +12,10 @@ async fn main() -> ExitCode {
     let options = Options::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("FARWATER_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     match options.log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),

@@ -66,11 +66,13 @@ pub async fn run(
             Err(error) => {
                 let wait = match &error {
                     PollError::Hub(hub) => hub.retry_after().unwrap_or_else(|| backoff.advance()),
-                    PollError::Untrusted(Untrusted::Older { .. }) => {
-                        agent.reports.poke();
-                        interval
+                    PollError::Untrusted(refused) => {
+                        if matches!(refused, Untrusted::Older { .. }) {
+                            agent.reports.poke();
+                        }
+                        jitter(interval, 0.1)
                     }
-                    PollError::Untrusted(_) | PollError::Malformed(_) => backoff.advance().max(interval),
+                    PollError::Malformed(_) => jitter(interval, 0.1),
                 };
                 tracing::warn!(error = crate::hub::chain(&error), "poll failed; keeping the last accepted state");
                 wait

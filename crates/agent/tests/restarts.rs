@@ -45,6 +45,18 @@ impl Ground {
         outcome(&self.hub, &entry, Outcome::Applied).await;
     }
 
+    /// Requests for ConfigMaps and Secrets so far, but for watches.
+    async fn requests(&self) -> Vec<String> {
+        let client = self.plane.client().await.unwrap();
+        let metrics = client.request_text(http::Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap();
+        let ours = |line: &&str| {
+            line.starts_with("apiserver_request_total{")
+                && !line.contains("verb=\"WATCH\"")
+                && (line.contains("resource=\"configmaps\"") || line.contains("resource=\"secrets\""))
+        };
+        metrics.lines().filter(ours).map(str::to_owned).collect()
+    }
+
     /// The version of everything that an agent may write.
     async fn versions(&self) -> BTreeMap<String, String> {
         let client = self.plane.client().await.unwrap();
@@ -101,6 +113,45 @@ async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     .unwrap();
     assert_eq!(ground.versions().await, before);
     assert_eq!(ground.hub.downloads(), downloads);
+
+    // At rest it asks the API server nothing, and all of its watches share connections.
+    let requests = ground.requests().await;
+    let polls = ground.hub.polls();
+    wait_for("ten polls", support::PATIENCE, || async { Ok((ground.hub.polls() >= polls + 10).then_some(())) })
+        .await
+        .unwrap();
+    assert_eq!(ground.requests().await, requests);
+}
+
+#[tokio::test]
+async fn a_wrong_clock_is_corrected_and_a_used_token_refused() {
+    let mut ground = Ground::new().await;
+    let service = Service::new(&ground.hub, "clocked", &files(&maps(0..1, "1")));
+    ground.applied(&service).await;
+    ground.kill();
+    ground.hub.set_clock(3600);
+    ground.start(false);
+    let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
+    outcome(&ground.hub, &entry, Outcome::Applied).await;
+    ground.kill();
+    // Without any identity the agent must join, and its token is spent.
+    std::fs::remove_dir_all(ground.state_dir()).unwrap();
+    let secrets = api(&ground.plane.client().await.unwrap(), "", "v1", "Secret", "farwater-system");
+    secrets.delete("farwater-agent-identity", &DeleteParams::default()).await.unwrap();
+    for (token, said) in [(true, "TokenUsed"), (false, "has not joined")] {
+        ground.start(token);
+        let agent = ground.agent.as_mut().unwrap();
+        let mut ended = None;
+        for _ in 0..600 {
+            ended = ended.or_else(|| agent.exited());
+            if ended.is_some() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(ended.expect("it ends").code(), Some(2));
+        assert!(agent.output().contains(said), "{}", agent.tail());
+    }
 }
 
 #[tokio::test]

@@ -428,3 +428,29 @@ async fn a_held_service_is_kept_as_it_was() {
     maps.delete("a", &DeleteParams::default()).await.unwrap();
     value(&maps, "a", "1").await;
 }
+
+#[tokio::test]
+async fn a_hub_that_lost_its_reports_gets_them_all_again() {
+    let world = world().await;
+    let service = world.applied("retold", &[("a.yaml", &config_map("a", "1"))]).await;
+    world.hub.forget_reports();
+    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &config_map("a", "2"))]).entry());
+    outcome(&world.hub, &entry, Outcome::Applied).await;
+}
+
+#[tokio::test]
+async fn a_fight_is_noticed_and_given_a_pause() {
+    let world = world().await;
+    let service = world.applied("fought", &[("a.yaml", &config_map("a", "1"))]).await;
+    let maps = config_maps(&world.client().await, "fought");
+    let paused = wait_for("the agent to notice the fight", support::PATIENCE, || async {
+        let patch = Patch::Merge(json!({"data": {"value": "mine"}}));
+        maps.patch("a", &PatchParams::default(), &patch).await?;
+        let report = world.hub.report(service.uid());
+        Ok(report.filter(|r| object(r, "ConfigMap", "a").sync == SyncState::Waiting))
+    })
+    .await
+    .unwrap();
+    assert!(object(&paused, "ConfigMap", "a").message.contains("keeps changing it back"));
+    assert_eq!(maps.get("a").await.unwrap().data["data"]["value"], "mine");
+}

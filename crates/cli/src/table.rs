@@ -51,8 +51,15 @@ impl Table {
         header + &self.render_rows(terminal)
     }
 
-    /// The rows alone, in the widths of the last [`Table::render`].
-    pub fn render_rows(&self, terminal: Terminal) -> String {
+    /// The rows alone, in the widths of the last [`Table::render`]; what may not be cut makes its column wider.
+    pub fn render_rows(&mut self, terminal: Terminal) -> String {
+        for row in &self.rows {
+            for ((width, cell), column) in self.widths.iter_mut().zip(row).zip(&self.columns) {
+                if !column.elastic {
+                    *width = (*width).max(text::width(cell));
+                }
+            }
+        }
         self.rows.iter().map(|row| self.line(row, terminal, false)).collect()
     }
 

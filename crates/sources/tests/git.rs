@@ -383,6 +383,18 @@ async fn another_url_makes_another_mirror() {
 }
 
 #[tokio::test]
+async fn repositories_with_long_object_ids_work() {
+    let bench = Bench::new().await;
+    let repository = Repository::create_with(&bench.server.root().join("long.git"), "sha256").unwrap();
+    let id = repository.commit("main", &[("a/x.yaml", "1")]).unwrap();
+    let remote = Remote::new(&bench.server.url("long"), None).unwrap();
+    let synced = bench.git.sync(&remote, &branch("main"), &bench.path(), TIMEOUT).await.unwrap();
+    assert_eq!(synced.revision.to_string(), format!("main@sha256:{id}"));
+    assert_eq!(bench.bundle(&synced, "a").await.unwrap().0, ["a/x.yaml"]);
+    assert!(!bench.git.sync(&remote, &branch("main"), &bench.path(), TIMEOUT).await.unwrap().fetched);
+}
+
+#[tokio::test]
 async fn nothing_is_left_beside_the_objects() {
     let bench = Bench::new().await;
     bench.repository.commit("main", &[("a", "1")]).unwrap();

@@ -9,8 +9,7 @@ use super::{scene::Scene, screen::Screen, short};
 
 const REFRESH: Duration = Duration::from_millis(700);
 
-const MENU: &str = "\
- d  delete a Deployment in east          g  stop or start the Git server
+const MENU: &str = " d  delete a Deployment in east          g  stop or start the Git server
  e  empty every service in Git           h  kill or start the hub
  b  push a broken commit                 q  end the demo
  f  push the last good state again";
@@ -43,19 +42,13 @@ async fn act(key: char, scene: &mut Scene) -> Result<Option<String>> {
         }
         'e' => {
             let commit = scene.push_empty()?;
-            pushed(
-                scene,
-                "pushed",
-                &commit,
-                "no manifest is left: watch nothing go; every prune is held. f brings them back",
-            )
-            .await
+            pushed(scene, &commit, "no manifest is left: watch nothing go; every prune is held. f brings them back")
+                .await
         }
         'b' => {
             let commit = scene.push_broken()?;
             pushed(
                 scene,
-                "pushed",
                 &commit,
                 "replicas is no number: watch web name the refused object; the rest stays. f fixes it",
             )
@@ -63,7 +56,7 @@ async fn act(key: char, scene: &mut Scene) -> Result<Option<String>> {
         }
         'f' => {
             let commit = scene.push_good()?;
-            pushed(scene, "pushed", &commit, "the last good state: watch everything become healthy").await
+            pushed(scene, &commit, "the last good state: watch everything become healthy").await
         }
         'g' if scene.toggle_git().await? => "the Git server is back: watch the source become fresh".to_owned(),
         'g' => "stopped the Git server: watch the services stay; d still heals. g starts it again".to_owned(),
@@ -77,9 +70,9 @@ async fn act(key: char, scene: &mut Scene) -> Result<Option<String>> {
 }
 
 /// The hub is asked to look at once; where it can't be asked, it looks at its next poll.
-async fn pushed(scene: &Scene, verb: &str, commit: &str, watch: &str) -> String {
+async fn pushed(scene: &Scene, commit: &str, watch: &str) -> String {
     let delay = if scene.ask_now().await.is_ok() { "" } else { " (seen at the hub's next poll)" };
-    format!("{verb} {}{delay}: {watch}", short(commit))
+    format!("pushed {}{delay}: {watch}", short(commit))
 }
 
 /// Single keys, from a thread: there is no other way to wait for a terminal without blocking the rest.

@@ -145,10 +145,10 @@ fn test(workplace: &Workplace) -> Result<Option<Counts>> {
     Ok(Some(counts))
 }
 
-/// The demo as users start it: this very program.
+/// The demo as users start it.
 fn demo(workplace: &Workplace) -> Result<Option<Counts>> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["demo", "--once"]);
+    let mut command = repository::cargo()?;
+    command.args(["xtask", "demo", "--once"]);
     step::run("demo", command, &workplace.log("demo"))?;
     Ok(Some(Counts::ONE_PASSED))
 }

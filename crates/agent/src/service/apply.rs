@@ -189,6 +189,10 @@ impl ServiceTask {
         }
         self.record_results(&objects, plan, &results);
         self.record_skips(plan);
+        if !results.is_empty() {
+            let applied = results.values().filter(|r| matches!(r, Applied::Done { .. })).count();
+            tracing::info!(service = %self.name(), applied, of = results.len(), unchanged = plan.unchanged.len(), "applied");
+        }
         if superseded() || results.values().any(|r| matches!(r, Applied::Superseded)) {
             self.save_inventory().await?;
             return Ok(false);
@@ -254,17 +258,24 @@ impl ServiceTask {
             };
             match result {
                 Applied::Done { live, health, message } => {
-                    tracing::info!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
+                    tracing::debug!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
                     if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
                         entry.uid = Some(live.uid.clone());
                         entry.hash = Some(object.hash);
                         entry.fields = live.fields;
                     }
                     self.live.insert(change.object.clone(), Live::Present(live.clone()));
-                    self.set_status(&object.object, SyncState::Synced, *health, message.clone());
+                    let mut message = message.clone();
+                    if change.cause == Cause::Adopt {
+                        tracing::info!(service = %self.name(), object = %object.object, "adopted");
+                        if message.is_empty() {
+                            message = "adopted: it existed before, owned by no service".to_owned();
+                        }
+                    }
+                    self.set_status(&object.object, SyncState::Synced, *health, message);
                 }
                 Applied::Refused(message) => {
-                    tracing::warn!(service = %self.name(), object = %object.object, message, "refused");
+                    tracing::warn!(service = %self.name(), object = %object.object, error = message, "refused");
                     // What it is now only a look-up tells.
                     self.live.remove(&change.object);
                     self.set_status(&object.object, SyncState::Refused, Health::Unknown, message.clone());

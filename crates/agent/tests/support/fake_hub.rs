@@ -207,7 +207,9 @@ impl FakeHub {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let (parts, body) = request.into_parts();
-        let body = body.collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+        // An agent that is killed sends half a request.
+        let Ok(body) = body.collect().await else { return refuse(StatusCode::BAD_REQUEST, "Invalid", None) };
+        let body = body.to_bytes();
         if self.with(|s| s.away) {
             return refuse(StatusCode::SERVICE_UNAVAILABLE, "Unavailable", None);
         }
@@ -330,7 +332,11 @@ impl State {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             response
         } else {
-            json(StatusCode::OK, &desired)
+            let mut response = json(StatusCode::OK, &desired);
+            let compressed = zstd::bulk::compress(&serde_json::to_vec(&desired).unwrap(), 3).unwrap();
+            *response.body_mut() = Full::new(compressed.into());
+            response.headers_mut().insert("content-encoding", "zstd".parse().unwrap());
+            response
         };
         response.headers_mut().insert(POLL_INTERVAL_HEADER, "0.3".parse().unwrap());
         response

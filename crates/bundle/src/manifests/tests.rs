@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::{Limits, archive::Writer};
 
@@ -178,4 +180,19 @@ fn errors_are_cut_and_counted() {
     let manifests = read_all(&[("m.yaml", &many)]);
     assert_eq!(manifests.errors().len(), MAX_ERRORS + 1);
     assert_eq!(manifests.errors()[MAX_ERRORS].to_string(), "and 50 more errors");
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_reader_panic_or_point_past_its_end(text in "[-a-c{}\\[\\]:,&*!|>'\"%#<?0-9.\\n \\t]{0,60}") {
+        let text = format!("kind: a\n{text}");
+        let lines = text.split('\n').count() as u32;
+        let manifests = read_all(&[("x.yaml", &text)]);
+        prop_assert!(!manifests.is_complete() || manifests.objects().is_empty());
+        for error in manifests.errors() {
+            if let ManifestError::Document { origin, .. } = error {
+                prop_assert!(origin.line >= 1 && origin.line <= lines + 1, "{error}");
+            }
+        }
+    }
 }

@@ -84,7 +84,7 @@ impl Composer<'_> {
                 }
                 let scalar = resolve(&text, style, tag.as_deref())?;
                 let node = Node { line, value: NodeValue::Scalar(scalar) };
-                self.keep(anchor, &node);
+                self.keep(anchor, &node)?;
                 self.add(node)
             }
             Event::SequenceStart(_, anchor, _) => {
@@ -148,15 +148,18 @@ impl Composer<'_> {
             Some(Open::Mapping(m)) => (m.anchor, Node { line: m.line, value: NodeValue::Mapping(m.entries) }),
             None => return Ok(()),
         };
-        self.keep(anchor, &node);
+        self.keep(anchor, &node)?;
         self.add(node)
     }
 
-    fn keep(&mut self, anchor: usize, node: &Node) {
+    /// The copy costs too: anchors inside each other are a bomb that needs no alias.
+    fn keep(&mut self, anchor: usize, node: &Node) -> Result<(), YamlReason> {
         if anchor != 0 {
             let (nodes, bytes, depth) = measure(node);
+            self.spend(nodes, bytes)?;
             self.anchors.insert(anchor, Anchored { node: node.clone(), nodes, bytes, depth });
         }
+        Ok(())
     }
 
     fn awaits_key(&self) -> bool {
@@ -316,6 +319,12 @@ mod tests {
         assert!(read(&text).unwrap_err().contains("alias bomb"));
         let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), ["*a"; 20].join(","));
         assert!(read(&long).unwrap_err().contains("alias bomb"));
+    }
+
+    #[test]
+    fn anchors_inside_each_other_count_too() {
+        let text = format!("{}{}{}", "&a [".repeat(90), "x".repeat(1 << 20), "]".repeat(90));
+        assert!(read(&text).unwrap_err().contains("over 8388608 bytes"));
     }
 
     #[test]

@@ -72,7 +72,8 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
         return Err(Failure::usage("-w follows one kind, or one object"));
     }
     let qualified = kinds.len() > 1;
-    for (i, kind) in kinds.into_iter().enumerate() {
+    let mut shown = false;
+    for kind in kinds {
         let query = Query {
             kind,
             namespace,
@@ -81,10 +82,13 @@ pub async fn run(args: GetArgs, session: &Session) -> Result<u8> {
             output: args.output,
             qualified,
         };
-        if i > 0 && matches!(args.output, Format::Table | Format::Wide) {
+        if shown && matches!(args.output, Format::Table | Format::Wide) {
             print("\n")?;
         }
-        show(session, &query, args.watch).await?;
+        shown |= show(session, &query, args.watch).await?;
+    }
+    if !shown && qualified {
+        say("nothing found");
     }
     Ok(crate::exit::YES)
 }
@@ -97,17 +101,21 @@ fn is_path_segment(name: &str) -> bool {
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:@".contains(&b)))
 }
 
-async fn show(session: &Session, query: &Query<'_>, watch: bool) -> Result<()> {
+/// Whether there was anything to show.
+async fn show(session: &Session, query: &Query<'_>, watch: bool) -> Result<bool> {
     let terminal = Terminal::detect();
     let list = fetch(session, query).await?;
     let mut rows = match query.output {
         Format::Table | Format::Wide => {
             let mut rows = Rows::new(query, &list);
-            print(&rows.table.render(terminal))?;
             if rows.table.rows.is_empty() && !watch {
                 let place = query.namespace.filter(|_| query.kind.namespaced).map(|ns| format!(" in namespace {ns}"));
-                say(&format!("no {}{} found", query.kind.plural, place.unwrap_or_default()));
+                if !query.qualified {
+                    say(&format!("no {} found{}", query.kind.plural, place.unwrap_or_default()));
+                }
+                return Ok(false);
             }
+            print(&rows.table.render(terminal))?;
             Some(rows)
         }
         _ => {
@@ -116,7 +124,7 @@ async fn show(session: &Session, query: &Query<'_>, watch: bool) -> Result<()> {
         }
     };
     if !watch {
-        return Ok(());
+        return Ok(true);
     }
     let mut seen = versions(&list);
     let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
@@ -140,7 +148,8 @@ async fn show(session: &Session, query: &Query<'_>, watch: bool) -> Result<()> {
             Ok(list["metadata"]["resourceVersion"].as_str().map(str::to_owned))
         }
     })
-    .await
+    .await?;
+    Ok(true)
 }
 
 fn accept(query: &Query<'_>) -> &'static str {

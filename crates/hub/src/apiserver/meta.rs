@@ -154,7 +154,7 @@ fn check_owners(owners: Option<&Vec<Value>>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_finalizers(list: Option<&Vec<Value>>, errors: &mut Vec<FieldError>) {
+fn check_finalizers(list: Option<&Vec<Value>>, qualified: bool, errors: &mut Vec<FieldError>) {
     let list = list.map_or(&[][..], Vec::as_slice);
     if list.len() > FINALIZERS_LIMIT {
         errors.push(FieldError::too_many("metadata.finalizers", list.len(), FINALIZERS_LIMIT as u64));
@@ -165,15 +165,29 @@ fn check_finalizers(list: Option<&Vec<Value>>, errors: &mut Vec<FieldError>) {
         let path = format!("metadata.finalizers[{n}]");
         if let Some(problem) = check_qualified_name(name) {
             errors.push(FieldError::invalid(path, finalizer, &problem));
-        } else if !name.contains('/') && !matches!(name, "orphan" | "foregroundDeletion" | "kubernetes") {
+        } else if qualified && !name.contains('/') && !matches!(name, "orphan" | "foregroundDeletion" | "kubernetes") {
             let detail = "name is neither a standard finalizer name nor is it fully qualified";
             errors.push(FieldError::invalid(path, finalizer, detail));
         }
     }
 }
 
-/// Rules that hold whenever an object is written.
-pub fn validate(object: &Value, rule: NameRule) -> Vec<FieldError> {
+/// Custom resources may have any finalizer; who adds a bare name is warned.
+pub fn finalizer_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+    let had = old.map(finalizers).unwrap_or_default();
+    let bare = finalizers(object).into_iter().filter(|f| !f.contains('/') && !had.contains(f));
+    bare.filter(|f| !matches!(*f, "orphan" | "foregroundDeletion"))
+        .map(|f| {
+            format!(
+                "metadata.finalizers: {f:?}: prefer a domain-qualified finalizer name to avoid accidental conflicts \
+                 with other finalizer writers"
+            )
+        })
+        .collect()
+}
+
+/// Rules that hold whenever an object is written. `qualified`: finalizers must name a domain, as in built-in kinds.
+pub fn validate(object: &Value, rule: NameRule, qualified: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let metadata = &object["metadata"];
     let name = text(object, "name");
@@ -185,7 +199,7 @@ pub fn validate(object: &Value, rule: NameRule) -> Vec<FieldError> {
     check_labels(metadata["labels"].as_object(), "metadata.labels", &mut errors);
     check_annotations(metadata["annotations"].as_object(), &mut errors);
     check_owners(metadata["ownerReferences"].as_array(), &mut errors);
-    check_finalizers(metadata["finalizers"].as_array(), &mut errors);
+    check_finalizers(metadata["finalizers"].as_array(), qualified, &mut errors);
     errors
 }
 
@@ -203,8 +217,10 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         let had = finalizers(old);
         let added: Vec<_> = finalizers(new).into_iter().filter(|f| !had.contains(f)).collect();
         if !added.is_empty() {
+            // Go's spelling of a list of strings.
+            let names = added.iter().map(|f| format!("{f:?}")).collect::<Vec<_>>().join(", ");
             let detail = format!(
-                "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{names}}}"
             );
             errors.push(FieldError::forbidden("metadata.finalizers", &detail));
         }
@@ -250,7 +266,7 @@ mod tests {
             "metadata.ownerReferences.uid",
             "metadata.finalizers[0]",
         ];
-        assert_eq!(fields(&validate(&object, NameRule::Subdomain)), expected);
+        assert_eq!(fields(&validate(&object, NameRule::Subdomain, true)), expected);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use jiff::Timestamp;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::{
@@ -89,6 +90,7 @@ pub fn error(error: &ApiError) -> Response {
     if let Some(seconds) = error.retry_after() {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
+    add_warnings(&mut response, &error.warnings);
     response
 }
 
@@ -152,12 +154,24 @@ pub fn list<'a>(
         }
         let written = match form {
             Form::Partial => serde_json::to_writer(&mut body, &table::partial(&item)),
+            // Items of typed lists don't repeat what the list says; those of custom resources do.
+            _ if !kind.ours => serde_json::to_writer(&mut body, &Untyped(&item)),
             _ => serde_json::to_writer(&mut body, &*item),
         };
         written.map_err(ApiError::internal)?;
     }
     body.extend_from_slice(b"]}");
     Ok(bytes(200, "application/json", body))
+}
+
+/// An object without its apiVersion and kind.
+struct Untyped<'a>(&'a Value);
+
+impl Serialize for Untyped<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = self.0.as_object().into_iter().flatten();
+        serializer.collect_map(fields.filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind")))
+    }
 }
 
 /// The answer to a delete that is done.

@@ -114,13 +114,11 @@ pub fn validate(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Fiel
         }
         return;
     }
-    if let Some(wanted) = schema["type"].as_str()
-        && !has_type(value, wanted)
-    {
+    let wrong_type = schema["type"].as_str().filter(|wanted| !has_type(value, wanted));
+    if let Some(wanted) = wrong_type {
         let actual = type_name(value);
         let detail = format!("{path} in body must be of type {wanted}: {actual:?}");
         errors.push(FieldError::wrong_type(path, &json!(actual), &detail));
-        return;
     }
     if let Some(allowed) = schema["enum"].as_array()
         && !allowed.contains(value)
@@ -128,6 +126,9 @@ pub fn validate(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Fiel
         let names: Vec<_> = allowed.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         errors.push(FieldError::not_supported(path, value, &names));
+    }
+    if wrong_type.is_some() {
+        return;
     }
     match value {
         Value::String(text) => validate_string(text, schema, path, errors),

@@ -4,6 +4,8 @@
 //! value where the list holds scalars. Directives: `$patch` (replace, delete), `$retainKeys`,
 //! `$setElementOrder/FIELD`, `$deleteFromPrimitiveList/FIELD`.
 
+use std::collections::VecDeque;
+
 use serde_json::{Map, Value, json};
 
 const DIRECTIVE: &str = "$patch";
@@ -116,10 +118,8 @@ fn merge_lists(
         }
     };
     let key = schema["x-kubernetes-patch-merge-key"].as_str();
-    Ok(match order {
-        Some(order) => ordered(merged, order, key),
-        None => merged,
-    })
+    let order = order.map_or(new, Vec::as_slice);
+    Ok(ordered(merged, order, old, key))
 }
 
 fn merge_objects(old: &[Value], new: &[Value], key: &str, items: &Value) -> Result<Vec<Value>, String> {
@@ -144,22 +144,32 @@ fn merge_objects(old: &[Value], new: &[Value], key: &str, items: &Value) -> Resu
     Ok(merged)
 }
 
-/// Elements in the order that the client states; those it doesn't name stay behind the neighbour they had.
-fn ordered(list: Vec<Value>, order: &[Value], key: Option<&str>) -> Vec<Value> {
+/// `normalizeElementOrder`: what the client names is in its order; what only the server has is merged into that by the
+/// order on the server, and behind everything that the server doesn't know.
+fn ordered(list: Vec<Value>, order: &[Value], server: &[Value], key: Option<&str>) -> Vec<Value> {
     let identity = |item: &Value| key.map_or_else(|| item.clone(), |key| item[key].clone());
     let wanted: Vec<Value> = order.iter().map(identity).collect();
-    let (mut named, mut rest): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
-    for (at, item) in list.into_iter().enumerate() {
+    let known: Vec<Value> = server.iter().map(identity).collect();
+    let (mut named, mut rest) = (Vec::new(), VecDeque::new());
+    for item in list {
         match wanted.iter().position(|w| *w == identity(&item)) {
             Some(rank) => named.push((rank, item)),
-            None => rest.push((at, item)),
+            None => rest.push_back(item),
         }
     }
     named.sort_by_key(|(rank, _)| *rank);
-    let mut result: Vec<Value> = named.into_iter().map(|(_, item)| item).collect();
-    for (at, item) in rest {
-        result.insert(at.min(result.len()), item);
+    let place = |item: &Value| known.iter().position(|k| *k == identity(item));
+    let mut result = Vec::with_capacity(named.len() + rest.len());
+    for (_, item) in named {
+        while let (Some(before), Some(at)) = (rest.front().and_then(place), place(&item)) {
+            if before >= at {
+                break;
+            }
+            result.extend(rest.pop_front());
+        }
+        result.push(item);
     }
+    result.extend(rest);
     result
 }
 
@@ -192,6 +202,11 @@ mod tests {
             json!({"secrets": [{"name": "a"}, {"name": "b", "uid": "1"}]}),
             json!({"secrets": [{"name": "b", "uid": "2"}, {"name": "c"}, {"$patch": "delete", "name": "a"}]}),
             json!({"secrets": [{"name": "b", "uid": "2"}, {"name": "c"}]}),
+        );
+        check(
+            json!({"secrets": [{"name": "a"}]}),
+            json!({"secrets": [{"name": "b"}]}),
+            json!({"secrets": [{"name": "b"}, {"name": "a"}]}),
         );
         check(
             json!({"secrets": [{"name": "a"}, {"name": "b"}]}),

@@ -137,7 +137,24 @@ fn normalize(object: &mut Value, kind: &ResourceKind) {
             object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
         }
         "RoleBinding" | "ClusterRoleBinding" => default_binding(object),
+        "Event" => default_event(object),
         _ => {}
+    }
+}
+
+/// What Go writes of every event, empty or not.
+fn default_event(object: &mut Value) {
+    for (field, empty) in [
+        ("eventTime", Value::Null),
+        ("firstTimestamp", Value::Null),
+        ("lastTimestamp", Value::Null),
+        ("reportingComponent", json!("")),
+        ("reportingInstance", json!("")),
+        ("source", json!({})),
+    ] {
+        if object.get(field).is_none() {
+            object[field] = empty;
+        }
     }
 }
 
@@ -159,7 +176,7 @@ fn default_binding(object: &mut Value) {
 
 /// Every rule that an object breaks; `old` is what it replaces.
 pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: Part) -> Vec<FieldError> {
-    let mut errors = meta::validate(object, kind.names);
+    let mut errors = meta::validate(object, kind.names, !kind.ours);
     if let Some(old) = old {
         errors.extend(meta::validate_update(object, old));
     }
@@ -170,8 +187,8 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             map.remove("metadata");
         }
         schema::validate(&body, &kind.schema, "", &mut errors);
-        if part == Part::Main {
-            errors.retain(|e| e.field != "metadata");
+        if part == Part::Status {
+            relate_to_status(&mut errors);
         }
         return errors;
     }
@@ -191,6 +208,15 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         _ => {}
     }
     errors
+}
+
+/// Kubernetes validates a status by itself, and its texts say so; the fields don't.
+fn relate_to_status(errors: &mut [FieldError]) {
+    for error in errors {
+        if let Some(short) = error.field.strip_prefix("status.") {
+            error.message = error.message.replacen(&format!("{} in body", error.field), &format!("{short} in body"), 1);
+        }
+    }
 }
 
 fn check_data_keys(object: &Value, fields: &[&str], errors: &mut Vec<FieldError>) {

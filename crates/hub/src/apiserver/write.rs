@@ -27,7 +27,18 @@ const NAME_ATTEMPTS: usize = 8;
 pub async fn create(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let options = WriteOptions::parse(&call.query, "CreateOptions")?;
     let encoding = Encoding::of(&respond::content_type(&call.headers))?;
-    let Intake { mut object, warnings } = intake::read(&body, encoding, call.kind, options.validation)?;
+    let Intake { object, mut warnings } = intake::read(&body, encoding, call.kind, options.validation)?;
+    if call.kind.ours {
+        warnings.extend(meta::finalizer_warnings(&object, None));
+    }
+    let created = create_object(call, object, options.dry_run).await.map_err(|e| e.with_warnings(&warnings))?;
+    let created = admission::decorated(&call.hub, call.kind, &created);
+    let mut response = respond::object(201, call.kind, &created, call.form, call.now);
+    respond::add_warnings(&mut response, &warnings);
+    Ok(response)
+}
+
+async fn create_object(call: &Call, mut object: Value, dry_run: bool) -> Result<Value, ApiError> {
     if !meta::text(&object, "resourceVersion").is_empty() {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
@@ -39,22 +50,18 @@ pub async fn create(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     object["metadata"]["uid"] = json!(uuid::Uuid::new_v4().to_string());
     object["metadata"]["creationTimestamp"] = timestamp(call.now);
     let generate = meta::text(&object, "generateName").to_owned();
-    let made_up = meta::text(&object, "name").is_empty() && !generate.is_empty();
-    let mut attempts = if made_up { NAME_ATTEMPTS } else { 1 };
-    let resource = loop {
+    if !meta::text(&object, "name").is_empty() || generate.is_empty() {
+        return create_once(call, object, dry_run).await;
+    }
+    let mut attempts = NAME_ATTEMPTS;
+    loop {
         attempts -= 1;
-        if made_up {
-            object["metadata"]["name"] = json!(generated_name(&generate));
-        }
-        match create_once(call, object.clone(), options.dry_run).await {
+        object["metadata"]["name"] = json!(generated_name(&generate));
+        match create_once(call, object.clone(), dry_run).await {
             Err(error) if error.reason == "AlreadyExists" && attempts > 0 => {}
-            result => break result?,
+            result => return result,
         }
-    };
-    let mut response =
-        respond::object(201, call.kind, &admission::decorated(&call.hub, call.kind, &resource), call.form, call.now);
-    respond::add_warnings(&mut response, &warnings);
-    Ok(response)
+    }
 }
 
 async fn create_once(call: &Call, mut object: Value, dry_run: bool) -> Result<Value, ApiError> {
@@ -193,8 +200,8 @@ pub async fn update(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
     let encoding = Encoding::of(&respond::content_type(&call.headers))?;
     let Intake { object, warnings } = intake::read(&body, encoding, call.kind, options.validation)?;
-    let replace = Replace { options, patch: false, warnings };
-    replace.run(call, |_| Ok(Intake { object: object.clone(), warnings: Vec::new() })).await
+    let replace = Replace { options, patch: false };
+    replace.run(call, |_| Ok(Intake { object: object.clone(), warnings: warnings.clone() })).await
 }
 
 pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
@@ -206,7 +213,7 @@ pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         decoded.duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
     let patch = Patch::decode(kind, decoded.value)?;
     complaints.extend(patch.unknown_fields(&call.kind.schema).iter().map(|path| format!("unknown field {path:?}")));
-    let replace = Replace { options, patch: true, warnings: Vec::new() };
+    let replace = Replace { options, patch: true };
     replace
         .run(call, |old| {
             let patched = patch.apply(old, &call.kind.schema)?;
@@ -219,43 +226,48 @@ pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
 struct Replace {
     options: WriteOptions,
     patch: bool,
-    warnings: Vec<String>,
 }
 
 impl Replace {
     async fn run(
-        mut self,
+        self,
         call: &Call,
         make: impl Fn(&Value) -> Result<Intake, ApiError> + Send,
     ) -> Result<Response, ApiError> {
         for _ in 0..ATTEMPTS {
             let current = call.load(&call.info.name).await?;
-            let Intake { object, warnings } = make(&current.object)?;
-            let asked = meta::text(&object, "resourceVersion").to_owned();
-            let object = self.prepare(call, &current, object)?;
-            check_rules(call, &object, Some(&current.object), part_of(call))?;
-            admission::admit(call, &object, Some(&current.object)).await?;
-            if !self.patch {
-                self.warnings.extend(warnings);
-            } else {
-                self.warnings = warnings;
+            let Intake { object, mut warnings } = make(&current.object)?;
+            if call.kind.ours {
+                warnings.extend(meta::finalizer_warnings(&object, Some(&current.object)));
             }
-            let written = if self.options.dry_run { Ok(object) } else { store_change(call, &current, object).await };
-            match written {
-                Ok(object) => {
-                    let object = admission::decorated(&call.hub, call.kind, &object);
-                    let mut response = respond::object(200, call.kind, &object, call.form, call.now);
-                    respond::add_warnings(&mut response, &self.warnings);
-                    return Ok(response);
-                }
-                // A patch applies to whatever is there; an update only to what its sender has seen.
-                Err(WriteError::Conflict { .. }) if self.patch || asked.is_empty() => {}
-                Err(WriteError::Conflict { .. }) => return Err(self.modified(call)),
-                Err(WriteError::Missing | WriteError::Exists) => return Err(call.not_found(&call.info.name)),
-                Err(WriteError::Store(error)) => return Err(store_failed(error)),
+            let written = self.replace(call, &current, object).await.map_err(|e| e.with_warnings(&warnings))?;
+            if let Some(object) = written {
+                let object = admission::decorated(&call.hub, call.kind, &object);
+                let mut response = respond::object(200, call.kind, &object, call.form, call.now);
+                respond::add_warnings(&mut response, &warnings);
+                return Ok(response);
             }
         }
         Err(self.modified(call))
+    }
+
+    /// One attempt; none if another write came first and this one may be tried again.
+    async fn replace(&self, call: &Call, current: &Resource, object: Value) -> Result<Option<Value>, ApiError> {
+        // A patch applies to whatever is there; an update that names a version only to that.
+        let may_retry = self.patch || meta::text(&object, "resourceVersion").is_empty();
+        let object = self.prepare(call, current, object)?;
+        check_rules(call, &object, Some(&current.object), part_of(call))?;
+        admission::admit(call, &object, Some(&current.object)).await?;
+        if self.options.dry_run {
+            return Ok(Some(object));
+        }
+        match store_change(call, current, object).await {
+            Ok(object) => Ok(Some(object)),
+            Err(WriteError::Conflict { .. }) if may_retry => Ok(None),
+            Err(WriteError::Conflict { .. }) => Err(self.modified(call)),
+            Err(WriteError::Missing | WriteError::Exists) => Err(call.not_found(&call.info.name)),
+            Err(WriteError::Store(error)) => Err(store_failed(error)),
+        }
     }
 
     fn modified(&self, call: &Call) -> ApiError {

@@ -10,6 +10,14 @@ metadata: {name: infra, namespace: NS}
 spec: {url: https://git.example.com/infra.git}
 ";
 
+/// A kind whose objects only their users write.
+const GRANT: &str = "
+apiVersion: farwater.dev/v1alpha1
+kind: ClusterGrant
+metadata: {name: NS}
+spec: {clusterSelector: {}, namespaces: [a], verbs: [deploy], serviceAccountName: one}
+";
+
 /// In a namespace that a kubectl of this version has for itself.
 fn in_namespace(kubectl: &Kubectl<'_>, manifest: &str) -> (String, String) {
     let namespace = format!("team-{}", kubectl.version.replace('.', "-"));
@@ -26,54 +34,53 @@ async fn namespace(kubectl: &Kubectl<'_>, manifest: &str) -> (String, String) {
 async fn resources_are_applied_compared_edited_and_deleted() {
     let served = Served::start().await;
     for kubectl in served.kubectls() {
-        let (ns, source) = namespace(&kubectl, SOURCE).await;
-        let ns = ns.as_str();
-        let diff = kubectl.output(&["diff", "-f", "-"], &source, &[]).await;
+        let (name, grant) = in_namespace(&kubectl, GRANT);
+        let name = name.as_str();
+        let object = format!("clustergrant.farwater.dev/{name}");
+        let diff = kubectl.output(&["diff", "-f", "-"], &grant, &[]).await;
         assert_eq!(diff.status.code(), Some(1), "{}", String::from_utf8_lossy(&diff.stderr));
-        assert_eq!(kubectl.feed(&["apply", "-f", "-"], &source).await, "gitrepository.farwater.dev/infra created\n");
-        assert_eq!(kubectl.output(&["diff", "-f", "-"], &source, &[]).await.status.code(), Some(0));
-        let changed = source.replace("infra.git", "other.git");
+        assert_eq!(kubectl.feed(&["apply", "-f", "-"], &grant).await, format!("{object} created\n"));
+        assert_eq!(kubectl.output(&["diff", "-f", "-"], &grant, &[]).await.status.code(), Some(0));
+        let changed = grant.replace("one", "two");
         let diff = kubectl.output(&["diff", "-f", "-"], &changed, &[]).await;
-        assert!(String::from_utf8_lossy(&diff.stdout).contains("+  url: https://git.example.com/other.git"));
-        let configured = "gitrepository.farwater.dev/infra configured\n";
-        assert_eq!(kubectl.feed(&["apply", "-f", "-"], &changed).await, configured);
-        assert_eq!(kubectl.feed(&["apply", "-f", "-"], &changed).await, configured.replace("configured", "unchanged"));
+        assert!(String::from_utf8_lossy(&diff.stdout).contains("+  serviceAccountName: two"));
+        assert_eq!(kubectl.feed(&["apply", "-f", "-"], &changed).await, format!("{object} configured\n"));
+        assert_eq!(kubectl.feed(&["apply", "-f", "-"], &changed).await, format!("{object} unchanged\n"));
         let get = |path: &'static str| {
             let kubectl = &kubectl;
-            async move { kubectl.run(&["get", "fwgit", "infra", "-n", ns, "-o", path]).await }
+            async move { kubectl.run(&["get", "clustergrant", name, "-o", path]).await }
         };
-        assert_eq!(get("jsonpath={.metadata.generation} {.spec.interval}").await, "2 2m");
+        assert_eq!(get("jsonpath={.metadata.generation} {.spec.serviceAccountName}").await, "2 two");
 
-        kubectl.run(&["label", "fwgit", "infra", "-n", ns, "tier=one"]).await;
-        kubectl.run(&["annotate", "fwgit", "infra", "-n", ns, "note=x"]).await;
+        kubectl.run(&["label", "clustergrant", name, "tier=one"]).await;
+        kubectl.run(&["annotate", "clustergrant", name, "note=x"]).await;
         assert_eq!(get("jsonpath={.metadata.labels.tier} {.metadata.generation}").await, "one 2");
         let patch = |kind: &'static str, patch: &'static str| {
             let kubectl = &kubectl;
-            async move { kubectl.run(&["patch", "fwgit", "infra", "-n", ns, "--type", kind, "-p", patch]).await }
+            async move { kubectl.run(&["patch", "clustergrant", name, "--type", kind, "-p", patch]).await }
         };
-        patch("merge", r#"{"spec":{"interval":"5m"}}"#).await;
-        patch("json", r#"[{"op":"replace","path":"/spec/timeout","value":"10s"}]"#).await;
-        assert_eq!(get("jsonpath={.spec.interval} {.spec.timeout}").await, "5m 10s");
-        let strategic =
-            kubectl.refuse(&["patch", "fwgit", "infra", "-n", ns, "-p", r#"{"spec":{"interval":"1m"}}"#], "").await;
+        patch("merge", r#"{"spec":{"serviceAccountName":"three"}}"#).await;
+        patch("json", r#"[{"op":"replace","path":"/spec/verbs/0","value":"view"}]"#).await;
+        assert_eq!(get("jsonpath={.spec.serviceAccountName} {.spec.verbs[0]}").await, "three view");
+        let strategic = kubectl.refuse(&["patch", "clustergrant", name, "-p", "{}"], "").await;
         assert!(strategic.contains("is not supported by farwater.dev/v1alpha1"), "{strategic}");
 
-        let editor = served.script("editor.sh", "#!/bin/sh\nsed -i 's/interval: 5m/interval: 7m/' \"$1\"\n");
-        let edit = kubectl.output(&["edit", "fwgit", "infra", "-n", ns], "", &[("KUBE_EDITOR", &editor)]).await;
+        let editor = served.script("editor.sh", "#!/bin/sh\nsed -i 's/Name: three/Name: four/' \"$1\"\n");
+        let edit = kubectl.output(&["edit", "clustergrant", name], "", &[("KUBE_EDITOR", &editor)]).await;
         assert!(edit.status.success(), "{}", String::from_utf8_lossy(&edit.stderr));
-        assert_eq!(get("jsonpath={.spec.interval}").await, "7m");
+        assert_eq!(get("jsonpath={.spec.serviceAccountName}").await, "four");
 
         let yaml = get("yaml").await;
-        let replaced = kubectl.feed(&["replace", "-f", "-"], &yaml.replace("interval: 7m", "interval: 8m")).await;
-        assert_eq!(replaced, "gitrepository.farwater.dev/infra replaced\n");
-        let stale = kubectl.refuse(&["replace", "-f", "-"], &yaml.replace("interval: 7m", "interval: 9m")).await;
+        let replaced = kubectl.feed(&["replace", "-f", "-"], &yaml.replace("Name: four", "Name: five")).await;
+        assert_eq!(replaced, format!("{object} replaced\n"));
+        let stale = kubectl.refuse(&["replace", "-f", "-"], &yaml.replace("Name: four", "Name: six")).await;
         assert!(stale.contains("the object has been modified"), "{stale}");
 
-        assert_eq!(get("name").await, "gitrepository.farwater.dev/infra\n");
-        let deleted = kubectl.run(&["delete", "fwgit", "infra", "-n", ns]).await;
-        assert!(deleted.starts_with("gitrepository.farwater.dev \"infra\" deleted"), "{deleted}");
-        let gone = kubectl.refuse(&["get", "fwgit", "infra", "-n", ns], "").await;
-        assert_eq!(gone, "Error from server (NotFound): gitrepositories.farwater.dev \"infra\" not found\n");
+        assert_eq!(get("name").await, format!("{object}\n"));
+        let deleted = kubectl.run(&["delete", "clustergrant", name]).await;
+        assert!(deleted.starts_with(&format!("clustergrant.farwater.dev \"{name}\" deleted")), "{deleted}");
+        let gone = kubectl.refuse(&["get", "clustergrant", name], "").await;
+        assert_eq!(gone, format!("Error from server (NotFound): clustergrants.farwater.dev \"{name}\" not found\n"));
     }
     served.stop().await;
 }
@@ -142,26 +149,32 @@ async fn tables_lists_watches_and_waits_follow_a_resource() {
     for kubectl in served.kubectls() {
         let (ns, source) = namespace(&kubectl, SOURCE).await;
         let ns = ns.as_str();
-        let mut watcher = kubectl.spawn(&["get", "fwgit", "-n", ns, "-w"]);
-        let mut events = BufReader::new(watcher.stdout.take().unwrap()).lines();
         kubectl.feed(&["create", "-f", "-"], &source).await;
-        assert!(events.next_line().await.unwrap().unwrap().starts_with("NAME"));
-        assert!(events.next_line().await.unwrap().unwrap().starts_with("infra"));
         let wide = kubectl.run(&["get", "fwgit", "-n", ns, "-o", "wide"]).await;
         let header: Vec<_> = wide.lines().next().unwrap().split_whitespace().collect();
         assert_eq!(header, ["NAME", "READY", "STATUS", "REVISION", "AGE", "URL"]);
+
+        let (name, grant) = in_namespace(&kubectl, GRANT);
+        let mut watcher =
+            kubectl.spawn(&["get", "clustergrants", "-w", "--field-selector", &format!("metadata.name={name}")]);
+        let mut events = BufReader::new(watcher.stdout.take().unwrap()).lines();
+        kubectl.feed(&["create", "-f", "-"], &grant).await;
+        assert!(events.next_line().await.unwrap().unwrap().starts_with("NAME"));
+        assert!(events.next_line().await.unwrap().unwrap().contains("one"));
+        let object = format!("clustergrant/{name}");
+        let until_ready = ["wait", "--for=condition=Ready", &object, "--timeout=30s"];
         let wait = tokio::spawn({
-            let mut child = kubectl.spawn(&["wait", "--for=condition=Ready", "fwgit/infra", "-n", ns, "--timeout=30s"]);
+            let mut child = kubectl.spawn(&until_ready);
             async move { child.wait().await.unwrap() }
         });
-        let status = r#"{"status":{"revision":"main@sha1:1","conditions":[{"type":"Ready","status":"True","reason":"R","message":"fetched","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#;
-        kubectl.run(&["patch", "fwgit", "infra", "-n", ns, "--subresource=status", "--type=merge", "-p", status]).await;
+        let ready = r#"{"status":{"conditions":[{"type":"Ready","status":"True","reason":"R","message":"granted","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#;
+        kubectl.run(&["patch", "clustergrant", &name, "--subresource=status", "--type=merge", "-p", ready]).await;
         assert!(wait.await.unwrap().success());
-        kubectl.run(&["wait", "--for=condition=Ready", "fwgit/infra", "-n", ns, "--timeout=30s"]).await;
-        let line = events.next_line().await.unwrap().unwrap();
-        assert!(line.contains("True") && line.contains("fetched"), "{line}");
-        let described = kubectl.run(&["describe", "fwgit", "infra", "-n", ns]).await;
-        assert!(described.contains("fetched") && described.contains("Events:"), "{described}");
+        kubectl.run(&until_ready).await;
+        assert!(events.next_line().await.unwrap().unwrap().starts_with(&name));
+        let described = kubectl.run(&["describe", "clustergrant", &name]).await;
+        assert!(described.contains("granted") && described.contains("Events:"), "{described}");
+        kubectl.run(&["delete", "clustergrant", &name]).await;
         assert_eq!(kubectl.run(&["get", "fwgit", "-n", ns, "--chunk-size=1", "-o", "name"]).await.lines().count(), 1);
         assert!(kubectl.run(&["get", "all", "-n", ns]).await.contains("gitrepository.farwater.dev/infra"));
         assert!(kubectl.run(&["get", "farwater", "-A"]).await.contains("infra"));

@@ -22,9 +22,15 @@ pub struct Repository {
 
 impl Repository {
     pub fn create(path: &Path) -> Result<Self> {
+        Self::create_with(path, "sha1")
+    }
+
+    /// With `sha1` or `sha256` as its object format.
+    pub fn create_with(path: &Path, format: &str) -> Result<Self> {
         let repository = Self { path: path.to_owned() };
         std::fs::create_dir_all(path)?;
-        repository.git(&["init", "--quiet", "--bare", "--initial-branch=main", "."], b"")?;
+        let format = format!("--object-format={format}");
+        repository.git(&["init", "--quiet", "--bare", "--initial-branch=main", &format, "."], b"")?;
         // As the large hosts do.
         repository.git(&["config", "uploadpack.allowAnySHA1InWant", "true"], b"")?;
         repository.git(&["config", "gc.auto", "0"], b"")?;
