@@ -15,7 +15,7 @@ export function CopyCommand({ command }: { command: string }) {
   return (
     <span className="command">
       <code>{command}</code>
-      <button type="button" onClick={copy} aria-label={`copy ${command}`}>
+      <button type="button" onClick={copy} aria-label={`${copied ? "copied" : "copy as CLI"}: ${command}`}>
         {copied ? "copied" : "copy as CLI"}
       </button>
     </span>

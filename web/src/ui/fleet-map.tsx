@@ -21,10 +21,15 @@ export function FleetMap({ places, loading, onOpen }: Props) {
     return loading ? <div className="map skeleton" aria-hidden="true" /> : null;
   }
   return (
-    <section aria-label="Fleet map" className="map">
-      {places.map((one) => (
-        <Card key={one.key} place={one} onOpen={onOpen} />
-      ))}
+    <section aria-labelledby="map-title">
+      <h2 id="map-title" className="visually-hidden">
+        Fleet map
+      </h2>
+      <div className="map">
+        {places.map((one) => (
+          <Card key={one.key} place={one} onOpen={onOpen} />
+        ))}
+      </div>
     </section>
   );
 }

@@ -11,7 +11,11 @@ export function useKeyboard(clear: () => void): void {
       const typing = event.target instanceof HTMLInputElement;
       if (typing) {
         if (event.key === "Escape") filter?.blur();
-        if (event.key === "Enter" && event.target === filter) move(0);
+        if (event.key === "Enter" && event.target === filter) {
+          // Or the same key would also press the button that it moves to.
+          event.preventDefault();
+          move(0);
+        }
         return;
       }
       if (event.key === "/") {
