@@ -136,11 +136,6 @@ pub async fn mark_restored(connection: &mut SqliteConnection, cluster_uid: &str,
     Ok(())
 }
 
-pub async fn delete_agent(connection: &mut SqliteConnection, cluster_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM agents WHERE cluster_uid = $1").bind(cluster_uid).execute(connection).await?;
-    Ok(())
-}
-
 pub async fn save_join_token(connection: &mut SqliteConnection, token: &JoinToken) -> Result<(), StoreError> {
     sqlx::query("INSERT INTO join_tokens (hash, cluster_uid, expires) VALUES ($1, $2, $3)")
         .bind(token.hash.as_slice())
