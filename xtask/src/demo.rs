@@ -40,7 +40,8 @@ fn build_programs() -> Result<()> {
     std::fs::create_dir_all(&logs)?;
     screen::say("building farwater and farwater-agent");
     let mut cargo = repository::cargo()?;
-    cargo.args(["build", "--locked", "-p", "farwater-cli", "-p", "farwater-agent"]);
+    // For the whole workspace: a selection of packages has other features, and would build much of it twice.
+    cargo.args(["build", "--locked", "--workspace", "--bin", "farwater", "--bin", "farwater-agent"]);
     step::run("cargo build", cargo, &logs.join("demo-build.log"))
 }
 

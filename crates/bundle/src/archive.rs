@@ -2,7 +2,7 @@
 //!
 //! A POSIX tar (ustar, with pax records where ustar has no room) of regular files and symlinks by repository path in
 //! byte order; no folders, times or owners; of the mode only the executable bit. Why each of these:
-//! `docs/adr/0002-canonical-archive.md`. The digest is the sha256 of these bytes, uncompressed; how they are
+//! `docs/adr/0003-canonical-archive.md`. The digest is the sha256 of these bytes, uncompressed; how they are
 //! compressed on the way is nobody's business. The reader takes exactly what the writer writes.
 
 mod header;

@@ -12,7 +12,8 @@ use farwater_bundle::{Archive, Limits, RelPath};
 use farwater_sources::{Git, GitError, GitLimits, GitReason, Mirror, Reference, Remote, Retry, Synced};
 use farwater_testkit::git::{Auth, Fault, GitServer, Repository};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// For what must work on a machine that is busy with other tests.
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 struct Bench {
     server: GitServer,
@@ -249,7 +250,7 @@ async fn servers_that_fail_in_every_way_give_typed_errors_in_time() {
         let started = Instant::now();
         let result = bench.git.sync(&bench.remote(), &branch("main"), &bench.path(), short).await;
         assert_eq!(reason(result), GitReason::Timeout(1), "{fault:?}");
-        assert!(started.elapsed() < Duration::from_secs(20), "{fault:?}");
+        assert!(started.elapsed() < Duration::from_secs(60), "{fault:?}");
     }
     bench.server.set_fault(Fault::Delay(Duration::from_millis(100)));
     assert!(bench.main().await.is_ok(), "after a killed fetch the mirror works");
@@ -266,10 +267,15 @@ async fn a_killed_fetch_leaves_no_process_and_no_lock() {
     let bench = Bench::new().await;
     bench.repository.commit("main", &[("a", "1")]).unwrap();
     bench.server.set_fault(Fault::StallPack);
-    let attempt = tokio::time::timeout(Duration::from_secs(2), bench.main()).await;
-    assert!(attempt.is_err(), "dropped while it ran");
+    let remote = bench.remote();
+    let (git, path) = (bench.git.clone(), bench.path());
+    let attempt = tokio::spawn(async move { git.sync(&remote, &branch("main"), &path, TIMEOUT).await });
+    let asked = || async { Ok((bench.server.counts().fetches > 0).then_some(())) };
+    farwater_testkit::wait_for("git to ask for objects", TIMEOUT, asked).await.unwrap();
+    attempt.abort();
+    assert!(attempt.await.unwrap_err().is_cancelled());
     let mirror = bench.path().display().to_string();
-    farwater_testkit::wait_for("git to be gone", Duration::from_secs(20), || {
+    farwater_testkit::wait_for("git to be gone", TIMEOUT, || {
         let left = running_with(&mirror);
         async move { Ok(left.is_empty().then_some(())) }
     })
@@ -316,7 +322,7 @@ async fn a_repository_over_the_disk_limit_is_stopped() {
         noise.push_str(&format!("{:016x}", state));
     }
     bench.repository.commit("main", &[("big", &noise)]).unwrap();
-    bench.server.set_fault(Fault::Slow { bytes: 256 << 10, pause: Duration::from_millis(100) });
+    bench.server.set_fault(Fault::Slow { bytes: 128 << 10, pause: Duration::from_millis(100) });
     assert_eq!(reason(bench.main().await), GitReason::TooLarge { limit: 1 << 20 });
 }
 

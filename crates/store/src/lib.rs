@@ -15,6 +15,7 @@ mod combiner;
 mod compaction;
 pub mod delivery;
 mod error;
+mod lock;
 mod meta;
 mod migrations;
 mod open;
@@ -42,6 +43,7 @@ use ring::Ring;
 
 pub use compaction::CompactAfter;
 pub use error::{OpenError, StoreError, WatchError, WriteError};
+pub use lock::lock_file;
 pub use open::{ChangeHook, OpenOptions};
 pub use resource::{
     Change, Key, Kind, LabelRequirement, ListQuery, Operation, Page, Resource, Selector, WatchEvent, Write,

@@ -19,6 +19,7 @@ use crate::{
     CompactAfter, Kind, OpenError, Store, StoreError, WatchEvent,
     combiner::{Combiner, QUEUE},
     compaction::COMPACTED,
+    lock::lock_file,
     migrations::run_migrations,
     read,
     ring::{Ring, RingLimits},
@@ -108,7 +109,7 @@ const SEAL_CHECK: &str = "seal-check";
 
 pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
     let OpenOptions { path, seal_key, sealed_kinds, ring, ring_bytes, compact_after, on_change } = options;
-    let lock = lock_file(&path)?;
+    let lock = lock_database(&path)?;
     create_file(&path)?;
     let sealer = Arc::new(Sealer::new(&seal_key, sealed_kinds));
     let settings = Arc::new(Settings { path, sealer, compact_after, on_change });
@@ -133,11 +134,11 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
 }
 
 /// Two writing processes would each believe in their own ring.
-fn lock_file(path: &Path) -> Result<File, OpenError> {
+fn lock_database(path: &Path) -> Result<File, OpenError> {
     let lock_path = with_suffix(path, ".lock");
     let error = |source| OpenError::Create { path: lock_path.clone(), source };
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&lock_path).map_err(error)?;
-    match file.try_lock() {
+    match lock_file(&file) {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: path.to_owned() }),
         Err(TryLockError::Error(source)) => Err(error(source)),

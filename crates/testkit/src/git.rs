@@ -129,7 +129,7 @@ impl GitServer {
     }
 
     async fn start_with(tls: Option<Tls>) -> Result<Self> {
-        let root = tempfile::Builder::new().prefix("farwater-git-server-").tempdir()?;
+        let root = crate::temporary_folder("farwater-git-server-")?;
         let shared = Arc::new(Shared { root, state: Mutex::default() });
         let mut server = Self { shared, address: ([127, 0, 0, 1], 0).into(), tls, running: None };
         server.resume().await?;

@@ -27,7 +27,7 @@ use tokio::sync::OnceCell;
 use crate::{
     Process, Tools, ports,
     process::{bare_command, wait_ready},
-    wait_for, watchdog,
+    temporary_folder, wait_for,
 };
 use flags::Settings;
 
@@ -112,8 +112,7 @@ impl Plane {
     }
 
     async fn attempt(tools: &Tools, options: &PlaneOptions) -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("farwater-plane-").tempdir().context("create the plane's folder")?;
-        watchdog::remove_later(dir.path())?;
+        let dir = temporary_folder("farwater-plane-")?;
         let settings = Settings::choose(tools.clone(), dir.path())?;
         let mut running = Running { parts: BTreeMap::new(), settings, dir };
         running.start(Part::Etcd)?;

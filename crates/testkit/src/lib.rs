@@ -20,3 +20,4 @@ pub use kube::{Plane, PlaneOptions, shared};
 pub use process::Process;
 pub use tools::Tools;
 pub use wait::wait_for;
+pub use watchdog::temporary_folder;

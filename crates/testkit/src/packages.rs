@@ -12,6 +12,8 @@ pub struct Package {
 }
 
 pub const GIT: Package = Package { program: "git", debian: "git" };
+/// For the page's tests.
+pub const CHROMIUM: Package = Package { program: "chromium", debian: "chromium" };
 
 /// Makes sure that the programs are there. As root on Debian the missing packages are installed, after saying which;
 /// anywhere else the command to run is the error.

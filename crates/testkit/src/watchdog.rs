@@ -7,7 +7,6 @@
 use std::{
     io::Write as _,
     os::unix::process::CommandExt as _,
-    path::Path,
     process::{ChildStdin, Command, Stdio},
     sync::{LazyLock, Mutex, PoisonError},
 };
@@ -68,10 +67,14 @@ pub fn forget(pid: u32) {
     let _ = tell(format!("-{pid}\n"));
 }
 
-/// Remove `dir`, a temporary folder of ours, when we are gone.
-pub fn remove_later(dir: &Path) -> Result<()> {
-    let path = dir.to_str().filter(|path| path.starts_with('/') && !path.contains('\n'));
-    tell(format!("{}\n", path.with_context(|| format!("{} is not an absolute path in plain text", dir.display()))?))
+/// A temporary folder that goes with the returned value, or when we are gone.
+pub fn temporary_folder(prefix: &str) -> Result<tempfile::TempDir> {
+    let dir =
+        tempfile::Builder::new().prefix(prefix).tempdir().with_context(|| format!("create a folder {prefix}…"))?;
+    let path = dir.path().to_str().filter(|path| path.starts_with('/') && !path.contains('\n'));
+    let path = path.with_context(|| format!("{} is not an absolute path in plain text", dir.path().display()))?;
+    tell(format!("{path}\n"))?;
+    Ok(dir)
 }
 
 #[cfg(test)]

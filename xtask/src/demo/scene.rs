@@ -8,6 +8,7 @@ use farwater_testkit::{
     Agent, Hub, Plane, Tools, farwater,
     git::{GitServer, Repository},
     process::bare_command,
+    temporary_folder,
 };
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -45,7 +46,7 @@ pub struct Scene {
 impl Scene {
     pub async fn start() -> Result<Self> {
         let tools = Tools::find()?;
-        let dir = tempfile::Builder::new().prefix("farwater-demo-").tempdir().context("create the demo's folder")?;
+        let dir = temporary_folder("farwater-demo-")?;
         say("starting two Kubernetes control planes, each with two KWOK nodes, and a Git server");
         let (east, west, git) = tokio::try_join!(Plane::start(), Plane::start(), GitServer::start())?;
         let planes = vec![east, west];

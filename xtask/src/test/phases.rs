@@ -3,7 +3,7 @@
 use std::{fs, path::Path, process::Command, time::SystemTime};
 
 use anyhow::{Context as _, Result};
-use farwater_testkit::{Plane, Tools, kube::plane_variable, packages};
+use farwater_testkit::{Plane, Tools, farwater, kube::plane_variable, packages};
 
 use super::{
     Workplace,
@@ -27,7 +27,7 @@ pub const PHASES: &[Phase] = &[
         needed_by_the_rest: true,
         run: tools,
     },
-    Phase { name: "web", about: "the page: npm ci, build, tests", needed_by_the_rest: true, run: web },
+    Phase { name: "web", about: "the page: npm ci, build, unit tests", needed_by_the_rest: false, run: web },
     Phase { name: "fmt", about: "cargo fmt --check", needed_by_the_rest: false, run: fmt },
     Phase { name: "clippy", about: "cargo clippy, warnings are errors", needed_by_the_rest: false, run: clippy },
     Phase {
@@ -48,6 +48,12 @@ pub const PHASES: &[Phase] = &[
         about: "unit and black-box tests against two control planes",
         needed_by_the_rest: false,
         run: test,
+    },
+    Phase {
+        name: "page",
+        about: "the page in a real browser, served by a real hub",
+        needed_by_the_rest: false,
+        run: page,
     },
     Phase { name: "demo", about: "cargo xtask demo --once", needed_by_the_rest: false, run: demo },
 ];
@@ -80,10 +86,38 @@ fn web(workplace: &Workplace) -> Result<Option<Counts>> {
         // The hub embeds the page, and Cargo can't watch for a folder that was not there when it last built.
         fs::File::open(workplace.root.join("crates/hub/build.rs"))?.set_modified(SystemTime::now())?;
     }
-    if has_script(&package, "test")? {
-        npm(&["test"])?;
+    if !has_script(&package, "test")? {
+        return Ok(Some(Counts::ONE_PASSED));
     }
-    Ok(Some(Counts::ONE_PASSED))
+    let tests = npm(&["test"]);
+    counted(tests, results::count_vitest(&step::read_from(&log, 0)?))
+}
+
+fn page(workplace: &Workplace) -> Result<Option<Counts>> {
+    let folder = workplace.root.join("web");
+    if !has_script(&folder.join("package.json"), "e2e").unwrap_or(false) {
+        return Ok(None);
+    }
+    if std::env::var_os("FARWATER_CHROMIUM").is_none() {
+        packages::require(&[packages::CHROMIUM])?;
+    }
+    let log = workplace.log("page");
+    let mut command = Command::new("npm");
+    command.current_dir(&folder).args(["run", "e2e"]).env("FARWATER_BIN", farwater::program("farwater")?);
+    let tests = step::run("npm run e2e", command, &log);
+    counted(tests, results::count_node(&step::read_from(&log, 0)?))
+}
+
+/// A test program that fails without having counted a failure crashed, or did not start.
+fn counted(result: Result<()>, counts: Counts) -> Result<Option<Counts>> {
+    match result {
+        Err(error) if counts.failed > 0 => {
+            eprintln!("    {error:#}");
+            Ok(Some(counts))
+        }
+        Err(error) => Err(error),
+        Ok(()) => Ok(Some(if counts.passed == 0 { Counts::ONE_PASSED } else { counts })),
+    }
 }
 
 fn has_script(package: &Path, name: &str) -> Result<bool> {

@@ -91,11 +91,7 @@ struct Saved {
 }
 
 /// Saves what the report says of this cluster's own services; others' and unknown ones are passed over.
-async fn save_services(
-    delivery: &Delivery,
-    cluster: &ClusterState,
-    report: StatusReport,
-) -> Result<Saved, Refusal> {
+async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: StatusReport) -> Result<Saved, Refusal> {
     let uid = cluster.uid.to_string();
     let mut rows = Vec::with_capacity(report.services.len());
     for (service_uid, service) in report.services {

@@ -105,8 +105,8 @@ pub async fn post_token(
         return Err(Refusal::ClockSkew { seconds: skew });
     }
     let key_print = key_print(&agent.public_key);
-    let upgraded = agent.agent_version != assertion.agent_version
-        || agent.kubernetes_version != assertion.kubernetes_version;
+    let upgraded =
+        agent.agent_version != assertion.agent_version || agent.kubernetes_version != assertion.kubernetes_version;
     if !use_assertion(&delivery, assertion, now).await? {
         return Err(Refusal::AssertionUsed);
     }

@@ -56,7 +56,7 @@ impl DataDir {
             .mode(0o600)
             .open(&lock_path)
             .map_err(FileError::of("open", &lock_path))?;
-        match lock.try_lock() {
+        match farwater_store::lock_file(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(DataDirError::Locked { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => return Err(FileError::of("lock", &lock_path)(source).into()),

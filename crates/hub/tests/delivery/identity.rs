@@ -1,6 +1,8 @@
 //! Who may speak for a cluster.
 
+use aws_lc_rs::signature::KeyPair as _;
 use farwater_api::{ADMIN_NAMESPACE, protocol::SignedAssertion};
+use farwater_hub::delivery::token;
 use farwater_store::delivery::{JoinToken, save_join_token};
 use http::StatusCode;
 use sha2::{Digest as _, Sha256};
@@ -49,6 +51,7 @@ async fn a_join_token_works_once_for_its_own_cluster() {
 async fn an_expired_join_token_is_told_from_an_unknown_one() {
     let rig = Rig::start().await;
     let cluster_uid = rig.cluster("east").await;
+    rig.wait_loaded().await;
     let row = JoinToken { hash: Sha256::digest(b"fwj_old").into(), cluster_uid, expires: 1 };
     rig.store.transact(move |tx| Box::pin(async move { save_join_token(tx, &row).await })).await.unwrap();
     assert_eq!(try_join(&rig, &Agent::new(), "fwj_old").await, "401 TokenExpired");
@@ -111,6 +114,9 @@ async fn an_access_token_that_was_touched_is_refused() {
         agent.access = wrong;
         assert_eq!(agent.poll(&rig, None).await.refusal(), "401 TokenUnknown");
     }
+    let uid = &agent.joined.as_ref().unwrap().cluster.uid;
+    agent.access = token::issue(&rig.identity, uid, &token::key_print(agent.key.public_key().as_ref()), 1);
+    assert_eq!(agent.poll(&rig, None).await.refusal(), "401 TokenExpired");
 }
 
 #[tokio::test(flavor = "multi_thread")]

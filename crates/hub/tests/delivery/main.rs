@@ -10,3 +10,4 @@ mod placing;
 mod removing;
 mod reporting;
 mod rig;
+mod sources;

@@ -23,8 +23,9 @@ use crate::remote::Remote;
 const MAX_STDERR: usize = 64 << 10;
 /// How often the mirror is measured during a fetch. At 1 GB/s that is 250 MB over the limit at the worst.
 const WATCH_PAUSE: Duration = Duration::from_millis(250);
-/// A transfer below this many bytes per second for this many seconds is given up by curl.
-const LOW_SPEED: (&str, &str) = ("100", "30");
+/// A transfer below this many bytes per second for this many seconds is given up by curl. A server that counts
+/// objects sends 5 bytes every 5 seconds to show that it lives, and that must be enough.
+const LOW_SPEED: (&str, &str) = ("1", "60");
 
 /// One run of git.
 #[derive(Clone, Copy)]

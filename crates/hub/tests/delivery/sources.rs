@@ -1,0 +1,96 @@
+//! How remotes are asked, and what is kept of them.
+
+use farwater_api::ADMIN_NAMESPACE;
+use farwater_testkit::git::{Fault, GitServer};
+use serde_json::json;
+
+use crate::{
+    delivering::applied,
+    rig::{Rig, condition, repository},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_remote_is_asked_again_after_its_interval() {
+    let (server, git) = repository().await;
+    let rig = Rig::start().await;
+    let spec = json!({"url": server.url("infra.git"), "interval": "10s"});
+    rig.create("GitRepository", ADMIN_NAMESPACE, "infra", json!({"spec": spec})).await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
+    let commit = git.change("main", &[("README", Some("y"))]).unwrap();
+    let revision = format!("main@sha1:{commit}");
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| s["status"]["revision"] == revision.as_str()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unchanged_remote_is_only_asked() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
+    let before = server.counts();
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    let after = server.counts();
+    assert_eq!(after.fetches, before.fetches);
+    assert_eq!(after.ls_refs, before.ls_refs + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stuck_host_does_not_hold_up_others() {
+    let (server, _git) = repository().await;
+    let stuck = GitServer::start().await.unwrap();
+    stuck.create("stuck.git").unwrap().commit("main", &[("a", "b")]).unwrap();
+    stuck.set_fault(Fault::Stall);
+    let rig = Rig::start().await;
+    for n in 0..20 {
+        rig.repository(ADMIN_NAMESPACE, &format!("stuck-{n}"), &stuck.url("stuck.git")).await;
+    }
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fluxs_request_annotation_is_acted_on_too() {
+    let (server, git) = repository().await;
+    let rig = Rig::start().await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
+    let commit = git.change("main", &[("README", Some("y"))]).unwrap();
+    rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| {
+        source["metadata"]["annotations"]["reconcile.fluxcd.io/requestedAt"] = "now".into();
+    })
+    .await;
+    let source = rig
+        .wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| s["status"]["lastHandledReconcileAt"] == "now")
+        .await;
+    assert_eq!(source["status"]["revision"], format!("main@sha1:{commit}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_goes_when_nothing_needs_it() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    let source = rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let agent = crate::agent::Agent::join(&rig, "east").await;
+    let (before, _) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    let mirror = rig.path().join("mirrors").join(&source);
+    assert!(mirror.exists());
+
+    rig.delete("GitRepository", ADMIN_NAMESPACE, "infra").await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/SourceNotFound")
+        .await;
+    assert!(mirror.exists(), "the service still runs what it holds");
+    assert_eq!(agent.desired(&rig).await, before);
+
+    rig.delete("Cluster", ADMIN_NAMESPACE, "east").await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/ClusterNotFound")
+        .await;
+    rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
+    rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
+    let started = tokio::time::Instant::now();
+    while mirror.exists() {
+        assert!(started.elapsed().as_secs() < 30, "the mirror stays");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
