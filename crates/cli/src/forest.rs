@@ -134,8 +134,9 @@ fn judge_service(service: &ServiceDeployment) -> (Mark, String) {
     let ready = find(&status.conditions, "Ready");
     let holds = |type_: &str| find(&status.conditions, type_).is_some_and(|c| c.status == "True");
     let revision = status.applied_revision.as_deref().map(text::short_revision);
-    let counts = status.objects.map(|counts| format!("{}/{} healthy", counts.healthy, counts.total));
-    let message = ready.map(|c| c.message.clone()).filter(|message| !message.is_empty());
+    let counts = status.objects.filter(|counts| counts.total > 0);
+    let counts = counts.map(|counts| format!("{}/{} healthy", counts.healthy, counts.total));
+    let message = ready.map(|c| text::short_commits(&c.message).into_owned()).filter(|message| !message.is_empty());
     let held = status.held_prune.as_ref().map(|held| format!("{} deletions wait for approval", held.count));
     let (mark, message) = if service.metadata.deletion_timestamp.is_some() {
         (Mark::new("⌫", "being deleted", Colour::Doubtful), message)

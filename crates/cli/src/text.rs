@@ -73,6 +73,27 @@ pub fn short_revision(revision: &str) -> String {
     if name.is_empty() { hex[..12].to_owned() } else { format!("{name}@{}", &hex[..12]) }
 }
 
+/// The same for every commit in a sentence. Digests of 64 digits are for copying and stay as they are.
+pub fn short_commits(text: &str) -> Cow<'_, str> {
+    const MARK: &str = "sha1:";
+    if !text.contains(MARK) {
+        return Cow::Borrowed(text);
+    }
+    let mut parts = text.split(MARK);
+    let mut short = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.bytes().take_while(u8::is_ascii_hexdigit).count();
+        if digits == 40 {
+            short += &part[..12];
+            short += &part[40..];
+        } else {
+            short += MARK;
+            short += part;
+        }
+    }
+    Cow::Owned(short)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +124,14 @@ mod tests {
         assert_eq!(short_revision(&format!("main@sha1:{commit}")), "main@a1a1a1a1a1a1");
         assert_eq!(short_revision(&commit), "a1a1a1a1a1a1");
         assert_eq!(short_revision("1.2.0"), "1.2.0");
+    }
+
+    #[test]
+    fn commits_in_sentences_are_shortened_and_digests_are_not() {
+        let commit = "a1".repeat(20);
+        assert_eq!(short_commits(&format!("applied main@sha1:{commit}; ok")), "applied main@a1a1a1a1a1a1; ok");
+        for kept in ["sha1:abc", "no commit", &format!("sha256:{}", "0".repeat(64))] {
+            assert_eq!(short_commits(kept), kept);
+        }
     }
 }

@@ -5,7 +5,7 @@ import type { Cluster, Service } from "../api/kinds";
 import { homeNamespace, isNamespace } from "../session";
 import { count, judgeCluster, judgeObject, judgeService } from "./health";
 import { place } from "./placement";
-import { age, cliCommand, plain, shortRevision } from "./text";
+import { age, cliCommand, plain, sentence, shortRevision } from "./text";
 
 const condition = (type: string, status: string, message = ""): Condition => ({
   type,
@@ -98,6 +98,8 @@ describe("text from elsewhere", () => {
     expect(shortRevision(`main@sha1:${commit}`)).toBe("main@a1a1a1a1a1a1");
     expect(shortRevision(commit)).toBe("a1a1a1a1a1a1");
     expect(shortRevision("v1.2.0")).toBe("v1.2.0");
+    expect(sentence(`applied main@sha1:${commit}; ok`)).toBe("applied main@a1a1a1a1a1a1; ok");
+    expect(sentence(`sha256:${"0".repeat(64)}`)).toBe(`sha256:${"0".repeat(64)}`);
   });
 
   it("becomes an age", () => {

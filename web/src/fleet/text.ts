@@ -14,6 +14,11 @@ export function shortRevision(revision: string | undefined): string {
   return text.replace(/(^|@)(?:sha(?:1|256):)?([0-9a-f]{12})[0-9a-f]{28,52}$/, "$1$2");
 }
 
+/** A sentence of the hub's or an agent's, with its commits as people read them. */
+export function sentence(text: string | undefined): string {
+  return plain(text).replace(/sha1:([0-9a-f]{12})[0-9a-f]{28}(?![0-9a-f])/g, "$1");
+}
+
 /** `42s`, `7m`, `3h`, `5d`: the largest unit is enough to know how worried to be. */
 export function age(then: string | number | undefined, now: number): string {
   if (then === undefined) return "";

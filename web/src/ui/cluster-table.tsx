@@ -2,7 +2,7 @@ import type { Collection } from "../api/collection";
 import type { Cluster } from "../api/kinds";
 import { judgeCluster, judgeService } from "../fleet/health";
 import type { Place } from "../fleet/placement";
-import { age, plain } from "../fleet/text";
+import { age, plain, sentence } from "../fleet/text";
 import { useNow } from "./hooks";
 import { Mark } from "./mark";
 
@@ -53,10 +53,10 @@ function Row({ cluster, healthy, total, now }: { cluster: Cluster; healthy: numb
         <span className="with-mark">
           <Mark state={verdict.state} /> {verdict.word}
         </span>
-        {verdict.state !== "healthy" && verdict.message && <span className="detail">{plain(verdict.message)}</span>}
+        {verdict.state !== "healthy" && verdict.message && <span className="detail">{sentence(verdict.message)}</span>}
       </td>
       <td>
-        <Bar part={healthy} whole={total} />
+        {total > 0 ? <Bar part={healthy} whole={total} /> : "–"}
       </td>
       <td>{plain(cluster.status?.kubernetesVersion) || "–"}</td>
       <td>{plain(cluster.status?.agentVersion) || "–"}</td>

@@ -4,7 +4,7 @@ import { ApiError, type Client, FARWATER } from "../api/client";
 import type { ObjectReport } from "../api/generated";
 import type { Service } from "../api/kinds";
 import { judgeObject, STATES } from "../fleet/health";
-import { age, cliCommand, plain } from "../fleet/text";
+import { age, cliCommand, plain, sentence } from "../fleet/text";
 import { CopyCommand } from "./copy-command";
 import { Mark } from "./mark";
 
@@ -58,7 +58,7 @@ function Condition({ type, status, reason, message, since }: { type: string; sta
     <>
       <dt>{plain(type)}</dt>
       <dd>
-        {plain(status)} <span className="faint">({plain(reason)}, for {since})</span> {plain(message)}
+        {plain(status)} <span className="faint">({plain(reason)}, for {since})</span> {sentence(message)}
       </dd>
     </>
   );

@@ -5,7 +5,7 @@ import type { Collection } from "../api/collection";
 import { keyOf, type Service } from "../api/kinds";
 import { judgeService, type State, WORDS } from "../fleet/health";
 import type { Place } from "../fleet/placement";
-import { age, plain, shortRevision } from "../fleet/text";
+import { age, plain, sentence, shortRevision } from "../fleet/text";
 import { Bar } from "./cluster-table";
 import { rowId } from "./dashboard";
 import { Details } from "./details";
@@ -154,9 +154,9 @@ function Row({ service, cluster, open, now, onToggle }: { service: Service; clus
         <span className="with-mark">
           <Mark state={verdict.state} /> {verdict.word}
         </span>
-        {verdict.state !== "healthy" && verdict.message && <span className="detail">{plain(verdict.message)}</span>}
+        {verdict.state !== "healthy" && verdict.message && <span className="detail">{sentence(verdict.message)}</span>}
       </td>
-      <td>{status?.objects ? <Bar part={status.objects.healthy} whole={status.objects.total} /> : "–"}</td>
+      <td>{status?.objects?.total ? <Bar part={status.objects.healthy} whole={status.objects.total} /> : "–"}</td>
       <td className="mono" title={status?.appliedRevision}>
         {shortRevision(status?.appliedRevision) || "–"}
         {moving && <span className="detail">→ {shortRevision(status?.assignedRevision)}</span>}

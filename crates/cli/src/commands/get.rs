@@ -380,7 +380,8 @@ impl Rows {
                 cells.push(match i {
                     0 if query.qualified => query.kind.qualified(&text),
                     i if Some(i) == self.revision => text::short_revision(&text),
-                    _ => text,
+                    _ if query.output == Format::Wide => text,
+                    _ => text::short_commits(&text).into_owned(),
                 });
             }
             self.table.push(cells);
