@@ -17,6 +17,8 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 /// Lines of the log that a failure repeats.
 const TAIL: usize = 30;
+/// Characters of each: a linker's command line alone fills a screen.
+const LINE: usize = 300;
 
 /// Where people read progress: a spinner on a terminal, plain lines in CI.
 pub fn is_interactive() -> bool {
@@ -55,7 +57,8 @@ pub fn run(what: &str, mut command: Command, log: &Path) -> Result<()> {
     }
     let output = read_from(log, start_of_output)?;
     let lines: Vec<_> = output.lines().collect();
-    let tail = lines[lines.len().saturating_sub(TAIL)..].iter().map(|line| format!("  | {line}")).collect::<Vec<_>>();
+    let tail =
+        lines[lines.len().saturating_sub(TAIL)..].iter().map(|line| format!("  | {}", cut(line))).collect::<Vec<_>>();
     let failure = Failure { command: shown, status: status.to_string(), tail: tail.join("\n"), log: log.to_owned() };
     Err(failure.into())
 }
@@ -67,6 +70,13 @@ pub fn read_from(log: &Path, position: u64) -> Result<String> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn cut(line: &str) -> String {
+    match line.char_indices().nth(LINE) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
 }
 
 fn describe(command: &Command) -> String {

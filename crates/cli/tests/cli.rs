@@ -322,10 +322,11 @@ async fn a_reader_that_has_enough_is_no_failure() {
 async fn on_a_terminal_tables_fit_and_states_are_coloured() {
     let hub = hub().await;
     deploy("a-service-with-a-rather-long-name", "nowhere").await;
-    // `script` gives its child a terminal.
+    // `script` gives its child a terminal; without one of its own it has no rows, and a size without rows is none.
     let shown = |variables: &str, columns: u32| -> String {
         let kubeconfig: PathBuf = hub.kubeconfig();
-        let inner = format!("stty cols {columns}; {variables} {PROGRAM} --kubeconfig {} get sd", kubeconfig.display());
+        let inner =
+            format!("stty rows 24 cols {columns}; {variables} {PROGRAM} --kubeconfig {} get sd", kubeconfig.display());
         let output = Command::new("script").args(["-qec", &inner, "/dev/null"]).env("TERM", "xterm").output().unwrap();
         String::from_utf8(output.stdout).unwrap().replace('\r', "")
     };

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, process::Command, time::SystemTime};
 
 use anyhow::{Context as _, Result};
-use farwater_testkit::{Plane, Tools, farwater, kube::plane_variable, packages};
+use farwater_testkit::{Plane, Tools, kube::plane_variable, packages};
 
 use super::{
     Workplace,
@@ -23,7 +23,7 @@ pub struct Phase {
 pub const PHASES: &[Phase] = &[
     Phase {
         name: "tools",
-        about: "Kubernetes, kwok and kubectl, built from their Go modules",
+        about: "Kubernetes, kwok and kubectl from their Go modules, Chromium",
         needed_by_the_rest: true,
         run: tools,
     },
@@ -49,12 +49,6 @@ pub const PHASES: &[Phase] = &[
         needed_by_the_rest: false,
         run: test,
     },
-    Phase {
-        name: "page",
-        about: "the page in a real browser, served by a real hub",
-        needed_by_the_rest: false,
-        run: page,
-    },
     Phase { name: "demo", about: "cargo xtask demo --once", needed_by_the_rest: false, run: demo },
 ];
 
@@ -63,6 +57,9 @@ const LINES_OF_A_FAILURE: usize = 12;
 
 fn tools(_: &Workplace) -> Result<Option<Counts>> {
     packages::require(&[packages::GIT])?;
+    if std::env::var_os("FARWATER_CHROMIUM").is_none() {
+        packages::require(&[packages::CHROMIUM])?;
+    }
     Tools::build()?;
     Ok(Some(Counts::ONE_PASSED))
 }
@@ -91,21 +88,6 @@ fn web(workplace: &Workplace) -> Result<Option<Counts>> {
     }
     let tests = npm(&["test"]);
     counted(tests, results::count_vitest(&step::read_from(&log, 0)?))
-}
-
-fn page(workplace: &Workplace) -> Result<Option<Counts>> {
-    let folder = workplace.root.join("web");
-    if !has_script(&folder.join("package.json"), "e2e").unwrap_or(false) {
-        return Ok(None);
-    }
-    if std::env::var_os("FARWATER_CHROMIUM").is_none() {
-        packages::require(&[packages::CHROMIUM])?;
-    }
-    let log = workplace.log("page");
-    let mut command = Command::new("npm");
-    command.current_dir(&folder).args(["run", "e2e"]).env("FARWATER_BIN", farwater::program("farwater")?);
-    let tests = step::run("npm run e2e", command, &log);
-    counted(tests, results::count_node(&step::read_from(&log, 0)?))
 }
 
 /// A test program that fails without having counted a failure crashed, or did not start.
