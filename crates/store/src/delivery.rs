@@ -21,8 +21,8 @@ mod desired;
 mod sources;
 
 pub use agents::{
-    Agent, JoinToken, RedeemError, Report, change_agent, delete_expired, delete_report, delete_reports,
-    load_agent, load_agents, load_heartbeats, load_report, mark_restored, redeem_token, save_agent, save_heartbeats,
+    Agent, JoinToken, RedeemError, Report, change_agent, delete_expired, delete_report, delete_reports, load_agent,
+    load_agents, load_heartbeats, load_report, mark_restored, redeem_token, save_agent, save_heartbeats,
     save_join_token, save_report, use_nonce,
 };
 pub use assignments::{
