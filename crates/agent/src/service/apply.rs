@@ -71,8 +71,16 @@ impl ServiceTask {
                 opened.map_err(|e| Stopped(chain(&e)))?
             }
         };
-        let render = crate::render::render(&archive, deployment);
+        let mut render = crate::render::render(&archive, deployment);
         drop(archive);
+        let secrets = tokio::select! {
+            biased;
+            () = self.until_superseded() => return Ok(None),
+            opened = agent.sealed.open(self.uid(), deployment, &agent.hub, &caller, &agent.kubernetes) => {
+                opened.map_err(|e| Stopped(chain(&e)))?
+            }
+        };
+        render.objects.extend(crate::sealed::render(secrets, &deployment.target_namespace));
         let errors = render.errors.clone();
         let wanted: BTreeSet<GroupVersionKind> = crate::render::kinds(&render);
         agent
