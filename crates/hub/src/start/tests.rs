@@ -557,3 +557,49 @@ async fn a_cluster_is_invited_by_those_who_may() {
     assert_eq!((answer.code.as_u16(), answer.json()["reason"].as_str().unwrap()), (401, "TokenUnknown"));
     running.stop().await;
 }
+
+/// A Git host sees the credentials that it is sent, and a cluster the Secrets that it gets.
+#[tokio::test]
+async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(config(directory.path())).await.unwrap();
+    let admin = Client::of(&running);
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}});
+    admin.make("/api/v1/namespaces", namespace, 201).await;
+    let tenant = admin.account("team-a", "tenant").await;
+    let (roles, bindings) =
+        (format!("{RBAC}/namespaces/team-a/roles"), format!("{RBAC}/namespaces/team-a/rolebindings"));
+    let mut sources = role("sources", "gitrepositories", "*");
+    sources["rules"][0]["apiGroups"] = json!(["farwater.dev"]);
+    admin.make(&roles, sources, 201).await;
+    admin.make(&bindings, binding("sources", "Role", "sources", "tenant"), 201).await;
+
+    let path = "/apis/farwater.dev/v1alpha1/namespaces/team-a/gitrepositories";
+    let source = |url: &str, secret: Option<&str>| {
+        json!({
+            "apiVersion": "farwater.dev/v1alpha1", "kind": "GitRepository", "metadata": {"name": "infra"},
+            "spec": {"url": url, "secretRef": secret.map(|name| json!({"name": name}))},
+        })
+    };
+    let refused = tenant.make(path, source("https://git.example.com/a", Some("git")), 403).await;
+    let message = refused["message"].as_str().unwrap();
+    assert!(
+        message.contains("it names Secret git, which system:serviceaccount:team-a:tenant may not get"),
+        "{message}"
+    );
+    admin.make(path, source("https://git.example.com/a", Some("git")), 201).await;
+
+    // What the administrator has chosen may be edited, but not sent to another host.
+    let patched = async |patch: Value| {
+        let builder = tenant.request(Method::PATCH, &format!("{path}/infra"));
+        let builder = builder.header("authorization", format!("Bearer {}", tenant.token));
+        let builder = builder.header("content-type", "application/merge-patch+json");
+        tenant.send(builder.body(Full::from(patch.to_string())).unwrap()).await.code
+    };
+    assert_eq!(patched(json!({"spec": {"interval": "5m"}})).await, 200);
+    assert_eq!(patched(json!({"spec": {"url": "https://evil.example.com/a"}})).await, 403);
+    admin.make(&roles, role("reads", "secrets", "get"), 201).await;
+    admin.make(&bindings, binding("reads", "Role", "reads", "tenant"), 201).await;
+    assert_eq!(patched(json!({"spec": {"url": "https://git.example.com/b"}})).await, 200);
+    running.stop().await;
+}
