@@ -298,7 +298,8 @@ impl ServiceTask {
         for key in &plan.unchanged {
             let Some(object) = objects.get(key) else { continue };
             match self.statuses.get_mut(key) {
-                Some(status) if status.sync == SyncState::Synced => {}
+                // Of an unknown one the last word may be that the source did not state it, which it does again.
+                Some(status) if status.sync == SyncState::Synced && status.health != Health::Unknown => {}
                 _ if health::changes_after_apply(&object.object.group, &object.object.kind) => {
                     self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
                     self.health.ask_now(key.clone());
