@@ -11,6 +11,7 @@ mod run;
 use std::{
     collections::HashMap,
     fmt, io,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, Weak},
     time::Duration,
@@ -85,16 +86,22 @@ pub struct Git(Arc<Inner>);
 struct Inner {
     program: PathBuf,
     /// An empty folder: no configuration, no credentials.
-    home: tempfile::TempDir,
+    home: PathBuf,
     limits: GitLimits,
     /// One fetch at a time for each mirror.
     locks: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 impl Git {
-    /// Uses the `git` that is found on the path.
-    pub fn new(limits: GitLimits) -> io::Result<Self> {
-        let home = tempfile::Builder::new().prefix("farwater-git-").tempdir()?;
+    /// Uses the `git` that is found on the path. It runs in `home`, which is emptied first: what an earlier process left
+    /// there when it was killed is nobody's.
+    pub fn new(limits: GitLimits, home: &Path) -> io::Result<Self> {
+        let home = std::path::absolute(home)?;
+        match std::fs::remove_dir_all(&home) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        std::fs::DirBuilder::new().mode(0o700).create(&home)?;
         Ok(Self(Arc::new(Inner { program: "git".into(), home, limits, locks: Mutex::default() })))
     }
 

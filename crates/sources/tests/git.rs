@@ -29,7 +29,8 @@ impl Bench {
 
     fn with(server: GitServer, limits: GitLimits) -> Self {
         let repository = server.create("r").unwrap();
-        Self { server, repository, git: Git::new(limits).unwrap(), dir: tempfile::tempdir().unwrap() }
+        let dir = tempfile::tempdir().unwrap();
+        Self { server, repository, git: Git::new(limits, &dir.path().join("home")).unwrap(), dir }
     }
 
     fn path(&self) -> PathBuf {
@@ -306,7 +307,7 @@ async fn a_repository_huge_in_references_is_followed_by_branch_and_refused_by_ra
     let reference = Reference::parse(Some(&GitReference { semver: Some("*".into()), ..Default::default() })).unwrap();
     assert_eq!(reason(bench.sync(&reference).await), GitReason::TooManyRefs { limit: 500 });
     let limits = GitLimits { refs_bytes: 1000, ..GitLimits::default() };
-    let git = Git::new(limits).unwrap();
+    let git = Git::new(limits, &bench.dir.path().join("second")).unwrap();
     let result = git.sync(&bench.remote(), &reference, &bench.path(), TIMEOUT).await;
     assert_eq!(reason(result), GitReason::AnswerTooLarge { limit: 1000 });
 }

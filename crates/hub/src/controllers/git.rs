@@ -24,6 +24,8 @@ use crate::delivery::Delivery;
 /// Bundles on this node that nothing names any more may take this much: rollbacks and other clusters find them.
 const CACHE_BYTES: u64 = 4 << 30;
 const MIRRORS: &str = "mirrors";
+/// Where the git program runs.
+const GIT_HOME: &str = "git-home";
 const BUNDLES: &str = "cache/bundles";
 
 /// Mirrors and bundles on this node's disk.
@@ -42,7 +44,13 @@ impl Mirrors {
         std::fs::create_dir_all(&directory)?;
         let limits = Limits::default();
         let cache = BundleCache::open(&data.join(BUNDLES), CACHE_BYTES, limits).map_err(io::Error::other)?;
-        Ok(Self { directory, git: Git::new(GitLimits::default())?, cache, limits, making: Mutex::default() })
+        Ok(Self {
+            directory,
+            git: Git::new(GitLimits::default(), &data.join(GIT_HOME))?,
+            cache,
+            limits,
+            making: Mutex::default(),
+        })
     }
 
     /// Uids are made by the hub, but come from rows: none may name another folder.

@@ -89,7 +89,7 @@ impl Git {
     }
 
     fn command(&self, remote: &Remote, ca: Option<&Path>) -> Command {
-        let home = self.0.home.path();
+        let home = &self.0.home;
         let mut command = Command::new(&self.0.program);
         command.env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()));
@@ -123,7 +123,7 @@ impl Git {
     /// git takes a private authority only from a file.
     fn write_ca(&self, remote: &Remote) -> std::io::Result<Option<tempfile::NamedTempFile>> {
         let Some(pem) = remote.ca() else { return Ok(None) };
-        let file = tempfile::Builder::new().prefix("ca-").suffix(".pem").tempfile_in(self.0.home.path())?;
+        let file = tempfile::Builder::new().prefix("ca-").suffix(".pem").tempfile_in(&self.0.home)?;
         std::fs::write(file.path(), pem)?;
         Ok(Some(file))
     }
