@@ -8,6 +8,7 @@ use thiserror::Error;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
+    sync::Semaphore,
     task::JoinHandle,
     time::{Duration, sleep},
 };
@@ -22,6 +23,7 @@ use crate::{
     identity::{DataDirError, IdentityError, ServerNames},
     logging, routes,
     server::{Certificate, Server, tls_config},
+    turns::Turns,
 };
 
 /// How often expired tokens are forgotten.
@@ -117,7 +119,11 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let url = advertise.url().to_owned();
     let delivery = Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url).await?;
     let admin_kubeconfig = data.admin_kubeconfig();
+    let turns = Turns::of_api(config.max_api_requests);
+    let watches = Arc::new(Semaphore::new(config.max_watches));
     let hub = Arc::new(Hub {
+        turns,
+        watches,
         config,
         data,
         store,
