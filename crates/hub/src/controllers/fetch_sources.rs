@@ -13,7 +13,7 @@ use std::{
 use farwater_api::{GitRepository, GitRepositoryStatus};
 use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
-    duration,
+    duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
 };
 use farwater_store::{
     Key, Kind, StoreError,
@@ -30,12 +30,8 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// As the documentation of `spec.interval` says.
-const MIN_INTERVAL: Duration = Duration::from_secs(10);
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(120);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-/// A fetch may take this long whatever the resource says: it occupies one of the places.
-const MAX_TIMEOUT: Duration = Duration::from_secs(1800);
 /// Requests to one host at the same time: hosts throttle, and a stuck one must not take all places.
 const PER_HOST: usize = 4;
 /// When a source whose host is busy comes again.
@@ -161,7 +157,7 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, S
         uid: resource.uid,
         generation: repository.metadata.generation.unwrap_or(0),
         requested: resources::requested_at(&repository.metadata).map(str::to_owned),
-        interval: duration::parse(&repository.spec.interval).unwrap_or(DEFAULT_INTERVAL).max(MIN_INTERVAL),
+        interval: SOURCE_INTERVAL.check(&repository.spec.interval).unwrap_or(DEFAULT_INTERVAL),
         repository,
     };
     let served = load_revision(&mut *delivery.store.tables().await?, &source.uid).await?;
@@ -228,7 +224,7 @@ async fn ask_remote(delivery: &Arc<Delivery>, name: &Name, source: &Source) -> R
         Some(reference) => Some(load_secret(delivery, &Name::new(&name.namespace, &reference.name)).await?),
         None => None,
     };
-    let timeout = duration::parse(&spec.timeout).unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT);
+    let timeout = SOURCE_TIMEOUT.check(&spec.timeout).unwrap_or(DEFAULT_TIMEOUT);
     git::fetch(delivery, &source.uid, spec, secret, timeout).await
 }
 
