@@ -82,7 +82,9 @@ async fn answer(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Body>) -
         return Err(ApiError::no_such_path());
     }
     if !info.subresource.is_empty() && kind.subresource(&info.subresource).is_none() {
-        return Err(ApiError::no_such_path());
+        // Custom resources are served by a handler of their own, which takes the path for a name.
+        let absent = ApiError::not_found(&info.group, &info.resource, &info.name);
+        return Err(if kind.ours { absent } else { ApiError::no_such_path() });
     }
     let form = Form::negotiate(request.headers(), &query)?;
     let (parts, body) = request.into_parts();
