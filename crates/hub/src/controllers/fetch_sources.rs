@@ -26,6 +26,7 @@ use serde::Deserialize as _;
 use super::{
     git::{self, Fetch, SourceFailure},
     queue::Next,
+    requests::Requests,
     resources::{self, Name},
 };
 use crate::delivery::Delivery;
@@ -45,6 +46,8 @@ pub struct Checks {
     last: Mutex<HashMap<String, Check>>,
     hosts: Mutex<HashMap<String, usize>>,
     urgent: Mutex<HashSet<String>>,
+    /// Of services.
+    pub requests: Requests,
 }
 
 #[derive(Clone, Debug)]
@@ -151,6 +154,7 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, S
     let found = resources::load::<GitRepository>(&delivery.store, &name).await?;
     let Some((resource, repository)) = found else { return Ok(Next::OnChange) };
     if repository.metadata.deletion_timestamp.is_some() {
+        answer_requests(&delivery, &resource.uid);
         return Ok(Next::OnChange);
     }
     let source = Source {
@@ -164,6 +168,7 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, S
     if source.repository.spec.suspend {
         delivery.checks.forget(&source.uid);
         write_suspended(&delivery, &name, &source, served.as_ref()).await?;
+        answer_requests(&delivery, &source.uid);
         return Ok(Next::OnChange);
     }
     let check = delivery.checks.last().get(&source.uid).cloned();
@@ -181,11 +186,23 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, S
     if source.status().observed_generation != Some(source.generation) {
         write_reconciling(&delivery, &name, &source, served.as_ref()).await?;
     }
+    delivery.checks.requests.ask(&source.uid);
     let fetched = ask_remote(&delivery, &name, &source).await;
     let failed = fetched.is_err();
     let wait = finish_check(&delivery, &source, check, failed);
     record(&delivery, &name, &source, served, fetched).await?;
+    for service in delivery.checks.requests.answer(&source.uid) {
+        delivery.services.add(service);
+    }
     Ok(Next::After(wait))
+}
+
+/// A source that is not asked any more has given its last answer.
+fn answer_requests(delivery: &Delivery, uid: &str) {
+    delivery.checks.requests.ask(uid);
+    for service in delivery.checks.requests.answer(uid) {
+        delivery.services.add(service);
+    }
 }
 
 fn wait_for_turn(delivery: &Delivery, source: &Source, check: Option<Check>) -> Next {
