@@ -81,6 +81,8 @@ pub struct Running {
     pub address: SocketAddr,
     pub metrics_address: Option<SocketAddr>,
     pub admin_kubeconfig: PathBuf,
+    /// From the options to the first request that could be answered.
+    pub ready_after: Duration,
     servers: Vec<JoinHandle<()>>,
     tasks: TaskTracker,
     /// Decisions are made until the last request has ended.
@@ -139,6 +141,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         address,
         metrics_address: None,
         admin_kubeconfig,
+        ready_after: Duration::ZERO,
         servers: Vec::new(),
         tasks: TaskTracker::new(),
         access_end,
@@ -149,12 +152,13 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         running.metrics_address = listener.local_addr().ok();
         running.serve_metrics(listener);
     }
+    running.ready_after = started.elapsed();
     tracing::info!(
         address = %running.address,
         url = %running.hub.advertise,
         kubeconfig = %running.admin_kubeconfig.display(),
         ca_pin = running.hub.identity.ca_pin(),
-        ms = started.elapsed().as_millis() as u64,
+        ms = running.ready_after.as_millis() as u64,
         "the hub is ready"
     );
     Ok(running)
