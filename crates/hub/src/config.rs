@@ -1,5 +1,7 @@
 //! The hub's options: from flags, then the environment, then a file, all by the same names.
 
+pub mod environment;
+
 use std::{
     fmt,
     net::SocketAddr,

@@ -18,7 +18,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Access, Advertise, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics, apiserver,
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
-    config::ConfigError,
+    config::{ConfigError, environment},
     controllers, delivery,
     identity::{DataDirError, IdentityError, ServerNames},
     logging, routes,
@@ -61,6 +61,9 @@ pub enum HubError {
 pub async fn run(args: HubArgs) -> Result<(), HubError> {
     let config = args.resolve()?;
     logging::init(&config);
+    if let Some(warning) = environment::check(std::env::vars_os().map(|(name, _)| name)) {
+        tracing::warn!("{warning}");
+    }
     // Before anything is written, so that a signal during the start ends it in order too.
     let mut terminate = signal(SignalKind::terminate()).map_err(HubError::Signal)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(HubError::Signal)?;
@@ -105,6 +108,9 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         None => None,
     };
     let advertise = config.advertise.clone().unwrap_or_else(|| Advertise::of_listener(address));
+    if config.advertise.is_none() && address.ip().is_unspecified() {
+        tracing::warn!("{}", unreachable_warning(address, &advertise));
+    }
     let names = server_names(&config, address, &advertise);
     let certificate = Certificate::new(identity.server_certificate(&names, now)?);
     let tls = tls_config(Arc::clone(&certificate))?;
@@ -230,6 +236,15 @@ fn local_address(listener: &TcpListener, address: SocketAddr) -> Result<SocketAd
 fn server_names(config: &Config, address: SocketAddr, advertise: &Advertise) -> ServerNames {
     let listened = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
     ServerNames::new(config.tls_san.iter().cloned().chain([advertise.host().to_owned()]).chain(listened))
+}
+
+/// The listener takes requests from everywhere, and what is printed for agents and people names this machine only.
+fn unreachable_warning(address: SocketAddr, advertise: &Advertise) -> String {
+    format!(
+        "listening on {address}, which is every address of this machine, but agents and kubeconfigs are told {advertise}, which \
+         only this machine reaches; give --advertise https://HOST:{} (FARWATER_ADVERTISE) with a name that they can reach",
+        address.port()
+    )
 }
 
 async fn sweep_tokens(hub: Arc<Hub>) {

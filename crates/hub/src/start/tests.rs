@@ -151,6 +151,14 @@ async fn a_first_start_is_ready_in_less_than_a_second() {
     panic!("first starts took {took:?}");
 }
 
+#[test]
+fn a_listener_on_every_address_that_advertises_the_loopback_is_told_the_option() {
+    let address: SocketAddr = "0.0.0.0:8443".parse().unwrap();
+    let warning = unreachable_warning(address, &Advertise::of_listener(address));
+    assert!(warning.contains("told https://127.0.0.1:8443, which only this machine reaches"), "{warning}");
+    assert!(warning.contains("give --advertise https://HOST:8443 (FARWATER_ADVERTISE)"), "{warning}");
+}
+
 #[tokio::test]
 async fn a_removed_kubeconfig_is_made_again_and_a_broken_one_is_named() {
     let directory = tempfile::tempdir().unwrap();
