@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: two real control planes follow a Git repository, live in the terminal.
 
 mod keys;
+mod picture;
 mod progress;
 pub mod scene;
 mod screen;

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that must hold, from a bare machine with Rust, Go and Node.
 
+mod memory;
 mod phases;
 mod results;
 
@@ -28,13 +29,13 @@ pub struct Arguments {
 }
 
 /// What the phases share.
-pub struct Workplace {
+pub struct Run {
     pub root: PathBuf,
     /// One log per phase.
     pub logs: PathBuf,
 }
 
-impl Workplace {
+impl Run {
     pub fn log(&self, phase: &str) -> PathBuf {
         self.logs.join(format!("{phase}.log"))
     }
@@ -44,6 +45,8 @@ struct Outcome {
     phase: &'static str,
     result: Result<Option<Counts>>,
     time: Duration,
+    /// KiB at the most, beyond what the machine used before.
+    memory: u64,
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -57,11 +60,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let root = repository::root()?;
     let logs = repository::target_directory()?.join("xtask/logs");
     fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
-    let workplace = Workplace { root, logs };
+    let run = Run { root, logs };
 
+    let memory = memory::Watch::start();
     let mut outcomes = Vec::new();
     for phase in chosen {
-        let outcome = run_phase(phase, &workplace);
+        let outcome = run_phase(phase, &run, &memory);
         let broken = outcome.result.is_err();
         outcomes.push(outcome);
         if broken && phase.needed_by_the_rest {
@@ -80,12 +84,12 @@ fn choose(only: &[String]) -> Result<Vec<&'static Phase>> {
     Ok(PHASES.iter().filter(|phase| only.is_empty() || only.iter().any(|name| name == phase.name)).collect())
 }
 
-fn run_phase(phase: &'static Phase, workplace: &Workplace) -> Outcome {
+fn run_phase(phase: &'static Phase, run: &Run, memory: &memory::Watch) -> Outcome {
     eprintln!("==> {}: {}", phase.name, phase.about);
     // The log of this run only.
-    let _ = fs::remove_file(workplace.log(phase.name));
+    let _ = fs::remove_file(run.log(phase.name));
     let start = Instant::now();
-    let result = (phase.run)(workplace);
+    let result = (phase.run)(run);
     let time = start.elapsed();
     match &result {
         Ok(None) => eprintln!("    nothing to do here"),
@@ -93,11 +97,11 @@ fn run_phase(phase: &'static Phase, workplace: &Workplace) -> Outcome {
         Ok(Some(counts)) => eprintln!("    {} failed after {}", counts.failed, seconds(time)),
         Err(error) => eprintln!("    FAILED after {}: {error:#}", seconds(time)),
     }
-    Outcome { phase: phase.name, result, time }
+    Outcome { phase: phase.name, result, time, memory: memory.take_peak() }
 }
 
 fn conclude(outcomes: &[Outcome]) -> ExitCode {
-    println!("\n{:<10} {:<8} {:>6} {:>6} {:>8}", "PHASE", "RESULT", "PASSED", "FAILED", "TIME");
+    println!("\n{:<10} {:<8} {:>6} {:>6} {:>8} {:>9}", "PHASE", "RESULT", "PASSED", "FAILED", "TIME", "MEMORY");
     let mut total = Counts::default();
     for outcome in outcomes {
         let (word, counts) = match &outcome.result {
@@ -108,10 +112,12 @@ fn conclude(outcomes: &[Outcome]) -> ExitCode {
         };
         total = total.plus(counts);
         let Counts { passed, failed } = counts;
-        println!("{:<10} {word:<8} {passed:>6} {failed:>6} {:>8}", outcome.phase, seconds(outcome.time));
+        let (time, memory) = (seconds(outcome.time), memory::gibibytes(outcome.memory));
+        println!("{:<10} {word:<8} {passed:>6} {failed:>6} {time:>8} {memory:>9}", outcome.phase);
     }
     let time = outcomes.iter().map(|outcome| outcome.time).sum();
-    println!("{:<33} {:>8}\n", "in all", seconds(time));
+    let memory = outcomes.iter().map(|outcome| outcome.memory).max().unwrap_or(0);
+    println!("{:<33} {:>8} {:>9}\n", "in all", seconds(time), memory::gibibytes(memory));
     println!("{} passed, {} failed", total.passed, total.failed);
     if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -8,7 +8,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     health,
-    plan::{Change, GroupVersionKind, LiveObject, ObjectKey, ResolvedObject, Stage, Wave},
+    plan::{Change, GroupVersionKind, LiveObject, ObjectKey, ResolvedObject, Stage, Wait, Wave},
     prune::Candidate,
 };
 use futures::{StreamExt as _, stream};
@@ -102,7 +102,7 @@ impl Executor<'_> {
     async fn apply(&self, change: &Change, object: &ResolvedObject) -> Applied {
         let gvk = GroupVersionKind::from(&object.object);
         let Some(resource) = self.kinds.get(&gvk) else {
-            return Applied::Waiting("waits for its kind: the cluster does not serve it".into());
+            return Applied::Waiting(Wait::Kind.to_string());
         };
         let path = resource.path_of(&object.object);
         if change.migrate

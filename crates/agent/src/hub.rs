@@ -6,8 +6,8 @@ use bytes::Bytes;
 use farwater_api::{
     Digest,
     protocol::{
-        JoinAnswer, JoinRequest, MAX_DESIRED_BYTES, POLL_INTERVAL_HEADER, ProtocolError, REASON_BASE_UNKNOWN,
-        REASON_CLOCK_SKEW, StatusAnswer, StatusReport, TokenAnswer,
+        JoinAnswer, JoinRequest, MAX_DESIRED_BYTES, MAX_SECRET_BYTES, POLL_INTERVAL_HEADER, ProtocolError,
+        REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW, SealedSecrets, StatusAnswer, StatusReport, TokenAnswer,
     },
 };
 use http::{Method, Request, Response, StatusCode, header};
@@ -29,6 +29,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Answers other than desired states and bundles are small.
 const MAX_ANSWER: usize = 64 << 10;
+/// Base64 takes a third more, and some fields stand beside it.
+const MAX_SEALED: usize = MAX_SECRET_BYTES * 3 / 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
@@ -182,6 +184,17 @@ impl HubClient {
             })
             .await?;
         let body = read_body(what, response, MAX_ANSWER).await?;
+        serde_json::from_slice(&body).map_err(|source| HubError::Malformed { what, source })
+    }
+
+    /// Asks for a service's Secrets. They come sealed to this agent.
+    pub async fn secrets(&self, who: &Caller<'_>, service: &str, mac: Digest) -> Result<SealedSecrets, HubError> {
+        let what = "get Secrets";
+        let target = format!("/agent/v1/secrets/{service}/{mac}");
+        let response = self
+            .authorized(who, what, |token| self.request(Method::GET, &target, Some(token)).body(Full::default()))
+            .await?;
+        let body = read_body(what, response, MAX_SEALED).await?;
         serde_json::from_slice(&body).map_err(|source| HubError::Malformed { what, source })
     }
 

@@ -11,9 +11,17 @@ use aws_lc_rs::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_api::{
     Digest,
-    protocol::{Assertion, ClusterIdentity, DesiredState, JoinAnswer, SignedAssertion, SigningKey, Statement, tag},
+    protocol::{
+        Assertion, ClusterIdentity, DesiredState, JoinAnswer, SealedSecrets, SignedAssertion, SigningKey, Statement,
+        tag,
+    },
+};
+use rustls::crypto::{
+    aws_lc_rs::hpke::DH_KEM_X25519_HKDF_SHA256_AES_256,
+    hpke::{EncapsulatedSecret, Hpke as _, HpkePrivateKey},
 };
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 /// The most services that one cluster's desired state may hold.
 const MAX_SERVICES: usize = 10_000;
@@ -74,9 +82,24 @@ impl Keys {
 
     pub fn sealing_public_key(&self) -> Result<String, KeyError> {
         let damaged = || KeyError::Damaged("sealing");
-        let bytes = STANDARD.decode(&self.sealing.0).map_err(|_| damaged())?;
-        let key = PrivateKey::from_private_key(&X25519, &bytes).map_err(|_| damaged())?;
+        let key = PrivateKey::from_private_key(&X25519, &self.sealing_scalar()?).map_err(|_| damaged())?;
         Ok(STANDARD.encode(key.compute_public_key().map_err(|_| damaged())?.as_ref()))
+    }
+
+    fn sealing_scalar(&self) -> Result<Vec<u8>, KeyError> {
+        STANDARD.decode(&self.sealing.0).map_err(|_| KeyError::Damaged("sealing"))
+    }
+
+    /// Opens what was sealed to this agent with exactly this `info`. `None`: it was not.
+    pub fn open(&self, sealed: &SealedSecrets, info: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, KeyError> {
+        let key = HpkePrivateKey::from(self.sealing_scalar()?);
+        let decode = |text: &str| STANDARD.decode(text).ok();
+        let (Some(encapsulated), Some(ciphertext)) = (decode(&sealed.encapsulated), decode(&sealed.ciphertext)) else {
+            return Ok(None);
+        };
+        let opened =
+            DH_KEM_X25519_HKDF_SHA256_AES_256.open(&EncapsulatedSecret(encapsulated), info, &[], &ciphertext, &key);
+        Ok(opened.ok().map(Zeroizing::new))
     }
 }
 

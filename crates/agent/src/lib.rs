@@ -22,6 +22,7 @@ mod options;
 mod poll;
 mod render;
 mod reports;
+mod sealed;
 mod secrets;
 mod service;
 mod state;
@@ -49,6 +50,7 @@ use crate::{
     kinds::Kinds,
     kubernetes::Kubernetes,
     reports::Reports,
+    sealed::Sealed,
     service::Claims,
     supervise::Supervisor,
     sync::lock,
@@ -66,6 +68,7 @@ pub(crate) struct Agent {
     hub: HubClient,
     identity: Identity,
     bundles: Bundles,
+    sealed: Sealed,
     reports: Reports,
     watches: Arc<Watches>,
     claims: Claims,
@@ -142,6 +145,7 @@ async fn start(options: Options) -> Result<std::convert::Infallible, RunError> {
         hub,
         identity,
         bundles,
+        sealed: Sealed::new(options.state_dir.join("sealed")),
         reports: Reports::default(),
         claims: Claims::default(),
         services: Mutex::default(),

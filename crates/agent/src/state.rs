@@ -36,12 +36,11 @@ pub struct StateStore<'a> {
 
 impl StateStore<'_> {
     pub fn prepare(&self) -> Result<(), StateError> {
-        let bundles = self.dir.join("bundles");
-        std::fs::create_dir_all(&bundles).map_err(|source| StateError::File {
-            what: "make folder",
-            path: bundles,
-            source,
-        })
+        for name in ["bundles", "sealed"] {
+            let path = self.dir.join(name);
+            std::fs::create_dir_all(&path).map_err(|source| StateError::File { what: "make folder", path, source })?;
+        }
+        Ok(())
     }
 
     /// The identity: from the state directory, else from the cluster.

@@ -6,6 +6,7 @@
 //! | `POST /agent/v1/token` [`SignedAssertion`] | the agent's key | [`TokenAnswer`], 401 |
 //! | `GET /agent/v1/desired`, `If-None-Match: "<etag>"` | access token | 304 without a body, or [`DesiredState`] |
 //! | `GET /agent/v1/bundles/<digest>` | access token | the bundle, zstd-compressed; 403 unless desired |
+//! | `GET /agent/v1/secrets/<service uid>/<mac>` | access token | [`SealedSecrets`]; 403 unless desired |
 //! | `POST /agent/v1/status` [`StatusReport`] | access token | [`StatusAnswer`], or 409 to send everything |
 //!
 //! Errors are [`ProtocolError`]. A state that can't be loaded is 503, never an empty list. The ETag of a desired
@@ -20,6 +21,8 @@ use crate::{Digest, canonical_json, objects::ServiceReport, service_deployment::
 pub const POLL_INTERVAL_HEADER: &str = "farwater-poll-interval";
 /// Longest desired state that an agent accepts, uncompressed: 10,000 services of under 1 KiB.
 pub const MAX_DESIRED_BYTES: usize = 16 << 20;
+/// The Secrets of one service, as JSON: with what an agent keeps of them they fit one Secret of its own.
+pub const MAX_SECRET_BYTES: usize = 384 << 10;
 /// Longest report that the hub accepts in one request.
 pub const MAX_STATUS_BYTES: usize = 8 << 20;
 
@@ -229,9 +232,50 @@ pub struct Deployment {
     pub prune: bool,
     /// What the tenant may do in the cluster, from its grant.
     pub ceiling: Ceiling,
+    /// MAC by the hub of the Secrets that the service has in its cluster: changes when they do, and tells nobody what
+    /// they are. The values are only in [`SealedSecrets`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<Digest>,
     /// The digest of the one prune plan that was approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_prune: Option<Digest>,
+}
+
+/// The Secrets of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519, HKDF-SHA256 and
+/// AES-256-GCM. The plaintext is the JSON of [`Secrets`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedSecrets {
+    /// The sender's encapsulated key, base64.
+    pub encapsulated: String,
+    /// Base64.
+    pub ciphertext: String,
+}
+
+impl SealedSecrets {
+    /// HPKE's `info`: for whom this was sealed. What was sealed for another cluster or service doesn't open.
+    pub fn info(installation: &str, cluster_uid: &str, service_uid: &str, mac: &Digest) -> Vec<u8> {
+        format!("farwater-secrets-v1\n{installation}\n{cluster_uid}\n{service_uid}\n{mac}").into_bytes()
+    }
+}
+
+/// By name. Neither printed nor kept in the clear.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secrets(pub BTreeMap<String, SecretValue>);
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretValue {
+    /// As in `Secret.type`.
+    #[serde(rename = "type")]
+    pub secret_type: String,
+    /// As in `Secret.data`: base64.
+    pub data: BTreeMap<String, String>,
 }
 
 /// The tenant's limits in the cluster. The agent acts as `service_account`, always.

@@ -46,6 +46,11 @@ pub struct ServiceDeploymentSpec {
     /// What happens to the objects when this resource is deleted.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
+    /// Secrets of the service's own namespace in the hub that the cluster gets too, in `targetNamespace` and under the
+    /// same names. They travel sealed to the cluster's agent and are in no bundle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub secrets: Vec<ServiceSecret>,
     /// Holds the service at what it runs now.
     #[serde(default)]
     pub suspend: bool,
@@ -76,6 +81,12 @@ pub struct SourceReference {
 pub enum SourceKind {
     #[default]
     GitRepository,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ServiceSecret {
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -123,15 +123,19 @@ pub enum DocumentReason {
     Symlink(String),
     #[error("{0}")]
     Yaml(crate::yaml::YamlReason),
+    #[error("holds the conflict markers of an unfinished merge")]
+    Conflict,
+    #[error("{0}; it looks like a template, and this version renders none")]
+    Template(crate::yaml::YamlReason),
     #[error("not valid JSON: {0}")]
     Json(String),
     #[error("text after a document separator: {0:?}")]
     Separator(String),
-    #[error("is {0} bytes long; the Kubernetes API takes at most {MAX_DOCUMENT_BYTES}")]
+    #[error("is {0} bytes long; the Kubernetes API takes at most {MAX_DOCUMENT_BYTES}: split it")]
     TooLarge(usize),
     #[error("is {0}, not an object")]
     NotAnObject(&'static str),
-    #[error("has no {0}")]
+    #[error("has no {0}: an object needs apiVersion, kind and metadata.name; files that hold none belong elsewhere")]
     Missing(&'static str),
     #[error("has a {0} that is not a string; quote it")]
     NotAString(&'static str),

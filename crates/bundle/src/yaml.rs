@@ -66,7 +66,7 @@ pub struct YamlError {
 pub enum YamlReason {
     #[error("not valid YAML: {0}")]
     Syntax(String),
-    #[error("key {key:?} is given twice, first on line {first}")]
+    #[error("key {key:?} is given twice, first on line {first}; keep one")]
     DuplicateKey { key: String, first: u32 },
     #[error("a mapping's key is {0}, which JSON can't have")]
     Key(&'static str),
@@ -78,9 +78,13 @@ pub enum YamlReason {
     Tag(String, &'static str),
     #[error("{0} is not a number that JSON can write")]
     NotFinite(String),
-    #[error("over {0} nodes when aliases are expanded: an alias bomb, or far too much for one object")]
+    #[error(
+        "over {0} nodes when aliases are expanded: an alias bomb, or far too much for one object; use fewer aliases, or split it"
+    )]
     Nodes(usize),
-    #[error("over {0} bytes when aliases are expanded: an alias bomb, or far too much for one object")]
+    #[error(
+        "over {0} bytes when aliases are expanded: an alias bomb, or far too much for one object; use fewer aliases, or split it"
+    )]
     Bytes(usize),
     #[error("collections nested over {0} deep")]
     Depth(usize),

@@ -5,13 +5,13 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
-    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
-use farwater_testkit::Hub;
+use farwater_testkit::{Hub, Tools};
 use tokio::sync::OnceCell;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_farwater");
@@ -106,18 +106,34 @@ fn a_hub_that_is_away_ends_with_7() {
     assert!(ran.stderr.contains("the hub at https://127.0.0.1:9 can't be reached"), "{}", ran.stderr);
 }
 
-#[test]
-fn as_kubectls_plugin_it_answers_to_that_name_and_reads_kubectls_configuration() {
+/// By kubectl itself, the newest and the oldest that are promised to work: it finds and starts plugins in its own way.
+#[tokio::test]
+async fn kubectl_runs_it_as_its_plugin_with_its_own_configuration() {
+    succeed(&["cluster", "join", "plugged"]).await;
+    let kubeconfig = hub().await.kubeconfig();
     let home = tempfile::tempdir().unwrap();
-    let as_plugin = |arguments: &[&str]| -> Ran {
-        command(home.path(), arguments).arg0("/somewhere/kubectl-farwater").output().unwrap().into()
-    };
-    let ran = as_plugin(&["--help"]);
-    assert!(ran.stdout.contains("Usage: kubectl farwater"), "{}", ran.stdout);
-    let ran = as_plugin(&["get", "clusters"]);
-    assert_ne!(ran.code, 0);
-    assert!(ran.stderr.starts_with("kubectl farwater: "), "{}", ran.stderr);
-    assert!(!ran.stderr.contains("not signed in"), "{}", ran.stderr);
+    let path = home.path().join("bin");
+    fs::create_dir(&path).unwrap();
+    symlink(PROGRAM, path.join("kubectl-farwater")).unwrap();
+    let tools = Tools::find().unwrap();
+    for kubectl in [tools.kubectl(), tools.kubectl_1_32()] {
+        let run = |kubeconfig: Option<&Path>, arguments: &[&str]| -> Ran {
+            let mut command = Command::new(&kubectl);
+            command.arg("farwater").args(arguments).env_clear().env("HOME", home.path()).env("PATH", &path);
+            command.envs(kubeconfig.map(|file| ("KUBECONFIG", file))).output().unwrap().into()
+        };
+        let ran = run(Some(&kubeconfig), &["get", "clusters", "-A"]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+        assert!(ran.stdout.lines().any(|line| line.starts_with("farwater-admin   plugged ")), "{}", ran.stdout);
+        // Exit codes and names come through.
+        let ran = run(Some(&kubeconfig), &["get", "clusters", "nowhere-to-be-found"]);
+        assert_eq!(ran.code, 4, "{}", ran.stderr);
+        assert!(ran.stderr.starts_with("kubectl farwater: "), "{}", ran.stderr);
+        assert!(run(None, &["--help"]).stdout.contains("Usage: kubectl farwater"));
+        // Without a kubeconfig it is not what `farwater login` wrote that is missing.
+        let ran = run(None, &["get", "clusters"]);
+        assert!(ran.code != 0 && !ran.stderr.contains("not signed in"), "{} {}", ran.code, ran.stderr);
+    }
 }
 
 #[test]

@@ -40,6 +40,9 @@ pub enum Trouble {
     /// The files that the service needs can't be gathered; the message names file and line.
     #[error("{message}")]
     Bundle { revision: String, message: String },
+    /// A Secret that the service names is missing or can't be sent.
+    #[error("{message}")]
+    Secret { message: String },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +108,8 @@ pub struct EntryInputs<'a> {
     pub ceiling: Result<&'a Ceiling, &'a Denied>,
     pub target_namespace: &'a str,
     pub prune: bool,
+    /// MAC of the service's Secrets, or which one is missing or unusable.
+    pub secrets: Result<Option<Digest>, &'a str>,
     pub approved_prune: Option<Digest>,
 }
 
@@ -130,6 +135,11 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
             _ => "no revision is assigned yet".to_owned(),
         });
     };
+    // Without its Secrets the service would not be what was asked for, and those of before would be pruned.
+    let secrets = match inputs.secrets {
+        Ok(secrets) => secrets,
+        Err(problem) => return hold(problem.to_owned()),
+    };
     Action::Apply(Deployment {
         bundle: assigned.bundle,
         bundle_bytes: assigned.bundle_bytes,
@@ -137,6 +147,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         target_namespace: inputs.target_namespace.to_owned(),
         prune: inputs.prune && !inputs.restored,
         ceiling: ceiling.clone(),
+        secrets,
         approved_prune: inputs.approved_prune,
     })
 }
@@ -215,6 +226,7 @@ mod tests {
             ceiling: Ok(ceiling),
             target_namespace: "web",
             prune: true,
+            secrets: Ok(None),
             approved_prune: None,
         }
     }
@@ -246,9 +258,12 @@ mod tests {
             "hold: GitRepository infra has no revision yet",
         );
         check_action(EntryInputs { why: &why, ..base }, &format!("{apply} prune=true"));
+        let no_secret = Err("Secret database does not exist");
+        check_action(EntryInputs { secrets: no_secret, ..base }, "hold: Secret database does not exist");
 
         let deleting = EntryInputs { deleting: true, ..base };
         check_action(deleting, "remove Delete");
+        check_action(EntryInputs { secrets: no_secret, ..deleting }, "remove Delete");
         check_action(EntryInputs { suspended: true, ..deleting }, "remove Delete");
         check_action(EntryInputs { cluster_suspended: true, ..deleting }, "hold: the cluster is suspended");
         check_action(EntryInputs { ceiling: Err(&denied), ..deleting }, "remove Orphan");

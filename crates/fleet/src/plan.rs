@@ -256,7 +256,9 @@ impl fmt::Display for Refusal {
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kind => f.write_str("waits for its kind: the cluster does not serve it"),
+            Self::Kind => f.write_str(
+                "waits for its kind, which the cluster does not serve: check apiVersion and kind, or install its definition",
+            ),
             Self::Deletion => f.write_str("waits for the deletion of the object that has its name"),
             Self::Lookup(message) => write!(f, "waits for a look-up: {message}"),
             Self::Fight => f.write_str("something else keeps changing it back: repaired less often until that stops"),

@@ -108,6 +108,7 @@ fn trouble_verdicts(inputs: &Inputs<'_>, trouble: &crate::assignment::Trouble) -
         Trouble::ClusterMissing { .. } => Verdict::stalled("ClusterNotFound", message),
         Trouble::SourceMissing { .. } => Verdict::stalled("SourceNotFound", message),
         Trouble::SourceEmpty { .. } => Verdict::reconciling("SourceNotReady", message),
+        Trouble::Secret { .. } => Verdict::stalled("SecretNotReady", message),
         Trouble::Bundle { revision, .. } => Verdict::stalled("BundleFailed", format!("{revision}: {message}")),
     }
 }

@@ -313,7 +313,10 @@ fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
         return None;
     }
     let first = waiting[0];
-    let finding = Finding::progressing(Link::Objects, format!("{} waits: {}", first.object, or_silence(first)));
+    let message = or_silence(first);
+    let what =
+        message.strip_prefix("waits ").map_or_else(|| format!("waits: {message}"), |what| format!("waits {what}"));
+    let finding = Finding::progressing(Link::Objects, format!("{} {what}", first.object));
     Some(waiting.iter().skip(1).fold(finding, |f, o| f.because(describe(o))).next(list))
 }
 
@@ -360,7 +363,7 @@ fn judge_summary(evidence: &Evidence<'_>) -> Option<Finding> {
     let standing = if stalled { Standing::Broken } else { Standing::Progressing };
     Some(
         Finding::new(standing, link, text)
-            .condition(&format!("ServiceDeployment {}", name_of(evidence.service)), ready)
+            .because(revisions(evidence.service))
             .next(NextStep::Farwater(format!("objects {}", flags(evidence.service)))),
     )
 }

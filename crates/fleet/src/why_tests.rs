@@ -241,8 +241,8 @@ fn a_refused_object_is_named_with_its_reason() {
 
 #[test]
 fn what_others_wait_for_is_named_rather_than_who_waits() {
-    let waits = object("Deployment", "web", "Waiting", "Unknown", "for Service web/web");
-    progressing(|w| w.objects[0] = waits.clone(), Link::Objects, "Deployment.apps web/web waits: for Service web/web");
+    let waits = object("Deployment", "web", "Waiting", "Unknown", "waits for Service web/web");
+    progressing(|w| w.objects[0] = waits.clone(), Link::Objects, "Deployment.apps web/web waits for Service web/web");
     broken(
         |w| w.objects = json!([waits, object("Job", "migrate", "Synced", "Failed", "BackoffLimitExceeded")]),
         Link::Health,

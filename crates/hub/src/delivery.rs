@@ -12,6 +12,7 @@ mod bundles;
 pub mod clusters;
 pub mod desired;
 pub mod join;
+pub mod secrets;
 pub mod status;
 pub mod token;
 
@@ -138,6 +139,7 @@ pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Rout
         .route("/agent/v1/token", post(token::post_token).layer(small))
         .route("/agent/v1/desired", get(desired::get_desired))
         .route("/agent/v1/bundles/{digest}", get(bundles::get_bundle))
+        .route("/agent/v1/secrets/{service}/{mac}", get(secrets::get_secrets))
         .route("/agent/v1/status", post(status::post_status).layer(DefaultBodyLimit::max(MAX_STATUS_BYTES)))
         .with_state(delivery)
 }

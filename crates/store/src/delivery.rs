@@ -27,7 +27,8 @@ pub use agents::{
 };
 pub use assignments::{
     Assignment, assignments_named, assignments_of_cluster, assignments_of_source, assignments_unplaced,
-    delete_assignment, is_source_used, load_assignment, save_assignment, services_known, services_under_grants, stamp,
+    delete_assignment, is_source_used, load_assignment, save_assignment, save_service_secrets, services_known,
+    services_of_secret, services_under_grants, stamp,
 };
 pub use desired::{
     Desired, DirtyMark, clear_mark, delete_cluster, is_desired, load_desired, load_desired_bundles, load_desired_heads,
@@ -88,6 +89,11 @@ async fn mark_dependents(connection: &mut SqliteConnection, change: &WatchEvent)
         "clustergrants.farwater.dev" => {
             let select = "SELECT DISTINCT cluster_uid, 1 FROM assignments WHERE namespace <> $1 AND cluster_uid <> $2";
             (select, [ADMIN_NAMESPACE.to_owned(), String::new()])
+        }
+        "secrets" => {
+            let select = "SELECT DISTINCT cluster_uid, 1 FROM assignments WHERE cluster_uid <> '' AND service_uid IN \
+                          (SELECT service_uid FROM service_secrets WHERE namespace = $1 AND secret = $2)";
+            (select, [change.key.namespace.clone(), change.key.name.clone()])
         }
         _ => return Ok(()),
     };

@@ -1,5 +1,7 @@
 //! A small fleet of the real programs: a hub, a Git server, and agents beside real control planes.
 
+pub mod cli;
+
 use std::{
     collections::BTreeMap,
     path::PathBuf,
@@ -17,6 +19,8 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+
+use crate::cli::Cli;
 
 /// How long anything may take that has no bound of its own: two cores that also build.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -46,6 +50,11 @@ impl Fleet {
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
     {
         Api::namespaced(self.client.clone(), ADMIN_NAMESPACE)
+    }
+
+    /// The command line as the administrator uses it.
+    pub fn cli(&self) -> Cli {
+        Cli { kubeconfig: self.hub.kubeconfig() }
     }
 
     /// A namespace of the cluster that no other test uses.

@@ -65,15 +65,7 @@ async fn what_left_git_while_the_agent_was_down_and_lost_its_state_is_pruned() -
     fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
 
     fleet.agent("west")?.kill9();
-    // Its keys stay: without them it could not come back without a person. All else goes.
-    for entry in std::fs::read_dir(fleet.state_dir("west"))? {
-        let path = entry?.path();
-        if path.is_dir() {
-            std::fs::remove_dir_all(&path)?;
-        } else if path.file_name().is_some_and(|name| name != "identity.json") {
-            std::fs::remove_file(&path)?;
-        }
-    }
+    std::fs::remove_dir_all(fleet.state_dir("west"))?;
     let next = repository.change("main", &[("app/m3.yaml", None)])?;
     fleet.reconcile("infra").await?;
     fleet

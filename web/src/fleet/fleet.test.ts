@@ -5,7 +5,7 @@ import type { Cluster, Service } from "../api/kinds";
 import { homeNamespace, isNamespace } from "../session";
 import { count, judgeCluster, judgeObject, judgeService } from "./health";
 import { place } from "./placement";
-import { age, cliCommand, plain, sentence, shortRevision } from "./text";
+import { age, approveCommand, cliCommand, plain, sentence, shortRevision } from "./text";
 
 const condition = (type: string, status: string, message = ""): Condition => ({
   type,
@@ -91,6 +91,9 @@ describe("text from elsewhere", () => {
   it("is quoted in commands", () => {
     expect(cliCommand("why", { name: "web", namespace: "team-a" })).toBe("farwater why web -n team-a");
     expect(cliCommand("why", { name: "x; rm -rf '~'" })).toBe("farwater why 'x; rm -rf '\\''~'\\'''");
+    expect(approveCommand({ name: "web", namespace: "team-a" }, "sha256:1a")).toBe(
+      "kubectl annotate --overwrite servicedeployments.farwater.dev web -n team-a farwater.dev/approve-prune=sha256:1a",
+    );
   });
 
   it("is a short revision only where it is a commit", () => {

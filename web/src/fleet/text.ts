@@ -41,3 +41,10 @@ export function cliCommand(verb: "why" | "objects" | "tree", resource: { namespa
   const scope = resource.namespace ? ` -n ${shellWord(resource.namespace)}` : "";
   return `farwater ${verb} ${shellWord(resource.name)}${scope}`;
 }
+
+/** The command that lets a held prune go: bound to the digest of its plan. */
+export function approveCommand(resource: { namespace?: string; name: string }, digest: string): string {
+  const scope = resource.namespace ? ` -n ${shellWord(resource.namespace)}` : "";
+  const annotation = shellWord(`farwater.dev/approve-prune=${digest}`);
+  return `kubectl annotate --overwrite servicedeployments.farwater.dev ${shellWord(resource.name)}${scope} ${annotation}`;
+}

@@ -4,7 +4,7 @@ import { ApiError, type Client, FARWATER } from "../api/client";
 import type { ObjectReport } from "../api/generated";
 import type { Service } from "../api/kinds";
 import { judgeObject, STATES } from "../fleet/health";
-import { age, cliCommand, plain, sentence } from "../fleet/text";
+import { age, approveCommand, cliCommand, plain, sentence } from "../fleet/text";
 import { CopyCommand } from "./copy-command";
 import { Mark } from "./mark";
 
@@ -26,9 +26,11 @@ export function Details({ service, client, now }: { service: Service; client: Cl
         </dd>
         <dt>Revision</dt>
         <dd className="mono">{plain(status?.appliedRevision) || "nothing applied yet"}</dd>
-        {conditions.map((condition) => (
-          <Condition key={condition.type} {...condition} since={age(condition.lastTransitionTime, now)} />
-        ))}
+        {conditions.map((condition, index) => {
+          // Ready, Stalled and PruneHeld say the same sentence; once is enough.
+          const said = conditions.findIndex(({ message }) => message === condition.message) < index;
+          return <Condition key={condition.type} {...condition} message={said ? "" : condition.message} since={age(condition.lastTransitionTime, now)} />;
+        })}
       </dl>
       {held && (
         <div className="held-box">
@@ -42,6 +44,8 @@ export function Details({ service, client, now }: { service: Service; client: Cl
               </li>
             ))}
           </ul>
+          <p>To approve exactly this, and nothing that is added later:</p>
+          <CopyCommand command={approveCommand(metadata, held.digest)} />
         </div>
       )}
       <Objects service={service} client={client} />

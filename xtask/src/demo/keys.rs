@@ -9,14 +9,15 @@ use super::{scene::Scene, screen::Screen, short};
 
 const REFRESH: Duration = Duration::from_millis(700);
 
-const MENU: &str = " d  delete a Deployment in east          g  stop or start the Git server
- e  empty every service in Git           h  kill or start the hub
- b  push a broken commit                 q  end the demo
- f  push the last good state again";
+/// Two lines of less than 80 columns.
+const MENU: &str = concat!(
+    " d delete a Deployment   b push a broken commit   g stop or start Git     q end\n",
+    " e empty the services    f push what was good     h kill or start the hub",
+);
 
 /// Until `q`, or the end of the input.
 pub async fn play(scene: &mut Scene, screen: &mut Screen) -> Result<()> {
-    screen.set_menu(format!("{}\n{MENU}", scene.how_to_reach()?));
+    screen.set_menu(format!("{}{MENU}", scene.how_to_reach()?));
     let mut keys = read_keys();
     loop {
         screen.redraw(scene).await;
@@ -36,30 +37,38 @@ pub async fn play(scene: &mut Scene, screen: &mut Screen) -> Result<()> {
 /// Does what the key stands for; says what happened and what to watch. None: the key means nothing.
 async fn act(key: char, scene: &mut Scene) -> Result<Option<String>> {
     let note = match key {
-        'd' => {
-            scene.delete_deployment()?;
-            "deleted the Deployment web in east: watch web-east go unhealthy and come back".to_owned()
-        }
+        'd' => match scene.delete_deployment().await? {
+            Some(time) => {
+                format!(
+                    "deleted the Deployment web in east: its agent had made it again after {:.1} s",
+                    time.as_secs_f64()
+                )
+            }
+            None => "deleted the Deployment web in east, and it has not come back: see web-east".to_owned(),
+        },
         'e' => {
             let commit = scene.push_empty()?;
-            pushed(scene, &commit, "no manifest is left: watch nothing go; every prune is held. f brings them back")
+            pushed(scene, &commit, "no manifest is left; watch nothing go: every prune is held. f brings them back")
                 .await
         }
         'b' => {
             let commit = scene.push_broken()?;
-            pushed(
-                scene,
-                &commit,
-                "replicas is no number: watch web name the refused object; the rest stays. f fixes it",
-            )
-            .await
+            pushed(scene, &commit, "replicas is no number; watch web name the refused object. f mends it").await
         }
         'f' => {
             let commit = scene.push_good()?;
-            pushed(scene, &commit, "the last good state: watch everything become healthy").await
+            pushed(scene, &commit, "the last good state; watch everything become healthy").await
         }
-        'g' if scene.toggle_git().await? => "the Git server is back: watch the source become fresh".to_owned(),
-        'g' => "stopped the Git server: watch the services stay; d still heals. g starts it again".to_owned(),
+        'g' => {
+            let runs = scene.toggle_git().await?;
+            // Otherwise the source is as fresh as its last poll for some seconds.
+            let _ = scene.ask_now().await;
+            if runs {
+                "the Git server is back: watch the source become fresh".to_owned()
+            } else {
+                "stopped the Git server: watch the source go stale and the services stay. g starts it again".to_owned()
+            }
+        }
         'h' if scene.toggle_hub().await? => {
             "the hub is back with all that it acknowledged: watch the agents return".to_owned()
         }

@@ -1,20 +1,28 @@
 //! Everything that the demo starts, and what can be done to it. It all ends with this value, or with the process.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, path::PathBuf, process::Command, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use farwater_api::{ADMIN_NAMESPACE, REQUESTED_AT};
+use farwater_api::{ADMIN_NAMESPACE, GitRepository, GitRepositoryStatus, REQUESTED_AT};
 use farwater_testkit::{
     Agent, Hub, Plane, Tools, farwater,
     git::{GitServer, Repository},
     process::bare_command,
-    temporary_folder,
+    temporary_folder, wait_for,
 };
 use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use kube::{
     Api, Client,
-    api::{WatchEvent, WatchParams},
+    api::{DeleteParams, WatchEvent, WatchParams},
 };
 use walkdir::WalkDir;
 
@@ -26,6 +34,8 @@ const BRANCH: &str = "main";
 /// The address in the example that the demo's own takes the place of.
 const EXAMPLE_URL: &str = "https://git.example.com/fleet.git";
 const TREE: Duration = Duration::from_secs(5);
+/// How long the demo waits for a deleted object to come back before it says that it did not.
+const HEALS: Duration = Duration::from_secs(10);
 
 /// Fields are dropped in order: what talks goes before what it talks to.
 pub struct Scene {
@@ -71,6 +81,7 @@ impl Scene {
             tools,
             dir,
         };
+        scene.write_environment()?;
         scene.state_the_fleet()?;
         scene.join_clusters().await?;
         Ok(scene)
@@ -182,10 +193,17 @@ impl Scene {
         commit(&self.repository, &self.files)
     }
 
-    pub fn delete_deployment(&self) -> Result<()> {
-        let mut command = self.planes[0].kubectl()?;
-        command.args(["delete", "deployment", "web", "-n", "web", "--wait=false"]);
-        run(command).map(drop)
+    /// Deletes east's Deployment and says how long it took until there was another; None: too long. Asks the cluster
+    /// itself: this works without a hub, and is over before a hub could show it.
+    pub async fn delete_deployment(&self) -> Result<Option<Duration>> {
+        let api: Api<Deployment> = Api::namespaced(self.planes[0].client().await?, "web");
+        let old = api.get("web").await.context("read the Deployment web in east")?.metadata.uid;
+        api.delete("web", &DeleteParams::default()).await.context("delete the Deployment web in east")?;
+        let start = Instant::now();
+        let again = wait_for("another Deployment", HEALS, || async {
+            Ok(api.get_opt("web").await?.filter(|now| now.metadata.uid != old && now.metadata.uid.is_some()))
+        });
+        Ok(again.await.is_ok().then(|| start.elapsed()))
     }
 
     /// Stops or starts the Git server; says whether it runs now.
@@ -210,6 +228,14 @@ impl Scene {
         Ok(self.hub_runs)
     }
 
+    /// The source and what `farwater tree` prints.
+    pub async fn picture(&self) -> Result<String> {
+        let tree = self.tree().await?;
+        let sources: Api<GitRepository> = Api::namespaced(self.client.clone(), ADMIN_NAMESPACE);
+        let source = tokio::time::timeout(TREE, sources.get("fleet")).await.context("the hub does not answer")??;
+        Ok(format!("{}\n{tree}", source_line(&source.status.unwrap_or_default(), jiff::Timestamp::now())))
+    }
+
     /// What `farwater tree` prints.
     pub async fn tree(&self) -> Result<String> {
         if !self.hub_runs {
@@ -222,21 +248,30 @@ impl Scene {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// How to look at the same things from another terminal.
-    pub fn how_to_reach(&self) -> Result<String> {
-        let mut text = String::new();
-        let kubeconfig = self.hub.kubeconfig();
-        writeln!(text, "The page:   {}/   (its certificate is the hub's own; the token is in the", self.hub.url())?;
-        writeln!(text, "            kubeconfig below)")?;
-        writeln!(text, "The hub:    export KUBECONFIG={}", kubeconfig.display())?;
-        writeln!(text, "            {} get servicedeployments.farwater.dev -A", self.tools.kubectl().display())?;
-        let cli = farwater::program("farwater")?;
-        writeln!(text, "            {} --kubeconfig $KUBECONFIG why web-east", cli.display())?;
+    /// Short names for the long paths of this run, for a shell beside it.
+    fn write_environment(&self) -> Result<()> {
+        let bin = self.dir.path().join("bin");
+        fs::create_dir(&bin)?;
+        symlink(self.tools.kubectl(), bin.join("kubectl")).context("link kubectl")?;
+        symlink(farwater::program("farwater")?, bin.join("farwater")).context("link farwater")?;
+        let hub = self.hub.kubeconfig();
+        let mut text = format!("export PATH='{}':\"$PATH\"\n", bin.display());
+        writeln!(text, "export KUBECONFIG='{0}' FARWATER_KUBECONFIG='{0}'", hub.display())?;
         for (name, plane) in CLUSTERS.iter().zip(&self.planes) {
-            let kubectl = self.tools.kubectl();
-            let kubeconfig = plane.kubeconfig().display();
-            writeln!(text, "{:<11} {} --kubeconfig {kubeconfig} get pods -A", format!("{name}:"), kubectl.display())?;
+            writeln!(text, "export {}='{}'", name.to_uppercase(), plane.kubeconfig().display())?;
         }
+        fs::write(self.dir.path().join("env"), text)?;
+        fs::write(self.dir.path().join("token"), self.hub.token()?)?;
+        Ok(())
+    }
+
+    /// How to look at the same things from elsewhere.
+    pub fn how_to_reach(&self) -> Result<String> {
+        let dir = self.dir.path().display();
+        let mut text = String::new();
+        writeln!(text, "The page:  {}/  token: {dir}/token", self.hub.url())?;
+        writeln!(text, "A shell:   . {dir}/env; farwater why web-east")?;
+        writeln!(text, "           kubectl get sd -A; kubectl --kubeconfig $EAST get pods -A")?;
         Ok(text)
     }
 
@@ -256,6 +291,23 @@ impl Scene {
         let mut command = bare_command(self.tools.kubectl());
         command.arg("--kubeconfig").arg(self.hub.kubeconfig()).env("HOME", self.dir.path());
         command
+    }
+}
+
+/// What the source's status says, in the words of the tree.
+fn source_line(status: &GitRepositoryStatus, now: jiff::Timestamp) -> String {
+    let revision = status.revision.as_deref().unwrap_or("nothing fetched yet");
+    let (branch, commit) = revision.split_once("@sha1:").unwrap_or((revision, ""));
+    let revision = format!("{branch}@{}", commit.get(..12).unwrap_or(commit));
+    let revision = revision.trim_end_matches('@');
+    match &status.stale_since {
+        None => format!("✓ source fleet  fresh  {revision}"),
+        Some(since) => {
+            let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+            let why = ready.map(|condition| condition.message.as_str()).unwrap_or_default();
+            let age = now.duration_since(since.0).as_secs();
+            format!("✗ source fleet  stale for {age}s  {revision} goes on being served  {why}")
+        }
     }
 }
 

@@ -6,10 +6,12 @@ use std::{
     time::Instant,
 };
 
-use super::{progress::Fleet, scene::Scene};
+use console::{Color, Term, style};
 
-/// Notes that stay on the screen.
-const NOTES: usize = 6;
+use super::{picture::Picture, progress::Fleet, scene::Scene};
+
+/// Notes that are remembered; how many are shown is the picture's business.
+const NOTES: usize = 8;
 
 pub struct Screen {
     in_place: bool,
@@ -79,11 +81,24 @@ impl Screen {
 
     /// Home, each line cleared to its end, then whatever is below: no flicker of an emptied screen.
     pub async fn redraw(&self, scene: &Scene) {
-        let tree = scene.tree().await.unwrap_or_else(|error| format!("{error:#}"));
-        let notes: Vec<_> = self.notes.iter().map(String::as_str).collect();
-        let picture = format!("{}\n\n{}\n\n{}", tree.trim_end(), notes.join("\n"), self.menu);
-        let lines: String = picture.lines().map(|line| format!("{line}\x1b[K\r\n")).collect();
+        let fleet = scene.picture().await.unwrap_or_else(|error| format!("{error:#}"));
+        let notes: Vec<_> = self.notes.iter().cloned().collect();
+        let (rows, columns) = Term::stdout().size();
+        // One row stays free for the cursor: on the last one it would scroll the picture.
+        let picture = Picture { fleet: &fleet, notes: &notes, footer: &self.menu };
+        let lines = picture.lines(columns.into(), usize::from(rows).saturating_sub(1));
+        let lines: String = lines.iter().map(|line| format!("{}\x1b[K\r\n", painted(line))).collect();
         let mut out = std::io::stdout().lock();
         let _ = write!(out, "\x1b[H{lines}\x1b[J").and_then(|()| out.flush());
+    }
+}
+
+/// The line with its mark in the mark's colour; the words say the same.
+fn painted(line: &str) -> String {
+    let colours =
+        [("✓", Color::Green), ("●", Color::Green), ("✗", Color::Red), ("‖", Color::Yellow), ("⌫", Color::Yellow)];
+    match colours.into_iter().find(|(mark, _)| line.contains(mark)) {
+        Some((mark, colour)) => line.replacen(mark, &style(mark).fg(colour).to_string(), 1),
+        None => line.to_owned(),
     }
 }

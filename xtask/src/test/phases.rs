@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use farwater_testkit::{Plane, Tools, kube::plane_variable, packages};
 
 use super::{
-    Workplace,
+    Run,
     results::{self, Counts},
 };
 use crate::{codegen, deny, invariants, repository, step};
@@ -17,7 +17,7 @@ pub struct Phase {
     /// Without it the later ones can only fail too.
     pub needed_by_the_rest: bool,
     /// None: there is nothing to do in this clone.
-    pub run: fn(&Workplace) -> Result<Option<Counts>>,
+    pub run: fn(&Run) -> Result<Option<Counts>>,
 }
 
 pub const PHASES: &[Phase] = &[
@@ -55,7 +55,7 @@ pub const PHASES: &[Phase] = &[
 /// Lines of each failed test that are repeated on the terminal.
 const LINES_OF_A_FAILURE: usize = 12;
 
-fn tools(_: &Workplace) -> Result<Option<Counts>> {
+fn tools(_: &Run) -> Result<Option<Counts>> {
     packages::require(&[packages::GIT])?;
     if std::env::var_os("FARWATER_CHROMIUM").is_none() {
         packages::require(&[packages::CHROMIUM])?;
@@ -64,13 +64,13 @@ fn tools(_: &Workplace) -> Result<Option<Counts>> {
     Ok(Some(Counts::ONE_PASSED))
 }
 
-fn web(workplace: &Workplace) -> Result<Option<Counts>> {
-    let folder = workplace.root.join("web");
+fn web(run: &Run) -> Result<Option<Counts>> {
+    let folder = run.root.join("web");
     let package = folder.join("package.json");
     if !package.exists() {
         return Ok(None);
     }
-    let log = workplace.log("web");
+    let log = run.log("web");
     let first = !folder.join("dist/index.html").exists();
     let npm = |arguments: &[&str]| {
         let mut command = Command::new("npm");
@@ -81,7 +81,7 @@ fn web(workplace: &Workplace) -> Result<Option<Counts>> {
     npm(&["run", "build"])?;
     if first {
         // The hub embeds the page, and Cargo can't watch for a folder that was not there when it last built.
-        fs::File::open(workplace.root.join("crates/hub/build.rs"))?.set_modified(SystemTime::now())?;
+        fs::File::open(run.root.join("crates/hub/build.rs"))?.set_modified(SystemTime::now())?;
     }
     if !has_script(&package, "test")? {
         return Ok(Some(Counts::ONE_PASSED));
@@ -108,34 +108,34 @@ fn has_script(package: &Path, name: &str) -> Result<bool> {
     Ok(json["scripts"][name].is_string())
 }
 
-fn fmt(workplace: &Workplace) -> Result<Option<Counts>> {
-    cargo(workplace, "fmt", &["fmt", "--all", "--check"]).context("cargo fmt --all puts it right")?;
+fn fmt(run: &Run) -> Result<Option<Counts>> {
+    cargo(run, "fmt", &["fmt", "--all", "--check"]).context("cargo fmt --all puts it right")?;
     Ok(Some(Counts::ONE_PASSED))
 }
 
-fn clippy(workplace: &Workplace) -> Result<Option<Counts>> {
-    cargo(workplace, "clippy", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
+fn clippy(run: &Run) -> Result<Option<Counts>> {
+    cargo(run, "clippy", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
     Ok(Some(Counts::ONE_PASSED))
 }
 
-fn denied(_: &Workplace) -> Result<Option<Counts>> {
+fn denied(_: &Run) -> Result<Option<Counts>> {
     deny::check()?;
     Ok(Some(Counts::ONE_PASSED))
 }
 
-fn generated(_: &Workplace) -> Result<Option<Counts>> {
+fn generated(_: &Run) -> Result<Option<Counts>> {
     codegen::check()?;
     invariants::check()?;
     Ok(Some(Counts::ONE_PASSED))
 }
 
-fn build(workplace: &Workplace) -> Result<Option<Counts>> {
-    cargo(workplace, "build", &["build", "--workspace", "--locked", "--bins"])?;
-    cargo(workplace, "build", &["test", "--workspace", "--locked", "--no-run"])?;
+fn build(run: &Run) -> Result<Option<Counts>> {
+    cargo(run, "build", &["build", "--workspace", "--locked", "--bins"])?;
+    cargo(run, "build", &["test", "--workspace", "--locked", "--no-run"])?;
     Ok(Some(Counts::ONE_PASSED))
 }
 
-fn test(workplace: &Workplace) -> Result<Option<Counts>> {
+fn test(run: &Run) -> Result<Option<Counts>> {
     let tools = Tools::find()?;
     let runtime = tokio::runtime::Runtime::new()?;
     // Both live until the tests have ended; tests take namespaces of their own.
@@ -148,7 +148,7 @@ fn test(workplace: &Workplace) -> Result<Option<Counts>> {
         .env("FARWATER_TOOLS", tools.dir())
         .env(plane_variable(1), planes.0.kubeconfig())
         .env(plane_variable(2), planes.1.kubeconfig());
-    let log = workplace.log("test");
+    let log = run.log("test");
     let result = step::run("tests", command, &log);
 
     let output = step::read_from(&log, 0)?;
@@ -163,15 +163,15 @@ fn test(workplace: &Workplace) -> Result<Option<Counts>> {
 }
 
 /// The demo as users start it.
-fn demo(workplace: &Workplace) -> Result<Option<Counts>> {
+fn demo(run: &Run) -> Result<Option<Counts>> {
     let mut command = repository::cargo()?;
     command.args(["xtask", "demo", "--once"]);
-    step::run("demo", command, &workplace.log("demo"))?;
+    step::run("demo", command, &run.log("demo"))?;
     Ok(Some(Counts::ONE_PASSED))
 }
 
-fn cargo(workplace: &Workplace, phase: &str, arguments: &[&str]) -> Result<()> {
+fn cargo(run: &Run, phase: &str, arguments: &[&str]) -> Result<()> {
     let mut command = repository::cargo()?;
     command.args(arguments).env("CARGO_TERM_COLOR", "never");
-    step::run(&format!("cargo {}", arguments[0]), command, &workplace.log(phase))
+    step::run(&format!("cargo {}", arguments[0]), command, &run.log(phase))
 }

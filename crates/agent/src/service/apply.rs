@@ -71,8 +71,16 @@ impl ServiceTask {
                 opened.map_err(|e| Stopped(chain(&e)))?
             }
         };
-        let render = crate::render::render(&archive, deployment);
+        let mut render = crate::render::render(&archive, deployment);
         drop(archive);
+        let secrets = tokio::select! {
+            biased;
+            () = self.until_superseded() => return Ok(None),
+            opened = agent.sealed.open(self.uid(), deployment, &agent.hub, &caller, &agent.kubernetes) => {
+                opened.map_err(|e| Stopped(chain(&e)))?
+            }
+        };
+        render.objects.extend(crate::sealed::render(secrets, &deployment.target_namespace));
         let errors = render.errors.clone();
         let wanted: BTreeSet<GroupVersionKind> = crate::render::kinds(&render);
         agent
@@ -290,7 +298,8 @@ impl ServiceTask {
         for key in &plan.unchanged {
             let Some(object) = objects.get(key) else { continue };
             match self.statuses.get_mut(key) {
-                Some(status) if status.sync == SyncState::Synced => {}
+                // Of an unknown one the last word may be that the source did not state it, which it does again.
+                Some(status) if status.sync == SyncState::Synced && status.health != Health::Unknown => {}
                 _ if health::changes_after_apply(&object.object.group, &object.object.kind) => {
                     self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
                     self.health.ask_now(key.clone());

@@ -152,6 +152,10 @@ impl ServiceTask {
             self.set_outcome(digest, Outcome::Failed, crate::hub::chain(&error));
             return Ended::Settled { retry: true };
         }
+        if let Err(error) = agent.sealed.discard(self.uid(), &agent.kubernetes).await {
+            self.set_outcome(digest, Outcome::Failed, crate::hub::chain(&error));
+            return Ended::Settled { retry: true };
+        }
         self.stored.deployment = None;
         self.stored.inventory = Default::default();
         tracing::info!(service = %self.name(), "removed");

@@ -62,6 +62,7 @@ impl Service {
                 allowed_kinds: None,
                 denied_kinds: None,
             },
+            secrets: None,
             approved_prune: None,
         };
         Self { identity, deployment }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{DocumentReason, MAX_DOCUMENT_BYTES, json};
 use crate::{
     path::escape,
-    yaml::{self, Budget},
+    yaml::{self, Budget, YamlReason},
 };
 
 /// Lists inside lists; kubectl itself prints none.
@@ -125,7 +125,7 @@ impl FileReader {
             Ok(nodes) => nodes,
             Err(error) => {
                 self.document += 1;
-                return self.fail(chunk.skipped + error.line, DocumentReason::Yaml(error.reason));
+                return self.fail(chunk.skipped + error.line, explain(chunk.text, error.reason));
             }
         };
         for node in nodes {
@@ -136,7 +136,7 @@ impl FileReader {
             let line = chunk.skipped + node.line;
             match node.into_json() {
                 Ok(value) => self.take(value, line, 0, None),
-                Err(error) => self.fail(chunk.skipped + error.line, DocumentReason::Yaml(error.reason)),
+                Err(error) => self.fail(chunk.skipped + error.line, explain(chunk.text, error.reason)),
             }
         }
     }
@@ -176,6 +176,17 @@ impl FileReader {
 
     fn fail(&mut self, line: u32, reason: DocumentReason) {
         self.out.push(Err(FileError { line, document: self.document, reason }));
+    }
+}
+
+/// What a person did to get this error, where that can be told: the parser's own words speak of YAML only.
+fn explain(text: &str, reason: YamlReason) -> DocumentReason {
+    if text.lines().any(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ")) {
+        DocumentReason::Conflict
+    } else if text.contains("{{") {
+        DocumentReason::Template(reason)
+    } else {
+        DocumentReason::Yaml(reason)
     }
 }
 

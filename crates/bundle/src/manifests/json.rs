@@ -112,7 +112,7 @@ impl<'de> Visitor<'de> for ExactSeed {
         while let Some(key) = entries.next_key::<String>()? {
             if out.contains_key(&key) {
                 let shown: String = key.chars().take(80).collect();
-                return Err(de::Error::custom(format_args!("key {shown:?} is given twice")));
+                return Err(de::Error::custom(format_args!("key {shown:?} is given twice; keep one")));
             }
             let value = entries.next_value_seed(ExactSeed)?;
             out.insert(key, value);

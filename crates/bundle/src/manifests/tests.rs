@@ -67,11 +67,22 @@ fn json_files_hold_one_value_or_several() {
     let json = "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"a\"}}\n\n{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"b\"}}\n";
     check(&[("j.json", json)], &["j.json:1 (document 1) ConfigMap a", "j.json:3 (document 2) ConfigMap b"]);
     let twice = "{\"apiVersion\":\"v1\",\n\"kind\":\"A\",\"kind\":\"B\"}";
-    check(&[("j.json", twice)], &["! j.json:2 (document 1): not valid JSON: key \"kind\" is given twice"]);
+    check(&[("j.json", twice)], &["! j.json:2 (document 1): not valid JSON: key \"kind\" is given twice; keep one"]);
     check(
         &[("f.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}")],
         &["f.yaml:1 (document 1) ConfigMap a"],
     );
+}
+
+#[test]
+fn unfinished_merges_and_templates_are_called_what_they_are() {
+    let conflict = format!("{A}<<<<<<< HEAD\ndata: {{a: b}}\n=======\n>>>>>>> next\n");
+    check(&[("m.yaml", &conflict)], &["! m.yaml:4 (document 1): holds the conflict markers of an unfinished merge"]);
+    let template = format!("{A}data:\n  a: {{{{ .Values.a }}}}\n");
+    let said =
+        "a mapping's key is a mapping, which JSON can't have; it looks like a template, and this version renders none";
+    check(&[("t.yaml", &template)], &[&format!("! t.yaml:5 (document 1): {said}")]);
+    check(&[("q.yaml", &format!("{A}data: {{a: '{{{{ b }}}}'}}\n"))], &["q.yaml:1 (document 1) ConfigMap a"]);
 }
 
 #[test]
@@ -80,9 +91,9 @@ fn what_an_object_must_have_is_named_with_file_and_line() {
     check(
         &[("bad.yaml", bad)],
         &[
-            "! bad.yaml:1 (document 1): has no kind",
-            "! bad.yaml:3 (document 2): has no apiVersion",
-            "! bad.yaml:5 (document 3): has no metadata.name",
+            "! bad.yaml:1 (document 1): has no kind: an object needs apiVersion, kind and metadata.name; files that hold none belong elsewhere",
+            "! bad.yaml:3 (document 2): has no apiVersion: an object needs apiVersion, kind and metadata.name; files that hold none belong elsewhere",
+            "! bad.yaml:5 (document 3): has no metadata.name: an object needs apiVersion, kind and metadata.name; files that hold none belong elsewhere",
             "! bad.yaml:8 (document 4): has metadata.generateName: each apply would make another object; give it a metadata.name",
             "! bad.yaml:12 (document 5): is a list, not an object",
             "! bad.yaml:14 (document 6): is a string, not an object",
@@ -105,7 +116,7 @@ fn one_broken_document_spoils_no_other() {
 #[test]
 fn duplicate_keys_are_errors_with_both_lines() {
     let twice = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  k: 1\n  k: 2\n";
-    check(&[("d.yaml", twice)], &["! d.yaml:6 (document 1): key \"k\" is given twice, first on line 5"]);
+    check(&[("d.yaml", twice)], &["! d.yaml:6 (document 1): key \"k\" is given twice, first on line 5; keep one"]);
 }
 
 #[test]

@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_key_given_twice_names_both_lines() {
-        assert_eq!(read("a: 1\nb: 2\na: 3\n").unwrap_err(), "3: key \"a\" is given twice, first on line 1");
+        assert_eq!(read("a: 1\nb: 2\na: 3\n").unwrap_err(), "3: key \"a\" is given twice, first on line 1; keep one");
         assert!(read("{1: a, \"1\": b}").unwrap_err().contains("given twice"));
     }
 

@@ -30,6 +30,7 @@ fn apply() -> Action {
             allowed_kinds: None,
             denied_kinds: None,
         },
+        secrets: None,
         approved_prune: None,
     })
 }

@@ -1,6 +1,6 @@
 //! What must hold beyond an object's own schema before it is written, and what is merged in when it is read.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use farwater_api::{Cluster, ClusterGrantSpec, ServiceDeployment, ServiceDeploymentSpec};
 use farwater_fleet::placement::selects;
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Hub,
-    auth::EscalationError,
+    auth::{Attributes, EscalationError},
     controllers::resources::list_pages,
     delivery::admission::{Inadmissible, check_service},
 };
@@ -26,10 +26,46 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
     if call.kind.group == "rbac.authorization.k8s.io" {
         return check_escalation(call, object, old).await;
     }
-    if call.kind.group == farwater_api::GROUP && call.kind.plural == "servicedeployments" {
-        return check_placement(call, object, old).await;
+    if call.kind.group == farwater_api::GROUP {
+        check_secrets(call, object, old).await?;
+        if call.kind.plural == "servicedeployments" {
+            return check_placement(call, object, old).await;
+        }
     }
     Ok(())
+}
+
+/// Who has a Secret sent somewhere must be allowed to read it: a source's host and a cluster both show it to others. What
+/// was named before, and goes where it went, may stay.
+async fn check_secrets(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+    let route = |object: &Value| match call.kind.plural.as_str() {
+        "servicedeployments" => object["spec"]["clusterRef"].clone(),
+        _ => object["spec"]["url"].clone(),
+    };
+    let before = old.filter(|old| route(old) == route(object)).map(named_secrets).unwrap_or_default();
+    for secret in named_secrets(object).difference(&before) {
+        let read = Attributes {
+            verb: "get".to_owned(),
+            version: "v1".to_owned(),
+            resource: "secrets".to_owned(),
+            namespace: meta::text(object, "namespace").to_owned(),
+            name: (*secret).to_owned(),
+            ..Attributes::default()
+        };
+        let decision = call.hub.access.authorize(&call.user, &read).await;
+        if !decision.map_err(|error| ApiError::unavailable(error.to_string()))?.is_allowed() {
+            let why = format!("it names Secret {secret}, which {} may not get", call.user.name);
+            return Err(call.forbidden(meta::text(object, "name"), &why));
+        }
+    }
+    Ok(())
+}
+
+/// The Secrets of its own namespace that an object of ours has sent somewhere.
+fn named_secrets(object: &Value) -> BTreeSet<&str> {
+    let spec = &object["spec"];
+    let listed = spec["secrets"].as_array().into_iter().flatten();
+    listed.chain([&spec["secretRef"]]).filter_map(|reference| reference["name"].as_str()).collect()
 }
 
 /// A service goes only where a grant lets its namespace place it; it never moves to another cluster.

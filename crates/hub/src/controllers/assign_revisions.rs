@@ -14,7 +14,7 @@ use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
         Assignment, Bundle, Revision, assignments_named, delete_assignment, delete_report, load_assignment,
-        load_report, load_revision, mark_cluster, save_assignment, save_bundle, stamp,
+        load_report, load_revision, mark_cluster, save_assignment, save_bundle, save_service_secrets, stamp,
     },
 };
 use serde_json::Value;
@@ -27,7 +27,7 @@ use super::{
     services::{ClusterFacts, ServiceFacts, load_grants, read_json},
     summarize_reports::is_removed,
 };
-use crate::delivery::{Delivery, status};
+use crate::delivery::{Delivery, secrets, status};
 
 #[derive(Debug, thiserror::Error)]
 pub enum AssignError {
@@ -70,8 +70,9 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let source_name = Name::new(&name.namespace, &service.spec.source_ref.name);
     let (candidate, bundle) = resolve_candidate(&delivery, &name, &service, source.as_ref(), row.as_ref()).await?;
     let source_uid = source.as_ref().map(|source| source.uid.clone());
+    let secrets = service.spec.secrets.iter().map(|secret| secret.name.clone()).collect();
     let next = decide_row(&delivery, &name, &resource, service, (cluster, source, candidate), row.as_ref()).await?;
-    save_row(&delivery, row, next, bundle).await?;
+    save_row(&delivery, row, next, bundle, secrets).await?;
     if let Some(value) = request {
         match source_uid {
             Some(uid) if !answered => pass_on(&delivery, &name, &value, &uid, source_name),
@@ -296,6 +297,7 @@ async fn save_row(
     old: Option<Assignment>,
     new: Assignment,
     bundle: Option<Bundle>,
+    secrets: Vec<String>,
 ) -> Result<(), StoreError> {
     if old.as_ref() == Some(&new) {
         return Ok(());
@@ -308,6 +310,7 @@ async fn save_row(
                 save_bundle(tx, bundle).await?;
             }
             save_assignment(tx, &new).await?;
+            save_service_secrets(tx, &new, &secrets).await?;
             for uid in clusters.into_iter().flatten().filter(|uid| mark && !uid.is_empty()) {
                 mark_cluster(tx, &uid).await?;
             }
@@ -338,7 +341,8 @@ async fn remove_service(
     };
     let source = find_source(delivery, name, &service).await?;
     let facts = ServiceFacts::new(resource, service, &row, source.map(|source| source.url))?;
-    let (entry, _) = facts.resolve_entry(&cluster, &load_grants(&delivery.store).await?);
+    let secrets = secrets::resolve(delivery, &facts).await?;
+    let (entry, _) = facts.resolve_entry(&cluster, &load_grants(&delivery.store).await?, &secrets);
     let report = load_report(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let said = report.as_ref().map(status::decode).transpose()?;
     if is_removed(said.as_ref(), &entry) {
@@ -347,7 +351,7 @@ async fn remove_service(
     let mut next = row.clone();
     next.stamp = stamp(&resource.object);
     next.generation = resource.object["metadata"]["generation"].as_i64().unwrap_or(0);
-    save_row(delivery, Some(row), next, None).await?;
+    save_row(delivery, Some(row), next, None, Vec::new()).await?;
     delivery.summaries.add(name.clone());
     Ok(())
 }

@@ -24,7 +24,7 @@ use super::{
     resources::{self, Name},
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
 };
-use crate::delivery::{Delivery, desired};
+use crate::delivery::{Delivery, desired, secrets};
 
 /// Clusters per round: bounds the transaction that publishes them.
 const BATCH: u32 = 200;
@@ -118,7 +118,8 @@ async fn resolve_entries(
         let Some((resource, service)) = found.filter(|(resource, _)| resource.uid == row.service_uid) else { continue };
         let url = urls.get(&delivery.store, &Name::new(&row.namespace, &service.spec.source_ref.name)).await?;
         let facts = ServiceFacts::new(&resource, service, row, url)?;
-        entries.push(facts.resolve_entry(cluster, grants).0);
+        let secrets = secrets::resolve(delivery, &facts).await?;
+        entries.push(facts.resolve_entry(cluster, grants, &secrets).0);
     }
     entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
     Ok(entries)

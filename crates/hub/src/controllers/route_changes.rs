@@ -16,7 +16,7 @@ use farwater_store::{
     Kind, Operation, Resource, StoreError, WatchError, WatchEvent,
     delivery::{
         assignments_of_cluster, assignments_of_source, assignments_unplaced, load_agents, load_desired_heads,
-        load_heartbeats, mark_all, mark_cluster, services_known, services_under_grants,
+        load_heartbeats, mark_all, mark_cluster, services_known, services_of_secret, services_under_grants,
     },
 };
 use futures::StreamExt as _;
@@ -208,8 +208,14 @@ impl Kinds {
     }
 }
 
-/// Credentials that were made, edited or deleted are tried at once by the sources that name them.
+/// Credentials that were made, edited or deleted are tried at once by the sources that name them. Clusters whose services
+/// name the Secret were marked when it was written.
 async fn route_secret(delivery: &Delivery, secret: &Name) -> Result<(), StoreError> {
+    let services = services_of_secret(&mut *delivery.store.tables().await?, &secret.namespace, &secret.name).await?;
+    for (namespace, name) in services {
+        delivery.summaries.add(Name { namespace, name });
+        delivery.dirty.notify_one();
+    }
     let mut users = Vec::new();
     resources::list_pages::<GitRepository>(&delivery.store, Some(&secret.namespace), |resource| {
         if resource.object["spec"]["secretRef"]["name"] == secret.name.as_str() {

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use farwater_api::{
-    APPROVE_PRUNE, Cluster, ClusterGrant, GitRepository, ServiceDeployment,
+    APPROVE_PRUNE, Cluster, ClusterGrant, Digest, GitRepository, ServiceDeployment,
     protocol::{Entry, ServiceIdentity},
 };
 use farwater_fleet::{
-    assignment::{Candidate, EntryInputs, Why, resolve_action},
+    assignment::{Candidate, EntryInputs, Trouble, Why, resolve_action},
     placement::{self, NamedGrant},
 };
 use farwater_store::{
@@ -88,13 +88,21 @@ impl ServiceFacts {
 
     /// The service's entry in its cluster's desired state, and why its assignment is what it is now: a right may have come
     /// or gone since the row was written.
-    pub fn resolve_entry(&self, cluster: &ClusterFacts, grants: &[NamedGrant]) -> (Entry, Why) {
+    ///
+    /// `secrets`: the MAC of the service's Secrets, or what is wrong with one.
+    pub fn resolve_entry(
+        &self,
+        cluster: &ClusterFacts,
+        grants: &[NamedGrant],
+        secrets: &Result<Option<Digest>, String>,
+    ) -> (Entry, Why) {
         let spec = &self.service.spec;
         let ceiling = self.check_placement(cluster, grants);
-        let why = match (&self.why, &ceiling) {
-            (Why::Trouble(_), _) => self.why.clone(),
-            (_, Err(denied)) => Why::NotGranted(denied.to_string()),
-            (why, Ok(_)) => why.clone(),
+        let why = match (&self.why, &ceiling, secrets) {
+            (Why::Trouble(_), ..) => self.why.clone(),
+            (_, Err(denied), _) => Why::NotGranted(denied.to_string()),
+            (_, Ok(_), Err(message)) => Why::Trouble(Trouble::Secret { message: message.clone() }),
+            (why, Ok(_), Ok(_)) => why.clone(),
         };
         let approved = self.service.metadata.annotations.as_ref().and_then(|all| all.get(APPROVE_PRUNE));
         let action = resolve_action(EntryInputs {
@@ -108,6 +116,7 @@ impl ServiceFacts {
             ceiling: ceiling.as_ref(),
             target_namespace: &spec.target_namespace,
             prune: spec.prune,
+            secrets: secrets.as_ref().copied().map_err(String::as_str),
             approved_prune: approved.and_then(|digest| digest.parse().ok()),
         });
         let service = ServiceIdentity {

@@ -22,7 +22,7 @@ use super::{
     resources::{self, Name},
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
 };
-use crate::delivery::{Delivery, status};
+use crate::delivery::{Delivery, secrets, status};
 
 pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
@@ -41,7 +41,10 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     let facts = ServiceFacts::new(&resource, service, &row, url)?;
     let cluster = load_cluster(&delivery, &row).await?;
     let (entry, why) = match &cluster {
-        Some(cluster) => facts.resolve_entry(cluster, &load_grants(&delivery.store).await?),
+        Some(cluster) => {
+            let secrets = secrets::resolve(&delivery, &facts).await?;
+            facts.resolve_entry(cluster, &load_grants(&delivery.store).await?, &secrets)
+        }
         None => unplaced_entry(&facts),
     };
     let said = report.as_ref().map(status::decode).transpose()?;

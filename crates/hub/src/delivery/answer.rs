@@ -47,6 +47,8 @@ pub enum Refusal {
     AccessTokenExpired,
     #[error("bundle {digest} is not named by this cluster's desired state")]
     NotDesired { digest: String },
+    #[error("these Secrets of service {service} are not what this cluster's desired state names; poll again")]
+    SecretsNotDesired { service: String },
     #[error("the hub's last report is {last}, not {base}; send everything, with base 0")]
     BaseUnknown { last: u64, base: u64 },
     #[error("the request is longer than this address takes")]
@@ -69,7 +71,7 @@ impl Refusal {
             Self::AssertionUsed => (StatusCode::UNAUTHORIZED, REASON_TOKEN_USED),
             Self::AccessTokenUnknown => (StatusCode::UNAUTHORIZED, REASON_TOKEN_UNKNOWN),
             Self::AccessTokenExpired => (StatusCode::UNAUTHORIZED, REASON_TOKEN_EXPIRED),
-            Self::NotDesired { .. } => (StatusCode::FORBIDDEN, REASON_NOT_DESIRED),
+            Self::NotDesired { .. } | Self::SecretsNotDesired { .. } => (StatusCode::FORBIDDEN, REASON_NOT_DESIRED),
             Self::BaseUnknown { .. } => (StatusCode::CONFLICT, REASON_BASE_UNKNOWN),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, REASON_INVALID),
             Self::Invalid(_) => (StatusCode::BAD_REQUEST, REASON_INVALID),

@@ -1,10 +1,11 @@
 //! The hub as its clients see it: over TLS, with the authority of its kubeconfig.
 
+mod watches;
+
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use bytes::Bytes;
-use futures::StreamExt as _;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::client::conn::http1;
@@ -578,77 +579,48 @@ async fn a_cluster_is_invited_by_those_who_may() {
     running.stop().await;
 }
 
-fn administrator() -> crate::auth::User {
-    crate::auth::User { name: "test".into(), groups: vec!["system:masters".into()], ..Default::default() }
-}
-
-fn watch_request() -> Request<axum::body::Body> {
-    Request::get("/api/v1/configmaps?watch=true").body(axum::body::Body::empty()).unwrap()
-}
-
+/// A Git host sees the credentials that it is sent, and a cluster the Secrets that it gets.
 #[tokio::test]
-async fn watches_beyond_the_limit_are_told_to_come_again() {
+async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
     let directory = tempfile::tempdir().unwrap();
-    let running = start(Config { max_watches: 1, ..config(directory.path()) }).await.unwrap();
-    let client = Client::of(&running);
-    let turn = running.hub.turns.next().await;
-    let first = apiserver::serve(Arc::clone(&running.hub), administrator(), turn, watch_request()).await;
-    assert_eq!(first.status(), 200);
+    let running = start(config(directory.path())).await.unwrap();
+    let admin = Client::of(&running);
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}});
+    admin.make("/api/v1/namespaces", namespace, 201).await;
+    let tenant = admin.account("team-a", "tenant").await;
+    let (roles, bindings) =
+        (format!("{RBAC}/namespaces/team-a/roles"), format!("{RBAC}/namespaces/team-a/rolebindings"));
+    let mut sources = role("sources", "gitrepositories", "*");
+    sources["rules"][0]["apiGroups"] = json!(["farwater.dev"]);
+    admin.make(&roles, sources, 201).await;
+    admin.make(&bindings, binding("sources", "Role", "sources", "tenant"), 201).await;
 
-    let refused = client.get("/api/v1/configmaps?watch=true&timeoutSeconds=1").await;
-    assert_eq!((refused.code.as_u16(), &refused.headers["retry-after"]), (429, &"1".parse().unwrap()));
-    let status = refused.json();
-    assert_eq!((&status["kind"], &status["reason"]), (&json!("Status"), &json!("TooManyRequests")));
-    assert_eq!(status["message"], "the server serves 1 watches already, as many as max-watches allows; try again");
-    assert_eq!(status["details"]["retryAfterSeconds"], 1);
-    assert_eq!(client.get("/api/v1/configmaps").await.code, 200);
+    let path = "/apis/farwater.dev/v1alpha1/namespaces/team-a/gitrepositories";
+    let source = |url: &str, secret: Option<&str>| {
+        json!({
+            "apiVersion": "farwater.dev/v1alpha1", "kind": "GitRepository", "metadata": {"name": "infra"},
+            "spec": {"url": url, "secretRef": secret.map(|name| json!({"name": name}))},
+        })
+    };
+    let refused = tenant.make(path, source("https://git.example.com/a", Some("git")), 403).await;
+    let message = refused["message"].as_str().unwrap();
+    assert!(
+        message.contains("it names Secret git, which system:serviceaccount:team-a:tenant may not get"),
+        "{message}"
+    );
+    admin.make(path, source("https://git.example.com/a", Some("git")), 201).await;
 
-    drop(first);
-    let bound = Instant::now();
-    while client.get("/api/v1/configmaps?watch=true&timeoutSeconds=1").await.code != 200 {
-        assert!(bound.elapsed() < Duration::from_secs(30), "the place of a watch that ended stays taken");
-    }
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn a_watchs_initial_state_takes_turns_and_a_slow_reader_holds_none() {
-    const OBJECTS: usize = 600;
-    let directory = tempfile::tempdir().unwrap();
-    let running = start(Config { max_api_requests: 1, ..config(directory.path()) }).await.unwrap();
-    let writes = (0..OBJECTS).map(|n| {
-        let name = format!("c{n:03}");
-        let object = json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "a", "uid": name},
-        });
-        let key =
-            farwater_store::Key { kind: farwater_store::Kind::new("configmaps", ""), namespace: "a".into(), name };
-        running.hub.store.write(farwater_store::Write { key, change: farwater_store::Change::Create(object) })
-    });
-    for written in futures::future::join_all(writes).await {
-        written.unwrap();
-    }
-    // Without a connection, so that no buffer of the kernel reads ahead of the test.
-    let turn = running.hub.turns.next().await;
-    let answer = apiserver::serve(Arc::clone(&running.hub), administrator(), turn, watch_request()).await;
-    let mut events = answer.into_body().into_data_stream();
-
-    // The first page is read, and nobody takes it: other requests have their turn.
-    assert_eq!(Client::of(&running).get("/api/v1/namespaces").await.code, 200);
-    // The next page needs a turn, and there is none.
-    let only = running.hub.turns.next().await;
-    let mut shown = 0;
-    while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(500), events.next()).await {
-        event.unwrap();
-        shown += 1;
-    }
-    assert!(shown < OBJECTS, "{shown} objects were shown by a server without a free turn");
-    drop(only);
-    while shown < OBJECTS {
-        let event = tokio::time::timeout(Duration::from_secs(30), events.next()).await;
-        event.expect("the rest of the state").unwrap().unwrap();
-        shown += 1;
-    }
-    drop(events);
+    // What the administrator has chosen may be edited, but not sent to another host.
+    let patched = async |patch: Value| {
+        let builder = tenant.request(Method::PATCH, &format!("{path}/infra"));
+        let builder = builder.header("authorization", format!("Bearer {}", tenant.token));
+        let builder = builder.header("content-type", "application/merge-patch+json");
+        tenant.send(builder.body(Full::from(patch.to_string())).unwrap()).await.code
+    };
+    assert_eq!(patched(json!({"spec": {"interval": "5m"}})).await, 200);
+    assert_eq!(patched(json!({"spec": {"url": "https://evil.example.com/a"}})).await, 403);
+    admin.make(&roles, role("reads", "secrets", "get"), 201).await;
+    admin.make(&bindings, binding("reads", "Role", "reads", "tenant"), 201).await;
+    assert_eq!(patched(json!({"spec": {"url": "https://git.example.com/b"}})).await, 200);
     running.stop().await;
 }

@@ -12,19 +12,24 @@ use farwater_api::{
     Digest,
     objects::{Health, ObjectRef, ObjectReport, Outcome, ServiceReport, SyncState},
     protocol::{
-        AcceptedStatement, Assertion, DesiredState, Entry, JoinAnswer, JoinRequest, ProtocolError, SignedAssertion,
-        StatusReport, TokenAnswer,
+        AcceptedStatement, Assertion, DesiredState, Entry, JoinAnswer, JoinRequest, ProtocolError, SealedSecrets,
+        SignedAssertion, StatusReport, TokenAnswer,
     },
 };
 use farwater_hub::{controllers::resources::Name, delivery::join};
 use http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
+use rustls::crypto::{
+    aws_lc_rs::hpke::DH_KEM_X25519_HKDF_SHA256_AES_256,
+    hpke::{EncapsulatedSecret, Hpke as _, HpkePrivateKey, HpkePublicKey},
+};
 
 use crate::rig::Rig;
 
 pub struct Agent {
     pub key: Ed25519KeyPair,
+    sealing: (HpkePublicKey, HpkePrivateKey),
     pub cluster_id: String,
     pub joined: Option<JoinAnswer>,
     pub access: String,
@@ -69,6 +74,7 @@ impl Agent {
         let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
         Self {
             key: Ed25519KeyPair::from_pkcs8(document.as_ref()).unwrap(),
+            sealing: DH_KEM_X25519_HKDF_SHA256_AES_256.generate_key_pair().unwrap(),
             cluster_id: uuid::Uuid::new_v4().to_string(),
             joined: None,
             access: String::new(),
@@ -89,7 +95,7 @@ impl Agent {
     }
 
     pub fn join_request(&self, token: &str) -> JoinRequest {
-        let sealing_key = BASE64.encode([7; 32]);
+        let sealing_key = BASE64.encode(&self.sealing.0.0);
         let proof = self.key.sign(&JoinRequest::proof_message(token, &sealing_key));
         JoinRequest {
             token: token.to_owned(),
@@ -195,6 +201,19 @@ impl Agent {
 
     pub async fn bundle(&self, rig: &Rig, digest: &Digest) -> Answer {
         call(rig, self.get(&format!("/agent/v1/bundles/{digest}")).body(Body::empty()).unwrap()).await
+    }
+
+    pub async fn secrets(&self, rig: &Rig, service: &str, mac: &Digest) -> Answer {
+        call(rig, self.get(&format!("/agent/v1/secrets/{service}/{mac}")).body(Body::empty()).unwrap()).await
+    }
+
+    /// What was sealed to this agent for a service.
+    pub fn open(&self, sealed: &SealedSecrets, service: &str, mac: &Digest) -> Option<Vec<u8>> {
+        let joined = self.joined.as_ref().unwrap();
+        let info = SealedSecrets::info(&joined.installation, &joined.cluster.uid, service, mac);
+        let encapsulated = EncapsulatedSecret(BASE64.decode(&sealed.encapsulated).unwrap());
+        let ciphertext = BASE64.decode(&sealed.ciphertext).unwrap();
+        DH_KEM_X25519_HKDF_SHA256_AES_256.open(&encapsulated, &info, &[], &ciphertext, &self.sealing.1).ok()
     }
 
     pub fn report(&self, services: &[(&str, Option<ServiceReport>)]) -> StatusReport {

@@ -10,4 +10,5 @@ mod placing;
 mod removing;
 mod reporting;
 mod rig;
+mod secrets;
 mod sources;

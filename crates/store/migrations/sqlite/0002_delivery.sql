@@ -42,6 +42,16 @@ CREATE INDEX assignments_cluster ON assignments (cluster_uid);
 CREATE INDEX assignments_source ON assignments (source_uid);
 CREATE INDEX assignments_namespace ON assignments (namespace);
 
+-- Which services a Secret is part of: whom its change concerns.
+CREATE TABLE service_secrets (
+    service_uid TEXT NOT NULL,
+    -- Of the service and the Secret.
+    namespace   TEXT NOT NULL,
+    secret      TEXT NOT NULL,
+    PRIMARY KEY (service_uid, secret)
+);
+CREATE INDEX service_secrets_secret ON service_secrets (namespace, secret);
+
 -- The signed desired state of each cluster. `body` is the entries' JSON, zstd-compressed.
 CREATE TABLE desired (
     cluster_uid TEXT   NOT NULL PRIMARY KEY,

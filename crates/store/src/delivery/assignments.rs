@@ -133,7 +133,44 @@ pub async fn save_assignment(connection: &mut SqliteConnection, row: &Assignment
     Ok(())
 }
 
+/// Sets which Secrets of its namespace a service names.
+pub async fn save_service_secrets(
+    connection: &mut SqliteConnection,
+    row: &Assignment,
+    secrets: &[String],
+) -> Result<(), StoreError> {
+    delete_service_secrets(connection, &row.service_uid).await?;
+    for secret in secrets {
+        sqlx::query(
+            "INSERT INTO service_secrets (service_uid, namespace, secret) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+        )
+        .bind(&row.service_uid)
+        .bind(&row.namespace)
+        .bind(secret)
+        .execute(&mut *connection)
+        .await?;
+    }
+    Ok(())
+}
+
+/// (namespace, name) of every service that names a Secret.
+pub async fn services_of_secret(
+    connection: &mut SqliteConnection,
+    namespace: &str,
+    secret: &str,
+) -> Result<Vec<(String, String)>, StoreError> {
+    let sql = "SELECT namespace, name FROM assignments WHERE service_uid IN \
+               (SELECT service_uid FROM service_secrets WHERE namespace = $1 AND secret = $2)";
+    Ok(sqlx::query_as(sql).bind(namespace).bind(secret).fetch_all(connection).await?)
+}
+
+async fn delete_service_secrets(connection: &mut SqliteConnection, service_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM service_secrets WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    Ok(())
+}
+
 pub async fn delete_assignment(connection: &mut SqliteConnection, service_uid: &str) -> Result<(), StoreError> {
+    delete_service_secrets(connection, service_uid).await?;
     sqlx::query("DELETE FROM assignments WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
     Ok(())
 }

@@ -1,0 +1,130 @@
+//! `GET /agent/v1/secrets/<service uid>/<mac>`: a service's Secrets, sealed to the agent that asks.
+//!
+//! Desired states, entries and bundles name a MAC and no value. Values leave the hub only here: read from the store when
+//! they are asked for, and sealed to the key that the agent made before it joined.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use farwater_api::{
+    Digest, ServiceDeployment,
+    protocol::{Action, Entry, MAX_SECRET_BYTES, SealedSecrets, SecretValue, Secrets},
+    service_deployment::ServiceSecret,
+};
+use farwater_store::{
+    Key, Kind, Store, StoreError,
+    delivery::{Agent, load_agent, load_desired},
+};
+use http::HeaderMap;
+use rustls::crypto::{
+    aws_lc_rs::hpke::DH_KEM_X25519_HKDF_SHA256_AES_256,
+    hpke::{Hpke as _, HpkePublicKey},
+};
+use zeroize::Zeroizing;
+
+use super::{Delivery, answer::Refusal, desired, token::authenticate};
+use crate::{
+    controllers::{
+        resources::{self, Name},
+        services::ServiceFacts,
+    },
+    identity::Identity,
+};
+
+const MAC_PURPOSE: &str = "service-secrets";
+/// Bound to one API server: another one can't use it.
+const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
+
+/// The MAC that a service's entry names; none if it names no Secrets. `Err` says which one is missing or can't be sent.
+pub async fn resolve(delivery: &Delivery, facts: &ServiceFacts) -> Result<Result<Option<Digest>, String>, StoreError> {
+    let names = &facts.service.spec.secrets;
+    if names.is_empty() || facts.deleting() {
+        return Ok(Ok(None));
+    }
+    let loaded = load(&delivery.store, &facts.name.namespace, names).await?;
+    Ok(loaded.map(|json| Some(mac(&delivery.identity, &facts.uid, &json))))
+}
+
+/// The JSON of the Secrets, the same for the same content.
+async fn load(
+    store: &Store,
+    namespace: &str,
+    names: &[ServiceSecret],
+) -> Result<Result<Zeroizing<Vec<u8>>, String>, StoreError> {
+    let mut secrets = Secrets::default();
+    for ServiceSecret { name } in names {
+        let key = Key { kind: Kind::new("secrets", ""), namespace: namespace.to_owned(), name: name.clone() };
+        let Some(resource) = store.get(&key).await? else {
+            return Ok(Err(format!("Secret {name} does not exist in namespace {namespace}")));
+        };
+        let object = &resource.object;
+        let secret_type = object["type"].as_str().unwrap_or("Opaque").to_owned();
+        if secret_type == TOKEN_TYPE {
+            return Ok(Err(format!("Secret {name} is of type {TOKEN_TYPE}, which no other API server takes")));
+        }
+        let data = object["data"].as_object().into_iter().flatten();
+        let data: BTreeMap<_, _> =
+            data.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect();
+        secrets.0.insert(name.clone(), SecretValue { secret_type, data });
+    }
+    let json = Zeroizing::new(serde_json::to_vec(&secrets).map_err(StoreError::abort)?);
+    if json.len() > MAX_SECRET_BYTES {
+        let problem =
+            format!("the Secrets of the service have {} bytes; at most {MAX_SECRET_BYTES} are sent", json.len());
+        return Ok(Err(problem));
+    }
+    Ok(Ok(json))
+}
+
+/// Tied to the service, so that nobody learns from two entries that two services have the same password.
+fn mac(identity: &Identity, service_uid: &str, json: &[u8]) -> Digest {
+    let message = Zeroizing::new([service_uid.as_bytes(), b"\n", json].concat());
+    Digest::from_bytes(identity.mac(MAC_PURPOSE, &message))
+}
+
+pub async fn get_secrets(
+    State(delivery): State<Arc<Delivery>>,
+    Path((service, mac)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Json<SealedSecrets>, Refusal> {
+    let cluster = authenticate(&delivery, &headers)?;
+    let wanted: Digest = mac.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
+    let (row, agent) = {
+        let mut tables = delivery.store.tables().await?;
+        (load_desired(&mut tables, &cluster.uid).await?, load_agent(&mut tables, &cluster.uid).await?)
+    };
+    let not_desired = || Refusal::SecretsNotDesired { service: service.clone() };
+    let (row, agent) = (row.ok_or_else(not_desired)?, agent.ok_or(Refusal::IdentityUnknown)?);
+    let entries = desired::entries(&row)?;
+    let entry = entries.iter().find(|entry| names(entry, &service, &wanted)).ok_or_else(not_desired)?;
+    let name = Name::new(&entry.service.namespace, &entry.service.name);
+    let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
+    let (_, resource) = found.filter(|(resource, _)| resource.uid == service).ok_or_else(not_desired)?;
+    let loaded = load(&delivery.store, &name.namespace, &resource.spec.secrets).await?;
+    // What was edited since is in a state that is about to be published.
+    let json = loaded.ok().filter(|json| self::mac(&delivery.identity, &service, json) == wanted);
+    let info = SealedSecrets::info(delivery.identity.installation(), &cluster.uid, &service, &wanted);
+    Ok(Json(seal(&agent, &info, &json.ok_or_else(not_desired)?)?))
+}
+
+fn names(entry: &Entry, service: &str, mac: &Digest) -> bool {
+    let named = match &entry.action {
+        Action::Apply(deployment) => deployment.secrets,
+        Action::Hold { .. } | Action::Remove { .. } => None,
+    };
+    entry.service.uid == service && named == Some(*mac)
+}
+
+fn seal(agent: &Agent, info: &[u8], json: &[u8]) -> Result<SealedSecrets, Refusal> {
+    let key = HpkePublicKey(agent.sealing_key.clone());
+    let sealed = DH_KEM_X25519_HKDF_SHA256_AES_256.seal(info, &[], json, &key);
+    // The key was checked for its length only when the agent joined.
+    let (encapsulated, ciphertext) = sealed.map_err(|error| {
+        Refusal::Invalid(format!("nothing can be sealed to this agent's key ({error}); join again"))
+    })?;
+    Ok(SealedSecrets { encapsulated: BASE64.encode(encapsulated.0), ciphertext: BASE64.encode(ciphertext) })
+}
