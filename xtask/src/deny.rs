@@ -1,9 +1,14 @@
 //! `cargo xtask deny`: what may be in the dependency tree. The same rules as deny.toml, which is written from here,
-//! for machines without cargo-deny.
+//! for machines without cargo-deny. Security advisories are a database of others: only cargo-deny reads it, where it is
+//! installed.
 
 mod licence;
 
-use std::{collections::BTreeSet, fmt::Write as _, process::ExitCode};
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    process::{ExitCode, Stdio},
+};
 
 use anyhow::{Result, bail};
 
@@ -123,9 +128,19 @@ pub fn check() -> Result<()> {
     }
     violations.dedup();
     if violations.is_empty() {
-        return Ok(());
+        return check_advisories();
     }
     bail!("the dependency tree breaks rules of xtask/src/deny.rs:\n  {}", violations.join("\n  "))
+}
+
+fn check_advisories() -> Result<()> {
+    let asked = repository::cargo()?.args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !asked.is_ok_and(|status| status.success()) {
+        println!("advisories not checked: cargo-deny is not installed");
+        return Ok(());
+    }
+    let status = repository::cargo()?.args(["deny", "check", "advisories"]).status()?;
+    if status.success() { Ok(()) } else { bail!("cargo deny check advisories: {status}") }
 }
 
 fn check_bans(packages: &[Package], violations: &mut Vec<String>) {

@@ -6,6 +6,7 @@ mod campaign;
 mod codegen;
 mod demo;
 mod deny;
+mod invariants;
 mod machine;
 mod repository;
 mod step;

@@ -45,7 +45,8 @@ fn default_poll_interval() -> String {
 pub struct ClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready` (joined and heard within three polls) and `Restored` (see the operations pages).
+    /// `Ready` (joined and heard within three polls), and `Restored` while nothing is deleted because the hub's database was
+    /// restored from a backup; the annotation `farwater.dev/confirm-restored` ends that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -1,11 +1,12 @@
 //! ClusterGrant: which tenants may place what on which clusters, and as whom.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A right of tenants (namespaces of the hub) on clusters. Without one, a tenant reaches no cluster.
+/// A right of tenants (namespaces of the hub) on clusters. Without one, a tenant reaches no cluster. In force as soon as it is
+/// written, like a RoleBinding, so it has no status.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -13,7 +14,6 @@ use serde::{Deserialize, Serialize};
     kind = "ClusterGrant",
     plural = "clustergrants",
     category = "farwater",
-    status = "ClusterGrantStatus",
     derive = "PartialEq",
     printcolumn(name = "Namespaces", type_ = "string", json_path = ".spec.namespaces"),
     printcolumn(name = "Verbs", type_ = "string", json_path = ".spec.verbs"),
@@ -28,7 +28,7 @@ pub struct ClusterGrantSpec {
     /// Namespaces of the hub that hold the right, by name.
     #[schemars(length(min = 1, max = 1000))]
     pub namespaces: Vec<String>,
-    /// What they may do.
+    /// What they may do: `deploy` services.
     #[schemars(length(min = 1))]
     pub verbs: Vec<GrantVerb>,
     /// Sources that they may deploy from: prefixes of URLs. Absent: any.
@@ -49,20 +49,9 @@ pub struct ClusterGrantSpec {
     pub service_account_name: String,
 }
 
+/// One for each thing that a grant has an effect on: a right without one would promise what nobody holds to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum GrantVerb {
-    View,
     Deploy,
-    Proxy,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ClusterGrantStatus {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    pub conditions: Vec<Condition>,
 }

@@ -32,11 +32,11 @@ pub struct GitRepositorySpec {
     /// What to follow; the branch `main` if absent. One of its fields may be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#ref: Option<GitReference>,
-    /// How often the remote is asked, as a Go duration; at least 10s.
+    /// How often the remote is asked, as a Go duration; between 10s and 24h.
     #[serde(default = "default_interval")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub interval: String,
-    /// Longest time that one fetch may take, as a Go duration.
+    /// Longest time that one fetch may take, as a Go duration; between 1s and 30m.
     #[serde(default = "default_timeout")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub timeout: String,

@@ -2,6 +2,41 @@
 
 use std::time::Duration;
 
+/// What a field of ours takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub least: Duration,
+    pub most: Duration,
+}
+
+/// `Cluster.spec.pollInterval`. More often than each second wins nothing over the time that applying takes; a cluster that is
+/// heard less than every ten minutes counts as silent for half an hour before anybody is told.
+pub const POLL_INTERVAL: Bounds = Bounds::of(1, 600);
+/// `GitRepository.spec.interval`. Git hosts throttle who asks more often; an annotation asks at once.
+pub const SOURCE_INTERVAL: Bounds = Bounds::of(10, 24 * 3600);
+/// `GitRepository.spec.timeout`. A fetch occupies one of the places for all sources, so it ends after half an hour.
+pub const SOURCE_TIMEOUT: Bounds = Bounds::of(1, 1800);
+
+impl Bounds {
+    const fn of(least: u64, most: u64) -> Self {
+        Self { least: Duration::from_secs(least), most: Duration::from_secs(most) }
+    }
+
+    /// The duration that the text says, or what it must be.
+    pub fn check(&self, text: &str) -> Result<Duration, String> {
+        let within = parse(text).filter(|duration| (self.least..=self.most).contains(duration));
+        within.ok_or_else(|| format!("must be between {} and {}", show(self.least), show(self.most)))
+    }
+}
+
+fn show(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds if seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
+        seconds if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
+        seconds => format!("{seconds}s"),
+    }
+}
+
 /// `None` where the text is not a positive Go duration of the units that our schemas allow (ms, s, m, h).
 pub fn parse(text: &str) -> Option<Duration> {
     let mut rest = text;
@@ -34,5 +69,19 @@ mod tests {
         for wrong in ["", "0s", "30", "s", "1d", "-1s", "1.2.3s"] {
             check(wrong, None);
         }
+    }
+
+    #[test]
+    fn bounds_are_told_as_people_write_them() {
+        let check = |bounds: Bounds, text: &str, expected: Result<u64, &str>| {
+            assert_eq!(bounds.check(text).map(|d| d.as_secs()), expected.map_err(str::to_owned), "{text}");
+        };
+        check(SOURCE_INTERVAL, "10s", Ok(10));
+        check(SOURCE_INTERVAL, "24h", Ok(86_400));
+        check(SOURCE_INTERVAL, "9999ms", Err("must be between 10s and 24h"));
+        check(SOURCE_INTERVAL, "24h1s", Err("must be between 10s and 24h"));
+        check(POLL_INTERVAL, "0s", Err("must be between 1s and 10m"));
+        check(POLL_INTERVAL, "1s", Ok(1));
+        check(SOURCE_TIMEOUT, "5h", Err("must be between 1s and 30m"));
     }
 }

@@ -36,6 +36,7 @@ pub struct Inputs<'a> {
     pub entry: Digest,
     pub report: Option<&'a ServiceReport>,
     pub report_time: Option<Timestamp>,
+    /// The last request annotation that was acted on.
     pub requested_at: Option<&'a str>,
     pub previous: &'a ServiceDeploymentStatus,
     pub now: Timestamp,

@@ -49,6 +49,7 @@ use jiff::Timestamp;
 use crate::{
     Hub,
     auth::{Attributes, Decision, User},
+    turns::Turn,
 };
 use call::{Call, read_body};
 use kinds::REGISTRY;
@@ -59,15 +60,16 @@ use status::ApiError;
 pub use expire_events::expire_events;
 pub use remove_namespaces::remove_namespaces;
 
-/// Answers everything under `/api`, `/apis` and `/openapi`.
-pub async fn serve(hub: Arc<Hub>, user: User, request: Request<Body>) -> Response {
-    match answer(hub, user, request).await {
+/// Answers everything under `/api`, `/apis` and `/openapi`. The turn ends when the answer is made; a watch gives it back
+/// between the pages of its initial state.
+pub async fn serve(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Body>) -> Response {
+    match answer(hub, user, turn, request).await {
         Ok(response) => response,
         Err(error) => respond::error(&error),
     }
 }
 
-async fn answer(hub: Arc<Hub>, user: User, request: Request<Body>) -> Result<Response, ApiError> {
+async fn answer(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Body>) -> Result<Response, ApiError> {
     let query = Query::parse(request.uri())?;
     let info = RequestInfo::parse(request.method(), request.uri(), &query)?;
     authorize(&hub, &user, &attributes(&info)).await?;
@@ -80,15 +82,17 @@ async fn answer(hub: Arc<Hub>, user: User, request: Request<Body>) -> Result<Res
         return Err(ApiError::no_such_path());
     }
     if !info.subresource.is_empty() && kind.subresource(&info.subresource).is_none() {
-        return Err(ApiError::no_such_path());
+        // Custom resources are served by a handler of their own, which takes the path for a name.
+        let absent = ApiError::not_found(&info.group, &info.resource, &info.name);
+        return Err(if kind.ours { absent } else { ApiError::no_such_path() });
     }
     let form = Form::negotiate(request.headers(), &query)?;
     let (parts, body) = request.into_parts();
     let call = Call { hub, user, info, kind, query, headers: parts.headers, form, now: Timestamp::now() };
-    dispatch(call, &parts.method, body).await
+    dispatch(call, turn, &parts.method, body).await
 }
 
-async fn dispatch(call: Call, method: &Method, body: Body) -> Result<Response, ApiError> {
+async fn dispatch(call: Call, turn: Turn, method: &Method, body: Body) -> Result<Response, ApiError> {
     let not_allowed = ApiError::method_not_allowed;
     // One object of a namespaced kind is always asked for in its namespace.
     let needs_namespace = !matches!(call.info.verb.as_str(), "list" | "watch");
@@ -112,7 +116,7 @@ async fn dispatch(call: Call, method: &Method, body: Body) -> Result<Response, A
     }
     match (call.info.verb.as_str(), call.info.is_collection()) {
         ("list", _) => read::list(&call).await,
-        ("watch", _) => watch::watch(call).await,
+        ("watch", _) => watch::watch(call, turn),
         ("get", false) => read::get(&call).await,
         ("create", true) => write::create(&call, read_body(body).await?).await,
         ("update", false) => write::update(&call, read_body(body).await?).await,

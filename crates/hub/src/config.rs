@@ -1,5 +1,7 @@
 //! The hub's options: from flags, then the environment, then a file, all by the same names.
 
+pub mod environment;
+
 use std::{
     fmt,
     net::SocketAddr,
@@ -58,6 +60,10 @@ pub struct HubArgs {
     #[arg(long, value_name = "N", env = "FARWATER_MAX_API_REQUESTS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_api_requests: Option<u32>,
 
+    /// Watches that are served at once; further ones are told to come again [default: 10000]
+    #[arg(long, value_name = "N", env = "FARWATER_MAX_WATCHES", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_watches: Option<u32>,
+
     /// Requests of agents that are worked on at once; further ones wait [default: 256]
     #[arg(long, value_name = "N", env = "FARWATER_MAX_AGENT_REQUESTS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_agent_requests: Option<u32>,
@@ -96,6 +102,7 @@ pub struct Config {
     pub metrics_listen: Option<SocketAddr>,
     pub max_connections: usize,
     pub max_api_requests: usize,
+    pub max_watches: usize,
     pub max_agent_requests: usize,
     pub drain: Duration,
     pub patience: Patience,
@@ -187,6 +194,7 @@ impl HubArgs {
             metrics_listen: set.metrics_listen,
             max_connections: set.max_connections.unwrap_or(10_000) as usize,
             max_api_requests: set.max_api_requests.unwrap_or(64) as usize,
+            max_watches: set.max_watches.unwrap_or(10_000) as usize,
             max_agent_requests: set.max_agent_requests.unwrap_or(256) as usize,
             drain: Duration::from_secs(set.drain_seconds.unwrap_or(10).into()),
             patience: Patience::default(),
@@ -206,6 +214,7 @@ impl HubArgs {
             metrics_listen: self.metrics_listen.or(other.metrics_listen),
             max_connections: self.max_connections.or(other.max_connections),
             max_api_requests: self.max_api_requests.or(other.max_api_requests),
+            max_watches: self.max_watches.or(other.max_watches),
             max_agent_requests: self.max_agent_requests.or(other.max_agent_requests),
             drain_seconds: self.drain_seconds.or(other.drain_seconds),
         }
@@ -357,7 +366,7 @@ mod tests {
         assert_eq!(
             error,
             "hub.yaml: unknown option \"lisen\"; valid options: data-dir, listen, advertise, tls-san, log-format, \
-             log-level, metrics-listen, max-connections, max-api-requests, max-agent-requests, drain-seconds"
+             log-level, metrics-listen, max-connections, max-api-requests, max-watches, max-agent-requests, drain-seconds"
         );
         assert!(parse("config: other.yaml\n").unwrap_err().contains("unknown option \"config\""));
     }

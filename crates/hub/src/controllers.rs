@@ -8,6 +8,7 @@ pub mod compute_desired;
 pub mod fetch_sources;
 pub mod git;
 pub mod queue;
+pub mod requests;
 pub mod resources;
 pub mod route_changes;
 pub mod services;

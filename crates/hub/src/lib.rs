@@ -23,11 +23,13 @@ mod routes;
 mod server;
 mod start;
 mod status;
+pub mod turns;
 mod web;
 
 use std::sync::Arc;
 
 use farwater_store::Store;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use auth::Access;
@@ -36,6 +38,7 @@ pub use delivery::Delivery;
 pub use identity::{DataDir, Identity};
 pub use metrics::Metrics;
 pub use start::{HubError, Running, run, start};
+pub use turns::Turns;
 
 /// What the parts of a running hub share.
 pub struct Hub {
@@ -46,6 +49,10 @@ pub struct Hub {
     pub access: Access,
     pub metrics: Metrics,
     pub delivery: Arc<Delivery>,
+    /// Of requests to the API.
+    pub turns: Turns,
+    /// A permit for each watch that may be served.
+    pub watches: Arc<Semaphore>,
     /// Where agents and people reach this hub.
     pub advertise: Advertise,
     /// Cancelled when the hub stops: watches and controllers end.

@@ -14,7 +14,6 @@ use axum::{
 };
 use futures::StreamExt as _;
 use http::{HeaderMap, StatusCode, header};
-use tokio::{sync::Semaphore, time::timeout};
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
 use crate::{
@@ -23,41 +22,16 @@ use crate::{
     health,
     metrics::Route,
     status::{failure, forbidden, not_found, try_later, unauthenticated},
+    turns::{Turn, Turns},
     web,
 };
 
 /// Longest pause between two pieces of a request's body.
 const BODY_PAUSE: Duration = Duration::from_secs(30);
-/// How long a request waits for its turn before it is told to come again.
-const TURN: Duration = Duration::from_secs(10);
-
-/// Requests of one class that are worked on at once. Agents and the API have one each: a storm of lists must not make
-/// agents late.
-#[derive(Clone)]
-struct Turns {
-    permits: Arc<Semaphore>,
-    patience: Duration,
-    refusal: StatusCode,
-    reason: &'static str,
-}
-
-impl Turns {
-    fn new(limit: usize, refusal: StatusCode, reason: &'static str) -> Self {
-        Self { permits: Arc::new(Semaphore::new(limit)), patience: TURN, refusal, reason }
-    }
-
-    /// Runs when it is this request's turn; the turn ends with the answer's head, because a body may be a watch.
-    async fn run(&self, work: impl Future<Output = Response>) -> Response {
-        match timeout(self.patience, self.permits.acquire()).await {
-            Ok(Ok(_permit)) => work.await,
-            _ => try_later(self.refusal, self.reason, "the server has too many requests to work on; try again"),
-        }
-    }
-}
 
 /// Everything that the hub's address serves.
 pub fn router(hub: &Arc<Hub>) -> Router {
-    let agents = Turns::new(hub.config.max_agent_requests, StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable");
+    let agents = Turns::of_agents(hub.config.max_agent_requests);
     Router::new()
         .route("/healthz", get(health::live))
         .route("/livez", get(health::live))
@@ -69,7 +43,7 @@ pub fn router(hub: &Arc<Hub>) -> Router {
         .route("/ui", get(web::root))
         .route("/ui/", get(web::index))
         .route("/ui/{*path}", get(web::file))
-        .merge(api(hub))
+        .merge(api())
         .merge(delivery(hub).layer(middleware::from_fn_with_state(agents, take_turn)))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
@@ -84,20 +58,12 @@ pub fn metrics_router(hub: &Arc<Hub>) -> Router {
     Router::new().route("/metrics", get(open_metrics)).with_state(Arc::clone(hub))
 }
 
-#[derive(Clone)]
-struct Api {
-    hub: Arc<Hub>,
-    turns: Turns,
-}
-
-fn api(hub: &Arc<Hub>) -> Router<Arc<Hub>> {
-    let turns = Turns::new(hub.config.max_api_requests, StatusCode::TOO_MANY_REQUESTS, "TooManyRequests");
-    let api = Api { hub: Arc::clone(hub), turns };
+fn api() -> Router<Arc<Hub>> {
     let mut router = Router::new();
     for path in ["/api", "/api/", "/api/{*path}", "/apis", "/apis/", "/apis/{*path}", "/openapi", "/openapi/{*path}"] {
         router = router.route(path, any(serve_api));
     }
-    router.with_state(api)
+    router
 }
 
 fn delivery(hub: &Arc<Hub>) -> Router<Arc<Hub>> {
@@ -105,21 +71,27 @@ fn delivery(hub: &Arc<Hub>) -> Router<Arc<Hub>> {
 }
 
 async fn take_turn(State(turns): State<Turns>, request: Request, next: Next) -> Response {
-    turns.run(next.run(request)).await
+    // The turn ends with the answer's head.
+    match turns.begin().await {
+        Ok(_turn) => next.run(request).await,
+        Err(refusal) => refusal,
+    }
 }
 
-async fn serve_api(State(api): State<Api>, request: Request) -> Response {
-    let user = match api.hub.access.authenticate(request.headers()).await {
+async fn serve_api(State(hub): State<Arc<Hub>>, request: Request) -> Response {
+    let user = match hub.access.authenticate(request.headers()).await {
         Ok(user) => user,
         Err(error) => return unauthenticated(&error),
     };
     let asker = observe::Asker(user.name.clone());
     let route = Route::of(request.uri().path());
     let is_watch = is_watch(request.uri().query());
-    let hub = Arc::clone(&api.hub);
-    let work = apiserver::serve(Arc::clone(&hub), user, request);
     // Clients take a throttled discovery for a broken server, and it is cheap.
-    let mut response = if route == Route::Discovery { work.await } else { api.turns.run(work).await };
+    let turn = if route == Route::Discovery { Ok(Turn::free()) } else { hub.turns.begin().await };
+    let mut response = match turn {
+        Ok(turn) => apiserver::serve(Arc::clone(&hub), user, turn, request).await,
+        Err(refusal) => refusal,
+    };
     response.extensions_mut().insert(asker);
     if is_watch && response.status().is_success() { end_with_hub(&hub, response) } else { response }
 }
@@ -191,29 +163,6 @@ async fn wrong_method() -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn a_storm_of_lists_makes_no_agent_late() {
-        let api = Turns {
-            patience: Duration::from_millis(50),
-            ..Turns::new(1, StatusCode::TOO_MANY_REQUESTS, "TooManyRequests")
-        };
-        let agents = Turns::new(1, StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable");
-        let list = tokio::spawn({
-            let api = api.clone();
-            async move { api.run(std::future::pending()).await }
-        });
-        while api.permits.available_permits() > 0 {
-            tokio::task::yield_now().await;
-        }
-        let refused = api.run(async { StatusCode::OK.into_response() }).await;
-        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(refused.headers()[header::RETRY_AFTER], "1");
-        assert_eq!(agents.run(async { StatusCode::OK.into_response() }).await.status(), StatusCode::OK);
-        list.abort();
-        let _ = list.await;
-        assert_eq!(api.run(async { StatusCode::OK.into_response() }).await.status(), StatusCode::OK);
-    }
 
     #[test]
     fn watches_are_told_from_the_query() {

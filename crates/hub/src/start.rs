@@ -8,6 +8,7 @@ use thiserror::Error;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
+    sync::Semaphore,
     task::JoinHandle,
     time::{Duration, sleep},
 };
@@ -17,11 +18,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Access, Advertise, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics, apiserver,
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
-    config::ConfigError,
+    config::{ConfigError, environment},
     controllers, delivery,
     identity::{DataDirError, IdentityError, ServerNames},
     logging, routes,
     server::{Certificate, Server, tls_config},
+    turns::Turns,
 };
 
 /// How often expired tokens are forgotten.
@@ -59,6 +61,9 @@ pub enum HubError {
 pub async fn run(args: HubArgs) -> Result<(), HubError> {
     let config = args.resolve()?;
     logging::init(&config);
+    if let Some(warning) = environment::check(std::env::vars_os().map(|(name, _)| name)) {
+        tracing::warn!("{warning}");
+    }
     // Before anything is written, so that a signal during the start ends it in order too.
     let mut terminate = signal(SignalKind::terminate()).map_err(HubError::Signal)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(HubError::Signal)?;
@@ -79,6 +84,8 @@ pub struct Running {
     pub address: SocketAddr,
     pub metrics_address: Option<SocketAddr>,
     pub admin_kubeconfig: PathBuf,
+    /// From the options to the first request that could be answered.
+    pub ready_after: Duration,
     servers: Vec<JoinHandle<()>>,
     tasks: TaskTracker,
     /// Decisions are made until the last request has ended.
@@ -101,6 +108,9 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         None => None,
     };
     let advertise = config.advertise.clone().unwrap_or_else(|| Advertise::of_listener(address));
+    if config.advertise.is_none() && address.ip().is_unspecified() {
+        tracing::warn!("{}", unreachable_warning(address, &advertise));
+    }
     let names = server_names(&config, address, &advertise);
     let certificate = Certificate::new(identity.server_certificate(&names, now)?);
     let tls = tls_config(Arc::clone(&certificate))?;
@@ -117,7 +127,11 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let url = advertise.url().to_owned();
     let delivery = Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url).await?;
     let admin_kubeconfig = data.admin_kubeconfig();
+    let turns = Turns::of_api(config.max_api_requests);
+    let watches = Arc::new(Semaphore::new(config.max_watches));
     let hub = Arc::new(Hub {
+        turns,
+        watches,
         config,
         data,
         store,
@@ -133,6 +147,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         address,
         metrics_address: None,
         admin_kubeconfig,
+        ready_after: Duration::ZERO,
         servers: Vec::new(),
         tasks: TaskTracker::new(),
         access_end,
@@ -143,12 +158,13 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         running.metrics_address = listener.local_addr().ok();
         running.serve_metrics(listener);
     }
+    running.ready_after = started.elapsed();
     tracing::info!(
         address = %running.address,
         url = %running.hub.advertise,
         kubeconfig = %running.admin_kubeconfig.display(),
         ca_pin = running.hub.identity.ca_pin(),
-        ms = started.elapsed().as_millis() as u64,
+        ms = running.ready_after.as_millis() as u64,
         "the hub is ready"
     );
     Ok(running)
@@ -220,6 +236,15 @@ fn local_address(listener: &TcpListener, address: SocketAddr) -> Result<SocketAd
 fn server_names(config: &Config, address: SocketAddr, advertise: &Advertise) -> ServerNames {
     let listened = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
     ServerNames::new(config.tls_san.iter().cloned().chain([advertise.host().to_owned()]).chain(listened))
+}
+
+/// The listener takes requests from everywhere, and what is printed for agents and people names this machine only.
+fn unreachable_warning(address: SocketAddr, advertise: &Advertise) -> String {
+    format!(
+        "listening on {address}, which is every address of this machine, but agents and kubeconfigs are told {advertise}, which \
+         only this machine reaches; give --advertise https://HOST:{} (FARWATER_ADVERTISE) with a name that they can reach",
+        address.port()
+    )
 }
 
 async fn sweep_tokens(hub: Arc<Hub>) {

@@ -1,11 +1,14 @@
 //! Proof that an acknowledged write survives `kill -9`: clients write, keep a ledger, and hold the server to it.
 //!
 //! Each writer owns a few names, so that it knows what each must be. A write whose answer never came is *open*: after
-//! the restart either outcome is right, and reading decides which. Watchers resume from the last version that they saw and
-//! must be shown every acknowledged change exactly once, in order.
+//! the restart either outcome is right, and reading decides which. Watchers resume from the last version that they saw, never
+//! list again, and must be shown every acknowledged change exactly once, in order, as what it is: replaying what one saw must
+//! make sense at each step and end at what is there.
+
+mod watcher;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     future::Future,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -15,14 +18,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams},
+    api::{DeleteParams, ListParams, ObjectMeta, PostParams},
 };
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde::Serialize;
+
+use watcher::{Picture, Watcher, compare};
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -103,13 +107,7 @@ impl Killable for KillableHub {
 pub async fn run(server: &mut impl Killable, load: &Load, mut progress: impl FnMut(u32, u64)) -> Result<Outcome> {
     let state = Arc::new(Shared::default());
     let client = server.client();
-    let start = Api::<ConfigMap>::namespaced(client.clone(), &load.namespace)
-        .list(&ListParams::default())
-        .await
-        .context("list before the load")?
-        .metadata
-        .resource_version
-        .context("a list has a resourceVersion")?;
+    let (first, start) = list(&client, &load.namespace).await.context("list before the load")?;
 
     let mut tasks = Vec::new();
     for writer in 0..load.writers {
@@ -127,7 +125,7 @@ pub async fn run(server: &mut impl Killable, load: &Load, mut progress: impl FnM
     for _ in 0..load.watchers {
         let mut watcher = Watcher {
             api: Api::namespaced(client.clone(), &load.namespace),
-            version: start.parse().context("a resourceVersion is a number")?,
+            version: start,
             seen: Vec::new(),
             faults: Vec::new(),
         };
@@ -164,8 +162,7 @@ pub async fn run(server: &mut impl Killable, load: &Load, mut progress: impl FnM
         resurrected: state.lock(&state.resurrected).clone(),
         ..Outcome::default()
     };
-    let list = Api::<ConfigMap>::namespaced(client.clone(), &load.namespace).list(&ListParams::default()).await?;
-    let end: u64 = list.metadata.resource_version.context("a list has a resourceVersion")?.parse()?;
+    let (last, end) = list(&client, &load.namespace).await.context("list after the load")?;
     state.end.store(end, Ordering::Relaxed);
     for watcher in watchers {
         let watcher = tokio::time::timeout(Duration::from_secs(60), watcher)
@@ -173,9 +170,21 @@ pub async fn run(server: &mut impl Killable, load: &Load, mut progress: impl FnM
             .context("a watcher did not reach the end")??;
         outcome.events += watcher.seen.len() as u64;
         outcome.watch_faults.extend(watcher.faults.iter().cloned());
-        outcome.watch_faults.extend(compare(&state.lock(&state.ledger), &watcher.seen));
+        outcome.watch_faults.extend(compare(&state.lock(&state.ledger), &first, &watcher.seen, &last));
     }
     Ok(outcome)
+}
+
+/// What is there, and the version that it was read at.
+async fn list(client: &Client, namespace: &str) -> Result<(Picture, u64)> {
+    let list = Api::<ConfigMap>::namespaced(client.clone(), namespace).list(&ListParams::default()).await?;
+    let version = list.metadata.resource_version.context("a list has a resourceVersion")?;
+    let picture = list.items.iter().map(|object| (object.name_any(), value_of(object))).collect();
+    Ok((picture, version.parse().context("a resourceVersion is a number")?))
+}
+
+fn value_of(object: &ConfigMap) -> String {
+    object.data.as_ref().and_then(|data| data.get("value")).cloned().unwrap_or_default()
 }
 
 #[derive(Default)]
@@ -185,8 +194,7 @@ struct Shared {
     end: AtomicU64,
     acknowledged: AtomicU64,
     open: AtomicU64,
-    /// Acknowledged creates and updates by version.
-    ledger: Mutex<BTreeMap<u64, String>>,
+    ledger: Mutex<Ledger>,
     lost: Mutex<Vec<String>>,
     resurrected: Mutex<Vec<String>>,
 }
@@ -195,6 +203,15 @@ impl Shared {
     fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
         mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+/// What took effect for certain. A value is written once and never again, so it tells one state of a name from all others.
+#[derive(Default)]
+struct Ledger {
+    /// Creates and updates: the name and its value, by version.
+    written: BTreeMap<u64, (String, String)>,
+    /// Deletes: the name and its last value. The answer to a delete names no version.
+    deleted: BTreeSet<(String, String)>,
 }
 
 /// What a writer knows of one name.
@@ -279,11 +296,12 @@ impl Writer {
         let known = match (answer, after) {
             (Ok(Some(object)), Some(value)) => {
                 let version = object.resource_version().context("a written object has a resourceVersion")?;
-                self.state.lock(&self.state.ledger).insert(version.parse()?, format!("{name}={value}"));
+                self.note_written(name, &version, &value)?;
                 self.state.acknowledged.fetch_add(1, Ordering::Relaxed);
                 Known::Present { value, version }
             }
             (Ok(_), _) => {
+                self.note_deleted(name, before);
                 self.state.acknowledged.fetch_add(1, Ordering::Relaxed);
                 Known::Absent
             }
@@ -300,6 +318,18 @@ impl Writer {
         };
         self.known.insert(name.to_owned(), known);
         Ok(())
+    }
+
+    fn note_written(&self, name: &str, version: &str, value: &str) -> Result<()> {
+        let version = version.parse().context("a resourceVersion is a number")?;
+        self.state.lock(&self.state.ledger).written.insert(version, (name.to_owned(), value.to_owned()));
+        Ok(())
+    }
+
+    fn note_deleted(&self, name: &str, value: Option<String>) {
+        if let Some(value) = value {
+            self.state.lock(&self.state.ledger).deleted.insert((name.to_owned(), value));
+        }
     }
 
     /// Reads a name and holds the answer against what is known.
@@ -323,95 +353,19 @@ impl Writer {
             let list = if matches!(known, Known::Absent) { &self.state.resurrected } else { &self.state.lost };
             self.state.lock(list).push(report);
         }
-        let known = match (value, found.and_then(|o| o.metadata.resource_version)) {
-            (Some(value), Some(version)) => {
-                // A write whose answer was lost but which took effect: watchers must see it too.
-                self.state.lock(&self.state.ledger).insert(version.parse()?, format!("{name}={value}"));
+        // A write whose answer was lost but which took effect: watchers must see it too.
+        let known = match (value, found.and_then(|o| o.metadata.resource_version), known) {
+            (Some(value), Some(version), _) => {
+                self.note_written(name, &version, &value)?;
                 Known::Present { value, version }
+            }
+            (_, _, Known::Open { before, after: None }) => {
+                self.note_deleted(name, before);
+                Known::Absent
             }
             _ => Known::Absent,
         };
         self.known.insert(name.to_owned(), known);
         Ok(())
-    }
-}
-
-struct Watcher {
-    api: Api<ConfigMap>,
-    version: u64,
-    /// (version, name=value or name deleted), as shown.
-    seen: Vec<(u64, String)>,
-    faults: Vec<String>,
-}
-
-impl Watcher {
-    async fn run(&mut self, state: &Shared) {
-        loop {
-            let end = state.end.load(Ordering::Relaxed);
-            if end > 0 && self.version >= end {
-                return;
-            }
-            let parameters = WatchParams::default().timeout(5);
-            let Ok(stream) = self.api.watch(&parameters, &self.version.to_string()).await else {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
-            };
-            let mut stream = std::pin::pin!(stream);
-            while let Ok(Some(Ok(event))) = tokio::time::timeout(Duration::from_secs(6), stream.next()).await {
-                if let Err(fault) = self.note(event) {
-                    self.faults.push(fault.to_string());
-                    return;
-                }
-                let end = state.end.load(Ordering::Relaxed);
-                if end > 0 && self.version >= end {
-                    return;
-                }
-            }
-        }
-    }
-
-    fn note(&mut self, event: WatchEvent<ConfigMap>) -> Result<()> {
-        let (object, deleted) = match event {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
-            WatchEvent::Deleted(object) => (object, true),
-            WatchEvent::Bookmark(bookmark) => {
-                let version: u64 = bookmark.metadata.resource_version.parse()?;
-                ensure!(version >= self.version, "a bookmark went back from {} to {version}", self.version);
-                self.version = version;
-                return Ok(());
-            }
-            WatchEvent::Error(status) => bail!("the watch from {} ended with {status}", self.version),
-        };
-        let version: u64 = object.resource_version().context("an event has a resourceVersion")?.parse()?;
-        ensure!(version > self.version, "version {version} of {} came after {}", object.name_any(), self.version);
-        self.version = version;
-        let value = object.data.as_ref().and_then(|d| d.get("value")).cloned().unwrap_or_default();
-        let name = object.name_any();
-        self.seen.push((version, if deleted { format!("{name} deleted") } else { format!("{name}={value}") }));
-        Ok(())
-    }
-}
-
-/// Every acknowledged write must have been shown at its version. (The watchers started before the writers.)
-fn compare(ledger: &BTreeMap<u64, String>, seen: &[(u64, String)]) -> Vec<String> {
-    let seen: HashMap<u64, &str> = seen.iter().map(|(version, what)| (*version, what.as_str())).collect();
-    ledger
-        .iter()
-        .filter(|(version, what)| seen.get(version) != Some(&what.as_str()))
-        .map(|(version, what)| format!("{what} at {version} was shown as {:?}", seen.get(version)))
-        .take(20)
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_write_that_no_watcher_saw_is_a_gap() {
-        let ledger = BTreeMap::from([(5, "a=1".to_owned()), (7, "a=2".to_owned())]);
-        assert_eq!(compare(&ledger, &[(5, "a=1".to_owned()), (7, "a=2".to_owned())]), Vec::<String>::new());
-        assert_eq!(compare(&ledger, &[(5, "a=1".to_owned())]).len(), 1);
-        assert_eq!(compare(&ledger, &[(5, "a=1".to_owned()), (7, "a=9".to_owned())]).len(), 1);
     }
 }

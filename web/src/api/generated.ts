@@ -16,7 +16,7 @@ export interface ClusterSpec {
 
 export interface ClusterStatus {
   agentVersion?: string;
-  /** `Ready` (joined and heard within three polls) and `Restored` (see the operations pages). */
+  /** `Ready` (joined and heard within three polls), and `Restored` while nothing is deleted because the hub's database was restored from a backup; the annotation `farwater.dev/confirm-restored` ends that. */
   conditions?: Condition[];
   kubernetesVersion?: string;
   /** When the agent last asked. Kept beside the resource and merged in when it is read, so it wakes no watch. */
@@ -40,7 +40,7 @@ export interface GitReference {
 
 /** A Git repository that is polled and read without a checkout. */
 export interface GitRepositorySpec {
-  /** How often the remote is asked, as a Go duration; at least 10s. */
+  /** How often the remote is asked, as a Go duration; between 10s and 24h. */
   interval: string;
   /** What to follow; the branch `main` if absent. One of its fields may be set. */
   ref?: GitReference;
@@ -48,7 +48,7 @@ export interface GitRepositorySpec {
   secretRef?: LocalReference;
   /** Stops polling; what was fetched goes on being served. */
   suspend: boolean;
-  /** Longest time that one fetch may take, as a Go duration. */
+  /** Longest time that one fetch may take, as a Go duration; between 1s and 30m. */
   timeout: string;
   /** Address of the repository: http or https. Credentials belong in `secretRef`, never here. */
   url: string;

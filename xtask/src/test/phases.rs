@@ -9,7 +9,7 @@ use super::{
     Run,
     results::{self, Counts},
 };
-use crate::{codegen, deny, repository, step};
+use crate::{codegen, deny, invariants, repository, step};
 
 pub struct Phase {
     pub name: &'static str,
@@ -32,13 +32,13 @@ pub const PHASES: &[Phase] = &[
     Phase { name: "clippy", about: "cargo clippy, warnings are errors", needed_by_the_rest: false, run: clippy },
     Phase {
         name: "deny",
-        about: "banned crates, licences, what the agent links",
+        about: "banned crates, licences, what the agent links, advisories where cargo-deny is installed",
         needed_by_the_rest: false,
         run: denied,
     },
     Phase {
         name: "generated",
-        about: "checked-in generated files are fresh",
+        about: "checked-in generated files are fresh, the tests of ARCHITECTURE.md's invariants exist",
         needed_by_the_rest: false,
         run: generated,
     },
@@ -125,6 +125,7 @@ fn denied(_: &Run) -> Result<Option<Counts>> {
 
 fn generated(_: &Run) -> Result<Option<Counts>> {
     codegen::check()?;
+    invariants::check()?;
     Ok(Some(Counts::ONE_PASSED))
 }
 

@@ -259,7 +259,8 @@ async fn apply(session: &Session, plural: &str, document: &Value) -> Result<()> 
             let patch = json!({"spec": document["spec"]});
             let path = format!("{path}/{name}?{flags}");
             let changed = session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
-            let same = changed["metadata"]["resourceVersion"] == existing["metadata"]["resourceVersion"];
+            // Not the version: a controller may have written the status in between.
+            let same = changed["metadata"]["generation"] == existing["metadata"]["generation"];
             if same { "unchanged" } else { "configured" }
         }
     };

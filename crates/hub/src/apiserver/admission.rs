@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, collections::BTreeSet};
 
-use farwater_api::{ServiceDeployment, ServiceDeploymentSpec};
+use farwater_api::{Cluster, ClusterGrantSpec, ServiceDeployment, ServiceDeploymentSpec};
+use farwater_fleet::placement::selects;
+use farwater_store::{Key, Kind};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::Value;
 
 use super::{
@@ -14,6 +17,7 @@ use super::{
 use crate::{
     Hub,
     auth::{Attributes, EscalationError},
+    controllers::resources::list_pages,
     delivery::admission::{Inadmissible, check_service},
 };
 
@@ -92,6 +96,40 @@ async fn check_escalation(call: &Call, object: &Value, old: Option<&Value>) -> R
         EscalationError::Refused(why) => call.forbidden(meta::text(object, "name"), &why.to_string()),
         EscalationError::Access(error) => ApiError::unavailable(error.to_string()),
     })
+}
+
+/// What is odd about an object and no reason to refuse it, for `Warning` headers.
+pub async fn advise(call: &Call, object: &Value, old: Option<&Value>) -> Result<Vec<String>, ApiError> {
+    let changed = old.is_none_or(|old| old["spec"] != object["spec"]);
+    if !changed || call.kind.group != farwater_api::GROUP || call.kind.plural != "clustergrants" {
+        return Ok(Vec::new());
+    }
+    // One that can't be read is about to be refused, with better words.
+    let Ok(grant) = serde_json::from_value::<ClusterGrantSpec>(object["spec"].clone()) else { return Ok(Vec::new()) };
+    advise_on_grant(call, &grant).await
+}
+
+/// A grant may be written before what it speaks of; a name or label that is only misspelt looks the same.
+async fn advise_on_grant(call: &Call, grant: &ClusterGrantSpec) -> Result<Vec<String>, ApiError> {
+    let mut warnings = Vec::new();
+    for name in &grant.namespaces {
+        let key = Key { kind: Kind::new("namespaces", ""), namespace: String::new(), name: name.clone() };
+        if call.hub.store.get(&key).await.map_err(store_failed)?.is_none() {
+            warnings.push(format!("spec.namespaces: namespace {name:?} does not exist; the grant has no effect on it"));
+        }
+    }
+    // The empty one means every cluster, now and later.
+    if grant.cluster_selector != LabelSelector::default() {
+        let mut selected = false;
+        let each = |cluster: farwater_store::Resource| {
+            selected |= selects(&grant.cluster_selector, &meta::labels(&cluster.object));
+        };
+        list_pages::<Cluster>(&call.hub.store, None, each).await.map_err(store_failed)?;
+        if !selected {
+            warnings.push("spec.clusterSelector: no cluster has these labels; the grant has no effect".to_owned());
+        }
+    }
+    Ok(warnings)
 }
 
 /// An object as it is read: with what is kept beside it.

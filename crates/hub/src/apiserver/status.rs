@@ -238,6 +238,11 @@ impl ApiError {
             .with(Details { retry_after_seconds: Some(1), ..Details::default() })
     }
 
+    pub fn too_many_watches(limit: usize) -> Self {
+        let message = format!("the server serves {limit} watches already, as many as max-watches allows; try again");
+        Self::new(429, "TooManyRequests", message).with(Details { retry_after_seconds: Some(1), ..Details::default() })
+    }
+
     pub fn retry_after(&self) -> Option<u32> {
         self.details.as_ref().and_then(|d| d.retry_after_seconds)
     }

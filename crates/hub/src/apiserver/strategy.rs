@@ -2,6 +2,7 @@
 //! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use farwater_fleet::duration::{self, Bounds};
 use serde_json::{Value, json};
 
 use super::{kinds::ResourceKind, meta, schema, status::FieldError};
@@ -187,6 +188,9 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             map.remove("metadata");
         }
         schema::validate(&body, &kind.schema, "", &mut errors);
+        if part == Part::Main {
+            validate_durations(object, old, kind, &mut errors);
+        }
         if part == Part::Status {
             relate_to_status(&mut errors);
         }
@@ -208,6 +212,26 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         _ => {}
     }
     errors
+}
+
+/// Fields of ours that are durations, by resource.
+const DURATIONS: [(&str, &str, Bounds); 3] = [
+    ("clusters", "pollInterval", duration::POLL_INTERVAL),
+    ("gitrepositories", "interval", duration::SOURCE_INTERVAL),
+    ("gitrepositories", "timeout", duration::SOURCE_TIMEOUT),
+];
+
+/// A duration that nobody would keep to is refused, not silently cut. One that is stored already may stay, as in Kubernetes
+/// when a rule becomes stricter: otherwise not even the object's finalizers could go.
+fn validate_durations(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    for (_, field, bounds) in DURATIONS.iter().filter(|(plural, ..)| *plural == kind.plural) {
+        let (path, value) = (format!("spec.{field}"), &object["spec"][*field]);
+        let known = old.is_some_and(|old| old["spec"][*field] == *value) || errors.iter().any(|e| e.field == path);
+        let Some(text) = value.as_str().filter(|_| !known) else { continue };
+        if let Err(why) = bounds.check(text) {
+            errors.push(FieldError::invalid(path, value, &why));
+        }
+    }
 }
 
 /// Kubernetes validates a status by itself, and its texts say so; the fields don't.
@@ -428,6 +452,27 @@ mod tests {
                 "subjects[2].kind: Unsupported value: \"Foo\": supported values: \"ServiceAccount\", \"User\", \"Group\"",
             ],
         );
+    }
+
+    #[test]
+    fn durations_out_of_bounds_are_refused_and_stored_ones_stay() {
+        let source = |interval: &str, timeout: &str| json!({"spec": {"url": "https://x/y", "interval": interval, "timeout": timeout}});
+        check("gitrepositories", source("10s", "30m"), &[]);
+        check(
+            "gitrepositories",
+            source("1s", "5h"),
+            &[
+                "spec.interval: Invalid value: \"1s\": must be between 10s and 24h",
+                "spec.timeout: Invalid value: \"5h\": must be between 1s and 30m",
+            ],
+        );
+        let cluster = |interval: &str| json!({"spec": {"pollInterval": interval}});
+        check("clusters", cluster("1s"), &[]);
+        check("clusters", cluster("1h"), &["spec.pollInterval: Invalid value: \"1h\": must be between 1s and 10m"]);
+
+        let mut old = cluster("1h");
+        old["metadata"] = json!({"name": "a", "namespace": "ns"});
+        assert_eq!(validate(&old, Some(&old), kind("clusters"), Part::Main), []);
     }
 
     #[test]

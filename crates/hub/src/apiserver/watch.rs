@@ -2,6 +2,9 @@
 //!
 //! A watch without a version begins with the present state as ADDED events. That state is read in pages of different
 //! moments; changes that a page already showed are left out afterwards, so that no object goes back in time.
+//!
+//! Each page is read in a turn like any list, and the turn is given back before the page is sent: what a slow client keeps
+//! waiting is its own watch and nothing else.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,11 +17,12 @@ use jiff::Timestamp;
 use rand::RngExt as _;
 use serde_json::{Value, json};
 use tokio::{
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, mpsc},
     time::{Instant, sleep_until},
 };
 
 use super::{admission, call::Call, meta, options::ListOptions, read, respond, selector::Filter, status::ApiError};
+use crate::turns::Turn;
 
 /// How often a watch that asked for bookmarks gets one, as in kube-apiserver.
 const BOOKMARKS: Duration = Duration::from_secs(60);
@@ -72,10 +76,14 @@ fn event_type(event: &WatchEvent, filter: &Filter) -> Option<&'static str> {
     }
 }
 
-pub async fn watch(call: Call) -> Result<Response, ApiError> {
+pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, call.kind, true)?;
     let given = call.query.get("sendInitialEvents").is_some_and(|v| !v.is_empty());
     let start = start_of(&options, given);
+    // Only a state has to be read.
+    let turn = (start == Start::State).then_some(turn);
+    let place = Arc::clone(&call.hub.watches).try_acquire_owned();
+    let place = place.map_err(|_| ApiError::too_many_watches(call.hub.config.max_watches))?;
     let (sender, receiver) = mpsc::channel(BUFFER);
     let lasts = options.timeout_seconds.map_or_else(
         // Between half an hour and an hour, so that watches that began together don't end together.
@@ -83,8 +91,8 @@ pub async fn watch(call: Call) -> Result<Response, ApiError> {
         Duration::from_secs,
     );
     let deadline = Instant::now() + lasts;
-    let feed = Feed { call: Arc::new(call), options, sender, columns_sent: false, deadline };
-    tokio::spawn(feed.run(start));
+    let feed = Feed { call: Arc::new(call), options, sender, columns_sent: false, deadline, _place: place };
+    tokio::spawn(feed.run(start, turn));
     let lines = stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|line: Bytes| (Ok::<_, std::convert::Infallible>(line), receiver))
     });
@@ -104,25 +112,27 @@ struct Feed {
     sender: mpsc::Sender<Bytes>,
     columns_sent: bool,
     deadline: Instant,
+    /// One of `max-watches`.
+    _place: OwnedSemaphorePermit,
 }
 
 impl Feed {
-    async fn run(mut self, start: Start) {
-        if let Err(error) = self.follow(start).await.unwrap_or(Ok(())) {
+    async fn run(mut self, start: Start, turn: Option<Turn>) {
+        if let Err(error) = self.follow(start, turn).await.unwrap_or(Ok(())) {
             // The answer has begun, so an error travels as an event.
             let _ = self.send("ERROR", error.to_value()).await;
         }
     }
 
     /// `Err(Ended)`: silently. `Ok(Err)`: with an ERROR event.
-    async fn follow(&mut self, start: Start) -> Result<Result<(), ApiError>, Ended> {
+    async fn follow(&mut self, start: Start, turn: Option<Turn>) -> Result<Result<(), ApiError>, Ended> {
         let store = self.call.hub.store.clone();
         let mut shown = HashMap::new();
         let mut complete_at = None;
         let from = match start {
             Start::Version(version) => version,
             Start::Now => store.position(),
-            Start::State => match self.send_state(&mut shown).await? {
+            Start::State => match self.send_state(&mut shown, turn).await? {
                 Ok((first, last)) => {
                     complete_at = Some(last);
                     first
@@ -179,25 +189,40 @@ impl Feed {
         }
     }
 
-    /// The present state as ADDED events; returns the versions of its first and its last page.
-    async fn send_state(&mut self, shown: &mut HashMap<Key, u64>) -> Result<Result<(u64, u64), ApiError>, Ended> {
+    /// The present state as ADDED events; returns the versions of its first and its last page. The request's own turn is for
+    /// the first.
+    async fn send_state(
+        &mut self,
+        shown: &mut HashMap<Key, u64>,
+        mut turn: Option<Turn>,
+    ) -> Result<Result<(u64, u64), ApiError>, Ended> {
         let (mut first, mut after) = (None, None);
-        if let Some(version) = self.options.version.filter(|v| *v > self.call.hub.store.position())
-            && !self.call.hub.store.wait_for(version, CATCH_UP).await
+        let hub = Arc::clone(&self.call.hub);
+        if let Some(version) = self.options.version.filter(|v| *v > hub.store.position())
+            && !hub.store.wait_for(version, CATCH_UP).await
         {
-            return Ok(Err(ApiError::version_too_large(version, self.call.hub.store.position())));
+            return Ok(Err(ApiError::version_too_large(version, hub.store.position())));
         }
         loop {
+            let held = match turn.take() {
+                Some(own) => own,
+                None => tokio::select! {
+                    turn = hub.turns.next() => turn,
+                    () = self.sender.closed() => return Err(Ended),
+                },
+            };
             let found = match read::find(&self.call, &self.options.filter, after, PAGE).await {
                 Ok(found) => found,
                 Err(error) => return Ok(Err(error)),
             };
             let start = *first.get_or_insert(found.version);
-            for resource in &found.items {
-                if resource.version > start {
-                    shown.insert(resource.key.clone(), resource.version);
-                }
-                self.send_object("ADDED", &resource.object).await?;
+            let later = found.items.iter().filter(|resource| resource.version > start);
+            shown.extend(later.map(|resource| (resource.key.clone(), resource.version)));
+            let lines: Vec<Bytes> =
+                found.items.iter().map(|resource| self.object_line("ADDED", &resource.object)).collect();
+            drop(held);
+            for line in lines {
+                self.send_line(line).await?;
             }
             match found.next {
                 Some(next) => after = Some(next),
@@ -224,11 +249,15 @@ impl Feed {
     }
 
     async fn send_object(&mut self, event: &str, object: &Value) -> Result<(), Ended> {
-        let call = Arc::clone(&self.call);
-        let object = admission::decorated(&call.hub, call.kind, object);
-        let shown = respond::shown(call.kind, &object, call.form, !self.columns_sent, Timestamp::now());
+        let line = self.object_line(event, object);
+        self.send_line(line).await
+    }
+
+    fn object_line(&mut self, event: &str, object: &Value) -> Bytes {
+        let object = admission::decorated(&self.call.hub, self.call.kind, object);
+        let shown = respond::shown(self.call.kind, &object, self.call.form, !self.columns_sent, Timestamp::now());
         self.columns_sent = true;
-        self.send(event, shown).await
+        line(event, &shown)
     }
 
     async fn send_bookmark(&mut self, version: u64, initial_end: bool) -> Result<(), Ended> {
@@ -244,10 +273,18 @@ impl Feed {
     }
 
     async fn send(&self, event: &str, object: Value) -> Result<(), Ended> {
-        let mut line = json!({"type": event, "object": object}).to_string().into_bytes();
-        line.push(b'\n');
-        self.sender.send(line.into()).await.map_err(|_| Ended)
+        self.send_line(line(event, &object)).await
     }
+
+    async fn send_line(&self, line: Bytes) -> Result<(), Ended> {
+        self.sender.send(line).await.map_err(|_| Ended)
+    }
+}
+
+fn line(event: &str, object: &Value) -> Bytes {
+    let mut line = json!({"type": event, "object": object}).to_string().into_bytes();
+    line.push(b'\n');
+    line.into()
 }
 
 fn too_old(error: &WatchError) -> ApiError {

@@ -30,6 +30,7 @@ pub async fn create(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let Intake { object, mut warnings } = intake::read(&body, encoding, call.kind, options.validation)?;
     if call.kind.ours {
         warnings.extend(meta::finalizer_warnings(&object, None));
+        warnings.extend(admission::advise(call, &object, None).await?);
     }
     let created = create_object(call, object, options.dry_run).await.map_err(|e| e.with_warnings(&warnings))?;
     let created = admission::decorated(&call.hub, call.kind, &created);
@@ -239,6 +240,7 @@ impl Replace {
             let Intake { object, mut warnings } = make(&current.object)?;
             if call.kind.ours {
                 warnings.extend(meta::finalizer_warnings(&object, Some(&current.object)));
+                warnings.extend(admission::advise(call, &object, Some(&current.object)).await?);
             }
             let written = self.replace(call, &current, object).await.map_err(|e| e.with_warnings(&warnings))?;
             if let Some(object) = written {

@@ -52,7 +52,10 @@ struct Source {
 pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next, AssignError> {
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     forget_old_rows(&delivery, &name, found.as_ref().map(|(resource, _)| resource.uid.as_str())).await?;
-    let Some((resource, service)) = found else { return Ok(Next::OnChange) };
+    let Some((resource, service)) = found else {
+        delivery.checks.requests.forget(&name);
+        return Ok(Next::OnChange);
+    };
     let row = load_assignment(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let cluster = find_cluster(&delivery, &name, &service, row.as_ref()).await?;
     if service.metadata.deletion_timestamp.is_some() {
@@ -60,13 +63,38 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         return Ok(Next::OnChange);
     }
     hold_resource(&delivery, &name, &resource).await?;
+    let request = open_request(&service);
+    // Before the revision is read: it is the answer's, or newer.
+    let answered = request.as_deref().is_some_and(|value| delivery.checks.requests.is_answered(&name, value));
     let source = find_source(&delivery, &name, &service).await?;
+    let source_name = Name::new(&name.namespace, &service.spec.source_ref.name);
     let (candidate, bundle) = resolve_candidate(&delivery, &name, &service, source.as_ref(), row.as_ref()).await?;
+    let source_uid = source.as_ref().map(|source| source.uid.clone());
     let secrets = service.spec.secrets.iter().map(|secret| secret.name.clone()).collect();
     let next = decide_row(&delivery, &name, &resource, service, (cluster, source, candidate), row.as_ref()).await?;
     save_row(&delivery, row, next, bundle, secrets).await?;
+    if let Some(value) = request {
+        match source_uid {
+            Some(uid) if !answered => pass_on(&delivery, &name, &value, &uid, source_name),
+            _ => delivery.checks.requests.assign(&name, &value),
+        }
+    }
     delivery.summaries.add(name);
     Ok(Next::OnChange)
+}
+
+/// The request annotation, unless the status acknowledges it already.
+fn open_request(service: &ServiceDeployment) -> Option<String> {
+    let handled = service.status.as_ref().and_then(|status| status.last_handled_reconcile_at.as_deref());
+    resources::requested_at(&service.metadata).filter(|value| Some(*value) != handled).map(str::to_owned)
+}
+
+/// Has the source of a service asked at once, because somebody asked that of the service. It comes back when that is done.
+fn pass_on(delivery: &Delivery, name: &Name, value: &str, source_uid: &str, source: Name) {
+    if delivery.checks.requests.want(name, value, source_uid) {
+        delivery.checks.hurry(source_uid);
+        delivery.sources.add(source);
+    }
 }
 
 /// Rows of services that are gone without their finalizer, or that were made again under the same name.

@@ -13,7 +13,7 @@ use std::{
 use farwater_api::{GitRepository, GitRepositoryStatus};
 use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
-    duration,
+    duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
 };
 use farwater_store::{
     Key, Kind, StoreError,
@@ -26,16 +26,13 @@ use serde::Deserialize as _;
 use super::{
     git::{self, Fetch, SourceFailure},
     queue::Next,
+    requests::Requests,
     resources::{self, Name},
 };
 use crate::delivery::Delivery;
 
-/// As the documentation of `spec.interval` says.
-const MIN_INTERVAL: Duration = Duration::from_secs(10);
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(120);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-/// A fetch may take this long whatever the resource says: it occupies one of the places.
-const MAX_TIMEOUT: Duration = Duration::from_secs(1800);
 /// Requests to one host at the same time: hosts throttle, and a stuck one must not take all places.
 const PER_HOST: usize = 4;
 /// When a source whose host is busy comes again.
@@ -49,6 +46,8 @@ pub struct Checks {
     last: Mutex<HashMap<String, Check>>,
     hosts: Mutex<HashMap<String, usize>>,
     urgent: Mutex<HashSet<String>>,
+    /// Of services.
+    pub requests: Requests,
 }
 
 #[derive(Clone, Debug)]
@@ -155,19 +154,21 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, S
     let found = resources::load::<GitRepository>(&delivery.store, &name).await?;
     let Some((resource, repository)) = found else { return Ok(Next::OnChange) };
     if repository.metadata.deletion_timestamp.is_some() {
+        answer_requests(&delivery, &resource.uid);
         return Ok(Next::OnChange);
     }
     let source = Source {
         uid: resource.uid,
         generation: repository.metadata.generation.unwrap_or(0),
         requested: resources::requested_at(&repository.metadata).map(str::to_owned),
-        interval: duration::parse(&repository.spec.interval).unwrap_or(DEFAULT_INTERVAL).max(MIN_INTERVAL),
+        interval: SOURCE_INTERVAL.check(&repository.spec.interval).unwrap_or(DEFAULT_INTERVAL),
         repository,
     };
     let served = load_revision(&mut *delivery.store.tables().await?, &source.uid).await?;
     if source.repository.spec.suspend {
         delivery.checks.forget(&source.uid);
         write_suspended(&delivery, &name, &source, served.as_ref()).await?;
+        answer_requests(&delivery, &source.uid);
         return Ok(Next::OnChange);
     }
     let check = delivery.checks.last().get(&source.uid).cloned();
@@ -185,11 +186,23 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, S
     if source.status().observed_generation != Some(source.generation) {
         write_reconciling(&delivery, &name, &source, served.as_ref()).await?;
     }
+    delivery.checks.requests.ask(&source.uid);
     let fetched = ask_remote(&delivery, &name, &source).await;
     let failed = fetched.is_err();
     let wait = finish_check(&delivery, &source, check, failed);
     record(&delivery, &name, &source, served, fetched).await?;
+    for service in delivery.checks.requests.answer(&source.uid) {
+        delivery.services.add(service);
+    }
     Ok(Next::After(wait))
+}
+
+/// A source that is not asked any more has given its last answer.
+fn answer_requests(delivery: &Delivery, uid: &str) {
+    delivery.checks.requests.ask(uid);
+    for service in delivery.checks.requests.answer(uid) {
+        delivery.services.add(service);
+    }
 }
 
 fn wait_for_turn(delivery: &Delivery, source: &Source, check: Option<Check>) -> Next {
@@ -228,7 +241,7 @@ async fn ask_remote(delivery: &Arc<Delivery>, name: &Name, source: &Source) -> R
         Some(reference) => Some(load_secret(delivery, &Name::new(&name.namespace, &reference.name)).await?),
         None => None,
     };
-    let timeout = duration::parse(&spec.timeout).unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT);
+    let timeout = SOURCE_TIMEOUT.check(&spec.timeout).unwrap_or(DEFAULT_TIMEOUT);
     git::fetch(delivery, &source.uid, spec, secret, timeout).await
 }
 

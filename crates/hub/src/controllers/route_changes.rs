@@ -11,7 +11,7 @@ use std::{
 };
 
 use farwater_api::{Cluster, ClusterGrant, GitRepository, ServiceDeployment};
-use farwater_fleet::duration;
+use farwater_fleet::duration::POLL_INTERVAL;
 use farwater_store::{
     Kind, Operation, Resource, StoreError, WatchError, WatchEvent,
     delivery::{
@@ -30,8 +30,6 @@ use super::{
 use crate::delivery::{Delivery, clusters::ClusterState, desired, token::key_print};
 
 const RETRY: Duration = Duration::from_secs(1);
-/// Bounds of `spec.pollInterval`, as its documentation says.
-const POLL_LIMITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 const DEFAULT_POLL: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
@@ -156,8 +154,8 @@ async fn load_clusters(delivery: &Delivery) -> Result<(), StoreError> {
 fn cluster_state(object: &Value) -> ClusterState {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let metadata = &object["metadata"];
-    let interval = object["spec"]["pollInterval"].as_str().and_then(duration::parse).unwrap_or(DEFAULT_POLL);
-    let interval = interval.clamp(POLL_LIMITS.0, POLL_LIMITS.1);
+    let interval = object["spec"]["pollInterval"].as_str().and_then(|text| POLL_INTERVAL.check(text).ok());
+    let interval = interval.unwrap_or(DEFAULT_POLL);
     ClusterState::new(&text(&metadata["uid"]), &text(&metadata["namespace"]), &text(&metadata["name"]), interval)
 }
 

@@ -49,7 +49,8 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     };
     let said = report.as_ref().map(status::decode).transpose()?;
     let previous = facts.service.status.clone().unwrap_or_default();
-    let requested_at = resources::requested_at(&facts.service.metadata);
+    let requests = &delivery.checks.requests;
+    let handled = resources::requested_at(&facts.service.metadata).filter(|value| requests.is_assigned(&name, value));
     let status = summary::summarize(Inputs {
         generation: row.generation,
         deleting: facts.deleting(),
@@ -61,11 +62,14 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         entry: entry.digest(),
         report: said.as_ref(),
         report_time: report.and_then(|report| Timestamp::from_second(report.received).ok()),
-        requested_at,
+        requested_at: handled.or(previous.last_handled_reconcile_at.as_deref()),
         previous: &previous,
         now: Timestamp::now(),
     });
     resources::write_status::<ServiceDeployment>(&delivery.store, &name, &resource.uid, &status).await?;
+    if handled.is_some() {
+        requests.forget(&name);
+    }
     if facts.deleting() && is_removed(said.as_ref(), &entry) {
         delivery.services.add(name);
     }

@@ -1,5 +1,7 @@
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
 use super::*;
 
 fn now() -> Timestamp {
@@ -119,4 +121,21 @@ fn macs_of_different_purposes_differ() {
     assert!(identity.verify_mac("token", b"message", &value));
     assert!(!identity.verify_mac("toke", b"nmessage", &value));
     assert!(!identity.verify_mac("token", b"message", &value[..31]));
+}
+
+#[test]
+fn certificates_are_ecdsa_p256() {
+    let directory = tempfile::tempdir().unwrap();
+    let identity = open(directory.path());
+    let chain = identity.server_certificate(&names(&["hub.example.com"]), now()).unwrap().cert.clone();
+    assert_eq!(chain.len(), 2, "the server's and the authority's");
+    for der in &chain {
+        let (_, certificate) = X509Certificate::from_der(der).unwrap();
+        let key = certificate.public_key();
+        // RFC 5480: id-ecPublicKey with the curve secp256r1; RFC 5758: ecdsa-with-SHA256.
+        assert_eq!(key.algorithm.algorithm.to_id_string(), "1.2.840.10045.2.1");
+        let curve = key.algorithm.parameters.as_ref().unwrap().as_oid().unwrap();
+        assert_eq!(curve.to_id_string(), "1.2.840.10045.3.1.7");
+        assert_eq!(certificate.signature_algorithm.algorithm.to_id_string(), "1.2.840.10045.4.3.2");
+    }
 }

@@ -1,5 +1,7 @@
 //! The hub as its clients see it: over TLS, with the authority of its kubeconfig.
 
+mod watches;
+
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -18,8 +20,10 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::*;
 use crate::config::Patience;
 
-/// Generous: the bound of this issue is one second in a release build on an idle machine.
-const START_BOUND: Duration = Duration::from_secs(10);
+/// What is promised. A debug build on an idle machine needs a third of it.
+const START_BOUND: Duration = Duration::from_secs(1);
+/// Of the first starts one must keep to the bound: a neighbour of this machine may hold up any single one.
+const STARTS: usize = 5;
 
 fn config(directory: &Path) -> Config {
     let args = HubArgs {
@@ -112,11 +116,7 @@ impl Client {
 #[tokio::test]
 async fn first_start_makes_everything_and_a_restart_keeps_it() {
     let directory = tempfile::tempdir().unwrap();
-    let started = Instant::now();
     let running = start(config(directory.path())).await.unwrap();
-    let took = started.elapsed();
-    println!("first start: {took:?}");
-    assert!(took < START_BOUND, "{took:?}");
     let first = Client::of(&running);
     assert_eq!(first.server, format!("https://{}", running.address));
     assert_eq!(fs::metadata(&running.admin_kubeconfig).unwrap().permissions().mode() & 0o777, 0o600);
@@ -125,9 +125,7 @@ async fn first_start_makes_everything_and_a_restart_keeps_it() {
     let position = running.hub.store.position();
     running.stop().await;
 
-    let started = Instant::now();
     let running = start(config(directory.path())).await.unwrap();
-    println!("restart: {:?}", started.elapsed());
     let second = Client::of(&running);
     assert_eq!(second.token, first.token);
     assert_eq!(second.authority, first.authority);
@@ -137,6 +135,29 @@ async fn first_start_makes_everything_and_a_restart_keeps_it() {
     assert_eq!(second.server, format!("https://{}", running.address));
     assert_eq!(second.get("/metrics").await.code, 200);
     running.stop().await;
+}
+
+#[tokio::test]
+async fn a_first_start_is_ready_in_less_than_a_second() {
+    let mut took = Vec::new();
+    while took.len() < STARTS {
+        let directory = tempfile::tempdir().unwrap();
+        let running = start(config(directory.path())).await.unwrap();
+        took.push(running.ready_after);
+        running.stop().await;
+        if took.last().is_some_and(|last| *last < START_BOUND) {
+            return;
+        }
+    }
+    panic!("first starts took {took:?}");
+}
+
+#[test]
+fn a_listener_on_every_address_that_advertises_the_loopback_is_told_the_option() {
+    let address: SocketAddr = "0.0.0.0:8443".parse().unwrap();
+    let warning = unreachable_warning(address, &Advertise::of_listener(address));
+    assert!(warning.contains("told https://127.0.0.1:8443, which only this machine reaches"), "{warning}");
+    assert!(warning.contains("give --advertise https://HOST:8443 (FARWATER_ADVERTISE)"), "{warning}");
 }
 
 #[tokio::test]

@@ -290,8 +290,8 @@ async fn our_kinds_are_served_as_custom_resources_are() {
     served.stop().await;
 }
 
-/// A kind whose status no controller writes, so that both servers have the same.
-const GRANT: &str = r#"{"apiVersion":"farwater.dev/v1alpha1","kind":"ClusterGrant","metadata":{"name":"NS-a","labels":{"of":"NS"}},"spec":{"clusterSelector":{},"namespaces":["a"],"verbs":["deploy"],"serviceAccountName":"a"}}"#;
+/// A kind that no controller writes to, so that both servers have the same.
+const GRANT: &str = r#"{"apiVersion":"farwater.dev/v1alpha1","kind":"ClusterGrant","metadata":{"name":"NS-a","labels":{"of":"NS"}},"spec":{"clusterSelector":{},"namespaces":["NS"],"verbs":["deploy"],"serviceAccountName":"a"}}"#;
 const GRANTS: &str = "/apis/farwater.dev/v1alpha1/clustergrants";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -321,16 +321,40 @@ async fn updates_and_patches_leave_what_kubernetes_leaves() {
     court.same("PATCH", one, STRATEGIC, "{}", Equal::ButText).await;
     court.same("PATCH", one, MERGE, "{", Equal::ButText).await;
     court.same("PATCH", &format!("{GRANTS}/NS-none"), MERGE, "{}", all).await;
-    let conditions = r#"{"status":{"observedGeneration":1,"conditions":[{"type":"Ready","status":"True","reason":"R","message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"}]},"spec":{"serviceAccountName":"q"}}"#;
-    let twice = r#",{"type":"Ready","status":"Maybe","reason":"R","message":"m","lastTransitionTime":"x"}]}"#;
-    let status = format!("{one}/status");
-    court.same("PATCH", &status, MERGE, conditions, all).await;
-    court.same("PATCH", &status, MERGE, &conditions.replace("]}", twice), all).await;
+    court.same("PATCH", &format!("{one}/status"), MERGE, "{}", all).await;
     let versioned = GRANT.replace("\"labels\"", "\"resourceVersion\":\"1\",\"labels\"");
     court.same("PUT", one, JSON, GRANT, Equal::Reason).await;
     court.same("PUT", one, JSON, &GRANT.replace("NS-a", "NS-z"), all).await;
     court.same("PUT", &format!("{GRANTS}/NS-none"), JSON, &versioned.replace("NS-a", "NS-none"), all).await;
     court.same("PUT", one, JSON, &versioned, all).await;
+    court.sentence();
+    served.stop().await;
+}
+
+/// Judged on a source that waits for a finalizer: its controller writes no status any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_is_written_as_kubernetes_writes_it() {
+    let served = Served::start().await;
+    let mut court = court(&served).await;
+    let source = r#"{"apiVersion":"farwater.dev/v1alpha1","kind":"GitRepository","metadata":{"name":"a","finalizers":["example.com/x"]},"spec":{"url":"https://x/y","suspend":true}}"#;
+    court.same("POST", "OWN/gitrepositories", JSON, source, Equal::All).await;
+    let one = "OWN/gitrepositories/a";
+    farwater_testkit::wait_for("the controller's status", Duration::from_secs(30), || async {
+        let (_, object, _) = Court::ask(&court.ours, &court.step("GET", one, JSON, JSON, "", Equal::All)).await;
+        Ok((object["status"]["observedGeneration"] == 1).then_some(()))
+    })
+    .await
+    .unwrap();
+    court.same("DELETE", one, JSON, "", Equal::Reason).await;
+
+    let status = format!("{one}/status");
+    let conditions = r#"{"status":{"observedGeneration":1,"conditions":[{"type":"Ready","status":"True","reason":"R","message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"}]},"spec":{"url":"https://q/r"}}"#;
+    let twice = r#",{"type":"Ready","status":"Maybe","reason":"R","message":"m","lastTransitionTime":"x"}]}"#;
+    court.same("PATCH", &status, MERGE, r#"{"status":null}"#, Equal::All).await;
+    court.same("PATCH", &status, MERGE, conditions, Equal::All).await;
+    court.same("PATCH", &status, MERGE, &conditions.replace("]}", twice), Equal::All).await;
+    court.same("PATCH", one, MERGE, r#"{"status":{"observedGeneration":7}}"#, Equal::All).await;
+    court.same("PATCH", one, MERGE, r#"{"metadata":{"finalizers":null}}"#, Equal::All).await;
     court.sentence();
     served.stop().await;
 }

@@ -10,6 +10,13 @@ metadata: {name: infra, namespace: NS}
 spec: {url: https://git.example.com/infra.git}
 ";
 
+const CLUSTER: &str = "
+apiVersion: farwater.dev/v1alpha1
+kind: Cluster
+metadata: {name: east, namespace: NS, labels: {env: production}}
+spec: {}
+";
+
 /// A kind whose objects only their users write.
 const GRANT: &str = "
 apiVersion: farwater.dev/v1alpha1
@@ -60,8 +67,8 @@ async fn resources_are_applied_compared_edited_and_deleted() {
             async move { kubectl.run(&["patch", "clustergrant", name, "--type", kind, "-p", patch]).await }
         };
         patch("merge", r#"{"spec":{"serviceAccountName":"three"}}"#).await;
-        patch("json", r#"[{"op":"replace","path":"/spec/verbs/0","value":"view"}]"#).await;
-        assert_eq!(get("jsonpath={.spec.serviceAccountName} {.spec.verbs[0]}").await, "three view");
+        patch("json", r#"[{"op":"replace","path":"/spec/namespaces/0","value":"b"}]"#).await;
+        assert_eq!(get("jsonpath={.spec.serviceAccountName} {.spec.namespaces[0]}").await, "three b");
         let strategic = kubectl.refuse(&["patch", "clustergrant", name, "-p", "{}"], "").await;
         assert!(strategic.contains("is not supported by farwater.dev/v1alpha1"), "{strategic}");
 
@@ -161,20 +168,24 @@ async fn tables_lists_watches_and_waits_follow_a_resource() {
         kubectl.feed(&["create", "-f", "-"], &grant).await;
         assert!(events.next_line().await.unwrap().unwrap().starts_with("NAME"));
         assert!(events.next_line().await.unwrap().unwrap().contains("one"));
-        let object = format!("clustergrant/{name}");
-        let until_ready = ["wait", "--for=condition=Ready", &object, "--timeout=30s"];
+        kubectl.run(&["label", "clustergrant", &name, "tier=one"]).await;
+        assert!(events.next_line().await.unwrap().unwrap().starts_with(&name));
+        kubectl.run(&["delete", "clustergrant", &name]).await;
+
+        // Nobody joins, so no controller writes the status again.
+        kubectl.feed(&["create", "-f", "-"], &CLUSTER.replace("NS", ns)).await;
+        kubectl.run(&["wait", "--for=condition=Reconciling", "fwc/east", "-n", ns, "--timeout=30s"]).await;
+        let until_ready = ["wait", "--for=condition=Ready", "fwc/east", "-n", ns, "--timeout=30s"];
         let wait = tokio::spawn({
             let mut child = kubectl.spawn(&until_ready);
             async move { child.wait().await.unwrap() }
         });
-        let ready = r#"{"status":{"conditions":[{"type":"Ready","status":"True","reason":"R","message":"granted","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#;
-        kubectl.run(&["patch", "clustergrant", &name, "--subresource=status", "--type=merge", "-p", ready]).await;
+        let ready = r#"{"status":{"conditions":[{"type":"Ready","status":"True","reason":"R","message":"here","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#;
+        kubectl.run(&["patch", "fwc", "east", "-n", ns, "--subresource=status", "--type=merge", "-p", ready]).await;
         assert!(wait.await.unwrap().success());
         kubectl.run(&until_ready).await;
-        assert!(events.next_line().await.unwrap().unwrap().starts_with(&name));
-        let described = kubectl.run(&["describe", "clustergrant", &name]).await;
-        assert!(described.contains("granted") && described.contains("Events:"), "{described}");
-        kubectl.run(&["delete", "clustergrant", &name]).await;
+        let described = kubectl.run(&["describe", "fwc", "east", "-n", ns]).await;
+        assert!(described.contains("here") && described.contains("Events:"), "{described}");
         assert_eq!(kubectl.run(&["get", "fwgit", "-n", ns, "--chunk-size=1", "-o", "name"]).await.lines().count(), 1);
         assert!(kubectl.run(&["get", "all", "-n", ns]).await.contains("gitrepository.farwater.dev/infra"));
         assert!(kubectl.run(&["get", "farwater", "-A"]).await.contains("infra"));
@@ -216,6 +227,13 @@ async fn wrong_manifests_are_refused_with_their_fields() {
         };
         check(source.replace("url:", "urll: x, url:"), "unknown field \"spec.urll\"").await;
         check(source.replace("https:", "file:"), "spec.url in body should match").await;
+        let often = source.replace("spec: {", "spec: {interval: 1s, timeout: 5h, ");
+        check(often.clone(), "spec.interval: Invalid value: \"1s\": must be between 10s and 24h").await;
+        check(often, "spec.timeout: Invalid value: \"5h\": must be between 1s and 30m").await;
+        let rare = CLUSTER.replace("NS", ns).replace("{}", "{pollInterval: 1h}");
+        check(rare, "spec.pollInterval: Invalid value: \"1h\": must be between 1s and 10m").await;
+        let powerless = GRANT.replace("[deploy]", "[deploy, proxy]");
+        check(powerless, "spec.verbs[1]: Unsupported value: \"proxy\": supported values: \"deploy\"").await;
         check(source.replace("spec:", "spcc:"), "unknown field \"spcc\"").await;
         check(source.replace(&format!("namespace: {ns}"), "namespace: none"), "namespaces \"none\" not found").await;
         check(source.replace("name: infra", "name: In_fra"), "metadata.name: Invalid value").await;
@@ -237,6 +255,30 @@ async fn wrong_manifests_are_refused_with_their_fields() {
         };
         assert!(foreground.contains("propagationPolicy"), "{foreground}");
     }
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_reaches_nothing_is_written_with_a_warning() {
+    let served = Served::start().await;
+    let kubectl = served.newest();
+    let (ns, grant) = namespace(&kubectl, GRANT).await;
+    kubectl.feed(&["create", "-f", "-"], &CLUSTER.replace("NS", &ns)).await;
+    let apply = |spec: (&'static str, String)| {
+        let manifest = grant.replace("clusterSelector: {}", spec.0).replace("[a]", &spec.1);
+        let kubectl = &kubectl;
+        async move {
+            let output = kubectl.output(&["apply", "-f", "-"], &manifest, &[]).await;
+            assert!(output.status.success());
+            String::from_utf8_lossy(&output.stderr).into_owned()
+        }
+    };
+    let production = "clusterSelector: {matchLabels: {env: production}}";
+    let told = apply((production, "[tema-a]".to_owned())).await;
+    assert!(told.contains("namespace \"tema-a\" does not exist") && !told.contains("clusterSelector"), "{told}");
+    let told = apply(("clusterSelector: {matchLabels: {env: prod}}", format!("[{ns}]"))).await;
+    assert!(told.contains("no cluster has these labels") && !told.contains("spec.namespaces"), "{told}");
+    assert_eq!(apply((production, format!("[{ns}]"))).await, "");
     served.stop().await;
 }
 

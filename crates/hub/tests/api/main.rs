@@ -5,3 +5,4 @@
 mod judge;
 mod kubectl;
 mod support;
+mod watches;

@@ -66,6 +66,40 @@ async fn fluxs_request_annotation_is_acted_on_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_on_a_service_asks_its_source_and_is_acknowledged_when_the_answer_is_assigned() {
+    let (server, git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let service = async |holds: &dyn Fn(&serde_json::Value) -> bool| {
+        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", holds).await
+    };
+    service(&|s| s["status"]["assignedRevision"].is_string()).await;
+    let request = async |name: &str, value: &str| {
+        rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| {
+            service["metadata"]["annotations"][name] = value.into();
+        })
+        .await;
+        service(&|s| s["status"]["lastHandledReconcileAt"] == value).await
+    };
+    for (n, name) in ["farwater.dev/requestedAt", "reconcile.fluxcd.io/requestedAt"].into_iter().enumerate() {
+        let text = format!("# {n}\n{}", crate::rig::WEB);
+        let commit = git.change("main", &[("apps/web/web.yaml", Some(&text))]).unwrap();
+        // The interval is ten minutes: nothing but the request can bring it.
+        let handled = request(name, &format!("x{n}")).await;
+        assert_eq!(handled["status"]["assignedRevision"], format!("main@sha1:{commit}"));
+    }
+
+    // What can't be asked is acknowledged too; the conditions say what is wrong.
+    rig.edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| source["spec"]["suspend"] = true.into()).await;
+    request("farwater.dev/requestedAt", "y").await;
+    rig.delete("GitRepository", ADMIN_NAMESPACE, "infra").await;
+    request("farwater.dev/requestedAt", "z").await;
+    service(&|s| condition(s, "Stalled") == "True/SourceNotFound").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_mirror_goes_when_nothing_needs_it() {
     let (server, _git) = repository().await;
     let rig = Rig::start().await;
