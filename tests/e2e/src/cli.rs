@@ -38,12 +38,17 @@ pub struct Cli {
 impl Cli {
     pub fn run(&self, arguments: &[&str]) -> Result<Ran> {
         let mut command = Command::new(program("farwater")?);
-        command.args(arguments).env_clear().env("HOME", "/nonexistent").env("FARWATER_KUBECONFIG", &self.kubeconfig);
+        command.args(arguments).env_clear().env("HOME", self.home()).env("FARWATER_KUBECONFIG", &self.kubeconfig);
         Ran::of(command)
     }
 
     pub fn expect(&self, code: i32, arguments: &[&str]) -> Result<Ran> {
         self.run(arguments)?.expect(code, &format!("farwater {}", arguments.join(" ")))
+    }
+
+    /// Of its own: kubectl caches discovery there.
+    fn home(&self) -> PathBuf {
+        self.kubeconfig.with_file_name("home")
     }
 
     /// What `farwater why` found, as data.
@@ -54,7 +59,7 @@ impl Cli {
     /// The built kubectl; what it prints if it ends with 0.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(Tools::find()?.kubectl());
-        command.args(arguments).env_clear().env("HOME", "/nonexistent").env("KUBECONFIG", &self.kubeconfig);
+        command.args(arguments).env_clear().env("HOME", self.home()).env("KUBECONFIG", &self.kubeconfig);
         Ok(Ran::of(command)?.expect(0, &format!("kubectl {}", arguments.join(" ")))?.stdout)
     }
 }
