@@ -105,7 +105,7 @@ impl StateStore<'_> {
     pub async fn save_desired(&self, state: &DesiredState) -> Result<(), StateError> {
         let bytes = serde_json::to_vec(state).expect("a desired state is plain JSON");
         write_file(&self.dir.join(STATE_FILE), &bytes)?;
-        let compressed = zstd::bulk::compress(&bytes, 3).map_err(|source| StateError::File {
+        let compressed = secrets::compress(&bytes).map_err(|source| StateError::File {
             what: "compress",
             path: self.dir.join(STATE_FILE),
             source,
