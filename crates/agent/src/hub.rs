@@ -193,7 +193,10 @@ impl HubClient {
         let response = self
             .authorized(who, what, |token| self.request(Method::GET, &target, Some(token)).body(Full::default()))
             .await?;
-        let mut file = tokio::fs::File::create(path).await.map_err(HubError::Write)?;
+        // A bundle may hold Secrets.
+        let mut options = tokio::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(path).await.map_err(HubError::Write)?;
         let mut body = response.into_body();
         let mut written = 0usize;
         loop {

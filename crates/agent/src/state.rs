@@ -1,7 +1,8 @@
 //! The last accepted desired state, kept where a restart finds it: in the state directory and in the cluster.
 
 use std::{
-    io,
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -35,13 +36,10 @@ pub struct StateStore<'a> {
 }
 
 impl StateStore<'_> {
+    /// Makes what is missing. Bundles may hold Secrets: nobody else on the node may read them.
     pub fn prepare(&self) -> Result<(), StateError> {
-        let bundles = self.dir.join("bundles");
-        std::fs::create_dir_all(&bundles).map_err(|source| StateError::File {
-            what: "make folder",
-            path: bundles,
-            source,
-        })
+        make_private_folder(self.dir)?;
+        make_private_folder(&self.dir.join("bundles"))
     }
 
     /// The identity: from the state directory, else from the cluster.
@@ -134,8 +132,23 @@ impl StateStore<'_> {
     }
 }
 
+/// Creates a folder of mode 0700, or takes group's and others' rights from the one that is there.
+fn make_private_folder(path: &Path) -> Result<(), StateError> {
+    let error = |what| move |source| StateError::File { what, path: path.to_owned(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(error("make folder"))?;
+    let mode = fs::metadata(path).map_err(error("read the mode of"))?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    match fs::set_permissions(path, fs::Permissions::from_mode(0o700)) {
+        // A volume that the node made for us. What we put into it is private in itself.
+        Err(refused) if refused.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        other => other.map_err(error("set the mode of")),
+    }
+}
+
 fn read_file(path: &Path) -> Result<Option<Vec<u8>>, StateError> {
-    match std::fs::read(path) {
+    match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(StateError::File { what: "read", path: path.to_owned(), source }),
