@@ -327,6 +327,12 @@ impl HubError {
     pub fn wants_everything(&self) -> bool {
         matches!(self, Self::Refused { status: StatusCode::CONFLICT, .. }) || self.is_reason(REASON_BASE_UNKNOWN)
     }
+
+    /// The same request is refused each time: it is what it holds.
+    pub fn blames_content(&self) -> bool {
+        let blaming = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNPROCESSABLE_ENTITY];
+        matches!(self, Self::Refused { status, .. } if blaming.contains(status))
+    }
 }
 
 fn unreachable(what: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> HubError {
