@@ -57,6 +57,25 @@ impl Ground {
         metrics.lines().filter(ours).map(str::to_owned).collect()
     }
 
+    /// How often each kind was listed so far, by `group/resource`.
+    async fn lists(&self) -> BTreeMap<String, u64> {
+        let client = self.plane.client().await.unwrap();
+        let metrics = client.request_text(http::Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap();
+        let label = |line: &str, name: &str| {
+            let (_, rest) = line.split_once(&format!("{name}=\""))?;
+            rest.split_once('"').map(|(value, _)| value.to_owned())
+        };
+        let mut lists = BTreeMap::new();
+        for line in metrics.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
+            let count: u64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+            if label(line, "verb").as_deref() == Some("LIST") {
+                let name = format!("{}/{}", label(line, "group").unwrap(), label(line, "resource").unwrap());
+                *lists.entry(name).or_default() += count;
+            }
+        }
+        lists
+    }
+
     /// The version of everything that an agent may write.
     async fn versions(&self) -> BTreeMap<String, String> {
         let client = self.plane.client().await.unwrap();
@@ -164,10 +183,23 @@ async fn what_left_the_source_while_the_agent_was_down_is_pruned_without_its_fol
     fs::remove_dir_all(ground.state_dir()).unwrap();
     let after = maps(0..3, "1");
     let entry = ground.hub.set(service.with(&ground.hub, &files(&after)).entry());
+    // The plane's own controllers list every kind when they start.
+    let before = wait_for("the plane's controllers to have listed", Duration::from_secs(30), || async {
+        let first = ground.lists().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok((ground.lists().await == first).then_some(first))
+    })
+    .await
+    .unwrap();
     ground.start(false);
     let report = outcome(&ground.hub, &entry, Outcome::Applied).await;
     assert_eq!(report.objects.len(), 3);
     gone(&config_maps(&ground.plane.client().await.unwrap(), "down"), "map-3").await;
+    // With no list of kinds that the service never had: ConfigMaps, and the agent's own Secrets.
+    let mut listed = ground.lists().await;
+    listed.retain(|kind, count| before.get(kind) != Some(count));
+    let kinds: Vec<_> = listed.keys().map(String::as_str).collect();
+    assert_eq!(kinds, ["/configmaps", "/secrets"]);
 }
 
 #[tokio::test]
