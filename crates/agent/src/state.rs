@@ -27,6 +27,10 @@ pub enum StateError {
     Cluster { what: &'static str, name: &'static str, source: ApiError },
     #[error("read {place}: its content is damaged")]
     Damaged { place: String, source: serde_json::Error },
+    #[error("compress the desired state")]
+    Compress(#[source] io::Error),
+    #[error("write Secret {name}: {bytes} bytes are too many for a Secret; give the agent a volume")]
+    TooLarge { name: &'static str, bytes: usize },
 }
 
 /// Both places.
@@ -100,20 +104,29 @@ impl StateStore<'_> {
         Ok(newest)
     }
 
+    /// Stores an accepted state in both places. One of them is enough to know after a restart that an older state is
+    /// old, so a full disk or a refused Secret is a warning; an error means that neither holds it.
     pub async fn save_desired(&self, state: &DesiredState) -> Result<(), StateError> {
         let bytes = serde_json::to_vec(state).expect("a desired state is plain JSON");
-        write_file(&self.dir.join(STATE_FILE), &bytes)?;
-        let compressed = secrets::compress(&bytes).map_err(|source| StateError::File {
-            what: "compress",
-            path: self.dir.join(STATE_FILE),
-            source,
-        })?;
+        let folder = write_file(&self.dir.join(STATE_FILE), &bytes);
+        let cluster = self.save_desired_secret(&bytes).await;
+        match (folder, cluster) {
+            (Ok(()), Ok(())) => Ok(()),
+            (Err(error), Ok(())) | (Ok(()), Err(error)) => {
+                tracing::warn!(error = crate::hub::chain(&error), "the accepted state is stored in one place only");
+                Ok(())
+            }
+            (Err(folder), Err(cluster)) => {
+                tracing::warn!(error = crate::hub::chain(&cluster), "can't store the accepted state in the cluster");
+                Err(folder)
+            }
+        }
+    }
+
+    async fn save_desired_secret(&self, bytes: &[u8]) -> Result<(), StateError> {
+        let compressed = secrets::compress(bytes).map_err(StateError::Compress)?;
         if compressed.len() > secrets::MAX_BYTES {
-            tracing::warn!(
-                bytes = compressed.len(),
-                "desired state is too large for a Secret: give the agent a volume"
-            );
-            return Ok(());
+            return Err(StateError::TooLarge { name: STATE_SECRET, bytes: compressed.len() });
         }
         if self.load_secret(STATE_SECRET).await?.as_deref() == Some(&compressed) {
             return Ok(());

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, path::Pa
 
 use farwater_api::{objects::Outcome, protocol::tag};
 use farwater_testkit::{Plane, PlaneOptions, Process, wait_for};
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use support::{FakeHub, Service, api, config_map, config_maps, gone, outcome, value};
 
 /// A plane, a hub and an agent of the test's own: it kills the agent.
@@ -230,6 +230,38 @@ async fn what_it_keeps_on_the_node_is_for_its_owner_only() {
     let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
     outcome(&ground.hub, &entry, Outcome::Applied).await;
     check();
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_nothing_and_old_states_stay_refused() {
+    let mut ground = Ground::new().await;
+    let service = Service::new(&ground.hub, "full", &files(&maps(0..1, "1")));
+    ground.applied(&service).await;
+    let old = ground.hub.desired();
+    let live = config_maps(&ground.plane.client().await.unwrap(), "full");
+
+    // The state file can't be written: a folder is where its temporary file would be.
+    let obstacle = ground.state_dir().join("state.tmp");
+    fs::create_dir(&obstacle).unwrap();
+    let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
+    outcome(&ground.hub, &entry, Outcome::Applied).await;
+    ground.kill();
+    ground.hub.forge(Some(old));
+    ground.start(false);
+    polled_twice(&ground).await;
+    value(&live, "map-0", "2").await;
+
+    // The cluster's copy can't be written either: what can't be remembered is not acted upon.
+    ground.hub.forge(None);
+    let secrets = api(&ground.plane.client().await.unwrap(), "", "v1", "Secret", "farwater-system");
+    let immutable = Patch::Merge(serde_json::json!({"immutable": true}));
+    secrets.patch("farwater-agent-state", &PatchParams::default(), &immutable).await.unwrap();
+    let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "3"))).entry());
+    polled_twice(&ground).await;
+    assert_eq!(live.get("map-0").await.unwrap().data["data"]["value"], "2");
+    fs::remove_dir(&obstacle).unwrap();
+    outcome(&ground.hub, &entry, Outcome::Applied).await;
+    value(&live, "map-0", "3").await;
 }
 
 async fn polled_twice(ground: &Ground) {
