@@ -1,17 +1,25 @@
 //! `cargo xtask bench NAME`: figures. One JSON object per line and metric on standard output, talk on standard error;
 //! the last full run of each is kept under docs/performance with the machine that it ran on.
 
+mod agent_at_rest;
+mod apply_config_maps;
 mod commit_to_applied;
+mod ground;
 mod hub_start;
 mod list_services;
+mod usage;
 
-use std::{fs, process::ExitCode, time::Duration};
+use std::{
+    fs,
+    process::{Command, ExitCode},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
 use futures::future::LocalBoxFuture;
 use serde::Serialize;
 
-use crate::{campaign, machine, repository};
+use crate::{campaign, machine, repository, step};
 
 /// Measure; prints one JSON object per line and metric
 #[derive(clap::Args)]
@@ -26,23 +34,40 @@ pub struct Arguments {
 struct Bench {
     name: &'static str,
     about: &'static str,
+    /// The peer runs in this very process: it must be a release program too, or it would lose by that alone.
+    peer_inside: bool,
     run: fn(quick: bool) -> LocalBoxFuture<'static, Result<Vec<Figure>>>,
 }
 
 const BENCHES: &[Bench] = &[
     Bench {
+        name: "agent-at-rest",
+        about: "memory and processor time of an agent with 200 objects, after ten minutes of rest",
+        peer_inside: false,
+        run: |quick| Box::pin(agent_at_rest::measure(quick)),
+    },
+    Bench {
+        name: "apply-config-maps",
+        about: "1,000 new ConfigMaps applied by the agent, beside a bare concurrent client",
+        peer_inside: true,
+        run: |quick| Box::pin(apply_config_maps::measure(quick)),
+    },
+    Bench {
         name: "hub-start",
         about: "time until the hub is ready, first and again, and its memory then",
+        peer_inside: false,
         run: |quick| Box::pin(hub_start::measure(quick)),
     },
     Bench {
         name: "commit-to-applied",
         about: "from a commit, with a request to look, until the object is changed in a cluster",
+        peer_inside: false,
         run: |quick| Box::pin(commit_to_applied::measure(quick)),
     },
     Bench {
         name: "list-services",
         about: "10,000 ServiceDeployments listed by kubectl",
+        peer_inside: false,
         run: |quick| Box::pin(list_services::measure(quick)),
     },
 ];
@@ -72,6 +97,15 @@ impl Figure {
         self.holds = Some(self.value <= limit);
         self
     }
+
+    /// Another program's value for the same work; the goal is a least share of it.
+    pub fn beside(mut self, peer: String, peer_value: f64, share: f64) -> Self {
+        let ratio = (self.value / peer_value * 100.0).round() / 100.0;
+        (self.peer, self.peer_value, self.ratio) = (Some(peer), Some(peer_value), Some(ratio));
+        self.goal = Some(format!(">= {share} x the peer"));
+        self.holds = Some(ratio >= share);
+        self
+    }
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -85,7 +119,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let names: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
         bail!("there is no benchmark {name:?}; there is {}", names.join(", "));
     };
-    campaign::build_programs()?;
+    if bench.peer_inside && cfg!(debug_assertions) {
+        return run_in_release(bench.name, arguments.quick);
+    }
+    // A first look may be at programs that are there already.
+    if !arguments.quick || std::env::var_os("FARWATER_BIN_DIR").is_none() {
+        campaign::build_programs()?;
+    }
     let figures = tokio::runtime::Runtime::new()?.block_on((bench.run)(arguments.quick))?;
     for figure in &figures {
         println!("{}", serde_json::to_string(figure)?);
@@ -97,12 +137,36 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// Builds this program as the programs that it measures are built, and hands over to it.
+fn run_in_release(name: &str, quick: bool) -> Result<ExitCode> {
+    let target = repository::target_directory()?;
+    let logs = target.join("xtask/logs");
+    fs::create_dir_all(&logs)?;
+    eprintln!("building a release xtask: the peer is part of it");
+    let mut cargo = repository::cargo()?;
+    cargo.args(["build", "--release", "--locked", "-p", "xtask"]);
+    step::run("cargo build --release -p xtask", cargo, &logs.join("release-build.log"))?;
+    let mut command = Command::new(target.join("release/xtask"));
+    command.args(["bench", name]).args(quick.then_some("--quick"));
+    let status = command.status().context("start the release xtask")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A manifest of some 200 bytes, as settings are.
+fn config_map(n: usize) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: map-{n}}}\n\
+         data: {{HOST: host-{n}.example.com, PORT: \"{}\", LEVEL: info, MOTTO: \"what is stated is what runs\"}}\n",
+        8000 + n
+    )
+}
+
 fn keep(name: &str, figures: &[Figure]) -> Result<()> {
     let folder = repository::root()?.join("docs/performance");
     fs::create_dir_all(&folder)?;
     let path = folder.join(format!("{name}.json"));
     let record = serde_json::json!({
-        "commit": machine::commit()?, "machine": machine::describe(), "profile": "release", "figures": figures,
+        "commit": machine::commit()?, "machine": machine::describe(), "profile": "release, the agent's: agent", "figures": figures,
     });
     fs::write(&path, format!("{record:#}\n")).with_context(|| format!("write {}", path.display()))
 }
@@ -133,5 +197,7 @@ mod tests {
     #[test]
     fn a_goal_that_is_missed_says_so() {
         assert_eq!(Figure::new("m", "w", 2.0, "s").at_most(1.0).holds, Some(false));
+        let figure = Figure::new("m", "w", 80.0, "1/s").beside("peer".to_owned(), 100.0, 0.85);
+        assert_eq!((figure.ratio, figure.holds), (Some(0.8), Some(false)));
     }
 }

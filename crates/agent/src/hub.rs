@@ -206,7 +206,10 @@ impl HubClient {
         let response = self
             .authorized(who, what, |token| self.request(Method::GET, &target, Some(token)).body(Full::default()))
             .await?;
-        let mut file = tokio::fs::File::create(path).await.map_err(HubError::Write)?;
+        // A bundle may hold Secrets.
+        let mut options = tokio::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(path).await.map_err(HubError::Write)?;
         let mut body = response.into_body();
         let mut written = 0usize;
         loop {
@@ -336,6 +339,12 @@ impl HubError {
     /// 409: the hub doesn't know the report that the last one builds on.
     pub fn wants_everything(&self) -> bool {
         matches!(self, Self::Refused { status: StatusCode::CONFLICT, .. }) || self.is_reason(REASON_BASE_UNKNOWN)
+    }
+
+    /// The same request is refused each time: it is what it holds.
+    pub fn blames_content(&self) -> bool {
+        let blaming = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNPROCESSABLE_ENTITY];
+        matches!(self, Self::Refused { status, .. } if blaming.contains(status))
     }
 }
 

@@ -90,7 +90,7 @@ impl Stored {
             if self.written.get(&number) == Some(&digest) {
                 continue;
             }
-            let compressed = zstd::bulk::compress(&bytes, 3)
+            let compressed = secrets::compress(&bytes)
                 .map_err(|source| InventoryError::Damaged { name: self.name(number), source })?;
             if compressed.len() > secrets::MAX_BYTES {
                 return Err(InventoryError::TooLarge(compressed.len()));

@@ -3,6 +3,8 @@
 //! kube's own connector speaks HTTP/1.1 only, where each watch is a TLS connection; over HTTP/2 all requests share one.
 //! Watches have connections of their own, so that they can't use up the streams that requests need.
 
+mod list;
+
 use std::{
     path::Path,
     sync::{Arc, Mutex},
@@ -183,21 +185,18 @@ impl Kubernetes {
         let mut page = String::new();
         loop {
             let path = format!("{collection}?limit={PAGE}&labelSelector={}{page}", escape(selector));
-            let mut list = parse(&self.call(who, Method::GET, &path, accept, None).await?)?;
-            if let Some(items) = list["items"].as_array_mut() {
-                items.drain(..).for_each(&mut each);
-            }
-            match list["metadata"]["continue"].as_str().filter(|c| !c.is_empty()) {
-                Some(next) => page = format!("&continue={}", escape(next)),
-                None => return Ok(list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()),
+            let list = list::read(&self.call(who, Method::GET, &path, accept, None).await?, &mut each);
+            let metadata = list.map_err(|e| not_json(&e))?;
+            match metadata.next.filter(|next| !next.is_empty()) {
+                Some(next) => page = format!("&continue={}", escape(&next)),
+                None => return Ok(metadata.resource_version),
             }
         }
     }
 
-    /// Server-side apply as our field manager; takes over fields of others.
-    pub async fn apply(&self, who: As<'_>, path: &str, manifest: &Value) -> Result<Value, ApiError> {
+    /// Server-side apply of a manifest in JSON as our field manager; takes over fields of others.
+    pub async fn apply(&self, who: As<'_>, path: &str, body: Vec<u8>) -> Result<Value, ApiError> {
         let path = format!("{path}?fieldManager={FIELD_MANAGER}&force=true&fieldValidation=Strict");
-        let body = to_bytes(manifest)?;
         parse(&self.call(who, Method::PATCH, &path, JSON, Some(("application/apply-patch+yaml", body))).await?)
     }
 
@@ -354,10 +353,14 @@ fn refusal(status: StatusCode, retry_after: Option<Duration>, body: &[u8], about
 }
 
 fn parse(body: &[u8]) -> Result<Value, ApiError> {
-    serde_json::from_slice(body).map_err(|e| ApiError::Transport(format!("the answer is not JSON: {e}")))
+    serde_json::from_slice(body).map_err(|e| not_json(&e))
 }
 
-fn to_bytes(value: &Value) -> Result<Vec<u8>, ApiError> {
+fn not_json(error: &serde_json::Error) -> ApiError {
+    ApiError::Transport(format!("the answer is not JSON: {error}"))
+}
+
+pub fn to_bytes(value: &Value) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(value).map_err(|e| ApiError::Transport(e.to_string()))
 }
 

@@ -57,8 +57,9 @@ pub async fn run(
                 if full {
                     full_at = Instant::now() + jitter(FULL_INTERVAL, 0.5);
                 }
-                if let Polled::New(state) = polled {
-                    accept(agent, store, &state, supervisor).await;
+                if let Polled::New(state) = polled
+                    && accept(agent, store, &state, supervisor).await
+                {
                     accepted = Some(*state);
                 }
                 jitter(interval, 0.1)
@@ -102,18 +103,24 @@ async fn poll(
     Ok(Polled::New(Box::new(state)))
 }
 
-/// Stores first, so that after a crash no older state is accepted than was acted upon.
-async fn accept(agent: &Agent, store: &StateStore<'_>, state: &DesiredState, supervisor: &mut Supervisor) {
+/// Stores first, in the state directory, the cluster, or both, so that after a crash no older state is accepted than was
+/// acted upon. `false`: neither took it, so it is not acted upon and comes again with the next poll. Little is lost by
+/// that: a cluster that takes no Secret takes no inventory either, and nothing is created without one.
+async fn accept(agent: &Agent, store: &StateStore<'_>, state: &DesiredState, supervisor: &mut Supervisor) -> bool {
     let statement = &state.statement;
+    if let Err(error) = store.save_desired(state).await {
+        tracing::warn!(
+            error = crate::hub::chain(&error),
+            "can't store the new desired state anywhere; keeping the last accepted one"
+        );
+        return false;
+    }
     tracing::info!(
         epoch = statement.epoch,
         generation = statement.generation,
         services = state.entries.len(),
         "accepted"
     );
-    if let Err(error) = store.save_desired(state).await {
-        tracing::warn!(error = crate::hub::chain(&error), "can't store the accepted state");
-    }
     note_accepted(agent, Some(state));
     supervisor.assign(state);
     let named: BTreeSet<Digest> = state
@@ -129,6 +136,7 @@ async fn accept(agent: &Agent, store: &StateStore<'_>, state: &DesiredState, sup
     if !holds {
         agent.bundles.collect(&named, &agent.kubernetes).await;
     }
+    true
 }
 
 fn note_accepted(agent: &Agent, state: Option<&DesiredState>) {

@@ -1,5 +1,7 @@
 //! Status on its way to the hub: what changed, when it changed.
 
+mod fit;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Mutex,
@@ -10,6 +12,7 @@ use farwater_api::{
     objects::ServiceReport,
     protocol::{AcceptedStatement, MAX_STATUS_BYTES, StatusReport},
 };
+pub use fit::fit;
 use tokio::sync::Notify;
 
 use crate::{
@@ -21,6 +24,9 @@ use crate::{
 const DEBOUNCE: Duration = Duration::from_millis(200);
 /// Of one request; the rest follows in the next. Far enough below the limit for the envelope.
 const MAX_BYTES: usize = MAX_STATUS_BYTES - (1 << 20);
+/// Refusals after which a service's report travels alone, and without its objects.
+const ALONE: u32 = 1;
+const WITHOUT_OBJECTS: u32 = 2;
 
 #[derive(Default)]
 pub struct Reports {
@@ -34,6 +40,9 @@ struct State {
     changed: BTreeSet<String>,
     /// Ended attempts that a newer one follows at once: sent first, or nobody would ever see them.
     superseded: BTreeMap<String, ServiceReport>,
+    /// How often the hub refused a request for what it holds, by the services that were in it. After the first refusal
+    /// a service travels alone, after the second without its objects.
+    refusals: BTreeMap<String, u32>,
     accepted: Option<AcceptedStatement>,
     /// The hub lacks the report that the next one would build on.
     everything: bool,
@@ -46,6 +55,10 @@ impl Reports {
         if state.current.get(service_uid) != Some(&report) {
             state.current.insert(service_uid.to_owned(), report);
             state.changed.insert(service_uid.to_owned());
+            // What the hub refused was another report.
+            if let Some(refusals) = state.refusals.get_mut(service_uid) {
+                *refusals = 1;
+            }
             self.changed.notify_one();
         }
     }
@@ -59,6 +72,7 @@ impl Reports {
     pub fn forget(&self, service_uid: &str) {
         let mut state = lock(&self.state);
         state.current.remove(service_uid);
+        state.refusals.remove(service_uid);
         state.changed.insert(service_uid.to_owned());
         self.changed.notify_one();
     }
@@ -91,10 +105,14 @@ impl Reports {
                         base = answer.sequence.max(sequence);
                         sequence = base;
                         backoff.reset();
+                        self.trust_again(&report);
                     }
                     Err(error) if error.wants_everything() && report.base != 0 => {
                         tracing::info!("the hub wants every report again");
                         lock(&self.state).everything = true;
+                    }
+                    Err(error) if error.blames_content() && self.isolate(&report, &error.text()) => {
+                        self.put_back(report);
                     }
                     Err(error) => {
                         self.put_back(report);
@@ -118,24 +136,12 @@ impl Reports {
         if state.changed.is_empty() && state.superseded.is_empty() && !poked {
             return None;
         }
-        let mut services = BTreeMap::new();
-        if state.superseded.is_empty() || everything {
+        let services = if state.superseded.is_empty() || everything {
             state.superseded.clear();
-            let mut bytes = 0;
-            while bytes < MAX_BYTES {
-                let Some(uid) = state.changed.pop_first() else { break };
-                let report = state.current.get(&uid).cloned();
-                let size = report.as_ref().map_or(0, |r| serde_json::to_vec(r).map_or(0, |b| b.len()));
-                if bytes > 0 && bytes + size > MAX_BYTES {
-                    state.changed.insert(uid);
-                    break;
-                }
-                bytes += size + uid.len() + 8;
-                services.insert(uid, report);
-            }
+            state.take_changed()
         } else {
-            services.extend(std::mem::take(&mut state.superseded).into_iter().map(|(uid, r)| (uid, Some(r))));
-        }
+            std::mem::take(&mut state.superseded).into_iter().map(|(uid, report)| (uid, Some(report))).collect()
+        };
         state.everything = false;
         Some(StatusReport {
             sequence,
@@ -153,5 +159,173 @@ impl Reports {
         state.everything |= report.base == 0;
         state.poked |= report.services.is_empty();
         state.changed.extend(report.services.into_keys());
+    }
+
+    /// After the hub refused a request for what it holds: those that were in it travel alone from now on, so that the
+    /// others get through; one that was alone travels without its objects. `false`: that was all that can be done.
+    fn isolate(&self, report: &StatusReport, why: &str) -> bool {
+        let mut state = lock(&self.state);
+        let together = report.services.len() > 1;
+        let mut helped = false;
+        for uid in report.services.keys() {
+            let refusals = state.refusals.entry(uid.clone()).or_default();
+            helped |= *refusals < ALONE || (!together && *refusals < WITHOUT_OBJECTS);
+            *refusals = if together { (*refusals).max(ALONE) } else { (*refusals + 1).max(WITHOUT_OBJECTS) };
+            if !together && *refusals == WITHOUT_OBJECTS {
+                tracing::warn!(
+                    service = uid,
+                    error = why,
+                    "the hub refuses this service's report; sending its outcome only"
+                );
+            }
+        }
+        helped
+    }
+
+    /// After a success: what was alone only because of its company was not the reason.
+    fn trust_again(&self, report: &StatusReport) {
+        let mut state = lock(&self.state);
+        for uid in report.services.keys() {
+            if state.refusals.get(uid) == Some(&ALONE) {
+                state.refusals.remove(uid);
+            }
+        }
+    }
+}
+
+impl State {
+    /// Everything that changed, up to the limit of a request. What the hub has refused before comes after all others,
+    /// one service at a time, the least often refused first.
+    fn take_changed(&mut self) -> BTreeMap<String, Option<ServiceReport>> {
+        let mut services = BTreeMap::new();
+        let mut bytes = 0;
+        let trusted: Vec<String> =
+            self.changed.iter().filter(|uid| !self.refusals.contains_key(*uid)).cloned().collect();
+        for uid in trusted {
+            let report = self.current.get(&uid).cloned();
+            let size = report.as_ref().map_or(0, fit::json_bytes) + uid.len() + 8;
+            if bytes > 0 && bytes + size > MAX_BYTES {
+                break;
+            }
+            bytes += size;
+            self.changed.remove(&uid);
+            services.insert(uid, report);
+        }
+        if services.is_empty()
+            && let Some(uid) = self.changed.iter().min_by_key(|uid| self.refusals.get(*uid)).cloned()
+        {
+            self.changed.remove(&uid);
+            let mut report = self.current.get(&uid).cloned();
+            if self.refusals.get(&uid).is_some_and(|refusals| *refusals >= WITHOUT_OBJECTS) {
+                report = report.map(fit::without_objects);
+            }
+            services.insert(uid, report);
+        }
+        services
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_api::{
+        Digest,
+        objects::{Health, ObjectRef, ObjectReport, Outcome, SyncState},
+    };
+
+    use super::*;
+
+    fn report(message: &str) -> ServiceReport {
+        let object = ObjectRef {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "ConfigMap".into(),
+            namespace: "web".into(),
+            name: "a".into(),
+        };
+        let object =
+            ObjectReport { object, sync: SyncState::Synced, health: Health::Current, message: message.to_owned() };
+        let entry = Digest::of(message.as_bytes());
+        ServiceReport {
+            entry,
+            outcome: Outcome::Applied,
+            message: String::new(),
+            held_prune: None,
+            objects: vec![object],
+        }
+    }
+
+    /// A hub that refuses every request with an object whose message is "poison". What it got, in order.
+    fn deliver(reports: &Reports) -> Vec<(String, Option<ServiceReport>)> {
+        let mut got = Vec::new();
+        for _ in 0..20 {
+            let Some(request) = reports.next_report(1, 0, "v1.36.3") else { return got };
+            let objects = request.services.values().flatten().flat_map(|service| &service.objects);
+            if objects.into_iter().any(|object| object.message == "poison") {
+                assert!(reports.isolate(&request, "400"));
+                reports.put_back(request);
+            } else {
+                reports.trust_again(&request);
+                got.extend(request.services);
+            }
+        }
+        panic!("the queue does not get empty: {got:?}");
+    }
+
+    #[test]
+    fn a_report_that_the_hub_refuses_holds_up_nobody() {
+        let reports = Reports::default();
+        for (uid, message) in [("a", "fine"), ("b", "poison"), ("c", "fine")] {
+            reports.set(uid, report(message));
+        }
+        let got: BTreeMap<_, _> = deliver(&reports).into_iter().collect();
+        assert_eq!(got["a"], Some(report("fine")));
+        assert_eq!(got["c"], Some(report("fine")));
+        let cut = got["b"].as_ref().unwrap();
+        assert_eq!((cut.entry, cut.outcome, cut.objects.len()), (report("poison").entry, Outcome::Applied, 0));
+        assert!(cut.message.contains("refused"), "{}", cut.message);
+
+        // The others travel together again, and a report that the hub takes is sent whole.
+        reports.set("a", report("finer"));
+        reports.set("c", report("finer"));
+        assert_eq!(reports.next_report(1, 0, "v1.36.3").unwrap().services.len(), 2);
+        reports.set("b", report("cured"));
+        assert_eq!(deliver(&reports), [("b".to_owned(), Some(report("cured")))]);
+    }
+
+    #[test]
+    fn what_is_refused_without_its_objects_too_is_no_reason_to_hurry() {
+        let reports = Reports::default();
+        reports.set("a", report("fine"));
+        let mut hurry = Vec::new();
+        for _ in 0..3 {
+            let request = reports.next_report(1, 0, "v1.36.3").unwrap();
+            hurry.push(reports.isolate(&request, "400"));
+            reports.put_back(request);
+        }
+        assert_eq!(hurry, [true, false, false]);
+    }
+
+    #[test]
+    fn a_report_that_is_too_large_is_cut_and_holds_up_nobody() {
+        let reports = Reports::default();
+        let mut large = report("");
+        let object = large.objects[0].clone();
+        large.objects = (0..12_000)
+            .map(|n| ObjectReport {
+                object: ObjectRef { name: format!("object-{n:05}"), ..object.object.clone() },
+                sync: if n % 2 == 1 { SyncState::Refused } else { SyncState::Synced },
+                message: "x".repeat(1024),
+                ..object.clone()
+            })
+            .collect();
+        reports.set("a", fit(large.clone()));
+        reports.set("b", report("fine"));
+        let request = reports.next_report(1, 0, "v1.36.3").unwrap();
+        assert_eq!(request.services.len(), 2);
+        assert!(serde_json::to_vec(&request).unwrap().len() < MAX_STATUS_BYTES);
+        let cut = request.services["a"].as_ref().unwrap();
+        let refused = |report: &ServiceReport| report.objects.iter().filter(|o| o.sync == SyncState::Refused).count();
+        assert_eq!((cut.objects.len(), refused(cut)), (10_000, refused(&large)));
+        assert!(cut.message.contains("10000 of 12000 objects"), "{}", cut.message);
     }
 }

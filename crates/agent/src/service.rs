@@ -25,6 +25,7 @@ use crate::{
     fights::Fights,
     inventory::Stored,
     messages::shorten,
+    reports::fit,
     sync::{Backoff, lock},
     watches::Mailbox,
 };
@@ -216,7 +217,7 @@ impl ServiceTask {
             }
             ObjectReport { object: status.object.clone(), sync: status.sync, health: status.health, message }
         });
-        ServiceReport { entry, outcome, message, held_prune: self.held.clone(), objects: objects.collect() }
+        fit(ServiceReport { entry, outcome, message, held_prune: self.held.clone(), objects: objects.collect() })
     }
 
     fn set_status(&mut self, object: &ObjectRef, sync: SyncState, health: Health, message: impl Into<String>) {

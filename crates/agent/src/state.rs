@@ -1,7 +1,8 @@
 //! The last accepted desired state, kept where a restart finds it: in the state directory and in the cluster.
 
 use std::{
-    io,
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -26,6 +27,10 @@ pub enum StateError {
     Cluster { what: &'static str, name: &'static str, source: ApiError },
     #[error("read {place}: its content is damaged")]
     Damaged { place: String, source: serde_json::Error },
+    #[error("compress the desired state")]
+    Compress(#[source] io::Error),
+    #[error("write Secret {name}: {bytes} bytes are too many for a Secret; give the agent a volume")]
+    TooLarge { name: &'static str, bytes: usize },
 }
 
 /// Both places.
@@ -35,12 +40,11 @@ pub struct StateStore<'a> {
 }
 
 impl StateStore<'_> {
+    /// Makes what is missing. Bundles may hold Secrets: nobody else on the node may read them.
     pub fn prepare(&self) -> Result<(), StateError> {
-        for name in ["bundles", "sealed"] {
-            let path = self.dir.join(name);
-            std::fs::create_dir_all(&path).map_err(|source| StateError::File { what: "make folder", path, source })?;
-        }
-        Ok(())
+        make_private_folder(self.dir)?;
+        make_private_folder(&self.dir.join("bundles"))?;
+        make_private_folder(&self.dir.join("sealed"))
     }
 
     /// The identity: from the state directory, else from the cluster.
@@ -101,20 +105,29 @@ impl StateStore<'_> {
         Ok(newest)
     }
 
+    /// Stores an accepted state in both places. One of them is enough to know after a restart that an older state is
+    /// old, so a full disk or a refused Secret is a warning; an error means that neither holds it.
     pub async fn save_desired(&self, state: &DesiredState) -> Result<(), StateError> {
         let bytes = serde_json::to_vec(state).expect("a desired state is plain JSON");
-        write_file(&self.dir.join(STATE_FILE), &bytes)?;
-        let compressed = zstd::bulk::compress(&bytes, 3).map_err(|source| StateError::File {
-            what: "compress",
-            path: self.dir.join(STATE_FILE),
-            source,
-        })?;
+        let folder = write_file(&self.dir.join(STATE_FILE), &bytes);
+        let cluster = self.save_desired_secret(&bytes).await;
+        match (folder, cluster) {
+            (Ok(()), Ok(())) => Ok(()),
+            (Err(error), Ok(())) | (Ok(()), Err(error)) => {
+                tracing::warn!(error = crate::hub::chain(&error), "the accepted state is stored in one place only");
+                Ok(())
+            }
+            (Err(folder), Err(cluster)) => {
+                tracing::warn!(error = crate::hub::chain(&cluster), "can't store the accepted state in the cluster");
+                Err(folder)
+            }
+        }
+    }
+
+    async fn save_desired_secret(&self, bytes: &[u8]) -> Result<(), StateError> {
+        let compressed = secrets::compress(bytes).map_err(StateError::Compress)?;
         if compressed.len() > secrets::MAX_BYTES {
-            tracing::warn!(
-                bytes = compressed.len(),
-                "desired state is too large for a Secret: give the agent a volume"
-            );
-            return Ok(());
+            return Err(StateError::TooLarge { name: STATE_SECRET, bytes: compressed.len() });
         }
         if self.load_secret(STATE_SECRET).await?.as_deref() == Some(&compressed) {
             return Ok(());
@@ -133,8 +146,23 @@ impl StateStore<'_> {
     }
 }
 
+/// Creates a folder of mode 0700, or takes group's and others' rights from the one that is there.
+fn make_private_folder(path: &Path) -> Result<(), StateError> {
+    let error = |what| move |source| StateError::File { what, path: path.to_owned(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(error("make folder"))?;
+    let mode = fs::metadata(path).map_err(error("read the mode of"))?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    match fs::set_permissions(path, fs::Permissions::from_mode(0o700)) {
+        // A volume that the node made for us. What we put into it is private in itself.
+        Err(refused) if refused.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        other => other.map_err(error("set the mode of")),
+    }
+}
+
 fn read_file(path: &Path) -> Result<Option<Vec<u8>>, StateError> {
-    match std::fs::read(path) {
+    match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(StateError::File { what: "read", path: path.to_owned(), source }),

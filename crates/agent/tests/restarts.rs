@@ -4,11 +4,11 @@
 
 mod support;
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use farwater_api::{objects::Outcome, protocol::tag};
 use farwater_testkit::{Plane, PlaneOptions, Process, wait_for};
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use support::{FakeHub, Service, api, config_map, config_maps, gone, outcome, value};
 
 /// A plane, a hub and an agent of the test's own: it kills the agent.
@@ -55,6 +55,25 @@ impl Ground {
                 && (line.contains("resource=\"configmaps\"") || line.contains("resource=\"secrets\""))
         };
         metrics.lines().filter(ours).map(str::to_owned).collect()
+    }
+
+    /// How often each kind was listed so far, by `group/resource`.
+    async fn lists(&self) -> BTreeMap<String, u64> {
+        let client = self.plane.client().await.unwrap();
+        let metrics = client.request_text(http::Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap();
+        let label = |line: &str, name: &str| {
+            let (_, rest) = line.split_once(&format!("{name}=\""))?;
+            rest.split_once('"').map(|(value, _)| value.to_owned())
+        };
+        let mut lists = BTreeMap::new();
+        for line in metrics.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
+            let count: u64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+            if label(line, "verb").as_deref() == Some("LIST") {
+                let name = format!("{}/{}", label(line, "group").unwrap(), label(line, "resource").unwrap());
+                *lists.entry(name).or_default() += count;
+            }
+        }
+        lists
     }
 
     /// The version of everything that an agent may write.
@@ -135,7 +154,7 @@ async fn a_wrong_clock_is_corrected_and_a_used_token_refused() {
     outcome(&ground.hub, &entry, Outcome::Applied).await;
     ground.kill();
     // Without any identity the agent must join, and its token is spent.
-    std::fs::remove_dir_all(ground.state_dir()).unwrap();
+    fs::remove_dir_all(ground.state_dir()).unwrap();
     let secrets = api(&ground.plane.client().await.unwrap(), "", "v1", "Secret", "farwater-system");
     secrets.delete("farwater-agent-identity", &DeleteParams::default()).await.unwrap();
     for (token, said) in [(true, "TokenUsed"), (false, "has not joined")] {
@@ -161,13 +180,95 @@ async fn what_left_the_source_while_the_agent_was_down_is_pruned_without_its_fol
     let service = Service::new(&ground.hub, "down", &files(&before));
     ground.applied(&service).await;
     ground.kill();
-    std::fs::remove_dir_all(ground.state_dir()).unwrap();
+    fs::remove_dir_all(ground.state_dir()).unwrap();
     let after = maps(0..3, "1");
     let entry = ground.hub.set(service.with(&ground.hub, &files(&after)).entry());
+    // The plane's own controllers list every kind when they start.
+    let before = wait_for("the plane's controllers to have listed", Duration::from_secs(30), || async {
+        let first = ground.lists().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok((ground.lists().await == first).then_some(first))
+    })
+    .await
+    .unwrap();
     ground.start(false);
     let report = outcome(&ground.hub, &entry, Outcome::Applied).await;
     assert_eq!(report.objects.len(), 3);
     gone(&config_maps(&ground.plane.client().await.unwrap(), "down"), "map-3").await;
+    // With no list of kinds that the service never had: ConfigMaps, and the agent's own Secrets.
+    let mut listed = ground.lists().await;
+    listed.retain(|kind, count| before.get(kind) != Some(count));
+    let kinds: Vec<_> = listed.keys().map(String::as_str).collect();
+    assert_eq!(kinds, ["/configmaps", "/secrets"]);
+}
+
+#[tokio::test]
+async fn what_it_keeps_on_the_node_is_for_its_owner_only() {
+    let mut ground = Ground::new().await;
+    let service = Service::new(&ground.hub, "private", &files(&maps(0..1, "1")));
+    ground.applied(&service).await;
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let folders = [ground.state_dir(), ground.state_dir().join("bundles")];
+    let check = || {
+        for folder in &folders {
+            assert_eq!(mode(folder), 0o700, "{}", folder.display());
+            let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+            let files: Vec<_> = files.collect();
+            assert!(!files.is_empty(), "{}", folder.display());
+            for file in files {
+                assert_eq!(mode(&file), 0o600, "{}", file.display());
+            }
+        }
+    };
+    check();
+    // Folders that were made by hand are no less private.
+    ground.kill();
+    for folder in &folders {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    ground.start(false);
+    let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
+    outcome(&ground.hub, &entry, Outcome::Applied).await;
+    check();
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_nothing_and_old_states_stay_refused() {
+    let mut ground = Ground::new().await;
+    let service = Service::new(&ground.hub, "full", &files(&maps(0..1, "1")));
+    ground.applied(&service).await;
+    let old = ground.hub.desired();
+    let live = config_maps(&ground.plane.client().await.unwrap(), "full");
+
+    // The state file can't be written: a folder is where its temporary file would be.
+    let obstacle = ground.state_dir().join("state.tmp");
+    fs::create_dir(&obstacle).unwrap();
+    let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "2"))).entry());
+    outcome(&ground.hub, &entry, Outcome::Applied).await;
+    ground.kill();
+    ground.hub.forge(Some(old));
+    ground.start(false);
+    polled_twice(&ground).await;
+    value(&live, "map-0", "2").await;
+
+    // The cluster's copy can't be written either: what can't be remembered is not acted upon.
+    ground.hub.forge(None);
+    let secrets = api(&ground.plane.client().await.unwrap(), "", "v1", "Secret", "farwater-system");
+    let immutable = Patch::Merge(serde_json::json!({"immutable": true}));
+    secrets.patch("farwater-agent-state", &PatchParams::default(), &immutable).await.unwrap();
+    let entry = ground.hub.set(service.with(&ground.hub, &files(&maps(0..1, "3"))).entry());
+    polled_twice(&ground).await;
+    assert_eq!(live.get("map-0").await.unwrap().data["data"]["value"], "2");
+    fs::remove_dir(&obstacle).unwrap();
+    outcome(&ground.hub, &entry, Outcome::Applied).await;
+    value(&live, "map-0", "3").await;
+}
+
+async fn polled_twice(ground: &Ground) {
+    let polls = ground.hub.polls();
+    wait_for("two polls", support::PATIENCE, || async { Ok((ground.hub.polls() >= polls + 2).then_some(())) })
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -206,7 +307,7 @@ async fn drift_is_repaired_after_a_restart_while_the_hub_is_away() {
     let service = Service::new(&ground.hub, "alone", &files(&maps(0..2, "1")));
     ground.applied(&service).await;
     ground.kill();
-    std::fs::remove_dir_all(ground.state_dir()).unwrap();
+    fs::remove_dir_all(ground.state_dir()).unwrap();
     ground.hub.go_away(true);
     let live = config_maps(&ground.plane.client().await.unwrap(), "alone");
     live.delete("map-0", &DeleteParams::default()).await.unwrap();
@@ -252,10 +353,7 @@ async fn statements_that_are_forged_old_or_for_others_are_refused() {
     }
     for state in cases {
         hub.forge(Some(state));
-        let polls = hub.polls();
-        wait_for("two polls", support::PATIENCE, || async { Ok((hub.polls() >= polls + 2).then_some(())) })
-            .await
-            .unwrap();
+        polled_twice(&ground).await;
         assert_eq!(live.get("map-0").await.unwrap().data["data"]["value"], "1");
     }
     hub.forge(None);

@@ -25,6 +25,8 @@ pub const MAX_DESIRED_BYTES: usize = 16 << 20;
 pub const MAX_SECRET_BYTES: usize = 384 << 10;
 /// Longest report that the hub accepts in one request.
 pub const MAX_STATUS_BYTES: usize = 8 << 20;
+/// Objects of one service in a report. Ten thousand are a mistake, not a service; the agent cuts what is over it.
+pub const MAX_REPORTED_OBJECTS: usize = 10_000;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -228,12 +228,13 @@ fn marks_and_the_target_namespace_are_added_and_server_fields_dropped() {
         "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, uid: x, resourceVersion: '1', managedFields: [], labels: {k: v}}}",
         "{apiVersion: v1, kind: Namespace, metadata: {name: b, namespace: wrong}}",
     ]);
-    let map = &source.objects[1].manifest["metadata"];
+    let manifest = |index: usize| serde_json::from_slice::<Value>(&source.objects[index].body).unwrap();
+    let map = &manifest(1)["metadata"];
     assert_eq!(map["namespace"], "web");
     assert_eq!(map["labels"]["k"], "v");
     assert_eq!(map["annotations"]["farwater.dev/owner"], "uid-1 ConfigMap web/a");
     assert!(map["uid"].is_null() && map["resourceVersion"].is_null() && map["managedFields"].is_null());
-    assert!(source.objects[0].manifest["metadata"]["namespace"].is_null());
+    assert!(manifest(0)["metadata"]["namespace"].is_null());
 }
 
 #[test]

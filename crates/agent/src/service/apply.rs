@@ -32,6 +32,7 @@ pub(super) struct Stopped(pub(super) String);
 impl ServiceTask {
     /// `note` is said in the report of an attempt that otherwise went well.
     pub(super) async fn apply(&mut self, digest: Digest, deployment: &Deployment, note: Option<String>) -> Ended {
+        let start = Instant::now();
         let (resolved, errors) = match self.prepare(deployment).await {
             Ok(Some(prepared)) => prepared,
             Ok(None) => return Ended::Superseded,
@@ -41,11 +42,14 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         };
+        let read = start.elapsed();
         self.look_up(deployment, &resolved).await;
         if self.superseded() {
             return Ended::Superseded;
         }
+        let looked_up = start.elapsed();
         let plan = self.make_plan(deployment, &resolved).await;
+        tracing::debug!(service = %self.name(), ?read, ?looked_up, planned = ?start.elapsed(), "planned");
         match self.execute(deployment, &resolved, &plan).await {
             Ok(true) => {}
             Ok(false) => return Ended::Superseded,

@@ -40,8 +40,9 @@ impl Resolved {
 #[derive(Clone, Debug)]
 pub struct ResolvedObject {
     pub object: ObjectRef,
-    /// As sent, with our label and annotation.
-    pub manifest: Value,
+    /// The manifest as sent, with our label and annotation, as JSON: a tree of values takes five times its memory, and
+    /// a service may hold thousands.
+    pub body: Vec<u8>,
     /// Of the manifest as sent.
     pub hash: Digest,
     pub stage: Stage,
@@ -116,7 +117,7 @@ pub fn resolve(
         out.objects.push(ResolvedObject {
             hash: Digest::of_json(&manifest),
             stage: stage_of(&object),
-            manifest,
+            body: serde_json::to_vec(&manifest).expect("a manifest is plain JSON"),
             object,
             needs,
         });

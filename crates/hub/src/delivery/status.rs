@@ -9,7 +9,7 @@ use axum::{
 };
 use farwater_api::{
     objects::{ObjectReport, ServiceReport},
-    protocol::{AcceptedStatement, StatusAnswer, StatusReport},
+    protocol::{AcceptedStatement, MAX_REPORTED_OBJECTS, StatusAnswer, StatusReport},
 };
 use farwater_fleet::conditions::cut;
 use farwater_store::{
@@ -32,8 +32,6 @@ use crate::controllers::resources::Name;
 
 /// As protocol.rs says of an object's message.
 const MAX_MESSAGE_BYTES: usize = 1024;
-/// Ten thousand objects of one service are a mistake, not a service; a report of that many still fits its limit.
-const MAX_OBJECTS: usize = 10_000;
 const ZSTD_LEVEL: i32 = 3;
 /// Longest JSON of one stored report.
 const MAX_REPORT_BYTES: usize = 16 << 20;
@@ -65,8 +63,8 @@ pub async fn post_status(
 
 /// Rows are made outside the transaction: compressing there would make all writers of the hub wait.
 fn encode(service: &mut ServiceReport) -> Result<Vec<u8>, Refusal> {
-    if service.objects.len() > MAX_OBJECTS {
-        return Err(Refusal::Invalid(format!("a service's report holds more than {MAX_OBJECTS} objects")));
+    if service.objects.len() > MAX_REPORTED_OBJECTS {
+        return Err(Refusal::Invalid(format!("a service's report holds more than {MAX_REPORTED_OBJECTS} objects")));
     }
     service.message = cut(&service.message, MAX_MESSAGE_BYTES);
     for object in &mut service.objects {

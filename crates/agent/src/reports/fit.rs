@@ -1,0 +1,158 @@
+//! Cuts a report to what the hub takes: of a service that is too large, what is wrong with it must still arrive.
+
+use std::io;
+
+use farwater_api::{
+    objects::{Health, ObjectReport, ServiceReport, SyncState},
+    protocol::{MAX_REPORTED_OBJECTS, MAX_STATUS_BYTES},
+};
+use farwater_fleet::conditions::cut;
+
+/// Of one service: half of a request, so that the envelope and others' reports have room beside it.
+const MAX_SERVICE_BYTES: usize = MAX_STATUS_BYTES / 2;
+/// Longest messages of objects, tried in this order.
+const MESSAGES: [usize; 3] = [256, 64, 0];
+const MAX_MESSAGE: usize = 1024;
+
+/// The report itself if the hub takes it; else with fewer objects, the unhealthy ones first, and shorter messages,
+/// which its message then says.
+pub fn fit(mut report: ServiceReport) -> ServiceReport {
+    let stated = report.objects.len();
+    if stated <= MAX_REPORTED_OBJECTS && json_bytes(&report) <= MAX_SERVICE_BYTES {
+        return report;
+    }
+    report.objects.sort_by_key(rank);
+    report.objects.truncate(MAX_REPORTED_OBJECTS);
+    let mut longest = MAX_MESSAGE;
+    for limit in MESSAGES {
+        if json_bytes(&report) <= MAX_SERVICE_BYTES {
+            break;
+        }
+        longest = limit;
+        report.objects.iter_mut().for_each(|object| object.message = shorten(&object.message, limit));
+    }
+    // Names alone may be too long: 700 bytes each.
+    while json_bytes(&report) > MAX_SERVICE_BYTES && !report.objects.is_empty() {
+        report.objects.truncate(report.objects.len() / 2);
+    }
+    let mut note = format!("this report is cut to {} of {stated} objects", report.objects.len());
+    if longest < MAX_MESSAGE {
+        note.push_str(&format!(" and to {longest} bytes of each message"));
+    }
+    add_note(&mut report, &note);
+    report
+}
+
+/// What is left to say where the hub refuses to hear of the objects.
+pub fn without_objects(mut report: ServiceReport) -> ServiceReport {
+    let note = format!("the hub refused the report of its {} objects; the agent's log says why", report.objects.len());
+    report.objects.clear();
+    add_note(&mut report, &note);
+    report
+}
+
+/// Bytes of the report as JSON.
+pub fn json_bytes(report: &ServiceReport) -> usize {
+    struct Count(usize);
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, report).expect("a report is plain JSON");
+    count.0
+}
+
+fn rank(object: &ObjectReport) -> u8 {
+    match (object.sync, object.health) {
+        (SyncState::Synced, Health::Current) => 2,
+        (SyncState::Synced, _) => 1,
+        _ => 0,
+    }
+}
+
+fn shorten(text: &str, limit: usize) -> String {
+    if limit == 0 { String::new() } else { cut(text, limit) }
+}
+
+/// At the end, and never cut off itself.
+fn add_note(report: &mut ServiceReport, note: &str) {
+    report.message = match report.message.as_str() {
+        "" => note.to_owned(),
+        message => format!("{}; {note}", cut(message, MAX_MESSAGE.saturating_sub(note.len() + 2))),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_api::{
+        Digest,
+        objects::{ObjectRef, Outcome},
+    };
+
+    use super::*;
+
+    fn report(count: usize, name: &str, message: &str) -> ServiceReport {
+        let object = |n: usize| ObjectReport {
+            object: ObjectRef {
+                group: String::new(),
+                version: "v1".into(),
+                kind: "ConfigMap".into(),
+                namespace: "web".into(),
+                name: format!("{name}-{n:05}"),
+            },
+            sync: SyncState::Synced,
+            health: if n + 1 == count { Health::Failed } else { Health::Current },
+            message: message.to_owned(),
+        };
+        ServiceReport {
+            entry: Digest::of(b"entry"),
+            outcome: Outcome::Failed,
+            message: "m".repeat(1024),
+            held_prune: None,
+            objects: (0..count).map(object).collect(),
+        }
+    }
+
+    /// How many objects are left of `count`, and how long their messages are.
+    fn check(count: usize, name: &str, message: &str, expected: (usize, usize)) {
+        let fitted = fit(report(count, name, message));
+        let longest = fitted.objects.iter().map(|o| o.message.len()).max().unwrap_or_default();
+        assert_eq!((fitted.objects.len(), longest), expected);
+        assert!(json_bytes(&fitted) <= MAX_SERVICE_BYTES && fitted.message.len() <= MAX_MESSAGE);
+        if count > expected.0 {
+            assert_eq!(fitted.objects[0].health, Health::Failed);
+            assert!(fitted.message.contains(&format!("{} of {count} objects", expected.0)), "{}", fitted.message);
+        }
+    }
+
+    #[test]
+    fn a_report_is_cut_no_further_than_it_must_be() {
+        let whole = report(1000, "a", "x");
+        assert_eq!(fit(whole.clone()), whole);
+        check(10_001, "a", "", (10_000, 0));
+        check(10_000, "a", &"x".repeat(1024), (10_000, 256));
+        // Each quote is two bytes of JSON.
+        check(10_000, "a", &"\"".repeat(1024), (10_000, 64));
+        check(10_000, &"a".repeat(250), &"x".repeat(1024), (10_000, 0));
+        check(10_000, &"a".repeat(700), &"x".repeat(1024), (5_000, 0));
+    }
+
+    #[test]
+    fn cutting_again_changes_nothing() {
+        let once = fit(report(12_000, "a", &"x".repeat(1024)));
+        assert_eq!(fit(once.clone()), once);
+    }
+
+    #[test]
+    fn a_refused_report_keeps_its_outcome() {
+        let cut = without_objects(report(3, "a", ""));
+        assert_eq!((cut.outcome, cut.objects.len()), (Outcome::Failed, 0));
+        assert!(cut.message.contains("its 3 objects"));
+    }
+}

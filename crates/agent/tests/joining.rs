@@ -1,0 +1,104 @@
+//! What an agent needs at its first start: a one-time token, and rights in its cluster.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use std::{fs, path::Path, time::Duration};
+
+use farwater_api::objects::Outcome;
+use farwater_testkit::{Plane, PlaneOptions, Process, process::bare_command, wait_for};
+use support::{FakeHub, Service, config_map, outcome};
+
+fn agent(hub: &FakeHub, plane: &Plane, dir: &Path, token_file: &Path) -> Process {
+    let mut command = bare_command(env!("CARGO_BIN_EXE_farwater-agent"));
+    command.args(["--hub", &hub.url(), "--ca-pin", &hub.ca_pin()]);
+    command.arg("--kubeconfig").arg(plane.kubeconfig()).arg("--state-dir").arg(dir.join("state"));
+    command.arg("--join-token-file").arg(token_file);
+    Process::spawn("farwater-agent", command, &dir.join("agent.log")).unwrap()
+}
+
+#[tokio::test]
+async fn a_token_is_read_from_a_file_as_mounted_secrets_are() {
+    let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+    let hub = FakeHub::start();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+
+    for (content, said) in [(None, "No such file"), (Some(" \n"), "it is empty")] {
+        if let Some(content) = content {
+            fs::write(&file, content).unwrap();
+        }
+        let mut agent = agent(&hub, &plane, dir.path(), &file);
+        let mut ended = None;
+        for _ in 0..600 {
+            ended = agent.exited();
+            if ended.is_some() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(ended.expect("it ends").code(), Some(2));
+        let output = agent.output();
+        assert!(output.contains(&format!("read join token from {}", file.display())), "{output}");
+        assert!(output.contains(said), "{output}");
+    }
+
+    fs::write(&file, format!("{}\n", support::fake_hub::TOKEN)).unwrap();
+    let agent = agent(&hub, &plane, dir.path(), &file);
+    let joined = wait_for("the agent to poll", support::PATIENCE, || async { Ok((hub.polls() > 0).then_some(())) });
+    joined.await.unwrap_or_else(|e| panic!("{e:#}\n{}", agent.tail()));
+    assert!(!agent.output().contains(support::fake_hub::TOKEN), "the token is in the log");
+}
+
+/// The two roles that docs/agent.md states.
+fn documented_roles() -> &'static str {
+    let page = include_str!("../../../docs/agent.md");
+    let (_, rest) = page.split_once("```yaml\n").expect("the page states roles");
+    rest.split_once("```").expect("the block ends").0
+}
+
+fn kubectl(plane: &Plane, arguments: &[&str]) -> String {
+    let output = plane.kubectl().unwrap().args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[tokio::test]
+async fn the_documented_rights_are_enough() {
+    let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+    let hub = FakeHub::start();
+    let dir = tempfile::tempdir().unwrap();
+    let roles = dir.path().join("roles.yaml");
+    fs::write(&roles, documented_roles()).unwrap();
+    let account = "--serviceaccount=farwater-system:farwater-agent";
+    kubectl(&plane, &["create", "namespace", "farwater-system"]);
+    kubectl(&plane, &["create", "serviceaccount", "farwater-agent", "-n", "farwater-system"]);
+    kubectl(&plane, &["apply", "-f", roles.to_str().unwrap()]);
+    kubectl(&plane, &["create", "clusterrolebinding", "farwater-agent", "--clusterrole=farwater-agent", account]);
+    let role = ["create", "rolebinding", "farwater-agent", "--role=farwater-agent", account, "-n", "farwater-system"];
+    kubectl(&plane, &role);
+    let token = kubectl(&plane, &["create", "token", "farwater-agent", "-n", "farwater-system"]);
+
+    // The plane's own kubeconfig, with the account in the place of the administrator.
+    let mut config = kube::config::Kubeconfig::read_from(plane.kubeconfig()).unwrap();
+    let user = serde_json::json!({"name": "farwater-agent", "user": {"token": token}});
+    config.auth_infos = vec![serde_json::from_value(user).unwrap()];
+    let current = config.current_context.clone();
+    config.contexts.retain(|context| Some(&context.name) == current.as_ref());
+    config.contexts[0].context.as_mut().unwrap().user = Some("farwater-agent".to_owned());
+    let kubeconfig = dir.path().join("kubeconfig");
+    fs::write(&kubeconfig, serde_json::to_vec(&config).unwrap()).unwrap();
+
+    let log = dir.path().join("agent.log");
+    let agent = support::agent(&hub, &kubeconfig, &dir.path().join("state"), &log, true);
+    let service =
+        Service::new(&hub, "documented", &[("a.yaml", &config_map("a", "1")), ("b.yaml", &config_map("b", "1"))]);
+    let entry = hub.set(service.entry());
+    outcome(&hub, &entry, Outcome::Applied).await;
+    let fewer = hub.set(service.with(&hub, &[("a.yaml", &config_map("a", "2"))]).entry());
+    let report = outcome(&hub, &fewer, Outcome::Applied).await;
+    assert_eq!(report.objects.len(), 1, "{report:#?}");
+    let log = agent.output();
+    assert!(!log.contains("forbidden") && !log.contains("WARN"), "{log}");
+}

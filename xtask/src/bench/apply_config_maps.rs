@@ -1,0 +1,167 @@
+//! How fast the agent applies 1,000 new ConfigMaps, beside a client that does nothing but send them.
+//!
+//! Both are timed to the moment when a watch has seen the last one. The agent's clock starts when it has accepted the
+//! desired state that asks for them, so everything is in it: reading the bundle, looking up what is there, the plan,
+//! and the inventory that is written before the first object. The bare client's starts at its first request; it is
+//! tried with several numbers of requests in flight, and its best is the peer.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use farwater_testkit::{Plane, PlaneOptions};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, WatchEvent, WatchParams},
+    core::PartialObjectMeta,
+};
+
+use super::{Figure, config_map, ground::Ground};
+
+const COUNT: usize = 1000;
+/// The hub's shortest.
+const POLL: &str = "1s";
+/// Of the bare client. The agent has 32 in flight.
+const IN_FLIGHT: [usize; 3] = [8, 32, 64];
+const LONGEST: Duration = Duration::from_secs(180);
+/// Share of the bare client's speed.
+const GOAL: f64 = 0.85;
+
+pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
+    let rounds = if quick { 1 } else { 5 };
+    let count = COUNT;
+    let files: Vec<_> = (0..count).map(|n| (format!("apps/maps/{n}.yaml"), config_map(n))).collect();
+    let mut ground = Ground::start(PlaneOptions::without_nodes(), POLL, &files).await?;
+    let mut agent = Vec::new();
+    let mut bare: [Vec<f64>; IN_FLIGHT.len()] = Default::default();
+    // The first round warms up: connections, caches of the API server, and the bundle.
+    for round in 0..=rounds {
+        let speed = count as f64 / agent_round(&mut ground, round, count).await?.as_secs_f64();
+        if round > 0 {
+            agent.push(speed);
+        }
+        eprintln!("round {round} of {rounds}: the agent {speed:.0} objects/s");
+        for (in_flight, speeds) in IN_FLIGHT.into_iter().zip(&mut bare) {
+            let time = bare_round(&ground.plane, &format!("bare-{in_flight}-{round}"), count, in_flight).await?;
+            let speed = count as f64 / time.as_secs_f64();
+            if round > 0 {
+                speeds.push(speed);
+            }
+            eprintln!("round {round} of {rounds}: {in_flight} in flight {speed:.0} objects/s");
+        }
+    }
+    let (in_flight, best) = IN_FLIGHT
+        .into_iter()
+        .zip(bare.map(median))
+        .max_by(|(_, one), (_, other)| one.total_cmp(other))
+        .context("no bare client ran")?;
+    let workload =
+        format!("{count} new ConfigMaps in one service, median of {rounds} rounds, each in a fresh namespace");
+    let peer = format!("bare server-side apply client (kube), {in_flight} in flight: the best of {IN_FLIGHT:?}");
+    Ok(vec![Figure::new("agent_apply", &workload, median(agent).round(), "objects/s").beside(peer, best.round(), GOAL)])
+}
+
+/// A service of its own for each round: every object is new.
+async fn agent_round(ground: &mut Ground, round: usize, count: usize) -> Result<Duration> {
+    let namespace = format!("agent-{round}");
+    let seen = watch_all(ground.plane.client().await?, &namespace, count).await?;
+    let asked = Timestamp::now();
+    ground.deploy(&namespace, "apps/maps").await?;
+    let seen = tokio::time::timeout(LONGEST, seen).await.with_context(|| ground.agent().log_tail())??;
+    ground.healthy(&namespace).await?;
+    let began = accepted_between(&ground.agent().process().output(), asked, seen.first)?;
+    Ok(Duration::try_from(seen.last.duration_since(began))?)
+}
+
+async fn bare_round(plane: &Plane, namespace: &str, count: usize, in_flight: usize) -> Result<Duration> {
+    let namespace = plane.namespace(namespace).await?;
+    let seen = tokio::spawn(watch_all(plane.client().await?, &namespace, count).await?);
+    let maps = (0..count).map(|n| serde_saphyr::from_str(&config_map(n)).map(Patch::Apply));
+    let maps = maps.collect::<Result<Vec<Patch<ConfigMap>>, _>>()?;
+    let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &namespace);
+    let parameters = PatchParams::apply("bare-client").force();
+    let (began, start) = (Timestamp::now(), Instant::now());
+    let sends = maps.iter().enumerate().map(|(n, map)| {
+        let (api, parameters) = (&api, &parameters);
+        async move { api.patch(&format!("map-{n}"), parameters, map).await }
+    });
+    let mut answers = stream::iter(sends).buffer_unordered(in_flight);
+    while answers.try_next().await?.is_some() {}
+    let seen = tokio::time::timeout(LONGEST.saturating_sub(start.elapsed()), seen).await???;
+    Ok(Duration::try_from(seen.last.duration_since(began))?)
+}
+
+struct Seen {
+    first: Timestamp,
+    last: Timestamp,
+}
+
+/// Ends when `count` of our ConfigMaps are in the namespace; the watch stands when this returns.
+async fn watch_all(
+    client: Client,
+    namespace: &str,
+    count: usize,
+) -> Result<impl Future<Output = Result<Seen>> + Send + use<>> {
+    let api: Api<ConfigMap> = Api::namespaced(client, namespace);
+    let version = api.list_metadata(&Default::default()).await?.metadata.resource_version.unwrap_or_default();
+    let mut events = api.watch_metadata(&WatchParams::default(), &version).await?.boxed();
+    Ok(async move {
+        let mut first = None;
+        let mut seen = 0;
+        while let Some(event) = events.try_next().await? {
+            if matches!(&event, WatchEvent::Added(object) if is_ours(object)) {
+                let now = Timestamp::now();
+                seen += 1;
+                let first = *first.get_or_insert(now);
+                if seen == count {
+                    return Ok(Seen { first, last: now });
+                }
+            }
+        }
+        bail!("the watch ended after {seen} of {count} ConfigMaps")
+    })
+}
+
+/// The control plane puts a ConfigMap of its own into every namespace.
+fn is_ours(object: &PartialObjectMeta<ConfigMap>) -> bool {
+    object.metadata.name.as_deref().is_some_and(|name| name.starts_with("map-"))
+}
+
+/// When the agent accepted the desired state from which the first object came: the last time in its log between the
+/// two others.
+fn accepted_between(log: &str, asked: Timestamp, first_seen: Timestamp) -> Result<Timestamp> {
+    let mut accepted = log.lines().filter(|line| line.contains(" accepted epoch=")).filter_map(|line| {
+        let time: Timestamp = line.split_whitespace().next()?.parse().ok()?;
+        (asked < time && time < first_seen).then_some(time)
+    });
+    accepted.next_back().context("the agent's log does not say when it accepted the service")
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_is_timed_from_what_it_accepted_last_before_its_first_object() {
+        let log = "2026-01-01T00:00:01.5Z  INFO farwater_agent::poll: accepted epoch=1 generation=1 services=1\n\
+                   2026-01-01T00:00:03.5Z  INFO farwater_agent::poll: accepted epoch=1 generation=2 services=2\n\
+                   2026-01-01T00:00:05Z  INFO farwater_agent::service::apply: applied service=a/b\n\
+                   2026-01-01T00:00:09.5Z  INFO farwater_agent::poll: accepted epoch=1 generation=3 services=2\n";
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let accepted = accepted_between(log, at("2026-01-01T00:00:03Z"), at("2026-01-01T00:00:04Z")).unwrap();
+        assert_eq!(accepted, at("2026-01-01T00:00:03.5Z"));
+        assert!(accepted_between(log, at("2026-01-01T00:00:06Z"), at("2026-01-01T00:00:07Z")).is_err());
+    }
+
+    #[test]
+    fn the_median_is_the_middle_one() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+    }
+}
