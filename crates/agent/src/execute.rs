@@ -24,8 +24,8 @@ use crate::{
     sync::jitter,
 };
 
-/// Applies in flight. A bare client gains little beyond some 24 to 64, and each takes 15 KB here.
-const PARALLEL: usize = 32;
+/// Applies in flight. A bare client gains nothing beyond them, and each takes 15 KB here.
+const PARALLEL: usize = 64;
 /// How long a definition may take to be established and served.
 const ESTABLISH_PATIENCE: Duration = Duration::from_secs(30);
 /// Tries of one request that the API server asked to be repeated.

@@ -6,8 +6,9 @@ use anyhow::{Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, Cluster, ServiceDeployment};
 use farwater_testkit::{Hub, Tools, process::bare_command};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use kube::{Api, api::PostParams};
-use serde_json::json;
+use http::Request;
+use kube::{Api, Client, api::PostParams};
+use serde_json::{Value, json};
 
 use super::{Figure, milliseconds, percentile};
 
@@ -23,7 +24,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let clusters: Api<Cluster> = Api::namespaced(client.clone(), ADMIN_NAMESPACE);
     clusters.create(&PostParams::default(), &Cluster::new("east", serde_json::from_value(json!({}))?)).await?;
 
-    let services: Api<ServiceDeployment> = Api::namespaced(client, ADMIN_NAMESPACE);
+    let services: Api<ServiceDeployment> = Api::namespaced(client.clone(), ADMIN_NAMESPACE);
     let start = Instant::now();
     stream::iter(0..count)
         .map(|n| {
@@ -50,13 +51,40 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
             String::from_utf8_lossy(&output.stderr)
         );
     }
+    let hub_alone = list_alone(&client, count).await?;
     let workload = format!("{count} ServiceDeployments");
     let resident = hub.process().resident_bytes()? as f64 / f64::from(1 << 20);
     Ok(vec![
         Figure::new("kubectl_list_p50", &workload, milliseconds(percentile(&mut times, 0.5)), "ms"),
+        Figure::new("same_pages_without_kubectl_p50", &workload, milliseconds(hub_alone), "ms"),
         Figure::new("writes_per_second", &workload, f64::from(count) / writing.as_secs_f64(), "1/s"),
         Figure::new("hub_resident", &workload, resident, "MiB"),
     ])
+}
+
+/// The pages that kubectl asks for, read by a client that does nothing with the rows: what of the time is the hub's.
+async fn list_alone(client: &Client, count: u32) -> Result<Duration> {
+    let mut times = Vec::new();
+    for _ in 0..LISTS {
+        let (start, mut rows, mut next) = (Instant::now(), 0, String::new());
+        loop {
+            let path = format!(
+                "/apis/{}/{}/namespaces/{ADMIN_NAMESPACE}/servicedeployments?limit=500&continue={next}",
+                farwater_api::GROUP,
+                farwater_api::VERSION
+            );
+            let request = Request::get(path).header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
+            let table: Value = client.request(request.body(Vec::new())?).await?;
+            rows += table["rows"].as_array().map_or(0, Vec::len);
+            next = table["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+            if next.is_empty() {
+                break;
+            }
+        }
+        times.push(start.elapsed());
+        ensure!(rows == count as usize, "the hub listed {rows} of {count}");
+    }
+    Ok(percentile(&mut times, 0.5))
 }
 
 fn service(n: u32) -> Result<ServiceDeployment> {
