@@ -38,10 +38,8 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
 /// Who has a Secret sent somewhere must be allowed to read it: a source's host and a cluster both show it to others. What
 /// was named before, and goes where it went, may stay.
 async fn check_secrets(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
-    let route = |object: &Value| match call.kind.plural.as_str() {
-        "servicedeployments" => object["spec"]["clusterRef"].clone(),
-        _ => object["spec"]["url"].clone(),
-    };
+    // A service's cluster can't change; the namespace there decides who reads.
+    let route = |object: &Value| ["url", "targetNamespace"].map(|field| object["spec"][field].clone());
     let before = old.filter(|old| route(old) == route(object)).map(named_secrets).unwrap_or_default();
     for secret in named_secrets(object).difference(&before) {
         let read = Attributes {

@@ -579,6 +579,13 @@ async fn a_cluster_is_invited_by_those_who_may() {
     running.stop().await;
 }
 
+async fn patch_as(client: &Client, path: &str, patch: Value) -> StatusCode {
+    let builder = client.request(Method::PATCH, path);
+    let builder = builder.header("authorization", format!("Bearer {}", client.token));
+    let builder = builder.header("content-type", "application/merge-patch+json");
+    client.send(builder.body(Full::from(patch.to_string())).unwrap()).await.code
+}
+
 /// A Git host sees the credentials that it is sent, and a cluster the Secrets that it gets.
 #[tokio::test]
 async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
@@ -590,9 +597,12 @@ async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
     let tenant = admin.account("team-a", "tenant").await;
     let (roles, bindings) =
         (format!("{RBAC}/namespaces/team-a/roles"), format!("{RBAC}/namespaces/team-a/rolebindings"));
-    let mut sources = role("sources", "gitrepositories", "*");
-    sources["rules"][0]["apiGroups"] = json!(["farwater.dev"]);
-    admin.make(&roles, sources, 201).await;
+    let allowed = |name: &str, resource: &str| {
+        let mut role = role(name, resource, "*");
+        role["rules"][0]["apiGroups"] = json!(["farwater.dev"]);
+        role
+    };
+    admin.make(&roles, allowed("sources", "gitrepositories"), 201).await;
     admin.make(&bindings, binding("sources", "Role", "sources", "tenant"), 201).await;
 
     let path = "/apis/farwater.dev/v1alpha1/namespaces/team-a/gitrepositories";
@@ -611,16 +621,36 @@ async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
     admin.make(path, source("https://git.example.com/a", Some("git")), 201).await;
 
     // What the administrator has chosen may be edited, but not sent to another host.
-    let patched = async |patch: Value| {
-        let builder = tenant.request(Method::PATCH, &format!("{path}/infra"));
-        let builder = builder.header("authorization", format!("Bearer {}", tenant.token));
-        let builder = builder.header("content-type", "application/merge-patch+json");
-        tenant.send(builder.body(Full::from(patch.to_string())).unwrap()).await.code
-    };
+    let patched = async |patch: Value| patch_as(&tenant, &format!("{path}/infra"), patch).await;
     assert_eq!(patched(json!({"spec": {"interval": "5m"}})).await, 200);
     assert_eq!(patched(json!({"spec": {"url": "https://evil.example.com/a"}})).await, 403);
     admin.make(&roles, role("reads", "secrets", "get"), 201).await;
     admin.make(&bindings, binding("reads", "Role", "reads", "tenant"), 201).await;
     assert_eq!(patched(json!({"spec": {"url": "https://git.example.com/b"}})).await, 200);
+
+    // The same for what a service takes to its cluster, and for the namespace there.
+    admin.make(&roles, allowed("services", "servicedeployments"), 201).await;
+    admin.make(&bindings, binding("services", "Role", "services", "tenant"), 201).await;
+    assert_eq!(admin.call(Method::DELETE, &format!("{bindings}/reads"), json!({})).await.code, 200);
+    let grant = json!({
+        "apiVersion": "farwater.dev/v1alpha1", "kind": "ClusterGrant", "metadata": {"name": "team-a"},
+        "spec": {"clusterSelector": {}, "namespaces": ["team-a"], "verbs": ["deploy"], "serviceAccountName": "team-a/deployer"},
+    });
+    admin.make("/apis/farwater.dev/v1alpha1/clustergrants", grant, 201).await;
+    let path = "/apis/farwater.dev/v1alpha1/namespaces/team-a/servicedeployments";
+    let service = json!({
+        "apiVersion": "farwater.dev/v1alpha1", "kind": "ServiceDeployment", "metadata": {"name": "web"},
+        "spec": {
+            "clusterRef": {"name": "east"}, "targetNamespace": "web", "sourceRef": {"name": "infra"},
+            "secrets": [{"name": "database"}],
+        },
+    });
+    tenant.make(path, service.clone(), 403).await;
+    admin.make(path, service, 201).await;
+    let patched = async |patch: Value| patch_as(&tenant, &format!("{path}/web"), patch).await;
+    assert_eq!(patched(json!({"spec": {"suspend": true}})).await, 200);
+    assert_eq!(patched(json!({"spec": {"targetNamespace": "mine"}})).await, 403);
+    assert_eq!(patched(json!({"spec": {"secrets": [{"name": "other"}]}})).await, 403);
+    assert_eq!(patched(json!({"spec": {"secrets": null}})).await, 200);
     running.stop().await;
 }
