@@ -72,7 +72,8 @@ impl Executor<'_> {
         blocked: Option<(&str, &str)>,
         results: &mut BTreeMap<ObjectKey, Applied>,
     ) {
-        // Begun one by one: a request that waits for its turn would take kilobytes, and a wave may hold thousands.
+        // Begun one by one: a request that waits for its turn would take kilobytes, and a wave may hold thousands. By hand,
+        // because a lazily mapped stream of these futures is not Send to the compiler.
         let mut waiting = wave.changes.iter();
         let mut running = FuturesUnordered::new();
         let mut done = Vec::new();

@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 /// Longest message of a report, in bytes.
-const MAX_MESSAGE: usize = 1024;
+pub const MAX_MESSAGE: usize = 1024;
 const MAX_CAUSES: usize = 5;
 
 /// Cuts a text at a character boundary and drops control characters.

@@ -3,7 +3,7 @@
 //! They are opened for an attempt and forgotten after it. What is kept for the time that the hub is away is the ciphertext, which
 //! only this agent's key opens.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use farwater_api::{
     Digest,
@@ -106,7 +106,7 @@ impl Sealed {
     }
 
     fn path(&self, service: &str) -> PathBuf {
-        Path::new(&self.folder).join(format!("{}.json", service_label(service)))
+        self.folder.join(format!("{}.json", service_label(service)))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::kubernetes::{ApiError, Kubernetes, Resource, to_bytes};
 /// A Secret holds at most 1 MiB; base64 and metadata need room.
 pub const MAX_BYTES: usize = 700 << 10;
 const CONTENT: &str = "content";
-/// What a Secret of ours is: `identity`, `state`, `inventory`, `bundle`.
+/// What a Secret of ours is: `identity`, `state`, `inventory`, `bundle`, `sealed`.
 pub const PURPOSE_LABEL: &str = "farwater.dev/agent";
 
 const ZSTD_LEVEL: i32 = 3;

@@ -5,7 +5,7 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, objects::ObjectRef};
+use crate::{Digest, git_repository::LocalReference, objects::ObjectRef};
 
 /// A folder of a source, kept applied on one cluster.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -50,7 +50,7 @@ pub struct ServiceDeploymentSpec {
     /// same names. They travel sealed to the cluster's agent and are in no bundle.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    pub secrets: Vec<ServiceSecret>,
+    pub secrets: Vec<LocalReference>,
     /// Holds the service at what it runs now.
     #[serde(default)]
     pub suspend: bool,
@@ -81,12 +81,6 @@ pub struct SourceReference {
 pub enum SourceKind {
     #[default]
     GitRepository,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ServiceSecret {
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -127,7 +127,7 @@ export interface ServiceDeploymentSpec {
   /** Whether objects that leave the source are deleted from the cluster. */
   prune: boolean;
   /** Secrets of the service's own namespace in the hub that the cluster gets too, in `targetNamespace` and under the same names. They travel sealed to the cluster's agent and are in no bundle. */
-  secrets?: ServiceSecret[];
+  secrets?: LocalReference[];
   /** Where the files come from. */
   sourceRef: SourceReference;
   /** Holds the service at what it runs now. */
@@ -155,10 +155,6 @@ export interface ServiceDeploymentStatus {
   observedGeneration?: number;
   /** The first objects that are failed, in progress or refused; never more than five. */
   unhealthy?: UnhealthyObject[];
-}
-
-export interface ServiceSecret {
-  name: string;
 }
 
 export type SourceKind = "GitRepository";

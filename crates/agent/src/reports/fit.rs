@@ -8,11 +8,12 @@ use farwater_api::{
 };
 use farwater_fleet::conditions::cut;
 
+use crate::messages::MAX_MESSAGE;
+
 /// Of one service: half of a request, so that the envelope and others' reports have room beside it.
 const MAX_SERVICE_BYTES: usize = MAX_STATUS_BYTES / 2;
 /// Longest messages of objects, tried in this order.
 const MESSAGES: [usize; 3] = [256, 64, 0];
-const MAX_MESSAGE: usize = 1024;
 
 /// The report itself if the hub takes it; else with fewer objects, the unhealthy ones first, and shorter messages,
 /// which its message then says.

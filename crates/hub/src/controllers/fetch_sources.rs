@@ -16,7 +16,7 @@ use farwater_fleet::{
     duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
 };
 use farwater_store::{
-    Key, Kind, StoreError,
+    StoreError,
     delivery::{Revision, assignments_of_source, load_revision, save_revision},
 };
 use jiff::Timestamp;
@@ -248,9 +248,9 @@ async fn ask_remote(delivery: &Arc<Delivery>, name: &Name, source: &Source) -> R
 type SecretData = std::collections::BTreeMap<String, Vec<u8>>;
 
 async fn load_secret(delivery: &Delivery, name: &Name) -> Result<SecretData, SourceFailure> {
-    let key = Key { kind: Kind::new("secrets", ""), namespace: name.namespace.clone(), name: name.name.clone() };
-    let secret =
-        delivery.store.get(&key).await.map_err(|error| SourceFailure::passing("StoreFailed", super::chain(&error)))?;
+    let secret = resources::load_secret(&delivery.store, name)
+        .await
+        .map_err(|error| SourceFailure::passing("StoreFailed", super::chain(&error)))?;
     let Some(secret) = secret else {
         return Err(SourceFailure::lasting("SecretNotFound", format!("Secret {} does not exist", name.name)));
     };

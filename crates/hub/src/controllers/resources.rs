@@ -60,6 +60,15 @@ pub async fn load<T: Stored>(store: &Store, name: &Name) -> Result<Option<(Resou
     Ok(Some((resource, typed)))
 }
 
+pub fn secrets() -> Kind {
+    static KIND: LazyLock<Kind> = LazyLock::new(|| Kind::new("secrets", ""));
+    KIND.clone()
+}
+
+pub async fn load_secret(store: &Store, name: &Name) -> Result<Option<Resource>, StoreError> {
+    store.get(&Key { kind: secrets(), namespace: name.namespace.clone(), name: name.name.clone() }).await
+}
+
 /// The API server validated the object when it was written; that it can't be read is damage, not input.
 pub fn parse<T: Stored>(resource: &Resource) -> Result<T, StoreError> {
     T::deserialize(resource.object.as_ref()).map_err(|error| StoreError::Row {

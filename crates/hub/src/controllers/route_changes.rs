@@ -202,7 +202,7 @@ impl Kinds {
             service: ServiceDeployment::kind(),
             cluster: Cluster::kind(),
             grant: ClusterGrant::kind(),
-            secret: Kind::new("secrets", ""),
+            secret: resources::secrets(),
         });
         &KINDS
     }

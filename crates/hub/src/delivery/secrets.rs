@@ -12,11 +12,11 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     Digest, ServiceDeployment,
+    git_repository::LocalReference,
     protocol::{Action, Entry, MAX_SECRET_BYTES, SealedSecrets, SecretValue, Secrets},
-    service_deployment::ServiceSecret,
 };
 use farwater_store::{
-    Key, Kind, Store, StoreError,
+    Store, StoreError,
     delivery::{Agent, load_agent, load_desired},
 };
 use http::HeaderMap;
@@ -53,12 +53,11 @@ pub async fn resolve(delivery: &Delivery, facts: &ServiceFacts) -> Result<Result
 async fn load(
     store: &Store,
     namespace: &str,
-    names: &[ServiceSecret],
+    names: &[LocalReference],
 ) -> Result<Result<Zeroizing<Vec<u8>>, String>, StoreError> {
     let mut secrets = Secrets::default();
-    for ServiceSecret { name } in names {
-        let key = Key { kind: Kind::new("secrets", ""), namespace: namespace.to_owned(), name: name.clone() };
-        let Some(resource) = store.get(&key).await? else {
+    for LocalReference { name } in names {
+        let Some(resource) = resources::load_secret(store, &Name::new(namespace, name)).await? else {
             return Ok(Err(format!("Secret {name} does not exist in namespace {namespace}")));
         };
         let object = &resource.object;
