@@ -3,6 +3,7 @@
 
 mod built_in;
 mod court;
+mod garbage;
 mod reads;
 mod watches;
 mod writes;
