@@ -17,6 +17,7 @@ mod delete;
 mod discovery;
 mod documents;
 mod expire_events;
+mod garbage;
 mod intake;
 mod jsonpath;
 mod kinds;
@@ -58,6 +59,7 @@ use respond::Form;
 use status::ApiError;
 
 pub use expire_events::expire_events;
+pub use garbage::collect_garbage;
 pub use remove_namespaces::remove_namespaces;
 
 /// Answers everything under `/api`, `/apis` and `/openapi`. The turn ends when the answer is made; a watch gives it back

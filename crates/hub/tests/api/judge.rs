@@ -4,6 +4,7 @@
 mod access;
 mod built_in;
 mod court;
+mod garbage;
 mod reads;
 mod watches;
 mod writes;

@@ -111,6 +111,12 @@ impl Side {
         text
     }
 
+    /// With names for what was remembered: it is each server's own.
+    fn unfill(&self, text: &str) -> String {
+        let remembered = self.names.iter().filter(|(name, _)| name.starts_with('$'));
+        remembered.fold(text.to_owned(), |text, (name, value)| text.replace(value, name))
+    }
+
     pub async fn ask(&self, step: &Step) -> Answer {
         let mut request = Request::builder().method(step.method).uri(self.fill(&step.path));
         for (name, value) in &step.headers {
@@ -119,7 +125,8 @@ impl Side {
         let request = request.body(Body::from(self.fill(&step.body).into_bytes())).unwrap();
         let response = timeout(Duration::from_secs(30), self.client.send(request)).await.unwrap().unwrap();
         let code = response.status().as_u16();
-        let warnings = response.headers().get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect();
+        let warnings = response.headers().get_all("warning").iter();
+        let warnings = warnings.map(|warning| self.unfill(warning.to_str().unwrap())).collect();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         let value = serde_json::from_slice(&bytes).unwrap_or_else(|_| {
             let lines = bytes.split(|b| *b == b'\n').filter(|l| !l.is_empty());
@@ -267,11 +274,18 @@ impl Court {
         }
     }
 
-    /// Waits until an answer of each server is what `settled` wants, at most half a minute.
+    /// A name for what each server calls otherwise.
+    pub fn call_it(&mut self, name: &str, real: &str, ours: &str) {
+        self.real.names.insert(name.to_owned(), real.to_owned());
+        self.ours.names.insert(name.to_owned(), ours.to_owned());
+    }
+
+    /// Waits until an answer of each server is what `settled` wants. The real garbage collector looks for new kinds every half
+    /// minute.
     pub async fn wait_until(&self, step: Step, settled: impl Fn(&Answer) -> bool) {
         for side in [&self.real, &self.ours] {
             let what = format!("{} {}", step.method, side.fill(&step.path));
-            wait_for(&what, Duration::from_secs(30), || async { Ok(settled(&side.ask(&step).await).then_some(())) })
+            wait_for(&what, Duration::from_secs(90), || async { Ok(settled(&side.ask(&step).await).then_some(())) })
                 .await
                 .unwrap();
         }
