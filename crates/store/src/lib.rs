@@ -20,6 +20,7 @@ mod compaction;
 pub mod delivery;
 mod engine;
 mod error;
+pub mod garbage;
 mod location;
 mod lock;
 mod meta;

@@ -27,7 +27,7 @@ macro_rules! text {
     };
 }
 
-const HISTORY: &[Text] = &[text!("0001_resources"), text!("0002_delivery")];
+const HISTORY: &[Text] = &[text!("0001_resources"), text!("0002_delivery"), text!("0003_garbage")];
 
 /// Brings the schema to this program's version. A database that a newer program has migrated is refused.
 pub(crate) async fn run_migrations(connection: &mut Connection, engine: Engine) -> Result<(), MigrateError> {

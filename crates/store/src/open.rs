@@ -34,6 +34,8 @@ pub struct OpenOptions {
     pub seal_key: [u8; 32],
     /// Kinds whose objects are encrypted at rest, as a whole and in the change log.
     pub sealed_kinds: Vec<Kind>,
+    /// Kinds whose owners are nobody's business: they are never collected, and no owner waits for them.
+    pub ownerless_kinds: Vec<Kind>,
     /// How many changes are kept in memory for watchers; older ones are [`WatchError::Compacted`](crate::WatchError).
     pub ring: usize,
     /// The same bound in bytes of stored JSON: objects may be large.
@@ -52,6 +54,7 @@ impl OpenOptions {
             sharing: Sharing::Alone,
             seal_key,
             sealed_kinds: vec![Kind::new("secrets", "")],
+            ownerless_kinds: vec![Kind::new("events", "")],
             ring: 16_384,
             ring_bytes: 32 << 20,
             compact_after: CompactAfter { versions: 50_000, age: Duration::from_secs(600) },
@@ -95,7 +98,17 @@ impl Settings {
 const SEAL_CHECK: &str = "seal-check";
 
 pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
-    let OpenOptions { location, sharing, seal_key, sealed_kinds, ring, ring_bytes, compact_after, on_change } = options;
+    let OpenOptions {
+        location,
+        sharing,
+        seal_key,
+        sealed_kinds,
+        ownerless_kinds,
+        ring,
+        ring_bytes,
+        compact_after,
+        on_change,
+    } = options;
     let lock = match &location {
         Location::File(_) if sharing == Sharing::Replicas => return Err(OpenError::NotShared { location }),
         Location::File(path) => {
@@ -131,7 +144,7 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
     let (sender, requests) = mpsc::channel(QUEUE);
     let (taken, is_taken) = watch::channel(false);
     let combiner = Combiner {
-        tx: Tx::new(engine, connection, Arc::clone(&settings.sealer)),
+        tx: Tx::new(engine, connection, Arc::clone(&settings.sealer), ownerless_kinds.into()),
         ring: Arc::clone(&ring),
         tail,
         settings: Arc::clone(&settings),

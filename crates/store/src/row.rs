@@ -51,6 +51,11 @@ impl Parts {
         if [key.kind.as_str(), &key.name, &key.namespace, &uid].iter().any(|part| part.len() > MAX_NAME) {
             return Err(wrong("its kind, name, namespace or uid is too long"));
         }
+        let owners = metadata.get("ownerReferences").and_then(Value::as_array).into_iter().flatten();
+        let mut owners = owners.filter_map(|owner| owner["uid"].as_str());
+        if owners.any(|uid| uid.contains('\0') || uid.len() > MAX_NAME) {
+            return Err(wrong("the uid of an owner is too long, or has a NUL in it"));
+        }
         let labels = labels_of(metadata);
         // PostgreSQL reads no label of a row where one has a NUL in it.
         if labels.iter().any(|(name, value)| name.contains('\0') || value.contains('\0')) {
@@ -68,7 +73,7 @@ impl Parts {
     }
 }
 
-/// Kubernetes' names end at 253 bytes. Three of these together must fit an entry of PostgreSQL's index, 2,704 bytes.
+/// Kubernetes' names end at 253 bytes. Four of these together must fit an entry of PostgreSQL's index, 2,704 bytes.
 const MAX_NAME: usize = 512;
 
 /// serde_json reads 127 levels: what is deeper could be written and then never be read.

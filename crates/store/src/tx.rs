@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    Key, ListQuery, Page, Resource, StoreError, WatchEvent, Write, WriteError,
+    Key, Kind, ListQuery, Page, Resource, StoreError, WatchEvent, Write, WriteError,
     engine::{Connection, Engine},
     read,
     ring::Committed,
@@ -29,6 +29,8 @@ pub struct Tx {
     /// None: it was lost, or left in the middle of something.
     connection: Option<Connection>,
     sealer: Arc<Sealer>,
+    /// Kinds whose owners aren't followed.
+    ownerless: Arc<[Kind]>,
     /// The last number taken.
     number: u64,
     changes: Vec<Pending>,
@@ -73,9 +75,9 @@ pub(crate) struct Mark {
 }
 
 impl Tx {
-    pub(crate) fn new(engine: Engine, connection: Connection, sealer: Arc<Sealer>) -> Self {
+    pub(crate) fn new(engine: Engine, connection: Connection, sealer: Arc<Sealer>, ownerless: Arc<[Kind]>) -> Self {
         let connection = Some(connection);
-        Self { engine, connection, sealer, number: 0, changes: Vec::new(), broken: None, time: 0 }
+        Self { engine, connection, sealer, ownerless, number: 0, changes: Vec::new(), broken: None, time: 0 }
     }
 
     pub(crate) fn take_connection(&mut self) -> Option<Connection> {
@@ -224,10 +226,13 @@ impl Tx {
 
     async fn try_write_all(&mut self, writes: Vec<Write>) -> Result<Vec<Result<Resource, WriteError>>, sqlx::Error> {
         let rows = self.load_rows(writes.iter().map(|write| &write.key)).await?;
-        let mut plan = Plan::new(rows, self.number, Arc::clone(&self.sealer));
+        let mut plan = Plan::new(rows, self.number, Arc::clone(&self.sealer), Arc::clone(&self.ownerless));
         let results = writes.into_iter().map(|write| plan.write(write)).collect();
-        let Plan { number, changes, rows, .. } = plan;
+        let Plan { number, changes, rows, relations, .. } = plan;
         self.save_rows(rows).await?;
+        for change in &relations {
+            change.follow(self).await?;
+        }
         self.number = number;
         self.changes.extend(changes);
         Ok(results)

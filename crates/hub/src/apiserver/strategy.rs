@@ -137,6 +137,8 @@ fn normalize(object: &mut Value, kind: &ResourceKind) {
             let name = object["metadata"]["name"].clone();
             object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
         }
+        // Go writes them, empty or not.
+        "Role" | "ClusterRole" if object.get("rules").is_none() => object["rules"] = Value::Null,
         "RoleBinding" | "ClusterRoleBinding" => default_binding(object),
         "Event" => default_event(object),
         _ => {}

@@ -10,6 +10,7 @@ use super::{
     admission,
     body::{self, Encoding},
     call::{Call, store_failed, timestamp},
+    delete,
     intake::{self, Intake},
     meta,
     options::WriteOptions,
@@ -44,7 +45,7 @@ async fn create_object(call: &Call, mut object: Value, dry_run: bool) -> Result<
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     check_namespace(call, &mut object)?;
-    require_namespace(call).await?;
+    require_namespace(call, meta::text(&object, "name")).await?;
     for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
         object["metadata"].as_object_mut().map(|m| m.remove(field));
     }
@@ -137,13 +138,13 @@ fn open_namespace(
 }
 
 /// Before anything else is checked, so that the missing namespace is what people read first.
-async fn require_namespace(call: &Call) -> Result<(), ApiError> {
+async fn require_namespace(call: &Call, name: &str) -> Result<(), ApiError> {
     if !call.kind.namespaced {
         return Ok(());
     }
     let namespace = &call.info.namespace;
     let found = call.hub.store.get(&namespace_key(namespace)).await.map_err(store_failed)?;
-    open_namespace(found.as_ref(), &call.kind.group, &call.kind.plural, namespace, "")
+    open_namespace(found.as_ref(), &call.kind.group, &call.kind.plural, namespace, name)
 }
 
 /// Writes a new object. In a namespace that is looked at again in the same transaction: what is emptied stays empty.
@@ -307,12 +308,8 @@ impl Replace {
 
 /// Writes the new state, or removes the object if it was only waiting for its last finalizer.
 async fn store_change(call: &Call, current: &Resource, object: Value) -> Result<Value, WriteError> {
-    let (uid, version) = (current.uid.clone(), current.version);
-    let waits = !meta::finalizers(&object).is_empty()
-        || object["spec"]["finalizers"].as_array().is_some_and(|f| call.kind.kind == "Namespace" && !f.is_empty());
-    let gone = object["metadata"].get("deletionTimestamp").is_some() && !waits;
-    let change =
-        if gone { Change::Delete { uid, version } } else { Change::Replace { uid, version, object: object.clone() } };
+    let change = delete::settled(current, object.clone(), call.kind);
+    let gone = matches!(change, Change::Delete { .. });
     let written = call.hub.store.write(Write { key: current.key.clone(), change }).await?;
     Ok(if gone { object } else { (*written.object).clone() })
 }

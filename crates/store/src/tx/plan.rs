@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::Pending;
 use crate::{
-    Change, Key, Operation, Resource, StoreError, WatchEvent, Write, WriteError,
+    Change, Key, Kind, Operation, Resource, StoreError, WatchEvent, Write, WriteError,
+    garbage::{RelationChange, Relations},
     row::{Labels, Parts, StoredParts, encode_labels, labels_of_object},
     seal::Sealer,
 };
@@ -14,10 +15,13 @@ use crate::{
 /// The rows as the writes so far leave them, and what watchers will be shown of it.
 pub(super) struct Plan {
     sealer: Arc<Sealer>,
+    ownerless: Arc<[Kind]>,
     /// The last number taken.
     pub number: u64,
     pub changes: Vec<Pending>,
     pub rows: HashMap<Key, Slot>,
+    /// What the garbage collector goes by, to be kept in step.
+    pub relations: Vec<RelationChange>,
 }
 
 /// One key: its row, and whether the database has the same.
@@ -28,9 +32,15 @@ pub(super) struct Slot {
 }
 
 impl Plan {
-    pub(super) fn new(rows: HashMap<Key, StoredParts>, number: u64, sealer: Arc<Sealer>) -> Self {
+    pub(super) fn new(
+        rows: HashMap<Key, StoredParts>,
+        number: u64,
+        sealer: Arc<Sealer>,
+        ownerless: Arc<[Kind]>,
+    ) -> Self {
         let slot = |(key, row)| (key, Slot { row: Some(row), changed: false });
-        Self { sealer, number, changes: Vec::new(), rows: rows.into_iter().map(slot).collect() }
+        let rows = rows.into_iter().map(slot).collect();
+        Self { sealer, ownerless, number, changes: Vec::new(), rows, relations: Vec::new() }
     }
 
     /// One compare-and-swap. A refusal takes no number.
@@ -69,6 +79,7 @@ impl Plan {
         let version = self.number + 1;
         let row = StoredParts::new(&parts, &key, version, &self.sealer);
         let object = Arc::new(parts.into_object(version));
+        self.relate(&key, &row.uid, Relations::default(), Some(Relations::of(&object)));
         Ok(self.append(key, Operation::Created, row, Labels::new(), object))
     }
 
@@ -86,14 +97,23 @@ impl Plan {
         let version = self.number + 1;
         let row = StoredParts::new(&parts, &key, version, &self.sealer);
         let object = Arc::new(parts.into_object(version));
+        self.relate(&key, &row.uid, Relations::of_body(&plain.body), Some(Relations::of(&object)));
         Ok(self.append(key, Operation::Updated, row, old_labels, object))
     }
 
     fn delete(&mut self, key: Key, mut row: StoredParts) -> Result<Resource, WriteError> {
         row.version = self.number + 1;
         let last = row.clone().open(&key, &self.sealer)?.resource(key.clone())?;
+        self.relate(&key, &row.uid, Relations::of(&last.object), None);
         let old_labels = labels_of_object(&last.object);
         Ok(self.append(key, Operation::Deleted, row, old_labels, last.object))
+    }
+
+    /// Without `new` it is gone.
+    fn relate(&mut self, key: &Key, uid: &str, old: Relations, new: Option<Relations>) {
+        if !self.ownerless.contains(&key.kind) {
+            self.relations.extend(RelationChange::of(key, uid, old, new));
+        }
     }
 
     /// Takes the next number for what is written.

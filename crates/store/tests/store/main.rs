@@ -7,6 +7,7 @@ mod setup;
 
 mod commits;
 mod faults;
+mod garbage;
 mod kill9;
 mod replicas;
 mod resources;
