@@ -270,6 +270,16 @@ impl Court {
         self.ours.names.insert(name.to_owned(), ours.to_owned());
     }
 
+    /// A service account's token of each server, to be named as `$NAME`.
+    pub async fn take_token(&mut self, name: &str, path: &str) {
+        let step = Step::new("POST", path).send(JSON, r#"{"spec":{}}"#).accept(JSON);
+        for side in [&mut self.real, &mut self.ours] {
+            let answer = side.ask(&step).await.value;
+            let token = answer["status"]["token"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+            side.names.insert(format!("${name}"), token);
+        }
+    }
+
     /// Waits until an answer of each server is what `settled` wants. The real garbage collector looks for new kinds every half
     /// minute.
     pub async fn wait_until(&self, step: Step, settled: impl Fn(&Answer) -> bool) {
