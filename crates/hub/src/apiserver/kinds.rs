@@ -8,7 +8,9 @@ use k8s_openapi::{
     api::{
         authentication::v1::{SelfSubjectReview, TokenRequest},
         authorization::v1::{SelfSubjectAccessReview, SelfSubjectRulesReview},
+        coordination::v1::Lease,
         core::v1::{ConfigMap, Event, Namespace, Secret, ServiceAccount},
+        events::v1::Event as NewEvent,
         rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -17,8 +19,14 @@ use k8s_openapi::{
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::meta::NameRule;
+use super::{
+    meta::NameRule,
+    selector::Selectable,
+    views::{self, View},
+};
 
+/// The format of `metav1.MicroTime` in the schemas that requests are read by.
+pub const MICRO_TIME: &str = "micro-time";
 const REFERENCE: &str = "#/components/schemas/";
 
 /// One column of a table: of our kinds by JSONPath, of built-in kinds by name (see `table`).
@@ -62,19 +70,35 @@ pub struct ResourceKind {
     /// Columns of our kinds; empty for built-in ones.
     pub columns: Vec<Column>,
     /// What field selectors may name.
-    pub fields: &'static [&'static str],
+    pub fields: Selectable,
     /// A delete is answered with the object instead of a Status.
     pub answers_deleted: bool,
+    /// PUT makes what doesn't exist.
+    pub created_by_update: bool,
+    /// PUT may leave out the version that it replaces.
+    pub updated_blindly: bool,
+    /// For a kind that shows what another one stores.
+    pub view: Option<&'static View>,
     pub store: Kind,
 }
 
 impl ResourceKind {
+    /// The group that complaints about an object's fields name.
+    pub fn stored_group(&self) -> &str {
+        self.view.map_or(&self.group, |view| view.stored_group)
+    }
+
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
+    }
+
+    /// Whether objects lie in the store under this kind.
+    pub fn is_kept(&self) -> bool {
+        self.stored && self.view.is_none()
     }
 
     pub fn has_status(&self) -> bool {
@@ -109,6 +133,20 @@ const EVENT_FIELDS: &[&str] = &[
     "reason",
     "reportingComponent",
     "source",
+    "type",
+];
+const NEW_EVENT_FIELDS: &[&str] = &[
+    "metadata.name",
+    "metadata.namespace",
+    "regarding.kind",
+    "regarding.namespace",
+    "regarding.name",
+    "regarding.uid",
+    "regarding.apiVersion",
+    "regarding.resourceVersion",
+    "regarding.fieldPath",
+    "reason",
+    "reportingController",
     "type",
 ];
 const STATUS: Subresource = Subresource { name: "status", verbs: &["get", "patch", "update"], kind: None };
@@ -146,7 +184,12 @@ impl Registry {
         }
         let mut kinds = vec![
             built_in::<ConfigMap>(&mut schemas).short("cm").namespaced(),
-            built_in::<Event>(&mut schemas).short("ev").namespaced().fields(EVENT_FIELDS),
+            built_in::<Event>(&mut schemas)
+                .short("ev")
+                .namespaced()
+                .names(NameRule::PathSegment)
+                .fields(EVENT_FIELDS)
+                .created_by_update(),
             built_in::<Namespace>(&mut schemas)
                 .short("ns")
                 .names(NameRule::Label)
@@ -160,10 +203,17 @@ impl Registry {
                 verbs: &["create"],
                 kind: Some(("authentication.k8s.io", "v1", "TokenRequest")),
             }),
-            built_in::<ClusterRoleBinding>(&mut schemas).names(NameRule::PathSegment),
-            built_in::<ClusterRole>(&mut schemas).names(NameRule::PathSegment),
-            built_in::<RoleBinding>(&mut schemas).namespaced().names(NameRule::PathSegment),
-            built_in::<Role>(&mut schemas).namespaced().names(NameRule::PathSegment),
+            built_in::<Lease>(&mut schemas).namespaced().created_by_update().updated_knowingly(),
+            built_in::<NewEvent>(&mut schemas)
+                .short("ev")
+                .namespaced()
+                .fields(NEW_EVENT_FIELDS)
+                .created_by_update()
+                .shows(&views::EVENTS, Kind::new("events", "")),
+            built_in::<ClusterRoleBinding>(&mut schemas).names(NameRule::PathSegment).created_by_update(),
+            built_in::<ClusterRole>(&mut schemas).names(NameRule::PathSegment).created_by_update(),
+            built_in::<RoleBinding>(&mut schemas).namespaced().names(NameRule::PathSegment).created_by_update(),
+            built_in::<Role>(&mut schemas).namespaced().names(NameRule::PathSegment).created_by_update(),
             built_in::<SelfSubjectAccessReview>(&mut schemas).virtual_kind(),
             built_in::<SelfSubjectRulesReview>(&mut schemas).virtual_kind(),
             built_in::<SelfSubjectReview>(&mut schemas).virtual_kind(),
@@ -205,8 +255,11 @@ fn built_in<T: Resource + Metadata<Ty = ObjectMeta> + JsonSchema>(schemas: &mut 
         schema: Value::Null,
         schema_name: T::schema_name().into_owned(),
         columns: Vec::new(),
-        fields: CLUSTER_FIELDS,
+        fields: Selectable { fields: META_FIELDS, common: true },
         answers_deleted: false,
+        created_by_update: false,
+        updated_blindly: true,
+        view: None,
         store: Kind::new(T::URL_PATH_SEGMENT, T::GROUP),
     }
 }
@@ -219,7 +272,6 @@ impl ResourceKind {
 
     fn namespaced(mut self) -> Self {
         self.namespaced = true;
-        self.fields = META_FIELDS;
         self
     }
 
@@ -229,7 +281,7 @@ impl ResourceKind {
     }
 
     fn fields(mut self, fields: &'static [&'static str]) -> Self {
-        self.fields = fields;
+        self.fields = Selectable { fields, common: false };
         self
     }
 
@@ -240,6 +292,22 @@ impl ResourceKind {
 
     fn answers_deleted(mut self) -> Self {
         self.answers_deleted = true;
+        self
+    }
+
+    fn created_by_update(mut self) -> Self {
+        self.created_by_update = true;
+        self
+    }
+
+    fn updated_knowingly(mut self) -> Self {
+        self.updated_blindly = false;
+        self
+    }
+
+    fn shows(mut self, view: &'static View, stored: Kind) -> Self {
+        self.view = Some(view);
+        self.store = stored;
         self
     }
 
@@ -293,6 +361,10 @@ fn inline(schema: &Value, definitions: &Map<String, Value>, depth: usize) -> Val
                     inline(definitions.get(name).unwrap_or(&Value::Null), definitions, depth + 1)
             {
                 out = target;
+                if name.ends_with(".MicroTime") {
+                    // Published as any other time; read with exactly six digits behind the second.
+                    out.insert("format".into(), json!(MICRO_TIME));
+                }
             }
             for (key, value) in map.iter().filter(|(key, _)| *key != "$ref") {
                 out.insert(key.clone(), inline(value, definitions, depth + 1));
@@ -342,8 +414,14 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         schema: inline(&schema, definitions, 0),
         schema_name,
         columns: custom_columns(version),
-        fields: if spec.scope == "Namespaced" { META_FIELDS } else { CLUSTER_FIELDS },
+        fields: Selectable {
+            fields: if spec.scope == "Namespaced" { META_FIELDS } else { CLUSTER_FIELDS },
+            common: false,
+        },
         answers_deleted: false,
+        created_by_update: false,
+        updated_blindly: false,
+        view: None,
         store: Kind::new(&names.plural, &spec.group),
     };
     if version.subresources.as_ref().is_some_and(|s| s.status.is_some()) {

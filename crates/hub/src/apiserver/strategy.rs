@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use super::{kinds::ResourceKind, meta, schema, status::FieldError};
 
+mod events;
+
 const RBAC: &str = "rbac.authorization.k8s.io";
 /// Largest sum of a ConfigMap's or Secret's values (`MaxSecretSize`).
 const DATA_LIMIT: usize = 1024 * 1024;
@@ -138,26 +140,23 @@ fn normalize(object: &mut Value, kind: &ResourceKind) {
             object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
         }
         // Go writes them, empty or not.
-        "Role" | "ClusterRole" if object.get("rules").is_none() => object["rules"] = Value::Null,
+        "Role" | "ClusterRole" if object["rules"].as_array().is_none_or(Vec::is_empty) => {
+            object["rules"] = Value::Null;
+        }
         "RoleBinding" | "ClusterRoleBinding" => default_binding(object),
-        "Event" => default_event(object),
+        "Event" => events::default(object),
+        "Lease" => default_lease(object),
         _ => {}
     }
 }
 
-/// What Go writes of every event, empty or not.
-fn default_event(object: &mut Value) {
-    for (field, empty) in [
-        ("eventTime", Value::Null),
-        ("firstTimestamp", Value::Null),
-        ("lastTimestamp", Value::Null),
-        ("reportingComponent", json!("")),
-        ("reportingInstance", json!("")),
-        ("source", json!({})),
-    ] {
-        if object.get(field).is_none() {
-            object[field] = empty;
-        }
+/// Kubernetes leaves out what its feature gate CoordinatedLeaderElection, off by default, would read.
+fn default_lease(object: &mut Value) {
+    if !object["spec"].is_object() {
+        object["spec"] = json!({});
+    }
+    for field in ["strategy", "preferredHolder"] {
+        set(&mut object["spec"], field, None);
     }
 }
 
@@ -166,7 +165,10 @@ fn default_binding(object: &mut Value) {
     if object["roleRef"].is_object() && absent(&object["roleRef"]["apiGroup"]) {
         object["roleRef"]["apiGroup"] = json!(RBAC);
     }
-    for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+    if object.get("subjects").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        set(object, "subjects", None);
+    }
+    for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
         let group = match subject["kind"].as_str() {
             Some("User" | "Group") => RBAC,
             _ => continue,
@@ -210,7 +212,8 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             }
         }
         "RoleBinding" | "ClusterRoleBinding" => validate_binding(object, old, kind, &mut errors),
-        "Event" => validate_event(object, &mut errors),
+        "Event" => events::validate(object, old, kind, &mut errors),
+        "Lease" => validate_lease(object, &mut errors),
         _ => {}
     }
     errors
@@ -402,17 +405,14 @@ fn validate_subject(subject: &Value, path: &str, namespaced: bool, errors: &mut 
     }
 }
 
-fn validate_event(object: &Value, errors: &mut Vec<FieldError>) {
-    let involved = object["involvedObject"]["namespace"].as_str().unwrap_or_default();
-    // Events of cluster-scoped objects lie in whatever namespace their writer chose.
-    if !involved.is_empty() && involved != meta::text(object, "namespace") {
-        let value = &object["involvedObject"]["namespace"];
-        errors.push(FieldError::invalid("involvedObject.namespace", value, "does not match event.namespace"));
-    }
-    for (field, max) in [("reason", 128), ("message", 1024), ("action", 128)] {
-        // The old events API has no such limits; ours keeps one namespace from filling the hub.
-        if object[field].as_str().is_some_and(|text| text.len() > 4 * max) {
-            errors.push(FieldError::too_long(field, 4 * max as u64));
+fn validate_lease(object: &Value, errors: &mut Vec<FieldError>) {
+    let spec = &object["spec"];
+    for (field, least, detail) in [
+        ("leaseDurationSeconds", 1, "must be greater than 0"),
+        ("leaseTransitions", 0, "must be greater than or equal to 0"),
+    ] {
+        if spec[field].as_i64().is_some_and(|number| number < least) {
+            errors.push(FieldError::invalid(format!("spec.{field}"), &spec[field], detail));
         }
     }
 }

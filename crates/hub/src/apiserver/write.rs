@@ -7,7 +7,7 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    admission,
+    admission, attributes, authorize,
     body::{self, Encoding},
     call::{Call, store_failed, timestamp},
     delete,
@@ -18,7 +18,9 @@ use super::{
     respond,
     status::{ApiError, FieldError},
     strategy::{self, Part},
+    views,
 };
+use crate::auth::Attributes;
 
 /// How often a write that names no version is tried again after another one came first.
 const ATTEMPTS: usize = 20;
@@ -186,7 +188,7 @@ fn check_rules(call: &Call, object: &Value, old: Option<&Value>, part: Part) -> 
     if errors.is_empty() {
         return Ok(());
     }
-    Err(ApiError::invalid(&call.kind.group, &call.kind.kind, meta::text(object, "name"), errors))
+    Err(ApiError::invalid(call.kind.stored_group(), &call.kind.kind, meta::text(object, "name"), errors))
 }
 
 /// Which part of the object the request is for.
@@ -202,8 +204,65 @@ pub async fn update(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
     let encoding = Encoding::of(&respond::content_type(&call.headers))?;
     let Intake { object, warnings } = intake::read(&body, encoding, call.kind, options.validation)?;
+    check_identity(call, &object)?;
+    if let Some(created) = create_absent(call, &object, &warnings, options.dry_run).await? {
+        return Ok(created);
+    }
     let replace = Replace { options, patch: false };
     replace.run(call, |_| Ok(Intake { object: object.clone(), warnings: warnings.clone() })).await
+}
+
+/// PUT makes what doesn't exist, of the kinds that Kubernetes makes so; who may not create is refused.
+async fn create_absent(
+    call: &Call,
+    object: &Value,
+    warnings: &[String],
+    dry_run: bool,
+) -> Result<Option<Response>, ApiError> {
+    let name = &call.info.name;
+    if !call.kind.created_by_update || !call.info.subresource.is_empty() {
+        return Ok(None);
+    }
+    if call.hub.store.get(&call.key(name)).await.map_err(store_failed)?.is_some() {
+        return Ok(None);
+    }
+    let mut object = object.clone();
+    object["metadata"].as_object_mut().map(|metadata| metadata.remove("resourceVersion"));
+    let create = Attributes { verb: "create".to_owned(), ..attributes(&call.info) };
+    authorize(&call.hub, &call.user, &create).await?;
+    match create_object(call, object, dry_run).await {
+        // Somebody else was first: it is an update now.
+        Err(error) if error.reason == "AlreadyExists" => Ok(None),
+        Err(error) => Err(error.with_warnings(warnings)),
+        Ok(created) => {
+            let created = admission::decorated(&call.hub, call.kind, &created);
+            let mut response = respond::object(201, call.kind, &created, call.form, call.now);
+            respond::add_warnings(&mut response, warnings);
+            Ok(Some(response))
+        }
+    }
+}
+
+/// What is sent to replace an object has its name, and may have its namespace.
+fn check_identity(call: &Call, object: &Value) -> Result<(), ApiError> {
+    let (name, namespace) = (meta::text(object, "name"), meta::text(object, "namespace"));
+    if name.is_empty() {
+        let why = "was undeterminable: name must be provided";
+        return Err(ApiError::bad_request(format!("the name of the object ({} based on URL) {why}", call.info.name)));
+    }
+    if name != call.info.name {
+        let message =
+            format!("the name of the object ({name}) does not match the name on the URL ({})", call.info.name);
+        return Err(ApiError::bad_request(message));
+    }
+    if call.kind.namespaced && !namespace.is_empty() && namespace != call.info.namespace {
+        let message = format!(
+            "the namespace of the object ({namespace}) does not match the namespace on the request ({})",
+            call.info.namespace
+        );
+        return Err(ApiError::bad_request(message));
+    }
+    Ok(())
 }
 
 pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
@@ -218,7 +277,7 @@ pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let replace = Replace { options, patch: true };
     replace
         .run(call, |old| {
-            let patched = patch.apply(old, &call.kind.schema)?;
+            let patched = patch.apply(&views::show(call.kind, old), &call.kind.schema)?;
             intake::read_patched(patched, &complaints, call.kind, options.validation)
         })
         .await
@@ -287,18 +346,18 @@ impl Replace {
             return Err(ApiError::bad_request(message));
         }
         check_namespace(call, &mut object)?;
+        let uid = meta::text(&object, "uid");
+        if !self.patch && !uid.is_empty() && uid != current.uid {
+            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", current.uid);
+            return Err(ApiError::conflict(&kind.group, &kind.plural, name, &why));
+        }
         let version = meta::text(&object, "resourceVersion");
-        if version.is_empty() && kind.ours && !self.patch {
+        if version.is_empty() && !kind.updated_blindly && !self.patch {
             let cause = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
             return Err(ApiError::invalid(&kind.group, &kind.plural, name, vec![cause]));
         }
         if !version.is_empty() && version != current.version.to_string() {
             return Err(self.modified(call));
-        }
-        let uid = meta::text(&object, "uid");
-        if !self.patch && !uid.is_empty() && uid != current.uid {
-            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", current.uid);
-            return Err(ApiError::conflict(&kind.group, &kind.plural, name, &why));
         }
         strategy::prepare_update(&mut object, &current.object, kind, part_of(call));
         object["metadata"]["resourceVersion"] = json!(current.version.to_string());

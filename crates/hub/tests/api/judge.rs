@@ -4,7 +4,9 @@
 mod access;
 mod built_in;
 mod court;
+mod events;
 mod garbage;
+mod leases;
 mod reads;
 mod watches;
 mod writes;
