@@ -44,7 +44,7 @@ async fn create_object(call: &Call, mut object: Value, dry_run: bool) -> Result<
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     check_namespace(call, &mut object)?;
-    require_namespace(call).await?;
+    require_namespace(call, meta::text(&object, "name")).await?;
     for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
         object["metadata"].as_object_mut().map(|m| m.remove(field));
     }
@@ -137,13 +137,13 @@ fn open_namespace(
 }
 
 /// Before anything else is checked, so that the missing namespace is what people read first.
-async fn require_namespace(call: &Call) -> Result<(), ApiError> {
+async fn require_namespace(call: &Call, name: &str) -> Result<(), ApiError> {
     if !call.kind.namespaced {
         return Ok(());
     }
     let namespace = &call.info.namespace;
     let found = call.hub.store.get(&namespace_key(namespace)).await.map_err(store_failed)?;
-    open_namespace(found.as_ref(), &call.kind.group, &call.kind.plural, namespace, "")
+    open_namespace(found.as_ref(), &call.kind.group, &call.kind.plural, namespace, name)
 }
 
 /// Writes a new object. In a namespace that is looked at again in the same transaction: what is emptied stays empty.

@@ -1,0 +1,300 @@
+//! Two servers side by side: the same request to both, and the answers compared.
+
+use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
+
+use crate::support::Served;
+use farwater_testkit::{
+    kube::{client, shared, unique_name},
+    wait_for,
+};
+use http::Request;
+use http_body_util::BodyExt as _;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Client,
+    api::{Api, PostParams},
+    client::Body,
+};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+pub const JSON: &str = "application/json";
+pub const MERGE: &str = "application/merge-patch+json";
+pub const STRATEGIC: &str = "application/strategic-merge-patch+json";
+pub const JSON_PATCH: &str = "application/json-patch+json";
+pub const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+pub const PARTIAL: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+pub const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+
+/// How much of two answers must be equal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Equal {
+    All,
+    /// All but `message` and the causes' messages: Go's own words of a parser, or a longer explanation of ours.
+    ButText,
+    /// Status code, reason and kind.
+    Reason,
+}
+
+/// One request for both servers. In path, headers and body, `NS` is the namespace, `CORE`, `OWN` and `RBAC` are paths in it, and
+/// `$NAME` is what [`Court::remember`] kept of each server's own answer.
+#[derive(Clone)]
+pub struct Step {
+    method: &'static str,
+    path: String,
+    headers: Vec<(&'static str, String)>,
+    body: String,
+    equal: Equal,
+}
+
+impl Step {
+    pub fn new(method: &'static str, path: &str) -> Self {
+        Self { method, path: path.to_owned(), headers: Vec::new(), body: String::new(), equal: Equal::All }
+            .header("user-agent", "judge/1")
+    }
+
+    pub fn get(path: &str) -> Self {
+        Self::new("GET", path)
+    }
+
+    pub fn header(mut self, name: &'static str, value: &str) -> Self {
+        self.headers.retain(|(known, _)| *known != name || name.starts_with("impersonate"));
+        self.headers.push((name, value.to_owned()));
+        self
+    }
+
+    pub fn accept(self, kinds: &str) -> Self {
+        self.header("accept", kinds)
+    }
+
+    /// `SD{` begins a ServiceDeployment.
+    pub fn send(mut self, kind: &str, body: &str) -> Self {
+        self.body = body.replace("SD{", r#"{"apiVersion":"farwater.dev/v1alpha1","kind":"ServiceDeployment","#);
+        self.header("content-type", kind)
+    }
+
+    pub fn equal(mut self, equal: Equal) -> Self {
+        self.equal = equal;
+        self
+    }
+}
+
+pub struct Answer {
+    pub code: u16,
+    /// Of a stream, the list of its lines.
+    pub value: Value,
+    pub warnings: Vec<String>,
+}
+
+/// One of the servers.
+pub struct Side {
+    pub client: Client,
+    names: BTreeMap<String, String>,
+}
+
+/// The servers side by side, in a namespace of one name on both.
+pub struct Court {
+    pub real: Side,
+    pub ours: Side,
+    differences: Vec<String>,
+}
+
+impl Side {
+    fn fill(&self, text: &str) -> String {
+        // What was remembered first, longest first: no name may be taken for another's beginning.
+        let mut names: Vec<_> = self.names.iter().collect();
+        names.sort_by_key(|(name, _)| (!name.starts_with('$'), Reverse(name.len())));
+        let mut text = text.to_owned();
+        for (name, value) in names {
+            text = text.replace(name, value);
+        }
+        text
+    }
+
+    pub async fn ask(&self, step: &Step) -> Answer {
+        let mut request = Request::builder().method(step.method).uri(self.fill(&step.path));
+        for (name, value) in &step.headers {
+            request = request.header(*name, self.fill(value));
+        }
+        let request = request.body(Body::from(self.fill(&step.body).into_bytes())).unwrap();
+        let response = timeout(Duration::from_secs(30), self.client.send(request)).await.unwrap().unwrap();
+        let code = response.status().as_u16();
+        let warnings = response.headers().get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        let value = serde_json::from_slice(&bytes).unwrap_or_else(|_| {
+            let lines = bytes.split(|b| *b == b'\n').filter(|l| !l.is_empty());
+            lines.map(|l| serde_json::from_slice(l).unwrap_or(Value::Null)).collect()
+        });
+        Answer { code, value, warnings }
+    }
+}
+
+fn normalize(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|key, value| {
+                let same_when_empty = matches!(key.as_str(), "continue" | "format");
+                !matches!(key.as_str(), "managedFields" | "remainingItemCount")
+                    && !(same_when_empty && (value == "" || value.is_null()))
+            });
+            for (key, value) in map.iter_mut() {
+                match key.as_str() {
+                    "uid"
+                    | "resourceVersion"
+                    | "creationTimestamp"
+                    | "deletionTimestamp"
+                    | "lastTransitionTime"
+                    | "continue"
+                    | "expirationTimestamp"
+                    | "token"
+                        if value.is_string() =>
+                    {
+                        *value = json!("*");
+                    }
+                    "description" => *value = json!(""),
+                    // A nil slice of Go's.
+                    "items" if value.is_null() => *value = json!([]),
+                    "cells" => value.as_array_mut().unwrap().iter_mut().for_each(normalize_cell),
+                    _ => normalize(value),
+                }
+            }
+            // Go's order of causes is that of a map.
+            if let Some(causes) = map.get_mut("causes").and_then(Value::as_array_mut) {
+                causes.sort_by_key(|c| (c["field"].to_string(), c["message"].to_string()));
+                causes.dedup();
+                map.get_mut("message").map(Value::take);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(normalize),
+        _ => {}
+    }
+}
+
+/// Ages.
+fn normalize_cell(cell: &mut Value) {
+    let age = |text: &str| {
+        text.len() < 8 && text.ends_with(['s', 'm', 'h']) && text.starts_with(|c: char| c.is_ascii_digit())
+    };
+    if cell.as_str().is_some_and(age) {
+        *cell = json!("*");
+    }
+}
+
+/// Both messages where Go's is a list in no certain order.
+fn sort_message(status: &mut Value) {
+    if status["details"]["causes"].is_array() {
+        status["message"] = Value::Null;
+    }
+}
+
+fn drop_text(value: &mut Value) {
+    value["message"] = Value::Null;
+    for cause in value["details"]["causes"].as_array_mut().into_iter().flatten() {
+        cause["message"] = Value::Null;
+    }
+}
+
+/// What is compared of an answer.
+fn verdict(answer: Answer, equal: Equal) -> (u16, Value, Vec<String>) {
+    let Answer { code, mut value, warnings } = answer;
+    normalize(&mut value);
+    sort_message(&mut value);
+    match equal {
+        Equal::All => {}
+        Equal::ButText => drop_text(&mut value),
+        Equal::Reason => value = json!([value["reason"], value["kind"]]),
+    }
+    (code, value, warnings)
+}
+
+impl Court {
+    /// Both servers, with a namespace of one name that is made on each.
+    pub async fn sit(served: &Served) -> Self {
+        let real = shared(1).await.unwrap().client().await.unwrap();
+        install_kinds(&real).await;
+        let ours = client(&served.running.admin_kubeconfig, None).await.unwrap();
+        let namespace = unique_name("judge");
+        let places = [
+            ("CORE", format!("/api/v1/namespaces/{namespace}")),
+            ("OWN", format!("/apis/farwater.dev/v1alpha1/namespaces/{namespace}")),
+            ("RBAC", format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}")),
+            ("NS", namespace),
+        ];
+        let names: BTreeMap<_, _> = places.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let side = |client| Side { client, names: names.clone() };
+        let mut court = Self { real: side(real), ours: side(ours), differences: Vec::new() };
+        court.same("POST", "/api/v1/namespaces", JSON, r#"{"metadata":{"name":"NS"}}"#, Equal::All).await;
+        court
+    }
+
+    pub async fn judge(&mut self, step: Step) {
+        let real = verdict(self.real.ask(&step).await, step.equal);
+        let ours = verdict(self.ours.ask(&step).await, step.equal);
+        if real != ours {
+            self.differences.push(format!(
+                "{} {} {}\n  real: {} {} {:?}\n  ours: {} {} {:?}",
+                step.method, step.path, step.body, real.0, real.1, real.2, ours.0, ours.1, ours.2
+            ));
+        }
+    }
+
+    pub async fn same(&mut self, method: &'static str, path: &str, kind: &'static str, body: &str, equal: Equal) {
+        self.judge(Step::new(method, path).send(kind, body).accept(JSON).equal(equal)).await;
+    }
+
+    pub async fn same_read(&mut self, path: &str, accept: &'static str) {
+        self.judge(Step::get(path).accept(accept)).await;
+    }
+
+    /// Keeps what each server answers at `pointer` (RFC 6901) of the object at `path`, for later steps to name as `$NAME`.
+    pub async fn remember(&mut self, name: &str, path: &str, pointer: &str) {
+        let step = Step::get(path).accept(JSON);
+        for side in [&mut self.real, &mut self.ours] {
+            let answer = side.ask(&step).await;
+            let value = answer.value.pointer(pointer).and_then(Value::as_str);
+            let value = value.unwrap_or_else(|| panic!("{path} has no {pointer}: {}", answer.value)).to_owned();
+            side.names.insert(format!("${name}"), value);
+        }
+    }
+
+    /// Waits until an answer of each server is what `settled` wants, at most half a minute.
+    pub async fn wait_until(&self, step: Step, settled: impl Fn(&Answer) -> bool) {
+        for side in [&self.real, &self.ours] {
+            let what = format!("{} {}", step.method, side.fill(&step.path));
+            wait_for(&what, Duration::from_secs(30), || async { Ok(settled(&side.ask(&step).await).then_some(())) })
+                .await
+                .unwrap();
+        }
+    }
+
+    pub fn sentence(self) {
+        assert!(
+            self.differences.is_empty(),
+            "{} answers differ:\n{}",
+            self.differences.len(),
+            self.differences.join("\n")
+        );
+    }
+}
+
+async fn install_kinds(real: &Client) {
+    let crds: Api<CustomResourceDefinition> = Api::all(real.clone());
+    for crd in farwater_api::custom_resource_definitions() {
+        match crds.create(&PostParams::default(), &crd).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    wait_for("our kinds to be served", Duration::from_secs(30), || async {
+        let list = Request::get("/apis/farwater.dev/v1alpha1/servicedeployments").body(Vec::new())?;
+        real.request_text(list).await?;
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+}
+
+/// A kind that no controller writes to, so that both servers have the same.
+pub const GRANT: &str = r#"{"apiVersion":"farwater.dev/v1alpha1","kind":"ClusterGrant","metadata":{"name":"NS-a","labels":{"of":"NS"}},"spec":{"clusterSelector":{},"namespaces":["NS"],"verbs":["deploy"],"serviceAccountName":"a"}}"#;
+pub const GRANTS: &str = "/apis/farwater.dev/v1alpha1/clustergrants";
