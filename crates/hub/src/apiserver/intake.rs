@@ -9,6 +9,7 @@ use super::{
     options::FieldValidation,
     schema,
     status::{ApiError, FieldError},
+    strategy,
 };
 
 /// An object as the kind's decoder reads it, and what was wrong without making it unreadable.
@@ -124,7 +125,14 @@ fn shape(body: Body, kind: &ResourceKind) -> Result<(Value, Vec<String>), String
     if kind.ours {
         schema::default(&mut object, &kind.schema);
     }
+    strategy::normalize(&mut object, kind);
     Ok((object, complaints))
+}
+
+/// Reads what an apply made of an object. Its fields and types were checked when the configuration was.
+pub fn read_applied(object: Value, kind: &ResourceKind) -> Result<Value, ApiError> {
+    let shaped = shape(Body { value: object, duplicates: Vec::new() }, kind);
+    shaped.map(|(object, _)| object).map_err(|why| ApiError::unknown(format!("failed to convert new object: {why}")))
 }
 
 #[cfg(test)]

@@ -244,11 +244,6 @@ async fn wrong_manifests_are_refused_with_their_fields() {
         );
         let error = kubectl.refuse(&["create", "-n", ns, "-f", "-"], &too_much).await;
         assert!(error.contains("limit is 3145728"), "{error}");
-        let server_side = kubectl.refuse(&["apply", "--server-side", "-f", "-"], &source).await;
-        assert!(
-            server_side.contains("Server-side apply not available") || server_side.contains("unknown format"),
-            "{server_side}"
-        );
         let foreground = {
             kubectl.feed(&["apply", "-f", "-"], &source).await;
             kubectl.refuse(&["delete", "fwgit", "infra", "-n", ns, "--cascade=foreground"], "").await

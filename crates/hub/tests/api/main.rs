@@ -4,5 +4,6 @@
 
 mod judge;
 mod kubectl;
+mod server_side;
 mod support;
 mod watches;
