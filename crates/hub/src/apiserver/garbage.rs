@@ -25,6 +25,7 @@ use self::decide::{Dependents, Lead, Owner, Verdict, carry_out, classify, decide
 use super::{
     delete::{self, FOREGROUND, ORPHAN, Removal, is_marked},
     kinds::{REGISTRY, ResourceKind},
+    managed::manage,
     meta,
 };
 use crate::Hub;
@@ -245,6 +246,7 @@ async fn clear(tx: &mut Tx, done: Vec<GarbageMark>) -> Result<(), StoreError> {
 async fn release(tx: &mut Tx, key: Key, owners: BTreeSet<String>) -> Result<(), StoreError> {
     let Some(resource) = tx.get(&key).await? else { return Ok(()) };
     let object = released(&resource.object, &owners);
+    let object = manage(&key.kind, "", Some(&resource.object), object, Timestamp::now());
     let change = Change::Replace { uid: resource.uid, version: resource.version, object };
     tx.write(Write { key, change }).await?;
     Ok(())
@@ -263,6 +265,7 @@ async fn finish(tx: &mut Tx, key: Key, uid: String, finalizer: &'static str) -> 
             object["metadata"].as_object_mut().map(|metadata| metadata.remove("finalizers"));
         }
     }
+    let object = manage(&key.kind, "", Some(&resource.object), object, Timestamp::now());
     let change = delete::settled(&resource, object, kind);
     tx.write(Write { key, change }).await?;
     Ok(Outcome::Done)
@@ -286,6 +289,12 @@ async fn judge_again(tx: &mut Tx, key: Key, mut dependents: Dependents) -> Resul
     if verdict != Verdict::Keep && removal != Removal::Wait {
         tracing::info!(kind = kind.kind, key.namespace, key.name, ?verdict, "an object lost its owners");
     }
+    let removal = match (&verdict, removal) {
+        (Verdict::Release(_), Removal::Mark(object)) => {
+            Removal::Mark(manage(&key.kind, "", Some(&resource.object), object, Timestamp::now()))
+        }
+        (_, removal) => removal,
+    };
     let Some(change) = delete::change_of(removal, &resource) else { return Ok(()) };
     tx.write(Write { key, change }).await?;
     Ok(())

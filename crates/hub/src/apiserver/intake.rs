@@ -10,7 +10,7 @@ use super::{
     options::FieldValidation,
     schema,
     status::{ApiError, FieldError},
-    views,
+    strategy, views,
 };
 
 /// An object as the kind's decoder reads it, and what was wrong without making it unreadable.
@@ -55,9 +55,15 @@ pub fn read_patched(
     Ok(stored(intake, kind, " after mutating admission happens"))
 }
 
+fn as_stored(object: Value, kind: &ResourceKind) -> Value {
+    let mut object = views::store(kind, object);
+    strategy::normalize(&mut object, kind);
+    object
+}
+
 /// The object as it is stored. `when` is Kubernetes' word for where it looks for duplicate owners.
 fn stored(mut intake: Intake, kind: &ResourceKind, when: &str) -> Intake {
-    intake.object = views::store(kind, intake.object);
+    intake.object = as_stored(intake.object, kind);
     let duplicates = meta::drop_duplicate_owners(&mut intake.object);
     if !duplicates.is_empty() {
         intake.warnings.push(format!(
@@ -143,6 +149,14 @@ fn shape(body: Body, kind: &ResourceKind) -> Result<(Value, Vec<String>), String
         schema::default(&mut object, &kind.schema);
     }
     Ok((object, complaints))
+}
+
+/// Reads what an apply made of an object. Its fields and types were checked when the configuration was.
+pub fn read_applied(object: Value, kind: &ResourceKind) -> Result<Value, ApiError> {
+    let shaped = shape(Body { value: object, duplicates: Vec::new() }, kind);
+    shaped
+        .map(|(object, _)| as_stored(object, kind))
+        .map_err(|why| ApiError::unknown(format!("failed to convert new object: {why}")))
 }
 
 #[cfg(test)]

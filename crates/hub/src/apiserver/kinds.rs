@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
+use farwater_fieldmanager::{FieldManager, Type};
 use farwater_store::Kind;
 use k8s_openapi::{
     Metadata, Resource,
@@ -21,6 +22,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     meta::NameRule,
+    published,
     selector::Selectable,
     views::{self, View},
 };
@@ -80,6 +82,8 @@ pub struct ResourceKind {
     /// For a kind that shows what another one stores.
     pub view: Option<&'static View>,
     pub store: Kind,
+    /// Who owns which field, by subresource; the resource itself has none.
+    pub managers: BTreeMap<&'static str, FieldManager>,
 }
 
 impl ResourceKind {
@@ -99,6 +103,36 @@ impl ResourceKind {
     /// Whether objects lie in the store under this kind.
     pub fn is_kept(&self) -> bool {
         self.stored && self.view.is_none()
+    }
+
+    /// An object of which nothing is said. Of built-in kinds it has what Go writes even when it is empty.
+    fn blank(&self) -> Value {
+        let mut object = json!({"apiVersion": self.api_version(), "kind": self.kind});
+        if !self.ours {
+            object["metadata"] = json!({});
+            super::strategy::fill(&mut object, self);
+        }
+        views::show(self, &object).into_owned()
+    }
+
+    /// The top-level fields that a write to the resource or a subresource leaves as they are.
+    fn reset_by(&self, subresource: &str) -> &'static [&'static str] {
+        match subresource {
+            "status" if self.ours => &["metadata", "spec"],
+            "status" => &["spec"],
+            _ if self.has_status() => &["status"],
+            _ => &[],
+        }
+    }
+
+    /// Once the schema is known.
+    fn with_managers(mut self) -> Self {
+        let ty = Type::from_openapi(&self.schema);
+        let own = self.subresources.iter().filter(|s| s.kind.is_none()).map(|s| s.name);
+        let names = [""].into_iter().chain(own);
+        let manager = |name| FieldManager::new(ty.clone(), self.blank(), name, self.reset_by(name));
+        self.managers = names.map(|name| (name, manager(name))).collect();
+        self
     }
 
     pub fn has_status(&self) -> bool {
@@ -154,6 +188,10 @@ const STATUS: Subresource = Subresource { name: "status", verbs: &["get", "patch
 impl Registry {
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&ResourceKind> {
         self.kinds.iter().find(|k| k.group == group && k.version == version && k.plural == plural)
+    }
+
+    pub fn stored_as(&self, kind: &Kind) -> Option<&ResourceKind> {
+        self.kinds.iter().find(|k| k.stored && k.store == *kind)
     }
 
     /// (group, version) of what is served, the core group first.
@@ -220,14 +258,15 @@ impl Registry {
         ];
         drop(schemas.subschema_for::<TokenRequest>());
         let mut definitions = schemas.take_definitions(false);
-        finish_built_in(&mut definitions);
+        published::complete(&mut definitions);
         for kind in &mut kinds {
             kind.schema = inline(&json!({"$ref": format!("{REFERENCE}{}", kind.schema_name)}), &definitions, 0);
         }
         for crd in farwater_api::custom_resource_definitions() {
             kinds.push(custom(&crd, &mut definitions));
         }
-        Self { kinds, definitions }
+        let kinds = kinds.into_iter().map(ResourceKind::with_managers);
+        Self { kinds: kinds.collect(), definitions }
     }
 
     /// The kind that is sent to a subresource such as `serviceaccounts/token`, without references.
@@ -261,6 +300,7 @@ fn built_in<T: Resource + Metadata<Ty = ObjectMeta> + JsonSchema>(schemas: &mut 
         updated_blindly: true,
         view: None,
         store: Kind::new(T::URL_PATH_SEGMENT, T::GROUP),
+        managers: BTreeMap::new(),
     }
 }
 
@@ -315,35 +355,6 @@ impl ResourceKind {
         self.stored = false;
         self.verbs = &["create"];
         self
-    }
-}
-
-/// What Kubernetes' published types lose on their way through JSON schema: list semantics for patches, and that
-/// `metadata` may be absent.
-fn finish_built_in(definitions: &mut Map<String, Value>) {
-    const MERGE: &[(&str, &str, Option<&str>)] = &[
-        ("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "finalizers", None),
-        ("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "ownerReferences", Some("uid")),
-        ("io.k8s.api.core.v1.ServiceAccount", "secrets", Some("name")),
-        ("io.k8s.api.core.v1.NamespaceStatus", "conditions", Some("type")),
-    ];
-    for (definition, field, key) in MERGE {
-        if let Some(list) = definitions.get_mut(*definition).and_then(|d| d["properties"].get_mut(*field)) {
-            list["x-kubernetes-patch-strategy"] = json!("merge");
-            if let Some(key) = key {
-                list["x-kubernetes-patch-merge-key"] = json!(key);
-            }
-        }
-    }
-    for (name, definition) in definitions.iter_mut() {
-        if name.starts_with("io.k8s.api.")
-            && let Some(required) = definition["required"].as_array_mut()
-        {
-            required.retain(|field| field != "metadata");
-            if required.is_empty() {
-                definition.as_object_mut().map(|d| d.remove("required"));
-            }
-        }
     }
 }
 
@@ -423,6 +434,7 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         updated_blindly: false,
         view: None,
         store: Kind::new(&names.plural, &spec.group),
+        managers: BTreeMap::new(),
     };
     if version.subresources.as_ref().is_some_and(|s| s.status.is_some()) {
         kind.subresources.push(STATUS);

@@ -24,14 +24,17 @@ pub enum Part {
 
 /// Before an object is made: what the server owns is set, what a client may not set is dropped.
 pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
-    normalize(object, kind);
     if kind.ours {
         if kind.has_status() {
             object.as_object_mut().map(|o| o.remove("status"));
         }
         object["metadata"]["generation"] = json!(1);
     }
+    keep_secret_names(object, kind);
+    drop_unstored(object, kind);
     if kind.kind == "Namespace" {
+        // A generated name is known only now.
+        label_namespace(object);
         object["spec"] = json!({"finalizers": ["kubernetes"]});
         object["status"] = json!({"phase": "Active"});
     }
@@ -39,7 +42,8 @@ pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
 
 /// Before an object is replaced: what this part may not change is taken from the old one.
 pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part: Part) {
-    normalize(object, kind);
+    keep_secret_names(object, kind);
+    drop_unstored(object, kind);
     match part {
         Part::Main if kind.kind == "Namespace" => {
             keep(object, old, "spec");
@@ -47,24 +51,32 @@ pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part
         }
         Part::Main if kind.has_status() => keep(object, old, "status"),
         Part::Main => {}
-        Part::Status => {
-            let (status, version) = (object.get("status").cloned(), object["metadata"]["resourceVersion"].clone());
-            *object = old.clone();
-            object["metadata"]["resourceVersion"] = version;
-            set(object, "status", status);
+        Part::Status if kind.ours => {
+            let mut new = std::mem::replace(object, old.clone());
+            for field in ["resourceVersion", "managedFields"] {
+                let value = new["metadata"].as_object_mut().and_then(|metadata| metadata.remove(field));
+                set(&mut object["metadata"], field, value);
+            }
+            set(object, "status", new.as_object_mut().and_then(|new| new.remove("status")));
         }
-        Part::Finalize => {
-            let finalizers = object["spec"]["finalizers"].take();
-            let version = object["metadata"]["resourceVersion"].clone();
-            *object = old.clone();
-            object["metadata"]["resourceVersion"] = version;
-            object["spec"]["finalizers"] = if finalizers.is_array() { finalizers } else { json!([]) };
-        }
+        Part::Status => keep(object, old, "spec"),
+        Part::Finalize => keep(object, old, "status"),
     }
     carry_metadata(object, old);
     if kind.ours && part == Part::Main && !same_desire(object, old) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or_default();
         object["metadata"]["generation"] = json!(generation + 1);
+    }
+}
+
+/// A service account's secrets are of its own namespace, and known by name.
+fn keep_secret_names(object: &mut Value, kind: &ResourceKind) {
+    if kind.kind != "ServiceAccount" {
+        return;
+    }
+    let secrets = object.get_mut("secrets").and_then(Value::as_array_mut);
+    for secret in secrets.into_iter().flatten().filter_map(Value::as_object_mut) {
+        secret.retain(|field, _| field == "name");
     }
 }
 
@@ -108,13 +120,12 @@ fn same_desire(a: &Value, b: &Value) -> bool {
     others(a) == others(b)
 }
 
-/// Defaults and conversions of built-in kinds, and what nobody but the server may write.
-fn normalize(object: &mut Value, kind: &ResourceKind) {
+/// What decoding makes of an object before anything is done with it: what is empty goes, and built-in kinds get their
+/// defaults and conversions.
+pub fn normalize(object: &mut Value, kind: &ResourceKind) {
     if let Some(metadata) = object["metadata"].as_object_mut() {
-        // Field ownership comes with server-side apply; selfLink has been unused since Kubernetes 1.20.
-        for field in ["managedFields", "selfLink"] {
-            metadata.remove(field);
-        }
+        // Unused since Kubernetes 1.20.
+        metadata.remove("selfLink");
         metadata.retain(|_, value| {
             !(value.as_object().is_some_and(|m| m.is_empty())
                 || value.as_array().is_some_and(Vec::is_empty)
@@ -135,28 +146,64 @@ fn normalize(object: &mut Value, kind: &ResourceKind) {
                 object["type"] = json!("Opaque");
             }
         }
-        "Namespace" => {
-            let name = object["metadata"]["name"].clone();
-            object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
-        }
-        // Go writes them, empty or not.
-        "Role" | "ClusterRole" if object["rules"].as_array().is_none_or(Vec::is_empty) => {
+        "Namespace" if !meta::text(object, "name").is_empty() => label_namespace(object),
+        "RoleBinding" | "ClusterRoleBinding" => default_binding(object),
+        _ => {}
+    }
+    if !kind.ours {
+        drop_empty(object);
+        fill(object, kind);
+    }
+}
+
+/// What storage doesn't keep although it was understood: an empty list of rules, and what of a lease only the feature gate
+/// CoordinatedLeaderElection, off by default, would read.
+fn drop_unstored(object: &mut Value, kind: &ResourceKind) {
+    match kind.kind.as_str() {
+        "Role" | "ClusterRole" if object["rules"].as_array().is_some_and(Vec::is_empty) => {
             object["rules"] = Value::Null;
         }
-        "RoleBinding" | "ClusterRoleBinding" => default_binding(object),
-        "Event" => events::default(object),
-        "Lease" => default_lease(object),
+        "Lease" => {
+            for field in ["strategy", "preferredHolder"] {
+                set(&mut object["spec"], field, None);
+            }
+        }
         _ => {}
     }
 }
 
-/// Kubernetes leaves out what its feature gate CoordinatedLeaderElection, off by default, would read.
-fn default_lease(object: &mut Value) {
-    if !object["spec"].is_object() {
-        object["spec"] = json!({});
+fn label_namespace(object: &mut Value) {
+    let name = object["metadata"]["name"].clone();
+    object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+}
+
+/// Maps and lists that Go leaves out where they are empty.
+fn drop_empty(object: &mut Value) {
+    const FIELDS: [&str; 5] = ["binaryData", "data", "imagePullSecrets", "secrets", "subjects"];
+    let empty = |value: &Value| {
+        value.as_object().is_some_and(|map| map.is_empty()) || value.as_array().is_some_and(Vec::is_empty)
+    };
+    if let Some(map) = object.as_object_mut() {
+        map.retain(|name, value| !(FIELDS.contains(&name.as_str()) && empty(value)));
     }
-    for field in ["strategy", "preferredHolder"] {
-        set(&mut object["spec"], field, None);
+}
+
+/// What Go writes of every object, empty or not.
+pub fn fill(object: &mut Value, kind: &ResourceKind) {
+    if kind.kind == "Event" {
+        return events::default(object);
+    }
+    let always: &[(&str, Value)] = match kind.kind.as_str() {
+        "Namespace" => &[("spec", json!({})), ("status", json!({}))],
+        "Lease" | "SelfSubjectAccessReview" | "SelfSubjectRulesReview" => &[("spec", json!({}))],
+        "Role" | "ClusterRole" => &[("rules", Value::Null)],
+        "RoleBinding" | "ClusterRoleBinding" => &[("roleRef", json!({"apiGroup": "", "kind": "", "name": ""}))],
+        _ => &[],
+    };
+    for (field, empty) in always {
+        if object.get(*field).is_none() {
+            object[*field] = empty.clone();
+        }
     }
 }
 
@@ -427,6 +474,7 @@ mod tests {
 
     fn check(plural: &str, mut object: Value, expected: &[&str]) {
         object["metadata"] = json!({"name": "a", "namespace": "ns"});
+        normalize(&mut object, kind(plural));
         prepare_create(&mut object, kind(plural));
         let errors = validate(&object, None, kind(plural), Part::Main);
         assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{object}");
@@ -480,7 +528,7 @@ mod tests {
     #[test]
     fn secrets_take_text_and_keep_bytes() {
         let mut secret = json!({"metadata": {"name": "a"}, "stringData": {"a": "b"}});
-        prepare_create(&mut secret, kind("secrets"));
+        normalize(&mut secret, kind("secrets"));
         assert_eq!(secret, json!({"metadata": {"name": "a"}, "data": {"a": "Yg=="}, "type": "Opaque"}));
         check(
             "secrets",

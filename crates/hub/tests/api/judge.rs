@@ -2,6 +2,7 @@
 //! hub, and the answers must be equal but for uids, times and versions.
 
 mod access;
+mod applies;
 mod built_in;
 mod court;
 mod events;
