@@ -18,7 +18,8 @@ pub use policy::{Policy, PolicyKind};
 pub const MASTERS_GROUP: &str = "system:masters";
 pub const AUTHENTICATED_GROUP: &str = "system:authenticated";
 pub const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
-const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+/// What the names of service accounts as users begin with; namespace, `:` and name follow.
+pub const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
 /// Who sent a request, as established by authentication.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -200,6 +201,22 @@ impl fmt::Display for RoleRef {
     }
 }
 
+impl RoleRef {
+    /// That there is no such role, in Kubernetes' words.
+    pub fn absent(&self) -> String {
+        match self {
+            Self::ClusterRole(name) => format!("clusterrole.{RBAC_GROUP} {name:?} not found"),
+            Self::Role(name) => format!("role.{RBAC_GROUP} {name:?} not found"),
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        match self {
+            Self::ClusterRole(name) | Self::Role(name) => name,
+        }
+    }
+}
+
 /// Which binding allowed a request. Its text is kube-apiserver's reason, for `kubectl auth can-i -v` and audits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grant {
@@ -221,7 +238,8 @@ pub enum Grant {
 impl fmt::Display for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Master => write!(f, "RBAC: allowed by membership in Group {MASTERS_GROUP:?}"),
+            // Kubernetes allows it before it looks at any role, and gives no reason.
+            Self::Master => Ok(()),
             Self::ClusterRoleBinding { name, role, subject } => {
                 write!(f, "RBAC: allowed by ClusterRoleBinding {name:?} of {role} to {subject}")
             }
@@ -253,8 +271,11 @@ impl Decision {
             Self::Allowed(grant) => grant.to_string(),
             Self::Denied { missing } if missing.is_empty() => String::new(),
             Self::Denied { missing } => {
-                let names: Vec<String> = missing.iter().map(|role| format!("{role} not found")).collect();
-                format!("RBAC: {}", names.join(", "))
+                let absent: Vec<String> = missing.iter().map(RoleRef::absent).collect();
+                match absent.as_slice() {
+                    [one] => format!("RBAC: {one}"),
+                    several => format!("RBAC: [{}]", several.join(", ")),
+                }
             }
         }
     }

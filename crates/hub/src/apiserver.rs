@@ -18,6 +18,7 @@ mod delete;
 mod discovery;
 mod documents;
 mod expire_events;
+mod garbage;
 mod intake;
 mod jsonpath;
 mod kinds;
@@ -46,12 +47,12 @@ mod write;
 use std::sync::Arc;
 
 use axum::{body::Body, response::Response};
-use http::{Method, Request};
+use http::{HeaderMap, Method, Request};
 use jiff::Timestamp;
 
 use crate::{
     Hub,
-    auth::{Attributes, Decision, User},
+    auth::{Attributes, Decision, ImpersonationError, User},
     turns::Turn,
 };
 use call::{Call, read_body};
@@ -61,6 +62,7 @@ use respond::Form;
 use status::ApiError;
 
 pub use expire_events::expire_events;
+pub use garbage::collect_garbage;
 pub use managed::manage;
 pub use remove_namespaces::remove_namespaces;
 
@@ -76,6 +78,7 @@ pub async fn serve(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Body>
 async fn answer(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Body>) -> Result<Response, ApiError> {
     let query = Query::parse(request.uri())?;
     let info = RequestInfo::parse(request.method(), request.uri(), &query)?;
+    let user = impersonate(&hub, user, request.headers()).await?;
     authorize(&hub, &user, &attributes(&info)).await?;
     if !info.is_resource {
         return documents::answer(&info, request.headers());
@@ -151,15 +154,25 @@ async fn decide(hub: &Hub, user: &User, attributes: &Attributes) -> Result<Decis
     hub.access.authorize(user, attributes).await.map_err(|error| ApiError::unavailable(error.to_string()))
 }
 
+async fn impersonate(hub: &Hub, sender: User, headers: &HeaderMap) -> Result<User, ApiError> {
+    let asker = sender.clone();
+    hub.access.impersonate(sender, headers).await.map_err(|error| match error {
+        ImpersonationError::Headers(why) => ApiError::bad_request(why),
+        ImpersonationError::Denied(attributes, decision) => denied(&asker, &attributes, &decision),
+        ImpersonationError::Access(error) => ApiError::unavailable(error.to_string()),
+    })
+}
+
 async fn authorize(hub: &Hub, user: &User, attributes: &Attributes) -> Result<(), ApiError> {
     let decision = decide(hub, user, attributes).await?;
-    if decision.is_allowed() {
-        return Ok(());
-    }
+    if decision.is_allowed() { Ok(()) } else { Err(denied(user, attributes, &decision)) }
+}
+
+fn denied(user: &User, attributes: &Attributes, decision: &Decision) -> ApiError {
     let mut why = attributes.forbidden_message(user);
     let reason = decision.reason();
     if !reason.is_empty() {
         why = format!("{why}: {reason}");
     }
-    Err(ApiError::forbidden(&attributes.group, &attributes.resource, &attributes.name, &why))
+    ApiError::forbidden(&attributes.group, &attributes.resource, &attributes.name, &why)
 }

@@ -5,6 +5,7 @@
 //! position at which the store was when the request came. So a client's own change is seen by its next request, and an
 //! index that can't follow denies with [`AccessError::Behind`] and never allows.
 
+mod impersonation;
 mod index;
 mod tokens;
 
@@ -14,6 +15,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 pub use farwater_fleet::access::{Attributes, Decision, Rule, User, escalation::Escalation};
+pub use impersonation::{ImpersonationError, wanted_name};
 pub use tokens::{IssuedToken, TokenError, TokenOwner, Unauthenticated};
 
 use index::Index;

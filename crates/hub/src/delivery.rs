@@ -18,11 +18,7 @@ pub mod token;
 
 use std::{path::PathBuf, sync::Arc};
 
-use axum::{
-    Router,
-    extract::DefaultBodyLimit,
-    routing::{get, post},
-};
+use axum::{Router, extract::DefaultBodyLimit};
 use farwater_api::protocol::MAX_STATUS_BYTES;
 use farwater_store::{Store, StoreError, delivery::assignments_of_cluster};
 use jiff::Timestamp;
@@ -31,6 +27,7 @@ use tokio::sync::Notify;
 
 use crate::{
     controllers::{WorkQueue, fetch_sources::Checks, git::Mirrors, resources::Name},
+    endpoint::Endpoint,
     identity::Identity,
 };
 use answer::Refusal;
@@ -133,13 +130,18 @@ pub enum OpenError {
 
 /// The agents' door: `/agent/v1/…`, as `farwater_api::protocol` describes it.
 pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Router<S> {
+    Endpoint::router(endpoints()).with_state(delivery)
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {
     let small = DefaultBodyLimit::max(MAX_REQUEST_BYTES);
-    Router::new()
-        .route("/agent/v1/join", post(join::post_join).layer(small))
-        .route("/agent/v1/token", post(token::post_token).layer(small))
-        .route("/agent/v1/desired", get(desired::get_desired))
-        .route("/agent/v1/bundles/{digest}", get(bundles::get_bundle))
-        .route("/agent/v1/secrets/{service}/{mac}", get(secrets::get_secrets))
-        .route("/agent/v1/status", post(status::post_status).layer(DefaultBodyLimit::max(MAX_STATUS_BYTES)))
-        .with_state(delivery)
+    let status = DefaultBodyLimit::max(MAX_STATUS_BYTES);
+    vec![
+        Endpoint::post("/agent/v1/join", join::post_join).map(|handler| handler.layer(small)),
+        Endpoint::post("/agent/v1/token", token::post_token).map(|handler| handler.layer(small)),
+        Endpoint::get("/agent/v1/desired", desired::get_desired),
+        Endpoint::get("/agent/v1/bundles/{digest}", bundles::get_bundle),
+        Endpoint::get("/agent/v1/secrets/{service}/{mac}", secrets::get_secrets),
+        Endpoint::post("/agent/v1/status", status::post_status).map(|handler| handler.layer(status)),
+    ]
 }

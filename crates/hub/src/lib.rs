@@ -15,6 +15,7 @@ mod bootstrap;
 pub mod config;
 pub mod controllers;
 pub mod delivery;
+mod endpoint;
 mod health;
 pub mod identity;
 mod logging;
@@ -37,6 +38,7 @@ pub use config::{Advertise, Config, HubArgs};
 pub use delivery::Delivery;
 pub use identity::{DataDir, Identity};
 pub use metrics::Metrics;
+pub use routes::served_paths;
 pub use start::{HubError, Running, run, start};
 pub use turns::Turns;
 

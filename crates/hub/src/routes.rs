@@ -10,7 +10,7 @@ use axum::{
     extract::{Request, State},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
-    routing::{any, get},
+    routing::get,
 };
 use futures::StreamExt as _;
 use http::{HeaderMap, StatusCode, header};
@@ -19,6 +19,7 @@ use tower_http::timeout::RequestBodyTimeoutLayer;
 use crate::{
     Hub, apiserver,
     auth::Attributes,
+    endpoint::Endpoint,
     health,
     metrics::Route,
     status::{failure, forbidden, not_found, try_later, unauthenticated},
@@ -32,22 +33,14 @@ const BODY_PAUSE: Duration = Duration::from_secs(30);
 /// Everything that the hub's address serves.
 pub fn router(hub: &Arc<Hub>) -> Router {
     let agents = Turns::of_agents(hub.config.max_agent_requests);
-    Router::new()
-        .route("/healthz", get(health::live))
-        .route("/livez", get(health::live))
-        .route("/readyz", get(health::ready))
-        .route("/version", get(health::version))
-        .route("/version/", get(health::version))
-        .route("/metrics", get(metrics))
-        .route("/", get(web::root))
-        .route("/ui", get(web::root))
-        .route("/ui/", get(web::index))
-        .route("/ui/{*path}", get(web::file))
-        .merge(api())
-        .merge(delivery(hub).layer(middleware::from_fn_with_state(agents, take_turn)))
+    Endpoint::router(endpoints())
+        .merge(
+            crate::delivery::router(Arc::clone(&hub.delivery)).layer(middleware::from_fn_with_state(agents, take_turn)),
+        )
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn(refuse_impersonation))
+        .merge(Endpoint::router(api_endpoints()))
         .layer(RequestBodyTimeoutLayer::new(BODY_PAUSE))
         .layer(middleware::from_fn_with_state(Arc::clone(hub), observe::observe))
         .with_state(Arc::clone(hub))
@@ -58,16 +51,31 @@ pub fn metrics_router(hub: &Arc<Hub>) -> Router {
     Router::new().route("/metrics", get(open_metrics)).with_state(Arc::clone(hub))
 }
 
-fn api() -> Router<Arc<Hub>> {
-    let mut router = Router::new();
-    for path in ["/api", "/api/", "/api/{*path}", "/apis", "/apis/", "/apis/{*path}", "/openapi", "/openapi/{*path}"] {
-        router = router.route(path, any(serve_api));
-    }
-    router
+fn endpoints() -> Vec<Endpoint<Arc<Hub>>> {
+    vec![
+        Endpoint::get("/healthz", health::live),
+        Endpoint::get("/livez", health::live),
+        Endpoint::get("/readyz", health::ready),
+        Endpoint::get("/version", health::version),
+        Endpoint::get("/version/", health::version),
+        Endpoint::get("/metrics", metrics),
+        Endpoint::get("/", web::root),
+        Endpoint::get("/ui", web::root),
+        Endpoint::get("/ui/", web::index),
+        Endpoint::get("/ui/{*path}", web::file),
+    ]
 }
 
-fn delivery(hub: &Arc<Hub>) -> Router<Arc<Hub>> {
-    crate::delivery::router(Arc::clone(&hub.delivery))
+fn api_endpoints() -> Vec<Endpoint<Arc<Hub>>> {
+    let paths = ["/api", "/api/", "/api/{*path}", "/apis", "/apis/", "/apis/{*path}", "/openapi", "/openapi/{*path}"];
+    paths.into_iter().map(|path| Endpoint::any(path, serve_api)).collect()
+}
+
+/// Method and path of everything that the hub's address serves; what lies under `/api` and `/apis`, discovery names.
+pub fn served_paths() -> Vec<(&'static str, &'static str)> {
+    let own = endpoints().into_iter().chain(api_endpoints()).map(|endpoint| (endpoint.method, endpoint.path));
+    let agents = crate::delivery::endpoints().into_iter().map(|endpoint| (endpoint.method, endpoint.path));
+    own.chain(agents).collect()
 }
 
 async fn take_turn(State(turns): State<Turns>, request: Request, next: Next) -> Response {
@@ -83,7 +91,7 @@ async fn serve_api(State(hub): State<Arc<Hub>>, request: Request) -> Response {
         Ok(user) => user,
         Err(error) => return unauthenticated(&error),
     };
-    let asker = observe::Asker(user.name.clone());
+    let asker = observe::Asker::of(&user, request.headers());
     let route = Route::of(request.uri().path());
     let is_watch = is_watch(request.uri().query());
     // Clients take a throttled discovery for a broken server, and it is cheap.
@@ -111,11 +119,11 @@ fn is_watch(query: Option<&str>) -> bool {
     })
 }
 
-/// Impersonation that was ignored would act with the caller's own rights under another's name.
+/// The API alone knows impersonation. Ignored elsewhere, it would act with the caller's own rights under another's name.
 async fn refuse_impersonation(request: Request, next: Next) -> Response {
     let asked = request.headers().keys().find(|name| name.as_str().starts_with("impersonate-"));
     match asked {
-        Some(name) => forbidden(&format!("impersonation is not supported by this server: remove the header {name:?}")),
+        Some(name) => forbidden(&format!("impersonation is for the API alone: remove the header {name:?}")),
         None => next.run(request).await,
     }
 }

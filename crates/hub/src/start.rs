@@ -178,6 +178,8 @@ impl Running {
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(sweep_tokens(Arc::clone(&self.hub))));
         let namespaces = apiserver::remove_namespaces(Arc::clone(&self.hub));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(namespaces));
+        let garbage = apiserver::collect_garbage(Arc::clone(&self.hub));
+        self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(garbage));
         let events = apiserver::expire_events(Arc::clone(&self.hub));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(events));
         self.tasks.spawn(controllers::run(Arc::clone(&self.hub.delivery), shutdown.clone()));

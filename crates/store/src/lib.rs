@@ -15,6 +15,7 @@ mod combiner;
 mod compaction;
 pub mod delivery;
 mod error;
+pub mod garbage;
 mod lock;
 mod meta;
 mod migrations;

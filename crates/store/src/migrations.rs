@@ -10,6 +10,7 @@ use sqlx::{
 const SQLITE: &[(i64, &str, &str)] = &[
     (1, "resources", include_str!("../migrations/sqlite/0001_resources.sql")),
     (2, "delivery", include_str!("../migrations/sqlite/0002_delivery.sql")),
+    (3, "garbage", include_str!("../migrations/sqlite/0003_garbage.sql")),
 ];
 
 /// Brings the schema to this program's version. A file that a newer program has migrated is refused.

@@ -33,6 +33,8 @@ pub struct OpenOptions {
     pub seal_key: [u8; 32],
     /// Kinds whose objects are encrypted at rest, as a whole and in the change log.
     pub sealed_kinds: Vec<Kind>,
+    /// Kinds whose owners are nobody's business: they are never collected, and no owner waits for them.
+    pub ownerless_kinds: Vec<Kind>,
     /// How many changes are kept in memory for watchers; older ones are [`WatchError::Compacted`](crate::WatchError).
     pub ring: usize,
     /// The same bound in bytes of stored JSON: objects may be large.
@@ -50,6 +52,7 @@ impl OpenOptions {
             path: path.into(),
             seal_key,
             sealed_kinds: vec![Kind::new("secrets", "")],
+            ownerless_kinds: vec![Kind::new("events", "")],
             ring: 16_384,
             ring_bytes: 32 << 20,
             compact_after: CompactAfter { versions: 50_000, age: Duration::from_secs(600) },
@@ -108,7 +111,8 @@ const READERS: u32 = 8;
 const SEAL_CHECK: &str = "seal-check";
 
 pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
-    let OpenOptions { path, seal_key, sealed_kinds, ring, ring_bytes, compact_after, on_change } = options;
+    let OpenOptions { path, seal_key, sealed_kinds, ownerless_kinds, ring, ring_bytes, compact_after, on_change } =
+        options;
     let lock = lock_database(&path)?;
     create_file(&path)?;
     let sealer = Arc::new(Sealer::new(&seal_key, sealed_kinds));
@@ -126,7 +130,7 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
     let pool = SqlitePoolOptions::new().max_connections(READERS).connect_with(settings.reader()).await.map_err(at)?;
 
     let (sender, requests) = mpsc::channel(QUEUE);
-    let tx = Tx::new(connection, Arc::clone(&settings.sealer));
+    let tx = Tx::new(connection, Arc::clone(&settings.sealer), ownerless_kinds);
     let combiner =
         Combiner { tx, ring: Arc::clone(&ring), settings: Arc::clone(&settings), requests, lock, failing: false };
     tokio::spawn(combiner.run());

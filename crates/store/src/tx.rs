@@ -9,7 +9,9 @@ use serde_json::Value;
 use sqlx::SqliteConnection;
 
 use crate::{
-    Change, Key, ListQuery, Operation, Page, Resource, StoreError, WatchEvent, Write, WriteError, read,
+    Change, Key, Kind, ListQuery, Operation, Page, Resource, StoreError, WatchEvent, Write, WriteError,
+    garbage::{Relations, follow_delete, follow_write},
+    read,
     ring::Committed,
     row::{Labels, Parts, StoredParts, encode_labels, encode_operation, labels_of_object},
     seal::Sealer,
@@ -23,6 +25,8 @@ use crate::{
 pub struct Tx {
     connection: SqliteConnection,
     sealer: Arc<Sealer>,
+    /// Kinds whose owners aren't followed.
+    ownerless: Vec<Kind>,
     /// The last number taken.
     number: u64,
     changes: Vec<Pending>,
@@ -67,8 +71,8 @@ pub(crate) struct Mark {
 }
 
 impl Tx {
-    pub(crate) fn new(connection: SqliteConnection, sealer: Arc<Sealer>) -> Self {
-        Self { connection, sealer, number: 0, changes: Vec::new(), broken: None, time: 0 }
+    pub(crate) fn new(connection: SqliteConnection, sealer: Arc<Sealer>, ownerless: Vec<Kind>) -> Self {
+        Self { connection, sealer, ownerless, number: 0, changes: Vec::new(), broken: None, time: 0 }
     }
 
     pub(crate) fn into_connection(self) -> SqliteConnection {
@@ -236,6 +240,7 @@ impl Tx {
             return Err(WriteError::Exists);
         }
         let object = Arc::new(parts.into_object(version));
+        self.follow(&key, &row.uid, &Relations::default(), &object).await?;
         Ok(self.append(key, Operation::Created, row, Labels::new(), object))
     }
 
@@ -268,7 +273,16 @@ impl Tx {
         .execute(&mut self.connection)
         .await?;
         let object = Arc::new(parts.into_object(version));
+        self.follow(&key, &row.uid, &Relations::of_body(&plain.body), &object).await?;
         Ok(self.append(key, Operation::Updated, row, old_labels, object))
+    }
+
+    /// Keeps what the garbage collector goes by in step with a resource that was written.
+    async fn follow(&mut self, key: &Key, uid: &str, old: &Relations, object: &Value) -> Result<(), sqlx::Error> {
+        if self.ownerless.contains(&key.kind) {
+            return Ok(());
+        }
+        follow_write(&mut self.connection, key, uid, old, &Relations::of(object)).await
     }
 
     async fn delete(&mut self, key: Key, mut row: StoredParts) -> Result<Resource, WriteError> {
@@ -280,6 +294,9 @@ impl Tx {
             .bind(&key.name)
             .execute(&mut self.connection)
             .await?;
+        if !self.ownerless.contains(&key.kind) {
+            follow_delete(&mut self.connection, &key, &row.uid, &Relations::of(&last.object)).await?;
+        }
         let old_labels = labels_of_object(&last.object);
         Ok(self.append(key, Operation::Deleted, row, old_labels, last.object))
     }

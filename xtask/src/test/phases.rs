@@ -60,7 +60,7 @@ fn tools(_: &Run) -> Result<Option<Counts>> {
     if std::env::var_os("FARWATER_CHROMIUM").is_none() {
         packages::require(&[packages::CHROMIUM])?;
     }
-    Tools::build()?;
+    Tools::build_all()?;
     Ok(Some(Counts::ONE_PASSED))
 }
 
@@ -136,7 +136,7 @@ fn build(run: &Run) -> Result<Option<Counts>> {
 }
 
 fn test(run: &Run) -> Result<Option<Counts>> {
-    let tools = Tools::find()?;
+    Tools::find_all()?;
     let runtime = tokio::runtime::Runtime::new()?;
     // Both live until the tests have ended; tests take namespaces of their own.
     let planes = runtime.block_on(async { tokio::try_join!(Plane::start(), Plane::start()) })?;
@@ -145,7 +145,6 @@ fn test(run: &Run) -> Result<Option<Counts>> {
     command
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .env("CARGO_TERM_COLOR", "never")
-        .env("FARWATER_TOOLS", tools.dir())
         .env(plane_variable(1), planes.0.kubeconfig())
         .env(plane_variable(2), planes.1.kubeconfig());
     let log = run.log("test");

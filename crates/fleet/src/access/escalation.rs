@@ -4,6 +4,8 @@
 //! rules of its role, or the verb `bind` on that role. After `k8s.io/component-helpers/auth/rbac/validation/policy_comparator.go`
 //! and `pkg/registry/rbac/{role,rolebinding}/policybased`.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 use thiserror::Error;
 
@@ -16,17 +18,19 @@ use super::{
 /// writer. The largest role that Kubernetes ships has about 2,000.
 const MAX_COMBINATIONS: usize = 100_000;
 /// How many missing rules a message names.
-const SHOWN: usize = 5;
+const SHOWN: usize = 64;
 
 /// Why a role or binding may not be written by this user.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Escalation {
     #[error(
-        "user {user:?} (groups={groups:?}) is attempting to grant RBAC permissions not currently held:\n{}",
+        "user {user:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
+        quoted(.groups),
         describe(.missing)
     )]
     NotHeld { user: String, groups: Vec<String>, missing: Vec<Rule> },
-    #[error("{role} not found: whether you hold its rules can't be told; you need the verb \"bind\" on it")]
+    /// Whether the user holds its rules can't be told; those who may `bind` it may name it before it is there.
+    #[error("{}", .role.absent())]
     RoleMissing { role: RoleRef },
     #[error("the roleRef of the binding can't be read")]
     NoRole,
@@ -34,13 +38,38 @@ pub enum Escalation {
     TooMany,
 }
 
+/// One line for each thing that is missing, in the form and order of kube-apiserver: verbs on the same thing are told together.
 fn describe(missing: &[Rule]) -> String {
-    let shown = missing.iter().take(SHOWN).map(|rule| serde_json::to_string(rule).unwrap_or_default());
-    let mut text = shown.collect::<Vec<_>>().join("\n");
-    if missing.len() > SHOWN {
-        text.push_str(&format!("\nand {} more", missing.len() - SHOWN));
+    let mut together: Vec<Rule> = Vec::new();
+    for rule in missing {
+        let same = |known: &&mut Rule| Rule { verbs: rule.verbs.clone(), ..(*known).clone() } == *rule;
+        match together.iter_mut().find(same).filter(|_| rule.non_resource_urls.is_empty()) {
+            Some(known) => known.verbs.extend(rule.verbs.iter().cloned()),
+            None => together.push(rule.clone()),
+        }
     }
-    text
+    let lines: BTreeSet<String> = together.iter().map(line).collect();
+    let shown: Vec<&str> = lines.iter().take(SHOWN).map(String::as_str).collect();
+    let more = lines.len().saturating_sub(SHOWN);
+    shown.join("\n") + &if more > 0 { format!("\nand {more} more") } else { String::new() }
+}
+
+fn line(rule: &Rule) -> String {
+    let fields = [
+        ("APIGroups", &rule.api_groups),
+        ("Resources", &rule.resources),
+        ("NonResourceURLs", &rule.non_resource_urls),
+        ("ResourceNames", &rule.resource_names),
+        ("Verbs", &rule.verbs),
+    ];
+    let told =
+        fields.iter().filter(|(_, list)| !list.is_empty()).map(|(name, list)| format!("{name}:{}", quoted(list)));
+    format!("{{{}}}", told.collect::<Vec<_>>().join(", "))
+}
+
+/// As Go prints a list of texts.
+fn quoted(list: &[String]) -> String {
+    format!("[{}]", list.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(" "))
 }
 
 impl Policy {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Hub,
-    auth::{Attributes, EscalationError},
+    auth::{Attributes, Escalation, EscalationError},
     controllers::resources::list_pages,
     delivery::admission::{Inadmissible, check_service},
 };
@@ -84,16 +84,26 @@ async fn check_placement(call: &Call, object: &Value, old: Option<&Value>) -> Re
     })
 }
 
-/// Nobody grants what they don't hold. A write that leaves the grant as it is may pass: labels are no rights.
+/// Nobody grants what they don't hold. What garbage collection needs may change: an object that is stuck would keep its grant.
 async fn check_escalation(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
-    let grants = ["rules", "aggregationRule", "roleRef", "subjects"];
-    if old.is_some_and(|old| grants.iter().all(|field| old.get(*field) == object.get(*field))) {
+    if old.is_some_and(|old| without_bookkeeping(old) == without_bookkeeping(object)) {
         return Ok(());
     }
     call.hub.access.check_escalation(&call.user, object).await.map_err(|error| match error {
+        EscalationError::Refused(Escalation::RoleMissing { role }) => call.not_found(role.name()),
         EscalationError::Refused(why) => call.forbidden(meta::text(object, "name"), &why.to_string()),
         EscalationError::Access(error) => ApiError::unavailable(error.to_string()),
     })
+}
+
+fn without_bookkeeping(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.retain(|field, _| {
+            !["ownerReferences", "finalizers", "managedFields", "resourceVersion"].contains(&field.as_str())
+        });
+    }
+    object
 }
 
 /// What is odd about an object and no reason to refuse it, for `Warning` headers.

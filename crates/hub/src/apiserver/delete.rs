@@ -21,6 +21,90 @@ use super::{
 /// How often a delete without preconditions is tried again after a write came in between.
 const ATTEMPTS: usize = 20;
 
+/// Finalizers that the garbage collector takes away, once dependents no longer name their owner or are gone.
+pub const ORPHAN: &str = "orphan";
+pub const FOREGROUND: &str = "foregroundDeletion";
+
+/// What becomes of an object's dependents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// They are collected after it.
+    Background,
+    /// They go first.
+    Foreground,
+    /// They stay, without their reference to it.
+    Orphan,
+}
+
+impl Propagation {
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "Background" => Some(Self::Background),
+            "Foreground" => Some(Self::Foreground),
+            "Orphan" => Some(Self::Orphan),
+            _ => None,
+        }
+    }
+
+    /// What an earlier request, or whoever made the object, asked for.
+    pub fn of_finalizers(object: &Value) -> Option<Self> {
+        meta::finalizers(object).into_iter().find_map(|finalizer| match finalizer {
+            ORPHAN => Some(Self::Orphan),
+            FOREGROUND => Some(Self::Foreground),
+            _ => None,
+        })
+    }
+}
+
+/// What a request says of dependents, in either of two ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cascade {
+    pub policy: Option<Propagation>,
+    /// Deprecated since Kubernetes 1.7, and still sent.
+    pub orphan_dependents: Option<bool>,
+}
+
+impl From<Propagation> for Cascade {
+    fn from(policy: Propagation) -> Self {
+        Self { policy: Some(policy), orphan_dependents: None }
+    }
+}
+
+impl Cascade {
+    /// The finalizers of an object that is deleted like this: the collector's are put or taken, in the order of
+    /// Kubernetes' `deletionFinalizersForGarbageCollection`.
+    fn finalizers(self, object: &Value, kind: &ResourceKind) -> Vec<String> {
+        let had = meta::finalizers(object);
+        let (orphan, foreground) = if kind.kind == "Namespace" {
+            let decided =
+                self.orphan_dependents.map(|orphan| (orphan, !orphan)).or_else(|| self.policy.map(own_finalizers));
+            decided.unwrap_or_else(|| (had.contains(&ORPHAN), had.contains(&FOREGROUND)))
+        } else if kind.kind == "Event" {
+            (false, false)
+        } else {
+            let policy = match self.orphan_dependents {
+                Some(true) => Some(Propagation::Orphan),
+                Some(false) => Some(Propagation::Background),
+                None => self.policy.or_else(|| Propagation::of_finalizers(object)),
+            };
+            policy.map(own_finalizers).unwrap_or_default()
+        };
+        let others = had.iter().filter(|name| !matches!(**name, ORPHAN | FOREGROUND));
+        let added = [orphan.then_some(&ORPHAN), foreground.then_some(&FOREGROUND)];
+        let mut wanted: Vec<String> =
+            others.chain(added.into_iter().flatten()).map(|name| (*name).to_owned()).collect();
+        if wanted.len() == had.len() && had.iter().all(|name| wanted.iter().any(|other| other == name)) {
+            wanted = had.into_iter().map(str::to_owned).collect();
+        }
+        wanted
+    }
+}
+
+/// Whether a policy leaves `orphan` or `foregroundDeletion`.
+fn own_finalizers(policy: Propagation) -> (bool, bool) {
+    (policy == Propagation::Orphan, policy == Propagation::Foreground)
+}
+
 /// What a delete does to an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Removal {
@@ -32,27 +116,71 @@ pub enum Removal {
     Wait,
 }
 
+pub fn is_marked(object: &Value) -> bool {
+    object["metadata"].get("deletionTimestamp").is_some()
+}
+
+/// Whether something has to happen before an object that is deleted may go.
+pub fn is_held(object: &Value, kind: &ResourceKind) -> bool {
+    let of_spec = || object["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+    !meta::finalizers(object).is_empty() || (kind.kind == "Namespace" && of_spec())
+}
+
 /// Pure: what a delete of this object means now.
-pub fn plan_removal(object: &Value, kind: &ResourceKind, now: Timestamp) -> Removal {
-    let held = !meta::finalizers(object).is_empty()
-        || (kind.kind == "Namespace" && object["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty()));
-    if object["metadata"].get("deletionTimestamp").is_some() && held {
+pub fn plan_removal(object: &Value, kind: &ResourceKind, cascade: Cascade, now: Timestamp) -> Removal {
+    let namespace = kind.kind == "Namespace";
+    if namespace && is_marked(object) && is_held(&json!({"metadata": {}, "spec": object["spec"]}), kind) {
         return Removal::Wait;
     }
-    if !held {
+    let finalizers = cascade.finalizers(object, kind);
+    // A namespace always terminates first: its contents go with it.
+    if finalizers.is_empty() && (!namespace || is_marked(object)) {
         return Removal::Remove;
     }
     let mut marked = object.clone();
-    marked["metadata"]["deletionTimestamp"] = timestamp(now);
-    if kind.kind == "Namespace" {
-        marked["status"]["phase"] = json!("Terminating");
+    let metadata = &mut marked["metadata"];
+    if finalizers.is_empty() {
+        metadata.as_object_mut().map(|m| m.remove("finalizers"));
     } else {
-        marked["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+        metadata["finalizers"] = json!(finalizers);
     }
-    if let Some(generation) = marked["metadata"]["generation"].as_i64() {
-        marked["metadata"]["generation"] = json!(generation + 1);
+    if !is_marked(object) {
+        metadata["deletionTimestamp"] = timestamp(now);
+        if let Some(generation) = metadata["generation"].as_i64() {
+            metadata["generation"] = json!(generation + 1);
+        }
     }
-    Removal::Mark(marked)
+    if !namespace {
+        metadata["deletionGracePeriodSeconds"] = json!(0);
+    } else {
+        marked["status"]["phase"] = json!("Terminating");
+    }
+    if marked == *object { Removal::Wait } else { Removal::Mark(marked) }
+}
+
+/// The write that a removal is; none if there is nothing to write.
+pub fn change_of(removal: Removal, resource: &Resource) -> Option<Change> {
+    let (uid, version) = (resource.uid.clone(), resource.version);
+    match removal {
+        Removal::Wait => None,
+        Removal::Remove => Some(Change::Delete { uid, version }),
+        Removal::Mark(object) => Some(Change::Replace { uid, version, object }),
+    }
+}
+
+/// The write of an object's next state: its removal, if it was only waiting for what this takes away.
+pub fn settled(resource: &Resource, object: Value, kind: &ResourceKind) -> Change {
+    let (uid, version) = (resource.uid.clone(), resource.version);
+    if is_marked(&object) && !is_held(&object, kind) {
+        Change::Delete { uid, version }
+    } else {
+        Change::Replace { uid, version, object }
+    }
+}
+
+/// The administrators' namespace is where rights are kept: without it nobody could be let in again.
+pub fn is_deletable(kind: &ResourceKind, name: &str) -> bool {
+    kind.kind != "Namespace" || name != ADMIN_NAMESPACE
 }
 
 /// Where a delete left an object.
@@ -62,33 +190,36 @@ pub enum Outcome {
 }
 
 /// Deletes one object that was read before; `Conflict` if it has changed since.
-pub async fn remove(
+async fn remove(
     store: &Store,
     kind: &ResourceKind,
     resource: Resource,
+    cascade: Cascade,
     now: Timestamp,
 ) -> Result<Outcome, WriteError> {
-    let (uid, version, key) = (resource.uid.clone(), resource.version, resource.key.clone());
-    match plan_removal(&resource.object, kind, now) {
-        Removal::Wait => Ok(Outcome::Held(resource)),
-        Removal::Remove => {
-            store.write(Write { key, change: Change::Delete { uid, version } }).await?;
-            Ok(Outcome::Removed(resource))
-        }
-        Removal::Mark(object) => {
-            let change = Change::Replace { uid, version, object };
-            store.write(Write { key, change }).await.map(Outcome::Held)
+    let removal = plan_removal(&resource.object, kind, cascade, now);
+    let removed = removal == Removal::Remove;
+    match change_of(removal, &resource) {
+        None => Ok(Outcome::Held(resource)),
+        Some(change) => {
+            let written = store.write(Write { key: resource.key, change }).await?;
+            Ok(if removed { Outcome::Removed(written) } else { Outcome::Held(written) })
         }
     }
 }
 
 fn check_preconditions(options: &DeleteOptions, resource: &Resource, kind: &ResourceKind) -> Result<(), ApiError> {
     let conflict = |what: &str, asked: &str, actual: &str| {
+        let name = &resource.key.name;
+        if kind.kind == "Namespace" {
+            let why = format!("Precondition failed: {what} in precondition: {asked}, {what} in object meta: {actual}");
+            return ApiError::conflict(&kind.group, &kind.plural, name, &why);
+        }
         let why = format!(
             "the {what} in the precondition ({asked}) does not match the {what} in record ({actual}). The object might have been {}",
             if what == "UID" { "deleted and then recreated" } else { "modified" }
         );
-        ApiError::conflict(&kind.group, &kind.kind, &resource.key.name, &why)
+        ApiError::conflict(&kind.group, &kind.kind, name, &why)
     };
     if let Some(uid) = options.uid.as_ref().filter(|uid| **uid != resource.uid) {
         return Err(conflict("UID", uid, &resource.uid));
@@ -107,79 +238,29 @@ pub fn delete_options(call: &Call, body: &[u8]) -> Result<DeleteOptions, ApiErro
 
 pub async fn delete(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let options = delete_options(call, &body)?;
-    let outcome = delete_one(call, &call.info.name, &options).await?;
-    // A namespace is answered whole, so that clients see that it is terminating.
+    let resource = call.load(&call.info.name).await?;
+    let outcome = delete_at(call, resource, &options).await?;
+    let whole = |code: u16, resource: &Resource| {
+        let object = admission::decorated(&call.hub, call.kind, &resource.object);
+        respond::object(code, call.kind, &object, call.form, call.now)
+    };
     Ok(match outcome {
+        Outcome::Removed(resource) if call.kind.answers_deleted => whole(200, &resource),
         Outcome::Removed(resource) => {
             respond::json(200, &respond::deleted(call.kind, &resource.key.name, &resource.uid))
         }
-        Outcome::Held(resource) => {
-            let object = admission::decorated(&call.hub, call.kind, &resource.object);
-            respond::object(200, call.kind, &object, call.form, call.now)
-        }
+        // Kubernetes says so to who asks in the old way only.
+        Outcome::Held(resource) if options.cascade.orphan_dependents == Some(false) => whole(202, &resource),
+        Outcome::Held(resource) => whole(200, &resource),
     })
 }
 
-async fn delete_one(call: &Call, name: &str, options: &DeleteOptions) -> Result<Outcome, ApiError> {
-    if call.kind.kind == "Namespace" && name == ADMIN_NAMESPACE {
-        return Err(call.forbidden(name, "this namespace may not be deleted"));
-    }
-    for _ in 0..ATTEMPTS {
-        let resource = call.load(name).await?;
-        check_preconditions(options, &resource, call.kind)?;
-        if options.dry_run {
-            return Ok(match plan_removal(&resource.object, call.kind, call.now) {
-                Removal::Remove => Outcome::Removed(resource),
-                Removal::Wait => Outcome::Held(resource),
-                Removal::Mark(object) => Outcome::Held(Resource { object: object.into(), ..resource }),
-            });
-        }
-        match remove(&call.hub.store, call.kind, resource, call.now).await {
-            Err(WriteError::Conflict { .. }) => {}
-            Err(WriteError::Missing | WriteError::Exists) => return Err(call.not_found(name)),
-            Err(WriteError::Store(error)) => return Err(store_failed(error)),
-            Ok(outcome) => return Ok(outcome),
-        }
-    }
-    Err(ApiError::modified(&call.kind.group, &call.kind.plural, name))
-}
-
-/// DELETE on a collection: every object that the selectors let through; the answer lists them.
-pub async fn delete_collection(call: &Call, body: Bytes) -> Result<Response, ApiError> {
-    if call.kind.kind == "Namespace" {
-        // As in Kubernetes, which doesn't offer it either.
-        return Err(ApiError::method_not_allowed());
-    }
-    let options = delete_options(call, &body)?;
-    if options.uid.is_some() {
-        return Err(ApiError::unsupported_parameter("preconditions.uid", "a collection has no uid"));
-    }
-    let list = ListOptions::parse(&call.query, call.kind, false)?;
-    let found = read::find(call, &list.filter, None, list.limit).await?;
-    let mut deleted: Vec<Resource> = Vec::with_capacity(found.items.len());
-    for resource in found.items {
-        let name = resource.key.name.clone();
-        // Of all namespaces: each object is deleted where it is.
-        let one = DeleteOptions { uid: Some(resource.uid.clone()), ..options.clone() };
-        let outcome = match delete_at(call, resource, &one).await {
-            Err(error) if error.code == 404 => continue,
-            Err(error) if error.code == 409 && options.version.is_none() => {
-                tracing::debug!(name, "changed while its collection was deleted: it is another object now");
-                continue;
-            }
-            other => other?,
-        };
-        match outcome {
-            Outcome::Removed(resource) | Outcome::Held(resource) => deleted.push(resource),
-        }
-    }
-    let items = deleted.iter().map(|r| admission::decorated(&call.hub, call.kind, &r.object));
-    let list_meta = json!({"resourceVersion": found.version.to_string()});
-    respond::list(call.kind, items, list_meta, call.form, call.now)
-}
-
+/// Deletes what was read before, or what it has become since.
 async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> Result<Outcome, ApiError> {
     let (key, name) = (resource.key.clone(), resource.key.name.clone());
+    if !is_deletable(call.kind, &name) {
+        return Err(call.forbidden(&name, "this namespace may not be deleted"));
+    }
     let mut current = Some(resource);
     for _ in 0..ATTEMPTS {
         let resource = match current.take() {
@@ -191,9 +272,13 @@ async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> 
         };
         check_preconditions(options, &resource, call.kind)?;
         if options.dry_run {
-            return Ok(Outcome::Removed(resource));
+            return Ok(match plan_removal(&resource.object, call.kind, options.cascade, call.now) {
+                Removal::Remove => Outcome::Removed(resource),
+                Removal::Wait => Outcome::Held(resource),
+                Removal::Mark(object) => Outcome::Held(Resource { object: object.into(), ..resource }),
+            });
         }
-        match remove(&call.hub.store, call.kind, resource, call.now).await {
+        match remove(&call.hub.store, call.kind, resource, options.cascade, call.now).await {
             Err(WriteError::Conflict { .. }) => {}
             Err(WriteError::Missing | WriteError::Exists) => return Err(call.not_found(&name)),
             Err(WriteError::Store(error)) => return Err(store_failed(error)),
@@ -203,6 +288,32 @@ async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> 
     Err(ApiError::modified(&call.kind.group, &call.kind.plural, &name))
 }
 
+/// DELETE on a collection: every object that the selectors let through; the answer lists them as they were.
+pub async fn delete_collection(call: &Call, body: Bytes) -> Result<Response, ApiError> {
+    if call.kind.kind == "Namespace" {
+        // As in Kubernetes, which doesn't offer it either.
+        return Err(ApiError::method_not_allowed());
+    }
+    let options = delete_options(call, &body)?;
+    let list = ListOptions::parse(&call.query, call.kind, false)?;
+    let page = read::page(call, &list).await?;
+    for resource in &page.found.items {
+        let uid = resource.uid.clone();
+        match delete_at(call, resource.clone(), &options).await {
+            Err(error) if error.code == 404 => {}
+            Err(error) if error.code == 409 => {
+                // What was made again under the name meanwhile is another object; what the preconditions don't fit stays.
+                let found = call.hub.store.get(&resource.key).await.map_err(store_failed)?;
+                if found.is_some_and(|now| now.uid == uid) {
+                    return Err(error);
+                }
+            }
+            other => drop(other?),
+        }
+    }
+    page.answer(call)
+}
+
 /// For controllers: deletes what was read, whatever happens to it in between is for their next pass.
 pub async fn remove_quietly(
     store: &Store,
@@ -210,7 +321,7 @@ pub async fn remove_quietly(
     resource: Resource,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    match remove(store, kind, resource, now).await {
+    match remove(store, kind, resource, Propagation::Background.into(), now).await {
         Ok(_) | Err(WriteError::Conflict { .. } | WriteError::Missing | WriteError::Exists) => Ok(()),
         Err(WriteError::Store(error)) => Err(error),
     }
@@ -220,25 +331,56 @@ pub async fn remove_quietly(
 mod tests {
     use super::{super::kinds::REGISTRY, *};
 
+    fn kind(group: &str, plural: &str) -> &'static ResourceKind {
+        REGISTRY.kinds.iter().find(|kind| kind.group == group && kind.plural == plural).unwrap()
+    }
+
+    fn plan(object: &Value, kind: &ResourceKind, cascade: impl Into<Cascade>) -> Removal {
+        plan_removal(object, kind, cascade.into(), "2026-01-01T00:00:00Z".parse().unwrap())
+    }
+
     #[test]
     fn finalizers_hold_an_object() {
-        let kind = REGISTRY.find("farwater.dev", "v1alpha1", "clusters").unwrap();
-        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let kind = kind("farwater.dev", "clusters");
         let free = json!({"metadata": {"name": "a"}});
-        assert_eq!(plan_removal(&free, kind, now), Removal::Remove);
+        assert_eq!(plan(&free, kind, Cascade::default()), Removal::Remove);
         let held = json!({"metadata": {"name": "a", "generation": 1, "finalizers": ["a/b"]}});
-        let Removal::Mark(marked) = plan_removal(&held, kind, now) else { panic!("not marked") };
+        let Removal::Mark(marked) = plan(&held, kind, Cascade::default()) else { panic!("not marked") };
         assert_eq!(marked["metadata"]["deletionTimestamp"], "2026-01-01T00:00:00Z");
         assert_eq!(marked["metadata"]["generation"], 2);
-        assert_eq!(plan_removal(&marked, kind, now), Removal::Wait);
+        assert_eq!(plan(&marked, kind, Cascade::default()), Removal::Wait);
     }
 
     #[test]
     fn a_namespace_terminates_before_it_goes() {
-        let kind = REGISTRY.find("", "v1", "namespaces").unwrap();
+        let kind = kind("", "namespaces");
         let namespace =
             json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
-        let Removal::Mark(marked) = plan_removal(&namespace, kind, Timestamp::UNIX_EPOCH) else { panic!("not marked") };
+        let Removal::Mark(marked) = plan(&namespace, kind, Cascade::default()) else { panic!("not marked") };
         assert_eq!(marked["status"]["phase"], "Terminating");
+        assert_eq!(plan(&marked, kind, Propagation::Foreground), Removal::Wait);
+    }
+
+    #[test]
+    fn a_policy_is_a_finalizer_until_the_collector_has_done_its_part() {
+        let old_way = |orphan| Cascade { policy: None, orphan_dependents: Some(orphan) };
+        for (had, cascade, expected) in [
+            (&[][..], Propagation::Background.into(), &[][..]),
+            (&[], Propagation::Foreground.into(), &[FOREGROUND]),
+            (&[], Propagation::Orphan.into(), &[ORPHAN]),
+            (&[], old_way(true), &[ORPHAN]),
+            (&[], old_way(false), &[]),
+            (&[ORPHAN], Cascade::default(), &[ORPHAN]),
+            (&[ORPHAN, "a/b"], Propagation::Foreground.into(), &["a/b", FOREGROUND]),
+            (&[FOREGROUND, "a/b"], Cascade::default(), &[FOREGROUND, "a/b"]),
+            (&[FOREGROUND], Propagation::Background.into(), &[]),
+        ] {
+            let object = json!({"metadata": {"finalizers": had}});
+            assert_eq!(cascade.finalizers(&object, kind("", "configmaps")), expected, "{had:?} {cascade:?}");
+        }
+        let event = json!({"metadata": {}});
+        assert_eq!(plan(&event, kind("", "events"), Propagation::Foreground), Removal::Remove);
+        let namespace = kind("", "namespaces");
+        assert_eq!(old_way(false).finalizers(&event, namespace), [FOREGROUND]);
     }
 }

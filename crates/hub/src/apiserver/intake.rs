@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::{
     body::{self, Body, Encoding},
     kinds::ResourceKind,
+    meta,
     options::FieldValidation,
     schema,
     status::{ApiError, FieldError},
@@ -30,7 +31,8 @@ pub fn read(bytes: &[u8], encoding: Encoding, kind: &ResourceKind, rule: FieldVa
     })?;
     check_type(&mut body.value, kind)?;
     let (object, complaints) = shape(body, kind).map_err(|why| cannot_be_handled(kind, &why))?;
-    judge(object, complaints, rule, |list| cannot_be_handled(kind, list))
+    let intake = judge(object, complaints, rule, |list| cannot_be_handled(kind, list))?;
+    Ok(without_duplicate_owners(intake, ""))
 }
 
 /// Reads what a patch made of an object. `complaints` are the patch's own: duplicate and unknown fields.
@@ -49,7 +51,21 @@ pub fn read_patched(
     let (object, found) = shape(body, kind).map_err(|why| invalid(&why))?;
     let mut all: Vec<String> = complaints.to_vec();
     all.extend(found.into_iter().filter(|f| !complaints.contains(f)));
-    judge(object, all, rule, |list| invalid(list))
+    let intake = judge(object, all, rule, |list| invalid(list))?;
+    Ok(without_duplicate_owners(intake, " after mutating admission happens"))
+}
+
+/// `when` is Kubernetes' word for where it looks for duplicates.
+fn without_duplicate_owners(mut intake: Intake, when: &str) -> Intake {
+    let duplicates = meta::drop_duplicate_owners(&mut intake.object);
+    if !duplicates.is_empty() {
+        intake.warnings.push(format!(
+            ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and \
+             may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            duplicates.join(", ")
+        ));
+    }
+    intake
 }
 
 fn judge(

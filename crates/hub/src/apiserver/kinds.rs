@@ -64,6 +64,8 @@ pub struct ResourceKind {
     pub columns: Vec<Column>,
     /// What field selectors may name.
     pub fields: &'static [&'static str],
+    /// A delete is answered with the object instead of a Status.
+    pub answers_deleted: bool,
     pub store: Kind,
     /// Who owns which field, by subresource; the resource itself has none.
     pub managers: BTreeMap<&'static str, FieldManager>,
@@ -185,11 +187,12 @@ impl Registry {
             built_in::<Namespace>(&mut schemas)
                 .short("ns")
                 .names(NameRule::Label)
+                .answers_deleted()
                 .fields(NAMESPACE_FIELDS)
                 .with(STATUS)
                 .with(Subresource { name: "finalize", verbs: &["update"], kind: None }),
             built_in::<Secret>(&mut schemas).namespaced().fields(SECRET_FIELDS),
-            built_in::<ServiceAccount>(&mut schemas).short("sa").namespaced().with(Subresource {
+            built_in::<ServiceAccount>(&mut schemas).short("sa").namespaced().answers_deleted().with(Subresource {
                 name: "token",
                 verbs: &["create"],
                 kind: Some(("authentication.k8s.io", "v1", "TokenRequest")),
@@ -211,7 +214,7 @@ impl Registry {
         for crd in farwater_api::custom_resource_definitions() {
             kinds.push(custom(&crd, &mut definitions));
         }
-        let kinds = kinds.into_iter().map(|kind| if kind.stored { kind.with_managers() } else { kind });
+        let kinds = kinds.into_iter().map(ResourceKind::with_managers);
         Self { kinds: kinds.collect(), definitions }
     }
 
@@ -241,6 +244,7 @@ fn built_in<T: Resource + Metadata<Ty = ObjectMeta> + JsonSchema>(schemas: &mut 
         schema_name: T::schema_name().into_owned(),
         columns: Vec::new(),
         fields: CLUSTER_FIELDS,
+        answers_deleted: false,
         store: Kind::new(T::URL_PATH_SEGMENT, T::GROUP),
         managers: BTreeMap::new(),
     }
@@ -270,6 +274,11 @@ impl ResourceKind {
 
     fn with(mut self, subresource: Subresource) -> Self {
         self.subresources.push(subresource);
+        self
+    }
+
+    fn answers_deleted(mut self) -> Self {
+        self.answers_deleted = true;
         self
     }
 
@@ -344,6 +353,7 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         schema_name,
         columns: custom_columns(version),
         fields: if spec.scope == "Namespaced" { META_FIELDS } else { CLUSTER_FIELDS },
+        answers_deleted: false,
         store: Kind::new(&names.plural, &spec.group),
         managers: BTreeMap::new(),
     };

@@ -10,6 +10,8 @@ use super::status::FieldError;
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 /// As many as anyone needs; bounds what each delete has to look at.
 const FINALIZERS_LIMIT: usize = 64;
+/// As many as anyone needs; bounds what the garbage collector looks up for each object.
+const OWNERS_LIMIT: usize = 64;
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
@@ -133,25 +135,87 @@ fn check_annotations(annotations: Option<&Map<String, Value>>, errors: &mut Vec<
     }
 }
 
-fn check_owners(owners: Option<&Vec<Value>>, errors: &mut Vec<FieldError>) {
-    let mut controllers = 0;
-    for owner in owners.into_iter().flatten() {
-        for (field, detail) in [
-            ("apiVersion", "version must not be empty"),
-            ("kind", "must not be empty"),
-            ("name", "must not be empty"),
-            ("uid", "must not be empty"),
-        ] {
-            if owner[field].as_str().unwrap_or_default().is_empty() {
-                errors.push(FieldError::invalid(format!("metadata.ownerReferences.{field}"), &json!(""), detail));
-            }
+/// A reference as Go writes it: its fields in the order of the struct, absent text as empty.
+fn shown_owner(owner: &Value) -> String {
+    let always = ["apiVersion", "kind", "name", "uid"].map(|field| (field, owner[field].as_str().unwrap_or_default()));
+    let mut fields: Vec<String> = always.iter().map(|(field, text)| format!("{field:?}:{}", json!(text))).collect();
+    let flags = ["controller", "blockOwnerDeletion"].into_iter().filter(|field| owner[*field].is_boolean());
+    fields.extend(flags.map(|field| format!("{field:?}:{}", owner[field])));
+    format!("{{{}}}", fields.join(","))
+}
+
+/// The version of `group/version`; empty if it can't be read, as in `schema.ParseGroupVersion`.
+fn version_of(api_version: &str) -> &str {
+    match api_version.split('/').collect::<Vec<_>>()[..] {
+        [version] | [_, version] => version,
+        _ => "",
+    }
+}
+
+fn check_owner(owner: &Value, errors: &mut Vec<FieldError>) {
+    const PATH: &str = "metadata.ownerReferences";
+    let text = |field: &str| owner[field].as_str().unwrap_or_default();
+    let version = version_of(text("apiVersion"));
+    for (field, absent, detail) in [
+        ("apiVersion", version.is_empty(), "version must not be empty"),
+        ("kind", text("kind").is_empty(), "must not be empty"),
+        ("name", text("name").is_empty(), "must not be empty"),
+        ("uid", text("uid").is_empty(), "must not be empty"),
+    ] {
+        if absent {
+            errors.push(FieldError::invalid(format!("{PATH}.{field}"), &json!(text(field)), detail));
         }
-        controllers += usize::from(owner["controller"] == json!(true));
     }
-    if controllers > 1 {
-        let detail = "Only one reference can have Controller set to true";
-        errors.push(FieldError::invalid("metadata.ownerReferences", &json!(controllers), detail));
+    if text("apiVersion") == "v1" && text("kind") == "Event" {
+        let detail = "/v1, Kind=Event is disallowed from being an owner";
+        errors.push(FieldError::invalid_as(PATH, &shown_owner(owner), detail));
     }
+}
+
+fn check_owners(owners: Option<&Vec<Value>>, errors: &mut Vec<FieldError>) {
+    let owners = owners.map_or(&[][..], Vec::as_slice);
+    if owners.len() > OWNERS_LIMIT {
+        errors.push(FieldError::too_many("metadata.ownerReferences", owners.len(), OWNERS_LIMIT as u64));
+        return;
+    }
+    let mut first: Option<String> = None;
+    for owner in owners {
+        check_owner(owner, errors);
+        if owner["controller"] == json!(true) {
+            let text = |field: &str| owner[field].as_str().unwrap_or_default();
+            let name = format!("{}/{}", text("kind"), text("name"));
+            let Some(first) = &first else {
+                first = Some(name);
+                continue;
+            };
+            let detail = format!(
+                "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
+            );
+            let all: Vec<String> = owners.iter().map(shown_owner).collect();
+            let all = format!("[{}]", all.join(","));
+            errors.push(FieldError::invalid_as("metadata.ownerReferences", &all, &detail));
+        }
+    }
+}
+
+/// Takes references that are there twice, and says whose.
+pub fn drop_duplicate_owners(object: &mut Value) -> Vec<String> {
+    let Some(owners) = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut) else {
+        return Vec::new();
+    };
+    let (mut kept, mut dropped) = (Vec::<Value>::with_capacity(owners.len()), Vec::new());
+    // More than the limit is refused in any case.
+    for owner in owners.iter().take(OWNERS_LIMIT + 1) {
+        if kept.contains(owner) {
+            dropped.push(owner["uid"].as_str().unwrap_or_default().to_owned());
+        } else {
+            kept.push(owner.clone());
+        }
+    }
+    if !dropped.is_empty() {
+        *owners = kept;
+    }
+    dropped
 }
 
 fn check_finalizers(list: Option<&Vec<Value>>, qualified: bool, errors: &mut Vec<FieldError>) {

@@ -163,7 +163,10 @@ fn item_operations(kind: &ResourceKind, id_suffix: &str, delete: bool) -> Value 
                 verb: "delete",
                 action: "delete",
                 id: "delete",
-                parameters: vec![dry_run(), parameter("propagationPolicy", "string", "Background or Orphan.")],
+                parameters: vec![
+                    dry_run(),
+                    parameter("propagationPolicy", "string", "Background, Foreground or Orphan."),
+                ],
                 content_types: &[],
             },
         );

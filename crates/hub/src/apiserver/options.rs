@@ -1,11 +1,15 @@
 //! The options of reads and writes: what the query and a delete's body may say, checked as kube-apiserver checks it.
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 
 use super::{
     body::{self, Encoding},
-    kinds::ResourceKind,
+    delete::{Cascade, Propagation},
+    kinds::{REGISTRY, ResourceKind},
     request::Query,
+    schema,
     selector::Filter,
     status::{ApiError, FieldError},
 };
@@ -249,61 +253,61 @@ pub struct DeleteOptions {
     pub dry_run: bool,
     pub uid: Option<String>,
     pub version: Option<String>,
+    pub cascade: Cascade,
 }
 
 impl DeleteOptions {
     /// From the body; without one from the query.
     pub fn parse(query: &Query, body: &[u8], encoding: Encoding) -> Result<Self, ApiError> {
+        static SCHEMA: LazyLock<Value> =
+            LazyLock::new(|| REGISTRY.body_schema("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"));
         let value = if body.is_empty() {
             from_query(query)?
         } else {
-            let decoded = body::decode(body, encoding).map_err(|why| {
-                ApiError::bad_request(format!(
-                    "the object provided is unrecognized (must be of type DeleteOptions): {why}"
-                ))
-            })?;
-            if !decoded.value.is_object() {
-                return Err(ApiError::bad_request("delete options are an object"));
+            let mut value = body::decode(body, encoding).map_err(ApiError::bad_request)?.value;
+            if !value.is_object() {
+                return Err(ApiError::bad_request("couldn't get version/kind; json parse error: it is not an object"));
             }
-            decoded.value
+            let kind = value["kind"].as_str().filter(|kind| !matches!(*kind, "" | "DeleteOptions"));
+            if kind.is_some() {
+                return Err(ApiError::bad_request("decoded object cannot be converted to DeleteOptions"));
+            }
+            schema::prune(&mut value, &SCHEMA, "", &mut Vec::new());
+            schema::decode(&mut value, &SCHEMA, "DeleteOptions").map_err(ApiError::bad_request)?;
+            value
         };
         Self::check(&value)
     }
 
+    /// `k8s.io/apimachinery/pkg/apis/meta/v1/validation.ValidateDeleteOptions`.
     fn check(value: &Value) -> Result<Self, ApiError> {
         const KIND: &str = "DeleteOptions";
-        let policy = value["propagationPolicy"].as_str().filter(|p| !p.is_empty());
-        let orphans = value.get("orphanDependents").filter(|v| !v.is_null());
-        if let (Some(policy), Some(_)) = (policy, orphans) {
+        const UNSAFE: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+        let mut causes = Vec::new();
+        let (policy, orphan_dependents) = (value["propagationPolicy"].as_str(), value["orphanDependents"].as_bool());
+        if let (Some(policy), Some(_)) = (policy, orphan_dependents) {
             let why = "orphanDependents and deletionPropagation cannot be both set";
-            return Err(ApiError::invalid_options(KIND, FieldError::invalid("propagationPolicy", &json!(policy), why)));
+            causes.push(FieldError::invalid("propagationPolicy", &json!(policy), why));
         }
-        match policy {
-            None | Some("Background" | "Orphan") => {}
-            // Foreground waits for dependents to go first, which needs a garbage collector.
-            Some("Foreground") => {
-                let why = "there is no garbage collector here; use Background or Orphan";
-                return Err(ApiError::unsupported_parameter("propagationPolicy=Foreground", why));
-            }
-            Some(other) => {
-                let supported = ["Foreground", "Background", "Orphan", "nil"];
-                let cause = FieldError::not_supported("propagationPolicy", &json!(other), &supported);
-                return Err(ApiError::invalid_options(KIND, cause));
-            }
-        }
-        if value["gracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds < 0) {
-            let why = "must be greater than or equal to 0";
-            let cause = FieldError::invalid("gracePeriodSeconds", &value["gracePeriodSeconds"], why);
-            return Err(ApiError::invalid_options(KIND, cause));
-        }
-        if value["ignoreStoreReadErrorWithClusterBreakingPotential"] == json!(true) {
-            let name = "ignoreStoreReadErrorWithClusterBreakingPotential";
-            return Err(ApiError::unsupported_parameter(name, "objects that can't be read are not deleted"));
+        let known = policy.map(Propagation::parse);
+        if known == Some(None) {
+            let supported = ["Foreground", "Background", "Orphan", "nil"];
+            causes.push(FieldError::not_supported("propagationPolicy", &json!(policy), &supported));
         }
         let dry_runs = value["dryRun"].as_array().into_iter().flatten().map(|v| v.as_str().unwrap_or("?"));
+        let dry_run = check_dry_run(dry_runs).unwrap_or_else(|cause| {
+            causes.push(cause);
+            true
+        });
+        if !causes.is_empty() {
+            return Err(ApiError::invalid("meta.k8s.io", KIND, "", causes));
+        }
+        if value[UNSAFE] == json!(true) {
+            return Err(ApiError::unsupported_parameter(UNSAFE, "objects that can't be read are not deleted"));
+        }
         let text = |field: &str| value["preconditions"][field].as_str().map(str::to_owned);
-        let dry_run = check_dry_run(dry_runs).map_err(|cause| ApiError::invalid_options(KIND, cause))?;
-        Ok(Self { dry_run, uid: text("uid"), version: text("resourceVersion") })
+        let cascade = Cascade { policy: known.flatten(), orphan_dependents };
+        Ok(Self { dry_run, uid: text("uid"), version: text("resourceVersion"), cascade })
     }
 }
 
@@ -326,7 +330,7 @@ fn from_query(query: &Query) -> Result<Value, ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::kinds::REGISTRY, *};
+    use super::*;
 
     fn query(text: &str) -> Query {
         Query::parse(&format!("/x?{text}").parse().unwrap()).unwrap()
@@ -370,8 +374,11 @@ mod tests {
         assert_eq!(parse("dryRun=All", "").map(|o| o.dry_run), Ok(true));
         assert_eq!(parse("", r#"{"preconditions": {"uid": "x"}}"#).map(|o| o.uid), Ok(Some("x".into())));
         assert_eq!(parse("", r#"{"propagationPolicy": "Background"}"#).map(|o| o.dry_run), Ok(false));
-        assert_eq!(parse("", r#"{"propagationPolicy": "Foo"}"#), Err(422));
-        assert_eq!(parse("", r#"{"propagationPolicy": "Foreground"}"#), Err(400));
+        assert_eq!(parse("", r#"{"propagationPolicy": "Foo"}"#).err(), Some(422));
+        let foreground = Some(Propagation::Foreground.into());
+        assert_eq!(parse("propagationPolicy=Foreground", "").map(|o| o.cascade).ok(), foreground);
+        assert_eq!(parse("", r#"{"propagationPolicy": 5}"#), Err(400));
+        assert_eq!(parse("", r#"{"kind": "Status"}"#), Err(400));
         assert_eq!(parse("", r#"{"propagationPolicy": "Orphan", "orphanDependents": true}"#), Err(422));
         assert_eq!(parse("dryRun=x", ""), Err(422));
         assert_eq!(parse("", "[]"), Err(400));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use farwater_store::{ListQuery, Resource};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     admission,
@@ -39,9 +39,27 @@ async fn reach(call: &Call, version: Option<u64>) -> Result<(), ApiError> {
 
 pub async fn list(call: &Call) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, call.kind, false)?;
+    page(call, &options).await?.answer(call)
+}
+
+/// A page of a list, and what its `metadata` says.
+pub struct ListPage {
+    pub found: Found,
+    meta: Value,
+}
+
+impl ListPage {
+    pub fn answer(self, call: &Call) -> Result<Response, ApiError> {
+        let items = self.found.items.iter().map(|r| admission::decorated(&call.hub, call.kind, &r.object));
+        respond::list(call.kind, items, self.meta, call.form, call.now)
+    }
+}
+
+/// Reads what a list, or a deletecollection, is about.
+pub async fn page(call: &Call, options: &ListOptions) -> Result<ListPage, ApiError> {
     reach(call, options.version).await?;
     let after = options.after.as_ref().map(Continue::key);
-    let found = find(call, &options.filter, after, options.limit).await?;
+    let mut found = find(call, &options.filter, after, options.limit).await?;
     let version = options.after.as_ref().map_or(found.version, Continue::version);
     if options.version_match == Some(VersionMatch::Exact) && options.version != Some(found.version) {
         // Only the present is kept whole; Kubernetes answers so once its history is compacted.
@@ -49,12 +67,11 @@ pub async fn list(call: &Call) -> Result<Response, ApiError> {
             "The provided resource version is no longer available; list without resourceVersionMatch=Exact",
         ));
     }
-    let mut list_meta = json!({"resourceVersion": version.to_string()});
-    if let Some(next) = found.next {
-        list_meta["continue"] = json!(Continue::new(version, next).token());
+    let mut meta = json!({"resourceVersion": version.to_string()});
+    if let Some(next) = found.next.take() {
+        meta["continue"] = json!(Continue::new(version, next).token());
     }
-    let items = found.items.iter().map(|r| admission::decorated(&call.hub, call.kind, &r.object));
-    respond::list(call.kind, items, list_meta, call.form, call.now)
+    Ok(ListPage { found, meta })
 }
 
 /// Objects that a filter lets through.

@@ -58,11 +58,14 @@ fn with_detail(head: String, detail: &str) -> String {
 
 /// A value as an error repeats it: long ones are cut, so that an answer never grows with what was sent.
 fn shown(value: &Value) -> String {
+    cut(&value.to_string())
+}
+
+fn cut(text: &str) -> String {
     const LONGEST: usize = 1024;
-    let text = value.to_string();
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
+        None => text.to_owned(),
     }
 }
 
@@ -77,6 +80,11 @@ impl FieldError {
 
     pub fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Self {
         Self::new("FieldValueInvalid", field, with_detail(format!("Invalid value: {}", shown(value)), detail))
+    }
+
+    /// A value that is written otherwise than as JSON with sorted fields.
+    pub fn invalid_as(field: impl Into<String>, value: &str, detail: &str) -> Self {
+        Self::new("FieldValueInvalid", field, with_detail(format!("Invalid value: {}", cut(value)), detail))
     }
 
     pub fn wrong_type(field: impl Into<String>, value: &Value, detail: &str) -> Self {

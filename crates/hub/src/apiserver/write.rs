@@ -11,6 +11,7 @@ use super::{
     admission, apply,
     body::{self, Encoding},
     call::{Call, store_failed, timestamp},
+    delete,
     intake::{self, Intake},
     managed, meta,
     options::WriteOptions,
@@ -337,12 +338,8 @@ fn prepare(call: &Call, current: &Resource, mut object: Value, patch: bool) -> R
 
 /// Writes the new state, or removes the object if it was only waiting for its last finalizer.
 async fn store_change(call: &Call, current: &Resource, object: Value) -> Result<Value, WriteError> {
-    let (uid, version) = (current.uid.clone(), current.version);
-    let waits = !meta::finalizers(&object).is_empty()
-        || object["spec"]["finalizers"].as_array().is_some_and(|f| call.kind.kind == "Namespace" && !f.is_empty());
-    let gone = object["metadata"].get("deletionTimestamp").is_some() && !waits;
-    let change =
-        if gone { Change::Delete { uid, version } } else { Change::Replace { uid, version, object: object.clone() } };
+    let change = delete::settled(current, object.clone(), call.kind);
+    let gone = matches!(change, Change::Delete { .. });
     let written = call.hub.store.write(Write { key: current.key.clone(), change }).await?;
     Ok(if gone { object } else { (*written.object).clone() })
 }

@@ -7,18 +7,34 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::{Hub, metrics::Route};
+use crate::{
+    Hub,
+    auth::{User, wanted_name},
+    metrics::Route,
+};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_ID: usize = 64;
 /// Longest part of a path that is logged; two names of Kubernetes' longest fit.
 const MAX_PATH: usize = 768;
+/// Longest part of an impersonated name that is logged: that of any service account.
+const MAX_NAME: usize = 340;
 
 /// Whom a request came from, handed up to the log with its answer.
 #[derive(Clone)]
-pub struct Asker(pub String);
+pub struct Asker(String);
+
+impl Asker {
+    /// An impersonated name is content of the request, whether it was allowed or not.
+    pub fn of(user: &User, headers: &HeaderMap) -> Self {
+        Self(match wanted_name(headers) {
+            Some(wanted) => format!("{} as {}", user.name, wanted.chars().take(MAX_NAME).collect::<String>()),
+            None => user.name.clone(),
+        })
+    }
+}
 
 pub async fn observe(State(hub): State<Arc<Hub>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();

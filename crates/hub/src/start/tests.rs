@@ -335,7 +335,7 @@ async fn metrics_need_the_right_and_the_loopback_listener_needs_nothing() {
 }
 
 #[tokio::test]
-async fn impersonation_is_refused_and_not_ignored() {
+async fn impersonation_is_for_the_api_and_refused_elsewhere() {
     let directory = tempfile::tempdir().unwrap();
     let running = start(config(directory.path())).await.unwrap();
     let client = Client::of(&running);
@@ -345,10 +345,13 @@ async fn impersonation_is_refused_and_not_ignored() {
         ("impersonate-uid", "1"),
         ("Impersonate-Extra-Scopes", "view"),
     ] {
-        let answer = client.with_header("/api/v1/namespaces", name, value).await;
+        let answer = client.with_header("/agent/v1/desired", name, value).await;
         assert_eq!(answer.code, 403, "{name}");
-        assert!(answer.json()["message"].as_str().unwrap().contains("impersonation is not supported"));
+        assert!(answer.json()["message"].as_str().unwrap().contains("impersonation is for the API alone"));
     }
+    let answer = client.with_header("/api/v1/namespaces", "impersonate-user", "somebody").await;
+    assert_eq!(answer.code, 403);
+    assert!(answer.json()["message"].as_str().unwrap().contains("User \"somebody\" cannot list"));
     running.stop().await;
 }
 

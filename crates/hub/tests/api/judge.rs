@@ -1,9 +1,11 @@
 //! The real kube-apiserver judges ours: the same requests go to it, with our kinds installed as custom resources, and to a
 //! hub, and the answers must be equal but for uids, times and versions.
 
+mod access;
 mod applies;
 mod built_in;
 mod court;
+mod garbage;
 mod reads;
 mod watches;
 mod writes;

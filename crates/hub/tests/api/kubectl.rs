@@ -244,11 +244,32 @@ async fn wrong_manifests_are_refused_with_their_fields() {
         );
         let error = kubectl.refuse(&["create", "-n", ns, "-f", "-"], &too_much).await;
         assert!(error.contains("limit is 3145728"), "{error}");
-        let foreground = {
-            kubectl.feed(&["apply", "-f", "-"], &source).await;
-            kubectl.refuse(&["delete", "fwgit", "infra", "-n", ns, "--cascade=foreground"], "").await
-        };
-        assert!(foreground.contains("propagationPolicy"), "{foreground}");
+    }
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dependents_go_with_their_owner_or_stay_as_it_is_said() {
+    let served = Served::start().await;
+    for kubectl in served.kubectls() {
+        let (ns, _) = namespace(&kubectl, "").await;
+        let ns = ns.as_str();
+        for (cascade, stays) in [("background", false), ("foreground", false), ("orphan", true)] {
+            kubectl.run(&["create", "configmap", "owner", "-n", ns]).await;
+            let uid = kubectl.run(&["get", "cm", "owner", "-n", ns, "-o", "jsonpath={.metadata.uid}"]).await;
+            let owned = format!(
+                "apiVersion: v1\nkind: Secret\nmetadata:\n  name: owned\n  namespace: {ns}\n  ownerReferences:\n  - {{apiVersion: v1, \
+                 kind: ConfigMap, name: owner, uid: {uid}, blockOwnerDeletion: true, controller: true}}\n"
+            );
+            kubectl.feed(&["apply", "-f", "-"], &owned).await;
+            kubectl.run(&["delete", "cm", "owner", "-n", ns, &format!("--cascade={cascade}")]).await;
+            if stays {
+                let owners = "jsonpath={.metadata.ownerReferences}";
+                assert_eq!(kubectl.run(&["get", "secret", "owned", "-n", ns, "-o", owners]).await, "");
+            } else {
+                kubectl.run(&["wait", "--for=delete", "secret/owned", "-n", ns, "--timeout=30s"]).await;
+            }
+        }
     }
     served.stop().await;
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that can't go on should say where")]
 
+mod access;
 mod judge;
 mod kubectl;
 mod server_side;

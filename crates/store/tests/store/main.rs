@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod faults;
+mod garbage;
 mod kill9;
 mod resources;
 mod secrets;

@@ -112,6 +112,12 @@ impl Side {
         text
     }
 
+    /// With names for what was remembered: it is each server's own.
+    fn unfill(&self, text: &str) -> String {
+        let remembered = self.names.iter().filter(|(name, _)| name.starts_with('$'));
+        remembered.fold(text.to_owned(), |text, (name, value)| text.replace(value, name))
+    }
+
     pub async fn ask(&self, step: &Step) -> Answer {
         let mut request = Request::builder().method(step.method).uri(self.fill(&step.path));
         for (name, value) in &step.headers {
@@ -120,7 +126,8 @@ impl Side {
         let request = request.body(Body::from(self.fill(&step.body).into_bytes())).unwrap();
         let response = timeout(Duration::from_secs(30), self.client.send(request)).await.unwrap().unwrap();
         let code = response.status().as_u16();
-        let warnings = response.headers().get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect();
+        let warnings = response.headers().get_all("warning").iter();
+        let warnings = warnings.map(|warning| self.unfill(warning.to_str().unwrap())).collect();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         let value = serde_json::from_slice(&bytes).unwrap_or_else(|_| {
             let lines = bytes.split(|b| *b == b'\n').filter(|l| !l.is_empty());
@@ -179,13 +186,30 @@ fn normalize_managers(entries: &mut Value) {
         |entry: &Value| ["operation", "time", "manager", "apiVersion", "subresource"].map(|field| text(entry, field));
     let Some(list) = entries.as_array_mut() else { return };
     let ordered = list.is_sorted_by_key(place);
-    for entry in list.iter_mut().filter(|entry| entry["time"].is_string()) {
-        entry["time"] = json!("*");
+    for entry in list.iter_mut() {
+        if entry["time"].is_string() {
+            entry["time"] = json!("*");
+        }
+        // Each server's own controllers have its own name.
+        if entry["manager"] == "kube-controller-manager" {
+            entry["manager"] = json!("farwater-hub");
+        }
+        normalize_owners(&mut entry["fieldsV1"]);
     }
     list.sort_by_key(place);
     if !ordered {
         list.push(json!("the entries are not in order"));
     }
+}
+
+/// Owner references are told apart by uid.
+fn normalize_owners(fields: &mut Value) {
+    let Some(Value::Object(owners)) = fields.pointer_mut("/f:metadata/f:ownerReferences") else { return };
+    let renamed = std::mem::take(owners).into_iter().enumerate().map(|(n, (name, value))| {
+        let name = if name.starts_with("k:") { format!("owner {n}") } else { name };
+        (name, value)
+    });
+    *owners = renamed.collect();
 }
 
 /// Ages.
@@ -279,11 +303,28 @@ impl Court {
         }
     }
 
-    /// Waits until an answer of each server is what `settled` wants, at most half a minute.
+    /// A service account's token of each server, to be named as `$NAME`.
+    pub async fn take_token(&mut self, name: &str, path: &str) {
+        let step = Step::new("POST", path).send(JSON, r#"{"spec":{}}"#).accept(JSON);
+        for side in [&mut self.real, &mut self.ours] {
+            let answer = side.ask(&step).await.value;
+            let token = answer["status"]["token"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+            side.names.insert(format!("${name}"), token);
+        }
+    }
+
+    /// A name for what each server calls otherwise.
+    pub fn call_it(&mut self, name: &str, real: &str, ours: &str) {
+        self.real.names.insert(name.to_owned(), real.to_owned());
+        self.ours.names.insert(name.to_owned(), ours.to_owned());
+    }
+
+    /// Waits until an answer of each server is what `settled` wants. The real garbage collector looks for new kinds every half
+    /// minute.
     pub async fn wait_until(&self, step: Step, settled: impl Fn(&Answer) -> bool) {
         for side in [&self.real, &self.ours] {
             let what = format!("{} {}", step.method, side.fill(&step.path));
-            wait_for(&what, Duration::from_secs(30), || async { Ok(settled(&side.ask(&step).await).then_some(())) })
+            wait_for(&what, Duration::from_secs(90), || async { Ok(settled(&side.ask(&step).await).then_some(())) })
                 .await
                 .unwrap();
         }
