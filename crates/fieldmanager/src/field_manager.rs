@@ -55,6 +55,8 @@ pub enum ApplyError {
     Config { object: String, mismatches: Mismatches },
     #[error("failed to create typed live object ({object}): {mismatches}")]
     Live { object: String, mismatches: Mismatches },
+    #[error("the object has too many managers; clear metadata.managedFields of those that are gone")]
+    TooManyManagers,
     #[error("failed to decode managed fields: {0}")]
     Managers(ManagedFieldsError),
     #[error(transparent)]
@@ -131,12 +133,12 @@ impl FieldManager {
     }
 
     /// Sets the managed fields of an object that is about to replace `live`, or to be made. An object whose managers
-    /// can't be told has none.
+    /// can't be told, or are too many, has none.
     pub fn update(&self, live: Option<&Value>, mut new: Value, manager: &str, now: Timestamp) -> Value {
         let mut managers = self.managers_of(live, &new);
         set_managed_fields(&mut new, None);
         let live = live.unwrap_or(&self.blank);
-        let told = self.track(live, &new, &mut managers, manager, now).is_ok();
+        let told = self.track(live, &new, &mut managers, manager, now).is_ok() && !managers.is_too_large();
         set_managed_fields(&mut new, told.then_some(&managers));
         new
     }
@@ -264,6 +266,9 @@ impl FieldManager {
             }
         }
         managers.0.retain(|_, owned| !owned.set.is_empty());
+        if managers.is_too_large() {
+            return Err(ApplyError::TooManyManagers);
+        }
         let mut object = merged.unwrap_or_else(|| live.clone());
         set_managed_fields(&mut object, Some(&managers));
         Ok(Applied { object, changed })

@@ -10,6 +10,9 @@ use crate::{fields_v1::FieldsError, set::Set};
 /// As many managers of updates an object keeps (`DefaultMaxUpdateManagers`); older ones become one.
 const MOST_UPDATERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
+/// Most bytes of all managers' fields. Nothing else bounds how many managers may apply; an object of the largest size
+/// that the API takes, owned by a few managers, stays far below.
+const LARGEST: usize = 8 * 1024 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
@@ -113,6 +116,12 @@ impl Managers {
                 .then_with(|| a.subresource.cmp(&b.subresource))
         });
         entries.into_iter().map(|(manager, owned)| encode_entry(manager, owned)).collect()
+    }
+
+    /// Whether the managers are more than an object may have.
+    pub(crate) fn is_too_large(&self) -> bool {
+        let size = |(manager, owned): (&Manager, &Owned)| manager.name.len() + owned.set.size();
+        self.0.iter().map(size).sum::<usize>() > LARGEST
     }
 
     /// Makes the oldest updaters of a version one, until there are no more than an object may have.

@@ -34,6 +34,18 @@ impl Element {
         Self::Key(fields)
     }
 
+    /// About how many bytes it takes as JSON.
+    pub(crate) fn size(&self) -> usize {
+        const AROUND: usize = 8;
+        AROUND
+            + match self {
+                Self::Field(name) => name.len(),
+                Self::Key(fields) => fields.iter().map(|(name, value)| name.len() + value::size(value)).sum(),
+                Self::Value(value) => value::size(value),
+                Self::Index(_) => 4,
+            }
+    }
+
     fn rank(&self) -> u8 {
         match self {
             Self::Field(_) => 0,

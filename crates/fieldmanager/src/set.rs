@@ -49,6 +49,11 @@ impl Set {
         self.nodes.iter().map(|node| usize::from(node.member) + node.below.len()).sum()
     }
 
+    /// About how many bytes the set takes as JSON.
+    pub(crate) fn size(&self) -> usize {
+        self.nodes.iter().map(|node| node.element.size() + node.below.size()).sum()
+    }
+
     /// What is above the field doesn't become a member. The empty path is the object, which nobody owns.
     pub fn insert(&mut self, path: Path) {
         let mut set = self;

@@ -53,6 +53,15 @@ pub(crate) fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
+/// About how many bytes a value takes.
+pub(crate) fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(_) | Value::Object(_) => value.to_string().len(),
+        _ => 8,
+    }
+}
+
 /// For people, in a path.
 pub(crate) fn shown(value: &Value) -> String {
     match value {

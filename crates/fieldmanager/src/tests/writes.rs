@@ -273,3 +273,20 @@ fn hostile_managed_fields_are_read_or_refused() {
     }
     assert!(Managers::decode(Some(&json!([5]))).is_err());
 }
+
+#[test]
+fn an_object_has_no_more_managers_than_it_may() {
+    let name = |n: usize| format!("{n}-{}", "x".repeat(1 << 20));
+    let fields: Value = (0..4).map(|n| (format!("f:{}", name(n)), json!({}))).collect::<serde_json::Map<_, _>>().into();
+    let entry = |manager: &str| {
+        json!({"manager": manager, "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:data": fields}})
+    };
+    let mut live = after(&[("one", json!({"data": {"a": "1"}}))]);
+    live["metadata"]["managedFields"] = json!([entry("big"), entry("bigger")]);
+    assert!(matches!(
+        manager().apply(Some(&live), &object(&json!({"data": {"a": "1"}})), "two", true, at(2)),
+        Err(ApplyError::TooManyManagers)
+    ));
+    assert_eq!(managers(&manager().update(Some(&live), object(&json!({"data": {"a": "2"}})), "two", at(2))), []);
+}

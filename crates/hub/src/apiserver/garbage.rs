@@ -289,12 +289,6 @@ async fn judge_again(tx: &mut Tx, key: Key, mut dependents: Dependents) -> Resul
     if verdict != Verdict::Keep && removal != Removal::Wait {
         tracing::info!(kind = kind.kind, key.namespace, key.name, ?verdict, "an object lost its owners");
     }
-    let removal = match (&verdict, removal) {
-        (Verdict::Release(_), Removal::Mark(object)) => {
-            Removal::Mark(manage(&key.kind, "", Some(&resource.object), object, Timestamp::now()))
-        }
-        (_, removal) => removal,
-    };
     let Some(change) = delete::change_of(removal, &resource) else { return Ok(()) };
     tx.write(Write { key, change }).await?;
     Ok(())

@@ -76,6 +76,7 @@ pub fn refusal(error: &ApplyError) -> ApiError {
     match error {
         ApplyError::Kind(_) | ApplyError::ManagedFields => ApiError::bad_request(message),
         ApplyError::Config { .. } | ApplyError::Live { .. } | ApplyError::Managers(_) => ApiError::unknown(message),
+        ApplyError::TooManyManagers => ApiError::new(413, "RequestEntityTooLarge", message),
         ApplyError::Conflicts(conflicts) => {
             let cause = |conflict: &Conflict| FieldError {
                 reason: "FieldManagerConflict",
@@ -107,8 +108,8 @@ mod tests {
     }
 
     #[test]
-    fn every_stored_kind_has_managers_of_itself_and_its_subresources() {
-        for kind in REGISTRY.kinds.iter().filter(|kind| kind.stored) {
+    fn every_kind_has_managers_of_itself_and_its_subresources() {
+        for kind in &REGISTRY.kinds {
             let expected = kind.subresources.iter().filter(|s| s.kind.is_none()).map(|s| s.name);
             for name in expected.chain([""]) {
                 assert!(kind.managers.contains_key(name), "{} {name}", kind.kind);

@@ -163,6 +163,22 @@ fn object_meta(m: meta::ObjectMeta) -> Value {
         .map("annotations", m.annotations, Value::from)
         .list("ownerReferences", m.owner_references, owner_reference)
         .texts("finalizers", m.finalizers)
+        .list("managedFields", m.managed_fields, managed_fields)
+        .done()
+}
+
+/// The fields are JSON inside of the message; what isn't is refused with the managers, later.
+fn managed_fields(m: meta::ManagedFieldsEntry) -> Value {
+    let fields = m.fields_v1.and_then(|fields| fields.raw);
+    let fields = fields.map(|raw| serde_json::from_slice(&raw).unwrap_or_else(|_| json!("not JSON")));
+    Fields::default()
+        .text("manager", m.manager)
+        .text("operation", m.operation)
+        .text("apiVersion", m.api_version)
+        .time("time", m.time)
+        .text("fieldsType", m.fields_type)
+        .put("fieldsV1", fields)
+        .text("subresource", m.subresource)
         .done()
 }
 

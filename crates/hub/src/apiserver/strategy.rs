@@ -126,8 +126,10 @@ pub fn normalize(object: &mut Value, kind: &ResourceKind) {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         // Unused since Kubernetes 1.20.
         metadata.remove("selfLink");
-        metadata.retain(|_, value| {
-            !(value.as_object().is_some_and(|m| m.is_empty())
+        metadata.retain(|name, value| {
+            // No managers at all: what a client says, and Go keeps where it has a type for the object.
+            let said = name == "managedFields" && !kind.ours;
+            said || !(value.as_object().is_some_and(|m| m.is_empty())
                 || value.as_array().is_some_and(Vec::is_empty)
                 || value.as_str().is_some_and(str::is_empty))
         });
@@ -195,7 +197,10 @@ pub fn fill(object: &mut Value, kind: &ResourceKind) {
     }
     let always: &[(&str, Value)] = match kind.kind.as_str() {
         "Namespace" => &[("spec", json!({})), ("status", json!({}))],
-        "Lease" | "SelfSubjectAccessReview" | "SelfSubjectRulesReview" => &[("spec", json!({}))],
+        "Lease" => &[("spec", json!({}))],
+        "SelfSubjectAccessReview" => &[("spec", json!({})), ("status", json!({"allowed": false}))],
+        "SelfSubjectReview" => &[("status", json!({"userInfo": {}}))],
+        "SelfSubjectRulesReview" => &[("spec", json!({})), ("status", json!({"incomplete": false}))],
         "Role" | "ClusterRole" => &[("rules", Value::Null)],
         "RoleBinding" | "ClusterRoleBinding" => &[("roleRef", json!({"apiGroup": "", "kind": "", "name": ""}))],
         _ => &[],

@@ -206,7 +206,11 @@ fn normalize_managers(entries: &mut Value) {
         if entry["time"].is_string() {
             entry["time"] = json!("*");
         }
-        hide_uids(&mut entry["fieldsV1"]);
+        // Each server's own controllers have its own name.
+        if entry["manager"] == "kube-controller-manager" {
+            entry["manager"] = json!("farwater-hub");
+        }
+        normalize_owners(&mut entry["fieldsV1"]);
     }
     list.sort_by_key(place);
     if !ordered {
@@ -214,16 +218,14 @@ fn normalize_managers(entries: &mut Value) {
     }
 }
 
-/// Owners are known by their uids.
-fn hide_uids(fields: &mut Value) {
-    let Some(map) = fields.as_object_mut() else { return };
-    let mut owners = 0;
-    for (name, mut below) in std::mem::take(map) {
-        hide_uids(&mut below);
-        let is_owner = name.starts_with(r#"k:{"uid":"#);
-        owners += usize::from(is_owner);
-        map.insert(if is_owner { format!("owner {owners}") } else { name }, below);
-    }
+/// Owner references are told apart by uid.
+fn normalize_owners(fields: &mut Value) {
+    let Some(Value::Object(owners)) = fields.pointer_mut("/f:metadata/f:ownerReferences") else { return };
+    let renamed = std::mem::take(owners).into_iter().enumerate().map(|(n, (name, value))| {
+        let name = if name.starts_with("k:") { format!("owner {n}") } else { name };
+        (name, value)
+    });
+    *owners = renamed.collect();
 }
 
 /// Ages.
