@@ -41,6 +41,7 @@ mod strategic;
 mod strategy;
 mod subresources;
 mod table;
+mod views;
 mod watch;
 mod write;
 

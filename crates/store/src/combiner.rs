@@ -1,7 +1,10 @@
-//! The write combiner: the one task that writes.
+//! The write combiner: the one task of a replica that writes.
 //!
 //! Whatever waits is put into one transaction, so that an fsync is paid once for up to [`BATCH`] writes. Nobody is
 //! answered and no watcher is shown anything before the commit has returned.
+
+mod batch;
+mod commit;
 
 use std::{
     fs::File,
@@ -10,14 +13,19 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use sqlx::{Connection as _, SqliteConnection};
+use sqlx::Connection as _;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
     time::{Instant, MissedTickBehavior, interval},
 };
 use tracing::{error, info, warn};
 
-use crate::{Resource, StoreError, Write, WriteError, compaction, open::Settings, read, ring::Ring, tx::Tx};
+use crate::{
+    Resource, StoreError, Write, WriteError, compaction, engine::answered, open::Settings, ring::Ring, session,
+    tail::Tail, tx::Tx,
+};
+use batch::Batch;
 
 /// Waiting requests in one transaction: beyond some hundreds the commit's share is nothing, and the first in the batch
 /// waits for the last.
@@ -46,31 +54,17 @@ pub(crate) trait Work: Send {
 pub(crate) struct Combiner {
     pub tx: Tx,
     pub ring: Arc<Ring>,
+    pub tail: Arc<Tail>,
     pub settings: Arc<Settings>,
     pub requests: mpsc::Receiver<Request>,
-    /// Held as long as this process may write.
-    pub lock: File,
+    /// Held as long as this process may write to its file.
+    pub lock: Option<File>,
+    /// What follows the other replicas; it ends with this.
+    pub followers: JoinSet<()>,
     /// Whether the last transaction failed.
     pub failing: bool,
-}
-
-/// One request of a batch, after it ran.
-enum Done {
-    Write(Result<Resource, WriteError>, oneshot::Sender<Result<Resource, WriteError>>),
-    Transact(Box<dyn Work>),
-}
-
-impl Done {
-    fn answer(self, failure: Option<StoreError>) {
-        match self {
-            // Whoever waited may be gone; what is committed stays committed.
-            Self::Write(result, reply) => drop(reply.send(match failure {
-                Some(failure) => Err(failure.into()),
-                None => result,
-            })),
-            Self::Transact(work) => work.answer(failure),
-        }
-    }
+    /// Set once this store must never write again.
+    pub taken: watch::Sender<bool>,
 }
 
 impl Combiner {
@@ -90,7 +84,7 @@ impl Combiner {
                         break Some(reply);
                     }
                     // Busy writers must not keep the log growing until they pause.
-                    if self.ring.position() - compacted < self.settings.compact_after.every() {
+                    if self.ring.position().saturating_sub(compacted) < self.settings.compact_after.every() {
                         continue;
                     }
                 }
@@ -100,10 +94,19 @@ impl Combiner {
             compact.reset_at(Instant::now() + COMPACT_EVERY);
             self.compact().await;
         };
+        self.close(closed).await;
+    }
+
+    async fn close(mut self, closed: Option<oneshot::Sender<()>>) {
         self.requests.close();
+        self.followers.shutdown().await;
         self.ring.close();
-        if let Err(error) = self.tx.into_connection().close().await {
-            warn!(path = %self.settings.path.display(), %error, "closing the database left its log to the next start");
+        if let Some(connection) = self.tx.take_connection() {
+            let location = &self.settings.location;
+            let end = answered(location, async { Ok(connection.close().await?) });
+            if let Err(error) = end.await {
+                warn!(%location, %error, "closing the database left its log to the next start");
+            }
         }
         drop(self.lock);
         if let Some(reply) = closed {
@@ -113,7 +116,7 @@ impl Combiner {
 
     /// Runs a batch up to a request to close; answers who asked for it.
     async fn serve(&mut self, requests: &mut Vec<Request>) -> Option<oneshot::Sender<()>> {
-        let mut batch = Vec::with_capacity(requests.len());
+        let mut batch = Batch::default();
         let mut close = None;
         for request in requests.drain(..) {
             match request {
@@ -130,121 +133,144 @@ impl Combiner {
         close
     }
 
-    async fn commit_batch(&mut self, batch: Vec<Request>) {
-        let mut done = Vec::with_capacity(batch.len());
-        let mut batch = batch.into_iter();
-        let outcome = self.run_batch(&mut batch, &mut done).await.map_err(|error| error.at(&self.settings.path));
+    async fn commit_batch(&mut self, mut batch: Batch) {
+        let outcome = self.run_and_commit(&mut batch).await.map_err(|error| error.at(&self.settings.location));
+        let location = &self.settings.location;
         match &outcome {
             Err(failure) => {
                 // Once: while the disk is full, every batch fails.
                 if !self.failing {
-                    error!(error = %failure, cause = ?failure, "a transaction failed; all that waited for it are told");
+                    let cause = failure as &dyn std::error::Error;
+                    error!(%location, error = cause, "a transaction failed; all that waited for it are told");
                 }
-                self.tx.rollback().await;
+                self.rollback().await;
             }
-            Ok(()) if self.failing => info!(path = %self.settings.path.display(), "writing works again"),
+            Ok(()) if self.failing => info!(%location, "writing works again"),
             Ok(()) => {}
         }
         self.failing = outcome.is_err();
-        let failure = outcome.err();
-        for done in done {
-            done.answer(failure.clone());
-        }
-        // What the failure kept from running.
-        for request in batch {
-            match request {
-                Request::Write(_, reply) => {
-                    drop(reply.send(Err(failure.clone().unwrap_or(StoreError::Closed).into())));
+        batch.answer(outcome.err());
+    }
+
+    /// An error leaves nothing committed, unless it says that it doesn't know.
+    async fn run_and_commit(&mut self, batch: &mut Batch) -> Result<(), StoreError> {
+        let settings = Arc::clone(&self.settings);
+        let counter = self.begin().await?;
+        let ran = answered(&settings.location, async {
+            batch.run(&mut self.tx).await?;
+            if let Some(hook) = &settings.on_change {
+                let events = self.tx.events();
+                if !events.is_empty() {
+                    hook.mark_changes(&mut self.tx, &events).await?;
                 }
-                Request::Transact(work) => work.answer(Some(failure.clone().unwrap_or(StoreError::Closed))),
-                Request::Close(_) => {}
             }
+            Ok(self.tx.prepare_commit().await?)
+        });
+        if let Err(error) = ran.await {
+            return Err(self.lost(error));
+        }
+        self.commit(counter).await
+    }
+
+    /// A connection on which an answer is outstanding is of no use any more.
+    fn lost(&mut self, error: StoreError) -> StoreError {
+        if matches!(error, StoreError::Timeout { .. }) {
+            self.tx.drop_connection();
+        }
+        error
+    }
+
+    async fn rollback(&mut self) {
+        let location = self.settings.location.clone();
+        let rolled_back = answered(&location, async {
+            self.tx.rollback().await;
+            Ok(())
+        });
+        if let Err(error) = rolled_back.await {
+            self.lost(error);
         }
     }
 
-    /// An error leaves nothing committed, and the rest of `batch` not run.
-    async fn run_batch(
-        &mut self,
-        batch: &mut impl Iterator<Item = Request>,
-        done: &mut Vec<Done>,
-    ) -> Result<(), StoreError> {
-        self.begin().await?;
-        for request in batch {
-            match request {
-                Request::Write(write, reply) => {
-                    let result = self.tx.write(write).await;
-                    done.push(Done::Write(result, reply));
-                }
-                Request::Transact(mut work) => {
-                    let result = self.run_closure(work.as_mut()).await;
-                    done.push(Done::Transact(work));
-                    result?;
-                }
-                Request::Close(_) => {}
-            }
-            if let Some(error) = self.tx.broken() {
-                return Err(error);
-            }
+    /// Begins, on a new connection if there is none or the old one can't; answers the counter.
+    async fn begin(&mut self) -> Result<u64, StoreError> {
+        if *self.taken.borrow() {
+            return Err(StoreError::Taken { location: self.settings.location.clone() });
         }
-        if let Some(hook) = &self.settings.on_change {
-            let events = self.tx.events();
-            if !events.is_empty() {
-                hook.mark_changes(&mut self.tx, &events).await?;
-            }
-        }
-        let (changes, position) = self.tx.commit().await?;
-        self.ring.append(changes, position);
-        Ok(())
-    }
-
-    /// A closure that gives up is rolled back alone; the error here is the transaction's.
-    async fn run_closure(&mut self, work: &mut dyn Work) -> Result<(), StoreError> {
-        let savepoint = self.tx.savepoint().await?;
-        let wants = work.run(&mut self.tx).await;
-        if let Some(error) = self.tx.broken() {
-            return Err(error);
-        }
-        match wants {
-            Ok(()) => self.tx.release().await?,
-            Err(reason) => {
-                if let Err(error) = self.tx.rollback_to(savepoint).await {
-                    // SQLite has rolled back everything by itself, for the reason that ended the closure.
-                    return Err(if matches!(reason, StoreError::Sql(_)) { reason } else { error.into() });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Begins, on a new connection if the old one can't. What a failed commit left in the file after all (its frames may
-    /// have been written when only their fsync failed) is shown to watchers first.
-    async fn begin(&mut self) -> Result<(), StoreError> {
         let time = seconds_since_1970();
-        let counter = match self.tx.begin(time).await {
+        let location = self.settings.location.clone();
+        let mut begun = Err(StoreError::Closed);
+        if self.tx.is_connected() {
+            begun = answered(&location, async { Ok(self.tx.begin(time).await?) }).await;
+            if let Err(StoreError::Timeout { .. }) = begun {
+                self.tx.drop_connection();
+                return begun;
+            }
+        }
+        let counter = match begun {
             Ok(counter) => counter,
-            Err(error) => {
-                info!(path = %self.settings.path.display(), %error, "connecting to the database again");
-                let connection = SqliteConnection::connect_with(&self.settings.writer()).await?;
-                self.tx.replace_connection(connection);
-                self.tx.begin(time).await?
+            Err(_) => {
+                self.reconnect().await?;
+                answered(&location, async { Ok(self.tx.begin(time).await?) }).await?
             }
         };
+        self.keep_order(counter).await
+    }
+
+    /// Watchers never see time run backwards: not when a database comes back that lacks what was committed before, as a
+    /// standby that lagged does.
+    async fn keep_order(&mut self, counter: u64) -> Result<u64, StoreError> {
         let position = self.ring.position();
-        if counter != position {
-            let changes =
-                read::load_changes(&mut self.tx, position, usize::MAX >> 1, usize::MAX, &self.settings.sealer).await?;
-            self.ring.append(changes, counter);
+        if counter >= position {
+            return Ok(counter);
+        }
+        error!(
+            location = %self.settings.location, counter, position,
+            "the database lacks changes that were committed; whoever watches has to list again"
+        );
+        self.ring.forget();
+        let position = self.ring.position();
+        self.tx.raise_counter(position).await?;
+        Ok(position)
+    }
+
+    async fn reconnect(&mut self) -> Result<(), StoreError> {
+        let location = &self.settings.location;
+        info!(%location, "connecting to the database again");
+        self.tx.drop_connection();
+        match session::retake(&self.settings).await.map_err(|error| error.at(location)) {
+            Ok(connection) => self.tx.replace_connection(connection),
+            Err(error) => {
+                if matches!(error, StoreError::Taken { .. }) {
+                    self.taken.send_replace(true);
+                }
+                return Err(error);
+            }
         }
         Ok(())
     }
 
     async fn compact(&mut self) {
-        let result = compaction::compact(&mut self.tx, self.settings.compact_after, seconds_since_1970()).await;
-        if let Err(error) = result {
-            self.tx.rollback().await;
-            // Nothing depends on it but the file's size; the next tick tries again.
-            warn!(path = %self.settings.path.display(), %error, "compacting the change log failed");
+        let after = self.settings.compact_after;
+        if let Err(error) = self.try_compact(after).await {
+            let (error, location) = (error.at(&self.settings.location), &self.settings.location);
+            // Nothing depends on it but the log's size; the next tick tries again.
+            warn!(%location, error = &error as &dyn std::error::Error, "compacting the change log failed");
+            self.rollback().await;
         }
+    }
+
+    async fn try_compact(&mut self, after: compaction::CompactAfter) -> Result<(), StoreError> {
+        let counter = self.begin().await?;
+        let location = self.settings.location.clone();
+        let compacted = answered(&location, async {
+            compaction::compact(&mut self.tx, counter, after).await?;
+            Ok(self.tx.commit().await?)
+        });
+        let compacted = compacted.await.map_err(|error| self.lost(error));
+        if compacted.is_ok() {
+            self.show_others(counter).await;
+        }
+        compacted
     }
 }
 

@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use futures::TryStreamExt as _;
-use sqlx::Row as _;
-
 use crate::{read, tx::Tx};
 
 /// A change leaves the log once it is behind by more than `versions` and older than `age`. Watches resume across a
@@ -28,27 +25,20 @@ impl CompactAfter {
     }
 }
 
-/// One step. Rows leave from the oldest only, so that what is left has no gaps; a clock that was set back only makes
-/// them stay longer.
-pub(crate) async fn compact(tx: &mut Tx, after: CompactAfter, now: i64) -> Result<(), sqlx::Error> {
-    let counter = tx.begin(now).await?;
-    let cutoff = now.saturating_sub(i64::try_from(after.age.as_secs()).unwrap_or(i64::MAX));
-    let mut last: Option<i64> = None;
-    let mut oldest = sqlx::query("SELECT version, written FROM changes WHERE version <= $1 ORDER BY version LIMIT $2")
-        .bind(counter.saturating_sub(after.versions) as i64)
-        .bind(STEP as i64)
-        .fetch(&mut **tx);
-    while let Some(row) = oldest.try_next().await? {
-        if row.try_get::<i64, _>("written")? > cutoff {
-            break;
-        }
-        last = Some(row.try_get("version")?);
-    }
-    drop(oldest);
-    if let Some(last) = last {
+/// One step, in a transaction that has begun at `counter`. Rows leave from the oldest only, so that what is left has no
+/// gaps; a clock that was set back only makes them stay longer.
+pub(crate) async fn compact(tx: &mut Tx, counter: u64, after: CompactAfter) -> Result<(), sqlx::Error> {
+    let cutoff = tx.time().saturating_sub(i64::try_from(after.age.as_secs()).unwrap_or(i64::MAX));
+    let oldest: Vec<(i64, i64)> =
+        sqlx::query_as("SELECT version, written FROM changes WHERE version <= $1 ORDER BY version LIMIT $2")
+            .bind(counter.saturating_sub(after.versions) as i64)
+            .bind(STEP as i64)
+            .fetch_all(&mut **tx)
+            .await?;
+    let old = oldest.into_iter().take_while(|(_, written)| *written <= cutoff);
+    if let Some((last, _)) = old.last() {
         sqlx::query("DELETE FROM changes WHERE version <= $1").bind(last).execute(&mut **tx).await?;
         read::save_meta(tx, COMPACTED, &last.to_string()).await?;
     }
-    tx.commit().await?;
     Ok(())
 }

@@ -7,8 +7,8 @@
 /// Reads a struct from the columns of the same names.
 macro_rules! from_row {
     ($row:ident, [$($column:ident),*]) => {
-        impl<'r> sqlx::FromRow<'r, sqlx::sqlite::SqliteRow> for $row {
-            fn from_row(row: &'r sqlx::sqlite::SqliteRow) -> Result<Self, sqlx::Error> {
+        impl<'r> sqlx::FromRow<'r, crate::engine::Row> for $row {
+            fn from_row(row: &'r crate::engine::Row) -> Result<Self, sqlx::Error> {
                 Ok(Self { $($column: sqlx::Row::try_get(row, stringify!($column))?),* })
             }
         }
@@ -39,15 +39,13 @@ pub use sources::{
     save_revision,
 };
 
+use crate::{ChangeHook, Connection, Operation, PooledConnection, Store, StoreError, WatchEvent};
 use farwater_api::ADMIN_NAMESPACE;
 use futures::future::BoxFuture;
-use sqlx::{Sqlite, SqliteConnection, pool::PoolConnection};
-
-use crate::{ChangeHook, Operation, Store, StoreError, WatchEvent};
 
 impl Store {
     /// A connection to read these tables with; it can't write.
-    pub async fn tables(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
+    pub async fn tables(&self) -> Result<PooledConnection, StoreError> {
         self.connection().await
     }
 }
@@ -60,7 +58,7 @@ pub struct MarkClusters;
 impl ChangeHook for MarkClusters {
     fn mark_changes<'a>(
         &'a self,
-        connection: &'a mut SqliteConnection,
+        connection: &'a mut Connection,
         changes: &'a [WatchEvent],
     ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
         Box::pin(async move {
@@ -72,7 +70,7 @@ impl ChangeHook for MarkClusters {
     }
 }
 
-async fn mark_dependents(connection: &mut SqliteConnection, change: &WatchEvent) -> Result<(), sqlx::Error> {
+async fn mark_dependents(connection: &mut Connection, change: &WatchEvent) -> Result<(), sqlx::Error> {
     let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default();
     let (select, values) = match change.key.kind.as_str() {
         "servicedeployments.farwater.dev" => {

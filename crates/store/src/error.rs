@@ -1,39 +1,57 @@
-//! What can go wrong, with the file's path, and what a caller may do about it.
+//! What can go wrong, with the file's or the database's name, and what a caller may do about it.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use sqlx::{error::DatabaseError, migrate::MigrateError};
 
-use crate::{Key, Resource};
+use crate::{Key, Location, Resource, engine::Engine};
 
 /// Why a request to the store failed. Cloneable, because one failed transaction answers all that waited for it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("write to {}: the disk is full (or the file's size limit is reached); writes work again once there is space", path.display())]
+    #[error(
+        "write to {location}: the disk is full (or a size limit is reached); writes work again once there is space"
+    )]
     DiskFull {
-        path: PathBuf,
+        location: Location,
         #[source]
         source: Arc<sqlx::Error>,
     },
-    #[error("write to {}: the file or its folder is read-only for this process", path.display())]
+    #[error("write to {location}: {}", read_only(location))]
     ReadOnly {
-        path: PathBuf,
+        location: Location,
         #[source]
         source: Arc<sqlx::Error>,
     },
-    #[error("use {}: the file is damaged or not a database; restore it from a backup", path.display())]
+    #[error("use {location}: {}; restore it from a backup", damaged(location))]
     Corrupt {
-        path: PathBuf,
+        location: Location,
         #[source]
         source: Arc<sqlx::Error>,
     },
-    #[error("query {}", path.display())]
+    /// The server is away, starts, or takes no more connections. Nothing was committed.
+    #[error("reach {location}: the database server is not available")]
+    Unavailable {
+        location: Location,
+        #[source]
+        source: Arc<sqlx::Error>,
+    },
+    /// The server is there and doesn't answer, or gave up itself. Nothing was committed.
+    #[error("use {location}: no answer from the database within {} s", limit.as_secs())]
+    Timeout { location: Location, limit: Duration },
+    /// The connection was lost during the commit, and what became of it could not be found out: read, then decide.
+    #[error("write to {location}: the connection was lost during the commit; whether the write was made is unknown")]
+    Unknown {
+        location: Location,
+        #[source]
+        source: Arc<sqlx::Error>,
+    },
+    /// Another hub has used the database since this one lost its connection: this one must not write to it any more.
+    #[error("write to {location}: another hub has taken it over; this one must be started again")]
+    Taken { location: Location },
+    #[error("query {location}")]
     Database {
-        path: PathBuf,
+        location: Location,
         #[source]
         source: Arc<sqlx::Error>,
     },
@@ -66,20 +84,51 @@ impl StoreError {
 
     /// Whether the same request may succeed later without anybody changing it.
     pub fn retry(&self) -> bool {
-        matches!(self, Self::DiskFull { .. } | Self::ReadOnly { .. } | Self::Database { .. } | Self::Sql(_))
+        matches!(
+            self,
+            Self::DiskFull { .. }
+                | Self::ReadOnly { .. }
+                | Self::Unavailable { .. }
+                | Self::Timeout { .. }
+                | Self::Database { .. }
+                | Self::Sql(_)
+        )
     }
 
-    /// Names the file and tells the causes apart that people can do something about.
-    pub(crate) fn at(self, path: &Path) -> Self {
+    /// Nothing came within `limit`.
+    pub(crate) fn silent(location: &Location, limit: Duration) -> Self {
+        Self::Timeout { location: location.clone(), limit }
+    }
+
+    /// Names the database and tells the causes apart that people can do something about.
+    pub(crate) fn at(self, location: &Location) -> Self {
         let Self::Sql(source) = self else { return self };
-        let path = path.to_owned();
-        match primary_code(&source) {
-            Some(SQLITE_FULL) => Self::DiskFull { path, source },
-            Some(SQLITE_READONLY | SQLITE_PERM) => Self::ReadOnly { path, source },
-            Some(SQLITE_CORRUPT | SQLITE_NOTADB) => Self::Corrupt { path, source },
-            _ if matches!(*source, sqlx::Error::PoolClosed) => Self::Closed,
-            _ => Self::Database { path, source },
+        let engine = Engine::of(location);
+        let location = location.clone();
+        if matches!(*source, sqlx::Error::PoolClosed) {
+            return Self::Closed;
         }
+        match trouble(&source, engine) {
+            Trouble::DiskFull => Self::DiskFull { location, source },
+            Trouble::ReadOnly => Self::ReadOnly { location, source },
+            Trouble::Damaged => Self::Corrupt { location, source },
+            Trouble::Away => Self::Unavailable { location, source },
+            Trouble::Other => Self::Database { location, source },
+        }
+    }
+}
+
+fn read_only(location: &Location) -> &'static str {
+    match location {
+        Location::File(_) => "the file or its folder is read-only for this process",
+        Location::Postgres(_) => "the database is read-only",
+    }
+}
+
+fn damaged(location: &Location) -> &'static str {
+    match location {
+        Location::File(_) => "the file is damaged or not a database",
+        Location::Postgres(_) => "the database is damaged",
     }
 }
 
@@ -137,18 +186,53 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
-    #[error("lock {}: another process has the store open", path.display())]
-    Locked { path: PathBuf },
-    #[error("bring the schema of {} up to date", path.display())]
+    #[error("lock {location}: {}", in_use(location))]
+    Locked { location: Location },
+    #[error("open {location} for several replicas: a file has one")]
+    NotShared { location: Location },
+    #[error("bring the schema of {location} up to date")]
     Migrate {
-        path: PathBuf,
+        location: Location,
         #[source]
         source: MigrateError,
     },
-    #[error("open {}: its sealed rows were written with another seal key", path.display())]
-    WrongKey { path: PathBuf },
+    #[error("open {location}: its sealed rows were written with another seal key")]
+    WrongKey { location: Location },
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+fn in_use(location: &Location) -> &'static str {
+    match location {
+        Location::File(_) => "another process has the store open",
+        Location::Postgres(_) => "another hub is using the database",
+    }
+}
+
+/// What is behind an error of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    DiskFull,
+    ReadOnly,
+    Damaged,
+    Away,
+    Other,
+}
+
+fn trouble(error: &sqlx::Error, engine: Engine) -> Trouble {
+    match engine {
+        Engine::Sqlite => match error.as_database_error().and_then(DatabaseError::code) {
+            Some(code) => sqlite_trouble(&code),
+            None => Trouble::Other,
+        },
+        Engine::Postgres => match error {
+            sqlx::Error::Database(error) => postgres_trouble(&error.code().unwrap_or_default()),
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolTimedOut => {
+                Trouble::Away
+            }
+            _ => Trouble::Other,
+        },
+    }
 }
 
 const SQLITE_PERM: i32 = 3;
@@ -157,8 +241,53 @@ const SQLITE_CORRUPT: i32 = 11;
 const SQLITE_FULL: i32 = 13;
 const SQLITE_NOTADB: i32 = 26;
 
-/// SQLite's primary result code: the low byte of the extended one (<https://www.sqlite.org/rescode.html>).
-fn primary_code(error: &sqlx::Error) -> Option<i32> {
-    let code = error.as_database_error().and_then(DatabaseError::code)?;
-    code.parse::<i32>().ok().map(|code| code & 0xff)
+/// By SQLite's primary result code: the low byte of the extended one (<https://www.sqlite.org/rescode.html>).
+fn sqlite_trouble(code: &str) -> Trouble {
+    match code.parse::<i32>().map(|code| code & 0xff) {
+        Ok(SQLITE_FULL) => Trouble::DiskFull,
+        Ok(SQLITE_READONLY | SQLITE_PERM) => Trouble::ReadOnly,
+        Ok(SQLITE_CORRUPT | SQLITE_NOTADB) => Trouble::Damaged,
+        _ => Trouble::Other,
+    }
+}
+
+/// By SQLSTATE (<https://www.postgresql.org/docs/15/errcodes-appendix.html>).
+fn postgres_trouble(code: &str) -> Trouble {
+    match code {
+        "53100" => Trouble::DiskFull,
+        "25006" => Trouble::ReadOnly,
+        "XX001" | "XX002" => Trouble::Damaged,
+        // Connection exceptions; too many connections; the server stops, crashed, starts; it lost its patience.
+        "53300" | "57014" | "55P03" | "25P03" => Trouble::Away,
+        code if code.starts_with("08") || code.starts_with("57P") => Trouble::Away,
+        _ => Trouble::Other,
+    }
+}
+
+/// Whether a commit that ended with this error may have been made after all. A plain refusal of the server means that it
+/// was not; a connection that ends says nothing.
+pub(crate) fn is_ambiguous(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(error) => {
+            let code = error.code().unwrap_or_default();
+            code.starts_with("08") || code.starts_with("57P")
+        }
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_read_by_their_engine() {
+        assert_eq!(sqlite_trouble("13"), Trouble::DiskFull);
+        // SQLITE_READONLY_DBMOVED.
+        assert_eq!(sqlite_trouble("1032"), Trouble::ReadOnly);
+        assert_eq!(sqlite_trouble("1555"), Trouble::Other);
+        assert_eq!(postgres_trouble("53100"), Trouble::DiskFull);
+        assert_eq!(postgres_trouble("57P03"), Trouble::Away);
+        assert_eq!(postgres_trouble("23505"), Trouble::Other);
+    }
 }

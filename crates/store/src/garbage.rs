@@ -1,16 +1,15 @@
 //! Who owns whom, and what the garbage collector has yet to look at.
 //!
-//! Both are kept by the transaction that writes a resource: [`follow_write`] and [`follow_delete`] are called by
-//! [`Tx`](crate::Tx) alone. What a mark leads to is decided by the collector, which reads everything again.
+//! Both are kept by the transaction that writes a resource: [`RelationChange::follow`] is called by [`Tx`](crate::Tx) alone. What a mark leads to is decided by the collector, which reads everything again.
 //!
 //! Functions of a connection, as in [`delivery`](crate::delivery).
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
+use sqlx::Row as _;
 
-use crate::{Key, Kind, StoreError};
+use crate::{Connection, Key, Kind, StoreError, engine::Row};
 
 /// Of `metadata.finalizers`: those that a garbage collector takes away.
 const FINALIZERS: [&str; 2] = ["orphan", "foregroundDeletion"];
@@ -69,9 +68,35 @@ impl Relations {
     }
 }
 
+/// A write that the collector may have to know of.
+pub(crate) struct RelationChange {
+    key: Key,
+    uid: String,
+    /// The default where the resource was made.
+    old: Relations,
+    /// None where it is gone.
+    new: Option<Relations>,
+}
+
+impl RelationChange {
+    /// None for a write that changes nothing of it: nearly all of them.
+    pub(crate) fn of(key: &Key, uid: &str, old: Relations, new: Option<Relations>) -> Option<Self> {
+        let concerns = new.as_ref().is_none_or(|new| new.waits || old.references != new.references);
+        concerns.then(|| Self { key: key.clone(), uid: uid.to_owned(), old, new })
+    }
+
+    pub(crate) async fn follow(&self, connection: &mut Connection) -> Result<(), sqlx::Error> {
+        let Self { key, uid, old, new } = self;
+        match new {
+            Some(new) => follow_write(connection, key, uid, old, new).await,
+            None => follow_delete(connection, key, uid, old).await,
+        }
+    }
+}
+
 /// After a resource was made (then `old` is the default) or replaced.
-pub(crate) async fn follow_write(
-    connection: &mut SqliteConnection,
+async fn follow_write(
+    connection: &mut Connection,
     key: &Key,
     uid: &str,
     old: &Relations,
@@ -99,12 +124,7 @@ pub(crate) async fn follow_write(
 }
 
 /// After a resource was removed.
-pub(crate) async fn follow_delete(
-    connection: &mut SqliteConnection,
-    key: &Key,
-    uid: &str,
-    last: &Relations,
-) -> Result<(), sqlx::Error> {
+async fn follow_delete(connection: &mut Connection, key: &Key, uid: &str, last: &Relations) -> Result<(), sqlx::Error> {
     for owner in last.owners().into_keys() {
         delete_reference(connection, owner, key).await?;
         mark_again(connection, owner).await?;
@@ -120,7 +140,7 @@ pub(crate) async fn follow_delete(
 }
 
 async fn insert_reference(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     owner: &str,
     key: &Key,
     blocks: bool,
@@ -133,13 +153,13 @@ async fn insert_reference(
     .bind(key.kind.as_str())
     .bind(&key.namespace)
     .bind(&key.name)
-    .bind(i64::from(blocks))
+    .bind(i16::from(blocks))
     .execute(connection)
     .await?;
     Ok(())
 }
 
-async fn delete_reference(connection: &mut SqliteConnection, owner: &str, key: &Key) -> Result<(), sqlx::Error> {
+async fn delete_reference(connection: &mut Connection, owner: &str, key: &Key) -> Result<(), sqlx::Error> {
     sqlx::query("DELETE FROM owner_references WHERE owner_uid = $1 AND kind = $2 AND namespace = $3 AND name = $4")
         .bind(owner)
         .bind(key.kind.as_str())
@@ -150,7 +170,7 @@ async fn delete_reference(connection: &mut SqliteConnection, owner: &str, key: &
     Ok(())
 }
 
-async fn mark(connection: &mut SqliteConnection, key: &Key, uid: &str) -> Result<(), sqlx::Error> {
+async fn mark(connection: &mut Connection, key: &Key, uid: &str) -> Result<(), sqlx::Error> {
     sqlx::query(
         "INSERT INTO garbage (uid, kind, namespace, name, marks) VALUES ($1, $2, $3, $4, 1) \
          ON CONFLICT (uid) DO UPDATE SET marks = garbage.marks + 1",
@@ -165,12 +185,12 @@ async fn mark(connection: &mut SqliteConnection, key: &Key, uid: &str) -> Result
 }
 
 /// Only an owner that waits for its dependents is marked now; another has no interest in who leaves it.
-async fn mark_again(connection: &mut SqliteConnection, uid: &str) -> Result<(), sqlx::Error> {
+async fn mark_again(connection: &mut Connection, uid: &str) -> Result<(), sqlx::Error> {
     sqlx::query("UPDATE garbage SET marks = marks + 1 WHERE uid = $1").bind(uid).execute(connection).await?;
     Ok(())
 }
 
-fn key_of(row: &SqliteRow) -> Result<Key, sqlx::Error> {
+fn key_of(row: &Row) -> Result<Key, sqlx::Error> {
     Ok(Key {
         kind: Kind::from(row.try_get::<&str, _>("kind")?),
         namespace: row.try_get("namespace")?,
@@ -180,20 +200,20 @@ fn key_of(row: &SqliteRow) -> Result<Key, sqlx::Error> {
 
 /// Marks in order of their uids, behind `after`.
 pub async fn load_garbage(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     after: &str,
     limit: usize,
 ) -> Result<Vec<GarbageMark>, StoreError> {
     let select = "SELECT uid, kind, namespace, name, marks FROM garbage WHERE uid > $1 ORDER BY uid LIMIT $2";
     let rows = sqlx::query(select).bind(after).bind(limit as i64).fetch_all(connection).await?;
-    let mark = |row: &SqliteRow| -> Result<_, sqlx::Error> {
+    let mark = |row: &Row| -> Result<_, sqlx::Error> {
         Ok(GarbageMark { key: key_of(row)?, uid: row.try_get("uid")?, marks: row.try_get("marks")? })
     };
     Ok(rows.iter().map(mark).collect::<Result<_, _>>()?)
 }
 
 /// Forgets a mark that nothing is left to do for, unless it was made again meanwhile.
-pub async fn clear_garbage(connection: &mut SqliteConnection, mark: &GarbageMark) -> Result<(), StoreError> {
+pub async fn clear_garbage(connection: &mut Connection, mark: &GarbageMark) -> Result<(), StoreError> {
     let delete = sqlx::query("DELETE FROM garbage WHERE uid = $1 AND marks = $2");
     delete.bind(&mark.uid).bind(mark.marks).execute(connection).await?;
     Ok(())
@@ -201,7 +221,7 @@ pub async fn clear_garbage(connection: &mut SqliteConnection, mark: &GarbageMark
 
 /// Resources that name this owner, in order of their keys, behind `after`.
 pub async fn load_dependents(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     owner_uid: &str,
     after: Option<&Key>,
     limit: usize,
@@ -219,14 +239,14 @@ pub async fn load_dependents(
     .bind(limit as i64)
     .fetch_all(connection)
     .await?;
-    let dependent = |row: &SqliteRow| -> Result<_, sqlx::Error> {
+    let dependent = |row: &Row| -> Result<_, sqlx::Error> {
         Ok(Dependent { key: key_of(row)?, blocks: row.try_get::<i64, _>("blocks")? != 0 })
     };
     Ok(rows.iter().map(dependent).collect::<Result<_, _>>()?)
 }
 
 /// Whether an owner that is deleted in the foreground still waits for one of its dependents.
-pub async fn blocks_owner(connection: &mut SqliteConnection, owner_uid: &str) -> Result<bool, StoreError> {
+pub async fn blocks_owner(connection: &mut Connection, owner_uid: &str) -> Result<bool, StoreError> {
     let select = "SELECT 1 FROM owner_references WHERE owner_uid = $1 AND blocks = 1 LIMIT 1";
     let found: Option<i64> = sqlx::query_scalar(select).bind(owner_uid).fetch_optional(connection).await?;
     Ok(found.is_some())

@@ -1,12 +1,16 @@
-//! Resources, their change log and the narrow tables beside them, in one SQLite file.
+//! Resources, their change log and the narrow tables beside them: in one SQLite file, or in a PostgreSQL database that
+//! several replicas may share.
 //!
-//! One counter row orders all writes; one write combiner owns the only writing connection. Everything that must be
-//! atomic goes through it: resource writes in batches, and closures by [`Store::transact`].
+//! One counter row orders all writes; its lock is held until the commit, so numbers become visible in order. In each
+//! process one write combiner owns the only writing connection. Everything that must be atomic goes through it: resource
+//! writes in batches, and closures by [`Store::transact`].
 //!
 //! ```text
-//!  write() ─┐                    ┌─ resources, counter, changes   (one transaction, synchronous=FULL)
+//!  write() ─┐                    ┌─ counter's lock, resources, changes, counter   (one durable transaction)
 //!  write() ─┼─ combiner ─ batch ─┤
-//! transact()┘                    └─ after commit: answer, then the ring ── watch()
+//! transact()┘                    └─ after commit: the ring, then answer ── watch()
+//!                                                    ↑
+//!            other replicas ── changes ── tail ──────┘
 //! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -14,8 +18,10 @@
 mod combiner;
 mod compaction;
 pub mod delivery;
+mod engine;
 mod error;
 pub mod garbage;
+mod location;
 mod lock;
 mod meta;
 mod migrations;
@@ -24,66 +30,79 @@ mod read;
 mod resource;
 mod ring;
 mod row;
+mod rows;
 mod seal;
+mod session;
+mod tail;
 mod tokens;
 mod tx;
 mod watch;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use sqlx::{Connection as _, Sqlite, SqlitePool, pool::PoolConnection};
+use sqlx::Connection as _;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch::Receiver},
     time::timeout,
 };
 
 use combiner::{Request, Work};
+use engine::{Engine, answered};
 use open::Settings;
 use ring::Ring;
 
 pub use compaction::CompactAfter;
+pub use engine::{Connection, Pool, PooledConnection};
 pub use error::{OpenError, StoreError, WatchError, WriteError};
+pub use location::{Location, PostgresUrl, UrlError};
 pub use lock::lock_file;
 pub use open::{ChangeHook, OpenOptions};
 pub use resource::{
     Change, Key, Kind, LabelRequirement, ListQuery, Operation, Page, Resource, Selector, WatchEvent, Write,
 };
+pub use session::Sharing;
 pub use tokens::{ApiToken, BoundObject};
 pub use tx::Tx;
 pub use watch::Watch;
 
-/// The open store; clones share it. When the last one is dropped, what was sent is still written and the file closed.
+/// The open store; clones share it. When the last one is dropped, what was sent is still written and the database closed.
 #[derive(Clone)]
 pub struct Store {
     sender: mpsc::Sender<Request>,
-    pool: SqlitePool,
+    pool: Pool,
     ring: Arc<Ring>,
     settings: Arc<Settings>,
+    is_taken: Receiver<bool>,
 }
 
 impl Store {
-    /// Opens the file, or makes it. One process may have it open. Call it in a Tokio runtime: the combiner runs there.
+    /// Opens the database, or makes its schema. Call it in a Tokio runtime: the combiner runs there.
     pub async fn open(options: OpenOptions) -> Result<Self, OpenError> {
         open::open(options).await
     }
 
-    pub fn path(&self) -> &Path {
-        &self.settings.path
+    pub fn location(&self) -> &Location {
+        &self.settings.location
     }
 
     pub async fn get(&self, key: &Key) -> Result<Option<Resource>, StoreError> {
-        let mut connection = self.connection().await?;
-        let row = read::get(&mut connection, key, &self.settings.sealer).await;
-        row.map_err(|error| error.at(self.path()))
+        let read = async {
+            let mut connection = self.pool.acquire().await?;
+            read::get(&mut connection, key, &self.settings.sealer).await
+        };
+        self.read(read).await
     }
 
     /// Current rows, all of one moment: that of `Page::version`. Behind `Page::next`, a later call reads a later moment.
     pub async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
-        let mut connection = self.connection().await?;
-        let mut snapshot = connection.begin().await.map_err(|error| self.failed(error))?;
-        let page = read::list(&mut snapshot, query, &self.settings.sealer).await;
-        page.map_err(|error| error.at(self.path()))
+        let read = async {
+            let mut connection = self.pool.acquire().await?;
+            let mut snapshot = connection.begin().await?;
+            let engine = Engine::of(self.location());
+            read::list(&mut snapshot, engine, query, &self.settings.sealer).await
+        };
+        self.read(read).await
     }
 
     /// Returns when the write is on the disk, or refused. If the caller stops waiting, the write may happen or not.
@@ -118,7 +137,7 @@ impl Store {
         let (reply, answer) = oneshot::channel();
         let closure = Closure { work: Some(work), result: None, reply };
         self.send(Request::Transact(Box::new(closure))).await?;
-        answer.await.unwrap_or(Err(StoreError::Closed)).map_err(|error| error.at(self.path()))
+        answer.await.unwrap_or(Err(StoreError::Closed)).map_err(|error| error.at(self.location()))
     }
 
     /// Changes behind `from`, of one kind or of all. `from` is the version of a list, of an event or of a bookmark; it
@@ -139,11 +158,20 @@ impl Store {
     }
 
     /// For SELECTs of the narrow tables; its connections can't write.
-    pub fn reader(&self) -> &SqlitePool {
+    pub fn reader(&self) -> &Pool {
         &self.pool
     }
 
-    /// Writes what was sent before, ends all watches and closes the file. Later requests are [`StoreError::Closed`].
+    /// Returns once another process has taken the database over, so that this store will never write again. Never for a
+    /// file, and never where replicas share.
+    pub async fn taken(&self) {
+        let mut is_taken = self.is_taken.clone();
+        if is_taken.wait_for(|taken| *taken).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Writes what was sent before, ends all watches and closes the database. Later requests are [`StoreError::Closed`].
     pub async fn close(&self) {
         // The last connection to close puts the log into the file, and readers can't: so they go first. One that is
         // never handed back must not hold up the end; then the next start finds the log.
@@ -154,12 +182,13 @@ impl Store {
         }
     }
 
-    async fn connection(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
-        self.pool.acquire().await.map_err(|error| self.failed(error))
+    async fn connection(&self) -> Result<PooledConnection, StoreError> {
+        self.read(async { Ok(self.pool.acquire().await?) }).await
     }
 
-    fn failed(&self, error: sqlx::Error) -> StoreError {
-        StoreError::from(error).at(self.path())
+    /// Waits for an answer as long as it may take, and names the database in its error.
+    async fn read<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        answered(self.location(), work).await.map_err(|error| error.at(self.location()))
     }
 
     async fn send(&self, request: Request) -> Result<(), StoreError> {

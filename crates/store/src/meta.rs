@@ -4,8 +4,11 @@ use crate::{Store, StoreError, Tx, read};
 
 impl Store {
     pub async fn meta(&self, name: &str) -> Result<Option<String>, StoreError> {
-        let mut connection = self.connection().await?;
-        read::load_meta(&mut connection, name).await.map_err(|error| self.failed(error))
+        let read = async {
+            let mut connection = self.pool.acquire().await?;
+            Ok(read::load_meta(&mut connection, name).await?)
+        };
+        self.read(read).await
     }
 
     pub async fn put_meta(&self, name: &str, value: &str) -> Result<(), StoreError> {

@@ -1,22 +1,75 @@
 //! The schema's history, embedded. A migration that has left a release is never edited; add the next number.
+//!
+//! SQLite's text is the one that is written; PostgreSQL's is made from it.
 
 use std::borrow::Cow;
 
 use sqlx::{
-    SqlSafeStr as _, SqliteConnection,
+    SqlSafeStr as _,
     migrate::{MigrateError, Migration, MigrationType, Migrator},
 };
 
-const SQLITE: &[(i64, &str, &str)] = &[
-    (1, "resources", include_str!("../migrations/sqlite/0001_resources.sql")),
-    (2, "delivery", include_str!("../migrations/sqlite/0002_delivery.sql")),
-    (3, "garbage", include_str!("../migrations/sqlite/0003_garbage.sql")),
-];
+use crate::engine::{Connection, Engine};
 
-/// Brings the schema to this program's version. A file that a newer program has migrated is refused.
-pub(crate) async fn run_migrations(connection: &mut SqliteConnection) -> Result<(), MigrateError> {
-    let migrations = SQLITE.iter().map(|(version, name, sql)| {
-        Migration::new(*version, Cow::Borrowed(*name), MigrationType::Simple, sql.into_sql_str(), false)
+struct Text {
+    name: &'static str,
+    sqlite: &'static str,
+    postgres: &'static str,
+}
+
+macro_rules! text {
+    ($name:literal) => {
+        Text {
+            name: $name,
+            sqlite: include_str!(concat!("../migrations/sqlite/", $name, ".sql")),
+            postgres: include_str!(concat!("../migrations/postgres/", $name, ".sql")),
+        }
+    };
+}
+
+const HISTORY: &[Text] = &[text!("0001_resources"), text!("0002_delivery"), text!("0003_garbage")];
+
+/// Brings the schema to this program's version. A database that a newer program has migrated is refused.
+pub(crate) async fn run_migrations(connection: &mut Connection, engine: Engine) -> Result<(), MigrateError> {
+    let migrations = HISTORY.iter().zip(1..).map(|(text, version)| {
+        let sql = match engine {
+            Engine::Sqlite => text.sqlite,
+            Engine::Postgres => text.postgres,
+        };
+        // Numbers stand in the order; the description is the name behind its number.
+        let description = text.name.split_once('_').map_or(text.name, |(_, description)| description);
+        Migration::new(version, Cow::Borrowed(description), MigrationType::Simple, sql.into_sql_str(), false)
     });
     Migrator::with_migrations(migrations.collect()).run_direct(None, connection, false).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys are compared byte by byte on both engines, whatever the server's locale: pages go on behind the last key.
+    fn postgres_of(sqlite: &str) -> String {
+        let column = |line: &str| {
+            if line.trim_start().starts_with("--") {
+                return line.to_owned();
+            }
+            line.replace(" TEXT", " TEXT COLLATE \"C\"").replace(" BLOB", " BYTEA")
+        };
+        let lines: Vec<String> = sqlite.lines().map(column).collect();
+        format!("-- Made from ../sqlite by a test of migrations.rs; don't edit.\n{}\n", lines.join("\n"))
+    }
+
+    /// With `FARWATER_WRITE=1` it makes them.
+    #[test]
+    fn the_text_for_postgresql_is_made_from_the_one_for_sqlite() {
+        for text in HISTORY {
+            let expected = postgres_of(text.sqlite);
+            if std::env::var_os("FARWATER_WRITE").is_some() {
+                let path = format!("{}/migrations/postgres/{}.sql", env!("CARGO_MANIFEST_DIR"), text.name);
+                std::fs::write(path, &expected).unwrap();
+            } else {
+                assert_eq!(text.postgres, expected, "{}: run this test with FARWATER_WRITE=1", text.name);
+            }
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Opening the file: lock, schema, seal key, ring.
+//! Opening: lock, schema, seal key, ring.
 
 use std::{
     fs::{File, TryLockError},
@@ -9,27 +9,28 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use sqlx::{
-    ConnectOptions as _, SqliteConnection,
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
 };
-use tokio::sync::mpsc;
 
 use crate::{
-    CompactAfter, Kind, OpenError, Store, StoreError, WatchEvent,
+    CompactAfter, Kind, Location, OpenError, Sharing, Store, StoreError, WatchEvent,
     combiner::{Combiner, QUEUE},
-    compaction::COMPACTED,
+    engine::{Connection, Engine, reader_pool},
     lock::lock_file,
     migrations::run_migrations,
     read,
     ring::{Ring, RingLimits},
     seal::Sealer,
+    session,
+    tail::Tail,
     tx::Tx,
 };
 
 pub struct OpenOptions {
-    /// The database file; made if missing. Its folder must exist. `-wal`, `-shm` and `.lock` lie beside it.
-    pub path: PathBuf,
+    pub location: Location,
+    pub sharing: Sharing,
     pub seal_key: [u8; 32],
     /// Kinds whose objects are encrypted at rest, as a whole and in the change log.
     pub sealed_kinds: Vec<Kind>,
@@ -45,11 +46,12 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// The defaults: 16,384 changes or 32 MiB in memory, 50,000 changes and 10 minutes on disk (a reader beyond the ring
+    /// The defaults: alone, 16,384 changes or 32 MiB in memory, 50,000 changes and 10 minutes on disk (a reader beyond the ring
     /// has to list again anyway).
-    pub fn new(path: impl Into<PathBuf>, seal_key: [u8; 32]) -> Self {
+    pub fn new(location: impl Into<Location>, seal_key: [u8; 32]) -> Self {
         Self {
-            path: path.into(),
+            location: location.into(),
+            sharing: Sharing::Alone,
             seal_key,
             sealed_kinds: vec![Kind::new("secrets", "")],
             ownerless_kinds: vec![Kind::new("events", "")],
@@ -69,72 +71,113 @@ pub trait ChangeHook: Send + Sync {
     /// `connection`.
     fn mark_changes<'a>(
         &'a self,
-        connection: &'a mut SqliteConnection,
+        connection: &'a mut Connection,
         changes: &'a [WatchEvent],
     ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
 }
 
 /// What the store's parts share.
 pub(crate) struct Settings {
-    pub path: PathBuf,
+    pub location: Location,
+    pub sharing: Sharing,
+    /// Names this opening of the database among all.
+    pub owner: String,
     pub sealer: Arc<Sealer>,
     pub compact_after: CompactAfter,
     pub on_change: Option<Arc<dyn ChangeHook>>,
 }
 
 impl Settings {
-    fn connection(&self) -> SqliteConnectOptions {
-        SqliteConnectOptions::new()
-            .filename(&self.path)
-            .busy_timeout(Duration::from_secs(5))
-            .disable_statement_logging()
-    }
-
-    /// synchronous=FULL: in WAL mode the log is fsynced at each commit, so an answer survives a power cut.
-    pub(crate) fn writer(&self) -> SqliteConnectOptions {
-        self.connection()
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
-            // A burst must not leave its log's size on the disk for ever.
-            .pragma("journal_size_limit", "67108864")
-    }
-
-    fn reader(&self) -> SqliteConnectOptions {
-        self.connection().read_only(true)
+    /// Whether only this store may write, by a lock that can be lost. A file's can't.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.sharing == Sharing::Alone && Engine::of(&self.location) == Engine::Postgres
     }
 }
-
-/// Connections that read at the same time: lists spend their time in them.
-const READERS: u32 = 8;
 
 /// The meta entry that only the right seal key opens.
 const SEAL_CHECK: &str = "seal-check";
 
 pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
-    let OpenOptions { path, seal_key, sealed_kinds, ownerless_kinds, ring, ring_bytes, compact_after, on_change } =
-        options;
-    let lock = lock_database(&path)?;
-    create_file(&path)?;
+    let OpenOptions {
+        location,
+        sharing,
+        seal_key,
+        sealed_kinds,
+        ownerless_kinds,
+        ring,
+        ring_bytes,
+        compact_after,
+        on_change,
+    } = options;
+    let lock = match &location {
+        Location::File(_) if sharing == Sharing::Replicas => return Err(OpenError::NotShared { location }),
+        Location::File(path) => {
+            let lock = lock_database(path)?;
+            create_file(path)?;
+            Some(lock)
+        }
+        Location::Postgres(_) => None,
+    };
     let sealer = Arc::new(Sealer::new(&seal_key, sealed_kinds));
-    let settings = Arc::new(Settings { path, sealer, compact_after, on_change });
-    let at = |error: sqlx::Error| StoreError::from(error).at(&settings.path);
+    let owner = random_name();
+    let settings = Arc::new(Settings { location, sharing, owner, sealer, compact_after, on_change });
+    let at = |error: StoreError| error.at(&settings.location);
 
-    let mut connection = settings.writer().connect().await.map_err(at)?;
-    run_migrations(&mut connection)
-        .await
-        .map_err(|source| OpenError::Migrate { path: settings.path.clone(), source })?;
+    let connection = session::take(&settings.location, sharing).await.map_err(at)?;
+    let Some(mut connection) = connection else {
+        return Err(OpenError::Locked { location: settings.location.clone() });
+    };
+    migrate(&mut connection, &settings).await?;
     check_seal_key(&mut connection, &settings).await?;
+    session::own(&mut connection, &settings).await.map_err(at)?;
     let limits = RingLimits { events: ring.max(1), bytes: ring_bytes };
-    let ring = fill_ring(&mut connection, limits, &settings.sealer).await.map_err(|e| e.at(&settings.path))?;
-    let ring = Arc::new(ring);
-    let pool = SqlitePoolOptions::new().max_connections(READERS).connect_with(settings.reader()).await.map_err(at)?;
+    let ring = Arc::new(fill_ring(&mut connection, limits, &settings.sealer).await.map_err(at)?);
+    let pool = reader_pool(&settings.location).map_err(at)?;
 
+    let engine = Engine::of(&settings.location);
+    let tail = Arc::new(Tail::new(Arc::clone(&ring), Arc::clone(&settings)));
+    let mut followers = JoinSet::new();
+    if engine == Engine::Postgres {
+        followers.spawn(Arc::clone(&tail).follow(pool.clone()));
+        followers.spawn(Arc::clone(&tail).listen());
+    }
     let (sender, requests) = mpsc::channel(QUEUE);
-    let tx = Tx::new(connection, Arc::clone(&settings.sealer), ownerless_kinds);
-    let combiner =
-        Combiner { tx, ring: Arc::clone(&ring), settings: Arc::clone(&settings), requests, lock, failing: false };
+    let (taken, is_taken) = watch::channel(false);
+    let combiner = Combiner {
+        tx: Tx::new(engine, connection, Arc::clone(&settings.sealer), ownerless_kinds.into()),
+        ring: Arc::clone(&ring),
+        tail,
+        settings: Arc::clone(&settings),
+        requests,
+        lock,
+        followers,
+        failing: false,
+        taken,
+    };
     tokio::spawn(combiner.run());
-    Ok(Store { sender, pool, ring, settings })
+    Ok(Store { sender, pool, ring, settings, is_taken })
+}
+
+fn random_name() -> String {
+    let mut bytes = [0; 16];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system has random numbers");
+    hex::encode(bytes)
+}
+
+/// A migration of many rows may take longer than any other statement.
+async fn migrate(connection: &mut Connection, settings: &Settings) -> Result<(), OpenError> {
+    let engine = Engine::of(&settings.location);
+    let at = |error: sqlx::Error| StoreError::from(error).at(&settings.location);
+    let limit = |text: &'static str| sqlx::query("SELECT set_config('statement_timeout', $1, false)").bind(text);
+    if engine == Engine::Postgres {
+        limit("0").execute(&mut *connection).await.map_err(at)?;
+    }
+    let migrated = run_migrations(connection, engine).await;
+    migrated.map_err(|source| OpenError::Migrate { location: settings.location.clone(), source })?;
+    if engine == Engine::Postgres {
+        limit("30s").execute(&mut *connection).await.map_err(at)?;
+    }
+    Ok(())
 }
 
 /// Two writing processes would each believe in their own ring.
@@ -144,7 +187,7 @@ fn lock_database(path: &Path) -> Result<File, OpenError> {
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&lock_path).map_err(error)?;
     match lock_file(&file) {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: path.to_owned() }),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { location: path.into() }),
         Err(TryLockError::Error(source)) => Err(error(source)),
     }
 }
@@ -161,42 +204,36 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
-/// A wrong key is found at the start, not at the first Secret.
-async fn check_seal_key(connection: &mut SqliteConnection, settings: &Settings) -> Result<(), OpenError> {
-    let at = |error: sqlx::Error| StoreError::from(error).at(&settings.path);
-    match read::load_meta(connection, SEAL_CHECK).await.map_err(at)? {
-        Some(sealed) => {
-            let opened =
-                hex::decode(sealed).ok().and_then(|sealed| settings.sealer.open(&sealed, SEAL_CHECK.as_bytes()));
-            opened.map(drop).ok_or_else(|| OpenError::WrongKey { path: settings.path.clone() })
-        }
-        None => {
-            let sealed = hex::encode(settings.sealer.seal(b"", SEAL_CHECK.as_bytes()));
-            Ok(read::save_meta(connection, SEAL_CHECK, &sealed).await.map_err(at)?)
-        }
-    }
+/// A wrong key is found at the start, not at the first Secret. Of several that open a new database at once, the first one's
+/// key holds.
+async fn check_seal_key(connection: &mut Connection, settings: &Settings) -> Result<(), OpenError> {
+    let at = |error: sqlx::Error| StoreError::from(error).at(&settings.location);
+    let sealed = hex::encode(settings.sealer.seal(b"", SEAL_CHECK.as_bytes()));
+    let insert = sqlx::query("INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING");
+    insert.bind(SEAL_CHECK).bind(sealed).execute(&mut *connection).await.map_err(at)?;
+    let sealed = read::load_meta(connection, SEAL_CHECK).await.map_err(at)?.unwrap_or_default();
+    let opened = hex::decode(sealed).ok().and_then(|sealed| settings.sealer.open(&sealed, SEAL_CHECK.as_bytes()));
+    opened.map(drop).ok_or_else(|| OpenError::WrongKey { location: settings.location.clone() })
 }
 
 /// What is read back for watches that resume: enough for whoever was up to date when the hub stopped, and parsed in
 /// some tens of milliseconds.
 const RESUME: RingLimits = RingLimits { events: 4_096, bytes: 8 << 20 };
 
-async fn fill_ring(connection: &mut SqliteConnection, limits: RingLimits, sealer: &Sealer) -> Result<Ring, StoreError> {
+async fn fill_ring(connection: &mut Connection, limits: RingLimits, sealer: &Sealer) -> Result<Ring, StoreError> {
     let counter = read::load_counter(connection).await?;
-    let compacted = read::load_meta(connection, COMPACTED).await?.and_then(|text| text.parse().ok()).unwrap_or(0);
-    let (events, bytes) = (limits.events.min(RESUME.events), limits.bytes.min(RESUME.bytes));
-    let changes = read::load_changes(connection, compacted, events, bytes, sealer).await?;
-    let oldest: Option<u64> =
-        sqlx::query_scalar("SELECT min(version) FROM changes").fetch_one(&mut *connection).await?;
-    let floor = match (changes.first(), oldest) {
-        (Some(first), Some(oldest)) if first.event.version > oldest => first.event.version - 1,
+    let resumed = RingLimits { events: limits.events.min(RESUME.events), bytes: limits.bytes.min(RESUME.bytes) };
+    let part = read::load_changes(connection, 0, counter, resumed, sealer).await?;
+    // Read last: had another replica taken any of them out meanwhile, this says so.
+    let compacted = read::load_compacted(connection).await?;
+    let floor = match part.changes.first() {
+        Some(first) if part.is_cut => first.event.version - 1,
+        None if part.is_cut => counter,
         // All that is there: a watch may start where compaction stopped.
-        (Some(_), _) => compacted,
-        // Nothing fits, or nothing is left.
-        (None, Some(_)) => counter,
-        (None, None) => compacted,
+        _ => 0,
     };
-    let ring = Ring::new(limits, floor, counter);
-    ring.append(changes, counter);
+    let floor = floor.max(compacted).min(counter);
+    let ring = Ring::new(limits, floor, floor);
+    ring.append(part.changes, counter);
     Ok(ring)
 }

@@ -2,21 +2,27 @@
 
 use std::fmt::Write as _;
 
-use futures::TryStreamExt as _;
-use sqlx::{AssertSqlSafe, Row as _, SqliteConnection, sqlite::SqliteRow};
+use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
     Key, Kind, LabelRequirement, ListQuery, Page, Resource, Selector, StoreError, WatchEvent,
-    ring::Committed,
+    compaction::COMPACTED,
+    engine::{Connection, Engine, Row},
+    ring::{Committed, RingLimits},
     row::{StoredParts, assemble, decode_labels, decode_operation},
     seal::Sealer,
 };
 
-pub(crate) async fn load_counter(connection: &mut SqliteConnection) -> Result<u64, sqlx::Error> {
-    sqlx::query_scalar("SELECT value FROM counter WHERE id = 1").fetch_one(connection).await
+pub(crate) async fn load_counter(connection: &mut Connection) -> Result<u64, sqlx::Error> {
+    let counter: i64 = sqlx::query_scalar("SELECT value FROM counter WHERE id = 1").fetch_one(connection).await?;
+    Ok(counter.unsigned_abs())
 }
 
-pub(crate) async fn load_row(connection: &mut SqliteConnection, key: &Key) -> Result<Option<StoredParts>, sqlx::Error> {
+pub(crate) fn version(row: &Row, column: &str) -> Result<u64, sqlx::Error> {
+    Ok(row.try_get::<i64, _>(column)?.unsigned_abs())
+}
+
+pub(crate) async fn load_row(connection: &mut Connection, key: &Key) -> Result<Option<StoredParts>, sqlx::Error> {
     let row = sqlx::query(
         "SELECT uid, version, sealed, labels, body, status FROM resources \
          WHERE kind = $1 AND namespace = $2 AND name = $3",
@@ -29,11 +35,11 @@ pub(crate) async fn load_row(connection: &mut SqliteConnection, key: &Key) -> Re
     row.map(|row| stored_parts(&row)).transpose()
 }
 
-fn stored_parts(row: &SqliteRow) -> Result<StoredParts, sqlx::Error> {
+pub(crate) fn stored_parts(row: &Row) -> Result<StoredParts, sqlx::Error> {
     Ok(StoredParts {
         uid: row.try_get("uid")?,
-        version: row.try_get("version")?,
-        sealed: row.try_get("sealed")?,
+        version: version(row, "version")?,
+        sealed: row.try_get::<i16, _>("sealed")? != 0,
         labels: row.try_get("labels")?,
         body: row.try_get("body")?,
         status: row.try_get("status")?,
@@ -41,7 +47,7 @@ fn stored_parts(row: &SqliteRow) -> Result<StoredParts, sqlx::Error> {
 }
 
 pub(crate) async fn get(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     key: &Key,
     sealer: &Sealer,
 ) -> Result<Option<Resource>, StoreError> {
@@ -49,9 +55,14 @@ pub(crate) async fn get(
     Ok(Some(row.open(key, sealer)?.resource(key.clone())?))
 }
 
-/// Call it in a transaction: the counter and all rows must be of one moment.
+/// Rows that are asked for at a time, where a page has no limit or its selector leaves most of them out. A statement whose
+/// rows are not wanted any more is sent to its end by PostgreSQL.
+const ROWS_AT_A_TIME: usize = 1_000;
+
+/// Call it in a transaction of one snapshot: the counter and all rows must be of one moment.
 pub(crate) async fn list(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
+    engine: Engine,
     query: &ListQuery,
     sealer: &Sealer,
 ) -> Result<Page, StoreError> {
@@ -61,33 +72,43 @@ pub(crate) async fn list(
         true => Vec::new(),
         false => conditions(&query.labels),
     };
-    let sql = list_sql(query, &labels);
-    let (namespace, name) = query.after.clone().unwrap_or_default();
-    let mut statement = sqlx::query(AssertSqlSafe(sql)).bind(query.kind.as_str()).bind(namespace).bind(name);
-    statement = statement.bind(&query.namespace).bind(&query.name);
-    for condition in &labels {
-        statement = statement.bind(condition.key);
-        for value in condition.values {
-            statement = statement.bind(value);
-        }
-    }
-    // Row by row: only what is answered is in memory.
-    let mut rows = statement.fetch(connection);
+    let sql = list_sql(engine, query, &labels);
+    let (mut namespace, mut name) = query.after.clone().unwrap_or_default();
     let mut items: Vec<Resource> = Vec::new();
-    while let Some(row) = rows.try_next().await? {
-        let key = Key { kind: query.kind.clone(), namespace: row.try_get("namespace")?, name: row.try_get("name")? };
-        let stored = stored_parts(&row)?;
-        // SQL narrows where it can; this decides.
-        if !query.labels.0.is_empty() && !query.labels.matches(&stored.labels(&key, sealer)?) {
-            continue;
+    loop {
+        let left = query.limit - items.len().min(query.limit);
+        // One more than fits says whether there is another page.
+        let is_exact = query.limit > 0 && labels.len() == query.labels.0.len();
+        let wanted = if is_exact { left + 1 } else { ROWS_AT_A_TIME };
+        let mut statement = sqlx::query(AssertSqlSafe(&*sql)).bind(query.kind.as_str()).bind(&namespace).bind(&name);
+        statement = statement.bind(wanted as i64).bind(&query.namespace).bind(&query.name);
+        for condition in &labels {
+            statement = statement.bind(condition.key);
+            for value in condition.values {
+                statement = statement.bind(value);
+            }
         }
-        if query.limit > 0 && items.len() == query.limit {
-            let next = items.last().map(|last| (last.key.namespace.clone(), last.key.name.clone()));
-            return Ok(Page { items, version, next });
+        let rows = statement.fetch_all(&mut *connection).await?;
+        let is_last = rows.len() < wanted;
+        for row in rows {
+            let key =
+                Key { kind: query.kind.clone(), namespace: row.try_get("namespace")?, name: row.try_get("name")? };
+            let stored = stored_parts(&row)?;
+            (namespace, name) = (key.namespace.clone(), key.name.clone());
+            // SQL narrows where it can; this decides.
+            if !query.labels.0.is_empty() && !query.labels.matches(&stored.labels(&key, sealer)?) {
+                continue;
+            }
+            if query.limit > 0 && items.len() == query.limit {
+                let next = items.last().map(|last| (last.key.namespace.clone(), last.key.name.clone()));
+                return Ok(Page { items, version, next });
+            }
+            items.push(stored.open(&key, sealer)?.resource(key)?);
         }
-        items.push(stored.open(&key, sealer)?.resource(key)?);
+        if is_last {
+            return Ok(Page { items, version, next: None });
+        }
     }
-    Ok(Page { items, version, next: None })
 }
 
 /// One requirement of a selector as SQL; key and values are bound, never written into the text.
@@ -125,36 +146,36 @@ fn conditions<'a>(selector: &'a Selector) -> Vec<Condition<'a>> {
     selector.0.iter().filter_map(condition).take(20).collect()
 }
 
-/// Keyset paging by the primary key. `->>` reads one label in SQLite (3.38) as in PostgreSQL.
-fn list_sql(query: &ListQuery, conditions: &[Condition<'_>]) -> String {
+/// Keyset paging by the primary key.
+fn list_sql(engine: Engine, query: &ListQuery, conditions: &[Condition<'_>]) -> String {
     let mut sql = "SELECT namespace, name, uid, version, sealed, labels, body, status FROM resources \
                    WHERE kind = $1 AND (namespace, name) > ($2, $3)"
         .to_owned();
-    sql.push_str(if query.namespace.is_some() { " AND namespace = $4" } else { " AND $4 IS NULL" });
-    sql.push_str(if query.name.is_some() { " AND name = $5" } else { " AND $5 IS NULL" });
-    let mut number = 5;
+    sql.push_str(if query.namespace.is_some() { " AND namespace = $5" } else { " AND $5 IS NULL" });
+    sql.push_str(if query.name.is_some() { " AND name = $6" } else { " AND $6 IS NULL" });
+    let mut number = 6;
     for Condition { operator, values, .. } in conditions {
         number += 1;
-        let key = number;
-        let values: Vec<String> = values.iter().enumerate().map(|(n, _)| format!("${}", key + 1 + n)).collect();
+        let label = engine.label(number);
+        let values: Vec<String> = values.iter().enumerate().map(|(n, _)| format!("${}", number + 1 + n)).collect();
         number += values.len();
         let values = values.join(", ");
         let _ = match operator {
-            Operator::In => write!(sql, " AND labels ->> ${key} IN ({values})"),
-            Operator::NotIn => write!(sql, " AND (labels ->> ${key} IS NULL OR labels ->> ${key} NOT IN ({values}))"),
-            Operator::Exists => write!(sql, " AND labels ->> ${key} IS NOT NULL"),
-            Operator::NotExists => write!(sql, " AND labels ->> ${key} IS NULL"),
+            Operator::In => write!(sql, " AND {label} IN ({values})"),
+            Operator::NotIn => write!(sql, " AND ({label} IS NULL OR {label} NOT IN ({values}))"),
+            Operator::Exists => write!(sql, " AND {label} IS NOT NULL"),
+            Operator::NotExists => write!(sql, " AND {label} IS NULL"),
         };
     }
-    sql.push_str(" ORDER BY namespace, name");
+    sql.push_str(" ORDER BY namespace, name LIMIT $4");
     sql
 }
 
-pub(crate) async fn load_meta(connection: &mut SqliteConnection, name: &str) -> Result<Option<String>, sqlx::Error> {
+pub(crate) async fn load_meta(connection: &mut Connection, name: &str) -> Result<Option<String>, sqlx::Error> {
     sqlx::query_scalar("SELECT value FROM meta WHERE name = $1").bind(name).fetch_optional(connection).await
 }
 
-pub(crate) async fn save_meta(connection: &mut SqliteConnection, name: &str, value: &str) -> Result<(), sqlx::Error> {
+pub(crate) async fn save_meta(connection: &mut Connection, name: &str, value: &str) -> Result<(), sqlx::Error> {
     let save = sqlx::query(
         "INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
     );
@@ -162,35 +183,57 @@ pub(crate) async fn save_meta(connection: &mut SqliteConnection, name: &str, val
     Ok(())
 }
 
-/// Changes behind `version`, newest first while they fit `events` and `bytes`; then put in order.
-pub(crate) async fn load_changes(
-    connection: &mut SqliteConnection,
-    version: u64,
-    events: usize,
-    bytes: usize,
-    sealer: &Sealer,
-) -> Result<Vec<Committed>, StoreError> {
-    let mut rows = sqlx::query(
-        "SELECT version, kind, namespace, name, uid, operation, sealed, old_labels, body, status FROM changes \
-         WHERE version > $1 ORDER BY version DESC LIMIT $2",
-    )
-    .bind(version as i64)
-    .bind(events as i64)
-    .fetch(connection);
-    let (mut changes, mut total) = (Vec::new(), 0);
-    while let Some(row) = rows.try_next().await? {
-        let change = committed(&row, sealer)?;
-        total += change.bytes;
-        if total > bytes {
-            break;
-        }
-        changes.push(change);
-    }
-    changes.reverse();
-    Ok(changes)
+/// Part of the log.
+pub(crate) struct LogPart {
+    /// In order, up to the version that was asked for.
+    pub changes: Vec<Committed>,
+    /// Whether there are older ones that didn't fit.
+    pub is_cut: bool,
 }
 
-fn committed(row: &SqliteRow, sealer: &Sealer) -> Result<Committed, StoreError> {
+/// Changes of the versions behind `from` up to `to`, the newest that fit `events` and `bytes`.
+pub(crate) async fn load_changes(
+    connection: &mut Connection,
+    from: u64,
+    to: u64,
+    limits: RingLimits,
+    sealer: &Sealer,
+) -> Result<LogPart, StoreError> {
+    const AT_A_TIME: usize = 200;
+    let (mut changes, mut total, mut below) = (Vec::new(), 0, to.saturating_add(1));
+    loop {
+        let rows = sqlx::query(
+            "SELECT version, kind, namespace, name, uid, operation, sealed, old_labels, body, status FROM changes \
+             WHERE version > $1 AND version < $2 ORDER BY version DESC LIMIT $3",
+        )
+        .bind(from as i64)
+        .bind(below as i64)
+        .bind(AT_A_TIME as i64)
+        .fetch_all(&mut *connection)
+        .await?;
+        for row in &rows {
+            let change = committed(row, sealer)?;
+            total += change.bytes;
+            if changes.len() == limits.events || total > limits.bytes {
+                changes.reverse();
+                return Ok(LogPart { changes, is_cut: true });
+            }
+            below = change.event.version;
+            changes.push(change);
+        }
+        if rows.len() < AT_A_TIME {
+            changes.reverse();
+            return Ok(LogPart { changes, is_cut: false });
+        }
+    }
+}
+
+/// The newest version that has left the log.
+pub(crate) async fn load_compacted(connection: &mut Connection) -> Result<u64, sqlx::Error> {
+    Ok(load_meta(connection, COMPACTED).await?.and_then(|text| text.parse().ok()).unwrap_or(0))
+}
+
+fn committed(row: &Row, sealer: &Sealer) -> Result<Committed, StoreError> {
     let key = Key {
         kind: Kind::from(row.try_get::<&str, _>("kind")?),
         namespace: row.try_get("namespace")?,
@@ -198,8 +241,8 @@ fn committed(row: &SqliteRow, sealer: &Sealer) -> Result<Committed, StoreError> 
     };
     let stored = StoredParts {
         uid: row.try_get("uid")?,
-        version: row.try_get("version")?,
-        sealed: row.try_get("sealed")?,
+        version: version(row, "version")?,
+        sealed: row.try_get::<i16, _>("sealed")? != 0,
         labels: String::new(),
         body: row.try_get("body")?,
         status: row.try_get("status")?,

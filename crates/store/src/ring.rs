@@ -76,9 +76,15 @@ impl Ring {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends what was committed, in order; `position` is the counter after it.
+    /// Appends what was committed, in order: everything from at or below the present position up to `position`. What is
+    /// known already is passed over, so that two may tell the same.
     pub(crate) fn append(&self, changes: Vec<Committed>, position: u64) {
         let mut state = self.lock();
+        let known = state.position;
+        if position <= known {
+            return;
+        }
+        let changes: Vec<Committed> = changes.into_iter().filter(|change| change.event.version > known).collect();
         let kinds: HashSet<Kind> = changes.iter().map(|change| change.event.key.kind.clone()).collect();
         let concerned = |wanted: &Option<Kind>| match wanted {
             Some(kind) => kinds.contains(kind),
@@ -103,6 +109,33 @@ impl Ring {
         for waker in awake {
             waker.wake();
         }
+    }
+
+    /// What lies between the present position and `version` can't be known any more: whoever hasn't seen it has to list
+    /// again. Nothing, if the position is there already.
+    pub(crate) fn skip_to(&self, version: u64) {
+        let mut state = self.lock();
+        if version <= state.position {
+            return;
+        }
+        while state.evict() {}
+        (state.floor, state.position) = (version, version);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        self.position.send_replace(version);
+        for (_, waker) in waiting.into_values() {
+            waker.wake();
+        }
+    }
+
+    /// Nobody may go on from here: what was shown is not what is there any more.
+    pub(crate) fn forget(&self) {
+        let next = self.position() + 1;
+        self.skip_to(next);
+    }
+
+    pub(crate) fn limits(&self) -> RingLimits {
+        self.limits
     }
 
     pub(crate) fn position(&self) -> u64 {
@@ -250,6 +283,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_told_twice_is_shown_once_and_what_is_skipped_is_refused() {
+        let kind = Kind::from("a");
+        let ring = Ring::new(RingLimits { events: 10, bytes: 1_000 }, 0, 0);
+        let changes = |range: std::ops::RangeInclusive<u64>| range.map(|version| change(version, &kind, 1)).collect();
+        ring.append(changes(1..=3), 3);
+        ring.append(changes(2..=5), 5);
+        ring.append(changes(4..=5), 5);
+        assert_eq!(versions(&ring, None, 0), Ok(vec![1, 2, 3, 4, 5]));
+        let (waker, woken) = flag_waker();
+        ring.read(Some(&kind), 5, Some((ring.enter(), &waker)));
+        ring.skip_to(4);
+        assert!(!woken.load(SeqCst));
+        ring.skip_to(8);
+        assert!(woken.load(SeqCst), "it has to be told that it is too late");
+        ring.append(changes(9..=9), 9);
+        assert_eq!(versions(&ring, None, 5), Err(8));
+        assert_eq!(versions(&ring, Some(&kind), 8), Ok(vec![9]));
     }
 
     #[test]

@@ -48,7 +48,19 @@ impl Parts {
         if [&*key.name, &*key.namespace, &*uid].iter().any(|part| part.contains('\0')) {
             return Err(wrong("its name, namespace or uid has a NUL in it"));
         }
+        if [key.kind.as_str(), &key.name, &key.namespace, &uid].iter().any(|part| part.len() > MAX_NAME) {
+            return Err(wrong("its kind, name, namespace or uid is too long"));
+        }
+        let owners = metadata.get("ownerReferences").and_then(Value::as_array).into_iter().flatten();
+        let mut owners = owners.filter_map(|owner| owner["uid"].as_str());
+        if owners.any(|uid| uid.contains('\0') || uid.len() > MAX_NAME) {
+            return Err(wrong("the uid of an owner is too long, or has a NUL in it"));
+        }
         let labels = labels_of(metadata);
+        // PostgreSQL reads no label of a row where one has a NUL in it.
+        if labels.iter().any(|(name, value)| name.contains('\0') || value.contains('\0')) {
+            return Err(wrong("a label has a NUL in it"));
+        }
         let (body, status) = (canonical_json(&object), status_value.as_ref().map(canonical_json));
         Ok(Self { object, status_value, uid, labels, body, status })
     }
@@ -60,6 +72,9 @@ impl Parts {
         object
     }
 }
+
+/// Kubernetes' names end at 253 bytes. Four of these together must fit an entry of PostgreSQL's index, 2,704 bytes.
+const MAX_NAME: usize = 512;
 
 /// serde_json reads 127 levels: what is deeper could be written and then never be read.
 const MAX_DEPTH: usize = 120;
@@ -177,7 +192,7 @@ pub(crate) fn decode_labels(
     serde_json::from_slice(&json).map_err(|error| unreadable(key, error.to_string()))
 }
 
-pub(crate) fn encode_operation(operation: Operation) -> i64 {
+pub(crate) fn encode_operation(operation: Operation) -> i16 {
     match operation {
         Operation::Created => 1,
         Operation::Updated => 2,
@@ -185,7 +200,7 @@ pub(crate) fn encode_operation(operation: Operation) -> i64 {
     }
 }
 
-pub(crate) fn decode_operation(stored: i64, key: &Key) -> Result<Operation, StoreError> {
+pub(crate) fn decode_operation(stored: i16, key: &Key) -> Result<Operation, StoreError> {
     match stored {
         1 => Ok(Operation::Created),
         2 => Ok(Operation::Updated),

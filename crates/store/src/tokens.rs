@@ -1,9 +1,9 @@
 //! Tokens of people and programs. Only hashes are stored: a copy of the file opens nothing.
 
 use serde::{Deserialize, Serialize};
-use sqlx::{Row as _, sqlite::SqliteRow};
+use sqlx::Row as _;
 
-use crate::{Store, StoreError, Tx};
+use crate::{Store, StoreError, Tx, engine::Row};
 
 /// One token. `hash` is the sha256 of the token's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,16 +36,14 @@ impl Store {
 
     /// The token with this hash, unless it has expired at `now` (seconds since 1970).
     pub async fn find_token(&self, hash: &[u8; 32], now: i64) -> Result<Option<ApiToken>, StoreError> {
-        let row = sqlx::query(
+        let select = sqlx::query(
             "SELECT hash, user_name, user_uid, user_groups, bound_object, created, expires FROM api_tokens \
              WHERE hash = $1 AND (expires IS NULL OR expires > $2)",
         )
         .bind(hash.as_slice())
-        .bind(now)
-        .fetch_optional(self.reader())
-        .await
-        .map_err(|error| self.failed(error))?;
-        row.map(|row| token_of(&row)).transpose().map_err(|error| error.at(self.path()))
+        .bind(now);
+        let row = self.read(async { Ok(select.fetch_optional(self.reader()).await?) }).await?;
+        row.map(|row| token_of(&row)).transpose().map_err(|error| error.at(self.location()))
     }
 
     /// Whether there was one.
@@ -104,7 +102,7 @@ impl Tx {
     }
 }
 
-fn token_of(row: &SqliteRow) -> Result<ApiToken, StoreError> {
+fn token_of(row: &Row) -> Result<ApiToken, StoreError> {
     let wrong = |problem: String| StoreError::Row { what: "token".to_owned(), problem };
     let hash: Vec<u8> = row.try_get("hash")?;
     let groups: String = row.try_get("user_groups")?;

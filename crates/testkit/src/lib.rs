@@ -10,6 +10,7 @@ pub mod kube;
 pub mod ledger;
 pub mod packages;
 pub mod ports;
+pub mod postgres;
 pub mod process;
 pub mod tools;
 pub mod wait;
@@ -17,6 +18,7 @@ mod watchdog;
 
 pub use farwater::{Agent, Hub};
 pub use kube::{Plane, PlaneOptions, shared};
+pub use postgres::Postgres;
 pub use process::Process;
 pub use tools::Tools;
 pub use wait::wait_for;

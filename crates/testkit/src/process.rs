@@ -95,20 +95,25 @@ impl Process {
 
     /// SIGTERM, then waits at most `bound` for it to end by itself; past that it is killed and an error told.
     pub fn stop(&mut self, bound: Duration) -> Result<ExitStatus> {
-        let start = Instant::now();
         if self.exited().is_none() {
             signal("TERM", &self.child.id().to_string())?;
         }
-        loop {
-            if let Some(status) = self.exited() {
-                return Ok(status);
-            }
-            if start.elapsed() > bound {
+        match self.wait(bound) {
+            Some(status) => Ok(status),
+            None => {
                 self.kill9();
-                bail!("{} was still running {bound:?} after SIGTERM\n{}", self.name, self.tail());
+                bail!("{} was still running {bound:?} after SIGTERM\n{}", self.name, self.tail())
             }
+        }
+    }
+
+    /// Waits at most `bound` for it to end by itself.
+    pub fn wait(&mut self, bound: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        while self.exited().is_none() && start.elapsed() <= bound {
             std::thread::sleep(Duration::from_millis(10));
         }
+        self.status
     }
 
     /// Stops the program where it is; `resume` lets it go on. What a dead network or a stuck disk looks like to peers.
@@ -160,7 +165,7 @@ where
 }
 
 /// The shell's builtin: there is a `sh` everywhere, but not everywhere a `kill` program.
-fn signal(name: &str, target: &str) -> Result<()> {
+pub(crate) fn signal(name: &str, target: &str) -> Result<()> {
     let status = Command::new("sh")
         .args(["-c", "kill -s \"$1\" -- \"$2\"", "sh", name, target])
         .stderr(Stdio::null())

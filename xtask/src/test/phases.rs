@@ -3,7 +3,7 @@
 use std::{fs, path::Path, process::Command, time::SystemTime};
 
 use anyhow::{Context as _, Result};
-use farwater_testkit::{Plane, Tools, kube::plane_variable, packages};
+use farwater_testkit::{Plane, Postgres, Tools, kube::plane_variable, packages, postgres};
 
 use super::{
     Run,
@@ -23,7 +23,7 @@ pub struct Phase {
 pub const PHASES: &[Phase] = &[
     Phase {
         name: "tools",
-        about: "Kubernetes, kwok and kubectl from their Go modules, Chromium",
+        about: "Kubernetes, kwok and kubectl from their Go modules, PostgreSQL, Chromium",
         needed_by_the_rest: true,
         run: tools,
     },
@@ -45,7 +45,7 @@ pub const PHASES: &[Phase] = &[
     Phase { name: "build", about: "programs and tests", needed_by_the_rest: true, run: build },
     Phase {
         name: "test",
-        about: "unit and black-box tests against two control planes",
+        about: "unit and black-box tests against two control planes and PostgreSQL",
         needed_by_the_rest: false,
         run: test,
     },
@@ -56,7 +56,7 @@ pub const PHASES: &[Phase] = &[
 const LINES_OF_A_FAILURE: usize = 12;
 
 fn tools(_: &Run) -> Result<Option<Counts>> {
-    packages::require(&[packages::GIT])?;
+    packages::require(&[packages::GIT, postgres::POSTGRES])?;
     if std::env::var_os("FARWATER_CHROMIUM").is_none() {
         packages::require(&[packages::CHROMIUM])?;
     }
@@ -138,15 +138,17 @@ fn build(run: &Run) -> Result<Option<Counts>> {
 fn test(run: &Run) -> Result<Option<Counts>> {
     Tools::find_all()?;
     let runtime = tokio::runtime::Runtime::new()?;
-    // Both live until the tests have ended; tests take namespaces of their own.
-    let planes = runtime.block_on(async { tokio::try_join!(Plane::start(), Plane::start()) })?;
+    // They live until the tests have ended; tests take namespaces and databases of their own.
+    let (plane_1, plane_2, database) =
+        runtime.block_on(async { tokio::try_join!(Plane::start(), Plane::start(), Postgres::start_unsynced()) })?;
 
     let mut command = repository::cargo()?;
     command
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .env("CARGO_TERM_COLOR", "never")
-        .env(plane_variable(1), planes.0.kubeconfig())
-        .env(plane_variable(2), planes.1.kubeconfig());
+        .env(plane_variable(1), plane_1.kubeconfig())
+        .env(plane_variable(2), plane_2.kubeconfig())
+        .env(postgres::VARIABLE, database.first_url());
     let log = run.log("test");
     let result = step::run("tests", command, &log);
 

@@ -76,7 +76,7 @@ fn may_mark(event: &WatchEvent) -> bool {
 }
 
 fn kind_of(key: &Key) -> Option<&'static ResourceKind> {
-    REGISTRY.kinds.iter().find(|kind| kind.stored && kind.store == key.kind)
+    REGISTRY.kinds.iter().find(|kind| kind.is_kept() && kind.store == key.kind)
 }
 
 /// What a mark leaves to do.

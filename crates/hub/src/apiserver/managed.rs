@@ -11,6 +11,7 @@ use super::{
     kinds::REGISTRY,
     options::{MANAGER_LIMIT, WriteOptions, is_printable},
     status::{ApiError, FieldError},
+    views,
 };
 
 /// The manager of what the hub writes by itself.
@@ -45,7 +46,17 @@ fn name_of_agent(agent: &str) -> String {
 
 /// An object that is about to be written, with its managers.
 pub fn track(call: &Call, options: &WriteOptions, live: Option<&Value>, new: Value) -> Result<Value, ApiError> {
-    Ok(manager_of(call)?.update(live, new, &name(call, options), call.now))
+    let (manager, name) = (manager_of(call)?, name(call, options));
+    if call.kind.view.is_none() {
+        return Ok(manager.update(live, new, &name, call.now));
+    }
+    // Fields are owned under the names that the request's version has for them.
+    let live = live.map(|live| views::show(call.kind, live));
+    let shown = views::show(call.kind, &new).into_owned();
+    let mut tracked = manager.update(live.as_deref(), shown, &name, call.now);
+    let (mut new, managed) = (new, tracked["metadata"]["managedFields"].take());
+    new["metadata"]["managedFields"] = managed;
+    Ok(new)
 }
 
 /// For the hub's own writes: an object with its managers. `subresource` is empty for the resource itself.

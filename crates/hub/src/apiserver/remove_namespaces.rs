@@ -88,7 +88,7 @@ async fn pass(store: &Store) -> Result<bool, StoreError> {
 async fn remove_one(store: &Store, namespace: Resource) -> Result<bool, StoreError> {
     let name = namespace.key.name.clone();
     let mut remaining = Vec::new();
-    for kind in REGISTRY.kinds.iter().filter(|k| k.stored && k.namespaced) {
+    for kind in REGISTRY.kinds.iter().filter(|k| k.is_kept() && k.namespaced) {
         let mut query = all(kind, Some(&name));
         loop {
             let page = store.list(&query).await?;

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use super::{kinds::ResourceKind, meta, schema, status::FieldError};
 
+mod events;
+
 const RBAC: &str = "rbac.authorization.k8s.io";
 /// Largest sum of a ConfigMap's or Secret's values (`MaxSecretSize`).
 const DATA_LIMIT: usize = 1024 * 1024;
@@ -28,7 +30,7 @@ pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
         }
         object["metadata"]["generation"] = json!(1);
     }
-    keep_secret_names(object, kind);
+    drop_unkept(object, kind);
     if kind.kind == "Namespace" {
         // A generated name is known only now.
         label_namespace(object);
@@ -39,7 +41,7 @@ pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
 
 /// Before an object is replaced: what this part may not change is taken from the old one.
 pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part: Part) {
-    keep_secret_names(object, kind);
+    drop_unkept(object, kind);
     match part {
         Part::Main if kind.kind == "Namespace" => {
             keep(object, old, "spec");
@@ -65,14 +67,26 @@ pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part
     }
 }
 
-/// A service account's secrets are of its own namespace, and known by name.
-fn keep_secret_names(object: &mut Value, kind: &ResourceKind) {
-    if kind.kind != "ServiceAccount" {
-        return;
-    }
-    let secrets = object.get_mut("secrets").and_then(Value::as_array_mut);
-    for secret in secrets.into_iter().flatten().filter_map(Value::as_object_mut) {
-        secret.retain(|field, _| field == "name");
+/// What is not kept although somebody wrote it, and so came to own it.
+fn drop_unkept(object: &mut Value, kind: &ResourceKind) {
+    match kind.kind.as_str() {
+        // Known by name, and of the account's own namespace.
+        "ServiceAccount" => {
+            let secrets = object.get_mut("secrets").and_then(Value::as_array_mut);
+            for secret in secrets.into_iter().flatten().filter_map(Value::as_object_mut) {
+                secret.retain(|field, _| field == "name");
+            }
+        }
+        // What the feature gate CoordinatedLeaderElection, off by default, would read.
+        "Lease" => {
+            for field in ["strategy", "preferredHolder"] {
+                set(&mut object["spec"], field, None);
+            }
+        }
+        "Role" | "ClusterRole" if object["rules"].as_array().is_none_or(Vec::is_empty) => {
+            object["rules"] = Value::Null;
+        }
+        _ => {}
     }
 }
 
@@ -173,15 +187,8 @@ fn drop_empty(object: &mut Value) {
 /// What Go writes of every object, empty or not.
 pub fn fill(object: &mut Value, kind: &ResourceKind) {
     let always: &[(&str, Value)] = match kind.kind.as_str() {
-        "Event" => &[
-            ("eventTime", Value::Null),
-            ("firstTimestamp", Value::Null),
-            ("involvedObject", json!({})),
-            ("lastTimestamp", Value::Null),
-            ("reportingComponent", json!("")),
-            ("reportingInstance", json!("")),
-            ("source", json!({})),
-        ],
+        "Event" => return events::default(object),
+        "Lease" => &[("spec", json!({}))],
         "Namespace" => &[("spec", json!({})), ("status", json!({}))],
         "SelfSubjectAccessReview" => &[("spec", json!({})), ("status", json!({"allowed": false}))],
         "SelfSubjectReview" => &[("status", json!({"userInfo": {}}))],
@@ -202,7 +209,10 @@ fn default_binding(object: &mut Value) {
     if object["roleRef"].is_object() && absent(&object["roleRef"]["apiGroup"]) {
         object["roleRef"]["apiGroup"] = json!(RBAC);
     }
-    for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+    if object.get("subjects").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        set(object, "subjects", None);
+    }
+    for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
         let group = match subject["kind"].as_str() {
             Some("User" | "Group") => RBAC,
             _ => continue,
@@ -246,7 +256,8 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             }
         }
         "RoleBinding" | "ClusterRoleBinding" => validate_binding(object, old, kind, &mut errors),
-        "Event" => validate_event(object, &mut errors),
+        "Event" => events::validate(object, old, kind, &mut errors),
+        "Lease" => validate_lease(object, &mut errors),
         _ => {}
     }
     errors
@@ -438,17 +449,14 @@ fn validate_subject(subject: &Value, path: &str, namespaced: bool, errors: &mut 
     }
 }
 
-fn validate_event(object: &Value, errors: &mut Vec<FieldError>) {
-    let involved = object["involvedObject"]["namespace"].as_str().unwrap_or_default();
-    // Events of cluster-scoped objects lie in whatever namespace their writer chose.
-    if !involved.is_empty() && involved != meta::text(object, "namespace") {
-        let value = &object["involvedObject"]["namespace"];
-        errors.push(FieldError::invalid("involvedObject.namespace", value, "does not match event.namespace"));
-    }
-    for (field, max) in [("reason", 128), ("message", 1024), ("action", 128)] {
-        // The old events API has no such limits; ours keeps one namespace from filling the hub.
-        if object[field].as_str().is_some_and(|text| text.len() > 4 * max) {
-            errors.push(FieldError::too_long(field, 4 * max as u64));
+fn validate_lease(object: &Value, errors: &mut Vec<FieldError>) {
+    let spec = &object["spec"];
+    for (field, least, detail) in [
+        ("leaseDurationSeconds", 1, "must be greater than 0"),
+        ("leaseTransitions", 0, "must be greater than or equal to 0"),
+    ] {
+        if spec[field].as_i64().is_some_and(|number| number < least) {
+            errors.push(FieldError::invalid(format!("spec.{field}"), &spec[field], detail));
         }
     }
 }

@@ -8,7 +8,7 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    admission, apply,
+    admission, apply, attributes, authorize,
     body::{self, Encoding},
     call::{Call, store_failed, timestamp},
     delete,
@@ -19,7 +19,9 @@ use super::{
     respond,
     status::{ApiError, FieldError},
     strategy::{self, Part},
+    views,
 };
+use crate::auth::Attributes;
 
 /// How often a write that names no version is tried again after another one came first.
 pub const ATTEMPTS: usize = 20;
@@ -201,7 +203,7 @@ fn check_rules(call: &Call, object: &Value, old: Option<&Value>, part: Part) -> 
     if errors.is_empty() {
         return Ok(());
     }
-    Err(ApiError::invalid(&call.kind.group, &call.kind.kind, meta::text(object, "name"), errors))
+    Err(ApiError::invalid(call.kind.stored_group(), &call.kind.kind, meta::text(object, "name"), errors))
 }
 
 /// Which part of the object the request is for.
@@ -217,7 +219,64 @@ pub async fn update(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
     let encoding = Encoding::of(&respond::content_type(&call.headers))?;
     let Intake { object, warnings } = intake::read(&body, encoding, call.kind, options.validation)?;
+    check_identity(call, &object)?;
+    if let Some(created) = create_absent(call, &object, &warnings, &options).await? {
+        return Ok(created);
+    }
     run(call, &options, false, |_| Ok(Intake { object: object.clone(), warnings: warnings.clone() })).await
+}
+
+/// PUT makes what doesn't exist, of the kinds that Kubernetes makes so; who may not create is refused.
+async fn create_absent(
+    call: &Call,
+    object: &Value,
+    warnings: &[String],
+    options: &WriteOptions,
+) -> Result<Option<Response>, ApiError> {
+    let name = &call.info.name;
+    if !call.kind.created_by_update || !call.info.subresource.is_empty() {
+        return Ok(None);
+    }
+    if call.hub.store.get(&call.key(name)).await.map_err(store_failed)?.is_some() {
+        return Ok(None);
+    }
+    let mut object = object.clone();
+    object["metadata"].as_object_mut().map(|metadata| metadata.remove("resourceVersion"));
+    authorize_create(call).await?;
+    match make(call, object, options).await {
+        // Somebody else was first: it is an update now.
+        Err(error) if error.reason == "AlreadyExists" => Ok(None),
+        Err(error) => Err(error.with_warnings(warnings)),
+        Ok(created) => Ok(Some(answer(call, 201, &created, warnings))),
+    }
+}
+
+/// The right to replace or to patch is not the right to make.
+pub async fn authorize_create(call: &Call) -> Result<(), ApiError> {
+    let create = Attributes { verb: "create".to_owned(), ..attributes(&call.info) };
+    authorize(&call.hub, &call.user, &create).await
+}
+
+/// What is sent to replace an object has its name, and may have its namespace.
+pub fn check_identity(call: &Call, object: &Value) -> Result<(), ApiError> {
+    let (name, namespace) = (meta::text(object, "name"), meta::text(object, "namespace"));
+    if name.is_empty() {
+        let why = "was undeterminable: name must be provided";
+        return Err(ApiError::bad_request(format!("the name of the object ({} based on URL) {why}", call.info.name)));
+    }
+    if name != call.info.name {
+        let message =
+            format!("the name of the object ({name}) does not match the name on the URL ({})", call.info.name);
+        return Err(ApiError::bad_request(message));
+    }
+    if call.kind.namespaced && !namespace.is_empty() && namespace != call.info.namespace {
+        let message = format!(
+            "the namespace of the object ({namespace}) does not match the namespace on the request ({})",
+            call.info.namespace
+        );
+        return Err(ApiError::bad_request(message));
+    }
+    Ok(())
 }
 
 pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
@@ -234,7 +293,7 @@ pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let patch = Patch::decode(kind, decoded.value)?;
     complaints.extend(patch.unknown_fields(&call.kind.schema).iter().map(|path| format!("unknown field {path:?}")));
     run(call, &options, true, |old| {
-        let patched = patch.apply(old, &call.kind.schema)?;
+        let patched = patch.apply(&views::show(call.kind, old), &call.kind.schema)?;
         intake::read_patched(patched, &complaints, call.kind, options.validation)
     })
     .await
@@ -300,36 +359,22 @@ pub fn modified(call: &Call) -> ApiError {
     ApiError::modified(&call.kind.group, &call.kind.plural, &call.info.name)
 }
 
-/// The name in the body is the one in the path.
-pub fn check_name(call: &Call, object: &Value) -> Result<(), ApiError> {
-    let (given, name) = (meta::text(object, "name"), &call.info.name);
-    if given.is_empty() {
-        let message = format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
-        return Err(ApiError::bad_request(message));
-    }
-    if given != name {
-        let message = format!("the name of the object ({given}) does not match the name on the URL ({name})");
-        return Err(ApiError::bad_request(message));
-    }
-    Ok(())
-}
-
 fn prepare(call: &Call, current: &Resource, mut object: Value, patch: bool) -> Result<Value, ApiError> {
     let (kind, name) = (call.kind, &call.info.name);
-    check_name(call, &object)?;
+    check_identity(call, &object)?;
     check_namespace(call, &mut object)?;
+    let uid = meta::text(&object, "uid");
+    if !patch && !uid.is_empty() && uid != current.uid {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", current.uid);
+        return Err(ApiError::conflict(&kind.group, &kind.plural, name, &why));
+    }
     let version = meta::text(&object, "resourceVersion");
-    if version.is_empty() && kind.ours && !patch {
+    if version.is_empty() && !kind.updated_blindly && !patch {
         let cause = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
         return Err(ApiError::invalid(&kind.group, &kind.plural, name, vec![cause]));
     }
     if !version.is_empty() && version != current.version.to_string() {
         return Err(modified(call));
-    }
-    let uid = meta::text(&object, "uid");
-    if !patch && !uid.is_empty() && uid != current.uid {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", current.uid);
-        return Err(ApiError::conflict(&kind.group, &kind.plural, name, &why));
     }
     strategy::prepare_update(&mut object, &current.object, kind, part_of(call));
     object["metadata"]["resourceVersion"] = json!(current.version.to_string());

@@ -181,7 +181,7 @@ async fn the_store_keeps_no_token() {
     let issued = world.access.issue_administrator_token(Timestamp::now()).await.unwrap();
     let user = world.user_of(&issued.token).await.unwrap();
     assert!(user.is_master());
-    let path = world.store.path().to_owned();
+    let path = world.store.location().file().unwrap().to_owned();
     world.store.close().await;
     let file = std::fs::read(path).unwrap();
     let token = issued.token.as_bytes();

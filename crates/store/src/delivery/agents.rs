@@ -1,8 +1,6 @@
 //! Agents: how they joined, who they are, and what they said last.
 
-use sqlx::SqliteConnection;
-
-use crate::StoreError;
+use crate::{Connection, StoreError};
 
 const SELECT_AGENT: &str = "SELECT cluster_uid, public_key, sealing_key, cluster_id, agent_version, kubernetes_version, \
                             joined, report_sequence, restored_epoch FROM agents";
@@ -72,17 +70,17 @@ pub struct Report {
 
 from_row!(Report, [service_uid, cluster_uid, received, body]);
 
-pub async fn load_agent(connection: &mut SqliteConnection, cluster_uid: &str) -> Result<Option<Agent>, StoreError> {
+pub async fn load_agent(connection: &mut Connection, cluster_uid: &str) -> Result<Option<Agent>, StoreError> {
     let sql = format!("{SELECT_AGENT} WHERE cluster_uid = $1");
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).fetch_optional(connection).await?)
 }
 
-pub async fn load_agents(connection: &mut SqliteConnection) -> Result<Vec<Agent>, StoreError> {
+pub async fn load_agents(connection: &mut Connection) -> Result<Vec<Agent>, StoreError> {
     Ok(sqlx::query_as(SELECT_AGENT).fetch_all(connection).await?)
 }
 
 /// Sets a cluster's agent; an identity that it had is replaced, and its reports start anew.
-pub async fn save_agent(connection: &mut SqliteConnection, agent: &Agent) -> Result<(), StoreError> {
+pub async fn save_agent(connection: &mut Connection, agent: &Agent) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO agents (cluster_uid, public_key, sealing_key, cluster_id, agent_version, kubernetes_version, joined, \
          report_sequence, restored_epoch) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
@@ -107,7 +105,7 @@ pub async fn save_agent(connection: &mut SqliteConnection, agent: &Agent) -> Res
 
 /// Writes what an agent says of itself: its versions and how far its reports have come.
 pub async fn change_agent(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     cluster_uid: &str,
     agent_version: &str,
     kubernetes_version: &str,
@@ -127,7 +125,7 @@ pub async fn change_agent(
 }
 
 /// 0 takes the mark away.
-pub async fn mark_restored(connection: &mut SqliteConnection, cluster_uid: &str, epoch: u64) -> Result<(), StoreError> {
+pub async fn mark_restored(connection: &mut Connection, cluster_uid: &str, epoch: u64) -> Result<(), StoreError> {
     sqlx::query("UPDATE agents SET restored_epoch = $2 WHERE cluster_uid = $1")
         .bind(cluster_uid)
         .bind(epoch as i64)
@@ -136,7 +134,7 @@ pub async fn mark_restored(connection: &mut SqliteConnection, cluster_uid: &str,
     Ok(())
 }
 
-pub async fn save_join_token(connection: &mut SqliteConnection, token: &JoinToken) -> Result<(), StoreError> {
+pub async fn save_join_token(connection: &mut Connection, token: &JoinToken) -> Result<(), StoreError> {
     sqlx::query("INSERT INTO join_tokens (hash, cluster_uid, expires) VALUES ($1, $2, $3)")
         .bind(token.hash.as_slice())
         .bind(&token.cluster_uid)
@@ -149,7 +147,7 @@ pub async fn save_join_token(connection: &mut SqliteConnection, token: &JoinToke
 /// Uses a token up; answers the cluster that it is for. Inside the transaction that saves the agent, so that of two that
 /// come with one token only one joins.
 pub async fn redeem_token(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     hash: &[u8; 32],
     now: i64,
 ) -> Result<Result<String, RedeemError>, StoreError> {
@@ -175,7 +173,7 @@ pub async fn redeem_token(
 
 /// False if the nonce was used before.
 pub async fn use_nonce(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     cluster_uid: &str,
     nonce: &str,
     expires: i64,
@@ -193,21 +191,21 @@ pub async fn use_nonce(
 
 /// Removes nonces that no assertion can use any more, and join tokens a day after they ended: until then an agent that
 /// comes late is told that its token is expired or used, not that it never was.
-pub async fn delete_expired(connection: &mut SqliteConnection, now: i64) -> Result<(), StoreError> {
+pub async fn delete_expired(connection: &mut Connection, now: i64) -> Result<(), StoreError> {
     const DAY: i64 = 24 * 3600;
     sqlx::query("DELETE FROM nonces WHERE expires < $1").bind(now).execute(&mut *connection).await?;
     sqlx::query("DELETE FROM join_tokens WHERE expires < $1").bind(now - DAY).execute(connection).await?;
     Ok(())
 }
 
-pub async fn load_report(connection: &mut SqliteConnection, service_uid: &str) -> Result<Option<Report>, StoreError> {
+pub async fn load_report(connection: &mut Connection, service_uid: &str) -> Result<Option<Report>, StoreError> {
     Ok(sqlx::query_as("SELECT service_uid, cluster_uid, received, body FROM reports WHERE service_uid = $1")
         .bind(service_uid)
         .fetch_optional(connection)
         .await?)
 }
 
-pub async fn save_report(connection: &mut SqliteConnection, report: &Report) -> Result<(), StoreError> {
+pub async fn save_report(connection: &mut Connection, report: &Report) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO reports (service_uid, cluster_uid, received, body) VALUES ($1, $2, $3, $4) \
          ON CONFLICT (service_uid) DO UPDATE SET cluster_uid = excluded.cluster_uid, received = excluded.received, \
@@ -222,22 +220,22 @@ pub async fn save_report(connection: &mut SqliteConnection, report: &Report) -> 
     Ok(())
 }
 
-pub async fn delete_report(connection: &mut SqliteConnection, service_uid: &str) -> Result<(), StoreError> {
+pub async fn delete_report(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM reports WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
     Ok(())
 }
 
-pub async fn delete_reports(connection: &mut SqliteConnection, cluster_uid: &str) -> Result<(), StoreError> {
+pub async fn delete_reports(connection: &mut Connection, cluster_uid: &str) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM reports WHERE cluster_uid = $1").bind(cluster_uid).execute(connection).await?;
     Ok(())
 }
 
 /// (cluster uid, seconds since 1970).
-pub async fn load_heartbeats(connection: &mut SqliteConnection) -> Result<Vec<(String, i64)>, StoreError> {
+pub async fn load_heartbeats(connection: &mut Connection) -> Result<Vec<(String, i64)>, StoreError> {
     Ok(sqlx::query_as("SELECT cluster_uid, heard FROM heartbeats").fetch_all(connection).await?)
 }
 
-pub async fn save_heartbeats(connection: &mut SqliteConnection, rows: &[(String, i64)]) -> Result<(), StoreError> {
+pub async fn save_heartbeats(connection: &mut Connection, rows: &[(String, i64)]) -> Result<(), StoreError> {
     for (cluster_uid, heard) in rows {
         sqlx::query(
             "INSERT INTO heartbeats (cluster_uid, heard) VALUES ($1, $2) \

@@ -1,10 +1,8 @@
 //! One row per service: where it belongs, what it could run and what it does run.
 
+use crate::{Connection, StoreError};
 use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE};
 use serde_json::Value;
-use sqlx::SqliteConnection;
-
-use crate::StoreError;
 
 const SELECT: &str = "SELECT service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, \
                       why FROM assignments";
@@ -43,7 +41,7 @@ pub fn stamp(service: &Value) -> String {
 }
 
 async fn select(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     condition: &'static str,
     value: &str,
 ) -> Result<Vec<Assignment>, StoreError> {
@@ -51,35 +49,32 @@ async fn select(
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(value).fetch_all(connection).await?)
 }
 
-pub async fn load_assignment(
-    connection: &mut SqliteConnection,
-    service_uid: &str,
-) -> Result<Option<Assignment>, StoreError> {
+pub async fn load_assignment(connection: &mut Connection, service_uid: &str) -> Result<Option<Assignment>, StoreError> {
     Ok(select(connection, "service_uid = $1", service_uid).await?.pop())
 }
 
 pub async fn assignments_of_cluster(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     cluster_uid: &str,
 ) -> Result<Vec<Assignment>, StoreError> {
     select(connection, "cluster_uid = $1", cluster_uid).await
 }
 
 pub async fn assignments_of_source(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     source_uid: &str,
 ) -> Result<Vec<Assignment>, StoreError> {
     select(connection, "source_uid = $1", source_uid).await
 }
 
 /// Services whose cluster or source was not found.
-pub async fn assignments_unplaced(connection: &mut SqliteConnection) -> Result<Vec<Assignment>, StoreError> {
+pub async fn assignments_unplaced(connection: &mut Connection) -> Result<Vec<Assignment>, StoreError> {
     select(connection, "(cluster_uid = $1 OR source_uid = $1)", "").await
 }
 
 /// Rows of a service's name; more than one while one made again under the name follows another.
 pub async fn assignments_named(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     namespace: &str,
     name: &str,
 ) -> Result<Vec<Assignment>, StoreError> {
@@ -88,7 +83,7 @@ pub async fn assignments_named(
 }
 
 /// (namespace, name) of every service that needs a grant: those outside the administrators' namespace.
-pub async fn services_under_grants(connection: &mut SqliteConnection) -> Result<Vec<(String, String)>, StoreError> {
+pub async fn services_under_grants(connection: &mut Connection) -> Result<Vec<(String, String)>, StoreError> {
     Ok(sqlx::query_as("SELECT namespace, name FROM assignments WHERE namespace <> $1")
         .bind(ADMIN_NAMESPACE)
         .fetch_all(connection)
@@ -96,12 +91,12 @@ pub async fn services_under_grants(connection: &mut SqliteConnection) -> Result<
 }
 
 /// (namespace, name) of every service that has a row.
-pub async fn services_known(connection: &mut SqliteConnection) -> Result<Vec<(String, String)>, StoreError> {
+pub async fn services_known(connection: &mut Connection) -> Result<Vec<(String, String)>, StoreError> {
     Ok(sqlx::query_as("SELECT namespace, name FROM assignments").fetch_all(connection).await?)
 }
 
 /// Whether a service's assignment may need what a source holds.
-pub async fn is_source_used(connection: &mut SqliteConnection, source_uid: &str) -> Result<bool, StoreError> {
+pub async fn is_source_used(connection: &mut Connection, source_uid: &str) -> Result<bool, StoreError> {
     let row: Option<(i64,)> = sqlx::query_as("SELECT 1 FROM assignments WHERE source_uid = $1 LIMIT 1")
         .bind(source_uid)
         .fetch_optional(connection)
@@ -109,7 +104,7 @@ pub async fn is_source_used(connection: &mut SqliteConnection, source_uid: &str)
     Ok(row.is_some())
 }
 
-pub async fn save_assignment(connection: &mut SqliteConnection, row: &Assignment) -> Result<(), StoreError> {
+pub async fn save_assignment(connection: &mut Connection, row: &Assignment) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO assignments \
          (service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, why) \
@@ -135,7 +130,7 @@ pub async fn save_assignment(connection: &mut SqliteConnection, row: &Assignment
 
 /// Sets which Secrets of its namespace a service names.
 pub async fn save_service_secrets(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     row: &Assignment,
     secrets: &[String],
 ) -> Result<(), StoreError> {
@@ -155,7 +150,7 @@ pub async fn save_service_secrets(
 
 /// (namespace, name) of every service that names a Secret.
 pub async fn services_of_secret(
-    connection: &mut SqliteConnection,
+    connection: &mut Connection,
     namespace: &str,
     secret: &str,
 ) -> Result<Vec<(String, String)>, StoreError> {
@@ -164,12 +159,12 @@ pub async fn services_of_secret(
     Ok(sqlx::query_as(sql).bind(namespace).bind(secret).fetch_all(connection).await?)
 }
 
-async fn delete_service_secrets(connection: &mut SqliteConnection, service_uid: &str) -> Result<(), StoreError> {
+async fn delete_service_secrets(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM service_secrets WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
     Ok(())
 }
 
-pub async fn delete_assignment(connection: &mut SqliteConnection, service_uid: &str) -> Result<(), StoreError> {
+pub async fn delete_assignment(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
     delete_service_secrets(connection, service_uid).await?;
     sqlx::query("DELETE FROM assignments WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
     Ok(())

@@ -2,10 +2,8 @@
 
 use std::collections::HashSet;
 
+use crate::{Connection, StoreError};
 use farwater_api::Digest;
-use sqlx::SqliteConnection;
-
-use crate::StoreError;
 
 /// Ends an insertion of marks: a cluster that is marked again counts up.
 pub(super) const COUNT_MARK: &str = "ON CONFLICT (cluster_uid) DO UPDATE SET marks = dirty.marks + 1";
@@ -54,7 +52,7 @@ fn desired(row: Row) -> Result<Desired, sqlx::Error> {
     })
 }
 
-pub async fn load_desired(connection: &mut SqliteConnection, cluster_uid: &str) -> Result<Option<Desired>, StoreError> {
+pub async fn load_desired(connection: &mut Connection, cluster_uid: &str) -> Result<Option<Desired>, StoreError> {
     let row: Option<Row> = sqlx::query_as(
         "SELECT cluster_uid, epoch, generation, tag, key_id, signature, body FROM desired WHERE cluster_uid = $1",
     )
@@ -65,15 +63,18 @@ pub async fn load_desired(connection: &mut SqliteConnection, cluster_uid: &str) 
 }
 
 /// All of them without their bodies: what a replica holds in memory.
-pub async fn load_desired_heads(connection: &mut SqliteConnection) -> Result<Vec<Desired>, StoreError> {
-    let rows: Vec<Row> =
-        sqlx::query_as("SELECT cluster_uid, epoch, generation, tag, key_id, signature, x'' FROM desired")
-            .fetch_all(connection)
-            .await?;
-    Ok(rows.into_iter().map(desired).collect::<Result<_, _>>()?)
+pub async fn load_desired_heads(connection: &mut Connection) -> Result<Vec<Desired>, StoreError> {
+    type Head = (String, i64, i64, String, String, String);
+    let rows: Vec<Head> = sqlx::query_as("SELECT cluster_uid, epoch, generation, tag, key_id, signature FROM desired")
+        .fetch_all(connection)
+        .await?;
+    let with_no_body = |(uid, epoch, generation, tag, key_id, signature)| {
+        desired((uid, epoch, generation, tag, key_id, signature, Vec::new()))
+    };
+    Ok(rows.into_iter().map(with_no_body).collect::<Result<_, _>>()?)
 }
 
-pub async fn save_desired(connection: &mut SqliteConnection, row: &Desired) -> Result<(), StoreError> {
+pub async fn save_desired(connection: &mut Connection, row: &Desired) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO desired (cluster_uid, epoch, generation, tag, key_id, signature, body) \
          VALUES ($1, $2, $3, $4, $5, $6, $7) \
@@ -104,11 +105,7 @@ pub async fn save_desired(connection: &mut SqliteConnection, row: &Desired) -> R
 }
 
 /// Whether a cluster's desired state names a bundle.
-pub async fn is_desired(
-    connection: &mut SqliteConnection,
-    cluster_uid: &str,
-    digest: &Digest,
-) -> Result<bool, StoreError> {
+pub async fn is_desired(connection: &mut Connection, cluster_uid: &str, digest: &Digest) -> Result<bool, StoreError> {
     let row: Option<(i64,)> = sqlx::query_as("SELECT 1 FROM desired_bundles WHERE cluster_uid = $1 AND digest = $2")
         .bind(cluster_uid)
         .bind(digest.to_string())
@@ -118,7 +115,7 @@ pub async fn is_desired(
 }
 
 /// Every bundle that some cluster's desired state names.
-pub async fn load_desired_bundles(connection: &mut SqliteConnection) -> Result<HashSet<Digest>, StoreError> {
+pub async fn load_desired_bundles(connection: &mut Connection) -> Result<HashSet<Digest>, StoreError> {
     let rows: Vec<(String,)> =
         sqlx::query_as("SELECT DISTINCT digest FROM desired_bundles").fetch_all(connection).await?;
     Ok(rows.iter().map(|(digest,)| parse_digest(digest)).collect::<Result<_, _>>()?)
@@ -126,7 +123,7 @@ pub async fn load_desired_bundles(connection: &mut SqliteConnection) -> Result<H
 
 /// Forgets a cluster whose resource is gone: its desired state, identity, tokens and what it said. Nothing of this reaches
 /// the cluster; its agent is refused from now on and keeps what it has.
-pub async fn delete_cluster(connection: &mut SqliteConnection, cluster_uid: &str) -> Result<(), StoreError> {
+pub async fn delete_cluster(connection: &mut Connection, cluster_uid: &str) -> Result<(), StoreError> {
     for table in ["desired", "desired_bundles", "dirty", "agents", "join_tokens", "nonces", "reports", "heartbeats"] {
         let sql = format!("DELETE FROM {table} WHERE cluster_uid = $1");
         sqlx::query(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).execute(&mut *connection).await?;
@@ -134,14 +131,14 @@ pub async fn delete_cluster(connection: &mut SqliteConnection, cluster_uid: &str
     Ok(())
 }
 
-pub async fn mark_cluster(connection: &mut SqliteConnection, cluster_uid: &str) -> Result<(), StoreError> {
+pub async fn mark_cluster(connection: &mut Connection, cluster_uid: &str) -> Result<(), StoreError> {
     let sql = format!("INSERT INTO dirty (cluster_uid, marks) VALUES ($1, 1) {COUNT_MARK}");
     sqlx::query(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).execute(connection).await?;
     Ok(())
 }
 
 /// Marks every cluster that has services, a desired state or an agent.
-pub async fn mark_all(connection: &mut SqliteConnection) -> Result<(), StoreError> {
+pub async fn mark_all(connection: &mut Connection) -> Result<(), StoreError> {
     let sql = format!(
         "INSERT INTO dirty (cluster_uid, marks) SELECT cluster_uid, 1 FROM \
          (SELECT cluster_uid FROM assignments WHERE cluster_uid <> '' UNION SELECT cluster_uid FROM desired \
@@ -152,15 +149,15 @@ pub async fn mark_all(connection: &mut SqliteConnection) -> Result<(), StoreErro
     Ok(())
 }
 
-pub async fn load_dirty(connection: &mut SqliteConnection, limit: u32) -> Result<Vec<DirtyMark>, StoreError> {
+pub async fn load_dirty(connection: &mut Connection, limit: u32) -> Result<Vec<DirtyMark>, StoreError> {
     Ok(sqlx::query_as("SELECT cluster_uid, marks FROM dirty ORDER BY cluster_uid LIMIT $1")
-        .bind(limit)
+        .bind(i64::from(limit))
         .fetch_all(connection)
         .await?)
 }
 
 /// Removes a mark, unless the cluster was marked again since it was read.
-pub async fn clear_mark(connection: &mut SqliteConnection, mark: &DirtyMark) -> Result<(), StoreError> {
+pub async fn clear_mark(connection: &mut Connection, mark: &DirtyMark) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM dirty WHERE cluster_uid = $1 AND marks = $2")
         .bind(&mark.cluster_uid)
         .bind(mark.marks)

@@ -1,10 +1,9 @@
 //! What is served of each source, and which archive holds which content.
 
 use farwater_api::Digest;
-use sqlx::SqliteConnection;
 
 use super::desired::parse_digest;
-use crate::StoreError;
+use crate::{Connection, StoreError};
 
 /// The served revision of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,10 +30,7 @@ pub struct Bundle {
     pub path: String,
 }
 
-pub async fn load_revision(
-    connection: &mut SqliteConnection,
-    source_uid: &str,
-) -> Result<Option<Revision>, StoreError> {
+pub async fn load_revision(connection: &mut Connection, source_uid: &str) -> Result<Option<Revision>, StoreError> {
     Ok(sqlx::query_as(
         "SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions WHERE source_uid = $1",
     )
@@ -43,13 +39,13 @@ pub async fn load_revision(
     .await?)
 }
 
-pub async fn load_revisions(connection: &mut SqliteConnection) -> Result<Vec<Revision>, StoreError> {
+pub async fn load_revisions(connection: &mut Connection) -> Result<Vec<Revision>, StoreError> {
     Ok(sqlx::query_as("SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions")
         .fetch_all(connection)
         .await?)
 }
 
-pub async fn save_revision(connection: &mut SqliteConnection, revision: &Revision) -> Result<(), StoreError> {
+pub async fn save_revision(connection: &mut Connection, revision: &Revision) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO revisions (source_uid, reference, commit_id, fetched) VALUES ($1, $2, $3, $4) \
          ON CONFLICT (source_uid) DO UPDATE SET reference = excluded.reference, commit_id = excluded.commit_id, \
@@ -64,7 +60,7 @@ pub async fn save_revision(connection: &mut SqliteConnection, revision: &Revisio
     Ok(())
 }
 
-pub async fn delete_revision(connection: &mut SqliteConnection, source_uid: &str) -> Result<(), StoreError> {
+pub async fn delete_revision(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM revisions WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
     Ok(())
 }
@@ -84,10 +80,7 @@ fn bundle(row: BundleRow) -> Result<Bundle, sqlx::Error> {
     })
 }
 
-pub async fn bundle_of_content(
-    connection: &mut SqliteConnection,
-    content_id: &Digest,
-) -> Result<Option<Bundle>, StoreError> {
+pub async fn bundle_of_content(connection: &mut Connection, content_id: &Digest) -> Result<Option<Bundle>, StoreError> {
     let row: Option<BundleRow> = sqlx::query_as(
         "SELECT content_id, digest, bytes, source_uid, commit_id, path FROM bundles WHERE content_id = $1",
     )
@@ -98,7 +91,7 @@ pub async fn bundle_of_content(
 }
 
 /// Every way to make a bundle that is known: its source may be gone while another one's isn't.
-pub async fn bundle_of_digest(connection: &mut SqliteConnection, digest: &Digest) -> Result<Vec<Bundle>, StoreError> {
+pub async fn bundle_of_digest(connection: &mut Connection, digest: &Digest) -> Result<Vec<Bundle>, StoreError> {
     let rows: Vec<BundleRow> =
         sqlx::query_as("SELECT content_id, digest, bytes, source_uid, commit_id, path FROM bundles WHERE digest = $1")
             .bind(digest.to_string())
@@ -108,7 +101,7 @@ pub async fn bundle_of_digest(connection: &mut SqliteConnection, digest: &Digest
 }
 
 /// The digest stays what it was made once; where it can be made from follows the newest source.
-pub async fn save_bundle(connection: &mut SqliteConnection, bundle: &Bundle) -> Result<(), StoreError> {
+pub async fn save_bundle(connection: &mut Connection, bundle: &Bundle) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO bundles (content_id, digest, bytes, source_uid, commit_id, path) VALUES ($1, $2, $3, $4, $5, $6) \
          ON CONFLICT (content_id) DO UPDATE SET source_uid = excluded.source_uid, commit_id = excluded.commit_id, \

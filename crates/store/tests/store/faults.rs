@@ -8,7 +8,9 @@ use std::{
 use farwater_store::{Store, StoreError, WriteError};
 use serde_json::json;
 
-use crate::setup::{Folder, config_maps, create, key, next, object, put};
+use crate::setup::{Place, all, create, key, next, object, put};
+
+on_both_engines!(a_large_database_opens_at_once,);
 
 /// Sets a limit on the writing connection, in pages of 4 KiB beyond what the file has.
 async fn leave_room(store: &Store, pages: i64) {
@@ -27,8 +29,8 @@ async fn leave_room(store: &Store, pages: i64) {
 
 #[tokio::test]
 async fn a_full_disk_loses_nothing_and_recovers() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+    let place = Place::file();
+    let store = place.open().await;
     let mut watch = store.watch(None, 0).unwrap();
     leave_room(&store, 20).await;
     let (mut written, mut failures) = (Vec::new(), Vec::new());
@@ -42,7 +44,7 @@ async fn a_full_disk_loses_nothing_and_recovers() {
     for failure in &failures {
         let WriteError::Store(error @ StoreError::DiskFull { .. }) = failure else { panic!("{failure:?}") };
         assert!(error.retry());
-        assert!(error.to_string().starts_with(&format!("write to {}: the disk is full", folder.file().display())));
+        assert!(error.to_string().starts_with(&format!("write to {}: the disk is full", place.path().display())));
     }
     let failed: Result<(), _> = store
         .transact(|tx| {
@@ -63,14 +65,14 @@ async fn a_full_disk_loses_nothing_and_recovers() {
     }
     assert_eq!(store.list(&all()).await.unwrap().items.len(), written.len());
     store.close().await;
-    let store = folder.open().await;
+    let store = place.open().await;
     assert_eq!(store.list(&all()).await.unwrap().items.len(), written.len());
 }
 
 #[tokio::test]
 async fn all_that_waited_for_a_failed_transaction_are_told() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+    let place = Place::file();
+    let store = place.open().await;
     leave_room(&store, 0).await;
     let large = json!({"text": "x".repeat(50_000)});
     let writes = (0..40).map(|n| {
@@ -86,8 +88,8 @@ async fn all_that_waited_for_a_failed_transaction_are_told() {
 
 #[tokio::test]
 async fn a_read_only_file_is_named_and_recovers() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+    let place = Place::file();
+    let store = place.open().await;
     put(&store, "a", json!({})).await.unwrap();
     let refused = store
         .transact(|tx| {
@@ -97,26 +99,26 @@ async fn a_read_only_file_is_named_and_recovers() {
             })
         })
         .await;
-    assert!(matches!(refused, Err(StoreError::ReadOnly { path, .. }) if path == folder.file()));
+    assert!(matches!(refused, Err(StoreError::ReadOnly { location, .. }) if location == place.location()));
     // The connection is still read-only; the store makes itself another.
     assert_eq!(put(&store, "b", json!({})).await.unwrap().version, 2);
 }
 
 #[tokio::test]
 async fn a_damaged_page_is_an_error_with_the_files_name() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+    let place = Place::file();
+    let store = place.open().await;
     for n in 0..200 {
         put(&store, &format!("n{n:03}"), json!({"text": "x".repeat(500)})).await.unwrap();
     }
     store.close().await;
-    let file = std::fs::File::options().write(true).open(folder.file()).unwrap();
+    let file = std::fs::File::options().write(true).open(place.path()).unwrap();
     let length = file.metadata().unwrap().len();
     // All but the first pages, which hold the schema.
     for page in 16..length / 4096 {
         file.write_all_at(&[0xa5; 4096], page * 4096).unwrap();
     }
-    let error = match Store::open(folder.options()).await {
+    let error = match Store::open(place.options()).await {
         Err(error) => error.to_string(),
         Ok(store) => store.list(&all()).await.unwrap_err().to_string(),
     };
@@ -125,20 +127,18 @@ async fn a_damaged_page_is_an_error_with_the_files_name() {
 
 #[tokio::test]
 async fn the_file_is_readable_by_its_owner_only() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+    let place = Place::file();
+    let store = place.open().await;
     put(&store, "a", json!({})).await.unwrap();
-    for file in std::fs::read_dir(folder.file().parent().unwrap()).unwrap() {
+    for file in std::fs::read_dir(place.path().parent().unwrap()).unwrap() {
         let file = file.unwrap();
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o077, 0, "{:?}", file.path());
     }
 }
 
 /// The bound is generous for busy machines and unoptimised builds; what it holds is that opening doesn't read all rows.
-#[tokio::test]
-async fn a_large_file_opens_at_once() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+async fn a_large_database_opens_at_once(place: Place) {
+    let store = place.open().await;
     put(&store, "first", json!({"text": "x".repeat(500)})).await.unwrap();
     store
         .transact(|tx| {
@@ -155,18 +155,7 @@ async fn a_large_file_opens_at_once() {
         .unwrap();
     store.close().await;
     let start = Instant::now();
-    let store = folder.open().await;
+    let store = place.open().await;
     assert!(store.get(&key("copy-99999")).await.unwrap().is_some());
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-}
-
-fn all() -> farwater_store::ListQuery {
-    farwater_store::ListQuery {
-        kind: config_maps(),
-        namespace: None,
-        name: None,
-        labels: farwater_store::Selector::default(),
-        limit: 0,
-        after: None,
-    }
 }

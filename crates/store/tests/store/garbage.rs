@@ -6,7 +6,16 @@ use farwater_store::{
 };
 use serde_json::{Value, json};
 
-use crate::setup::{Folder, create, delete, key, object, put, replace};
+use crate::setup::{Place, create, delete, key, object, put, replace};
+
+on_both_engines!(
+    resources_without_owners_leave_no_trace,
+    a_dependent_is_marked_whenever_its_owners_change,
+    an_owner_that_goes_is_marked_and_one_that_waits_is_marked_again,
+    marks_are_of_the_transaction_that_gives_the_reason,
+    sealed_kinds_are_followed_and_ownerless_ones_are_not,
+    dependents_come_in_pages,
+);
 
 fn owned(key: &Key, owners: Value) -> Value {
     let mut object = object(key, json!({}));
@@ -37,20 +46,16 @@ async fn make(store: &Store, name: &str, owners: Value) -> Resource {
     store.write(create(&key(name), owned(&key(name), owners))).await.unwrap()
 }
 
-#[tokio::test]
-async fn resources_without_owners_leave_no_trace() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+async fn resources_without_owners_leave_no_trace(place: Place) {
+    let store = place.open().await;
     put(&store, "a", json!({})).await.unwrap();
     let changed = put(&store, "a", json!({"x": "1"})).await.unwrap();
     store.write(delete(&changed)).await.unwrap();
     assert_eq!(marks(&store).await, []);
 }
 
-#[tokio::test]
-async fn a_dependent_is_marked_whenever_its_owners_change() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+async fn a_dependent_is_marked_whenever_its_owners_change(place: Place) {
+    let store = place.open().await;
     let made = make(&store, "a", json!([{"uid": "o1", "blockOwnerDeletion": true}, {"uid": "o2"}])).await;
     assert_eq!(marked(&store).await, ["uid-a"]);
     assert_eq!(dependents(&store, "o1").await, [("a".to_owned(), true)]);
@@ -70,10 +75,8 @@ async fn a_dependent_is_marked_whenever_its_owners_change() {
     assert_eq!((dependents(&store, "o1").await, dependents(&store, "o3").await), (vec![], vec![]));
 }
 
-#[tokio::test]
-async fn an_owner_that_goes_is_marked_and_one_that_waits_is_marked_again() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+async fn an_owner_that_goes_is_marked_and_one_that_waits_is_marked_again(place: Place) {
+    let store = place.open().await;
     let owner = put(&store, "owner", json!({})).await.unwrap();
     let block = json!([{"uid": "uid-owner", "blockOwnerDeletion": true}]);
     let (a, b) = (make(&store, "a", block.clone()).await, make(&store, "b", block).await);
@@ -99,10 +102,8 @@ async fn an_owner_that_goes_is_marked_and_one_that_waits_is_marked_again() {
     assert_eq!(marked(&store).await, [""; 0], "nobody waits for it");
 }
 
-#[tokio::test]
-async fn marks_are_of_the_transaction_that_gives_the_reason() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+async fn marks_are_of_the_transaction_that_gives_the_reason(place: Place) {
+    let store = place.open().await;
     let failed: Result<(), _> = store
         .transact(|tx| {
             Box::pin(async move {
@@ -115,14 +116,12 @@ async fn marks_are_of_the_transaction_that_gives_the_reason() {
     assert_eq!((marks(&store).await, dependents(&store, "o").await), (vec![], vec![]));
     make(&store, "a", json!([{"uid": "o"}])).await;
     store.close().await;
-    let store = folder.open().await;
+    let store = place.open().await;
     assert_eq!((marked(&store).await, dependents(&store, "o").await.len()), (vec!["uid-a".to_owned()], 1));
 }
 
-#[tokio::test]
-async fn sealed_kinds_are_followed_and_ownerless_ones_are_not() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+async fn sealed_kinds_are_followed_and_ownerless_ones_are_not(place: Place) {
+    let store = place.open().await;
     for (plural, followed) in [("secrets", true), ("events", false)] {
         let key = Key { kind: Kind::new(plural, ""), ..key(plural) };
         let write = Write { key: key.clone(), change: Change::Create(owned(&key, json!([{"uid": plural}]))) };
@@ -134,10 +133,8 @@ async fn sealed_kinds_are_followed_and_ownerless_ones_are_not() {
     }
 }
 
-#[tokio::test]
-async fn dependents_come_in_pages() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+async fn dependents_come_in_pages(place: Place) {
+    let store = place.open().await;
     for n in 0..5 {
         make(&store, &format!("d{n}"), json!([{"uid": "o"}])).await;
     }

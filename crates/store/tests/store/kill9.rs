@@ -16,7 +16,7 @@ use farwater_store::{OpenOptions, Operation, Store, WatchError};
 use rand::RngExt as _;
 use serde_json::json;
 
-use crate::setup::{Folder, create, delete, key, next, object, replace};
+use crate::setup::{Place, create, delete, key, next, object, replace};
 
 const KILLS: usize = 5;
 const WRITERS: usize = 32;
@@ -28,7 +28,7 @@ const CHILD: &str = "FARWATER_STORE_KILL9_FILE";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_child_that_writes_until_it_is_killed() {
     let Ok(file) = env::var(CHILD) else { return };
-    let store = Store::open(OpenOptions::new(file, [7; 32])).await.unwrap();
+    let store = Store::open(OpenOptions::new(std::path::PathBuf::from(file), [7; 32])).await.unwrap();
     // libtest leaves its own line open.
     println!();
     let mut watch = store.watch(None, store.position()).unwrap();
@@ -94,14 +94,14 @@ impl Ledger {
 
 #[tokio::test]
 async fn what_was_acknowledged_survives_kill_9() {
-    let folder = Folder::new();
+    let place = Place::file();
     let mut ledger = Ledger::default();
     let mut position = 0;
     for kill in 1..=KILLS {
-        let up = write_and_kill(&folder.file(), &mut ledger);
+        let up = write_and_kill(&place.path(), &mut ledger);
         let rate = ledger.log.len() as f64 / up.as_secs_f64();
         assert!(rate >= 200.0, "only {rate:.0} writes per second were under way at kill {kill}");
-        let store = folder.open().await;
+        let store = place.open().await;
         position = compare(&store, &mut ledger, position).await;
         store.close().await;
     }

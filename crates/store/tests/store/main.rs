@@ -1,12 +1,16 @@
-//! The store through its public functions, on real files.
+//! The store through its public functions, on real files and real PostgreSQL databases.
 
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+mod setup;
+
+mod commits;
 mod faults;
 mod garbage;
 mod kill9;
+mod replicas;
 mod resources;
 mod secrets;
-mod setup;
 mod transactions;
 mod watches;

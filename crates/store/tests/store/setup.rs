@@ -1,36 +1,118 @@
-//! A store in a folder of its own, and short words for writes.
+//! A store in a place of its own, and short words for writes.
 
 use std::{path::PathBuf, time::Duration};
 
 use farwater_store::{
-    Change, Key, Kind, OpenOptions, Resource, Store, Watch, WatchError, WatchEvent, Write, WriteError,
+    Change, Key, Kind, ListQuery, Location, OpenOptions, PostgresUrl, Resource, Selector, Store, Watch, WatchError,
+    WatchEvent, Write, WriteError,
 };
+use farwater_testkit::postgres;
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub struct Folder(TempDir);
+/// Makes two tests of each function: in a file, and in a database of PostgreSQL.
+macro_rules! on_both_engines {
+    ($($test:ident),* $(,)?) => {
+        $(mod $test {
+            use crate::setup::Place;
 
-impl Folder {
-    pub fn new() -> Self {
-        Self(TempDir::new().unwrap())
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn sqlite() {
+                super::$test(Place::file()).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn postgres() {
+                super::$test(Place::database().await).await;
+            }
+        })*
+    };
+}
+
+/// Where one test's store lies.
+pub struct Place {
+    folder: TempDir,
+    database: Option<String>,
+}
+
+impl Place {
+    pub fn file() -> Self {
+        Self { folder: TempDir::new().unwrap(), database: None }
     }
 
-    pub fn file(&self) -> PathBuf {
-        self.0.path().join("hub.db")
+    /// An empty database of the shared server.
+    pub async fn database() -> Self {
+        Self::of(postgres::shared().await.unwrap().create_database().await.unwrap())
+    }
+
+    pub fn of(database: String) -> Self {
+        Self { folder: TempDir::new().unwrap(), database: Some(database) }
+    }
+
+    /// The file, whether there is one or not.
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("hub.db")
+    }
+
+    pub fn url(&self) -> Option<&str> {
+        self.database.as_deref()
+    }
+
+    pub fn database_name(&self) -> String {
+        let (_, name) = self.database.as_deref().and_then(|url| url.rsplit_once('/')).unwrap();
+        name.to_owned()
+    }
+
+    pub fn location(&self) -> Location {
+        match &self.database {
+            None => self.path().into(),
+            Some(url) => PostgresUrl::parse(url).unwrap().into(),
+        }
     }
 
     pub fn options(&self) -> OpenOptions {
-        OpenOptions::new(self.file(), [7; 32])
+        OpenOptions::new(self.location(), [7; 32])
     }
 
     pub async fn open(&self) -> Store {
         Store::open(self.options()).await.unwrap()
     }
+
+    /// Which files, or tables, have `text` in them as it is.
+    pub async fn parts_with(&self, text: &str) -> Vec<String> {
+        if self.database.is_none() {
+            return self.files_with(text);
+        }
+        let server = postgres::shared().await.unwrap();
+        let mut parts = Vec::new();
+        for table in ["resources", "changes", "meta", "api_tokens"] {
+            // Bytes as hexadecimal digits: those of the text are among them wherever it is.
+            let dump = server.execute(&self.database_name(), &format!("SELECT t.* FROM {table} t")).await.unwrap();
+            let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+            if dump.contains(text) || dump.contains(&digits) {
+                parts.push(table.to_owned());
+            }
+        }
+        parts
+    }
+
+    fn files_with(&self, text: &str) -> Vec<String> {
+        let has = |path: &std::path::Path| {
+            let bytes = std::fs::read(path).unwrap();
+            bytes.windows(text.len()).any(|window| window == text.as_bytes())
+        };
+        let files = std::fs::read_dir(self.folder.path()).unwrap().map(|file| file.unwrap().path());
+        files.filter(|path| has(path)).map(|path| path.display().to_string()).collect()
+    }
 }
 
 pub fn config_maps() -> Kind {
     Kind::new("configmaps", "")
+}
+
+pub fn all() -> ListQuery {
+    ListQuery { kind: config_maps(), namespace: None, name: None, labels: Selector::default(), limit: 0, after: None }
 }
 
 pub fn key(name: &str) -> Key {

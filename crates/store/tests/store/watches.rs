@@ -6,14 +6,23 @@ use farwater_store::{CompactAfter, Kind, Operation, Store, WatchError};
 use futures::{FutureExt as _, StreamExt as _};
 use serde_json::json;
 
-use crate::setup::{Folder, config_maps, create, delete, key, labelled, next, next_result, put, replace};
+use crate::setup::{Place, config_maps, create, delete, key, labelled, next, next_result, put, replace};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_watcher_sees_every_write_once_and_in_order() {
+on_both_engines!(
+    every_watcher_sees_every_write_once_and_in_order,
+    a_watch_resumes_across_a_restart,
+    a_change_tells_the_labels_before_and_after,
+    a_watch_of_another_kind_moves_its_bookmark_only,
+    a_watcher_that_lags_is_told_and_ends,
+    the_ring_is_bounded_in_bytes_too,
+    compacted_changes_stay_gone_after_a_restart,
+    waiting_for_a_version_is_bounded,
+);
+
+async fn every_watcher_sees_every_write_once_and_in_order(place: Place) {
     const WRITERS: u64 = 64;
     const WRITES: u64 = 20;
-    let folder = Folder::new();
-    let store = folder.open().await;
+    let store = place.open().await;
     let watchers: Vec<_> = (0..4)
         .map(|n| {
             let mut watch = store.watch((n % 2 == 0).then(config_maps), 0).unwrap();
@@ -54,21 +63,19 @@ async fn every_watcher_sees_every_write_once_and_in_order() {
     }
 }
 
-#[tokio::test]
-async fn a_watch_resumes_across_a_restart() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+async fn a_watch_resumes_across_a_restart(place: Place) {
+    let store = place.open().await;
     for n in 0..5 {
         put(&store, &format!("n{n}"), json!({})).await.unwrap();
     }
     let mut watch = store.watch(None, 0).unwrap();
     assert_eq!(next(&mut watch).await.version, 1);
     store.close().await;
-    assert!(!folder.file().with_extension("db-wal").exists(), "a closed store is one file");
+    assert!(!place.path().with_extension("db-wal").exists(), "a closed file has no log beside it");
     let rest: Vec<u64> = watch.map(|event| event.unwrap().version).collect().await;
     assert_eq!(rest, [2, 3, 4, 5], "a closing store shows what it has, then ends the watch");
 
-    let store = folder.open().await;
+    let store = place.open().await;
     assert_eq!(store.position(), 5);
     let mut watch = store.watch(None, 2).unwrap();
     put(&store, "n5", json!({})).await.unwrap();
@@ -77,10 +84,8 @@ async fn a_watch_resumes_across_a_restart() {
     }
 }
 
-#[tokio::test]
-async fn a_change_tells_the_labels_before_and_after() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+async fn a_change_tells_the_labels_before_and_after(place: Place) {
+    let store = place.open().await;
     let mut watch = store.watch(Some(config_maps()), 0).unwrap();
     let red = store.write(create(&key("a"), labelled(&key("a"), json!({"colour": "red"})))).await.unwrap();
     let blue = store.write(replace(&red, labelled(&key("a"), json!({"colour": "blue"})))).await.unwrap();
@@ -96,10 +101,8 @@ async fn a_change_tells_the_labels_before_and_after() {
     assert_eq!(deleted.object["metadata"]["resourceVersion"], "3");
 }
 
-#[tokio::test]
-async fn a_watch_of_another_kind_moves_its_bookmark_only() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+async fn a_watch_of_another_kind_moves_its_bookmark_only(place: Place) {
+    let store = place.open().await;
     let mut watch = store.watch(Some(Kind::new("clusters", "farwater.dev")), 0).unwrap();
     let mut own = store.watch(Some(config_maps()), 0).unwrap();
     put(&store, "a", json!({})).await.unwrap();
@@ -111,10 +114,8 @@ async fn a_watch_of_another_kind_moves_its_bookmark_only() {
     assert_eq!(own.position(), 1);
 }
 
-#[tokio::test]
-async fn a_watcher_that_lags_is_told_and_ends() {
-    let folder = Folder::new();
-    let mut options = folder.options();
+async fn a_watcher_that_lags_is_told_and_ends(place: Place) {
+    let mut options = place.options();
     options.ring = 10;
     let store = Store::open(options).await.unwrap();
     let mut watch = store.watch(None, 0).unwrap();
@@ -127,10 +128,8 @@ async fn a_watcher_that_lags_is_told_and_ends() {
     assert_eq!(next(&mut store.watch(None, 10).unwrap()).await.version, 11);
 }
 
-#[tokio::test]
-async fn the_ring_is_bounded_in_bytes_too() {
-    let folder = Folder::new();
-    let mut options = folder.options();
+async fn the_ring_is_bounded_in_bytes_too(place: Place) {
+    let mut options = place.options();
     options.ring_bytes = 10_000;
     let store = Store::open(options).await.unwrap();
     for n in 0..10 {
@@ -138,17 +137,15 @@ async fn the_ring_is_bounded_in_bytes_too() {
     }
     assert!(matches!(store.watch(None, 6), Err(WatchError::Compacted { oldest: 7, .. })));
     store.close().await;
-    let mut options = folder.options();
+    let mut options = place.options();
     options.ring_bytes = 10_000;
     let store = Store::open(options).await.unwrap();
     assert!(matches!(store.watch(None, 6), Err(WatchError::Compacted { oldest: 7, .. })));
     assert_eq!(next(&mut store.watch(None, 7).unwrap()).await.version, 8);
 }
 
-#[tokio::test]
-async fn compacted_changes_stay_gone_after_a_restart() {
-    let folder = Folder::new();
-    let mut options = folder.options();
+async fn compacted_changes_stay_gone_after_a_restart(place: Place) {
+    let mut options = place.options();
     options.compact_after = CompactAfter { versions: 10, age: Duration::ZERO };
     let store = Store::open(options).await.unwrap();
     for n in 0..50 {
@@ -157,7 +154,7 @@ async fn compacted_changes_stay_gone_after_a_restart() {
     assert!(store.watch(None, 0).is_ok(), "the ring still has them");
     store.close().await;
 
-    let store = folder.open().await;
+    let store = place.open().await;
     let Err(WatchError::Compacted { oldest, .. }) = store.watch(None, 0) else { panic!("not compacted") };
     assert!((25..=40).contains(&oldest), "changes up to {oldest} are gone");
     let kept: i64 = sqlx::query_scalar("SELECT count(*) FROM changes").fetch_one(store.reader()).await.unwrap();
@@ -165,10 +162,8 @@ async fn compacted_changes_stay_gone_after_a_restart() {
     assert_eq!(next(&mut store.watch(None, oldest).unwrap()).await.version, oldest + 1);
 }
 
-#[tokio::test]
-async fn waiting_for_a_version_is_bounded() {
-    let folder = Folder::new();
-    let store = folder.open().await;
+async fn waiting_for_a_version_is_bounded(place: Place) {
+    let store = place.open().await;
     assert!(!store.wait_for(1, Duration::from_millis(20)).await);
     let waiting = store.clone();
     let waited = tokio::spawn(async move { waiting.wait_for(1, Duration::from_secs(20)).await });

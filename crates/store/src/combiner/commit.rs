@@ -1,0 +1,109 @@
+//! The commit, and finding out what became of one whose answer was lost.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::Combiner;
+use crate::{
+    StoreError,
+    engine::{Engine, answered},
+    error::is_ambiguous,
+};
+
+/// How long the database may be away before those who wait are told that nobody knows.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(250);
+
+impl Combiner {
+    /// Commits what is prepared, and shows it to watchers behind everything that was committed before it.
+    pub(super) async fn commit(&mut self, counter: u64) -> Result<(), StoreError> {
+        let location = self.settings.location.clone();
+        let committed = answered(&location, async { Ok(self.tx.commit().await?) }).await;
+        if let Err(error) = committed {
+            self.settle(error).await?;
+        }
+        self.show_others(counter).await;
+        let (changes, position) = self.tx.take_committed();
+        self.ring.append(changes, position);
+        Ok(())
+    }
+
+    /// Shows watchers what others have committed up to `counter`.
+    pub(super) async fn show_others(&mut self, counter: u64) {
+        if self.ring.position() >= counter {
+            return;
+        }
+        let (location, tail) = (self.settings.location.clone(), Arc::clone(&self.tail));
+        let filled = match self.tx.is_connected() {
+            true => answered(&location, tail.fill(&mut self.tx, counter)).await,
+            false => Err(StoreError::Closed),
+        };
+        if let Err(error) = filled {
+            let error = self.lost(error).at(&location);
+            // Nothing may be shown behind a gap.
+            warn!(%location, error = &error as &dyn std::error::Error, "changes can't be read; watchers have to list again");
+            self.ring.skip_to(counter);
+        }
+    }
+
+    /// Nothing, if the commit that ended with this error was made after all.
+    async fn settle(&mut self, error: StoreError) -> Result<(), StoreError> {
+        let location = self.settings.location.clone();
+        let is_open = match &error {
+            StoreError::Sql(error) => is_ambiguous(error),
+            _ => true,
+        };
+        // A file says all there is to say; if its fsync failed and the frames are there, the next batch finds them.
+        if Engine::of(&location) == Engine::Sqlite || !is_open {
+            return Err(error);
+        }
+        self.tx.drop_connection();
+        let start = Instant::now();
+        let found = loop {
+            match self.look().await {
+                Ok(found) => break found,
+                Err(_) if start.elapsed() < PATIENCE && !*self.taken.borrow() => sleep(PAUSE).await,
+                Err(_) => break None,
+            }
+        };
+        let source = match error.at(&location) {
+            StoreError::Unavailable { source, .. } | StoreError::Database { source, .. } => source,
+            other => Arc::new(sqlx::Error::Io(std::io::Error::other(other))),
+        };
+        match found {
+            Some(true) => {
+                info!(%location, "a commit whose answer was lost had been made");
+                Ok(())
+            }
+            Some(false) => Err(StoreError::Unavailable { location, source }),
+            None => Err(StoreError::Unknown { location, source }),
+        }
+    }
+
+    /// Whether the log has what was to be committed; none if nothing of it would be there anyway.
+    async fn look(&mut self) -> Result<Option<bool>, StoreError> {
+        if !self.tx.is_connected() {
+            self.reconnect().await?;
+        }
+        if !self.tx.has_changes() {
+            return Ok(None);
+        }
+        let location = self.settings.location.clone();
+        let found = answered(&location, async {
+            // Waits for the transaction itself, if the server hasn't noticed yet that nobody listens.
+            let counter = self.tx.lock().await?;
+            let found = self.tx.is_logged(counter).await?;
+            self.tx.end().await;
+            Ok(found)
+        });
+        match found.await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) => {
+                self.tx.drop_connection();
+                Err(error)
+            }
+        }
+    }
+}

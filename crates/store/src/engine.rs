@@ -1,0 +1,189 @@
+//! What differs between the two engines: how to connect, and four pieces of SQL. All other SQL is one text for both.
+
+use std::{path::Path, time::Duration};
+
+use sqlx::{
+    ConnectOptions as _, Connection as _,
+    any::{AnyConnectOptions, AnyPoolOptions, install_default_drivers},
+    pool::PoolConnection,
+    sqlite::SqliteConnectOptions,
+};
+use tokio::time::timeout;
+
+use crate::{Location, StoreError};
+
+/// A connection to either engine.
+pub type Connection = sqlx::AnyConnection;
+/// Connections that can't write.
+pub type Pool = sqlx::AnyPool;
+/// One of them; it goes back when dropped.
+pub type PooledConnection = PoolConnection<sqlx::Any>;
+/// A row of either engine.
+pub type Row = sqlx::any::AnyRow;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+/// Connections that read at the same time: lists spend their time in them.
+const READERS: u32 = 8;
+
+/// To connect, and for a connection of the pool to be free.
+pub(crate) const CONNECT: Duration = Duration::from_secs(5);
+
+/// Beyond this the server is taken for gone, even if its connection is open. Longer than its own limits, so that mostly it is
+/// the one to say what was slow.
+pub(crate) const ANSWER: Duration = Duration::from_secs(45);
+
+/// Limits of the server: a statement, a wait for the counter's lock, and a replica that stands still while it holds it.
+/// Commits that would only be told to other processes, not be on the disk, are made safe.
+const WRITER_SESSION: &str = "SELECT set_config('statement_timeout', '30s', false), \
+     set_config('lock_timeout', '15s', false), \
+     set_config('idle_in_transaction_session_timeout', '30s', false), \
+     set_config('default_transaction_isolation', 'read committed', false), \
+     set_config('application_name', 'farwater writer', false), \
+     set_config('synchronous_commit', \
+         CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' \
+         ELSE current_setting('synchronous_commit') END, false)";
+
+/// A list reads the counter and its rows in one transaction, of one moment.
+const READER_SESSION: &str = "SELECT set_config('statement_timeout', '30s', false), \
+     set_config('idle_in_transaction_session_timeout', '30s', false), \
+     set_config('default_transaction_isolation', 'repeatable read', false), \
+     set_config('default_transaction_read_only', 'on', false), \
+     set_config('application_name', 'farwater reader', false)";
+
+impl Engine {
+    pub(crate) fn of(location: &Location) -> Self {
+        match location {
+            Location::File(_) => Self::Sqlite,
+            Location::Postgres(_) => Self::Postgres,
+        }
+    }
+
+    /// Begins a transaction that writes. SQLite's takes the lock of the file with it.
+    pub(crate) fn begin(self) -> &'static str {
+        match self {
+            Self::Sqlite => "BEGIN IMMEDIATE",
+            Self::Postgres => "BEGIN",
+        }
+    }
+
+    /// Reads the counter for one that writes: no other replica gets a number before it has ended.
+    pub(crate) fn lock_counter(self) -> &'static str {
+        match self {
+            Self::Sqlite => "SELECT value FROM counter WHERE id = 1",
+            Self::Postgres => "SELECT value FROM counter WHERE id = 1 FOR UPDATE",
+        }
+    }
+
+    /// One label of a row. `json`, not `jsonb`: the text is only read, once.
+    pub(crate) fn label(self, parameter: usize) -> String {
+        match self {
+            Self::Sqlite => format!("labels ->> ${parameter}"),
+            Self::Postgres => format!("CAST(labels AS json) ->> ${parameter}"),
+        }
+    }
+
+    /// How long an answer may take. A file answers as soon as the disk does.
+    pub(crate) fn answer_limit(self) -> Option<Duration> {
+        match self {
+            Self::Sqlite => None,
+            Self::Postgres => Some(ANSWER),
+        }
+    }
+}
+
+/// Waits for the engine as long as it may take.
+pub(crate) async fn answered<T>(
+    location: &Location,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    match Engine::of(location).answer_limit() {
+        None => work.await,
+        Some(limit) => timeout(limit, work).await.unwrap_or_else(|_| Err(StoreError::silent(location, limit))),
+    }
+}
+
+/// A connection that writes.
+pub(crate) async fn connect_writer(location: &Location) -> Result<Connection, StoreError> {
+    let connect = async {
+        let mut connection = Connection::connect_with(&options(location, Access::Write)?).await?;
+        match Engine::of(location) {
+            // synchronous=FULL: in WAL mode the log is fsynced at each commit, so an answer survives a power cut.
+            // The size limit: a burst must not leave its log's size on the disk for ever.
+            Engine::Sqlite => {
+                for setting in ["journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 67108864"] {
+                    let pragma = sqlx::query(sqlx::AssertSqlSafe(format!("PRAGMA {setting}")));
+                    pragma.fetch_all(&mut connection).await?;
+                }
+            }
+            Engine::Postgres => drop(sqlx::query(WRITER_SESSION).fetch_one(&mut connection).await?),
+        }
+        Ok(connection)
+    };
+    match Engine::of(location) {
+        Engine::Sqlite => connect.await,
+        Engine::Postgres => {
+            timeout(CONNECT, connect).await.unwrap_or_else(|_| Err(StoreError::silent(location, CONNECT)))
+        }
+    }
+}
+
+/// Connections that read. None is made before it is needed.
+pub(crate) fn reader_pool(location: &Location) -> Result<Pool, StoreError> {
+    let pool = AnyPoolOptions::new().max_connections(READERS).acquire_timeout(CONNECT);
+    let pool = match Engine::of(location) {
+        Engine::Sqlite => pool,
+        Engine::Postgres => pool.after_connect(|connection, _| {
+            Box::pin(async move { sqlx::query(READER_SESSION).fetch_one(connection).await.map(drop) })
+        }),
+    };
+    Ok(pool.connect_lazy_with(options(location, Access::Read)?))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+}
+
+fn options(location: &Location, access: Access) -> Result<AnyConnectOptions, StoreError> {
+    install_default_drivers();
+    let options = match location {
+        Location::File(path) => file_options(path, access)?,
+        Location::Postgres(url) => url.options().clone(),
+    };
+    Ok(options.disable_statement_logging())
+}
+
+/// As a URL, which is all that `Any` takes. The URL's own rules would take `..` out of a path, so it goes in resolved; and
+/// what sqlx writes leaves the percent sign as it is. The busy time-out is sqlx's own, 5 s.
+fn file_options(path: &Path, access: Access) -> Result<AnyConnectOptions, StoreError> {
+    let path = path.canonicalize().map_err(sqlx::Error::Io)?;
+    let text = path.to_str().ok_or_else(|| sqlx::Error::Configuration("the path is no UTF-8".into()))?;
+    let file = SqliteConnectOptions::new().filename(text.replace('%', "%25"));
+    let url = file.read_only(access == Access::Read).to_url_lossy();
+    Ok(AnyConnectOptions::from_url(&url)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_may_have_any_name() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["plain.db", "a b?mode=memory#x.db", "100%41.db", "ü.db"] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            let mut connection = connect_writer(&Location::from(&*path)).await.unwrap();
+            sqlx::query("CREATE TABLE t (n BIGINT)").execute(&mut connection).await.unwrap();
+            connection.close().await.unwrap();
+            assert!(std::fs::metadata(&path).unwrap().len() > 0, "{name}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4);
+    }
+}

@@ -1,0 +1,51 @@
+//! Many rows in one statement: each statement is a hand-over to the connection's thread, or a way to the server and back.
+
+use std::fmt::Write as _;
+
+/// Rows per statement. Few sizes, so that each is prepared once.
+const SIZES: [usize; 3] = [64, 8, 1];
+
+/// Takes `items` apart into the sizes of statements.
+pub(crate) fn chunks<T>(items: &[T]) -> impl Iterator<Item = &[T]> {
+    let mut rest = items;
+    std::iter::from_fn(move || {
+        let size = SIZES.into_iter().find(|size| *size <= rest.len())?;
+        let (some, others) = rest.split_at(size);
+        rest = others;
+        Some(some)
+    })
+}
+
+/// `($1, $2), ($3, $4)`: parameters of so many rows and columns.
+pub(crate) fn parameters(rows: usize, columns: usize) -> String {
+    let mut text = String::new();
+    for row in 0..rows {
+        text.push_str(if row == 0 { "(" } else { ", (" });
+        for column in 1..=columns {
+            let comma = if column == 1 { "" } else { ", " };
+            let _ = write!(text, "{comma}${}", row * columns + column);
+        }
+        text.push(')');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_is_in_one_chunk_of_a_known_size() {
+        let items: Vec<u32> = (0..150).collect();
+        let sizes: Vec<usize> = chunks(&items).map(<[u32]>::len).collect();
+        assert_eq!(sizes, [64, 64, 8, 8, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(chunks(&items).flatten().copied().collect::<Vec<_>>(), items);
+        assert_eq!(chunks(&items[..0]).count(), 0);
+    }
+
+    #[test]
+    fn parameters_are_numbered_row_by_row() {
+        assert_eq!(parameters(1, 3), "($1, $2, $3)");
+        assert_eq!(parameters(2, 2), "($1, $2), ($3, $4)");
+    }
+}

@@ -1,0 +1,143 @@
+//! What writes make of the rows that they concern: pure, one after the other, before any statement.
+
+use std::{collections::HashMap, sync::Arc};
+
+use serde_json::Value;
+
+use super::Pending;
+use crate::{
+    Change, Key, Kind, Operation, Resource, StoreError, WatchEvent, Write, WriteError,
+    garbage::{RelationChange, Relations},
+    row::{Labels, Parts, StoredParts, encode_labels, labels_of_object},
+    seal::Sealer,
+};
+
+/// The rows as the writes so far leave them, and what watchers will be shown of it.
+pub(super) struct Plan {
+    sealer: Arc<Sealer>,
+    ownerless: Arc<[Kind]>,
+    /// The last number taken.
+    pub number: u64,
+    pub changes: Vec<Pending>,
+    pub rows: HashMap<Key, Slot>,
+    /// What the garbage collector goes by, to be kept in step.
+    pub relations: Vec<RelationChange>,
+}
+
+/// One key: its row, and whether the database has the same.
+#[derive(Default)]
+pub(super) struct Slot {
+    pub row: Option<StoredParts>,
+    pub changed: bool,
+}
+
+impl Plan {
+    pub(super) fn new(
+        rows: HashMap<Key, StoredParts>,
+        number: u64,
+        sealer: Arc<Sealer>,
+        ownerless: Arc<[Kind]>,
+    ) -> Self {
+        let slot = |(key, row)| (key, Slot { row: Some(row), changed: false });
+        let rows = rows.into_iter().map(slot).collect();
+        Self { sealer, ownerless, number, changes: Vec::new(), rows, relations: Vec::new() }
+    }
+
+    /// One compare-and-swap. A refusal takes no number.
+    pub(super) fn write(&mut self, write: Write) -> Result<Resource, WriteError> {
+        let Write { key, change } = write;
+        match change {
+            Change::Create(object) => {
+                let parts = Parts::of(object, &key)?;
+                self.create(key, parts)
+            }
+            Change::Replace { uid, version, object } => {
+                let current = self.expect(&key, &uid, version)?;
+                let parts = Parts::of(object, &key)?;
+                self.replace(key, current, parts)
+            }
+            Change::Delete { uid, version } => {
+                let current = self.expect(&key, &uid, version)?;
+                self.delete(key, current)
+            }
+        }
+    }
+
+    fn expect(&self, key: &Key, uid: &str, version: u64) -> Result<StoredParts, WriteError> {
+        let row = self.rows.get(key).and_then(|slot| slot.row.clone()).ok_or(WriteError::Missing)?;
+        if row.uid == uid && row.version == version {
+            return Ok(row);
+        }
+        let current = Box::new(row.open(key, &self.sealer)?.resource(key.clone())?);
+        Err(WriteError::Conflict { current })
+    }
+
+    fn create(&mut self, key: Key, parts: Parts) -> Result<Resource, WriteError> {
+        if self.rows.get(&key).is_some_and(|slot| slot.row.is_some()) {
+            return Err(WriteError::Exists);
+        }
+        let version = self.number + 1;
+        let row = StoredParts::new(&parts, &key, version, &self.sealer);
+        let object = Arc::new(parts.into_object(version));
+        self.relate(&key, &row.uid, Relations::default(), Some(Relations::of(&object)));
+        Ok(self.append(key, Operation::Created, row, Labels::new(), object))
+    }
+
+    fn replace(&mut self, key: Key, current: StoredParts, parts: Parts) -> Result<Resource, WriteError> {
+        if parts.uid != current.uid {
+            let problem = "its metadata has another uid than the resource".to_owned();
+            return Err(StoreError::Object { key: Box::new(key), problem }.into());
+        }
+        let seal_changed = current.sealed != self.sealer.seals(&key.kind);
+        let old_labels = current.labels(&key, &self.sealer)?;
+        let plain = current.open(&key, &self.sealer)?;
+        if plain.body == parts.body && plain.status == parts.status && !seal_changed {
+            return Ok(plain.resource(key)?);
+        }
+        let version = self.number + 1;
+        let row = StoredParts::new(&parts, &key, version, &self.sealer);
+        let object = Arc::new(parts.into_object(version));
+        self.relate(&key, &row.uid, Relations::of_body(&plain.body), Some(Relations::of(&object)));
+        Ok(self.append(key, Operation::Updated, row, old_labels, object))
+    }
+
+    fn delete(&mut self, key: Key, mut row: StoredParts) -> Result<Resource, WriteError> {
+        row.version = self.number + 1;
+        let last = row.clone().open(&key, &self.sealer)?.resource(key.clone())?;
+        self.relate(&key, &row.uid, Relations::of(&last.object), None);
+        let old_labels = labels_of_object(&last.object);
+        Ok(self.append(key, Operation::Deleted, row, old_labels, last.object))
+    }
+
+    /// Without `new` it is gone.
+    fn relate(&mut self, key: &Key, uid: &str, old: Relations, new: Option<Relations>) {
+        if !self.ownerless.contains(&key.kind) {
+            self.relations.extend(RelationChange::of(key, uid, old, new));
+        }
+    }
+
+    /// Takes the next number for what is written.
+    fn append(
+        &mut self,
+        key: Key,
+        operation: Operation,
+        row: StoredParts,
+        old_labels: Labels,
+        object: Arc<Value>,
+    ) -> Resource {
+        self.number = row.version;
+        let stored_labels = encode_labels(&old_labels, row.sealed, &key, &row.uid, &self.sealer);
+        let left = (operation != Operation::Deleted).then(|| row.clone());
+        self.rows.insert(key.clone(), Slot { row: left, changed: true });
+        let resource = Resource { key, uid: row.uid.clone(), version: row.version, object };
+        let event = WatchEvent {
+            version: row.version,
+            key: resource.key.clone(),
+            operation,
+            object: Arc::clone(&resource.object),
+            old_labels: Arc::new(old_labels),
+        };
+        self.changes.push(Pending { event, row, old_labels: stored_labels });
+        resource
+    }
+}

@@ -1,0 +1,181 @@
+//! The statements of a transaction that writes.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::{Pending, Tx, plan::Slot};
+use crate::{
+    Key, Kind,
+    engine::Engine,
+    read::{self, load_row, stored_parts},
+    row::{StoredParts, encode_operation},
+    rows::{chunks, parameters},
+};
+
+/// The channel on which PostgreSQL tells the other replicas that the counter has moved.
+pub(crate) const CHANNEL: &str = "farwater_changes";
+
+impl Tx {
+    /// The rows of these keys that are there.
+    pub(super) async fn load_rows(
+        &mut self,
+        keys: impl Iterator<Item = &Key>,
+    ) -> Result<HashMap<Key, StoredParts>, sqlx::Error> {
+        let keys: Vec<&Key> = keys.collect::<HashSet<_>>().into_iter().collect();
+        let mut found = HashMap::new();
+        for some in chunks(&keys) {
+            if let [key] = some {
+                found.extend(load_row(self, key).await?.map(|row| ((*key).clone(), row)));
+                continue;
+            }
+            let sql = format!(
+                "SELECT kind, namespace, name, uid, version, sealed, labels, body, status FROM resources \
+                 WHERE (kind, namespace, name) IN (VALUES {})",
+                parameters(some.len(), 3)
+            );
+            let mut select = sqlx::query(AssertSqlSafe(sql));
+            for key in some {
+                select = select.bind(key.kind.as_str()).bind(&key.namespace).bind(&key.name);
+            }
+            for row in select.fetch_all(&mut **self).await? {
+                let kind = Kind::from(row.try_get::<&str, _>("kind")?);
+                let key = Key { kind, namespace: row.try_get("namespace")?, name: row.try_get("name")? };
+                found.insert(key, stored_parts(&row)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Brings the table to what was planned. The counter's lock keeps others away from it.
+    pub(super) async fn save_rows(&mut self, rows: HashMap<Key, Slot>) -> Result<(), sqlx::Error> {
+        let changed = rows.into_iter().filter(|(_, slot)| slot.changed);
+        let (mut kept, mut gone) = (Vec::new(), Vec::new());
+        for (key, slot) in changed {
+            match slot.row {
+                Some(row) => kept.push((key, row)),
+                None => gone.push(key),
+            }
+        }
+        for some in chunks(&gone) {
+            let sql = format!(
+                "DELETE FROM resources WHERE (kind, namespace, name) IN (VALUES {})",
+                parameters(some.len(), 3)
+            );
+            let mut delete = sqlx::query(AssertSqlSafe(sql));
+            for key in some {
+                delete = delete.bind(key.kind.as_str()).bind(&key.namespace).bind(&key.name);
+            }
+            delete.execute(&mut **self).await?;
+        }
+        for some in chunks(&kept) {
+            let sql = format!(
+                "INSERT INTO resources (kind, namespace, name, uid, version, sealed, labels, body, status) VALUES {} \
+                 ON CONFLICT (kind, namespace, name) DO UPDATE SET uid = excluded.uid, version = excluded.version, \
+                 sealed = excluded.sealed, labels = excluded.labels, body = excluded.body, status = excluded.status",
+                parameters(some.len(), 9)
+            );
+            let mut upsert = sqlx::query(AssertSqlSafe(sql));
+            for (key, row) in some {
+                upsert = upsert
+                    .bind(key.kind.as_str())
+                    .bind(&key.namespace)
+                    .bind(&key.name)
+                    .bind(&row.uid)
+                    .bind(row.version as i64)
+                    .bind(i16::from(row.sealed))
+                    .bind(&row.labels)
+                    .bind(&row.body)
+                    .bind(&row.status);
+            }
+            upsert.execute(&mut **self).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn log_changes(&mut self) -> Result<(), sqlx::Error> {
+        let changes = std::mem::take(&mut self.changes);
+        let logged = self.log(&changes).await;
+        self.changes = changes;
+        logged
+    }
+
+    async fn log(&mut self, changes: &[Pending]) -> Result<(), sqlx::Error> {
+        for some in chunks(changes) {
+            let sql = format!(
+                "INSERT INTO changes \
+                 (version, kind, namespace, name, uid, operation, sealed, written, old_labels, body, status) VALUES {}",
+                parameters(some.len(), 11)
+            );
+            let mut insert = sqlx::query(AssertSqlSafe(sql));
+            for Pending { event, row, old_labels } in some {
+                insert = insert
+                    .bind(row.version as i64)
+                    .bind(event.key.kind.as_str())
+                    .bind(&event.key.namespace)
+                    .bind(&event.key.name)
+                    .bind(&row.uid)
+                    .bind(encode_operation(event.operation))
+                    .bind(i16::from(row.sealed))
+                    .bind(self.time)
+                    .bind(old_labels)
+                    .bind(&row.body)
+                    .bind(&row.status);
+            }
+            insert.execute(&mut **self).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn save_counter(&mut self) -> Result<(), sqlx::Error> {
+        let number = self.number as i64;
+        sqlx::query("UPDATE counter SET value = $1 WHERE id = 1").bind(number).execute(&mut **self).await?;
+        Ok(())
+    }
+
+    /// Wakes the other replicas, once the transaction is committed. SQLite has none.
+    pub(super) async fn notify(&mut self) -> Result<(), sqlx::Error> {
+        if self.engine == Engine::Postgres {
+            let number = self.number.to_string();
+            let notify = sqlx::query("SELECT pg_notify($1, $2)").bind(CHANNEL).bind(number);
+            notify.execute(&mut **self).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the log holds exactly what this transaction wanted to commit. Under the counter's lock, so that whatever was
+    /// under way has ended.
+    pub(crate) async fn is_logged(&mut self, counter: u64) -> Result<bool, sqlx::Error> {
+        let (Some(first), Some(last)) = (self.changes.first(), self.changes.last()) else { return Ok(false) };
+        let (first, last) = (first.row.version, last.row.version);
+        if counter < last {
+            return Ok(false);
+        }
+        let rows = sqlx::query(
+            "SELECT version, kind, namespace, name, uid, operation, sealed, body, status, written FROM changes \
+             WHERE version BETWEEN $1 AND $2 ORDER BY version",
+        )
+        .bind(first as i64)
+        .bind(last as i64)
+        .fetch_all(&mut **self)
+        .await?;
+        if rows.len() != self.changes.len() {
+            return Ok(false);
+        }
+        for (found, Pending { event, row, .. }) in rows.iter().zip(&self.changes) {
+            let same = read::version(found, "version")? == row.version
+                && found.try_get::<&str, _>("kind")? == event.key.kind.as_str()
+                && found.try_get::<&str, _>("namespace")? == event.key.namespace
+                && found.try_get::<&str, _>("name")? == event.key.name
+                && found.try_get::<&str, _>("uid")? == row.uid
+                && found.try_get::<i16, _>("operation")? == encode_operation(event.operation)
+                && found.try_get::<i64, _>("written")? == self.time
+                && found.try_get::<&[u8], _>("body")? == row.body
+                && found.try_get::<Option<Vec<u8>>, _>("status")? == row.status;
+            if !same {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
