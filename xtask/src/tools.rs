@@ -5,12 +5,15 @@ use std::process::ExitCode;
 use anyhow::Result;
 use farwater_testkit::{Tools, packages};
 
-/// Build Kubernetes, kwok and kubectl from their Go modules, unless they are there; print where they are
+/// Build Kubernetes, kwok, kubectl and other clients from their Go modules, unless they are there; print where they are
 #[derive(clap::Args)]
 pub struct Arguments {}
 
 pub fn run(_: &Arguments) -> Result<ExitCode> {
     packages::require(&[packages::GIT])?;
-    println!("{}", Tools::build()?.dir().display());
+    let tools = Tools::build_all()?;
+    for folder in tools.folders()? {
+        println!("{}", folder.display());
+    }
     Ok(ExitCode::SUCCESS)
 }

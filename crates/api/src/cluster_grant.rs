@@ -24,24 +24,29 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct ClusterGrantSpec {
     /// Which clusters, by label; an empty selector is every cluster.
+    #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub cluster_selector: LabelSelector,
     /// Namespaces of the hub that hold the right, by name.
-    #[schemars(length(min = 1, max = 1000))]
+    #[schemars(length(min = 1, max = 1000), extend("x-kubernetes-list-type" = "set"))]
     pub namespaces: Vec<String>,
     /// What they may do: `deploy` services.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1), extend("x-kubernetes-list-type" = "set"))]
     pub verbs: Vec<GrantVerb>,
     /// Sources that they may deploy from: prefixes of URLs. Absent: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub allowed_sources: Option<Vec<String>>,
     /// Namespaces of the cluster that they may deploy to; a trailing `*` matches a prefix. Absent: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub target_namespaces: Option<Vec<String>>,
     /// Kinds that they may deploy, as `Kind` or `Kind.group`. Absent: any that is not denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub allowed_kinds: Option<Vec<String>>,
     /// Kinds that they may not deploy, as `Kind` or `Kind.group`; wins over `allowedKinds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub denied_kinds: Option<Vec<String>>,
     /// The cluster's service account that the agent acts as: `NAME` in the service's target namespace, or
     /// `NAMESPACE/NAME`.

@@ -58,7 +58,7 @@ fn default_timeout() -> String {
 
 /// What to follow in a repository. Exactly one field may be set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(extend("minProperties" = 1, "maxProperties" = 1))]
+#[schemars(extend("minProperties" = 1, "maxProperties" = 1, "x-kubernetes-map-type" = "atomic"))]
 #[serde(rename_all = "camelCase")]
 pub struct GitReference {
     /// A branch's short name.
@@ -77,6 +77,7 @@ pub struct GitReference {
 
 /// The name of an object in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct LocalReference {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,

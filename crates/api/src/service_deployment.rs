@@ -61,6 +61,7 @@ const fn default_prune() -> bool {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct ClusterReference {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,

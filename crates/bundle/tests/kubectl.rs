@@ -1,42 +1,18 @@
 //! Scalars, keys, merges and documents are read exactly as the real kubectl reads them.
 #![allow(clippy::unwrap_used)]
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::process::Command;
 
 use farwater_bundle::{Archive, Limits, MemoryTree, RelPath, archive, closure, manifests};
+use farwater_testkit::Tools;
 use serde_json::Value;
-
-/// kubectl as the tests build it. The machine's own may be any version.
-fn kubectl() -> PathBuf {
-    let home = std::env::var_os("HOME").unwrap_or_default();
-    let tools = std::env::var_os("FARWATER_TOOLS")
-        .map_or_else(|| Path::new(&home).join(".cache/farwater/tools"), PathBuf::from);
-    let found = find(&tools, 2);
-    found.unwrap_or_else(|| {
-        panic!("no kubectl in {}: run `cargo xtask test`, which builds it, or set FARWATER_TOOLS", tools.display())
-    })
-}
-
-fn find(folder: &Path, depth: u8) -> Option<PathBuf> {
-    let direct = folder.join("kubectl");
-    if direct.is_file() {
-        return Some(direct);
-    }
-    let mut folders: Vec<_> =
-        std::fs::read_dir(folder).ok()?.flatten().map(|e| e.path()).filter(|p| p.is_dir()).collect();
-    folders.sort();
-    folders.iter().filter(|_| depth > 0).find_map(|inner| find(inner, depth - 1))
-}
 
 /// The objects that kubectl would send, or its error.
 fn ask_kubectl(file: &str, text: &str) -> Result<Vec<Value>, String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(file);
     std::fs::write(&path, text).unwrap();
-    let output = Command::new(kubectl())
+    let output = Command::new(Tools::find().unwrap().kubectl())
         // Reads, removes a label that isn't there, and prints: the one command that asks no server for anything.
         .args(["label", "--local", "absent-", "-o", "json", "-f"])
         .arg(&path)

@@ -4,13 +4,14 @@
 //!  request ─ RequestInfo ─ authorize ─┬─ discovery, openapi                      (documents)
 //!                                     ├─ reviews                                 (answers about the user)
 //!                                     ├─ read, watch                             ─┐
-//!                                     └─ write, delete ─ intake ─ strategy ─ admission ─ store
+//!                                     └─ write, apply, delete ─ intake ─ managed ─ strategy ─ admission ─ store
 //! ```
 //!
 //! What can be decided from data alone is pure and has its own module: `request`, `selector`, `body`, `schema`,
 //! `strategy`, `patch`, `strategic`, `table`, `discovery`, `openapi`. The real kube-apiserver is the judge of all texts.
 
 mod admission;
+mod apply;
 mod body;
 mod call;
 mod delete;
@@ -21,11 +22,13 @@ mod garbage;
 mod intake;
 mod jsonpath;
 mod kinds;
+mod managed;
 mod meta;
 mod openapi;
 mod options;
 mod patch;
 mod protobuf;
+mod published;
 mod read;
 mod remove_namespaces;
 mod request;
@@ -38,6 +41,7 @@ mod strategic;
 mod strategy;
 mod subresources;
 mod table;
+mod views;
 mod watch;
 mod write;
 
@@ -60,6 +64,7 @@ use status::ApiError;
 
 pub use expire_events::expire_events;
 pub use garbage::collect_garbage;
+pub use managed::manage;
 pub use remove_namespaces::remove_namespaces;
 
 /// Answers everything under `/api`, `/apis` and `/openapi`. The turn ends when the answer is made; a watch gives it back

@@ -12,6 +12,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use crate::apiserver::manage;
+
 pub use kubeconfig::{KubeconfigError, ensure_admin_kubeconfig};
 
 const DEFAULT_ROLES: &str = include_str!("bootstrap/roles.yaml");
@@ -61,10 +63,13 @@ async fn ensure(store: &Store, mut object: Value, kind: Kind, now: Timestamp) ->
         None => {
             object["metadata"]["uid"] = json!(uuid::Uuid::new_v4().to_string());
             object["metadata"]["creationTimestamp"] = json!(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
-            Change::Create(object)
+            Change::Create(manage(&key.kind, "", None, object, now))
         }
         Some(current) => match complete(&current, &object) {
-            Some(object) => Change::Replace { uid: current.uid, version: current.version, object },
+            Some(object) => {
+                let object = manage(&key.kind, "", Some(&current.object), object, now);
+                Change::Replace { uid: current.uid, version: current.version, object }
+            }
             None => return Ok(()),
         },
     };

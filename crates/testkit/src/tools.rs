@@ -1,8 +1,8 @@
 //! Pinned programs, built from Go modules of this repository: a new machine has no Kubernetes and no kubectl.
 //!
-//! They lie under `~/.cache/farwater/tools/<hash of the modules>/`, outside the clone, so that a second clone builds
-//! nothing. `FARWATER_TOOLS` names another folder with the same content. etcd and kube-apiserver come from
-//! `KUBEBUILDER_ASSETS` where that is set, as with controller-runtime's envtest.
+//! Those of one module lie under `~/.cache/farwater/tools/<module>-<hash of it>/`, outside the clone, so that a second clone builds
+//! nothing and a change of one module leaves the others. `FARWATER_TOOLS` names one folder with all of them. etcd and
+//! kube-apiserver come from `KUBEBUILDER_ASSETS` where that is set, as with controller-runtime's envtest.
 
 use std::{
     fs::{self, File},
@@ -24,74 +24,148 @@ const STAGES: [&str; 4] = [
     "pod/fast/pod-delete.yaml",
 ];
 /// Changes when the way of building changes, so that old results are not taken for new ones.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
 
 /// A Go module of ours that is built into programs.
 struct Module {
-    folder: &'static str,
+    name: &'static str,
     /// What the programs say at `/version` and `kubectl version`; must agree with the module's `k8s.io/kubernetes`.
-    kubernetes: &'static str,
+    kubernetes: Option<&'static str>,
+    /// Main packages of ours, with the program's name.
+    mains: &'static [(&'static str, &'static str)],
+    /// What go.mod names as `tool`: the name that go gives, and ours.
+    tools: &'static [(&'static str, &'static str)],
+    cost: &'static str,
 }
 
-const LOCALKUBE: Module = Module { folder: "tests/localkube", kubernetes: "v1.36.3" };
-const KUBECTL_1_32: Module = Module { folder: "tests/kubectl-1.32", kubernetes: "v1.32.13" };
+const LOCALKUBE: Module = Module {
+    name: "localkube",
+    kubernetes: Some("v1.36.3"),
+    mains: &[("localkube", "."), ("informer", "./informer")],
+    tools: &[("kwok", "kwok"), ("kubectl", "kubectl")],
+    cost: "5 min",
+};
+const KUBECTL_1_32: Module = Module {
+    name: "kubectl-1.32",
+    kubernetes: Some("v1.32.13"),
+    mains: &[],
+    tools: &[("kubectl", "kubectl-1.32")],
+    cost: "1 min",
+};
+const KUBECTL_1_29: Module = Module {
+    name: "kubectl-1.29",
+    kubernetes: Some("v1.29.15"),
+    mains: &[],
+    tools: &[("kubectl", "kubectl-1.29")],
+    cost: "1 min",
+};
+/// A controller that others wrote and that applies what it finds in Git with server-side apply.
+const FLUX: Module = Module {
+    name: "flux",
+    kubernetes: None,
+    mains: &[],
+    tools: &[("kustomize-controller", "kustomize-controller")],
+    cost: "3 min",
+};
+const MODULES: [&Module; 4] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX];
 
-/// A folder with the built programs.
+/// Where the built programs lie.
 #[derive(Clone, Debug)]
 pub struct Tools {
-    dir: PathBuf,
+    /// `FARWATER_TOOLS`: all in one.
+    given: Option<PathBuf>,
+    /// A folder for each module.
+    cache: PathBuf,
+    root: PathBuf,
 }
 
 impl Tools {
     /// What is already built; never builds, because a test must not take minutes by surprise.
     pub fn find() -> Result<Self> {
         let tools = Self::located()?;
-        tools.check().with_context(|| {
-            format!("the test tools in {} are not complete; build them: cargo xtask tools", tools.dir.display())
-        })?;
+        tools.check(&LOCALKUBE).context("the test tools are not complete; build them: cargo xtask tools")?;
         Ok(tools)
     }
 
-    /// What is already built, or builds it: some 5 minutes on two cores the first time.
+    /// As [`Self::find`], with the clients that only tests need.
+    pub fn find_all() -> Result<Self> {
+        let tools = Self::find()?;
+        for module in MODULES {
+            tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
+        }
+        Ok(tools)
+    }
+
+    /// A control plane and kubectl: what is already built, or builds it. Some 5 minutes on two cores the first time.
     pub fn build() -> Result<Self> {
+        Self::build_modules(&[&LOCALKUBE])
+    }
+
+    /// As [`Self::build`], with the clients that only tests need.
+    pub fn build_all() -> Result<Self> {
+        Self::build_modules(&MODULES)
+    }
+
+    fn build_modules(modules: &[&Module]) -> Result<Self> {
         let tools = Self::located()?;
-        if tools.check().is_ok() {
-            return Ok(tools);
+        for module in modules {
+            if tools.check(module).is_ok() {
+                continue;
+            }
+            if let Some(given) = &tools.given {
+                tools.check(module).with_context(|| format!("FARWATER_TOOLS is {}", given.display()))?;
+            }
+            fs::create_dir_all(&tools.cache).with_context(|| format!("create {}", tools.cache.display()))?;
+            // Parallel test runs build once: the others wait here and then find it done.
+            let lock = File::create(tools.cache.join("lock")).context("create the tools' lock file")?;
+            lock.lock().context("wait for another build of the tools")?;
+            if tools.check(module).is_err() {
+                tools.build_module(module)?;
+            }
+            tools.check(module)?;
         }
-        if std::env::var_os("FARWATER_TOOLS").is_some() {
-            tools.check().with_context(|| format!("FARWATER_TOOLS is {}", tools.dir.display()))?;
-        }
-        let parent = tools.dir.parent().context("the tools' folder has no parent")?;
-        fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
-        // Parallel test runs build once: the others wait here and then find it done.
-        let lock = File::create(parent.join("lock")).context("create the tools' lock file")?;
-        lock.lock().context("wait for another build of the tools")?;
-        if tools.check().is_err() {
-            build_into(parent, &tools.dir)?;
-        }
-        tools.check()?;
         Ok(tools)
     }
 
-    pub fn dir(&self) -> &Path {
-        &self.dir
+    /// Where they are.
+    pub fn folders(&self) -> Result<Vec<PathBuf>> {
+        match &self.given {
+            Some(given) => Ok(vec![given.clone()]),
+            None => MODULES.iter().map(|module| self.folder(module)).collect(),
+        }
     }
 
     pub fn kubectl(&self) -> PathBuf {
-        self.dir.join("kubectl")
+        self.program(&LOCALKUBE, "kubectl")
     }
 
-    /// The oldest kubectl that is promised to work, and the first that sends built-in kinds as protobuf.
+    /// The first that sends built-in kinds as protobuf.
     pub fn kubectl_1_32(&self) -> PathBuf {
-        self.dir.join("kubectl-1.32")
+        self.program(&KUBECTL_1_32, "kubectl-1.32")
+    }
+
+    /// The oldest kubectl that is promised to work.
+    pub fn kubectl_1_29(&self) -> PathBuf {
+        self.program(&KUBECTL_1_29, "kubectl-1.29")
+    }
+
+    /// client-go's caches under churn; `tests/localkube/informer` says how it is called.
+    pub fn informer(&self) -> PathBuf {
+        self.program(&LOCALKUBE, "informer")
+    }
+
+    /// Flux's, as its project builds it.
+    pub fn kustomize_controller(&self) -> PathBuf {
+        self.program(&FLUX, "kustomize-controller")
     }
 
     pub fn kwok(&self) -> PathBuf {
-        self.dir.join("kwok")
+        self.program(&LOCALKUBE, "kwok")
     }
 
     pub fn kwok_stages(&self) -> Vec<PathBuf> {
-        STAGES.iter().map(|stage| self.dir.join("kwok-stages").join(stage_name(stage))).collect()
+        let stages = self.program(&LOCALKUBE, "kwok-stages");
+        STAGES.iter().map(|stage| stages.join(stage_name(stage))).collect()
     }
 
     /// `etcd`, `kube-apiserver`, `kube-controller-manager` or `kube-scheduler`, ready for its flags.
@@ -100,7 +174,7 @@ impl Tools {
         match assets.filter(|path| path.is_file()) {
             Some(path) => bare_command(path),
             None => {
-                let mut command = bare_command(self.dir.join("localkube"));
+                let mut command = bare_command(self.program(&LOCALKUBE, "localkube"));
                 command.arg(part);
                 command
             }
@@ -108,21 +182,84 @@ impl Tools {
     }
 
     fn located() -> Result<Self> {
-        let dir = match std::env::var_os("FARWATER_TOOLS") {
-            Some(dir) => PathBuf::from(dir),
-            None => cache_dir()?.join("tools").join(content_hash(&repository_root()?)?),
-        };
-        Ok(Self { dir })
+        let given = std::env::var_os("FARWATER_TOOLS").map(PathBuf::from);
+        Ok(Self { given, cache: cache_dir()?.join("tools"), root: repository_root()? })
     }
 
-    fn check(&self) -> Result<()> {
-        let programs = ["localkube", "kwok", "kubectl", "kubectl-1.32"].map(|name| self.dir.join(name));
-        for path in programs.into_iter().chain(self.kwok_stages()) {
-            if !path.is_file() {
-                bail!("{} is missing", path.display());
-            }
+    fn program(&self, module: &Module, name: &str) -> PathBuf {
+        match &self.given {
+            Some(given) => given.join(name),
+            // Whoever holds `Tools` has read these files once.
+            None => self.folder(module).unwrap_or_else(|_| self.cache.join(module.name)).join(name),
         }
-        Ok(())
+    }
+
+    fn folder(&self, module: &Module) -> Result<PathBuf> {
+        Ok(self.cache.join(format!("{}-{}", module.name, content_hash(&self.source(module), module)?)))
+    }
+
+    fn source(&self, module: &Module) -> PathBuf {
+        self.root.join("tests").join(module.name)
+    }
+
+    fn check(&self, module: &Module) -> Result<()> {
+        if self.given.is_none() {
+            self.folder(module)?;
+        }
+        let mut wanted: Vec<PathBuf> = module.programs().map(|name| self.program(module, name)).collect();
+        if module.name == LOCALKUBE.name {
+            wanted.extend(self.kwok_stages());
+        }
+        match wanted.iter().find(|path| !path.is_file()) {
+            Some(path) => bail!("{} is missing", path.display()),
+            None => Ok(()),
+        }
+    }
+
+    /// Builds beside the final place and renames: a half-built folder is never taken for a whole one.
+    fn build_module(&self, module: &Module) -> Result<()> {
+        let (source, dir) = (self.source(module), self.folder(module)?);
+        let staging =
+            tempfile::Builder::new().prefix("building-").tempdir_in(&self.cache).context("create a build folder")?;
+        let log = staging.path().join("build.log");
+        let programs = module.programs().collect::<Vec<_>>().join(", ");
+        eprintln!("building {programs} from Go modules into {} (some {} once)", dir.display(), module.cost);
+        let out = staging.path().join("tools");
+        fs::create_dir(&out)?;
+        for (name, package) in module.mains {
+            go(name, &source, &log, |go| {
+                go.args(["build", "-ldflags", &module.ldflags(), "-o"]).arg(out.join(name)).arg(package);
+            })?;
+        }
+        if !module.tools.is_empty() {
+            let names = module.tools.iter().map(|(_, ours)| *ours).collect::<Vec<_>>().join(", ");
+            go(&names, &source, &log, |go| {
+                go.env("GOBIN", &out).args(["install", "-ldflags", &module.ldflags(), "tool"]);
+            })?;
+        }
+        for (made, ours) in module.tools.iter().filter(|(made, ours)| made != ours) {
+            fs::rename(out.join(made), out.join(ours)).with_context(|| format!("take {ours}"))?;
+        }
+        if module.name == LOCALKUBE.name {
+            copy_stages(&source, &out.join("kwok-stages"))?;
+        }
+        if dir.exists() {
+            fs::remove_dir_all(&dir).with_context(|| format!("remove the incomplete {}", dir.display()))?;
+        }
+        fs::rename(&out, &dir).with_context(|| format!("move the tools to {}", dir.display()))
+    }
+}
+
+impl Module {
+    fn programs(&self) -> impl Iterator<Item = &'static str> {
+        self.mains.iter().map(|(name, _)| *name).chain(self.tools.iter().map(|(_, ours)| *ours))
+    }
+
+    fn ldflags(&self) -> String {
+        match self.kubernetes {
+            Some(version) => format!("-s -w -X k8s.io/component-base/version.gitVersion={version}"),
+            None => "-s -w".to_owned(),
+        }
     }
 }
 
@@ -144,56 +281,17 @@ pub fn cache_dir() -> Result<PathBuf> {
 }
 
 /// A short hash of everything that decides what is built.
-fn content_hash(root: &Path) -> Result<String> {
+fn content_hash(source: &Path, module: &Module) -> Result<String> {
     let mut hash = Sha256::new();
-    hash.update(RECIPE);
-    for (module, file) in [
-        (&LOCALKUBE, "go.mod"),
-        (&LOCALKUBE, "go.sum"),
-        (&LOCALKUBE, "main.go"),
-        (&KUBECTL_1_32, "go.mod"),
-        (&KUBECTL_1_32, "go.sum"),
-    ] {
-        let path = root.join(module.folder).join(file);
+    hash.update(format!("{RECIPE}\n{:?}\n", module.kubernetes));
+    let mains = module.mains.iter().map(|(_, package)| Path::new(package).join("main.go"));
+    for file in ["go.mod", "go.sum"].into_iter().map(PathBuf::from).chain(mains) {
+        let path = source.join(&file);
         let content = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-        hash.update(format!("\n{} {file} {} {}\n", module.folder, module.kubernetes, content.len()));
+        hash.update(format!("\n{} {}\n", file.display(), content.len()));
         hash.update(content);
     }
     Ok(hex::encode(&hash.finalize()[..8]))
-}
-
-/// Builds beside the final place and renames: a half-built folder is never taken for a whole one.
-fn build_into(parent: &Path, dir: &Path) -> Result<()> {
-    let root = repository_root()?;
-    let staging = tempfile::Builder::new().prefix("building-").tempdir_in(parent).context("create a build folder")?;
-    let log = staging.path().join("build.log");
-    eprintln!("building Kubernetes, kwok and kubectl from Go modules into {} (some 5 min once)", dir.display());
-
-    let out = staging.path().join("tools");
-    fs::create_dir(&out)?;
-    let localkube = root.join(LOCALKUBE.folder);
-    let output = out.join("localkube");
-    go("localkube", &localkube, &log, |go| {
-        go.args(["build", "-ldflags", &ldflags(&LOCALKUBE), "-o"]).arg(&output).arg(".");
-    })?;
-    go("kwok and kubectl", &localkube, &log, |go| {
-        go.env("GOBIN", &out).args(["install", "-ldflags", &ldflags(&LOCALKUBE), "tool"]);
-    })?;
-    let second = staging.path().join("kubectl-1.32");
-    go("kubectl 1.32", &root.join(KUBECTL_1_32.folder), &log, |go| {
-        go.env("GOBIN", &second).args(["install", "-ldflags", &ldflags(&KUBECTL_1_32), "tool"]);
-    })?;
-    fs::rename(second.join("kubectl"), out.join("kubectl-1.32")).context("take kubectl 1.32")?;
-    copy_stages(&localkube, &out.join("kwok-stages"))?;
-
-    if dir.exists() {
-        fs::remove_dir_all(dir).with_context(|| format!("remove the incomplete {}", dir.display()))?;
-    }
-    fs::rename(&out, dir).with_context(|| format!("move the tools to {}", dir.display()))
-}
-
-fn ldflags(module: &Module) -> String {
-    format!("-s -w -X k8s.io/component-base/version.gitVersion={}", module.kubernetes)
 }
 
 fn go(what: &str, module: &Path, log: &Path, arguments: impl FnOnce(&mut Command)) -> Result<()> {
@@ -264,10 +362,11 @@ mod tests {
 
     #[test]
     fn the_version_that_is_stamped_is_the_version_that_is_built() {
-        for module in [LOCALKUBE, KUBECTL_1_32] {
-            let go_mod = fs::read_to_string(repository_root().unwrap().join(module.folder).join("go.mod")).unwrap();
-            let line = format!("k8s.io/kubernetes {}", module.kubernetes);
-            assert!(go_mod.contains(&line), "{} does not require {line}", module.folder);
+        for module in MODULES {
+            let Some(version) = module.kubernetes else { continue };
+            let go_mod = repository_root().unwrap().join("tests").join(module.name).join("go.mod");
+            let line = format!("k8s.io/kubernetes {version}");
+            assert!(fs::read_to_string(go_mod).unwrap().contains(&line), "{} does not require {line}", module.name);
         }
     }
 }

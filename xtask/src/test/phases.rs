@@ -60,7 +60,7 @@ fn tools(_: &Run) -> Result<Option<Counts>> {
     if std::env::var_os("FARWATER_CHROMIUM").is_none() {
         packages::require(&[packages::CHROMIUM])?;
     }
-    Tools::build()?;
+    Tools::build_all()?;
     Ok(Some(Counts::ONE_PASSED))
 }
 
@@ -136,7 +136,7 @@ fn build(run: &Run) -> Result<Option<Counts>> {
 }
 
 fn test(run: &Run) -> Result<Option<Counts>> {
-    let tools = Tools::find()?;
+    Tools::find_all()?;
     let runtime = tokio::runtime::Runtime::new()?;
     // They live until the tests have ended; tests take namespaces and databases of their own.
     let (plane_1, plane_2, database) =
@@ -148,7 +148,6 @@ fn test(run: &Run) -> Result<Option<Counts>> {
             .args(["test", "--locked", "--no-fail-fast"])
             .args(arguments)
             .env("CARGO_TERM_COLOR", "never")
-            .env("FARWATER_TOOLS", tools.dir())
             .env(plane_variable(1), plane_1.kubeconfig())
             .env(plane_variable(2), plane_2.kubeconfig())
             .env(postgres::VARIABLE, database.first_url());
@@ -157,7 +156,7 @@ fn test(run: &Run) -> Result<Option<Counts>> {
     let log = run.log("test");
     let all = step::run("tests", tests(&["--workspace"])?, &log);
     // What goes through the hub's API and its controllers once more, on the other engine.
-    let mut on_postgres = tests(&["-p", "farwater-hub", "--test", "api", "--test", "delivery"])?;
+    let mut on_postgres = tests(&["--workspace", "--test", "api", "--test", "delivery"])?;
     on_postgres.env(postgres::CHOICE, "postgres");
     let result = all.and(step::run("tests of the hub on PostgreSQL", on_postgres, &log));
 

@@ -13,6 +13,7 @@ use super::{
     kinds::ResourceKind,
     meta,
     status::{ApiError, FieldError},
+    views,
 };
 use crate::{
     Hub,
@@ -143,7 +144,7 @@ async fn advise_on_grant(call: &Call, grant: &ClusterGrantSpec) -> Result<Vec<St
 /// An object as it is read: with what is kept beside it.
 pub fn decorated<'a>(hub: &Hub, kind: &ResourceKind, object: &'a Value) -> Cow<'a, Value> {
     if kind.group != farwater_api::GROUP || kind.plural != "clusters" {
-        return Cow::Borrowed(object);
+        return views::show(kind, object);
     }
     let mut cluster = object.clone();
     hub.delivery.merge_last_heard(&mut cluster);

@@ -25,6 +25,7 @@ use self::decide::{Dependents, Lead, Owner, Verdict, carry_out, classify, decide
 use super::{
     delete::{self, FOREGROUND, ORPHAN, Removal, is_marked},
     kinds::{REGISTRY, ResourceKind},
+    managed::manage,
     meta,
 };
 use crate::Hub;
@@ -75,7 +76,7 @@ fn may_mark(event: &WatchEvent) -> bool {
 }
 
 fn kind_of(key: &Key) -> Option<&'static ResourceKind> {
-    REGISTRY.kinds.iter().find(|kind| kind.stored && kind.store == key.kind)
+    REGISTRY.kinds.iter().find(|kind| kind.is_kept() && kind.store == key.kind)
 }
 
 /// What a mark leaves to do.
@@ -245,6 +246,7 @@ async fn clear(tx: &mut Tx, done: Vec<GarbageMark>) -> Result<(), StoreError> {
 async fn release(tx: &mut Tx, key: Key, owners: BTreeSet<String>) -> Result<(), StoreError> {
     let Some(resource) = tx.get(&key).await? else { return Ok(()) };
     let object = released(&resource.object, &owners);
+    let object = manage(&key.kind, "", Some(&resource.object), object, Timestamp::now());
     let change = Change::Replace { uid: resource.uid, version: resource.version, object };
     tx.write(Write { key, change }).await?;
     Ok(())
@@ -263,6 +265,7 @@ async fn finish(tx: &mut Tx, key: Key, uid: String, finalizer: &'static str) -> 
             object["metadata"].as_object_mut().map(|metadata| metadata.remove("finalizers"));
         }
     }
+    let object = manage(&key.kind, "", Some(&resource.object), object, Timestamp::now());
     let change = delete::settled(&resource, object, kind);
     tx.write(Write { key, change }).await?;
     Ok(Outcome::Done)

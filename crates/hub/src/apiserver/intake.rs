@@ -10,6 +10,7 @@ use super::{
     options::FieldValidation,
     schema,
     status::{ApiError, FieldError},
+    strategy, views,
 };
 
 /// An object as the kind's decoder reads it, and what was wrong without making it unreadable.
@@ -31,7 +32,7 @@ pub fn read(bytes: &[u8], encoding: Encoding, kind: &ResourceKind, rule: FieldVa
     check_type(&mut body.value, kind)?;
     let (object, complaints) = shape(body, kind).map_err(|why| cannot_be_handled(kind, &why))?;
     let intake = judge(object, complaints, rule, |list| cannot_be_handled(kind, list))?;
-    Ok(without_duplicate_owners(intake, ""))
+    Ok(stored(intake, kind, ""))
 }
 
 /// Reads what a patch made of an object. `complaints` are the patch's own: duplicate and unknown fields.
@@ -51,11 +52,18 @@ pub fn read_patched(
     let mut all: Vec<String> = complaints.to_vec();
     all.extend(found.into_iter().filter(|f| !complaints.contains(f)));
     let intake = judge(object, all, rule, |list| invalid(list))?;
-    Ok(without_duplicate_owners(intake, " after mutating admission happens"))
+    Ok(stored(intake, kind, " after mutating admission happens"))
 }
 
-/// `when` is Kubernetes' word for where it looks for duplicates.
-fn without_duplicate_owners(mut intake: Intake, when: &str) -> Intake {
+fn as_stored(object: Value, kind: &ResourceKind) -> Value {
+    let mut object = views::store(kind, object);
+    strategy::normalize(&mut object, kind);
+    object
+}
+
+/// The object as it is stored. `when` is Kubernetes' word for where it looks for duplicate owners.
+fn stored(mut intake: Intake, kind: &ResourceKind, when: &str) -> Intake {
+    intake.object = as_stored(intake.object, kind);
     let duplicates = meta::drop_duplicate_owners(&mut intake.object);
     if !duplicates.is_empty() {
         intake.warnings.push(format!(
@@ -141,6 +149,14 @@ fn shape(body: Body, kind: &ResourceKind) -> Result<(Value, Vec<String>), String
         schema::default(&mut object, &kind.schema);
     }
     Ok((object, complaints))
+}
+
+/// Reads what an apply made of an object. Its fields and types were checked when the configuration was.
+pub fn read_applied(object: Value, kind: &ResourceKind) -> Result<Value, ApiError> {
+    let shaped = shape(Body { value: object, duplicates: Vec::new() }, kind);
+    shaped
+        .map(|(object, _)| as_stored(object, kind))
+        .map_err(|why| ApiError::unknown(format!("failed to convert new object: {why}")))
 }
 
 #[cfg(test)]

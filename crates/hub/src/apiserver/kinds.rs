@@ -2,13 +2,16 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
+use farwater_fieldmanager::{FieldManager, Type};
 use farwater_store::Kind;
 use k8s_openapi::{
     Metadata, Resource,
     api::{
         authentication::v1::{SelfSubjectReview, TokenRequest},
         authorization::v1::{SelfSubjectAccessReview, SelfSubjectRulesReview},
+        coordination::v1::Lease,
         core::v1::{ConfigMap, Event, Namespace, Secret, ServiceAccount},
+        events::v1::Event as NewEvent,
         rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -17,8 +20,15 @@ use k8s_openapi::{
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::meta::NameRule;
+use super::{
+    meta::NameRule,
+    published,
+    selector::Selectable,
+    views::{self, View},
+};
 
+/// The format of `metav1.MicroTime` in the schemas that requests are read by.
+pub const MICRO_TIME: &str = "micro-time";
 const REFERENCE: &str = "#/components/schemas/";
 
 /// One column of a table: of our kinds by JSONPath, of built-in kinds by name (see `table`).
@@ -62,19 +72,67 @@ pub struct ResourceKind {
     /// Columns of our kinds; empty for built-in ones.
     pub columns: Vec<Column>,
     /// What field selectors may name.
-    pub fields: &'static [&'static str],
+    pub fields: Selectable,
     /// A delete is answered with the object instead of a Status.
     pub answers_deleted: bool,
+    /// PUT makes what doesn't exist.
+    pub created_by_update: bool,
+    /// PUT may leave out the version that it replaces.
+    pub updated_blindly: bool,
+    /// For a kind that shows what another one stores.
+    pub view: Option<&'static View>,
     pub store: Kind,
+    /// Who owns which field, by subresource; the resource itself has none.
+    pub managers: BTreeMap<&'static str, FieldManager>,
 }
 
 impl ResourceKind {
+    /// The group that complaints about an object's fields name.
+    pub fn stored_group(&self) -> &str {
+        self.view.map_or(&self.group, |view| view.stored_group)
+    }
+
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
+    }
+
+    /// Whether objects lie in the store under this kind.
+    pub fn is_kept(&self) -> bool {
+        self.stored && self.view.is_none()
+    }
+
+    /// An object of which nothing is said. Of built-in kinds it has what Go writes even when it is empty.
+    fn blank(&self) -> Value {
+        let mut object = json!({"apiVersion": self.api_version(), "kind": self.kind});
+        if !self.ours {
+            object["metadata"] = json!({});
+            super::strategy::fill(&mut object, self);
+        }
+        views::show(self, &object).into_owned()
+    }
+
+    /// The top-level fields that a write to the resource or a subresource leaves as they are.
+    fn reset_by(&self, subresource: &str) -> &'static [&'static str] {
+        match subresource {
+            "status" if self.ours => &["metadata", "spec"],
+            "status" => &["spec"],
+            _ if self.has_status() => &["status"],
+            _ => &[],
+        }
+    }
+
+    /// Once the schema is known.
+    fn with_managers(mut self) -> Self {
+        let ty = Type::from_openapi(&self.schema);
+        let own = self.subresources.iter().filter(|s| s.kind.is_none()).map(|s| s.name);
+        let names = [""].into_iter().chain(own);
+        let manager = |name| FieldManager::new(ty.clone(), self.blank(), name, self.reset_by(name));
+        self.managers = names.map(|name| (name, manager(name))).collect();
+        self
     }
 
     pub fn has_status(&self) -> bool {
@@ -111,11 +169,29 @@ const EVENT_FIELDS: &[&str] = &[
     "source",
     "type",
 ];
+const NEW_EVENT_FIELDS: &[&str] = &[
+    "metadata.name",
+    "metadata.namespace",
+    "regarding.kind",
+    "regarding.namespace",
+    "regarding.name",
+    "regarding.uid",
+    "regarding.apiVersion",
+    "regarding.resourceVersion",
+    "regarding.fieldPath",
+    "reason",
+    "reportingController",
+    "type",
+];
 const STATUS: Subresource = Subresource { name: "status", verbs: &["get", "patch", "update"], kind: None };
 
 impl Registry {
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&ResourceKind> {
         self.kinds.iter().find(|k| k.group == group && k.version == version && k.plural == plural)
+    }
+
+    pub fn stored_as(&self, kind: &Kind) -> Option<&ResourceKind> {
+        self.kinds.iter().find(|k| k.stored && k.store == *kind)
     }
 
     /// (group, version) of what is served, the core group first.
@@ -146,7 +222,12 @@ impl Registry {
         }
         let mut kinds = vec![
             built_in::<ConfigMap>(&mut schemas).short("cm").namespaced(),
-            built_in::<Event>(&mut schemas).short("ev").namespaced().fields(EVENT_FIELDS),
+            built_in::<Event>(&mut schemas)
+                .short("ev")
+                .namespaced()
+                .names(NameRule::PathSegment)
+                .fields(EVENT_FIELDS)
+                .created_by_update(),
             built_in::<Namespace>(&mut schemas)
                 .short("ns")
                 .names(NameRule::Label)
@@ -160,24 +241,32 @@ impl Registry {
                 verbs: &["create"],
                 kind: Some(("authentication.k8s.io", "v1", "TokenRequest")),
             }),
-            built_in::<ClusterRoleBinding>(&mut schemas).names(NameRule::PathSegment),
-            built_in::<ClusterRole>(&mut schemas).names(NameRule::PathSegment),
-            built_in::<RoleBinding>(&mut schemas).namespaced().names(NameRule::PathSegment),
-            built_in::<Role>(&mut schemas).namespaced().names(NameRule::PathSegment),
+            built_in::<Lease>(&mut schemas).namespaced().created_by_update().updated_knowingly(),
+            built_in::<NewEvent>(&mut schemas)
+                .short("ev")
+                .namespaced()
+                .fields(NEW_EVENT_FIELDS)
+                .created_by_update()
+                .shows(&views::EVENTS, Kind::new("events", "")),
+            built_in::<ClusterRoleBinding>(&mut schemas).names(NameRule::PathSegment).created_by_update(),
+            built_in::<ClusterRole>(&mut schemas).names(NameRule::PathSegment).created_by_update(),
+            built_in::<RoleBinding>(&mut schemas).namespaced().names(NameRule::PathSegment).created_by_update(),
+            built_in::<Role>(&mut schemas).namespaced().names(NameRule::PathSegment).created_by_update(),
             built_in::<SelfSubjectAccessReview>(&mut schemas).virtual_kind(),
             built_in::<SelfSubjectRulesReview>(&mut schemas).virtual_kind(),
             built_in::<SelfSubjectReview>(&mut schemas).virtual_kind(),
         ];
         drop(schemas.subschema_for::<TokenRequest>());
         let mut definitions = schemas.take_definitions(false);
-        finish_built_in(&mut definitions);
+        published::complete(&mut definitions);
         for kind in &mut kinds {
             kind.schema = inline(&json!({"$ref": format!("{REFERENCE}{}", kind.schema_name)}), &definitions, 0);
         }
         for crd in farwater_api::custom_resource_definitions() {
             kinds.push(custom(&crd, &mut definitions));
         }
-        Self { kinds, definitions }
+        let kinds = kinds.into_iter().map(ResourceKind::with_managers);
+        Self { kinds: kinds.collect(), definitions }
     }
 
     /// The kind that is sent to a subresource such as `serviceaccounts/token`, without references.
@@ -205,9 +294,13 @@ fn built_in<T: Resource + Metadata<Ty = ObjectMeta> + JsonSchema>(schemas: &mut 
         schema: Value::Null,
         schema_name: T::schema_name().into_owned(),
         columns: Vec::new(),
-        fields: CLUSTER_FIELDS,
+        fields: Selectable { fields: META_FIELDS, common: true },
         answers_deleted: false,
+        created_by_update: false,
+        updated_blindly: true,
+        view: None,
         store: Kind::new(T::URL_PATH_SEGMENT, T::GROUP),
+        managers: BTreeMap::new(),
     }
 }
 
@@ -219,7 +312,6 @@ impl ResourceKind {
 
     fn namespaced(mut self) -> Self {
         self.namespaced = true;
-        self.fields = META_FIELDS;
         self
     }
 
@@ -229,7 +321,7 @@ impl ResourceKind {
     }
 
     fn fields(mut self, fields: &'static [&'static str]) -> Self {
-        self.fields = fields;
+        self.fields = Selectable { fields, common: false };
         self
     }
 
@@ -243,39 +335,26 @@ impl ResourceKind {
         self
     }
 
+    fn created_by_update(mut self) -> Self {
+        self.created_by_update = true;
+        self
+    }
+
+    fn updated_knowingly(mut self) -> Self {
+        self.updated_blindly = false;
+        self
+    }
+
+    fn shows(mut self, view: &'static View, stored: Kind) -> Self {
+        self.view = Some(view);
+        self.store = stored;
+        self
+    }
+
     fn virtual_kind(mut self) -> Self {
         self.stored = false;
         self.verbs = &["create"];
         self
-    }
-}
-
-/// What Kubernetes' published types lose on their way through JSON schema: list semantics for patches, and that
-/// `metadata` may be absent.
-fn finish_built_in(definitions: &mut Map<String, Value>) {
-    const MERGE: &[(&str, &str, Option<&str>)] = &[
-        ("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "finalizers", None),
-        ("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "ownerReferences", Some("uid")),
-        ("io.k8s.api.core.v1.ServiceAccount", "secrets", Some("name")),
-        ("io.k8s.api.core.v1.NamespaceStatus", "conditions", Some("type")),
-    ];
-    for (definition, field, key) in MERGE {
-        if let Some(list) = definitions.get_mut(*definition).and_then(|d| d["properties"].get_mut(*field)) {
-            list["x-kubernetes-patch-strategy"] = json!("merge");
-            if let Some(key) = key {
-                list["x-kubernetes-patch-merge-key"] = json!(key);
-            }
-        }
-    }
-    for (name, definition) in definitions.iter_mut() {
-        if name.starts_with("io.k8s.api.")
-            && let Some(required) = definition["required"].as_array_mut()
-        {
-            required.retain(|field| field != "metadata");
-            if required.is_empty() {
-                definition.as_object_mut().map(|d| d.remove("required"));
-            }
-        }
     }
 }
 
@@ -293,6 +372,10 @@ fn inline(schema: &Value, definitions: &Map<String, Value>, depth: usize) -> Val
                     inline(definitions.get(name).unwrap_or(&Value::Null), definitions, depth + 1)
             {
                 out = target;
+                if name.ends_with(".MicroTime") {
+                    // Published as any other time; read with exactly six digits behind the second.
+                    out.insert("format".into(), json!(MICRO_TIME));
+                }
             }
             for (key, value) in map.iter().filter(|(key, _)| *key != "$ref") {
                 out.insert(key.clone(), inline(value, definitions, depth + 1));
@@ -342,9 +425,16 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         schema: inline(&schema, definitions, 0),
         schema_name,
         columns: custom_columns(version),
-        fields: if spec.scope == "Namespaced" { META_FIELDS } else { CLUSTER_FIELDS },
+        fields: Selectable {
+            fields: if spec.scope == "Namespaced" { META_FIELDS } else { CLUSTER_FIELDS },
+            common: false,
+        },
         answers_deleted: false,
+        created_by_update: false,
+        updated_blindly: false,
+        view: None,
         store: Kind::new(&names.plural, &spec.group),
+        managers: BTreeMap::new(),
     };
     if version.subresources.as_ref().is_some_and(|s| s.status.is_some()) {
         kind.subresources.push(STATUS);

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::LazyLock};
 use farwater_api::Digest;
 use serde_json::{Map, Value, json};
 
-use super::kinds::{REGISTRY, Registry, ResourceKind, referenced};
+use super::{
+    kinds::{REGISTRY, Registry, ResourceKind, referenced},
+    patch::PatchType,
+};
 
 /// One served document.
 pub struct Document {
@@ -58,13 +61,22 @@ fn dry_run() -> Value {
 fn write_parameters() -> Vec<Value> {
     vec![
         dry_run(),
-        parameter("fieldManager", "string", "Who writes, for people who read the log."),
+        parameter(
+            "fieldManager",
+            "string",
+            "Who comes to own the fields that are written; must be given for an apply.",
+        ),
         parameter(
             "fieldValidation",
             "string",
             "What happens to unknown and duplicate fields: Ignore, Warn (the default) or Strict.",
         ),
     ]
+}
+
+fn patch_parameters() -> Vec<Value> {
+    let force = parameter("force", "boolean", "An apply takes fields that others own instead of being refused.");
+    write_parameters().into_iter().chain([force]).collect()
 }
 
 fn list_parameters() -> Vec<Value> {
@@ -123,9 +135,8 @@ fn operation(kind: &ResourceKind, op: Operation<'_>) -> Value {
 }
 
 fn patch_types(kind: &ResourceKind) -> &'static [&'static str] {
-    const OURS: &[&str] = &["application/json-patch+json", "application/merge-patch+json"];
-    const BUILT_IN: &[&str] =
-        &["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
+    const OURS: &[&str] = &[PatchType::JSON, PatchType::MERGE, PatchType::APPLY];
+    const BUILT_IN: &[&str] = &[PatchType::JSON, PatchType::MERGE, PatchType::STRATEGIC, PatchType::APPLY];
     if kind.ours { OURS } else { BUILT_IN }
 }
 
@@ -141,7 +152,7 @@ fn item_operations(kind: &ResourceKind, id_suffix: &str, delete: bool) -> Value 
             verb: "put", action: "put", id: &id("replace"), parameters: write_parameters(), content_types: json_body,
         }),
         "patch": operation(kind, Operation {
-            verb: "patch", action: "patch", id: &id("patch"), parameters: write_parameters(),
+            verb: "patch", action: "patch", id: &id("patch"), parameters: patch_parameters(),
             content_types: patch_types(kind),
         }),
     });

@@ -23,13 +23,20 @@ pub enum FieldValidation {
 }
 
 /// Of create, update and patch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
     pub dry_run: bool,
     pub validation: FieldValidation,
+    /// Who the request says that it writes for; empty if it says nothing.
+    pub manager: String,
+    /// Of an apply: take fields from their managers.
+    pub force: bool,
 }
 
-fn dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, FieldError> {
+/// Longest name of a manager (`FieldManagerMaxLength`).
+pub const MANAGER_LIMIT: usize = 128;
+
+fn check_dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, FieldError> {
     let values: Vec<&str> = values.filter(|v| !v.is_empty()).collect();
     if values.iter().any(|v| *v != "All") {
         return Err(FieldError::not_supported("dryRun", &json!(values), &["All"]));
@@ -37,28 +44,59 @@ fn dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, FieldError
     Ok(!values.is_empty())
 }
 
+/// As Go's `unicode.IsPrint`, but for what nobody has assigned yet.
+pub fn is_printable(c: char) -> bool {
+    let invisible = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{e000}'..='\u{f8ff}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}');
+    c == ' ' || !(c.is_control() || c.is_whitespace() || invisible)
+}
+
+fn check_manager(manager: &str, errors: &mut Vec<FieldError>) {
+    if manager.len() > MANAGER_LIMIT {
+        errors.push(FieldError::too_long("fieldManager", MANAGER_LIMIT as u64));
+    }
+    for (place, c) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
+        let why = format!("invalid character U+{:04X} (at position {place})", u32::from(c));
+        errors.push(FieldError::invalid("fieldManager", &json!(manager), &why));
+    }
+}
+
 impl WriteOptions {
     /// `kind` is `CreateOptions`, `UpdateOptions` or `PatchOptions`.
     pub fn parse(query: &Query, kind: &str) -> Result<Self, ApiError> {
+        let force =
+            query.get("force").map(|_| FieldError::forbidden("force", "may not be specified for non-apply patch"));
+        Self::check(query, kind, force.into_iter().collect())
+    }
+
+    /// Of an apply, which has to say who applies.
+    pub fn parse_apply(query: &Query) -> Result<Self, ApiError> {
+        let anonymous = query.get("fieldManager").is_none_or(str::is_empty);
+        let required = anonymous.then(|| FieldError::required("fieldManager", "is required for apply patch"));
+        Self::check(query, "PatchOptions", required.into_iter().collect())
+    }
+
+    fn check(query: &Query, kind: &str, mut errors: Vec<FieldError>) -> Result<Self, ApiError> {
+        let manager = query.get("fieldManager").unwrap_or_default().to_owned();
+        check_manager(&manager, &mut errors);
+        let dry_run = check_dry_run(query.all("dryRun")).unwrap_or_else(|error| {
+            errors.push(error);
+            false
+        });
         let validation = match query.get("fieldValidation") {
             None | Some("" | "Warn") => FieldValidation::Warn,
             Some("Ignore") => FieldValidation::Ignore,
             Some("Strict") => FieldValidation::Strict,
             Some(other) => {
                 let supported = ["", "Ignore", "Strict", "Warn"];
-                let cause = FieldError::not_supported("fieldValidation", &json!(other), &supported);
-                return Err(ApiError::invalid_options(kind, cause));
+                errors.push(FieldError::not_supported("fieldValidation", &json!(other), &supported));
+                FieldValidation::Warn
             }
         };
-        if query.get("force").is_some() {
-            let cause = FieldError::forbidden("force", "may not be specified for non-apply patch");
-            return Err(ApiError::invalid_options(kind, cause));
+        if !errors.is_empty() {
+            return Err(ApiError::all_invalid_options(kind, errors));
         }
-        if query.get("fieldManager").is_some_and(|manager| manager.len() > 128) {
-            return Err(ApiError::invalid_options(kind, FieldError::too_long("fieldManager", 128)));
-        }
-        let dry_run = dry_run(query.all("dryRun")).map_err(|cause| ApiError::invalid_options(kind, cause))?;
-        Ok(Self { dry_run, validation })
+        Ok(Self { dry_run, validation, manager, force: query.flag("force") })
     }
 }
 
@@ -257,7 +295,7 @@ impl DeleteOptions {
             causes.push(FieldError::not_supported("propagationPolicy", &json!(policy), &supported));
         }
         let dry_runs = value["dryRun"].as_array().into_iter().flatten().map(|v| v.as_str().unwrap_or("?"));
-        let dry_run = dry_run(dry_runs).unwrap_or_else(|cause| {
+        let dry_run = check_dry_run(dry_runs).unwrap_or_else(|cause| {
             causes.push(cause);
             true
         });

@@ -22,18 +22,19 @@ impl PatchType {
     pub const MERGE: &'static str = "application/merge-patch+json";
     pub const STRATEGIC: &'static str = "application/strategic-merge-patch+json";
 
-    /// By content type. Apply patches come with server-side apply; strategic ones need Go's struct tags, which our
-    /// kinds, like custom resources, don't have.
+    pub const APPLY: &'static str = "application/apply-patch+yaml";
+
+    /// By content type. Strategic ones need Go's struct tags, which our kinds, like custom resources, don't have.
     pub fn of(content_type: &str, ours: bool) -> Result<Self, ApiError> {
         match content_type {
             Self::JSON => Ok(Self::Json),
             Self::MERGE => Ok(Self::Merge),
             Self::STRATEGIC if !ours => Ok(Self::Strategic),
-            _ => {
-                let mut accepted = vec![Self::JSON, Self::MERGE];
-                accepted.extend((!ours).then_some(Self::STRATEGIC));
+            _ if ours => {
+                let accepted = [Self::JSON, Self::MERGE, Self::APPLY];
                 Err(ApiError::unsupported_media_type(&accepted.join(", ")))
             }
+            _ => Err(ApiError::wrong_media_type()),
         }
     }
 }
@@ -156,8 +157,8 @@ mod tests {
     }
 
     #[test]
-    fn apply_and_strategic_patches_are_refused_where_they_have_no_meaning() {
-        assert_eq!(PatchType::of("application/apply-patch+yaml", false).unwrap_err().code, 415);
+    fn patches_are_refused_where_they_have_no_meaning() {
+        assert_eq!(PatchType::of("application/apply-patch+cbor", false).unwrap_err().code, 415);
         assert_eq!(PatchType::of(PatchType::STRATEGIC, true).unwrap_err().code, 415);
         assert_eq!(PatchType::of(PatchType::STRATEGIC, false).unwrap(), PatchType::Strategic);
     }

@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use k8s_pb::{
-    api::{authentication::v1 as authn, authorization::v1 as authz, core::v1 as core, rbac::v1 as rbac},
+    api::{
+        authentication::v1 as authn, authorization::v1 as authz, coordination::v1 as coordination, core::v1 as core,
+        events::v1 as events, rbac::v1 as rbac,
+    },
     apimachinery::pkg::{apis::meta::v1 as meta, runtime::Unknown},
 };
 use prost::Message;
@@ -46,6 +49,8 @@ fn decode_kind(version: &str, kind: &str, raw: &[u8]) -> Result<Value, String> {
         ("v1", "Namespace") => message(raw).map(namespace),
         ("v1", "ServiceAccount") => message(raw).map(service_account),
         ("v1", "Event") => message(raw).map(event),
+        ("events.k8s.io/v1", "Event") => message(raw).map(new_event),
+        ("coordination.k8s.io/v1", "Lease") => message(raw).map(lease),
         ("rbac.authorization.k8s.io/v1", "Role") => message(raw).map(role),
         ("rbac.authorization.k8s.io/v1", "ClusterRole") => message(raw).map(cluster_role),
         ("rbac.authorization.k8s.io/v1", "RoleBinding") => {
@@ -108,12 +113,12 @@ impl Fields {
     }
 
     fn time(self, name: &str, value: Option<meta::Time>) -> Self {
-        let value = value.and_then(|t| time(t.seconds, None));
+        let value = value.and_then(|t| time(t.seconds));
         self.put(name, value)
     }
 
     fn micro_time(self, name: &str, value: Option<meta::MicroTime>) -> Self {
-        let value = value.and_then(|t| time(t.seconds, t.nanos));
+        let value = value.and_then(|t| micro_time(t.seconds, t.nanos));
         self.put(name, value)
     }
 
@@ -122,13 +127,17 @@ impl Fields {
     }
 }
 
-fn time(seconds: Option<i64>, nanos: Option<i32>) -> Option<Value> {
+fn time(seconds: Option<i64>) -> Option<Value> {
+    let time = Timestamp::from_second(seconds.filter(|seconds| *seconds != 0)?).ok()?;
+    Some(json!(format!("{time:.0}")))
+}
+
+fn micro_time(seconds: Option<i64>, nanos: Option<i32>) -> Option<Value> {
     let (seconds, nanos) = (seconds.unwrap_or_default(), nanos.unwrap_or_default());
     if seconds == 0 && nanos == 0 {
         return None;
     }
-    let time = Timestamp::new(seconds, nanos).ok()?;
-    Some(if nanos == 0 { json!(format!("{time:.0}")) } else { json!(format!("{time:.6}")) })
+    Some(json!(format!("{:.6}", Timestamp::new(seconds, nanos).ok()?)))
 }
 
 fn bytes(value: Vec<u8>) -> Value {
@@ -154,6 +163,22 @@ fn object_meta(m: meta::ObjectMeta) -> Value {
         .map("annotations", m.annotations, Value::from)
         .list("ownerReferences", m.owner_references, owner_reference)
         .texts("finalizers", m.finalizers)
+        .list("managedFields", m.managed_fields, managed_fields)
+        .done()
+}
+
+/// The fields are JSON inside of the message; what isn't is refused with the managers, later.
+fn managed_fields(m: meta::ManagedFieldsEntry) -> Value {
+    let fields = m.fields_v1.and_then(|fields| fields.raw);
+    let fields = fields.map(|raw| serde_json::from_slice(&raw).unwrap_or_else(|_| json!("not JSON")));
+    Fields::default()
+        .text("manager", m.manager)
+        .text("operation", m.operation)
+        .text("apiVersion", m.api_version)
+        .time("time", m.time)
+        .text("fieldsType", m.fields_type)
+        .put("fieldsV1", fields)
+        .text("subresource", m.subresource)
         .done()
 }
 
@@ -241,19 +266,56 @@ fn object_reference(r: core::ObjectReference) -> Value {
         .done()
 }
 
-fn event(e: core::Event) -> Value {
-    let source = e.source.map(|s| Fields::default().text("component", s.component).text("host", s.host).done());
-    let series = e.series.map(|s| {
+fn event_source(s: core::EventSource) -> Value {
+    Fields::default().text("component", s.component).text("host", s.host).done()
+}
+
+fn event_series(count: Option<i32>, last: Option<meta::MicroTime>) -> Value {
+    Fields::default().count("count", count.map(i64::from)).micro_time("lastObservedTime", last).done()
+}
+
+fn new_event(e: events::Event) -> Value {
+    with_metadata(e.metadata)
+        .micro_time("eventTime", e.event_time)
+        .put("series", e.series.map(|s| event_series(s.count, s.last_observed_time)))
+        .text("reportingController", e.reporting_controller)
+        .text("reportingInstance", e.reporting_instance)
+        .text("action", e.action)
+        .text("reason", e.reason)
+        .put("regarding", e.regarding.map(object_reference))
+        .put("related", e.related.map(object_reference))
+        .text("note", e.note)
+        .text("type", e.r#type)
+        .put("deprecatedSource", e.deprecated_source.map(event_source))
+        .time("deprecatedFirstTimestamp", e.deprecated_first_timestamp)
+        .time("deprecatedLastTimestamp", e.deprecated_last_timestamp)
+        .count("deprecatedCount", e.deprecated_count.map(i64::from))
+        .done()
+}
+
+fn lease(l: coordination::Lease) -> Value {
+    let spec = l.spec.map(|s| {
         Fields::default()
-            .number("count", s.count.map(i64::from))
-            .micro_time("lastObservedTime", s.last_observed_time)
+            // Pointers: absent and empty are told apart.
+            .put("holderIdentity", s.holder_identity.map(Value::from))
+            .number("leaseDurationSeconds", s.lease_duration_seconds.map(i64::from))
+            .micro_time("acquireTime", s.acquire_time)
+            .micro_time("renewTime", s.renew_time)
+            .number("leaseTransitions", s.lease_transitions.map(i64::from))
+            .put("strategy", s.strategy.map(Value::from))
+            .put("preferredHolder", s.preferred_holder.map(Value::from))
             .done()
     });
+    with_metadata(l.metadata).put("spec", spec).done()
+}
+
+fn event(e: core::Event) -> Value {
+    let series = e.series.map(|s| event_series(s.count, s.last_observed_time));
     with_metadata(e.metadata)
         .put("involvedObject", e.involved_object.map(object_reference))
         .text("reason", e.reason)
         .text("message", e.message)
-        .put("source", source)
+        .put("source", e.source.map(event_source))
         .time("firstTimestamp", e.first_timestamp)
         .time("lastTimestamp", e.last_timestamp)
         .count("count", e.count.map(i64::from))

@@ -14,6 +14,7 @@ use super::{
     call::timestamp,
     delete::remove_quietly,
     kinds::{REGISTRY, ResourceKind},
+    managed::manage,
     meta,
 };
 use crate::Hub;
@@ -87,7 +88,7 @@ async fn pass(store: &Store) -> Result<bool, StoreError> {
 async fn remove_one(store: &Store, namespace: Resource) -> Result<bool, StoreError> {
     let name = namespace.key.name.clone();
     let mut remaining = Vec::new();
-    for kind in REGISTRY.kinds.iter().filter(|k| k.stored && k.namespaced) {
+    for kind in REGISTRY.kinds.iter().filter(|k| k.is_kept() && k.namespaced) {
         let mut query = all(kind, Some(&name));
         loop {
             let page = store.list(&query).await?;
@@ -107,9 +108,12 @@ async fn remove_one(store: &Store, namespace: Resource) -> Result<bool, StoreErr
         drop_kubernetes_finalizer(&mut object);
         let held = !meta::finalizers(&object).is_empty()
             || object["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
-        if held { Change::Replace { uid, version, object } } else { Change::Delete { uid, version } }
+        let finalized = || manage(&namespace.key.kind, "finalize", Some(&namespace.object), object, Timestamp::now());
+        if held { Change::Replace { uid, version, object: finalized() } } else { Change::Delete { uid, version } }
     } else {
-        let object = explained(&namespace.object, &remaining, Timestamp::now());
+        let now = Timestamp::now();
+        let object = explained(&namespace.object, &remaining, now);
+        let object = manage(&namespace.key.kind, "status", Some(&namespace.object), object, now);
         Change::Replace { uid, version, object }
     };
     let gone = matches!(change, Change::Delete { .. });

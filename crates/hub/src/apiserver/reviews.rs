@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     body::Encoding,
     call::{Call, timestamp},
-    decide, intake,
+    decide, intake, managed,
     options::WriteOptions,
     respond,
     status::{ApiError, FieldError},
@@ -18,7 +18,7 @@ pub async fn create(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let options = WriteOptions::parse(&call.query, "CreateOptions")?;
     let encoding = Encoding::of(&respond::content_type(&call.headers))?;
     let intake = intake::read(&body, encoding, call.kind, options.validation)?;
-    let mut review = intake.object;
+    let mut review = managed::track(call, &options, None, intake.object)?;
     review["status"] = match call.kind.kind.as_str() {
         "SelfSubjectAccessReview" => access(call, &review).await?,
         "SelfSubjectRulesReview" => rules(call, &review).await?,

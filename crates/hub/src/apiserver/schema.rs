@@ -9,7 +9,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use regex::Regex;
 use serde_json::{Value, json};
 
-use super::status::FieldError;
+use super::{kinds::MICRO_TIME, status::FieldError};
 
 fn child(path: &str, field: &str) -> String {
     if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
@@ -267,8 +267,15 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
             Some("byte") => {
                 STANDARD.decode(&*text).map_err(|_| "illegal base64 data in field ".to_owned() + place)?;
             }
-            Some("date-time") if text.parse::<jiff::Timestamp>().is_err() => {
-                return Err(format!("parsing time {text:?} in field {place}: not RFC 3339"));
+            Some(format @ ("date-time" | MICRO_TIME)) => {
+                let wrong = || format!("parsing time {text:?} in field {place}: not RFC 3339");
+                let time = text.parse::<jiff::Timestamp>().map_err(|_| wrong())?;
+                // Go's layouts: whole seconds, of which a fraction is cut; or exactly six digits.
+                let micro = format == MICRO_TIME;
+                if micro && !text.split_once('.').is_some_and(|(_, rest)| has_six_digits(rest)) {
+                    return Err(wrong());
+                }
+                *text = time.strftime(if micro { "%Y-%m-%dT%H:%M:%S.%6fZ" } else { "%Y-%m-%dT%H:%M:%SZ" }).to_string();
             }
             _ => {}
         },
@@ -293,6 +300,11 @@ pub fn decode(value: &mut Value, schema: &Value, place: &str) -> Result<(), Stri
         Value::Null | Value::Bool(_) => {}
     }
     Ok(())
+}
+
+/// Of what follows the point behind a second.
+fn has_six_digits(text: &str) -> bool {
+    text.bytes().take_while(u8::is_ascii_digit).count() == 6
 }
 
 #[cfg(test)]
@@ -374,6 +386,17 @@ mod tests {
         let mut value = json!({"name": null, "counts": [1.0], "ref": {"name": "a"}});
         assert_eq!(decode(&mut value, &schema(), "Kind"), Ok(()));
         assert_eq!(value, json!({"counts": [1], "ref": {"name": "a"}}));
+        for (format, text, expected) in [
+            ("date-time", "2026-01-01T02:00:00.9+02:00", Some("2026-01-01T00:00:00Z")),
+            ("date-time", "today", None),
+            (MICRO_TIME, "2026-01-01T00:00:00.123456Z", Some("2026-01-01T00:00:00.123456Z")),
+            (MICRO_TIME, "2026-01-01T00:00:00Z", None),
+            (MICRO_TIME, "2026-01-01T00:00:00.1234567Z", None),
+        ] {
+            let mut time = json!(text);
+            let read = decode(&mut time, &json!({"type": "string", "format": format}), "Kind.time");
+            assert_eq!(read.ok().map(|()| time), expected.map(Value::from), "{format} {text}");
+        }
         let error = decode(&mut json!({"prune": 5}), &schema(), "Kind");
         assert_eq!(error, Err("json: cannot unmarshal number into Go struct field Kind.prune of type bool".into()));
     }

@@ -33,8 +33,26 @@ pub struct FieldRequirement {
     pub value: String,
 }
 
+/// What field selectors may name.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Selectable {
+    pub fields: &'static [&'static str],
+    /// Kinds of Kubernetes that say nothing of selectors are spoken of in other words.
+    pub common: bool,
+}
+
+impl Selectable {
+    fn refuse(self, field: &str) -> ApiError {
+        ApiError::bad_request(if self.common {
+            format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+        } else {
+            format!("field label not supported: {field}")
+        })
+    }
+}
+
 impl Filter {
-    pub fn parse(labels: Option<&str>, fields: Option<&str>, supported: &[&str]) -> Result<Self, ApiError> {
+    pub fn parse(labels: Option<&str>, fields: Option<&str>, supported: Selectable) -> Result<Self, ApiError> {
         let mut filter = Self::default();
         if let Some(text) = labels {
             LabelParser::new(text)?.parse_into(&mut filter)?;
@@ -71,11 +89,14 @@ impl Filter {
 
 /// A field of an object as a field selector sees it: text, empty if absent.
 fn field_value(object: &Value, field: &str) -> String {
-    // Events know the reporter under two names; `source` is the older one of the same fact.
+    // Events know the reporter under two names, and their newer version has names of its own for what is stored.
+    let regarding = field.strip_prefix("regarding.").map(|rest| format!("involvedObject.{rest}"));
     let path = match field {
         "name" => "metadata.name",
+        "source" if object["source"]["component"].as_str().unwrap_or_default().is_empty() => "reportingComponent",
         "source" => "source.component",
-        other => other,
+        "reportingController" => "reportingComponent",
+        other => regarding.as_deref().unwrap_or(other),
     };
     let found = path.split('.').try_fold(object, |value, key| value.get(key));
     match found {
@@ -85,7 +106,7 @@ fn field_value(object: &Value, field: &str) -> String {
     }
 }
 
-fn parse_fields(text: &str, supported: &[&str]) -> Result<Vec<FieldRequirement>, ApiError> {
+fn parse_fields(text: &str, supported: Selectable) -> Result<Vec<FieldRequirement>, ApiError> {
     if text.len() > LONGEST {
         return Err(ApiError::bad_request("the field selector is too long"));
     }
@@ -101,8 +122,8 @@ fn parse_fields(text: &str, supported: &[&str]) -> Result<Vec<FieldRequirement>,
         } else {
             return Err(invalid());
         };
-        if !supported.contains(&field) {
-            return Err(ApiError::bad_request(format!("field label not supported: {field}")));
+        if !supported.fields.contains(&field) {
+            return Err(supported.refuse(field));
         }
         let value = unescape(value).ok_or_else(invalid)?;
         requirements.push(FieldRequirement { field: field.to_owned(), equal, value });
@@ -287,7 +308,7 @@ mod tests {
     use super::*;
 
     fn check(selector: &str, labels: &[(&str, &str)], expected: bool) {
-        let filter = Filter::parse(Some(selector), None, &[]).unwrap();
+        let filter = Filter::parse(Some(selector), None, Selectable::default()).unwrap();
         let labels = labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         assert_eq!(filter.matches(&Value::Null, &labels), expected, "{selector}");
     }
@@ -323,19 +344,19 @@ mod tests {
             ("a in (x", "unable to parse requirement: found '', expected: ',' or ')'"),
             ("a=b,", "unable to parse requirement: found '', expected: identifier after ','"),
         ] {
-            let error = Filter::parse(Some(selector), None, &[]).unwrap_err();
+            let error = Filter::parse(Some(selector), None, Selectable::default()).unwrap_err();
             assert_eq!((error.code, error.message.as_str()), (400, expected));
         }
-        assert!(Filter::parse(Some("a=b c!"), None, &[]).is_err());
-        assert!(Filter::parse(Some("-a=b"), None, &[]).is_err());
+        assert!(Filter::parse(Some("a=b c!"), None, Selectable::default()).is_err());
+        assert!(Filter::parse(Some("-a=b"), None, Selectable::default()).is_err());
     }
 
     #[test]
     fn field_selectors_match_only_supported_fields() {
         let event = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Cluster", "name": "a,b"}});
-        let supported = ["metadata.name", "involvedObject.kind", "involvedObject.name", "reason"];
+        let fields = &["metadata.name", "involvedObject.kind", "involvedObject.name", "reason"];
         let matches = |text: &str| {
-            Filter::parse(None, Some(text), &supported)
+            Filter::parse(None, Some(text), Selectable { fields, common: false })
                 .map(|f| f.matches(&event, &BTreeMap::new()))
                 .map_err(|e| e.message)
         };

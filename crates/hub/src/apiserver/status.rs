@@ -142,6 +142,16 @@ impl ApiError {
         Self::new(400, "BadRequest", message)
     }
 
+    /// An error that Kubernetes has no reason for.
+    pub fn unknown(message: impl Into<String>) -> Self {
+        Self::new(500, "", message)
+    }
+
+    /// Fields that other managers own.
+    pub fn apply_conflict(message: impl Into<String>, causes: Vec<FieldError>) -> Self {
+        Self::new(409, "Conflict", message).with(Details { causes, ..Details::default() })
+    }
+
     /// A parameter that Kubernetes knows and this server doesn't honour. Ignoring it would change what was asked.
     pub fn unsupported_parameter(name: &str, why: &str) -> Self {
         Self::bad_request(format!("the parameter {name:?} is not supported here: {why}"))
@@ -199,7 +209,11 @@ impl ApiError {
 
     /// Wrong options of a request: `kind` is `ListOptions`, `DeleteOptions` and the like.
     pub fn invalid_options(kind: &str, cause: FieldError) -> Self {
-        Self::invalid("meta.k8s.io", kind, "", vec![cause])
+        Self::all_invalid_options(kind, vec![cause])
+    }
+
+    pub fn all_invalid_options(kind: &str, causes: Vec<FieldError>) -> Self {
+        Self::invalid("meta.k8s.io", kind, "", causes)
     }
 
     pub fn method_not_allowed() -> Self {
@@ -216,6 +230,11 @@ impl ApiError {
         let message =
             format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
         Self::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// Of a patch of a built-in kind: the router of Kubernetes refuses it before anybody looks at it.
+    pub fn wrong_media_type() -> Self {
+        Self::new(415, "UnsupportedMediaType", "415: Unsupported Media Type").with(Details::default())
     }
 
     pub fn too_large(limit: usize) -> Self {
@@ -264,8 +283,11 @@ impl ApiError {
     pub fn to_value(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "reason": self.reason, "code": self.code,
+            "message": self.message, "code": self.code,
         });
+        if !self.reason.is_empty() {
+            status["reason"] = json!(self.reason);
+        }
         if let Some(details) = &self.details {
             status["details"] = json!(details);
         }

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use super::{kinds::ResourceKind, meta, schema, status::FieldError};
 
+mod events;
+
 const RBAC: &str = "rbac.authorization.k8s.io";
 /// Largest sum of a ConfigMap's or Secret's values (`MaxSecretSize`).
 const DATA_LIMIT: usize = 1024 * 1024;
@@ -22,14 +24,17 @@ pub enum Part {
 
 /// Before an object is made: what the server owns is set, what a client may not set is dropped.
 pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
-    normalize(object, kind);
     if kind.ours {
         if kind.has_status() {
             object.as_object_mut().map(|o| o.remove("status"));
         }
         object["metadata"]["generation"] = json!(1);
     }
+    keep_secret_names(object, kind);
+    drop_unstored(object, kind);
     if kind.kind == "Namespace" {
+        // A generated name is known only now.
+        label_namespace(object);
         object["spec"] = json!({"finalizers": ["kubernetes"]});
         object["status"] = json!({"phase": "Active"});
     }
@@ -37,7 +42,8 @@ pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
 
 /// Before an object is replaced: what this part may not change is taken from the old one.
 pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part: Part) {
-    normalize(object, kind);
+    keep_secret_names(object, kind);
+    drop_unstored(object, kind);
     match part {
         Part::Main if kind.kind == "Namespace" => {
             keep(object, old, "spec");
@@ -45,24 +51,32 @@ pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part
         }
         Part::Main if kind.has_status() => keep(object, old, "status"),
         Part::Main => {}
-        Part::Status => {
-            let (status, version) = (object.get("status").cloned(), object["metadata"]["resourceVersion"].clone());
-            *object = old.clone();
-            object["metadata"]["resourceVersion"] = version;
-            set(object, "status", status);
+        Part::Status if kind.ours => {
+            let mut new = std::mem::replace(object, old.clone());
+            for field in ["resourceVersion", "managedFields"] {
+                let value = new["metadata"].as_object_mut().and_then(|metadata| metadata.remove(field));
+                set(&mut object["metadata"], field, value);
+            }
+            set(object, "status", new.as_object_mut().and_then(|new| new.remove("status")));
         }
-        Part::Finalize => {
-            let finalizers = object["spec"]["finalizers"].take();
-            let version = object["metadata"]["resourceVersion"].clone();
-            *object = old.clone();
-            object["metadata"]["resourceVersion"] = version;
-            object["spec"]["finalizers"] = if finalizers.is_array() { finalizers } else { json!([]) };
-        }
+        Part::Status => keep(object, old, "spec"),
+        Part::Finalize => keep(object, old, "status"),
     }
     carry_metadata(object, old);
     if kind.ours && part == Part::Main && !same_desire(object, old) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or_default();
         object["metadata"]["generation"] = json!(generation + 1);
+    }
+}
+
+/// A service account's secrets are of its own namespace, and known by name.
+fn keep_secret_names(object: &mut Value, kind: &ResourceKind) {
+    if kind.kind != "ServiceAccount" {
+        return;
+    }
+    let secrets = object.get_mut("secrets").and_then(Value::as_array_mut);
+    for secret in secrets.into_iter().flatten().filter_map(Value::as_object_mut) {
+        secret.retain(|field, _| field == "name");
     }
 }
 
@@ -106,15 +120,16 @@ fn same_desire(a: &Value, b: &Value) -> bool {
     others(a) == others(b)
 }
 
-/// Defaults and conversions of built-in kinds, and what nobody but the server may write.
-fn normalize(object: &mut Value, kind: &ResourceKind) {
+/// What decoding makes of an object before anything is done with it: what is empty goes, and built-in kinds get their
+/// defaults and conversions.
+pub fn normalize(object: &mut Value, kind: &ResourceKind) {
     if let Some(metadata) = object["metadata"].as_object_mut() {
-        // Field ownership comes with server-side apply; selfLink has been unused since Kubernetes 1.20.
-        for field in ["managedFields", "selfLink"] {
-            metadata.remove(field);
-        }
-        metadata.retain(|_, value| {
-            !(value.as_object().is_some_and(|m| m.is_empty())
+        // Unused since Kubernetes 1.20.
+        metadata.remove("selfLink");
+        metadata.retain(|name, value| {
+            // No managers at all: what a client says, and Go keeps where it has a type for the object.
+            let said = name == "managedFields" && !kind.ours;
+            said || !(value.as_object().is_some_and(|m| m.is_empty())
                 || value.as_array().is_some_and(Vec::is_empty)
                 || value.as_str().is_some_and(str::is_empty))
         });
@@ -133,30 +148,66 @@ fn normalize(object: &mut Value, kind: &ResourceKind) {
                 object["type"] = json!("Opaque");
             }
         }
-        "Namespace" => {
-            let name = object["metadata"]["name"].clone();
-            object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
-        }
-        // Go writes them, empty or not.
-        "Role" | "ClusterRole" if object.get("rules").is_none() => object["rules"] = Value::Null,
+        "Namespace" if !meta::text(object, "name").is_empty() => label_namespace(object),
         "RoleBinding" | "ClusterRoleBinding" => default_binding(object),
-        "Event" => default_event(object),
+        _ => {}
+    }
+    if !kind.ours {
+        drop_empty(object);
+        fill(object, kind);
+    }
+}
+
+/// What storage doesn't keep although it was understood: an empty list of rules, and what of a lease only the feature gate
+/// CoordinatedLeaderElection, off by default, would read.
+fn drop_unstored(object: &mut Value, kind: &ResourceKind) {
+    match kind.kind.as_str() {
+        "Role" | "ClusterRole" if object["rules"].as_array().is_some_and(Vec::is_empty) => {
+            object["rules"] = Value::Null;
+        }
+        "Lease" => {
+            for field in ["strategy", "preferredHolder"] {
+                set(&mut object["spec"], field, None);
+            }
+        }
         _ => {}
     }
 }
 
-/// What Go writes of every event, empty or not.
-fn default_event(object: &mut Value) {
-    for (field, empty) in [
-        ("eventTime", Value::Null),
-        ("firstTimestamp", Value::Null),
-        ("lastTimestamp", Value::Null),
-        ("reportingComponent", json!("")),
-        ("reportingInstance", json!("")),
-        ("source", json!({})),
-    ] {
-        if object.get(field).is_none() {
-            object[field] = empty;
+fn label_namespace(object: &mut Value) {
+    let name = object["metadata"]["name"].clone();
+    object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+}
+
+/// Maps and lists that Go leaves out where they are empty.
+fn drop_empty(object: &mut Value) {
+    const FIELDS: [&str; 5] = ["binaryData", "data", "imagePullSecrets", "secrets", "subjects"];
+    let empty = |value: &Value| {
+        value.as_object().is_some_and(|map| map.is_empty()) || value.as_array().is_some_and(Vec::is_empty)
+    };
+    if let Some(map) = object.as_object_mut() {
+        map.retain(|name, value| !(FIELDS.contains(&name.as_str()) && empty(value)));
+    }
+}
+
+/// What Go writes of every object, empty or not.
+pub fn fill(object: &mut Value, kind: &ResourceKind) {
+    if kind.kind == "Event" {
+        return events::default(object);
+    }
+    let always: &[(&str, Value)] = match kind.kind.as_str() {
+        "Namespace" => &[("spec", json!({})), ("status", json!({}))],
+        "Lease" => &[("spec", json!({}))],
+        "SelfSubjectAccessReview" => &[("spec", json!({})), ("status", json!({"allowed": false}))],
+        "SelfSubjectReview" => &[("status", json!({"userInfo": {}}))],
+        "SelfSubjectRulesReview" => &[("spec", json!({})), ("status", json!({"incomplete": false}))],
+        "Role" | "ClusterRole" => &[("rules", Value::Null)],
+        "RoleBinding" | "ClusterRoleBinding" => &[("roleRef", json!({"apiGroup": "", "kind": "", "name": ""}))],
+        _ => &[],
+    };
+    for (field, empty) in always {
+        if object.get(*field).is_none() {
+            object[*field] = empty.clone();
         }
     }
 }
@@ -166,7 +217,10 @@ fn default_binding(object: &mut Value) {
     if object["roleRef"].is_object() && absent(&object["roleRef"]["apiGroup"]) {
         object["roleRef"]["apiGroup"] = json!(RBAC);
     }
-    for subject in object["subjects"].as_array_mut().into_iter().flatten() {
+    if object.get("subjects").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        set(object, "subjects", None);
+    }
+    for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
         let group = match subject["kind"].as_str() {
             Some("User" | "Group") => RBAC,
             _ => continue,
@@ -210,7 +264,8 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             }
         }
         "RoleBinding" | "ClusterRoleBinding" => validate_binding(object, old, kind, &mut errors),
-        "Event" => validate_event(object, &mut errors),
+        "Event" => events::validate(object, old, kind, &mut errors),
+        "Lease" => validate_lease(object, &mut errors),
         _ => {}
     }
     errors
@@ -402,17 +457,14 @@ fn validate_subject(subject: &Value, path: &str, namespaced: bool, errors: &mut 
     }
 }
 
-fn validate_event(object: &Value, errors: &mut Vec<FieldError>) {
-    let involved = object["involvedObject"]["namespace"].as_str().unwrap_or_default();
-    // Events of cluster-scoped objects lie in whatever namespace their writer chose.
-    if !involved.is_empty() && involved != meta::text(object, "namespace") {
-        let value = &object["involvedObject"]["namespace"];
-        errors.push(FieldError::invalid("involvedObject.namespace", value, "does not match event.namespace"));
-    }
-    for (field, max) in [("reason", 128), ("message", 1024), ("action", 128)] {
-        // The old events API has no such limits; ours keeps one namespace from filling the hub.
-        if object[field].as_str().is_some_and(|text| text.len() > 4 * max) {
-            errors.push(FieldError::too_long(field, 4 * max as u64));
+fn validate_lease(object: &Value, errors: &mut Vec<FieldError>) {
+    let spec = &object["spec"];
+    for (field, least, detail) in [
+        ("leaseDurationSeconds", 1, "must be greater than 0"),
+        ("leaseTransitions", 0, "must be greater than or equal to 0"),
+    ] {
+        if spec[field].as_i64().is_some_and(|number| number < least) {
+            errors.push(FieldError::invalid(format!("spec.{field}"), &spec[field], detail));
         }
     }
 }
@@ -427,6 +479,7 @@ mod tests {
 
     fn check(plural: &str, mut object: Value, expected: &[&str]) {
         object["metadata"] = json!({"name": "a", "namespace": "ns"});
+        normalize(&mut object, kind(plural));
         prepare_create(&mut object, kind(plural));
         let errors = validate(&object, None, kind(plural), Part::Main);
         assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{object}");
@@ -480,7 +533,7 @@ mod tests {
     #[test]
     fn secrets_take_text_and_keep_bytes() {
         let mut secret = json!({"metadata": {"name": "a"}, "stringData": {"a": "b"}});
-        prepare_create(&mut secret, kind("secrets"));
+        normalize(&mut secret, kind("secrets"));
         assert_eq!(secret, json!({"metadata": {"name": "a"}, "data": {"a": "Yg=="}, "type": "Opaque"}));
         check(
             "secrets",

@@ -1,12 +1,14 @@
 //! Tables (`meta.k8s.io/v1`): what `kubectl get` prints.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
     jsonpath,
     kinds::{Column, ResourceKind},
-    meta,
+    meta, views,
 };
 
 /// What a row's `object` holds (`includeObject`).
@@ -93,13 +95,45 @@ fn subjects(object: &Value, kind: &str) -> Value {
 
 fn event_object(object: &Value, _: Timestamp) -> Value {
     let text = |field: &str| object["involvedObject"][field].as_str().unwrap_or_default();
-    json!(format!("{}/{}", text("kind").to_lowercase(), text("name")))
+    let kind = text("kind").to_lowercase();
+    json!(if text("name").is_empty() { kind } else { format!("{kind}/{}", text("name")) })
 }
 
-/// Events say when they were last seen in one of three ways, depending on their writer's age.
+fn time<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    object.pointer(path).filter(|time| time.is_string())
+}
+
+/// Events say when they were seen in one of several ways, depending on their writer's age.
+fn first_seen(object: &Value, now: Timestamp) -> Value {
+    age(time(object, "/firstTimestamp").or_else(|| time(object, "/eventTime")), now)
+}
+
 fn last_seen(object: &Value, now: Timestamp) -> Value {
-    let at = object.pointer("/series/lastObservedTime").filter(|v| v.is_string());
-    age(at.or_else(|| object.get("lastTimestamp")).or_else(|| object.get("eventTime")), now)
+    if object["series"].is_object() {
+        return age(time(object, "/series/lastObservedTime"), now);
+    }
+    match time(object, "/lastTimestamp") {
+        Some(last) => age(Some(last), now),
+        None => first_seen(object, now),
+    }
+}
+
+fn event_source(object: &Value, _: Timestamp) -> Value {
+    let first = |paths: [&str; 2]| {
+        let texts = paths.into_iter().filter_map(|path| object.pointer(path).and_then(Value::as_str));
+        texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default().to_owned()
+    };
+    let component = first(["/source/component", "/reportingComponent"]);
+    let instance = first(["/source/host", "/reportingInstance"]);
+    json!(if instance.is_empty() { component } else { format!("{component}, {instance}") })
+}
+
+fn event_count(object: &Value, _: Timestamp) -> Value {
+    let count = if object["series"].is_object() { &object["series"]["count"] } else { &object["count"] };
+    match count.as_u64() {
+        None | Some(0) if !object["series"].is_object() => json!(1),
+        count => json!(count.unwrap_or_default()),
+    }
 }
 
 const ROLES: &[BuiltIn] = &[
@@ -139,13 +173,16 @@ fn built_in(kind: &str) -> &'static [BuiltIn] {
         column("Reason", |o, _| o["reason"].clone()),
         column("Object", event_object),
         wide("Subobject", |o, _| o["involvedObject"]["fieldPath"].clone()),
-        wide("Source", |o, _| o["source"]["component"].clone()),
+        wide("Source", event_source),
         column("Message", |o, _| json!(o["message"].as_str().unwrap_or_default().trim())),
-        wide("First Seen", |o, now| age(o.get("firstTimestamp").or_else(|| o.get("eventTime")), now)),
-        wide("Count", |o, _| o["count"].as_u64().map_or(json!(1), |n| json!(n.max(1)))),
+        wide("First Seen", first_seen),
+        wide("Count", event_count),
         wide("Name", name),
     ];
+    const LEASES: &[BuiltIn] =
+        &[column("Name", name), column("Holder", |o, _| o["spec"]["holderIdentity"].clone()), column("Age", created)];
     match kind {
+        "Lease" => LEASES,
         "Namespace" => NAMESPACES,
         "ConfigMap" => CONFIG_MAPS,
         "Secret" => SECRETS,
@@ -192,7 +229,11 @@ pub fn row(kind: &ResourceKind, object: &Value, include: IncludeObject, now: Tim
         let own = kind.columns.iter().map(|c| custom_cell(object, c, now));
         std::iter::once(name(object, now)).chain(own).collect()
     } else {
-        let cells = built_in(&kind.kind).iter().map(|c| (c.cell)(object, now));
+        let stored = match kind.view {
+            Some(_) => Cow::Owned(views::store(kind, object.clone())),
+            None => Cow::Borrowed(object),
+        };
+        let cells = built_in(&kind.kind).iter().map(|c| (c.cell)(&stored, now));
         cells.map(|cell| if cell.is_null() { json!("") } else { cell }).collect()
     };
     match include {

@@ -304,7 +304,7 @@ mod tests {
 
     use farwater_store::Kind;
 
-    use super::*;
+    use super::{super::selector::Selectable, *};
 
     fn check(operation: Operation, old: &str, new: &str, expected: Option<&str>) {
         let labels: BTreeMap<_, _> = [("app".to_owned(), old.to_owned())].into();
@@ -315,7 +315,7 @@ mod tests {
             object: Arc::new(json!({"metadata": {"name": "b", "labels": {"app": new}}})),
             old_labels: Arc::new(labels),
         };
-        let filter = Filter::parse(Some("app=web"), None, &[]).unwrap();
+        let filter = Filter::parse(Some("app=web"), None, Selectable::default()).unwrap();
         assert_eq!(event_type(&event, &filter), expected, "{operation:?} {old} -> {new}");
     }
 

@@ -2,26 +2,32 @@
 
 use axum::response::Response;
 use bytes::Bytes;
+use farwater_fieldmanager::FieldManager;
 use farwater_store::{Change, Key, Kind, Resource, StoreError, Write, WriteError};
 use rand::RngExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    admission,
+    admission, apply, attributes, authorize,
     body::{self, Encoding},
     call::{Call, store_failed, timestamp},
     delete,
     intake::{self, Intake},
-    meta,
+    managed, meta,
     options::WriteOptions,
     patch::{Patch, PatchType},
     respond,
     status::{ApiError, FieldError},
     strategy::{self, Part},
+    views,
 };
+use crate::auth::Attributes;
 
 /// How often a write that names no version is tried again after another one came first.
-const ATTEMPTS: usize = 20;
+pub const ATTEMPTS: usize = 20;
+/// What a client may not choose for a new object.
+const SERVER_FIELDS: [&str; 5] =
+    ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"];
 /// Names that are made up are tried again a few times; 27^5 of them collide rarely.
 const NAME_ATTEMPTS: usize = 8;
 
@@ -29,24 +35,35 @@ pub async fn create(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let options = WriteOptions::parse(&call.query, "CreateOptions")?;
     let encoding = Encoding::of(&respond::content_type(&call.headers))?;
     let Intake { object, mut warnings } = intake::read(&body, encoding, call.kind, options.validation)?;
-    if call.kind.ours {
-        warnings.extend(meta::finalizer_warnings(&object, None));
-        warnings.extend(admission::advise(call, &object, None).await?);
-    }
-    let created = create_object(call, object, options.dry_run).await.map_err(|e| e.with_warnings(&warnings))?;
-    let created = admission::decorated(&call.hub, call.kind, &created);
-    let mut response = respond::object(201, call.kind, &created, call.form, call.now);
-    respond::add_warnings(&mut response, &warnings);
-    Ok(response)
+    warnings.extend(warn(call, &object, None).await?);
+    let made = make(call, object, &options).await.map_err(|e| e.with_warnings(&warnings))?;
+    Ok(answer(call, 201, &made, &warnings))
 }
 
-async fn create_object(call: &Call, mut object: Value, dry_run: bool) -> Result<Value, ApiError> {
+async fn make(call: &Call, mut object: Value, options: &WriteOptions) -> Result<Value, ApiError> {
     if !meta::text(&object, "resourceVersion").is_empty() {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
+    for field in SERVER_FIELDS {
+        object["metadata"].as_object_mut().map(|m| m.remove(field));
+    }
+    let object = managed::track(call, options, None, object)?;
+    create_object(call, object, options.dry_run).await
+}
+
+/// The answer to a write that was done.
+pub fn answer(call: &Call, code: u16, object: &Value, warnings: &[String]) -> Response {
+    let object = admission::decorated(&call.hub, call.kind, object);
+    let mut response = respond::object(code, call.kind, &object, call.form, call.now);
+    respond::add_warnings(&mut response, warnings);
+    response
+}
+
+/// Makes an object whose managers are known.
+pub async fn create_object(call: &Call, mut object: Value, dry_run: bool) -> Result<Value, ApiError> {
     check_namespace(call, &mut object)?;
     require_namespace(call, meta::text(&object, "name")).await?;
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+    for field in SERVER_FIELDS {
         object["metadata"].as_object_mut().map(|m| m.remove(field));
     }
     object["metadata"]["uid"] = json!(uuid::Uuid::new_v4().to_string());
@@ -92,7 +109,7 @@ fn generated_name(base: &str) -> String {
 }
 
 /// The object's namespace is the request's.
-fn check_namespace(call: &Call, object: &mut Value) -> Result<(), ApiError> {
+pub fn check_namespace(call: &Call, object: &mut Value) -> Result<(), ApiError> {
     let given = meta::text(object, "namespace");
     if !call.kind.namespaced {
         if given.is_empty() {
@@ -186,7 +203,7 @@ fn check_rules(call: &Call, object: &Value, old: Option<&Value>, part: Part) -> 
     if errors.is_empty() {
         return Ok(());
     }
-    Err(ApiError::invalid(&call.kind.group, &call.kind.kind, meta::text(object, "name"), errors))
+    Err(ApiError::invalid(call.kind.stored_group(), &call.kind.kind, meta::text(object, "name"), errors))
 }
 
 /// Which part of the object the request is for.
@@ -202,12 +219,59 @@ pub async fn update(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
     let encoding = Encoding::of(&respond::content_type(&call.headers))?;
     let Intake { object, warnings } = intake::read(&body, encoding, call.kind, options.validation)?;
-    let replace = Replace { options, patch: false };
-    replace.run(call, |_| Ok(Intake { object: object.clone(), warnings: warnings.clone() })).await
+    check_identity(call, &object)?;
+    if let Some(created) = create_absent(call, &object, &warnings, &options).await? {
+        return Ok(created);
+    }
+    run(call, &options, false, |_| Ok(Intake { object: object.clone(), warnings: warnings.clone() })).await
+}
+
+/// PUT makes what doesn't exist, of the kinds that Kubernetes makes so; who may not create is refused.
+async fn create_absent(
+    call: &Call,
+    object: &Value,
+    warnings: &[String],
+    options: &WriteOptions,
+) -> Result<Option<Response>, ApiError> {
+    let name = &call.info.name;
+    if !call.kind.created_by_update || !call.info.subresource.is_empty() {
+        return Ok(None);
+    }
+    if call.hub.store.get(&call.key(name)).await.map_err(store_failed)?.is_some() {
+        return Ok(None);
+    }
+    let mut object = object.clone();
+    object["metadata"].as_object_mut().map(|metadata| metadata.remove("resourceVersion"));
+    let create = Attributes { verb: "create".to_owned(), ..attributes(&call.info) };
+    authorize(&call.hub, &call.user, &create).await?;
+    match make(call, object, options).await {
+        // Somebody else was first: it is an update now.
+        Err(error) if error.reason == "AlreadyExists" => Ok(None),
+        Err(error) => Err(error.with_warnings(warnings)),
+        Ok(created) => Ok(Some(answer(call, 201, &created, warnings))),
+    }
+}
+
+/// What is sent to replace an object has its name, and may have its namespace.
+fn check_identity(call: &Call, object: &Value) -> Result<(), ApiError> {
+    check_name(call, object)?;
+    let namespace = meta::text(object, "namespace");
+    if call.kind.namespaced && !namespace.is_empty() && namespace != call.info.namespace {
+        let message = format!(
+            "the namespace of the object ({namespace}) does not match the namespace on the request ({})",
+            call.info.namespace
+        );
+        return Err(ApiError::bad_request(message));
+    }
+    Ok(())
 }
 
 pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
-    let kind = PatchType::of(&respond::content_type(&call.headers), call.kind.ours)?;
+    let content_type = respond::content_type(&call.headers);
+    if content_type == PatchType::APPLY {
+        return apply::apply(call, body).await;
+    }
+    let kind = PatchType::of(&content_type, call.kind.ours)?;
     let options = WriteOptions::parse(&call.query, "PatchOptions")?;
     let decoded = body::decode(&body, Encoding::Json)
         .map_err(|why| ApiError::bad_request(format!("error decoding patch: {why}")))?;
@@ -215,95 +279,107 @@ pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         decoded.duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
     let patch = Patch::decode(kind, decoded.value)?;
     complaints.extend(patch.unknown_fields(&call.kind.schema).iter().map(|path| format!("unknown field {path:?}")));
-    let replace = Replace { options, patch: true };
-    replace
-        .run(call, |old| {
-            let patched = patch.apply(old, &call.kind.schema)?;
-            intake::read_patched(patched, &complaints, call.kind, options.validation)
-        })
-        .await
+    run(call, &options, true, |old| {
+        let patched = patch.apply(&views::show(call.kind, old), &call.kind.schema)?;
+        intake::read_patched(patched, &complaints, call.kind, options.validation)
+    })
+    .await
 }
 
-/// The replacement of an object by what `make` makes of the present one.
-struct Replace {
-    options: WriteOptions,
+/// Puts what `make` makes of the present object in its place.
+async fn run(
+    call: &Call,
+    options: &WriteOptions,
     patch: bool,
+    make: impl Fn(&Value) -> Result<Intake, ApiError> + Send,
+) -> Result<Response, ApiError> {
+    for _ in 0..ATTEMPTS {
+        let current = call.load(&call.info.name).await?;
+        let Intake { object, mut warnings } = make(&current.object)?;
+        warnings.extend(warn(call, &object, Some(&current.object)).await?);
+        let object = managed::track(call, options, Some(&current.object), object)?;
+        let written = replace(call, &current, object, patch, options.dry_run).await;
+        if let Some(object) = written.map_err(|e| e.with_warnings(&warnings))? {
+            return Ok(answer(call, 200, &object, &warnings));
+        }
+    }
+    Err(modified(call))
 }
 
-impl Replace {
-    async fn run(
-        self,
-        call: &Call,
-        make: impl Fn(&Value) -> Result<Intake, ApiError> + Send,
-    ) -> Result<Response, ApiError> {
-        for _ in 0..ATTEMPTS {
-            let current = call.load(&call.info.name).await?;
-            let Intake { object, mut warnings } = make(&current.object)?;
-            if call.kind.ours {
-                warnings.extend(meta::finalizer_warnings(&object, Some(&current.object)));
-                warnings.extend(admission::advise(call, &object, Some(&current.object)).await?);
-            }
-            let written = self.replace(call, &current, object).await.map_err(|e| e.with_warnings(&warnings))?;
-            if let Some(object) = written {
-                let object = admission::decorated(&call.hub, call.kind, &object);
-                let mut response = respond::object(200, call.kind, &object, call.form, call.now);
-                respond::add_warnings(&mut response, &warnings);
-                return Ok(response);
-            }
-        }
-        Err(self.modified(call))
+/// What is odd about an object that is about to be written.
+pub async fn warn(call: &Call, object: &Value, old: Option<&Value>) -> Result<Vec<String>, ApiError> {
+    if !call.kind.ours {
+        return Ok(Vec::new());
     }
+    let mut warnings = meta::finalizer_warnings(object, old);
+    warnings.extend(admission::advise(call, object, old).await?);
+    Ok(warnings)
+}
 
-    /// One attempt; none if another write came first and this one may be tried again.
-    async fn replace(&self, call: &Call, current: &Resource, object: Value) -> Result<Option<Value>, ApiError> {
-        // A patch applies to whatever is there; an update that names a version only to that.
-        let may_retry = self.patch || meta::text(&object, "resourceVersion").is_empty();
-        let object = self.prepare(call, current, object)?;
-        check_rules(call, &object, Some(&current.object), part_of(call))?;
-        admission::admit(call, &object, Some(&current.object)).await?;
-        if self.options.dry_run {
-            return Ok(Some(object));
-        }
-        match store_change(call, current, object).await {
-            Ok(object) => Ok(Some(object)),
-            Err(WriteError::Conflict { .. }) if may_retry => Ok(None),
-            Err(WriteError::Conflict { .. }) => Err(self.modified(call)),
-            Err(WriteError::Missing | WriteError::Exists) => Err(call.not_found(&call.info.name)),
-            Err(WriteError::Store(error)) => Err(store_failed(error)),
-        }
+/// One attempt to put an object whose managers are known in the place of another; none if another write came first and this
+/// one may be tried again. A patch applies to whatever is there; an update that names a version only to that.
+pub async fn replace(
+    call: &Call,
+    current: &Resource,
+    object: Value,
+    patch: bool,
+    dry_run: bool,
+) -> Result<Option<Value>, ApiError> {
+    let may_retry = patch || meta::text(&object, "resourceVersion").is_empty();
+    let mut object = prepare(call, current, object, patch)?;
+    FieldManager::keep_times(&current.object, &mut object);
+    check_rules(call, &object, Some(&current.object), part_of(call))?;
+    admission::admit(call, &object, Some(&current.object)).await?;
+    if dry_run {
+        return Ok(Some(object));
     }
+    match store_change(call, current, object).await {
+        Ok(object) => Ok(Some(object)),
+        Err(WriteError::Conflict { .. }) if may_retry => Ok(None),
+        Err(WriteError::Conflict { .. }) => Err(modified(call)),
+        Err(WriteError::Missing | WriteError::Exists) => Err(call.not_found(&call.info.name)),
+        Err(WriteError::Store(error)) => Err(store_failed(error)),
+    }
+}
 
-    fn modified(&self, call: &Call) -> ApiError {
-        ApiError::modified(&call.kind.group, &call.kind.plural, &call.info.name)
-    }
+pub fn modified(call: &Call) -> ApiError {
+    ApiError::modified(&call.kind.group, &call.kind.plural, &call.info.name)
+}
 
-    fn prepare(&self, call: &Call, current: &Resource, mut object: Value) -> Result<Value, ApiError> {
-        let (kind, name) = (call.kind, &call.info.name);
-        let given = meta::text(&object, "name");
-        if given.is_empty() {
-            object["metadata"]["name"] = json!(name);
-        } else if given != name {
-            let message = format!("the name of the object ({given}) does not match the name on the URL ({name})");
-            return Err(ApiError::bad_request(message));
-        }
-        check_namespace(call, &mut object)?;
-        let version = meta::text(&object, "resourceVersion");
-        if version.is_empty() && kind.ours && !self.patch {
-            let cause = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-            return Err(ApiError::invalid(&kind.group, &kind.plural, name, vec![cause]));
-        }
-        if !version.is_empty() && version != current.version.to_string() {
-            return Err(self.modified(call));
-        }
-        let uid = meta::text(&object, "uid");
-        if !self.patch && !uid.is_empty() && uid != current.uid {
-            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", current.uid);
-            return Err(ApiError::conflict(&kind.group, &kind.plural, name, &why));
-        }
-        strategy::prepare_update(&mut object, &current.object, kind, part_of(call));
-        object["metadata"]["resourceVersion"] = json!(current.version.to_string());
-        Ok(object)
+/// The name in the body is the one in the path.
+pub fn check_name(call: &Call, object: &Value) -> Result<(), ApiError> {
+    let (given, name) = (meta::text(object, "name"), &call.info.name);
+    if given.is_empty() {
+        let message = format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
+        return Err(ApiError::bad_request(message));
     }
+    if given != name {
+        let message = format!("the name of the object ({given}) does not match the name on the URL ({name})");
+        return Err(ApiError::bad_request(message));
+    }
+    Ok(())
+}
+
+fn prepare(call: &Call, current: &Resource, mut object: Value, patch: bool) -> Result<Value, ApiError> {
+    let (kind, name) = (call.kind, &call.info.name);
+    check_name(call, &object)?;
+    check_namespace(call, &mut object)?;
+    let uid = meta::text(&object, "uid");
+    if !patch && !uid.is_empty() && uid != current.uid {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", current.uid);
+        return Err(ApiError::conflict(&kind.group, &kind.plural, name, &why));
+    }
+    let version = meta::text(&object, "resourceVersion");
+    if version.is_empty() && !kind.updated_blindly && !patch {
+        let cause = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+        return Err(ApiError::invalid(&kind.group, &kind.plural, name, vec![cause]));
+    }
+    if !version.is_empty() && version != current.version.to_string() {
+        return Err(modified(call));
+    }
+    strategy::prepare_update(&mut object, &current.object, kind, part_of(call));
+    object["metadata"]["resourceVersion"] = json!(current.version.to_string());
+    Ok(object)
 }
 
 /// Writes the new state, or removes the object if it was only waiting for its last finalizer.

@@ -17,6 +17,7 @@ use farwater_store::{
         load_report, load_revision, mark_cluster, save_assignment, save_bundle, save_service_secrets, stamp,
     },
 };
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
@@ -27,7 +28,10 @@ use super::{
     services::{ClusterFacts, ServiceFacts, load_grants, read_json},
     summarize_reports::is_removed,
 };
-use crate::delivery::{Delivery, secrets, status};
+use crate::{
+    apiserver::manage,
+    delivery::{Delivery, secrets, status},
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum AssignError {
@@ -160,7 +164,7 @@ async fn find_source(
 
 /// The resource stays until the agent has confirmed the removal, so it is held before anything is assigned.
 async fn hold_resource(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
-    resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, |object| {
+    resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, "", |object| {
         let metadata = &mut object["metadata"];
         let held = metadata["finalizers"].as_array().is_some_and(|all| all.iter().any(|f| f == AGENT_FINALIZER));
         if held || metadata["deletionTimestamp"].is_string() {
@@ -368,6 +372,7 @@ async fn finish_removal(delivery: &Delivery, name: &Name, resource: &Resource) -
             if finalizers.is_empty() {
                 Some(Change::Delete { uid: uid.clone(), version })
             } else {
+                let object = manage(&key.kind, "", Some(&resource.object), object, Timestamp::now());
                 Some(Change::Replace { uid: uid.clone(), version, object })
             }
         }

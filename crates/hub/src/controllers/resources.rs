@@ -4,9 +4,12 @@ use std::{fmt, sync::LazyLock};
 
 use farwater_api::{Cluster, ClusterGrant, GROUP, GitRepository, ServiceDeployment};
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Selector, Store, StoreError, Write, WriteError};
+use jiff::Timestamp;
 use kube_core::Resource as _;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
+
+use crate::apiserver::manage;
 
 /// A resource's namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,11 +105,13 @@ pub async fn list_pages<T: Stored>(
     }
 }
 
-/// Changes one resource, unless it is gone or was made again. What `change` leaves equal is not written.
+/// Changes one resource or, where one is named, its subresource, unless it is gone or was made again. What `change` leaves
+/// equal is not written.
 pub async fn change<T: Stored>(
     store: &Store,
     name: &Name,
     uid: &str,
+    subresource: &str,
     change: impl Fn(&mut Value),
 ) -> Result<(), StoreError> {
     let key = T::key(name);
@@ -118,6 +123,7 @@ pub async fn change<T: Stored>(
         if object == *current.object {
             return Ok(());
         }
+        let object = manage(&key.kind, subresource, Some(&current.object), object, Timestamp::now());
         let change = Change::Replace { uid: uid.to_owned(), version: current.version, object };
         match store.write(Write { key: key.clone(), change }).await {
             Ok(_) | Err(WriteError::Missing) => return Ok(()),
@@ -136,7 +142,7 @@ pub async fn write_status<T: Stored>(
     status: &impl Serialize,
 ) -> Result<(), StoreError> {
     let status = serde_json::to_value(status).map_err(StoreError::abort)?;
-    change::<T>(store, name, uid, |object| object["status"] = status.clone()).await
+    change::<T>(store, name, uid, "status", |object| object["status"] = status.clone()).await
 }
 
 /// The newest of the annotations that ask for a reconcile: ours, then Flux's.

@@ -2,9 +2,12 @@
 //! hub, and the answers must be equal but for uids, times and versions.
 
 mod access;
+mod applies;
 mod built_in;
 mod court;
+mod events;
 mod garbage;
+mod leases;
 mod reads;
 mod watches;
 mod writes;

@@ -5,5 +5,6 @@
 mod access;
 mod judge;
 mod kubectl;
+mod server_side;
 mod support;
 mod watches;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::super::{
     delete::{Cascade, FOREGROUND, Propagation, Removal, is_marked, plan_removal},
     kinds::{Registry, ResourceKind},
+    managed::manage,
     meta,
 };
 
@@ -131,12 +132,13 @@ fn unblocked(object: &Value) -> Value {
 /// What a verdict makes of the object.
 pub fn carry_out(verdict: &Verdict, object: &Value, kind: &ResourceKind, now: jiff::Timestamp) -> Removal {
     let remove = |object: &Value, policy| plan_removal(object, kind, Cascade::from(policy), now);
+    let managed = |new| manage(&kind.store, "", Some(object), new, now);
     match verdict {
         Verdict::Keep => Removal::Wait,
-        Verdict::Release(owners) => Removal::Mark(released(object, owners)),
+        Verdict::Release(owners) => Removal::Mark(managed(released(object, owners))),
         Verdict::Collect(policy) => remove(object, *policy),
         Verdict::CollectInForeground { unblock: false } => remove(object, Propagation::Foreground),
-        Verdict::CollectInForeground { unblock: true } => remove(&unblocked(object), Propagation::Foreground),
+        Verdict::CollectInForeground { unblock: true } => remove(&managed(unblocked(object)), Propagation::Foreground),
     }
 }
 

@@ -5,7 +5,7 @@ use farwater_store::{Change, Key, Kind, Resource, Store, StoreError, Write, Writ
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::{call::timestamp, meta};
+use super::super::{call::timestamp, managed::manage, meta};
 
 /// As Kubernetes' collector calls itself.
 const REPORTER: &str = "garbage-collector-controller";
@@ -20,6 +20,7 @@ pub async fn report_misplaced_owner(
     let object = misplaced_owner(resource, reference, now);
     let name = meta::text(&object, "name").to_owned();
     let key = Key { kind: Kind::new("events", ""), namespace: namespace_of(resource).to_owned(), name };
+    let object = manage(&key.kind, "", None, object, now);
     match store.write(Write { key, change: Change::Create(object) }).await {
         Ok(_) | Err(WriteError::Exists) => Ok(()),
         Err(error) => Err(error.into()),

@@ -1,0 +1,4 @@
+//! What holds over all values, and the course of typical writes.
+
+mod laws;
+mod writes;

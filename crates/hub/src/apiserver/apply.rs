@@ -1,0 +1,98 @@
+//! Server-side apply: a configuration of some fields is merged into an object, or makes it.
+
+use axum::response::Response;
+use bytes::Bytes;
+use farwater_store::Resource;
+use serde_json::Value;
+
+use super::{
+    body::{self, Body, Encoding},
+    call::{Call, store_failed},
+    intake, managed, meta,
+    options::{FieldValidation, WriteOptions},
+    status::ApiError,
+    views, write,
+};
+use crate::auth::Attributes;
+
+pub async fn apply(call: &Call, bytes: Bytes) -> Result<Response, ApiError> {
+    let options = WriteOptions::parse_apply(&call.query)?;
+    let config = body::decode(&bytes, Encoding::Yaml)
+        .map_err(|why| ApiError::bad_request(format!("error decoding YAML: {why}")))?;
+    if !config.value.is_object() && !config.value.is_null() {
+        return Err(ApiError::bad_request("error decoding YAML: a configuration is an object"));
+    }
+    for _ in 0..write::ATTEMPTS {
+        let current = call.hub.store.get(&call.key(&call.info.name)).await.map_err(store_failed)?;
+        if let Some(response) = apply_once(call, &options, &config, current).await? {
+            return Ok(response);
+        }
+    }
+    Err(write::modified(call))
+}
+
+/// One attempt; none if another write came first.
+async fn apply_once(
+    call: &Call,
+    options: &WriteOptions,
+    config: &Body,
+    current: Option<Resource>,
+) -> Result<Option<Response>, ApiError> {
+    let live = current.as_ref().map(|current| &*current.object);
+    let manager = managed::manager_of(call)?;
+    let shown = live.map(|live| views::show(call.kind, live));
+    let applied = manager
+        .apply(shown.as_deref(), &config.value, &options.manager, options.force, call.now)
+        .map_err(|error| managed::refusal(&error))?;
+    let mut warnings = judge_duplicates(config, options.validation)?;
+    let object = intake::read_applied(applied.object, call.kind)?;
+    warnings.extend(write::warn(call, &object, live).await?);
+    let (code, written) = match current {
+        Some(current) => (200, write::replace(call, &current, object, true, options.dry_run).await),
+        None => (201, create(call, object, options.dry_run).await),
+    };
+    let written = written.map_err(|error| error.with_warnings(&warnings))?;
+    Ok(written.map(|object| write::answer(call, code, &object, &warnings)))
+}
+
+/// What is given twice is told last, as in Kubernetes.
+fn judge_duplicates(config: &Body, rule: FieldValidation) -> Result<Vec<String>, ApiError> {
+    let complaints = config.duplicates.iter().map(|path| format!("key {path:?} already set in map"));
+    let complaints: Vec<String> = complaints.take(64).collect();
+    match rule {
+        FieldValidation::Strict if !complaints.is_empty() => {
+            let list = complaints.join(", ");
+            Err(ApiError::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {list}")))
+        }
+        FieldValidation::Ignore => Ok(Vec::new()),
+        _ => Ok(complaints),
+    }
+}
+
+/// Makes what wasn't there, if the sender may; none if it is there now.
+async fn create(call: &Call, mut object: Value, dry_run: bool) -> Result<Option<Value>, ApiError> {
+    let uid = meta::text(&object, "uid");
+    if !uid.is_empty() {
+        let why = format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
+        return Err(ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, &why));
+    }
+    write::check_namespace(call, &mut object)?;
+    write::check_name(call, &object)?;
+    if !call.info.subresource.is_empty() {
+        return Err(call.not_found(&call.info.name));
+    }
+    authorize_create(call).await?;
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("resourceVersion");
+    }
+    match write::create_object(call, object, dry_run).await {
+        Err(error) if error.reason == "AlreadyExists" => Ok(None),
+        made => made.map(Some),
+    }
+}
+
+/// The right to patch is not the right to make.
+async fn authorize_create(call: &Call) -> Result<(), ApiError> {
+    let attributes = Attributes { verb: "create".to_owned(), ..super::attributes(&call.info) };
+    super::authorize(&call.hub, &call.user, &attributes).await
+}

@@ -1,0 +1,79 @@
+//! What Kubernetes' published types lose on their way through JSON schema: how lists and objects are merged, and that
+//! `metadata` may be absent. The judge compares each of these with the real server's documents.
+
+use serde_json::{Map, Value, json};
+
+/// Lists of built-in kinds that are merged item by item: definition, field, and the key of items that are objects. All other
+/// lists are one value.
+const MERGED: &[(&str, &str, Option<&str>)] = &[
+    ("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "finalizers", None),
+    ("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "ownerReferences", Some("uid")),
+    ("io.k8s.api.core.v1.ServiceAccount", "secrets", Some("name")),
+    ("io.k8s.api.core.v1.NamespaceStatus", "conditions", Some("type")),
+];
+
+/// Objects that are one value.
+const ATOMIC: &[&str] = &[
+    "io.k8s.api.core.v1.LocalObjectReference",
+    "io.k8s.api.core.v1.ObjectReference",
+    "io.k8s.api.rbac.v1.RoleRef",
+    "io.k8s.api.rbac.v1.Subject",
+    "io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector",
+    "io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference",
+];
+
+pub fn complete(definitions: &mut Map<String, Value>) {
+    for (name, definition) in definitions.iter_mut().filter(|(name, _)| name.starts_with("io.k8s.")) {
+        let properties = definition.get_mut("properties").and_then(Value::as_object_mut);
+        for (field, schema) in properties.into_iter().flatten() {
+            if schema["type"] == json!("array") {
+                complete_list(name, field, schema);
+            }
+        }
+        if ATOMIC.contains(&name.as_str()) {
+            definition["x-kubernetes-map-type"] = json!("atomic");
+        }
+        if name.starts_with("io.k8s.api.")
+            && let Some(required) = definition.get_mut("required").and_then(Value::as_array_mut)
+        {
+            required.retain(|field| field != "metadata");
+            if required.is_empty() {
+                definition.as_object_mut().map(|d| d.remove("required"));
+            }
+        }
+    }
+}
+
+fn complete_list(definition: &str, field: &str, list: &mut Value) {
+    let merged = MERGED.iter().find(|(of, name, _)| *of == definition && *name == field);
+    let Some((.., key)) = merged else {
+        list["x-kubernetes-list-type"] = json!("atomic");
+        return;
+    };
+    list["x-kubernetes-patch-strategy"] = json!("merge");
+    list["x-kubernetes-list-type"] = json!(if key.is_some() { "map" } else { "set" });
+    if let Some(key) = key {
+        list["x-kubernetes-patch-merge-key"] = json!(key);
+        list["x-kubernetes-list-map-keys"] = json!([key]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_one_value_unless_they_are_merged() {
+        let meta = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+        let mut definitions = Map::new();
+        let list = || json!({"type": "array"});
+        definitions.insert(meta.to_owned(), json!({"properties": {"finalizers": list(), "managedFields": list()}}));
+        definitions.insert(ATOMIC[0].to_owned(), json!({"required": ["metadata"]}));
+        definitions.insert("io.k8s.x.Any".to_owned(), json!({"type": "object"}));
+        complete(&mut definitions);
+        let of = |field: &str| definitions[meta]["properties"][field]["x-kubernetes-list-type"].clone();
+        assert_eq!((of("finalizers"), of("managedFields")), (json!("set"), json!("atomic")));
+        assert_eq!(definitions[ATOMIC[0]], json!({"x-kubernetes-map-type": "atomic"}));
+        assert_eq!(definitions["io.k8s.x.Any"], json!({"type": "object"}));
+    }
+}

@@ -1,0 +1,209 @@
+//! Events: `k8s.io/kubernetes/pkg/apis/core/validation/events.go`, on the form that is stored.
+
+use farwater_api::ADMIN_NAMESPACE;
+use serde_json::{Value, json};
+
+use super::super::{kinds::ResourceKind, meta, status::FieldError};
+
+/// Longest action, reason and reporting instance, and longest message, of events with an `eventTime`.
+const SHORT: usize = 128;
+const NOTE: usize = 1024;
+/// Kubernetes has no limits for older events; ours keep a namespace from filling the hub.
+const OLD: usize = 4;
+
+/// What Go writes of every event, empty or not.
+pub fn default(object: &mut Value) {
+    for (field, empty) in [
+        ("eventTime", Value::Null),
+        ("firstTimestamp", Value::Null),
+        ("lastTimestamp", Value::Null),
+        ("reportingComponent", json!("")),
+        ("reportingInstance", json!("")),
+        ("source", json!({})),
+        ("involvedObject", json!({})),
+    ] {
+        if object.get(field).is_none() {
+            object[field] = empty;
+        }
+    }
+    if object["series"].is_object() && object["series"].get("lastObservedTime").is_none() {
+        object["series"]["lastObservedTime"] = Value::Null;
+    }
+    for field in ["reason", "message", "type", "action"] {
+        if object[field] == "" {
+            object.as_object_mut().map(|object| object.remove(field));
+        }
+    }
+}
+
+pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    // Metadata of older events is not looked at, beyond what everything has: a quirk that clients have come to rely on.
+    check_namespace(object, errors);
+    if object["eventTime"].is_null() {
+        check_old(object, errors);
+    } else {
+        check_new(object, kind, errors);
+    }
+    if kind.view.is_none() {
+        return;
+    }
+    match old {
+        None => check_created(object, errors),
+        Some(old) => check_updated(object, old, errors),
+    }
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object[field].as_str().unwrap_or_default()
+}
+
+/// Events lie beside what they speak of; those of what has no namespace lie with the administrators.
+fn check_namespace(object: &Value, errors: &mut Vec<FieldError>) {
+    let (own, involved) = (meta::text(object, "namespace"), text(&object["involvedObject"], "namespace"));
+    let agree = if involved.is_empty() {
+        matches!(own, "" | "default" | "kube-system" | ADMIN_NAMESPACE)
+    } else {
+        // Newer events may speak of another namespace.
+        own == involved || !object["eventTime"].is_null()
+    };
+    if !agree {
+        let why = "does not match event.namespace";
+        errors.push(FieldError::invalid("involvedObject.namespace", &json!(involved), why));
+    }
+}
+
+fn check_old(object: &Value, errors: &mut Vec<FieldError>) {
+    for (field, limit) in [("reason", SHORT), ("message", NOTE), ("action", SHORT)] {
+        if text(object, field).len() > OLD * limit {
+            errors.push(FieldError::too_long(field, (OLD * limit) as u64));
+        }
+    }
+}
+
+fn check_new(object: &Value, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    let reporter = if kind.view.is_some() { "reportingController" } else { "reportingComponent" };
+    let controller = text(object, "reportingComponent");
+    if controller.is_empty() {
+        errors.push(FieldError::required(reporter, ""));
+    }
+    if let Some(problem) = meta::check_qualified_name(controller) {
+        errors.push(FieldError::invalid(reporter, &json!(controller), &problem));
+        if controller.is_empty() {
+            // Go's rule names both what is missing and what it should look like.
+            errors.push(FieldError::invalid(reporter, &json!(""), meta::QUALIFIED));
+        }
+    }
+    for (field, required, limit) in
+        [("reportingInstance", true, SHORT), ("action", true, SHORT), ("reason", true, SHORT), ("message", false, NOTE)]
+    {
+        let text = text(object, field);
+        if required && text.is_empty() {
+            errors.push(FieldError::required(field, ""));
+        }
+        if text.len() > limit {
+            let detail = format!("can have at most {limit} characters");
+            errors.push(FieldError::invalid(field, &json!(""), &detail));
+        }
+    }
+}
+
+fn check_series(object: &Value, errors: &mut Vec<FieldError>) {
+    let series = &object["series"];
+    if !series.is_object() {
+        return;
+    }
+    if series["count"].as_i64().unwrap_or_default() < 2 {
+        errors.push(FieldError::invalid("series.count", &json!(""), "should be at least 2"));
+    }
+    if !series["lastObservedTime"].is_string() {
+        errors.push(FieldError::required("series.lastObservedTime", ""));
+    }
+}
+
+/// What only the newer version asks for.
+fn check_created(object: &Value, errors: &mut Vec<FieldError>) {
+    check_series(object, errors);
+    if object["eventTime"].is_null() {
+        errors.push(FieldError::required("eventTime", ""));
+    }
+    let kind = text(object, "type");
+    if !matches!(kind, "Normal" | "Warning") {
+        errors.push(FieldError::invalid("type", &json!(""), &format!("has invalid value: {kind}")));
+    }
+    let source = &object["source"];
+    for (field, unset) in [
+        ("firstTimestamp", object["firstTimestamp"].is_null()),
+        ("lastTimestamp", object["lastTimestamp"].is_null()),
+        ("count", object["count"].as_i64().unwrap_or_default() == 0),
+        ("source", text(source, "component").is_empty() && text(source, "host").is_empty()),
+    ] {
+        if !unset {
+            errors.push(FieldError::invalid(field, &json!(""), "needs to be unset"));
+        }
+    }
+}
+
+/// In the newer version an event never changes, but for its series.
+fn check_updated(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    if object["series"] != old["series"] {
+        check_series(object, errors);
+    }
+    for (field, name) in [
+        ("involvedObject", "involvedObject"),
+        ("reason", "reason"),
+        ("message", "message"),
+        ("source", "source"),
+        ("firstTimestamp", "firstTimestamp"),
+        ("lastTimestamp", "lastTimestamp"),
+        ("count", "count"),
+        ("reason", "reason"),
+        ("type", "type"),
+        ("eventTime", "eventTime"),
+        ("action", "action"),
+        ("related", "related"),
+        ("reportingComponent", "reportingController"),
+        ("reportingInstance", "reportingInstance"),
+    ] {
+        if object[field] != old[field] {
+            errors.push(FieldError::invalid(name, &object[field], "field is immutable"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::super::kinds::REGISTRY, *};
+
+    fn check(group: &str, mut object: Value, old: Option<&Value>, expected: &[&str]) {
+        object["metadata"] = json!({"name": "e", "namespace": "ns"});
+        default(&mut object);
+        let mut errors = Vec::new();
+        validate(&object, old, REGISTRY.find(group, "v1", "events").unwrap(), &mut errors);
+        assert_eq!(errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), expected, "{object}");
+    }
+
+    #[test]
+    fn the_newer_version_asks_for_more() {
+        let about = json!({"namespace": "ns"});
+        check("", json!({"involvedObject": about}), None, &[]);
+        check("", json!({}), None, &["involvedObject.namespace"]);
+        check("events.k8s.io", json!({"involvedObject": about}), None, &["eventTime", "type"]);
+        let new = json!({
+            "involvedObject": about, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal", "action": "A",
+            "reason": "R", "reportingComponent": "a.b/c", "reportingInstance": "i",
+        });
+        check("events.k8s.io", new.clone(), None, &[]);
+        let mut long = new.clone();
+        long["message"] = json!("x".repeat(NOTE + 1));
+        check("events.k8s.io", long, None, &["message"]);
+        let mut series = new.clone();
+        series["series"] = json!({"count": 1});
+        check("events.k8s.io", series.clone(), None, &["series.count", "series.lastObservedTime"]);
+        let mut old = new.clone();
+        default(&mut old);
+        let mut changed = new;
+        changed["reason"] = json!("S");
+        check("events.k8s.io", changed.clone(), Some(&old), &["reason", "reason"]);
+        check("", changed, Some(&old), &[]);
+    }
+}

@@ -1,0 +1,342 @@
+// Informer keeps client-go's caches of two kinds while it changes their objects, and says whether a cache ever went back in
+// time or, whenever the writers pause, held anything but what a list holds. It ends with one line of JSON; exit code 1 means that
+// something was wrong.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	writers        = 4
+	namesPerWriter = 40
+	// How long a cache may need to catch up with a list on two busy cores.
+	patience = 30 * time.Second
+)
+
+var services = schema.GroupVersionResource{Group: "farwater.dev", Version: "v1alpha1", Resource: "servicedeployments"}
+
+type summary struct {
+	Seed     int64    `json:"seed"`
+	Writes   int64    `json:"writes"`
+	Unknown  int64    `json:"unknown"`
+	Events   int64    `json:"events"`
+	Compared int64    `json:"compared"`
+	Faults   []string `json:"faults"`
+}
+
+type run struct {
+	namespace string
+	core      kubernetes.Interface
+	dynamic   dynamic.Interface
+	caches    []*watched
+
+	writes, unknown, events, compared atomic.Int64
+
+	// Writers hold it for reading; a comparison takes it whole.
+	pause  sync.RWMutex
+	mutex  sync.Mutex
+	faults []string
+}
+
+// One kind: how it is written and listed, and its cache.
+type watched struct {
+	kind     string
+	informer cache.SharedIndexInformer
+	list     func(context.Context) (map[string]string, error)
+	create   func(context.Context, string) error
+	update   func(context.Context, string) error
+	remove   func(context.Context, string) error
+
+	mutex sync.Mutex
+	seen  map[string]uint64
+}
+
+func main() {
+	kubeconfig := flag.String("kubeconfig", "", "whom to ask")
+	namespace := flag.String("namespace", "default", "where to write; it must exist")
+	duration := flag.Duration("duration", 2*time.Minute, "how long to write")
+	rate := flag.Int("rate", 100, "writes per second")
+	seed := flag.Int64("seed", time.Now().UnixNano(), "of the random choices")
+	flag.Parse()
+
+	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	config.QPS, config.Burst = -1, 0
+	r, err := newRun(config, *namespace)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	r.churn(*duration, *rate, *seed)
+	result := summary{*seed, r.writes.Load(), r.unknown.Load(), r.events.Load(), r.compared.Load(), r.faults}
+	_ = json.NewEncoder(os.Stdout).Encode(result)
+	if len(r.faults) > 0 {
+		os.Exit(1)
+	}
+}
+
+func newRun(config *rest.Config, namespace string) (*run, error) {
+	core, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{namespace: namespace, core: core, dynamic: client}
+	r.caches = []*watched{r.configMaps(), r.serviceDeployments()}
+	return r, nil
+}
+
+func (r *run) configMaps() *watched {
+	client := r.core.CoreV1().ConfigMaps(r.namespace)
+	factory := informers.NewSharedInformerFactoryWithOptions(r.core, 0, informers.WithNamespace(r.namespace))
+	object := func(name string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"at": time.Now().String()}}
+	}
+	return &watched{
+		kind:     "configmaps",
+		informer: factory.Core().V1().ConfigMaps().Informer(),
+		list: func(ctx context.Context) (map[string]string, error) {
+			list, err := client.List(ctx, metav1.ListOptions{})
+			versions := map[string]string{}
+			if err == nil {
+				for _, item := range list.Items {
+					versions[item.Name] = item.ResourceVersion
+				}
+			}
+			return versions, err
+		},
+		create: func(ctx context.Context, name string) error {
+			_, err := client.Create(ctx, object(name), metav1.CreateOptions{})
+			return err
+		},
+		update: func(ctx context.Context, name string) error {
+			_, err := client.Update(ctx, object(name), metav1.UpdateOptions{})
+			return err
+		},
+		remove: func(ctx context.Context, name string) error { return client.Delete(ctx, name, metav1.DeleteOptions{}) },
+		seen:   map[string]uint64{},
+	}
+}
+
+func (r *run) serviceDeployments() *watched {
+	client := r.dynamic.Resource(services).Namespace(r.namespace)
+	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(r.dynamic, 0, r.namespace, nil)
+	object := func(name, path string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": services.GroupVersion().String(),
+			"kind":       "ServiceDeployment",
+			"metadata":   map[string]any{"name": name},
+			"spec": map[string]any{
+				"clusterRef":      map[string]any{"name": "none"},
+				"sourceRef":       map[string]any{"name": "none"},
+				"targetNamespace": "none",
+				"path":            path,
+			},
+		}}
+	}
+	return &watched{
+		kind:     "servicedeployments",
+		informer: factory.ForResource(services).Informer(),
+		list: func(ctx context.Context) (map[string]string, error) {
+			list, err := client.List(ctx, metav1.ListOptions{})
+			versions := map[string]string{}
+			if err == nil {
+				for _, item := range list.Items {
+					versions[item.GetName()] = item.GetResourceVersion()
+				}
+			}
+			return versions, err
+		},
+		create: func(ctx context.Context, name string) error {
+			_, err := client.Create(ctx, object(name, "new"), metav1.CreateOptions{})
+			return err
+		},
+		update: func(ctx context.Context, name string) error {
+			path := strconv.FormatInt(time.Now().UnixNano(), 36)
+			_, err := client.Apply(ctx, name, object(name, path), metav1.ApplyOptions{FieldManager: "churn", Force: true})
+			return err
+		},
+		remove: func(ctx context.Context, name string) error { return client.Delete(ctx, name, metav1.DeleteOptions{}) },
+		seen:   map[string]uint64{},
+	}
+}
+
+func (r *run) fault(format string, args ...any) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	// The first ones say what is wrong; a thousand more would not.
+	if len(r.faults) < 20 {
+		r.faults = append(r.faults, fmt.Sprintf(format, args...))
+	}
+}
+
+func (r *run) churn(duration time.Duration, rate int, seed int64) {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	for _, w := range r.caches {
+		_, err := w.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(object any) { r.see(w, object, false) },
+			UpdateFunc: func(_, object any) { r.see(w, object, false) },
+			DeleteFunc: func(object any) { r.see(w, object, true) },
+		})
+		if err != nil {
+			r.fault("%s: %v", w.kind, err)
+		}
+		go w.informer.Run(ctx.Done())
+	}
+	end := time.Now().Add(duration)
+	var group sync.WaitGroup
+	for number := range writers {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			r.write(ctx, number, end, time.Second*writers/time.Duration(rate), rand.New(rand.NewSource(seed+int64(number))))
+		}()
+	}
+	for time.Now().Before(end) {
+		time.Sleep(min(5*time.Second, time.Until(end)))
+		r.compare(ctx)
+	}
+	group.Wait()
+	r.compare(ctx)
+}
+
+// An event of one object never goes back behind an earlier one.
+func (r *run) see(w *watched, object any, deleted bool) {
+	r.events.Add(1)
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = tombstone.Obj
+	}
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		r.fault("%s: %v", w.kind, err)
+		return
+	}
+	version, err := strconv.ParseUint(accessor.GetResourceVersion(), 10, 64)
+	if err != nil {
+		r.fault("%s %s: %v", w.kind, accessor.GetName(), err)
+		return
+	}
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if last := w.seen[accessor.GetName()]; version < last {
+		r.fault("%s %s went back from version %d to %d (deleted: %t)", w.kind, accessor.GetName(), last, version, deleted)
+	}
+	w.seen[accessor.GetName()] = version
+}
+
+func (r *run) write(ctx context.Context, number int, end time.Time, every time.Duration, random *rand.Rand) {
+	exists := map[string]bool{}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for time.Now().Before(end) {
+		<-ticker.C
+		w := r.caches[random.Intn(len(r.caches))]
+		name := fmt.Sprintf("w%d-%d", number, random.Intn(namesPerWriter))
+		key := w.kind + "/" + name
+		r.pause.RLock()
+		var err error
+		switch {
+		case !exists[key]:
+			err = w.create(ctx, name)
+			exists[key] = err == nil || apierrors.IsAlreadyExists(err)
+		case random.Intn(4) == 0:
+			err = w.remove(ctx, name)
+			exists[key] = err != nil && !apierrors.IsNotFound(err)
+		default:
+			err = w.update(ctx, name)
+			if apierrors.IsNotFound(err) {
+				exists[key] = false
+			}
+		}
+		r.pause.RUnlock()
+		r.count(key, err)
+	}
+}
+
+// A server that restarts leaves writes of which nobody knows whether they happened. What it refuses is a fault.
+func (r *run) count(key string, err error) {
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+		r.writes.Add(1)
+	case apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), !errors.As(err, &status),
+		apierrors.IsServiceUnavailable(err), apierrors.IsServerTimeout(err), apierrors.IsTooManyRequests(err):
+		r.unknown.Add(1)
+	default:
+		r.fault("%s: %v", key, err)
+	}
+}
+
+// Nothing is written meanwhile, so each cache must come to hold exactly what a list holds.
+func (r *run) compare(ctx context.Context) {
+	r.pause.Lock()
+	defer r.pause.Unlock()
+	for _, w := range r.caches {
+		deadline := time.Now().Add(patience)
+		for {
+			difference := r.difference(ctx, w)
+			if difference == "" {
+				r.compared.Add(1)
+				break
+			}
+			if time.Now().After(deadline) {
+				r.fault("%s: %s", w.kind, difference)
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+}
+
+func (r *run) difference(ctx context.Context, w *watched) string {
+	listed, err := w.list(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	cached := w.informer.GetStore().List()
+	for _, object := range cached {
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			return err.Error()
+		}
+		if version, known := listed[accessor.GetName()]; !known || version != accessor.GetResourceVersion() {
+			return fmt.Sprintf("the cache has %s at %s, the list %q", accessor.GetName(), accessor.GetResourceVersion(), version)
+		}
+	}
+	if len(cached) != len(listed) {
+		return fmt.Sprintf("the cache has %d objects, the list %d", len(cached), len(listed))
+	}
+	return ""
+}
