@@ -13,5 +13,6 @@ mod order;
 mod replicas;
 mod resources;
 mod secrets;
+mod server;
 mod transactions;
 mod watches;
