@@ -1,4 +1,4 @@
-//! What differs between the two engines: how to connect, and four pieces of SQL. All other SQL is one text for both.
+//! What differs between the two engines: how to connect, and three pieces of SQL. All other SQL is one text for both.
 
 use std::{path::Path, time::Duration};
 
@@ -26,6 +26,9 @@ pub(crate) enum Engine {
     Sqlite,
     Postgres,
 }
+
+/// On which PostgreSQL tells the replicas that the counter has moved.
+pub(crate) const CHANNEL: &str = "farwater_changes";
 
 /// Connections that read at the same time: lists spend their time in them.
 const READERS: u32 = 8;
@@ -63,19 +66,22 @@ impl Engine {
         }
     }
 
-    /// Begins a transaction that writes. SQLite's takes the lock of the file with it.
+    /// Begins a transaction that writes and reads the counter, in one go: no other gets a number before it has ended. SQLite's
+    /// lock is that of the file.
     pub(crate) fn begin(self) -> &'static str {
         match self {
-            Self::Sqlite => "BEGIN IMMEDIATE",
-            Self::Postgres => "BEGIN",
+            Self::Sqlite => "BEGIN IMMEDIATE; SELECT value FROM counter WHERE id = 1",
+            Self::Postgres => "BEGIN; SELECT value FROM counter WHERE id = 1 FOR UPDATE",
         }
     }
 
-    /// Reads the counter for one that writes: no other replica gets a number before it has ended.
-    pub(crate) fn lock_counter(self) -> &'static str {
+    /// Sets the counter and commits, in one go; PostgreSQL wakes the other replicas with it. An error of the first keeps the
+    /// last from being run.
+    pub(crate) fn commit(self, counter: u64) -> String {
+        let update = format!("UPDATE counter SET value = {counter} WHERE id = 1");
         match self {
-            Self::Sqlite => "SELECT value FROM counter WHERE id = 1",
-            Self::Postgres => "SELECT value FROM counter WHERE id = 1 FOR UPDATE",
+            Self::Sqlite => format!("{update}; COMMIT"),
+            Self::Postgres => format!("{update}; NOTIFY {CHANNEL}, '{counter}'; COMMIT"),
         }
     }
 

@@ -23,11 +23,10 @@ use tracing::{debug, warn};
 
 use crate::{
     Location, PostgresUrl, StoreError,
-    engine::{CONNECT, Connection, Pool, answered},
+    engine::{CHANNEL, CONNECT, Connection, Pool, answered},
     open::Settings,
     read,
     ring::Ring,
-    tx::CHANNEL,
 };
 
 /// How often the counter is read while the database tells of each change, and while it doesn't.

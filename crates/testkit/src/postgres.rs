@@ -220,6 +220,18 @@ impl Postgres {
     }
 }
 
+/// Chooses the engine of tests that run on either: `sqlite` (as without it) or `postgres`.
+pub const CHOICE: &str = "FARWATER_TEST_DATABASE";
+
+/// A new database for a hub, if the run is one on PostgreSQL.
+pub async fn chosen() -> Result<Option<String>> {
+    match env::var(CHOICE).as_deref() {
+        Err(_) | Ok("sqlite") => Ok(None),
+        Ok("postgres") => Ok(Some(shared().await?.create_database().await?)),
+        Ok(other) => bail!("{CHOICE} is {other:?}; expected sqlite or postgres"),
+    }
+}
+
 fn url(port: u16, database: &str) -> String {
     format!("postgres://{USER}:{PASSWORD}@127.0.0.1:{port}/{database}")
 }

@@ -256,6 +256,11 @@ impl ApiError {
         Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
     }
 
+    /// The server doesn't know whether it did what was asked for.
+    pub fn outcome_unknown(message: impl Into<String>) -> Self {
+        Self::new(504, "Timeout", message)
+    }
+
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(503, "ServiceUnavailable", message)
             .with(Details { retry_after_seconds: Some(1), ..Details::default() })

@@ -9,6 +9,7 @@ mod commits;
 mod faults;
 mod garbage;
 mod kill9;
+mod order;
 mod replicas;
 mod resources;
 mod secrets;
