@@ -208,11 +208,7 @@ impl ApiError {
     }
 
     /// Wrong options of a request: `kind` is `ListOptions`, `DeleteOptions` and the like.
-    pub fn invalid_options(kind: &str, cause: FieldError) -> Self {
-        Self::all_invalid_options(kind, vec![cause])
-    }
-
-    pub fn all_invalid_options(kind: &str, causes: Vec<FieldError>) -> Self {
+    pub fn invalid_options(kind: &str, causes: Vec<FieldError>) -> Self {
         Self::invalid("meta.k8s.io", kind, "", causes)
     }
 
