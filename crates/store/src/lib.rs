@@ -15,11 +15,13 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod archive;
 mod combiner;
 mod compaction;
 pub mod delivery;
 mod engine;
 mod error;
+pub mod fsck;
 pub mod garbage;
 mod location;
 mod lock;
@@ -31,6 +33,7 @@ mod resource;
 mod ring;
 mod row;
 mod rows;
+mod schema;
 mod seal;
 mod session;
 mod tail;

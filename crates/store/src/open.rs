@@ -22,6 +22,7 @@ use crate::{
     migrations::run_migrations,
     read,
     ring::{Ring, RingLimits},
+    schema,
     seal::Sealer,
     session,
     tail::Tail,
@@ -47,6 +48,9 @@ pub struct OpenOptions {
     pub on_change: Option<Arc<dyn ChangeHook>>,
 }
 
+/// The usual patience with a database server.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
+
 impl OpenOptions {
     /// The defaults: alone, 16,384 changes or 32 MiB in memory, 50,000 changes and 10 minutes on disk (a reader beyond the ring
     /// has to list again anyway).
@@ -60,7 +64,7 @@ impl OpenOptions {
             ring: 16_384,
             ring_bytes: 32 << 20,
             compact_after: CompactAfter { versions: 50_000, age: Duration::from_secs(600) },
-            patience: Duration::from_secs(45),
+            patience: PATIENCE,
             on_change: None,
         }
     }
@@ -98,7 +102,7 @@ impl Settings {
 }
 
 /// The meta entry that only the right seal key opens.
-const SEAL_CHECK: &str = "seal-check";
+pub(crate) const SEAL_CHECK: &str = "seal-check";
 
 pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
     let OpenOptions {
@@ -177,7 +181,7 @@ async fn migrate(connection: &mut Connection, settings: &Settings) -> Result<(),
     if engine == Engine::Postgres {
         limit("0".to_owned()).execute(&mut *connection).await.map_err(at)?;
     }
-    let migrated = run_migrations(connection, engine).await;
+    let migrated = run_migrations(connection, engine, schema::newest()).await;
     migrated.map_err(|source| OpenError::Migrate { location: settings.database.location.clone(), source })?;
     if engine == Engine::Postgres {
         limit(settings.database.statement_limit()).execute(&mut *connection).await.map_err(at)?;
@@ -186,7 +190,7 @@ async fn migrate(connection: &mut Connection, settings: &Settings) -> Result<(),
 }
 
 /// Two writing processes would each believe in their own ring.
-fn lock_database(path: &Path) -> Result<File, OpenError> {
+pub(crate) fn lock_database(path: &Path) -> Result<File, OpenError> {
     let lock_path = with_suffix(path, ".lock");
     let error = |source| OpenError::Create { path: lock_path.clone(), source };
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&lock_path).map_err(error)?;
@@ -198,12 +202,12 @@ fn lock_database(path: &Path) -> Result<File, OpenError> {
 }
 
 /// SQLite would make it readable by all; its log takes the file's mode.
-fn create_file(path: &Path) -> Result<(), OpenError> {
+pub(crate) fn create_file(path: &Path) -> Result<(), OpenError> {
     let made = File::options().append(true).create(true).mode(0o600).open(path);
     made.map(drop).map_err(|source| OpenError::Create { path: path.to_owned(), source })
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(suffix);
     path.into()

@@ -25,7 +25,7 @@ pub enum Sharing {
 const LOCK: i64 = i64::from_be_bytes(*b"farwater");
 
 /// The meta entry that names the last one who had the database alone.
-const OWNER: &str = "owner";
+pub(crate) const OWNER: &str = "owner";
 
 /// A connection that ended some moments ago may still hold its lock: until the server has noticed.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -5,6 +5,7 @@
 #[macro_use]
 mod setup;
 
+mod archives;
 mod commits;
 mod faults;
 mod garbage;
