@@ -55,15 +55,10 @@ pub fn read_patched(
     Ok(stored(intake, kind, " after mutating admission happens"))
 }
 
-fn as_stored(object: Value, kind: &ResourceKind) -> Value {
-    let mut object = views::store(kind, object);
-    strategy::normalize(&mut object, kind);
-    object
-}
-
 /// The object as it is stored. `when` is Kubernetes' word for where it looks for duplicate owners.
 fn stored(mut intake: Intake, kind: &ResourceKind, when: &str) -> Intake {
-    intake.object = as_stored(intake.object, kind);
+    intake.object = views::store(kind, intake.object);
+    strategy::normalize(&mut intake.object, kind);
     let duplicates = meta::drop_duplicate_owners(&mut intake.object);
     if !duplicates.is_empty() {
         intake.warnings.push(format!(
@@ -152,11 +147,10 @@ fn shape(body: Body, kind: &ResourceKind) -> Result<(Value, Vec<String>), String
 }
 
 /// Reads what an apply made of an object. Its fields and types were checked when the configuration was.
-pub fn read_applied(object: Value, kind: &ResourceKind) -> Result<Value, ApiError> {
-    let shaped = shape(Body { value: object, duplicates: Vec::new() }, kind);
-    shaped
-        .map(|(object, _)| as_stored(object, kind))
-        .map_err(|why| ApiError::unknown(format!("failed to convert new object: {why}")))
+pub fn read_applied(object: Value, kind: &ResourceKind) -> Result<Intake, ApiError> {
+    let (object, _) = shape(Body { value: object, duplicates: Vec::new() }, kind)
+        .map_err(|why| ApiError::unknown(format!("failed to convert new object: {why}")))?;
+    Ok(stored(Intake { object, warnings: Vec::new() }, kind, " after mutating admission happens"))
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use super::{
     meta::NameRule,
     published,
     selector::Selectable,
+    strategy,
     views::{self, View},
 };
 
@@ -110,7 +111,7 @@ impl ResourceKind {
         let mut object = json!({"apiVersion": self.api_version(), "kind": self.kind});
         if !self.ours {
             object["metadata"] = json!({});
-            super::strategy::fill(&mut object, self);
+            strategy::fill(&mut object, self);
         }
         views::show(self, &object).into_owned()
     }

@@ -30,8 +30,7 @@ pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
         }
         object["metadata"]["generation"] = json!(1);
     }
-    keep_secret_names(object, kind);
-    drop_unstored(object, kind);
+    drop_unkept(object, kind);
     if kind.kind == "Namespace" {
         // A generated name is known only now.
         label_namespace(object);
@@ -47,8 +46,7 @@ pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
 
 /// Before an object is replaced: what this part may not change is taken from the old one.
 pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part: Part) {
-    keep_secret_names(object, kind);
-    drop_unstored(object, kind);
+    drop_unkept(object, kind);
     match part {
         Part::Main if kind.kind == "Namespace" => {
             keep(object, old, "spec");
@@ -74,14 +72,26 @@ pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part
     }
 }
 
-/// A service account's secrets are of its own namespace, and known by name.
-fn keep_secret_names(object: &mut Value, kind: &ResourceKind) {
-    if kind.kind != "ServiceAccount" {
-        return;
-    }
-    let secrets = object.get_mut("secrets").and_then(Value::as_array_mut);
-    for secret in secrets.into_iter().flatten().filter_map(Value::as_object_mut) {
-        secret.retain(|field, _| field == "name");
+/// What is not kept although somebody wrote it, and so came to own it.
+fn drop_unkept(object: &mut Value, kind: &ResourceKind) {
+    match kind.kind.as_str() {
+        // Known by name, and of the account's own namespace.
+        "ServiceAccount" => {
+            let secrets = object.get_mut("secrets").and_then(Value::as_array_mut);
+            for secret in secrets.into_iter().flatten().filter_map(Value::as_object_mut) {
+                secret.retain(|field, _| field == "name");
+            }
+        }
+        // What the feature gate CoordinatedLeaderElection, off by default, would read.
+        "Lease" => {
+            for field in ["strategy", "preferredHolder"] {
+                set(&mut object["spec"], field, None);
+            }
+        }
+        "Role" | "ClusterRole" if object["rules"].as_array().is_none_or(Vec::is_empty) => {
+            object["rules"] = Value::Null;
+        }
+        _ => {}
     }
 }
 
@@ -161,22 +171,6 @@ pub fn normalize(object: &mut Value, kind: &ResourceKind) {
     }
 }
 
-/// What storage doesn't keep although it was understood: an empty list of rules, and what of a lease only the feature gate
-/// CoordinatedLeaderElection, off by default, would read.
-fn drop_unstored(object: &mut Value, kind: &ResourceKind) {
-    match kind.kind.as_str() {
-        "Role" | "ClusterRole" if object["rules"].as_array().is_some_and(Vec::is_empty) => {
-            object["rules"] = Value::Null;
-        }
-        "Lease" => {
-            for field in ["strategy", "preferredHolder"] {
-                set(&mut object["spec"], field, None);
-            }
-        }
-        _ => {}
-    }
-}
-
 fn label_namespace(object: &mut Value) {
     let name = object["metadata"]["name"].clone();
     object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
@@ -199,12 +193,10 @@ fn drop_empty(object: &mut Value) {
 
 /// What Go writes of every object, empty or not.
 pub fn fill(object: &mut Value, kind: &ResourceKind) {
-    if kind.kind == "Event" {
-        return events::default(object);
-    }
     let always: &[(&str, Value)] = match kind.kind.as_str() {
-        "Namespace" => &[("spec", json!({})), ("status", json!({}))],
+        "Event" => return events::default(object),
         "Lease" => &[("spec", json!({}))],
+        "Namespace" => &[("spec", json!({})), ("status", json!({}))],
         "SelfSubjectAccessReview" => &[("spec", json!({})), ("status", json!({"allowed": false}))],
         "SelfSubjectReview" => &[("status", json!({"userInfo": {}}))],
         "SelfSubjectRulesReview" => &[("spec", json!({})), ("status", json!({"incomplete": false}))],

@@ -5,6 +5,7 @@
 #[macro_use]
 mod setup;
 
+mod archives;
 mod commits;
 mod faults;
 mod garbage;
@@ -13,5 +14,6 @@ mod order;
 mod replicas;
 mod resources;
 mod secrets;
+mod server;
 mod transactions;
 mod watches;
