@@ -37,7 +37,7 @@ pub struct WriteOptions {
 pub const MANAGER_LIMIT: usize = 128;
 
 fn check_dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, FieldError> {
-    let values: Vec<&str> = values.filter(|v| !v.is_empty()).collect();
+    let values: Vec<&str> = values.collect();
     if values.iter().any(|v| *v != "All") {
         return Err(FieldError::not_supported("dryRun", &json!(values), &["All"]));
     }

@@ -34,7 +34,12 @@ pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
     if kind.kind == "Namespace" {
         // A generated name is known only now.
         label_namespace(object);
-        object["spec"] = json!({"finalizers": ["kubernetes"]});
+        let given = object.pointer_mut("/spec/finalizers").map(Value::take);
+        let mut finalizers = given.and_then(|list| list.as_array().cloned()).unwrap_or_default();
+        if !finalizers.iter().any(|finalizer| finalizer == "kubernetes") {
+            finalizers.push(json!("kubernetes"));
+        }
+        object["spec"] = json!({"finalizers": finalizers});
         object["status"] = json!({"phase": "Active"});
     }
 }
@@ -106,14 +111,14 @@ fn keep(object: &mut Value, old: &Value, field: &str) {
     set(object, field, old.get(field).cloned());
 }
 
-/// Fields of the server's: absent means unchanged, and the generation is never the client's.
+/// Fields of the server's: absent means unchanged; the generation and the time of creation are never the client's.
 fn carry_metadata(object: &mut Value, old: &Value) {
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+    for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         if object["metadata"].get(field).is_none() {
             set(&mut object["metadata"], field, old["metadata"].get(field).cloned());
         }
     }
-    for field in ["generation", "generateName"] {
+    for field in ["creationTimestamp", "generation"] {
         set(&mut object["metadata"], field, old["metadata"].get(field).cloned());
     }
 }
@@ -134,8 +139,6 @@ fn same_desire(a: &Value, b: &Value) -> bool {
 /// defaults and conversions.
 pub fn normalize(object: &mut Value, kind: &ResourceKind) {
     if let Some(metadata) = object["metadata"].as_object_mut() {
-        // Unused since Kubernetes 1.20.
-        metadata.remove("selfLink");
         metadata.retain(|name, value| {
             // No managers at all: what a client says, and Go keeps where it has a type for the object.
             let said = name == "managedFields" && !kind.ours;
@@ -181,6 +184,10 @@ fn drop_empty(object: &mut Value) {
     };
     if let Some(map) = object.as_object_mut() {
         map.retain(|name, value| !(FIELDS.contains(&name.as_str()) && empty(value)));
+        // Of a namespace.
+        if let Some(spec) = map.get_mut("spec").and_then(Value::as_object_mut) {
+            spec.retain(|name, value| !(name == "finalizers" && empty(value)));
+        }
     }
 }
 
@@ -245,6 +252,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         return errors;
     }
     match kind.kind.as_str() {
+        "Namespace" => validate_namespace(object, part, old.is_none(), &mut errors),
         "ConfigMap" => validate_config_map(object, old, &mut errors),
         "Secret" => validate_secret(object, old, &mut errors),
         "Role" => validate_rules(object, true, &mut errors),
@@ -329,6 +337,28 @@ fn check_immutable(object: &Value, old: &Value, fields: &[&str], errors: &mut Ve
     for field in fields {
         if data(&object[*field]) != data(&old[*field]) {
             errors.push(FieldError::forbidden(*field, WHY));
+        }
+    }
+}
+
+fn validate_namespace(object: &Value, part: Part, new: bool, errors: &mut Vec<FieldError>) {
+    // Kubernetes says which one only where nothing else can be written.
+    let path =
+        |n: usize| if part == Part::Finalize { format!("spec.finalizers[{n}]") } else { "spec.finalizers".into() };
+    if new || part == Part::Finalize {
+        for (n, finalizer) in object["spec"]["finalizers"].as_array().into_iter().flatten().enumerate() {
+            meta::check_finalizer(finalizer, path(n), true, errors);
+        }
+    }
+    if part == Part::Status {
+        let (phase, when) = match object["metadata"].get("deletionTimestamp") {
+            None => ("Active", "is empty"),
+            Some(_) => ("Terminating", "is not empty"),
+        };
+        if object["status"]["phase"] != phase {
+            let detail = format!("may only be '{phase}' if `deletionTimestamp` {when}");
+            let given = object["status"]["phase"].as_str().unwrap_or_default();
+            errors.push(FieldError::invalid("status.Phase", &json!(given), &detail));
         }
     }
 }

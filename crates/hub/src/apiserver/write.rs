@@ -112,11 +112,9 @@ fn generated_name(base: &str) -> String {
 pub fn check_namespace(call: &Call, object: &mut Value) -> Result<(), ApiError> {
     let given = meta::text(object, "namespace");
     if !call.kind.namespaced {
-        if given.is_empty() {
-            return Ok(());
-        }
-        let message = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(ApiError::bad_request(message));
+        // Kubernetes takes it away without a word.
+        object["metadata"].as_object_mut().map(|metadata| metadata.remove("namespace"));
+        return Ok(());
     }
     if !given.is_empty() && given != call.info.namespace {
         let message = "the namespace of the provided object does not match the namespace sent on the request";
@@ -369,7 +367,7 @@ fn prepare(call: &Call, current: &Resource, mut object: Value, patch: bool) -> R
         return Err(ApiError::conflict(&kind.group, &kind.plural, name, &why));
     }
     let version = meta::text(&object, "resourceVersion");
-    if version.is_empty() && !kind.updated_blindly && !patch {
+    if version.is_empty() && !kind.updated_blindly {
         let cause = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
         return Err(ApiError::invalid(&kind.group, &kind.plural, name, vec![cause]));
     }

@@ -10,6 +10,7 @@ mod documents;
 mod events;
 mod garbage;
 mod leases;
+mod lifecycle;
 mod lists;
 mod reads;
 mod watches;

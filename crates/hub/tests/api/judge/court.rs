@@ -116,15 +116,24 @@ pub struct Court {
 }
 
 impl Side {
+    /// One pass, so that nothing is taken for a name that stands in a value; the longest name counts.
     fn fill(&self, text: &str) -> String {
-        // What was remembered first, longest first: no name may be taken for another's beginning.
         let mut names: Vec<_> = self.names.iter().collect();
-        names.sort_by_key(|(name, _)| (!name.starts_with('$'), Reverse(name.len())));
-        let mut text = text.to_owned();
-        for (name, value) in names {
-            text = text.replace(name, value);
+        names.sort_by_key(|(name, _)| Reverse(name.len()));
+        let (mut filled, mut rest) = (String::with_capacity(text.len()), text);
+        while let Some(next) = rest.chars().next() {
+            match names.iter().find(|(name, _)| rest.starts_with(name.as_str())) {
+                Some((name, value)) => {
+                    filled.push_str(value);
+                    rest = &rest[name.len()..];
+                }
+                None => {
+                    filled.push(next);
+                    rest = &rest[next.len_utf8()..];
+                }
+            }
         }
-        text
+        filled
     }
 
     /// With names for what was remembered: it is each server's own.

@@ -124,6 +124,15 @@ const DIFFERENCES: &[Difference] = &[
         ours: "400",
     },
     Difference {
+        what: "A version that is no number, in a write",
+        why: "It is not the one that is there.",
+        before: &[Send("POST", "CORE/configmaps", r#"{"metadata":{"name":"a"}}"#)],
+        ask: ("PUT", "CORE/configmaps/a", JSON, r#"{"metadata":{"name":"a","resourceVersion":"x"}}"#),
+        at: "code",
+        real: "500",
+        ours: "409",
+    },
+    Difference {
         what: "One object of ours as a list of metadata",
         why: "As with built-in kinds.",
         before: &[Send("POST", GRANTS, GRANT)],
