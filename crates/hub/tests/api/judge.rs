@@ -7,6 +7,7 @@ mod built_in;
 mod court;
 mod events;
 mod garbage;
+mod generated;
 mod leases;
 mod reads;
 mod watches;
