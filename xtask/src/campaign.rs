@@ -1,7 +1,9 @@
 //! `cargo xtask campaign NAME`: counts that are too long for every test run. The record lies under docs/campaigns and is
 //! written after each round, so that a campaign that was stopped goes on where it was.
 
+mod informer;
 mod kill9;
+mod watch_order;
 
 use std::{
     fs,
@@ -34,22 +36,75 @@ pub struct Arguments {
     /// Count to reach, instead of the campaign's own
     #[arg(long)]
     count: Option<u64>,
+    /// The hub's database, for campaigns that run on either; each has a record of its own
+    #[arg(long, value_enum)]
+    engine: Option<Engine>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Engine {
+    Sqlite,
+    Postgres,
 }
 
 struct Campaign {
     name: &'static str,
     about: &'static str,
     goal: u64,
+    /// The first is meant if none is named.
+    engines: &'static [Engine],
+    /// Whether it runs our programs, or tests of a crate.
+    needs_programs: bool,
     /// One round, from its own seed.
-    round: fn(u64) -> LocalBoxFuture<'static, Result<Round>>,
+    round: fn(u64, Engine) -> LocalBoxFuture<'static, Result<Round>>,
 }
 
-const CAMPAIGNS: &[Campaign] = &[Campaign {
-    name: "kill9",
-    about: "the hub is killed under load: no acknowledged write is lost, no delete comes back, no watch has a gap",
-    goal: 100,
-    round: |seed| Box::pin(kill9::round(seed)),
-}];
+const CAMPAIGNS: &[Campaign] = &[
+    Campaign {
+        name: "kill9",
+        about: "the hub is killed under load: no acknowledged write is lost, no delete comes back, no watch has a gap",
+        goal: 100,
+        engines: &[Engine::Sqlite, Engine::Postgres],
+        needs_programs: true,
+        round: |seed, engine| Box::pin(kill9::round(seed, engine)),
+    },
+    Campaign {
+        name: "watch-order",
+        about: "three replicas write to one PostgreSQL database while 50 watchers go from one to another: no gap, nothing \
+                twice or out of order, no time travel",
+        goal: 1_000_000,
+        engines: &[Engine::Postgres],
+        needs_programs: false,
+        round: |seed, _| Box::pin(async move { watch_order::round(seed) }),
+    },
+    Campaign {
+        name: "informer",
+        about: "minutes of client-go's informers and leader election while objects change and the hub is killed: no cache goes \
+                back in time or differs from a list, and no two lead at once",
+        goal: 60,
+        engines: &[Engine::Sqlite],
+        needs_programs: true,
+        round: |seed, _| Box::pin(informer::round(seed)),
+    },
+];
+
+impl Campaign {
+    fn engine(&self, asked: Option<Engine>) -> Result<Engine> {
+        let Some(asked) = asked else { return Ok(self.engines[0]) };
+        if !self.engines.contains(&asked) {
+            bail!("campaign {} does not run on {asked:?}", self.name);
+        }
+        Ok(asked)
+    }
+
+    /// Where there is a choice, the record of the second says so in its name.
+    fn record(&self, engine: Engine) -> String {
+        match engine {
+            Engine::Postgres if self.engines.len() > 1 => format!("{}-postgres", self.name),
+            _ => self.name.to_owned(),
+        }
+    }
+}
 
 /// What one round adds.
 struct Round {
@@ -76,7 +131,7 @@ struct Record {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some(name) = &arguments.name else {
         for campaign in CAMPAIGNS {
-            println!("{:<10} {} ({})", campaign.name, campaign.about, campaign.goal);
+            println!("{:<12} {} ({})", campaign.name, campaign.about, campaign.goal);
         }
         return Ok(ExitCode::SUCCESS);
     };
@@ -84,9 +139,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let names: Vec<_> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
         bail!("there is no campaign {name:?}; there is {}", names.join(", "));
     };
-    build_programs()?;
+    let engine = campaign.engine(arguments.engine)?;
+    if campaign.needs_programs {
+        build_programs()?;
+    }
+    let name = campaign.record(engine);
     let path = repository::root()?.join("docs/campaigns").join(format!("{name}.json"));
-    let mut record = resume(&path, campaign, arguments)?;
+    let mut record = resume(&path, &name, campaign, arguments)?;
     let runtime = tokio::runtime::Runtime::new()?;
     let start = Instant::now();
     let limit = arguments.minutes.map(|minutes| Duration::from_secs(minutes * 60));
@@ -94,7 +153,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     {
         let begun = Instant::now();
         let seed = record.seed.wrapping_mul(1_000_003).wrapping_add(record.rounds.len() as u64);
-        let round = runtime.block_on((campaign.round)(seed))?;
+        let round = runtime.block_on((campaign.round)(seed, engine))?;
         record.count += round.count;
         record.minutes += begun.elapsed().as_secs_f64() / 60.0;
         record.failures.extend(round.failures);
@@ -135,9 +194,9 @@ pub fn build_programs() -> Result<()> {
     Ok(())
 }
 
-fn resume(path: &Path, campaign: &Campaign, arguments: &Arguments) -> Result<Record> {
+fn resume(path: &Path, name: &str, campaign: &Campaign, arguments: &Arguments) -> Result<Record> {
     let fresh = Record {
-        campaign: campaign.name.to_owned(),
+        campaign: name.to_owned(),
         about: campaign.about.to_owned(),
         seed: arguments.seed,
         commit: machine::commit()?,
@@ -188,6 +247,15 @@ mod tests {
             failures: Vec::new(),
             rounds: Vec::new(),
         }
+    }
+
+    #[test]
+    fn an_engine_that_a_campaign_does_not_run_on_is_refused() {
+        let named = |name: &str| CAMPAIGNS.iter().find(|campaign| campaign.name == name).unwrap();
+        assert_eq!(named("kill9").engine(None).unwrap(), Engine::Sqlite);
+        assert_eq!(named("kill9").record(Engine::Postgres), "kill9-postgres");
+        assert!(named("watch-order").engine(Some(Engine::Sqlite)).is_err());
+        assert_eq!(named("watch-order").record(Engine::Postgres), "watch-order");
     }
 
     #[test]

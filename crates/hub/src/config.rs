@@ -1,5 +1,6 @@
 //! The hub's options: from flags, then the environment, then a file, all by the same names.
 
+mod database;
 pub mod environment;
 
 use std::{
@@ -10,8 +11,11 @@ use std::{
 };
 
 use clap::{Args, FromArgMatches as _, ValueEnum};
+use farwater_store::PostgresUrl;
 use serde_json::Value;
 use thiserror::Error;
+
+pub use database::{DatabaseError, DatabaseUrl};
 
 /// Longest configuration file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -23,6 +27,14 @@ pub struct HubArgs {
     /// Directory of everything the hub keeps: the database, keys, mirrors and the administrator's kubeconfig
     #[arg(long, value_name = "DIR", env = "FARWATER_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
+
+    /// PostgreSQL database for resources, postgres://USER@HOST[:PORT]/DATABASE [default: the SQLite file DIR/hub.db]
+    #[arg(long, value_name = "URL", env = "FARWATER_DATABASE", hide_env_values = true)]
+    pub database: Option<DatabaseUrl>,
+
+    /// File that holds the database's password
+    #[arg(long, value_name = "FILE", env = "FARWATER_DATABASE_PASSWORD_FILE")]
+    pub database_password_file: Option<PathBuf>,
 
     /// Address and port to serve on; port 0 takes a free one [default: 127.0.0.1:8443]
     #[arg(long, value_name = "ADDR", env = "FARWATER_LISTEN")]
@@ -94,6 +106,8 @@ pub enum LogLevel {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub data_dir: PathBuf,
+    /// None: a file in the data directory.
+    pub database: Option<PostgresUrl>,
     pub listen: SocketAddr,
     pub advertise: Option<Advertise>,
     pub tls_san: Vec<String>,
@@ -170,6 +184,8 @@ pub enum ConfigError {
     Unknown { path: PathBuf, name: String, valid: String },
     #[error("{}: {message}", .path.display())]
     Value { path: PathBuf, message: String },
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
     #[error("option {option} is missing: give --{option}, {variable} or {option} in the configuration file")]
     Missing { option: &'static str, variable: &'static str },
 }
@@ -184,8 +200,10 @@ impl HubArgs {
         let set = self.or(file);
         let data_dir =
             set.data_dir.ok_or(ConfigError::Missing { option: "data-dir", variable: "FARWATER_DATA_DIR" })?;
+        let database = database::resolve(set.database, set.database_password_file.as_deref())?;
         Ok(Config {
             data_dir,
+            database,
             listen: set.listen.unwrap_or(DEFAULT_LISTEN),
             advertise: set.advertise,
             tls_san: set.tls_san,
@@ -205,6 +223,8 @@ impl HubArgs {
     fn or(self, other: Self) -> Self {
         Self {
             data_dir: self.data_dir.or(other.data_dir),
+            database: self.database.or(other.database),
+            database_password_file: self.database_password_file.or(other.database_password_file),
             listen: self.listen.or(other.listen),
             config: self.config,
             advertise: self.advertise.or(other.advertise),
@@ -365,7 +385,8 @@ mod tests {
         let error = parse("lisen: 127.0.0.1:1\n").unwrap_err();
         assert_eq!(
             error,
-            "hub.yaml: unknown option \"lisen\"; valid options: data-dir, listen, advertise, tls-san, log-format, \
+            "hub.yaml: unknown option \"lisen\"; valid options: data-dir, database, \
+             database-password-file, listen, advertise, tls-san, log-format, \
              log-level, metrics-listen, max-connections, max-api-requests, max-watches, max-agent-requests, drain-seconds"
         );
         assert!(parse("config: other.yaml\n").unwrap_err().contains("unknown option \"config\""));

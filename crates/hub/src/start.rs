@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Instant};
 
-use farwater_store::{OpenError, OpenOptions, Store, StoreError, delivery::MarkClusters};
+use farwater_store::{Location, OpenError, OpenOptions, Store, StoreError, delivery::MarkClusters};
 use jiff::Timestamp;
 use thiserror::Error;
 use tokio::{
@@ -20,7 +20,7 @@ use crate::{
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
     config::{ConfigError, environment},
     controllers, delivery,
-    identity::{DataDirError, IdentityError, ServerNames},
+    identity::{DataDirError, FileError, IdentityError, ServerNames},
     logging, routes,
     server::{Certificate, Server, tls_config},
     turns::Turns,
@@ -38,6 +38,8 @@ pub enum HubError {
     #[error(transparent)]
     DataDir(#[from] DataDirError),
     #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error("open the database")]
     Open(#[from] OpenError),
@@ -45,6 +47,8 @@ pub enum HubError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Delivery(#[from] delivery::OpenError),
+    #[error("another hub has taken the database over")]
+    Taken,
     #[error("listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("set up TLS")]
@@ -71,6 +75,12 @@ pub async fn run(args: HubArgs) -> Result<(), HubError> {
     let name = tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
+        () = running.hub.store.taken() => {
+            // What this one remembers may be wrong from now on.
+            tracing::error!(location = %running.hub.store.location(), "another hub has taken the database over; stopping");
+            running.stop().await;
+            return Err(HubError::Taken);
+        }
     };
     tracing::info!(signal = name, "stopping");
     running.stop().await;
@@ -116,9 +126,14 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let tls = tls_config(Arc::clone(&certificate))?;
 
     let (shutdown, access_end) = (CancellationToken::new(), CancellationToken::new());
-    let mut options = OpenOptions::new(data.database(), *identity.seal_key().bytes());
+    let location = match &config.database {
+        Some(url) => Location::from(url.clone()),
+        None => data.database().into(),
+    };
+    let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
     options.on_change = Some(Arc::new(MarkClusters));
     let store = Store::open(options).await?;
+    data.remember_database(store.location())?;
     ensure_defaults(&store, now).await?;
     let access = Access::start(store.clone(), access_end.clone()).await?;
     ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
@@ -162,6 +177,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     tracing::info!(
         address = %running.address,
         url = %running.hub.advertise,
+        database = %running.hub.store.location(),
         kubeconfig = %running.admin_kubeconfig.display(),
         ca_pin = running.hub.identity.ca_pin(),
         ms = running.ready_after.as_millis() as u64,

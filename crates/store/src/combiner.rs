@@ -22,8 +22,7 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use crate::{
-    Resource, StoreError, Write, WriteError, compaction, engine::answered, open::Settings, ring::Ring, session,
-    tail::Tail, tx::Tx,
+    Resource, StoreError, Write, WriteError, compaction, open::Settings, ring::Ring, session, tail::Tail, tx::Tx,
 };
 use batch::Batch;
 
@@ -102,8 +101,8 @@ impl Combiner {
         self.followers.shutdown().await;
         self.ring.close();
         if let Some(connection) = self.tx.take_connection() {
-            let location = &self.settings.location;
-            let end = answered(location, async { Ok(connection.close().await?) });
+            let location = &self.settings.database.location;
+            let end = self.settings.database.answered(async { Ok(connection.close().await?) });
             if let Err(error) = end.await {
                 warn!(%location, %error, "closing the database left its log to the next start");
             }
@@ -134,8 +133,8 @@ impl Combiner {
     }
 
     async fn commit_batch(&mut self, mut batch: Batch) {
-        let outcome = self.run_and_commit(&mut batch).await.map_err(|error| error.at(&self.settings.location));
-        let location = &self.settings.location;
+        let outcome = self.run_and_commit(&mut batch).await.map_err(|error| error.at(&self.settings.database.location));
+        let location = &self.settings.database.location;
         match &outcome {
             Err(failure) => {
                 // Once: while the disk is full, every batch fails.
@@ -156,7 +155,7 @@ impl Combiner {
     async fn run_and_commit(&mut self, batch: &mut Batch) -> Result<(), StoreError> {
         let settings = Arc::clone(&self.settings);
         let counter = self.begin().await?;
-        let ran = answered(&settings.location, async {
+        let ran = settings.database.answered(async {
             batch.run(&mut self.tx).await?;
             if let Some(hook) = &settings.on_change {
                 let events = self.tx.events();
@@ -181,8 +180,8 @@ impl Combiner {
     }
 
     async fn rollback(&mut self) {
-        let location = self.settings.location.clone();
-        let rolled_back = answered(&location, async {
+        let database = self.settings.database.clone();
+        let rolled_back = database.answered(async {
             self.tx.rollback().await;
             Ok(())
         });
@@ -194,13 +193,13 @@ impl Combiner {
     /// Begins, on a new connection if there is none or the old one can't; answers the counter.
     async fn begin(&mut self) -> Result<u64, StoreError> {
         if *self.taken.borrow() {
-            return Err(StoreError::Taken { location: self.settings.location.clone() });
+            return Err(StoreError::Taken { location: self.settings.database.location.clone() });
         }
         let time = seconds_since_1970();
-        let location = self.settings.location.clone();
+        let database = self.settings.database.clone();
         let mut begun = Err(StoreError::Closed);
         if self.tx.is_connected() {
-            begun = answered(&location, async { Ok(self.tx.begin(time).await?) }).await;
+            begun = database.answered(async { Ok(self.tx.begin(time).await?) }).await;
             if let Err(StoreError::Timeout { .. }) = begun {
                 self.tx.drop_connection();
                 return begun;
@@ -210,7 +209,7 @@ impl Combiner {
             Ok(counter) => counter,
             Err(_) => {
                 self.reconnect().await?;
-                answered(&location, async { Ok(self.tx.begin(time).await?) }).await?
+                database.answered(async { Ok(self.tx.begin(time).await?) }).await?
             }
         };
         self.keep_order(counter).await
@@ -224,7 +223,7 @@ impl Combiner {
             return Ok(counter);
         }
         error!(
-            location = %self.settings.location, counter, position,
+            location = %self.settings.database.location, counter, position,
             "the database lacks changes that were committed; whoever watches has to list again"
         );
         self.ring.forget();
@@ -234,7 +233,7 @@ impl Combiner {
     }
 
     async fn reconnect(&mut self) -> Result<(), StoreError> {
-        let location = &self.settings.location;
+        let location = &self.settings.database.location;
         info!(%location, "connecting to the database again");
         self.tx.drop_connection();
         match session::retake(&self.settings).await.map_err(|error| error.at(location)) {
@@ -252,7 +251,7 @@ impl Combiner {
     async fn compact(&mut self) {
         let after = self.settings.compact_after;
         if let Err(error) = self.try_compact(after).await {
-            let (error, location) = (error.at(&self.settings.location), &self.settings.location);
+            let (error, location) = (error.at(&self.settings.database.location), &self.settings.database.location);
             // Nothing depends on it but the log's size; the next tick tries again.
             warn!(%location, error = &error as &dyn std::error::Error, "compacting the change log failed");
             self.rollback().await;
@@ -261,8 +260,8 @@ impl Combiner {
 
     async fn try_compact(&mut self, after: compaction::CompactAfter) -> Result<(), StoreError> {
         let counter = self.begin().await?;
-        let location = self.settings.location.clone();
-        let compacted = answered(&location, async {
+        let database = self.settings.database.clone();
+        let compacted = database.answered(async {
             compaction::compact(&mut self.tx, counter, after).await?;
             Ok(self.tx.commit().await?)
         });

@@ -32,7 +32,7 @@ pub use assignments::{
 };
 pub use desired::{
     Desired, DirtyMark, clear_mark, delete_cluster, is_desired, load_desired, load_desired_bundles, load_desired_heads,
-    load_dirty, mark_all, mark_cluster, save_desired,
+    load_dirty, mark_all, mark_cluster, raise_all_epochs, save_desired,
 };
 pub use sources::{
     Bundle, Revision, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions, save_bundle,

@@ -1,4 +1,4 @@
-//! What differs between the two engines: how to connect, and four pieces of SQL. All other SQL is one text for both.
+//! What differs between the two engines: how to connect, and three pieces of SQL. All other SQL is one text for both.
 
 use std::{path::Path, time::Duration};
 
@@ -27,21 +27,20 @@ pub(crate) enum Engine {
     Postgres,
 }
 
+/// On which PostgreSQL tells the replicas that the counter has moved.
+pub(crate) const CHANNEL: &str = "farwater_changes";
+
 /// Connections that read at the same time: lists spend their time in them.
 const READERS: u32 = 8;
 
 /// To connect, and for a connection of the pool to be free.
 pub(crate) const CONNECT: Duration = Duration::from_secs(5);
 
-/// Beyond this the server is taken for gone, even if its connection is open. Longer than its own limits, so that mostly it is
-/// the one to say what was slow.
-pub(crate) const ANSWER: Duration = Duration::from_secs(45);
-
 /// Limits of the server: a statement, a wait for the counter's lock, and a replica that stands still while it holds it.
 /// Commits that would only be told to other processes, not be on the disk, are made safe.
-const WRITER_SESSION: &str = "SELECT set_config('statement_timeout', '30s', false), \
-     set_config('lock_timeout', '15s', false), \
-     set_config('idle_in_transaction_session_timeout', '30s', false), \
+const WRITER_SESSION: &str = "SELECT set_config('statement_timeout', $1, false), \
+     set_config('idle_in_transaction_session_timeout', $1, false), \
+     set_config('lock_timeout', $2, false), \
      set_config('default_transaction_isolation', 'read committed', false), \
      set_config('application_name', 'farwater writer', false), \
      set_config('synchronous_commit', \
@@ -49,11 +48,19 @@ const WRITER_SESSION: &str = "SELECT set_config('statement_timeout', '30s', fals
          ELSE current_setting('synchronous_commit') END, false)";
 
 /// A list reads the counter and its rows in one transaction, of one moment.
-const READER_SESSION: &str = "SELECT set_config('statement_timeout', '30s', false), \
-     set_config('idle_in_transaction_session_timeout', '30s', false), \
+const READER_SESSION: &str = "SELECT set_config('statement_timeout', $1, false), \
+     set_config('idle_in_transaction_session_timeout', $1, false), \
      set_config('default_transaction_isolation', 'repeatable read', false), \
      set_config('default_transaction_read_only', 'on', false), \
      set_config('application_name', 'farwater reader', false)";
+
+/// Where a store lies, and how long its answers may take.
+#[derive(Clone)]
+pub(crate) struct Database {
+    pub location: Location,
+    /// Beyond it a server is taken for gone, even if its connection is open.
+    pub patience: Duration,
+}
 
 impl Engine {
     pub(crate) fn of(location: &Location) -> Self {
@@ -63,19 +70,22 @@ impl Engine {
         }
     }
 
-    /// Begins a transaction that writes. SQLite's takes the lock of the file with it.
+    /// Begins a transaction that writes and reads the counter, in one go: no other gets a number before it has ended. SQLite's
+    /// lock is that of the file.
     pub(crate) fn begin(self) -> &'static str {
         match self {
-            Self::Sqlite => "BEGIN IMMEDIATE",
-            Self::Postgres => "BEGIN",
+            Self::Sqlite => "BEGIN IMMEDIATE; SELECT value FROM counter WHERE id = 1",
+            Self::Postgres => "BEGIN; SELECT value FROM counter WHERE id = 1 FOR UPDATE",
         }
     }
 
-    /// Reads the counter for one that writes: no other replica gets a number before it has ended.
-    pub(crate) fn lock_counter(self) -> &'static str {
+    /// Sets the counter and commits, in one go; PostgreSQL wakes the other replicas with it. An error of the first keeps the
+    /// last from being run.
+    pub(crate) fn commit(self, counter: u64) -> String {
+        let update = format!("UPDATE counter SET value = {counter} WHERE id = 1");
         match self {
-            Self::Sqlite => "SELECT value FROM counter WHERE id = 1",
-            Self::Postgres => "SELECT value FROM counter WHERE id = 1 FOR UPDATE",
+            Self::Sqlite => format!("{update}; COMMIT"),
+            Self::Postgres => format!("{update}; NOTIFY {CHANNEL}, '{counter}'; COMMIT"),
         }
     }
 
@@ -86,62 +96,79 @@ impl Engine {
             Self::Postgres => format!("CAST(labels AS json) ->> ${parameter}"),
         }
     }
+}
 
-    /// How long an answer may take. A file answers as soon as the disk does.
-    pub(crate) fn answer_limit(self) -> Option<Duration> {
-        match self {
-            Self::Sqlite => None,
-            Self::Postgres => Some(ANSWER),
+impl Database {
+    pub(crate) fn engine(&self) -> Engine {
+        Engine::of(&self.location)
+    }
+
+    /// Waits for the engine as long as it may take. A file answers as soon as the disk does.
+    pub(crate) async fn answered<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        match self.engine() {
+            Engine::Sqlite => work.await,
+            Engine::Postgres => within(self.patience, &self.location, work).await,
         }
     }
-}
 
-/// Waits for the engine as long as it may take.
-pub(crate) async fn answered<T>(
-    location: &Location,
-    work: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    match Engine::of(location).answer_limit() {
-        None => work.await,
-        Some(limit) => timeout(limit, work).await.unwrap_or_else(|_| Err(StoreError::silent(location, limit))),
-    }
-}
-
-/// A connection that writes.
-pub(crate) async fn connect_writer(location: &Location) -> Result<Connection, StoreError> {
-    let connect = async {
-        let mut connection = Connection::connect_with(&options(location, Access::Write)?).await?;
-        match Engine::of(location) {
-            // synchronous=FULL: in WAL mode the log is fsynced at each commit, so an answer survives a power cut.
-            // The size limit: a burst must not leave its log's size on the disk for ever.
+    /// A connection that writes.
+    pub(crate) async fn connect_writer(&self) -> Result<Connection, StoreError> {
+        let options = options(&self.location, Access::Write)?;
+        match self.engine() {
             Engine::Sqlite => {
+                let mut connection = Connection::connect_with(&options).await?;
+                // synchronous=FULL: in WAL mode the log is fsynced at each commit, so an answer survives a power cut.
+                // The size limit: a burst must not leave its log's size on the disk for ever.
                 for setting in ["journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 67108864"] {
                     let pragma = sqlx::query(sqlx::AssertSqlSafe(format!("PRAGMA {setting}")));
                     pragma.fetch_all(&mut connection).await?;
                 }
+                Ok(connection)
             }
-            Engine::Postgres => drop(sqlx::query(WRITER_SESSION).fetch_one(&mut connection).await?),
+            Engine::Postgres => {
+                let connect = async {
+                    let mut connection = Connection::connect_with(&options).await?;
+                    let session = sqlx::query(WRITER_SESSION).bind(self.statement_limit()).bind(self.lock_limit());
+                    session.fetch_one(&mut connection).await?;
+                    Ok(connection)
+                };
+                within(CONNECT, &self.location, connect).await
+            }
         }
-        Ok(connection)
-    };
-    match Engine::of(location) {
-        Engine::Sqlite => connect.await,
-        Engine::Postgres => {
-            timeout(CONNECT, connect).await.unwrap_or_else(|_| Err(StoreError::silent(location, CONNECT)))
-        }
+    }
+
+    /// Connections that read. None is made before it is needed.
+    pub(crate) fn reader_pool(&self) -> Result<Pool, StoreError> {
+        let pool = AnyPoolOptions::new().max_connections(READERS);
+        let pool = match self.engine() {
+            Engine::Sqlite => pool,
+            Engine::Postgres => {
+                let limit = self.statement_limit();
+                pool.acquire_timeout(CONNECT).after_connect(move |connection, _| {
+                    let session = sqlx::query(READER_SESSION).bind(limit.clone());
+                    Box::pin(async move { session.fetch_one(connection).await.map(drop) })
+                })
+            }
+        };
+        Ok(pool.connect_lazy_with(options(&self.location, Access::Read)?))
+    }
+
+    /// Shorter than our own patience, so that mostly the server is the one to say what was slow.
+    pub(crate) fn statement_limit(&self) -> String {
+        format!("{}ms", (self.patience * 2 / 3).as_millis())
+    }
+
+    fn lock_limit(&self) -> String {
+        format!("{}ms", (self.patience / 3).as_millis())
     }
 }
 
-/// Connections that read. None is made before it is needed.
-pub(crate) fn reader_pool(location: &Location) -> Result<Pool, StoreError> {
-    let pool = AnyPoolOptions::new().max_connections(READERS).acquire_timeout(CONNECT);
-    let pool = match Engine::of(location) {
-        Engine::Sqlite => pool,
-        Engine::Postgres => pool.after_connect(|connection, _| {
-            Box::pin(async move { sqlx::query(READER_SESSION).fetch_one(connection).await.map(drop) })
-        }),
-    };
-    Ok(pool.connect_lazy_with(options(location, Access::Read)?))
+async fn within<T>(
+    limit: Duration,
+    location: &Location,
+    work: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    timeout(limit, work).await.unwrap_or_else(|_| Err(StoreError::silent(location, limit)))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -179,7 +206,8 @@ mod tests {
         for name in ["plain.db", "a b?mode=memory#x.db", "100%41.db", "ü.db"] {
             let path = folder.path().join(name);
             std::fs::write(&path, "").unwrap();
-            let mut connection = connect_writer(&Location::from(&*path)).await.unwrap();
+            let mut connection =
+                Database { location: Location::from(&*path), patience: CONNECT }.connect_writer().await.unwrap();
             sqlx::query("CREATE TABLE t (n BIGINT)").execute(&mut connection).await.unwrap();
             connection.close().await.unwrap();
             assert!(std::fs::metadata(&path).unwrap().len() > 0, "{name}");

@@ -196,6 +196,10 @@ pub enum OpenError {
         #[source]
         source: MigrateError,
     },
+    #[error(
+        "read {location}: its schema is {found}, this program's is {known}; a hub of this version brings it up to date"
+    )]
+    Schema { location: Location, found: usize, known: usize },
     #[error("open {location}: its sealed rows were written with another seal key")]
     WrongKey { location: Location },
     #[error(transparent)]

@@ -15,11 +15,13 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod archive;
 mod combiner;
 mod compaction;
 pub mod delivery;
 mod engine;
 mod error;
+pub mod fsck;
 pub mod garbage;
 mod location;
 mod lock;
@@ -31,6 +33,7 @@ mod resource;
 mod ring;
 mod row;
 mod rows;
+mod schema;
 mod seal;
 mod session;
 mod tail;
@@ -48,7 +51,7 @@ use tokio::{
 };
 
 use combiner::{Request, Work};
-use engine::{Engine, answered};
+use engine::Engine;
 use open::Settings;
 use ring::Ring;
 
@@ -83,7 +86,7 @@ impl Store {
     }
 
     pub fn location(&self) -> &Location {
-        &self.settings.location
+        &self.settings.database.location
     }
 
     pub async fn get(&self, key: &Key) -> Result<Option<Resource>, StoreError> {
@@ -188,7 +191,7 @@ impl Store {
 
     /// Waits for an answer as long as it may take, and names the database in its error.
     async fn read<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        answered(self.location(), work).await.map_err(|error| error.at(self.location()))
+        self.settings.database.answered(work).await.map_err(|error| error.at(self.location()))
     }
 
     async fn send(&self, request: Request) -> Result<(), StoreError> {

@@ -98,6 +98,10 @@ impl PostgresUrl {
         Ok(Self(Arc::new(Parsed { options, shown })))
     }
 
+    pub fn has_password(&self) -> bool {
+        self.0.options.database_url.password().is_some()
+    }
+
     /// The same with this password.
     pub fn with_password(mut self, password: &str) -> Result<Self, UrlError> {
         // Of a URL without a host the crate takes no password.

@@ -11,10 +11,19 @@ use sqlx::{
 
 use crate::engine::{Connection, Engine};
 
-struct Text {
+pub(crate) struct Text {
     name: &'static str,
     sqlite: &'static str,
     postgres: &'static str,
+}
+
+impl Text {
+    pub(crate) fn of(&self, engine: Engine) -> &'static str {
+        match engine {
+            Engine::Sqlite => self.sqlite,
+            Engine::Postgres => self.postgres,
+        }
+    }
 }
 
 macro_rules! text {
@@ -27,20 +36,27 @@ macro_rules! text {
     };
 }
 
-const HISTORY: &[Text] = &[text!("0001_resources"), text!("0002_delivery"), text!("0003_garbage")];
+pub(crate) const HISTORY: &[Text] = &[text!("0001_resources"), text!("0002_delivery"), text!("0003_garbage")];
 
-/// Brings the schema to this program's version. A database that a newer program has migrated is refused.
-pub(crate) async fn run_migrations(connection: &mut Connection, engine: Engine) -> Result<(), MigrateError> {
-    let migrations = HISTORY.iter().zip(1..).map(|(text, version)| {
-        let sql = match engine {
-            Engine::Sqlite => text.sqlite,
-            Engine::Postgres => text.postgres,
-        };
+/// Brings the schema to what it is after so many migrations. A database that has had more is refused.
+pub(crate) async fn run_migrations(
+    connection: &mut Connection,
+    engine: Engine,
+    count: usize,
+) -> Result<(), MigrateError> {
+    let migrations = HISTORY.iter().take(count).zip(1..).map(|(text, version)| {
+        let sql = text.of(engine);
         // Numbers stand in the order; the description is the name behind its number.
         let description = text.name.split_once('_').map_or(text.name, |(_, description)| description);
         Migration::new(version, Cow::Borrowed(description), MigrationType::Simple, sql.into_sql_str(), false)
     });
     Migrator::with_migrations(migrations.collect()).run_direct(None, connection, false).await
+}
+
+/// How many migrations a database has had.
+pub(crate) async fn count_migrations(connection: &mut Connection) -> Result<usize, sqlx::Error> {
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM _sqlx_migrations").fetch_one(connection).await?;
+    Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
 #[cfg(test)]

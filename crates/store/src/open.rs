@@ -17,11 +17,12 @@ use tokio::{
 use crate::{
     CompactAfter, Kind, Location, OpenError, Sharing, Store, StoreError, WatchEvent,
     combiner::{Combiner, QUEUE},
-    engine::{Connection, Engine, reader_pool},
+    engine::{Connection, Database, Engine},
     lock::lock_file,
     migrations::run_migrations,
     read,
     ring::{Ring, RingLimits},
+    schema,
     seal::Sealer,
     session,
     tail::Tail,
@@ -41,9 +42,14 @@ pub struct OpenOptions {
     /// The same bound in bytes of stored JSON: objects may be large.
     pub ring_bytes: usize,
     pub compact_after: CompactAfter,
+    /// How long an answer of a database server may take before it is taken for gone.
+    pub patience: Duration,
     /// Called inside every transaction that changes resources.
     pub on_change: Option<Arc<dyn ChangeHook>>,
 }
+
+/// The usual patience with a database server.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
 
 impl OpenOptions {
     /// The defaults: alone, 16,384 changes or 32 MiB in memory, 50,000 changes and 10 minutes on disk (a reader beyond the ring
@@ -58,6 +64,7 @@ impl OpenOptions {
             ring: 16_384,
             ring_bytes: 32 << 20,
             compact_after: CompactAfter { versions: 50_000, age: Duration::from_secs(600) },
+            patience: PATIENCE,
             on_change: None,
         }
     }
@@ -78,7 +85,7 @@ pub trait ChangeHook: Send + Sync {
 
 /// What the store's parts share.
 pub(crate) struct Settings {
-    pub location: Location,
+    pub database: Database,
     pub sharing: Sharing,
     /// Names this opening of the database among all.
     pub owner: String,
@@ -90,12 +97,12 @@ pub(crate) struct Settings {
 impl Settings {
     /// Whether only this store may write, by a lock that can be lost. A file's can't.
     pub(crate) fn is_owned(&self) -> bool {
-        self.sharing == Sharing::Alone && Engine::of(&self.location) == Engine::Postgres
+        self.sharing == Sharing::Alone && self.database.engine() == Engine::Postgres
     }
 }
 
 /// The meta entry that only the right seal key opens.
-const SEAL_CHECK: &str = "seal-check";
+pub(crate) const SEAL_CHECK: &str = "seal-check";
 
 pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
     let OpenOptions {
@@ -107,6 +114,7 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
         ring,
         ring_bytes,
         compact_after,
+        patience,
         on_change,
     } = options;
     let lock = match &location {
@@ -120,21 +128,22 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
     };
     let sealer = Arc::new(Sealer::new(&seal_key, sealed_kinds));
     let owner = random_name();
-    let settings = Arc::new(Settings { location, sharing, owner, sealer, compact_after, on_change });
-    let at = |error: StoreError| error.at(&settings.location);
+    let database = Database { location, patience };
+    let settings = Arc::new(Settings { database, sharing, owner, sealer, compact_after, on_change });
+    let at = |error: StoreError| error.at(&settings.database.location);
 
-    let connection = session::take(&settings.location, sharing).await.map_err(at)?;
+    let connection = session::take(&settings.database, sharing).await.map_err(at)?;
     let Some(mut connection) = connection else {
-        return Err(OpenError::Locked { location: settings.location.clone() });
+        return Err(OpenError::Locked { location: settings.database.location.clone() });
     };
     migrate(&mut connection, &settings).await?;
     check_seal_key(&mut connection, &settings).await?;
     session::own(&mut connection, &settings).await.map_err(at)?;
     let limits = RingLimits { events: ring.max(1), bytes: ring_bytes };
     let ring = Arc::new(fill_ring(&mut connection, limits, &settings.sealer).await.map_err(at)?);
-    let pool = reader_pool(&settings.location).map_err(at)?;
+    let pool = settings.database.reader_pool().map_err(at)?;
 
-    let engine = Engine::of(&settings.location);
+    let engine = settings.database.engine();
     let tail = Arc::new(Tail::new(Arc::clone(&ring), Arc::clone(&settings)));
     let mut followers = JoinSet::new();
     if engine == Engine::Postgres {
@@ -166,22 +175,22 @@ fn random_name() -> String {
 
 /// A migration of many rows may take longer than any other statement.
 async fn migrate(connection: &mut Connection, settings: &Settings) -> Result<(), OpenError> {
-    let engine = Engine::of(&settings.location);
-    let at = |error: sqlx::Error| StoreError::from(error).at(&settings.location);
-    let limit = |text: &'static str| sqlx::query("SELECT set_config('statement_timeout', $1, false)").bind(text);
+    let engine = settings.database.engine();
+    let at = |error: sqlx::Error| StoreError::from(error).at(&settings.database.location);
+    let limit = |text: String| sqlx::query("SELECT set_config('statement_timeout', $1, false)").bind(text);
     if engine == Engine::Postgres {
-        limit("0").execute(&mut *connection).await.map_err(at)?;
+        limit("0".to_owned()).execute(&mut *connection).await.map_err(at)?;
     }
-    let migrated = run_migrations(connection, engine).await;
-    migrated.map_err(|source| OpenError::Migrate { location: settings.location.clone(), source })?;
+    let migrated = run_migrations(connection, engine, schema::newest()).await;
+    migrated.map_err(|source| OpenError::Migrate { location: settings.database.location.clone(), source })?;
     if engine == Engine::Postgres {
-        limit("30s").execute(&mut *connection).await.map_err(at)?;
+        limit(settings.database.statement_limit()).execute(&mut *connection).await.map_err(at)?;
     }
     Ok(())
 }
 
 /// Two writing processes would each believe in their own ring.
-fn lock_database(path: &Path) -> Result<File, OpenError> {
+pub(crate) fn lock_database(path: &Path) -> Result<File, OpenError> {
     let lock_path = with_suffix(path, ".lock");
     let error = |source| OpenError::Create { path: lock_path.clone(), source };
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&lock_path).map_err(error)?;
@@ -193,12 +202,12 @@ fn lock_database(path: &Path) -> Result<File, OpenError> {
 }
 
 /// SQLite would make it readable by all; its log takes the file's mode.
-fn create_file(path: &Path) -> Result<(), OpenError> {
+pub(crate) fn create_file(path: &Path) -> Result<(), OpenError> {
     let made = File::options().append(true).create(true).mode(0o600).open(path);
     made.map(drop).map_err(|source| OpenError::Create { path: path.to_owned(), source })
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(suffix);
     path.into()
@@ -207,13 +216,13 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// A wrong key is found at the start, not at the first Secret. Of several that open a new database at once, the first one's
 /// key holds.
 async fn check_seal_key(connection: &mut Connection, settings: &Settings) -> Result<(), OpenError> {
-    let at = |error: sqlx::Error| StoreError::from(error).at(&settings.location);
+    let at = |error: sqlx::Error| StoreError::from(error).at(&settings.database.location);
     let sealed = hex::encode(settings.sealer.seal(b"", SEAL_CHECK.as_bytes()));
     let insert = sqlx::query("INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING");
     insert.bind(SEAL_CHECK).bind(sealed).execute(&mut *connection).await.map_err(at)?;
     let sealed = read::load_meta(connection, SEAL_CHECK).await.map_err(at)?.unwrap_or_default();
     let opened = hex::decode(sealed).ok().and_then(|sealed| settings.sealer.open(&sealed, SEAL_CHECK.as_bytes()));
-    opened.map(drop).ok_or_else(|| OpenError::WrongKey { location: settings.location.clone() })
+    opened.map(drop).ok_or_else(|| OpenError::WrongKey { location: settings.database.location.clone() })
 }
 
 /// What is read back for watches that resume: enough for whoever was up to date when the hub stopped, and parsed in

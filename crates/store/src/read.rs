@@ -233,7 +233,7 @@ pub(crate) async fn load_compacted(connection: &mut Connection) -> Result<u64, s
     Ok(load_meta(connection, COMPACTED).await?.and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
-fn committed(row: &Row, sealer: &Sealer) -> Result<Committed, StoreError> {
+pub(crate) fn committed(row: &Row, sealer: &Sealer) -> Result<Committed, StoreError> {
     let key = Key {
         kind: Kind::from(row.try_get::<&str, _>("kind")?),
         namespace: row.try_get("namespace")?,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    Location, StoreError,
-    engine::{Connection, Engine, answered, connect_writer},
+    StoreError,
+    engine::{Connection, Database, Engine},
     open::Settings,
     read,
 };
@@ -25,16 +25,16 @@ pub enum Sharing {
 const LOCK: i64 = i64::from_be_bytes(*b"farwater");
 
 /// The meta entry that names the last one who had the database alone.
-const OWNER: &str = "owner";
+pub(crate) const OWNER: &str = "owner";
 
 /// A connection that ended some moments ago may still hold its lock: until the server has noticed.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection that may write; none while somebody else has the database.
-pub(crate) async fn take(location: &Location, sharing: Sharing) -> Result<Option<Connection>, StoreError> {
-    let mut connection = connect_writer(location).await?;
-    if Engine::of(location) == Engine::Sqlite {
+pub(crate) async fn take(database: &Database, sharing: Sharing) -> Result<Option<Connection>, StoreError> {
+    let mut connection = database.connect_writer().await?;
+    if database.engine() == Engine::Sqlite {
         return Ok(Some(connection));
     }
     let lock = match sharing {
@@ -43,7 +43,7 @@ pub(crate) async fn take(location: &Location, sharing: Sharing) -> Result<Option
     };
     let start = Instant::now();
     loop {
-        let taken = answered(location, async {
+        let taken = database.answered(async {
             let taken: i32 = sqlx::query_scalar(lock).bind(LOCK).fetch_one(&mut connection).await?;
             Ok(taken == 1)
         });
@@ -67,9 +67,9 @@ pub(crate) async fn own(connection: &mut Connection, settings: &Settings) -> Res
 
 /// The way to write again, after its connection was lost.
 pub(crate) async fn retake(settings: &Settings) -> Result<Connection, StoreError> {
-    let location = &settings.location;
-    let Some(mut connection) = take(location, settings.sharing).await? else {
-        let mut look = connect_writer(location).await?;
+    let database = &settings.database;
+    let Some(mut connection) = take(database, settings.sharing).await? else {
+        let mut look = database.connect_writer().await?;
         check_owner(&mut look, settings).await?;
         let held = std::io::Error::other("an earlier connection still holds the lock of the database");
         return Err(StoreError::from(sqlx::Error::Io(held)));
@@ -84,9 +84,9 @@ async fn check_owner(connection: &mut Connection, settings: &Settings) -> Result
     if !settings.is_owned() {
         return Ok(());
     }
-    let owner = answered(&settings.location, async { Ok(read::load_meta(connection, OWNER).await?) }).await?;
+    let owner = settings.database.answered(async { Ok(read::load_meta(connection, OWNER).await?) }).await?;
     if owner.as_deref() != Some(&*settings.owner) {
-        return Err(StoreError::Taken { location: settings.location.clone() });
+        return Err(StoreError::Taken { location: settings.database.location.clone() });
     }
     Ok(())
 }

@@ -23,11 +23,10 @@ use tracing::{debug, warn};
 
 use crate::{
     Location, PostgresUrl, StoreError,
-    engine::{CONNECT, Connection, Pool, answered},
+    engine::{CHANNEL, CONNECT, Connection, Pool},
     open::Settings,
     read,
     ring::Ring,
-    tx::CHANNEL,
 };
 
 /// How often the counter is read while the database tells of each change, and while it doesn't.
@@ -77,8 +76,9 @@ impl Tail {
         loop {
             let poll = if self.is_told.load(Ordering::Relaxed) { POLL } else { POLL_UNTOLD };
             let _ = timeout(poll, self.hint.notified()).await;
-            let location = &self.settings.location;
-            let result = answered(location, self.catch_up(&pool)).await.map_err(|error| error.at(location));
+            let location = &self.settings.database.location;
+            let result =
+                self.settings.database.answered(self.catch_up(&pool)).await.map_err(|error| error.at(location));
             match &result {
                 Ok(()) if is_failing => debug!(%location, "following the changes of other replicas again"),
                 Ok(()) => {}
@@ -102,7 +102,7 @@ impl Tail {
 
     /// Listens to the database's hints until it is aborted.
     pub(crate) async fn listen(self: Arc<Self>) {
-        let Location::Postgres(url) = &self.settings.location else { return };
+        let Location::Postgres(url) = &self.settings.database.location else { return };
         loop {
             if let Err(error) = self.hear(url).await {
                 debug!(location = %url, %error, "the database's hints can't be heard");

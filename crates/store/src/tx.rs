@@ -8,6 +8,8 @@ use std::{
     sync::Arc,
 };
 
+use sqlx::AssertSqlSafe;
+
 use crate::{
     Key, Kind, ListQuery, Page, Resource, StoreError, WatchEvent, Write, WriteError,
     engine::{Connection, Engine},
@@ -17,7 +19,6 @@ use crate::{
     seal::Sealer,
 };
 use plan::Plan;
-pub(crate) use statements::CHANNEL;
 
 /// The one writing transaction. Derefs to its connection, for the narrow tables; resources are written by [`Tx::write`]
 /// only, which numbers them and tells watchers.
@@ -108,16 +109,18 @@ impl Tx {
 
     /// Begins a transaction that only looks: what is to be committed stays as it is.
     pub(crate) async fn lock(&mut self) -> Result<u64, sqlx::Error> {
-        let engine = self.engine;
-        sqlx::raw_sql(engine.begin()).execute(&mut **self).await?;
-        let counter: i64 = sqlx::query_scalar(engine.lock_counter()).fetch_one(&mut **self).await?;
-        Ok(counter.unsigned_abs())
+        let begin = sqlx::raw_sql(self.engine.begin());
+        // All of it: the first answer is that of the beginning, which has no row.
+        let rows = begin.fetch_all(&mut **self).await?;
+        read::version(rows.first().ok_or(sqlx::Error::RowNotFound)?, "value")
     }
 
     /// Goes on with numbers behind `number`, for good.
     pub(crate) async fn raise_counter(&mut self, number: u64) -> Result<(), sqlx::Error> {
         self.number = number;
-        self.save_counter().await
+        let update = sqlx::query("UPDATE counter SET value = $1 WHERE id = 1").bind(number as i64);
+        update.execute(&mut **self).await?;
+        Ok(())
     }
 
     pub(crate) fn has_changes(&self) -> bool {
@@ -131,16 +134,15 @@ impl Tx {
 
     /// Everything that comes before the commit itself.
     pub(crate) async fn prepare_commit(&mut self) -> Result<(), sqlx::Error> {
-        if !self.changes.is_empty() {
-            self.log_changes().await?;
-            self.save_counter().await?;
-            self.notify().await?;
-        }
-        Ok(())
+        self.log_changes().await
     }
 
     pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql("COMMIT").execute(&mut **self).await?;
+        let commit = match self.has_changes() {
+            true => self.engine.commit(self.number),
+            false => "COMMIT".to_owned(),
+        };
+        sqlx::raw_sql(AssertSqlSafe(commit)).execute(&mut **self).await?;
         Ok(())
     }
 

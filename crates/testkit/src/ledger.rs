@@ -93,6 +93,12 @@ impl KillableHub {
     }
 }
 
+impl KillableHub {
+    pub fn hub(&mut self) -> &mut crate::Hub {
+        &mut self.hub
+    }
+}
+
 impl Killable for KillableHub {
     fn client(&self) -> Client {
         self.client.clone()
@@ -100,6 +106,22 @@ impl Killable for KillableHub {
 
     async fn kill_and_restart(&mut self) -> Result<()> {
         self.hub.restart().await
+    }
+}
+
+/// The same hub, whose database server is killed instead.
+pub struct KillableDatabase {
+    pub hub: KillableHub,
+    pub server: crate::Postgres,
+}
+
+impl Killable for KillableDatabase {
+    fn client(&self) -> Client {
+        self.hub.client()
+    }
+
+    async fn kill_and_restart(&mut self) -> Result<()> {
+        self.server.restart().await
     }
 }
 
@@ -305,8 +327,9 @@ impl Writer {
                 self.state.acknowledged.fetch_add(1, Ordering::Relaxed);
                 Known::Absent
             }
-            // The server answered: it did nothing. Only a shutting-down or overloaded one may say so here.
-            (Err(kube::Error::Api(status)), after) if status.code == 503 || status.code == 429 => {
+            // The server answered: it did nothing, or (504) doesn't know. Only one that shuts down, is overloaded or has lost
+            // its database may say so here.
+            (Err(kube::Error::Api(status)), after) if matches!(status.code, 429 | 503 | 504) => {
                 self.state.open.fetch_add(1, Ordering::Relaxed);
                 Known::Open { before, after }
             }

@@ -180,6 +180,12 @@ impl Postgres {
         signal("CONT", &server.to_string())
     }
 
+    /// Gives a folder to the user that the server runs as, for data of its own.
+    pub fn own_folder(&self, folder: &Path) -> Result<()> {
+        let running = self.running.as_ref().context("the server is shared: nobody may touch it")?;
+        running.place.give(folder)
+    }
+
     fn own(&mut self) -> Result<&mut Running> {
         self.running.as_mut().context("the server is shared: nobody may touch it")
     }
@@ -217,6 +223,18 @@ impl Postgres {
     /// Fast and careless with its data: for all tests that don't ask what a crash leaves.
     pub async fn start_unsynced() -> Result<Self> {
         Self::start_with(&[("fsync", "off"), ("synchronous_commit", "off"), ("full_page_writes", "off")]).await
+    }
+}
+
+/// Chooses the engine of tests that run on either: `sqlite` (as without it) or `postgres`.
+pub const CHOICE: &str = "FARWATER_TEST_DATABASE";
+
+/// A new database for a hub, if the run is one on PostgreSQL.
+pub async fn chosen() -> Result<Option<String>> {
+    match env::var(CHOICE).as_deref() {
+        Err(_) | Ok("sqlite") => Ok(None),
+        Ok("postgres") => Ok(Some(shared().await?.create_database().await?)),
+        Ok(other) => bail!("{CHOICE} is {other:?}; expected sqlite or postgres"),
     }
 }
 
@@ -264,14 +282,16 @@ fn program(name: &str, owner: Option<Owner>) -> Command {
 }
 
 impl Place {
+    fn give(&self, path: &Path) -> Result<()> {
+        let Some(Owner { user, group }) = self.owner else { return Ok(()) };
+        chown(path, Some(user), Some(group)).with_context(|| format!("give away {}", path.display()))
+    }
+
     fn initialise(&self) -> Result<()> {
         let passwords = self.folder.path().join("password");
         fs::write(&passwords, PASSWORD).with_context(|| format!("write {}", passwords.display()))?;
-        if let Some(Owner { user, group }) = self.owner {
-            for path in [self.folder.path(), &self.data] {
-                chown(path, Some(user), Some(group)).with_context(|| format!("give away {}", path.display()))?;
-            }
-        }
+        self.give(self.folder.path())?;
+        self.give(&self.data)?;
         let mut command = program("initdb", self.owner);
         command.arg("--pgdata").arg(&self.data).arg("--pwfile").arg(&passwords).args([
             "--no-sync",

@@ -4,15 +4,24 @@ use std::time::Duration;
 
 use anyhow::Result;
 use farwater_testkit::{
-    Hub,
+    Hub, Postgres,
     ledger::{self, KillableHub, Load},
 };
 
-use super::Round;
+use super::{Engine, Round};
 
-pub async fn round(seed: u64) -> Result<Round> {
+pub async fn round(seed: u64, engine: Engine) -> Result<Round> {
     let dir = tempfile::tempdir()?;
-    let mut hub = KillableHub::new(Hub::start(dir.path()).await?, "ledger").await?;
+    // A server that syncs, as in production.
+    let server = match engine {
+        Engine::Sqlite => None,
+        Engine::Postgres => Some(Postgres::start().await?),
+    };
+    let hub = match &server {
+        None => Hub::start(dir.path()).await?,
+        Some(server) => Hub::start_with(dir.path(), &["--database", &server.create_database().await?]).await?,
+    };
+    let mut hub = KillableHub::new(hub, "ledger").await?;
     let load = Load {
         namespace: "ledger".to_owned(),
         writers: 16,

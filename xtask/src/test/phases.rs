@@ -142,15 +142,23 @@ fn test(run: &Run) -> Result<Option<Counts>> {
     let (plane_1, plane_2, database) =
         runtime.block_on(async { tokio::try_join!(Plane::start(), Plane::start(), Postgres::start_unsynced()) })?;
 
-    let mut command = repository::cargo()?;
-    command
-        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
-        .env("CARGO_TERM_COLOR", "never")
-        .env(plane_variable(1), plane_1.kubeconfig())
-        .env(plane_variable(2), plane_2.kubeconfig())
-        .env(postgres::VARIABLE, database.first_url());
+    let tests = |arguments: &[&str]| -> Result<Command> {
+        let mut command = repository::cargo()?;
+        command
+            .args(["test", "--locked", "--no-fail-fast"])
+            .args(arguments)
+            .env("CARGO_TERM_COLOR", "never")
+            .env(plane_variable(1), plane_1.kubeconfig())
+            .env(plane_variable(2), plane_2.kubeconfig())
+            .env(postgres::VARIABLE, database.first_url());
+        Ok(command)
+    };
     let log = run.log("test");
-    let result = step::run("tests", command, &log);
+    let all = step::run("tests", tests(&["--workspace"])?, &log);
+    // What goes through the hub's API and its controllers once more, on the other engine.
+    let mut on_postgres = tests(&["--workspace", "--test", "api", "--test", "delivery"])?;
+    on_postgres.env(postgres::CHOICE, "postgres");
+    let result = all.and(step::run("tests of the hub on PostgreSQL", on_postgres, &log));
 
     let output = step::read_from(&log, 0)?;
     let counts = results::count(&output);

@@ -39,8 +39,8 @@ async fn apply_once(
     current: Option<Resource>,
 ) -> Result<Option<Response>, ApiError> {
     let live = current.as_ref().map(|current| &*current.object);
-    let shown = live.map(|live| views::show(call.kind, live));
     let manager = managed::manager_of(call)?;
+    let shown = live.map(|live| views::show(call.kind, live));
     let applied = manager
         .apply(shown.as_deref(), &config.value, &options.manager, options.force, call.now)
         .map_err(|error| managed::refusal(&error))?;

@@ -57,10 +57,12 @@ impl Call {
 /// A store that can't answer is not the client's fault and never "not found".
 pub fn store_failed(error: StoreError) -> ApiError {
     tracing::error!(error = &error as &dyn std::error::Error, "the store failed a request");
-    if error.retry() || matches!(error, StoreError::Closed) {
-        ApiError::unavailable(error.to_string())
-    } else {
-        ApiError::internal(error)
+    match error {
+        // Not 503: clients repeat what that answers, and the write may have been made.
+        StoreError::Unknown { .. } => ApiError::outcome_unknown(error.to_string()),
+        StoreError::Closed | StoreError::Taken { .. } => ApiError::unavailable(error.to_string()),
+        error if error.retry() => ApiError::unavailable(error.to_string()),
+        error => ApiError::internal(error),
     }
 }
 

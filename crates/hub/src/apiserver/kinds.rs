@@ -151,10 +151,14 @@ pub struct Registry {
 pub static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::build);
 
 const STORED_VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// In the order in which Kubernetes names them of custom resources.
+const CUSTOM_VERBS: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+/// All of them are never deleted at once.
+const NAMESPACE_VERBS: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 const META_FIELDS: &[&str] = &["metadata.name", "metadata.namespace"];
 const CLUSTER_FIELDS: &[&str] = &["metadata.name"];
 const SECRET_FIELDS: &[&str] = &["metadata.name", "metadata.namespace", "type"];
-const NAMESPACE_FIELDS: &[&str] = &["metadata.name", "name", "status.phase"];
+const NAMESPACE_FIELDS: &[&str] = &["metadata.name", "status.phase"];
 const EVENT_FIELDS: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
@@ -234,8 +238,9 @@ impl Registry {
                 .names(NameRule::Label)
                 .answers_deleted()
                 .fields(NAMESPACE_FIELDS)
-                .with(STATUS)
-                .with(Subresource { name: "finalize", verbs: &["update"], kind: None }),
+                .verbs(NAMESPACE_VERBS)
+                .with(Subresource { name: "finalize", verbs: &["update"], kind: None })
+                .with(STATUS),
             built_in::<Secret>(&mut schemas).namespaced().fields(SECRET_FIELDS),
             built_in::<ServiceAccount>(&mut schemas).short("sa").namespaced().answers_deleted().with(Subresource {
                 name: "token",
@@ -352,6 +357,11 @@ impl ResourceKind {
         self
     }
 
+    fn verbs(mut self, verbs: &'static [&'static str]) -> Self {
+        self.verbs = verbs;
+        self
+    }
+
     fn virtual_kind(mut self) -> Self {
         self.stored = false;
         self.verbs = &["create"];
@@ -401,13 +411,16 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
     let mut schema = serde_json::to_value(&version.schema).unwrap_or_default()["openAPIV3Schema"].take();
     let reversed: Vec<&str> = spec.group.split('.').rev().collect();
     let schema_name = format!("{}.{}.{}", reversed.join("."), version.name, names.kind);
-    let meta = json!({"$ref": format!("{REFERENCE}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")});
+    let meta = json!({
+        "$ref": format!("{REFERENCE}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
+        "description": "Standard object's metadata. More info: \
+            https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata",
+    });
     schema["properties"]["metadata"] = meta;
     for field in ["apiVersion", "kind"] {
         schema["properties"][field] = definitions["io.k8s.api.core.v1.ConfigMap"]["properties"][field].clone();
     }
-    // The derive writes a description of its own where the type's is meant.
-    schema["description"] = schema["properties"]["spec"]["description"].clone();
+    published::whole_numbers(&mut schema);
     definitions.insert(schema_name.clone(), schema.clone());
     let mut kind = ResourceKind {
         group: spec.group.clone(),
@@ -420,7 +433,7 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         namespaced: spec.scope == "Namespaced",
         ours: true,
         stored: true,
-        verbs: STORED_VERBS,
+        verbs: CUSTOM_VERBS,
         subresources: Vec::new(),
         names: NameRule::Subdomain,
         schema: inline(&schema, definitions, 0),

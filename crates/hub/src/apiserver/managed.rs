@@ -46,16 +46,19 @@ fn name_of_agent(agent: &str) -> String {
 
 /// An object that is about to be written, with its managers.
 pub fn track(call: &Call, options: &WriteOptions, live: Option<&Value>, new: Value) -> Result<Value, ApiError> {
-    let (manager, name) = (manager_of(call)?, name(call, options));
+    let manager = manager_of(call)?;
     if call.kind.view.is_none() {
-        return Ok(manager.update(live, new, &name, call.now));
+        return Ok(manager.update(live, new, &name(call, options), call.now));
     }
-    // Fields are owned under the names that the request's version has for them.
+    // Fields are owned by the names that the client gave them.
     let live = live.map(|live| views::show(call.kind, live));
     let shown = views::show(call.kind, &new).into_owned();
-    let mut tracked = manager.update(live.as_deref(), shown, &name, call.now);
-    let (mut new, managed) = (new, tracked["metadata"]["managedFields"].take());
-    new["metadata"]["managedFields"] = managed;
+    let mut tracked = manager.update(live.as_deref(), shown, &name(call, options), call.now);
+    let (mut new, owned) = (new, tracked["metadata"]["managedFields"].take());
+    if let Some(metadata) = new["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+        metadata.extend((!owned.is_null()).then(|| ("managedFields".to_owned(), owned)));
+    }
     Ok(new)
 }
 

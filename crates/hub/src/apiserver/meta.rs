@@ -57,6 +57,11 @@ fn is_word(text: &str) -> bool {
 /// The key of a label or an annotation: an optional DNS prefix and a name.
 pub fn check_qualified_name(key: &str) -> Option<String> {
     let name = match key.split_once('/') {
+        Some((_, rest)) if rest.contains('/') => {
+            let rule = QUALIFIED.strip_prefix("name part ").unwrap_or_default();
+            let prefix = "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')";
+            return Some(format!("a valid label key {rule} {prefix}"));
+        }
         None => key,
         Some(("", _)) => return Some("prefix part must be non-empty".into()),
         Some((prefix, name)) => {

@@ -210,11 +210,7 @@ impl ApiError {
     }
 
     /// Wrong options of a request: `kind` is `ListOptions`, `DeleteOptions` and the like.
-    pub fn invalid_options(kind: &str, cause: FieldError) -> Self {
-        Self::all_invalid_options(kind, vec![cause])
-    }
-
-    pub fn all_invalid_options(kind: &str, causes: Vec<FieldError>) -> Self {
+    pub fn invalid_options(kind: &str, causes: Vec<FieldError>) -> Self {
         Self::invalid("meta.k8s.io", kind, "", causes)
     }
 
@@ -260,6 +256,11 @@ impl ApiError {
 
     pub fn internal(message: impl fmt::Display) -> Self {
         Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
+    }
+
+    /// The server doesn't know whether it did what was asked for.
+    pub fn outcome_unknown(message: impl Into<String>) -> Self {
+        Self::new(504, "Timeout", message)
     }
 
     pub fn unavailable(message: impl Into<String>) -> Self {

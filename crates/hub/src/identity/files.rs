@@ -8,11 +8,15 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use farwater_store::Location;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
 /// Longest key file that is read: a chain of certificates is a few KiB.
 const MAX_KEY_BYTES: u64 = 64 << 10;
+
+/// Says which database of a server the directory belongs to.
+const ELSEWHERE: &str = "database";
 
 #[derive(Debug, Error)]
 #[error("{action} {}", .path.display())]
@@ -63,7 +67,7 @@ impl DataDir {
         }
         make_private_directory(&path.join("keys"))?;
         let path = path.to_owned();
-        let established = path.join("hub.db").exists();
+        let established = path.join("hub.db").exists() || path.join(ELSEWHERE).exists();
         Ok(Self { path, established, _lock: lock })
     }
 
@@ -83,7 +87,15 @@ impl DataDir {
         self.path.join("admin.kubeconfig")
     }
 
-    /// Whether there was a database when the directory was opened.
+    /// Notes that the hub's database lies on a server: from now on the keys are never made anew.
+    pub fn remember_database(&self, location: &Location) -> Result<(), FileError> {
+        match location {
+            Location::File(_) => Ok(()),
+            Location::Postgres(url) => write_private(&self.path.join(ELSEWHERE), format!("{url}\n").as_bytes()),
+        }
+    }
+
+    /// Whether there was a database when the directory was opened, here or on a server.
     pub fn is_established(&self) -> bool {
         self.established
     }

@@ -6,6 +6,7 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use bytes::Bytes;
+use farwater_testkit::postgres;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::client::conn::http1;
@@ -33,6 +34,12 @@ fn config(directory: &Path) -> Config {
         ..HubArgs::default()
     };
     args.resolve().unwrap()
+}
+
+fn on_postgres(directory: &Path, url: &str) -> Config {
+    let mut config = config(directory);
+    config.database = Some(farwater_store::PostgresUrl::parse(url).unwrap());
+    config
 }
 
 /// What a client knows: the kubeconfig.
@@ -656,4 +663,32 @@ async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
     assert_eq!(patched(json!({"spec": {"secrets": [{"name": "other"}]}})).await, 403);
     assert_eq!(patched(json!({"spec": {"secrets": null}})).await, 200);
     running.stop().await;
+}
+
+#[tokio::test]
+async fn a_database_of_a_server_has_one_hub() {
+    let url = postgres::shared().await.unwrap().create_database().await.unwrap();
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let first = start(on_postgres(one.path(), &url)).await.unwrap();
+    let answer = Client::of(&first).get("/api/v1/namespaces/farwater-admin").await;
+    assert_eq!(answer.code, StatusCode::OK);
+    let Err(error) = start(on_postgres(two.path(), &url)).await else { panic!("it was started") };
+    let HubError::Open(locked @ OpenError::Locked { .. }) = error else { panic!("{error:?}") };
+    assert!(locked.to_string().ends_with("another hub is using the database"), "{locked}");
+    first.stop().await;
+    // Its keys are other ones.
+    let Err(error) = start(on_postgres(two.path(), &url)).await else { panic!("it was started") };
+    assert!(matches!(error, HubError::Open(OpenError::WrongKey { .. })), "{error:?}");
+    start(on_postgres(one.path(), &url)).await.unwrap().stop().await;
+}
+
+#[tokio::test]
+async fn keys_are_never_made_anew_beside_a_database_of_a_server() {
+    let url = postgres::shared().await.unwrap().create_database().await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    start(on_postgres(directory.path(), &url)).await.unwrap().stop().await;
+    assert!(!directory.path().join("hub.db").exists());
+    fs::remove_file(directory.path().join("keys/signing.key")).unwrap();
+    let Err(error) = start(on_postgres(directory.path(), &url)).await else { panic!("it was started") };
+    assert!(matches!(error, HubError::Identity(IdentityError::Missing { .. })), "{error:?}");
 }

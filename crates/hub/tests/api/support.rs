@@ -8,7 +8,7 @@ use std::{
 };
 
 use farwater_hub::{HubArgs, Running};
-use farwater_testkit::tools::Tools;
+use farwater_testkit::{postgres, tools::Tools};
 use tempfile::TempDir;
 use tokio::{
     io::AsyncWriteExt as _,
@@ -38,8 +38,10 @@ impl Served {
     pub async fn start() -> Self {
         let tools = Tools::find_all().expect("the test tools are needed; run `cargo xtask test`");
         let dir = TempDir::new().unwrap();
+        let database = postgres::chosen().await.unwrap();
         let args = HubArgs {
             data_dir: Some(dir.path().join("data")),
+            database: database.as_deref().map(Into::into),
             listen: Some("127.0.0.1:0".parse().unwrap()),
             ..HubArgs::default()
         };

@@ -5,8 +5,13 @@ use std::{sync::Arc, time::Duration};
 use axum::{Router, body::Body};
 use farwater_api::{ADMIN_NAMESPACE, GROUP, VERSION};
 use farwater_hub::{DataDir, Identity, controllers, delivery::Delivery};
-use farwater_store::{Change, Key, Kind, OpenOptions, Store, Write, WriteError, delivery::MarkClusters};
-use farwater_testkit::git::{GitServer, Repository};
+use farwater_store::{
+    Change, Key, Kind, Location, OpenOptions, PostgresUrl, Store, Write, WriteError, delivery::MarkClusters,
+};
+use farwater_testkit::{
+    git::{GitServer, Repository},
+    postgres,
+};
 use http::{Request, Response};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -43,13 +48,18 @@ pub fn key(kind: &str, namespace: &str, name: &str) -> Key {
 
 impl Rig {
     pub async fn start() -> Self {
-        Self::open(tempfile::tempdir().unwrap()).await
+        let data = tempfile::tempdir().unwrap();
+        let location = match postgres::chosen().await.unwrap() {
+            Some(url) => PostgresUrl::parse(&url).unwrap().into(),
+            None => data.path().join("hub.db").into(),
+        };
+        Self::open(data, location).await
     }
 
-    async fn open(data: tempfile::TempDir) -> Self {
+    async fn open(data: tempfile::TempDir, location: Location) -> Self {
         let directory = DataDir::open(data.path()).unwrap();
         let identity = Arc::new(Identity::open(&directory, Timestamp::now()).unwrap());
-        let mut options = OpenOptions::new(directory.database(), *identity.seal_key().bytes());
+        let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
         options.on_change = Some(Arc::new(MarkClusters));
         let store = Store::open(options).await.unwrap();
         let url = "https://hub.test:8443".to_owned();
@@ -66,9 +76,10 @@ impl Rig {
         self.shutdown.cancel();
         self.controllers.await.unwrap();
         drop((self.router, self.delivery, self.directory));
+        let location = self.store.location().clone();
         self.store.close().await;
         drop(self.store);
-        Self::open(self.data).await
+        Self::open(self.data, location).await
     }
 
     pub fn path(&self) -> &std::path::Path {

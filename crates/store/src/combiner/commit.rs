@@ -6,21 +6,15 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::Combiner;
-use crate::{
-    StoreError,
-    engine::{Engine, answered},
-    error::is_ambiguous,
-};
+use crate::{StoreError, engine::Engine, error::is_ambiguous};
 
-/// How long the database may be away before those who wait are told that nobody knows.
-const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(250);
 
 impl Combiner {
     /// Commits what is prepared, and shows it to watchers behind everything that was committed before it.
     pub(super) async fn commit(&mut self, counter: u64) -> Result<(), StoreError> {
-        let location = self.settings.location.clone();
-        let committed = answered(&location, async { Ok(self.tx.commit().await?) }).await;
+        let database = self.settings.database.clone();
+        let committed = database.answered(async { Ok(self.tx.commit().await?) }).await;
         if let Err(error) = committed {
             self.settle(error).await?;
         }
@@ -35,13 +29,14 @@ impl Combiner {
         if self.ring.position() >= counter {
             return;
         }
-        let (location, tail) = (self.settings.location.clone(), Arc::clone(&self.tail));
+        let (database, tail) = (self.settings.database.clone(), Arc::clone(&self.tail));
         let filled = match self.tx.is_connected() {
-            true => answered(&location, tail.fill(&mut self.tx, counter)).await,
+            true => database.answered(tail.fill(&mut self.tx, counter)).await,
             false => Err(StoreError::Closed),
         };
         if let Err(error) = filled {
-            let error = self.lost(error).at(&location);
+            let location = &database.location;
+            let error = self.lost(error).at(location);
             // Nothing may be shown behind a gap.
             warn!(%location, error = &error as &dyn std::error::Error, "changes can't be read; watchers have to list again");
             self.ring.skip_to(counter);
@@ -50,7 +45,7 @@ impl Combiner {
 
     /// Nothing, if the commit that ended with this error was made after all.
     async fn settle(&mut self, error: StoreError) -> Result<(), StoreError> {
-        let location = self.settings.location.clone();
+        let location = self.settings.database.location.clone();
         let is_open = match &error {
             StoreError::Sql(error) => is_ambiguous(error),
             _ => true,
@@ -60,11 +55,12 @@ impl Combiner {
             return Err(error);
         }
         self.tx.drop_connection();
-        let start = Instant::now();
+        // After this those who wait are told that nobody knows.
+        let (start, limit) = (Instant::now(), self.settings.database.patience / 4);
         let found = loop {
             match self.look().await {
                 Ok(found) => break found,
-                Err(_) if start.elapsed() < PATIENCE && !*self.taken.borrow() => sleep(PAUSE).await,
+                Err(_) if start.elapsed() < limit && !*self.taken.borrow() => sleep(PAUSE).await,
                 Err(_) => break None,
             }
         };
@@ -90,8 +86,8 @@ impl Combiner {
         if !self.tx.has_changes() {
             return Ok(None);
         }
-        let location = self.settings.location.clone();
-        let found = answered(&location, async {
+        let database = self.settings.database.clone();
+        let found = database.answered(async {
             // Waits for the transaction itself, if the server hasn't noticed yet that nobody listens.
             let counter = self.tx.lock().await?;
             let found = self.tx.is_logged(counter).await?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::{Connection, StoreError};
+use crate::{Connection, StoreError, read};
 use farwater_api::Digest;
 
 /// Ends an insertion of marks: a cluster that is marked again counts up.
@@ -164,4 +164,22 @@ pub async fn clear_mark(connection: &mut Connection, mark: &DirtyMark) -> Result
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// Every cluster's state goes on in an epoch above all that agents may have seen, at least `least`, and no agent deletes
+/// anything until somebody has confirmed that this is right. Answers the epoch. What was signed is signed again when it is
+/// computed; until then there is no answer.
+pub async fn raise_all_epochs(connection: &mut Connection, least: u64) -> Result<u64, StoreError> {
+    let highest: Option<i64> = sqlx::query_scalar(
+        "SELECT max(epoch) FROM (SELECT epoch FROM desired UNION ALL SELECT restored_epoch FROM agents) AS known",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    let installed = read::load_meta(connection, "epoch").await?.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let epoch = least.max(highest.unwrap_or(0).unsigned_abs() + 1).max(installed + 1);
+    sqlx::query("UPDATE desired SET epoch = $1, signature = ''").bind(epoch as i64).execute(&mut *connection).await?;
+    sqlx::query("UPDATE agents SET restored_epoch = $1").bind(epoch as i64).execute(&mut *connection).await?;
+    read::save_meta(connection, "epoch", &epoch.to_string()).await?;
+    mark_all(connection).await?;
+    Ok(epoch)
 }

@@ -7,14 +7,10 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::{Pending, Tx, plan::Slot};
 use crate::{
     Key, Kind,
-    engine::Engine,
     read::{self, load_row, stored_parts},
     row::{StoredParts, encode_operation},
     rows::{chunks, parameters},
 };
-
-/// The channel on which PostgreSQL tells the other replicas that the counter has moved.
-pub(crate) const CHANNEL: &str = "farwater_changes";
 
 impl Tx {
     /// The rows of these keys that are there.
@@ -123,22 +119,6 @@ impl Tx {
                     .bind(&row.status);
             }
             insert.execute(&mut **self).await?;
-        }
-        Ok(())
-    }
-
-    pub(super) async fn save_counter(&mut self) -> Result<(), sqlx::Error> {
-        let number = self.number as i64;
-        sqlx::query("UPDATE counter SET value = $1 WHERE id = 1").bind(number).execute(&mut **self).await?;
-        Ok(())
-    }
-
-    /// Wakes the other replicas, once the transaction is committed. SQLite has none.
-    pub(super) async fn notify(&mut self) -> Result<(), sqlx::Error> {
-        if self.engine == Engine::Postgres {
-            let number = self.number.to_string();
-            let notify = sqlx::query("SELECT pg_notify($1, $2)").bind(CHANNEL).bind(number);
-            notify.execute(&mut **self).await?;
         }
         Ok(())
     }

@@ -100,6 +100,7 @@ async fn open(place: &Place) -> (Wire, Store) {
     let (wire, url) = Wire::start(place).await;
     let mut options = place.options();
     options.location = url.into();
+    options.patience = Duration::from_secs(8);
     (wire, Store::open(options).await.unwrap())
 }
 

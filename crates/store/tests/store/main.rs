@@ -5,12 +5,15 @@
 #[macro_use]
 mod setup;
 
+mod archives;
 mod commits;
 mod faults;
 mod garbage;
 mod kill9;
+mod order;
 mod replicas;
 mod resources;
 mod secrets;
+mod server;
 mod transactions;
 mod watches;

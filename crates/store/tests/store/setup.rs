@@ -50,6 +50,11 @@ impl Place {
         Self { folder: TempDir::new().unwrap(), database: Some(database) }
     }
 
+    /// Another of the same engine.
+    pub async fn clone_empty(&self) -> Self {
+        if self.database.is_some() { Self::database().await } else { Self::file() }
+    }
+
     /// The file, whether there is one or not.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("hub.db")

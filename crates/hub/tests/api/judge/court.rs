@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 
 use crate::support::Served;
 use farwater_testkit::{
-    kube::{client, shared, unique_name},
+    kube::{client_that_asks_once, shared, unique_name},
     wait_for,
 };
 use http::Request;
@@ -103,7 +103,7 @@ impl fmt::Display for Step {
 
 pub struct Answer {
     pub code: u16,
-    /// Of a stream, the list of its lines.
+    /// Of a stream, the list of its lines, or the only one.
     pub value: Value,
     pub warnings: Vec<String>,
 }
@@ -146,7 +146,8 @@ impl Side {
         }
         let request =
             request.body(Body::from(step.bytes.clone().unwrap_or_else(|| self.fill(&step.body).into_bytes()))).unwrap();
-        let response = timeout(Duration::from_secs(30), self.client.send(request)).await.unwrap().unwrap();
+        let response = timeout(Duration::from_secs(30), self.client.send(request)).await;
+        let response = response.unwrap_or_else(|_| panic!("{} {} is not answered", step.method, step.path)).unwrap();
         let code = response.status().as_u16();
         let warnings = response.headers().get_all("warning").iter();
         let warnings = warnings.map(|warning| self.unfill(warning.to_str().unwrap())).collect();
@@ -236,6 +237,12 @@ fn normalize_owners(fields: &mut Value) {
     *owners = renamed.collect();
 }
 
+/// Without what is each server's own.
+pub fn normalized(mut value: Value) -> Value {
+    normalize(&mut value);
+    value
+}
+
 /// Ages.
 fn normalize_cell(cell: &mut Value) {
     let age = |text: &str| {
@@ -282,9 +289,9 @@ fn verdict(answer: Answer, equal: Equal) -> (u16, Value, Vec<String>) {
 impl Court {
     /// Both servers, with a namespace of one name that is made on each.
     pub async fn sit(served: &Served) -> Self {
-        let real = shared(1).await.unwrap().client().await.unwrap();
+        let real = client_that_asks_once(shared(1).await.unwrap().kubeconfig()).await.unwrap();
         install_kinds(&real).await;
-        let ours = client(&served.running.admin_kubeconfig, None).await.unwrap();
+        let ours = client_that_asks_once(&served.running.admin_kubeconfig).await.unwrap();
         let namespace = unique_name("judge");
         let places = [
             ("CORE", format!("/api/v1/namespaces/{namespace}")),
@@ -302,8 +309,8 @@ impl Court {
     }
 
     pub async fn judge(&mut self, step: Step) {
-        let real = verdict(self.real.ask(&step).await, step.equal);
-        let ours = verdict(self.ours.ask(&step).await, step.equal);
+        let (real, ours) = tokio::join!(self.real.ask(&step), self.ours.ask(&step));
+        let (real, ours) = (verdict(real, step.equal), verdict(ours, step.equal));
         if real != ours {
             self.differences.push(format!(
                 "{} {} {}\n  real: {} {} {:?}\n  ours: {} {} {:?}",
@@ -329,6 +336,21 @@ impl Court {
             let value = value.unwrap_or_else(|| panic!("{path} has no {pointer}: {}", answer.value)).to_owned();
             side.names.insert(format!("${name}"), value);
         }
+    }
+
+    /// As [`Self::remember`], where there may be nothing; the servers must agree whether there is.
+    pub async fn remember_if(&mut self, name: &str, path: &str, pointer: &str) -> bool {
+        let step = Step::get(path).accept(JSON);
+        let mut found = Vec::new();
+        for side in [&mut self.real, &mut self.ours] {
+            let answer = side.ask(&step).await;
+            let value = answer.value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+            found.extend(value.map(|value| side.names.insert(format!("${name}"), value.to_owned())));
+        }
+        if found.len() == 1 {
+            self.differences.push(format!("{path}: only one of them has {pointer}"));
+        }
+        found.len() == 2
     }
 
     /// The namespace, of one name on both.
@@ -390,13 +412,15 @@ async fn install_kinds(real: &Client) {
             Err(error) => panic!("{error}"),
         }
     }
-    wait_for("our kinds to be served", Duration::from_secs(30), || async {
-        let list = Request::get("/apis/farwater.dev/v1alpha1/servicedeployments").body(Vec::new())?;
-        real.request_text(list).await?;
-        Ok(Some(()))
-    })
-    .await
-    .unwrap();
+    // Each has a storage of its own, which takes its time.
+    for crd in farwater_api::custom_resource_definitions() {
+        let path = format!("/apis/farwater.dev/v1alpha1/{}", crd.spec.names.plural);
+        wait_for("our kinds to be served", Duration::from_secs(30), || async {
+            Ok(real.request_text(Request::get(&path).body(Vec::new())?).await.ok().map(drop))
+        })
+        .await
+        .unwrap();
+    }
 }
 
 /// A kind that no controller writes to, so that both servers have the same.

@@ -1,0 +1,106 @@
+//! Which database the hub uses: what `--database` and its password file say.
+
+use std::{fmt, fs, path::Path};
+
+use farwater_store::{PostgresUrl, UrlError};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// Far longer than any password.
+const MAX_PASSWORD_BYTES: u64 = 4 << 10;
+
+/// A URL as it was given. It may hold a password, so nothing prints it, and it is read only once all options are known: an
+/// error of the command line would repeat it.
+#[derive(Clone, Default)]
+pub struct DatabaseUrl(Zeroizing<String>);
+
+impl From<&str> for DatabaseUrl {
+    fn from(text: &str) -> Self {
+        Self(Zeroizing::new(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DatabaseUrl(..)")
+    }
+}
+
+#[derive(Debug, Error)]
+pub enum DatabaseError {
+    #[error("option database")]
+    Url(#[from] UrlError),
+    #[error("read the database's password from {path}")]
+    Read { path: String, source: std::io::Error },
+    #[error("read the database's password from {path}: {problem}")]
+    Password { path: String, problem: &'static str },
+    #[error("option database-password-file is given, but no database that it is for")]
+    NoDatabase,
+    #[error("the database's password is given twice: in its URL and by database-password-file")]
+    Twice,
+}
+
+/// None: the file in the data directory.
+pub(super) fn resolve(
+    url: Option<DatabaseUrl>,
+    password_file: Option<&Path>,
+) -> Result<Option<PostgresUrl>, DatabaseError> {
+    let Some(url) = url else {
+        return if password_file.is_some() { Err(DatabaseError::NoDatabase) } else { Ok(None) };
+    };
+    let url = PostgresUrl::parse(&url.0)?;
+    let Some(file) = password_file else { return Ok(Some(url)) };
+    if url.has_password() {
+        return Err(DatabaseError::Twice);
+    }
+    Ok(Some(url.with_password(&read_password(file)?)?))
+}
+
+/// The first line: editors end it with a newline.
+fn read_password(path: &Path) -> Result<Zeroizing<String>, DatabaseError> {
+    let shown = || path.display().to_string();
+    let read = |source| DatabaseError::Read { path: shown(), source };
+    let wrong = |problem| DatabaseError::Password { path: shown(), problem };
+    if fs::metadata(path).map_err(read)?.len() > MAX_PASSWORD_BYTES {
+        return Err(wrong("it is too long for a password"));
+    }
+    let text = Zeroizing::new(fs::read_to_string(path).map_err(read)?);
+    match text.lines().collect::<Vec<_>>()[..] {
+        [line] if !line.is_empty() => Ok(Zeroizing::new(line.to_owned())),
+        [] | [_] => Err(wrong("it is empty")),
+        _ => Err(wrong("it has more than one line")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(url: Option<&str>, file: Option<&Path>) -> String {
+        resolve(url.map(DatabaseUrl::from), file).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_password_comes_from_one_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("password");
+        fs::write(&file, "can/ary\n").unwrap();
+        let url = |text: &str, file| resolve(Some(text.into()), file).unwrap().unwrap();
+        assert!(url("postgres://hub@db/farwater", Some(&file)).has_password());
+        assert!(!url("postgres://hub@db/farwater", None).has_password());
+        assert!(error(Some("postgres://hub:canary@db/farwater"), Some(&file)).contains("given twice"));
+        assert!(error(None, Some(&file)).contains("no database"));
+        fs::write(&file, "").unwrap();
+        assert!(error(Some("postgres://hub@db/farwater"), Some(&file)).contains("is empty"));
+        fs::write(&file, "one\ntwo\n").unwrap();
+        assert!(error(Some("postgres://hub@db/farwater"), Some(&file)).contains("more than one line"));
+        assert!(error(Some("postgres://hub@db/farwater"), Some(&folder.path().join("none"))).contains("none"));
+        assert!(resolve(None, None).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_url_is_nowhere_printed() {
+        assert!(!format!("{:?}", DatabaseUrl::from("postgres://hub:canary@db/farwater")).contains("canary"));
+        assert!(!error(Some("mysql://hub:canary@db/farwater"), None).contains("canary"));
+    }
+}

@@ -1,0 +1,238 @@
+//! All of a store in one file, and back; and from one engine to the other.
+//!
+//! A backup is of one moment and can be made while a hub runs. It holds rows as they lie in the tables, sealed ones sealed,
+//! so it is the same from a file and from a server, and can be restored into either.
+
+mod chunk;
+mod file;
+mod target;
+
+use std::path::{Path, PathBuf};
+
+use sqlx::Connection as _;
+
+pub use file::FileError;
+
+use crate::{
+    Location, OpenError, StoreError,
+    combiner::seconds_since_1970,
+    delivery,
+    engine::{Connection, Database},
+    migrations::count_migrations,
+    open::{PATIENCE, SEAL_CHECK},
+    read, schema,
+    seal::Sealer,
+};
+use chunk::{Cell, read_rows};
+use file::{Entry, Header, Reader, Writer};
+use target::Target;
+
+/// How far the counter moves up at a restore: beyond all that was written since the backup (at 20,000 writes a second it takes a
+/// year and a half), so that no client is shown a version twice. 2^53, where JavaScript's numbers end, is 8,000 restores away.
+const RESTORED: u64 = 1 << 40;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("read {from}: a newer version of this program has written it (schema {found}, known are {known})")]
+    Newer { from: String, found: usize, known: usize },
+    #[error("write to {location}: there is a store already; it is only replaced by force")]
+    Occupied { location: Location },
+    #[error("restore {}: its sealed rows were written with another seal key than this hub's", path.display())]
+    WrongKey { path: PathBuf },
+    #[error("replace {}", path.display())]
+    Replace { path: PathBuf, source: std::io::Error },
+}
+
+/// What was copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// Rows, by table.
+    pub rows: Vec<(String, u64)>,
+    /// The newest version among them.
+    pub counter: u64,
+    /// Seconds since 1970: the moment that was copied.
+    pub moment: i64,
+}
+
+impl Copied {
+    fn count(&mut self, table: &str, rows: usize) {
+        match self.rows.last_mut() {
+            Some((name, count)) if name == table => *count += rows as u64,
+            _ => self.rows.push((table.to_owned(), rows as u64)),
+        }
+    }
+}
+
+/// What a restore did besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    pub copied: Copied,
+    /// The counter from now on.
+    pub counter: u64,
+    /// The epoch of all clusters' desired states from now on.
+    pub epoch: u64,
+}
+
+/// Writes everything at `from`, as it is at one moment, into a new file. A hub may go on writing meanwhile.
+pub async fn backup(from: &Location, to: &Path, force: bool) -> Result<Copied, ArchiveError> {
+    let database = Database { location: from.clone(), patience: PATIENCE };
+    let pool = database.reader_pool().map_err(|error| error.at(from))?;
+    let at = |error: sqlx::Error| StoreError::from(error).at(from);
+    let mut connection = pool.acquire().await.map_err(at)?;
+    let mut snapshot = connection.begin().await.map_err(at)?;
+    let migrations = count_migrations(&mut snapshot).await.map_err(at)?;
+    check_schema(&from.to_string(), migrations)?;
+    let counter = read::load_counter(&mut snapshot).await.map_err(at)?;
+    let mut copied = Copied { rows: Vec::new(), counter, moment: seconds_since_1970() };
+    let mut writer = Writer::create(to, &Header::new(migrations, copied.moment, counter), force)?;
+    for table in schema::tables(migrations) {
+        writer.table(&table.name)?;
+        let mut last: Option<Vec<Cell>> = None;
+        loop {
+            let (rows, is_last) = read_rows(&mut snapshot, &table, last.as_deref()).await.map_err(at)?;
+            copied.count(&table.name, rows.len());
+            for row in rows {
+                last = Some(row.clone());
+                writer.row(row)?;
+            }
+            if is_last {
+                break;
+            }
+        }
+    }
+    drop(snapshot);
+    drop(connection);
+    pool.close().await;
+    writer.finish()?;
+    Ok(copied)
+}
+
+fn check_schema(from: &str, found: usize) -> Result<(), ArchiveError> {
+    let known = schema::newest();
+    if found > known {
+        return Err(ArchiveError::Newer { from: from.to_owned(), found, known });
+    }
+    Ok(())
+}
+
+/// Reads a backup to its end: whether it is whole, and what is in it.
+pub fn verify(path: &Path) -> Result<Copied, ArchiveError> {
+    let (mut reader, header) = Reader::open(path)?;
+    check_schema(&path.display().to_string(), header.schema)?;
+    let tables = schema::tables(header.schema);
+    let mut copied = Copied { rows: Vec::new(), counter: header.counter, moment: header.created };
+    let mut table = None;
+    loop {
+        match reader.next()? {
+            Entry::Table(name) => {
+                table = tables.iter().find(|table| table.name == name);
+                if table.is_none() {
+                    return Err(reader.damaged(&format!("it has a table {name:?}")).into());
+                }
+                copied.count(&name, 0);
+            }
+            Entry::Row(row) => match table {
+                Some(table) if row.len() == table.columns.len() => copied.count(&table.name, 1),
+                _ => return Err(reader.damaged("a row does not fit its table").into()),
+            },
+            Entry::End => return Ok(copied),
+        }
+    }
+}
+
+/// Puts a backup in the place of what is at `to`, all or nothing. The file is read to its end first. No hub may run on it.
+///
+/// Nobody is shown the past: the counter moves far up, so watchers have to list again; and the epoch rises, so agents take
+/// what the backup says for news, report differences, and delete nothing until somebody has confirmed that it is right.
+pub async fn restore(from: &Path, to: &Location, seal_key: &[u8; 32], force: bool) -> Result<Restored, ArchiveError> {
+    verify(from)?;
+    check_seal_key(from, seal_key)?;
+    let (mut reader, header) = Reader::open(from)?;
+    let tables = schema::tables(header.schema);
+    let mut target = Target::open(to, header.schema, force).await?;
+    let before = target.replaced_counter();
+    let mut copied = Copied { rows: Vec::new(), counter: header.counter, moment: header.created };
+    let mut table = None;
+    loop {
+        match reader.next()? {
+            Entry::Table(name) => table = tables.iter().find(|table| table.name == name),
+            Entry::Row(row) => {
+                let Some(table) = table else { return Err(reader.damaged("a row has no table").into()) };
+                copied.count(&table.name, 1);
+                target.push(table, row).await?;
+            }
+            Entry::End => break,
+        }
+    }
+    target.flush().await?;
+    let counter = header.counter.max(before) + RESTORED;
+    let epoch = move_ahead(target.connection(), counter).await.map_err(|error| error.at(to))?;
+    target.finish().await?;
+    Ok(Restored { copied, counter, epoch })
+}
+
+/// A wrong key is found before anything is replaced.
+fn check_seal_key(path: &Path, seal_key: &[u8; 32]) -> Result<(), ArchiveError> {
+    let (mut reader, _) = Reader::open(path)?;
+    let sealer = Sealer::new(seal_key, Vec::new());
+    let mut is_meta = false;
+    loop {
+        match reader.next()? {
+            Entry::Table(name) => is_meta = name == "meta",
+            Entry::Row(row) if is_meta => {
+                let [Cell::Text(name), Cell::Text(sealed)] = &row[..] else { continue };
+                if name == SEAL_CHECK {
+                    let opened =
+                        hex::decode(sealed).ok().and_then(|sealed| sealer.open(&sealed, SEAL_CHECK.as_bytes()));
+                    return opened.map(drop).ok_or_else(|| ArchiveError::WrongKey { path: path.to_owned() });
+                }
+            }
+            Entry::Row(_) => {}
+            Entry::End => return Ok(()),
+        }
+    }
+}
+
+/// Copies a store that nobody uses to a place that is empty, or emptied by force: versions, log and all, so that watchers and
+/// agents notice nothing but the pause.
+pub async fn copy_store(from: &Location, to: &Location, force: bool) -> Result<Copied, ArchiveError> {
+    let mut source = target::Source::open(from).await?;
+    let at = |error: sqlx::Error| StoreError::from(error).at(from);
+    let migrations = count_migrations(source.connection()).await.map_err(at)?;
+    check_schema(&from.to_string(), migrations)?;
+    let counter = read::load_counter(source.connection()).await.map_err(at)?;
+    let mut target = Target::open(to, migrations, force).await?;
+    let mut copied = Copied { rows: Vec::new(), counter, moment: seconds_since_1970() };
+    for table in schema::tables(migrations) {
+        let mut last: Option<Vec<Cell>> = None;
+        loop {
+            let (rows, is_last) = read_rows(source.connection(), &table, last.as_deref()).await.map_err(at)?;
+            copied.count(&table.name, rows.len());
+            last = rows.last().cloned();
+            for row in rows {
+                target.push(&table, row).await?;
+            }
+            if is_last {
+                break;
+            }
+        }
+    }
+    target.flush().await?;
+    target.finish().await?;
+    source.close().await;
+    Ok(copied)
+}
+
+/// Makes what was just restored newer than all that anybody has seen of this installation; answers the epoch.
+async fn move_ahead(connection: &mut Connection, counter: u64) -> Result<u64, StoreError> {
+    sqlx::query("DELETE FROM changes").execute(&mut *connection).await?;
+    sqlx::query("UPDATE counter SET value = $1 WHERE id = 1").bind(counter as i64).execute(&mut *connection).await?;
+    read::save_meta(connection, crate::compaction::COMPACTED, &counter.to_string()).await?;
+    delivery::raise_all_epochs(connection, seconds_since_1970().unsigned_abs()).await
+}

@@ -1,0 +1,297 @@
+//! Whether a store is what this program writes: read row by row, changing nothing. A hub may run meanwhile.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+};
+
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
+
+use crate::{
+    Key, Kind, Location, OpenError, Operation, StoreError,
+    engine::{Connection, Database, Engine},
+    migrations::count_migrations,
+    open::{PATIENCE, SEAL_CHECK},
+    read::{self, stored_parts},
+    row::labels_of_object,
+    schema,
+    seal::Sealer,
+};
+
+/// Rows that are read in one go.
+const ROWS: i64 = 500;
+/// Beyond these only their number is told.
+const FINDINGS: usize = 1_000;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Refers to something that is gone. A running hub leaves such rows for moments, and an old one may have forgotten some.
+    Leftover,
+    /// Never written by this program: restore a backup, or ask us.
+    Damage,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub severity: Severity,
+    pub table: &'static str,
+    /// Which row.
+    pub row: String,
+    pub problem: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.table, self.row, self.problem)
+    }
+}
+
+/// What was looked at and what was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub findings: Vec<Finding>,
+    /// Findings beyond those that are listed.
+    pub more: u64,
+    pub resources: u64,
+    pub changes: u64,
+}
+
+impl Report {
+    pub fn is_damaged(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity == Severity::Damage)
+    }
+
+    fn add(&mut self, severity: Severity, table: &'static str, row: impl fmt::Display, problem: impl Into<String>) {
+        if self.findings.len() == FINDINGS {
+            self.more += 1;
+            return;
+        }
+        self.findings.push(Finding { severity, table, row: row.to_string(), problem: problem.into() });
+    }
+
+    fn damage(&mut self, table: &'static str, row: impl fmt::Display, problem: impl Into<String>) {
+        self.add(Severity::Damage, table, row, problem);
+    }
+}
+
+/// Checks the store at `location`, all of one moment, with the key of its sealed rows.
+pub async fn fsck(location: &Location, seal_key: &[u8; 32]) -> Result<Report, OpenError> {
+    let database = Database { location: location.clone(), patience: PATIENCE };
+    let at = |error: StoreError| error.at(location);
+    let pool = database.reader_pool().map_err(at)?;
+    let mut connection = pool.acquire().await.map_err(|error| at(error.into()))?;
+    let mut snapshot = connection.begin().await.map_err(|error| at(error.into()))?;
+    let found = count_migrations(&mut snapshot).await.map_err(|error| at(error.into()))?;
+    if found != schema::newest() {
+        return Err(OpenError::Schema { location: location.clone(), found, known: schema::newest() });
+    }
+    let sealer = Sealer::new(seal_key, vec![Kind::new("secrets", "")]);
+    check_seal(&mut snapshot, &sealer, location).await?;
+    let mut check =
+        Check { sealer, counter: 0, report: Report::default(), services: HashSet::new(), clusters: HashSet::new() };
+    check.all(&mut snapshot, database.engine()).await.map_err(at)?;
+    drop(snapshot);
+    drop(connection);
+    pool.close().await;
+    Ok(check.report)
+}
+
+async fn check_seal(connection: &mut Connection, sealer: &Sealer, location: &Location) -> Result<(), OpenError> {
+    let sealed = read::load_meta(connection, SEAL_CHECK).await.map_err(|error| StoreError::from(error).at(location))?;
+    let sealed = sealed.and_then(|text| hex::decode(text).ok()).unwrap_or_default();
+    let opened = sealer.open(&sealed, SEAL_CHECK.as_bytes());
+    opened.map(drop).ok_or_else(|| OpenError::WrongKey { location: location.clone() })
+}
+
+struct Check {
+    sealer: Sealer,
+    counter: u64,
+    report: Report,
+    /// Uids of what other rows refer to.
+    services: HashSet<String>,
+    clusters: HashSet<String>,
+}
+
+impl Check {
+    async fn all(&mut self, connection: &mut Connection, engine: Engine) -> Result<(), StoreError> {
+        if engine == Engine::Sqlite {
+            self.file(connection).await?;
+        }
+        self.counter = read::load_counter(connection).await?;
+        self.resources(connection).await?;
+        self.changes(connection).await?;
+        self.references(connection).await?;
+        Ok(())
+    }
+
+    /// SQLite's own structures.
+    async fn file(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
+        let lines: Vec<String> = sqlx::query_scalar("PRAGMA quick_check").fetch_all(connection).await?;
+        for line in lines.into_iter().filter(|line| line != "ok") {
+            self.report.damage("file", "", line);
+        }
+        Ok(())
+    }
+
+    async fn resources(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
+        let (mut kind, mut namespace, mut name) = (String::new(), String::new(), String::new());
+        loop {
+            let rows = sqlx::query(
+                "SELECT kind, namespace, name, uid, version, sealed, labels, body, status FROM resources \
+                 WHERE (kind, namespace, name) > ($1, $2, $3) ORDER BY kind, namespace, name LIMIT $4",
+            )
+            .bind(&kind)
+            .bind(&namespace)
+            .bind(&name)
+            .bind(ROWS)
+            .fetch_all(&mut *connection)
+            .await?;
+            for row in &rows {
+                (kind, namespace, name) = (row.try_get("kind")?, row.try_get("namespace")?, row.try_get("name")?);
+                let key = Key { kind: Kind::from(&*kind), namespace: namespace.clone(), name: name.clone() };
+                self.report.resources += 1;
+                if let Err(problem) = self.resource(row, &key) {
+                    self.report.damage("resources", shown(&key), problem);
+                }
+            }
+            if (rows.len() as i64) < ROWS {
+                return Ok(());
+            }
+        }
+    }
+
+    fn resource(&mut self, row: &crate::engine::Row, key: &Key) -> Result<(), String> {
+        let stored = stored_parts(row).map_err(|error| error.to_string())?;
+        if stored.version > self.counter {
+            return Err(format!("its version {} is above the counter, {}", stored.version, self.counter));
+        }
+        if self.sealer.seals(&key.kind) && !stored.sealed {
+            return Err("it is not sealed".to_owned());
+        }
+        let (uid, sealed, labels) = (stored.uid.clone(), stored.sealed, stored.labels.clone());
+        let plain = stored.open(key, &self.sealer).map_err(problem)?;
+        let resource = plain.resource(key.clone()).map_err(problem)?;
+        let metadata = &resource.object["metadata"];
+        let is = |field: &str, expected: &str| metadata[field].as_str().unwrap_or_default() == expected;
+        if !is("name", &key.name) || !is("namespace", &key.namespace) || !is("uid", &uid) {
+            return Err("its object has another name, namespace or uid".to_owned());
+        }
+        let column: Result<crate::row::Labels, _> = serde_json::from_str(&labels);
+        let expected = if sealed { Default::default() } else { labels_of_object(&resource.object) };
+        if !column.is_ok_and(|column| column == expected) {
+            return Err("its column of labels is not what its object says".to_owned());
+        }
+        match key.kind.as_str() {
+            "servicedeployments.farwater.dev" => drop(self.services.insert(uid)),
+            "clusters.farwater.dev" => drop(self.clusters.insert(uid)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The log: readable, behind what was compacted, up to the counter, and its last word on each resource is the truth.
+    async fn changes(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
+        let compacted = read::load_compacted(connection).await?;
+        if compacted > self.counter {
+            self.report.damage("meta", "compacted", format!("{compacted} is above the counter, {}", self.counter));
+        }
+        let mut last: HashMap<Key, (u64, Operation)> = HashMap::new();
+        let mut seen = 0_u64;
+        loop {
+            let rows = sqlx::query(
+                "SELECT version, kind, namespace, name, uid, operation, sealed, old_labels, body, status FROM changes \
+                 WHERE version > $1 ORDER BY version LIMIT $2",
+            )
+            .bind(seen as i64)
+            .bind(ROWS)
+            .fetch_all(&mut *connection)
+            .await?;
+            for row in &rows {
+                let version = read::version(row, "version")?;
+                self.report.changes += 1;
+                if version > self.counter || version <= compacted {
+                    let bounds = format!("the log is of the versions from {} to {}", compacted + 1, self.counter);
+                    self.report.damage("changes", version, bounds);
+                }
+                match self.change(row) {
+                    Ok((key, operation)) => drop(last.insert(key, (version, operation))),
+                    Err(problem) => self.report.damage("changes", version, problem),
+                }
+                seen = version;
+            }
+            if (rows.len() as i64) < ROWS {
+                break;
+            }
+        }
+        for (key, (version, operation)) in last {
+            let found = read::load_row(connection, &key).await?.map(|row| row.version);
+            let expected = (operation != Operation::Deleted).then_some(version);
+            if found != expected {
+                let problem = format!("the log's last version of it is {expected:?}, the row's is {found:?}");
+                self.report.damage("resources", shown(&key), problem);
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&self, row: &crate::engine::Row) -> Result<(Key, Operation), String> {
+        let text = |column: &str| row.try_get::<String, _>(column).map_err(|error| error.to_string());
+        let key = Key { kind: Kind::from(&*text("kind")?), namespace: text("namespace")?, name: text("name")? };
+        // Opens and parses all of it.
+        let committed = read::committed(row, &self.sealer).map_err(problem)?;
+        Ok((key, committed.event.operation))
+    }
+
+    /// Rows of the delivery tables whose service or cluster is gone.
+    async fn references(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
+        const OF_SERVICES: [&str; 3] = ["assignments", "reports", "service_secrets"];
+        const OF_CLUSTERS: [&str; 8] =
+            ["assignments", "desired", "desired_bundles", "dirty", "agents", "join_tokens", "heartbeats", "reports"];
+        for table in OF_SERVICES {
+            self.refer(connection, table, "service_uid", |check, uid| check.services.contains(uid)).await?;
+        }
+        for table in OF_CLUSTERS {
+            // A service whose reference points to nothing has none.
+            let exists = |check: &Self, uid: &str| uid.is_empty() || check.clusters.contains(uid);
+            self.refer(connection, table, "cluster_uid", exists).await?;
+        }
+        Ok(())
+    }
+
+    async fn refer(
+        &mut self,
+        connection: &mut Connection,
+        table: &'static str,
+        column: &str,
+        exists: impl Fn(&Self, &str) -> bool,
+    ) -> Result<(), StoreError> {
+        let sql = format!("SELECT DISTINCT {column} FROM {table} WHERE {column} > $1 ORDER BY {column} LIMIT {ROWS}");
+        let mut last = String::new();
+        loop {
+            let select = sqlx::query_scalar(AssertSqlSafe(&*sql)).bind(&last);
+            let uids: Vec<String> = select.fetch_all(&mut *connection).await?;
+            for uid in &uids {
+                if !exists(self, uid) {
+                    let what = if column == "service_uid" { "service" } else { "cluster" };
+                    self.report.add(Severity::Leftover, table, uid, format!("there is no {what} of this uid"));
+                }
+            }
+            match uids.last() {
+                Some(uid) if uids.len() as i64 == ROWS => last.clone_from(uid),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+fn shown(key: &Key) -> String {
+    format!("{} {}/{}", key.kind, key.namespace, key.name)
+}
+
+fn problem(error: StoreError) -> String {
+    match error {
+        StoreError::Row { problem, .. } => problem,
+        other => other.to_string(),
+    }
+}
