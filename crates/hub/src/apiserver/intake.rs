@@ -141,15 +141,26 @@ fn shape(body: Body, kind: &ResourceKind) -> Result<(Value, Vec<String>), String
         }
     }
     if kind.ours {
+        schema::drop_nulls(&mut object, &kind.schema);
         schema::default(&mut object, &kind.schema);
     }
     Ok((object, complaints))
 }
 
-/// Reads what an apply made of an object. Its fields and types were checked when the configuration was.
-pub fn read_applied(object: Value, kind: &ResourceKind) -> Result<Intake, ApiError> {
-    let (object, _) = shape(Body { value: object, duplicates: Vec::new() }, kind)
-        .map_err(|why| ApiError::unknown(format!("failed to convert new object: {why}")))?;
+/// Reads what an apply made of an object. Its fields and types were checked when the configuration was. A custom resource
+/// isn't decoded again, so what lost its last part stays null; a status is stored by itself and stays empty.
+pub fn read_applied(mut object: Value, kind: &ResourceKind) -> Result<Intake, ApiError> {
+    let failed = |why| ApiError::unknown(format!("failed to convert new object: {why}"));
+    if kind.ours {
+        schema::decode(&mut object["metadata"], &kind.schema["properties"]["metadata"], "ObjectMeta")
+            .map_err(failed)?;
+        schema::default(&mut object, &kind.schema);
+        if let Some(status) = object.get_mut("status").filter(|status| status.is_null()) {
+            *status = json!({});
+        }
+    } else {
+        object = shape(Body { value: object, duplicates: Vec::new() }, kind).map_err(failed)?.0;
+    }
     Ok(stored(Intake { object, warnings: Vec::new() }, kind, " after mutating admission happens"))
 }
 

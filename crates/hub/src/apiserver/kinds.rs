@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
-use farwater_fieldmanager::{FieldManager, Type};
+use farwater_fieldmanager::FieldManager;
 use farwater_store::Kind;
 use k8s_openapi::{
     Metadata, Resource,
@@ -24,7 +24,6 @@ use super::{
     meta::NameRule,
     published,
     selector::Selectable,
-    strategy,
     views::{self, View},
 };
 
@@ -104,36 +103,6 @@ impl ResourceKind {
     /// Whether objects lie in the store under this kind.
     pub fn is_kept(&self) -> bool {
         self.stored && self.view.is_none()
-    }
-
-    /// An object of which nothing is said. Of built-in kinds it has what Go writes even when it is empty.
-    fn blank(&self) -> Value {
-        let mut object = json!({"apiVersion": self.api_version(), "kind": self.kind});
-        if !self.ours {
-            object["metadata"] = json!({});
-            strategy::fill(&mut object, self);
-        }
-        views::show(self, &object).into_owned()
-    }
-
-    /// The top-level fields that a write to the resource or a subresource leaves as they are.
-    fn reset_by(&self, subresource: &str) -> &'static [&'static str] {
-        match subresource {
-            "status" if self.ours => &["metadata", "spec"],
-            "status" => &["spec"],
-            _ if self.has_status() => &["status"],
-            _ => &[],
-        }
-    }
-
-    /// Once the schema is known.
-    fn with_managers(mut self) -> Self {
-        let ty = Type::from_openapi(&self.schema);
-        let own = self.subresources.iter().filter(|s| s.kind.is_none()).map(|s| s.name);
-        let names = [""].into_iter().chain(own);
-        let manager = |name| FieldManager::new(ty.clone(), self.blank(), name, self.reset_by(name));
-        self.managers = names.map(|name| (name, manager(name))).collect();
-        self
     }
 
     pub fn has_status(&self) -> bool {

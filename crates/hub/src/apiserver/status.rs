@@ -98,11 +98,13 @@ impl FieldError {
     }
 
     pub fn too_long(field: impl Into<String>, max: u64) -> Self {
-        Self::new("FieldValueTooLong", field, format!("Too long: may not be more than {max} bytes"))
+        let bytes = if max == 1 { "byte" } else { "bytes" };
+        Self::new("FieldValueTooLong", field, format!("Too long: may not be more than {max} {bytes}"))
     }
 
     pub fn too_many(field: impl Into<String>, actual: usize, max: u64) -> Self {
-        Self::new("FieldValueTooMany", field, format!("Too many: {actual}: must have at most {max} items"))
+        let items = if max == 1 { "item" } else { "items" };
+        Self::new("FieldValueTooMany", field, format!("Too many: {actual}: must have at most {max} {items}"))
     }
 
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {

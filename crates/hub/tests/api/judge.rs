@@ -9,6 +9,7 @@ mod differences;
 mod documents;
 mod events;
 mod garbage;
+mod generated;
 mod leases;
 mod lifecycle;
 mod lists;

@@ -1,6 +1,6 @@
 //! Two servers side by side: the same request to both, and the answers compared.
 
-use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 
 use crate::support::Served;
 use farwater_testkit::{
@@ -17,7 +17,7 @@ use kube::{
     client::Body,
 };
 use prost::Message;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
 pub const JSON: &str = "application/json";
@@ -95,6 +95,12 @@ impl Step {
     }
 }
 
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.method, self.path, self.body)
+    }
+}
+
 pub struct Answer {
     pub code: u16,
     /// Of a stream, the list of its lines, or the only one.
@@ -168,7 +174,9 @@ fn normalize(value: &mut Value) {
         Value::Object(map) => {
             map.retain(|key, value| {
                 let same_when_empty = matches!(key.as_str(), "continue" | "format");
-                key != "remainingItemCount" && !(same_when_empty && (value == "" || value.is_null()))
+                // An apply that empties a status leaves null there, and an empty one in the hub.
+                let emptied = key == "status" && (value.is_null() || value.as_object().is_some_and(Map::is_empty));
+                key != "remainingItemCount" && !emptied && !(same_when_empty && (value == "" || value.is_null()))
             });
             for (key, value) in map.iter_mut() {
                 match key.as_str() {
@@ -384,6 +392,14 @@ impl Court {
                 .await
                 .unwrap();
         }
+    }
+
+    pub fn is_agreed(&self) -> bool {
+        self.differences.is_empty()
+    }
+
+    pub fn differences(&self) -> String {
+        self.differences.join("\n")
     }
 
     pub fn sentence(self) {
