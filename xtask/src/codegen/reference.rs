@@ -119,16 +119,15 @@ fn type_of(field: &Value) -> String {
 fn sentence(field: &Value) -> String {
     let told = field["description"].as_str().unwrap_or_default();
     let mut text = told.split_whitespace().collect::<Vec<_>>().join(" ");
-    let bounds = [
-        ("minLength", "at least", "characters"),
-        ("maxLength", "at most", "characters"),
-        ("maxItems", "at most", "of them"),
-    ];
-    for (bound, words, what) in bounds {
-        if let Some(number) = field[bound].as_u64().filter(|number| *number > 0) {
-            let _ = write!(text, " ({words} {number} {what})");
-        }
-    }
+    let bound = |name: &str| field[name].as_u64().filter(|number| *number > 0);
+    let _ = match (bound("minLength"), bound("maxLength"), bound("maxItems")) {
+        (Some(least), Some(most), _) => write!(text, " {least} to {most} characters."),
+        (None, Some(most), _) => write!(text, " At most {most} characters."),
+        (Some(1), None, _) => write!(text, " Not empty."),
+        (Some(least), None, _) => write!(text, " At least {least} characters."),
+        (None, None, Some(most)) => write!(text, " At most {most}."),
+        (None, None, None) => Ok(()),
+    };
     if let Some(pattern) = field["pattern"].as_str() {
         let _ = write!(text, " (`{pattern}`)");
     }
