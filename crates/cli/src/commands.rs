@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod admin;
 pub mod cluster;
 pub mod completion;
 pub mod deploy;

@@ -104,6 +104,17 @@ fn unreachable_hub(attempt: &str, server: &str, root: &str) -> Failure {
     }
 }
 
+/// Ours say what they attempted and don't repeat each other, so all of them together say what happened.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text += &format!(": {inner}");
+        source = inner.source();
+    }
+    text
+}
+
 /// Wrappers repeat each other; the innermost error is what happened.
 fn root_cause(error: &kube::Error) -> String {
     let mut root = error.to_string();

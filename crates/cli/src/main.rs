@@ -4,6 +4,8 @@
 
 mod commands;
 mod connection;
+#[cfg(test)]
+mod effects;
 mod exit;
 mod failure;
 mod forest;
@@ -21,7 +23,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
-    commands::{cluster, completion, deploy, get, hub, login, objects, tree, version, wait, why},
+    commands::{admin, cluster, completion, deploy, get, hub, login, objects, tree, version, wait, why},
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
     program::Program,
@@ -41,6 +43,8 @@ struct Cli {
 enum Command {
     /// Runs the hub.
     Hub(farwater_hub::HubArgs),
+    /// Backs up, restores, checks and copies a hub's database.
+    Admin(admin::AdminArgs),
     #[command(flatten)]
     Ask(Ask),
     /// Prints a shell's completion script.
@@ -106,17 +110,21 @@ fn arguments(program: Program) -> impl Iterator<Item = std::ffi::OsString> {
 
 fn start(cli: Cli, program: Program) -> Result<u8> {
     let Cli { connect, command: asked } = cli;
-    let asked = match asked {
-        Command::Completion(args) => return completion::run(&args, command(program)),
-        Command::Hub(args) => return hub::run(args),
-        Command::Ask(asked) => asked,
-    };
+    match asked {
+        Command::Completion(args) => completion::run(&args, command(program)),
+        Command::Hub(args) => hub::run(args),
+        Command::Admin(args) => block_on(admin::run(args)),
+        Command::Ask(asked) => block_on(ask(asked, &connect, program)),
+    }
+}
+
+fn block_on(work: impl Future<Output = Result<u8>>) -> Result<u8> {
     // One thread starts in well under a millisecond and is enough for a client.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(exit::INTERNAL, "can't start").evidence(error.to_string()))?;
-    runtime.block_on(ask(asked, &connect, program))
+    runtime.block_on(work)
 }
 
 async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> {

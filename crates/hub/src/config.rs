@@ -1,6 +1,6 @@
 //! The hub's options: from flags, then the environment, then a file, all by the same names.
 
-mod database;
+pub(crate) mod database;
 pub mod environment;
 
 use std::{
@@ -15,7 +15,7 @@ use farwater_store::PostgresUrl;
 use serde_json::Value;
 use thiserror::Error;
 
-pub use database::{DatabaseError, DatabaseUrl};
+pub use database::{DatabaseError, DatabaseUrl, locate, store_location};
 
 /// Longest configuration file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;

@@ -76,6 +76,13 @@ pub enum IdentityError {
     Certificate(#[from] CertificateError),
 }
 
+/// The key of sealed rows alone, of a hub that may be running. It must be there.
+pub fn read_seal_key(data_dir: &Path) -> Result<SecretKey, IdentityError> {
+    let path = data_dir.join("keys/seal.key");
+    let text = files::read_private(&path)?.ok_or_else(|| IdentityError::Missing { path: path.clone() })?;
+    parse_secret(&text).map_err(|problem| IdentityError::Corrupt { path, problem })
+}
+
 impl Identity {
     /// Loads the keys, or makes those that are missing where there is no database yet.
     pub fn open(data: &DataDir, now: Timestamp) -> Result<Self, IdentityError> {

@@ -18,7 +18,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Access, Advertise, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics, apiserver,
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
-    config::{ConfigError, environment},
+    config::{ConfigError, database::local_file, environment},
     controllers, delivery,
     identity::{DataDirError, FileError, IdentityError, ServerNames},
     logging, routes,
@@ -128,7 +128,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let (shutdown, access_end) = (CancellationToken::new(), CancellationToken::new());
     let location = match &config.database {
         Some(url) => Location::from(url.clone()),
-        None => data.database().into(),
+        None => local_file(data.path()).map_err(ConfigError::from)?,
     };
     let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
     options.on_change = Some(Arc::new(MarkClusters));

@@ -35,7 +35,9 @@ async fn acknowledged_writes_survive_kill_9_of_postgresql() -> Result<()> {
     let mut hub = Hub::start_with(dir.path(), &["--database", &server.create_database().await?]).await?;
     // It says so when its database goes away.
     hub.tolerate("a transaction failed");
-    hub.tolerate("the store failed a request");
+    for line in ["the store failed a request", "a token could not be looked up"] {
+        hub.tolerate(line);
+    }
     let hub = KillableHub::new(hub, "ledger").await?;
     hold(&mut KillableDatabase { hub, server }, 5, WRITES_PER_SECOND_POSTGRESQL).await
 }

@@ -6,7 +6,7 @@ use farwater_hub::HubArgs;
 
 use crate::{
     exit,
-    failure::{Failure, Result},
+    failure::{self, Failure, Result},
 };
 
 pub fn run(args: HubArgs) -> Result<u8> {
@@ -20,20 +20,9 @@ pub fn run(args: HubArgs) -> Result<u8> {
             let code = if matches!(error, farwater_hub::HubError::Config(_)) { exit::USAGE } else { exit::HUB_FAILED };
             let failure = Failure::new(code, format!("the hub ended: {error}"));
             Err(match error.source() {
-                Some(source) => failure.evidence(chain(source)),
+                Some(source) => failure.evidence(failure::chain(source)),
                 None => failure,
             })
         }
     }
-}
-
-/// Each error says what it attempted, so all of them together say what happened.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text += &format!(": {inner}");
-        source = inner.source();
-    }
-    text
 }

@@ -2,9 +2,12 @@
 
 use std::{fmt, fs, path::Path};
 
-use farwater_store::{PostgresUrl, UrlError};
+use farwater_store::{Location, PostgresUrl, UrlError};
 use thiserror::Error;
 use zeroize::Zeroizing;
+
+/// Says in a data directory which database of a server it belongs to.
+pub(crate) const ELSEWHERE: &str = "database";
 
 /// Far longer than any password.
 const MAX_PASSWORD_BYTES: u64 = 4 << 10;
@@ -36,8 +39,47 @@ pub enum DatabaseError {
     Password { path: String, problem: &'static str },
     #[error("option database-password-file is given, but no database that it is for")]
     NoDatabase,
+    #[error("the data directory {directory} belongs to {database}: name it with --database")]
+    Elsewhere { directory: String, database: String },
     #[error("the database's password is given twice: in its URL and by database-password-file")]
     Twice,
+}
+
+/// Where a command finds a store that is named by a path or a URL.
+pub fn locate(named: DatabaseUrl, password_file: Option<&Path>) -> Result<Location, DatabaseError> {
+    let is_url = ["postgres:", "postgresql:"].iter().any(|scheme| named.0.starts_with(scheme));
+    if is_url {
+        return resolve(Some(named), password_file)?.map(Location::from).ok_or(DatabaseError::NoDatabase);
+    }
+    if password_file.is_some() {
+        return Err(DatabaseError::NoDatabase);
+    }
+    Ok(Path::new(&*named.0).into())
+}
+
+/// Where the store of a hub lies, from what its options say of it.
+pub fn store_location(
+    data_dir: &Path,
+    url: Option<DatabaseUrl>,
+    password_file: Option<&Path>,
+) -> Result<Location, DatabaseError> {
+    match resolve(url, password_file)? {
+        Some(url) => Ok(url.into()),
+        None => local_file(data_dir),
+    }
+}
+
+/// The file in the data directory, unless this belongs to a database of a server: an empty file beside it would look like a
+/// hub that has lost everything.
+pub(crate) fn local_file(data_dir: &Path) -> Result<Location, DatabaseError> {
+    let file = data_dir.join("hub.db");
+    match fs::read_to_string(data_dir.join(ELSEWHERE)) {
+        Ok(database) if !file.exists() => Err(DatabaseError::Elsewhere {
+            directory: data_dir.display().to_string(),
+            database: database.trim().to_owned(),
+        }),
+        _ => Ok(file.into()),
+    }
 }
 
 /// None: the file in the data directory.

@@ -12,11 +12,10 @@ use farwater_store::Location;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+use crate::config::database::ELSEWHERE;
+
 /// Longest key file that is read: a chain of certificates is a few KiB.
 const MAX_KEY_BYTES: u64 = 64 << 10;
-
-/// Says which database of a server the directory belongs to.
-const ELSEWHERE: &str = "database";
 
 #[derive(Debug, Error)]
 #[error("{action} {}", .path.display())]
@@ -73,10 +72,6 @@ impl DataDir {
 
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    pub fn database(&self) -> PathBuf {
-        self.path.join("hub.db")
     }
 
     pub fn keys(&self) -> PathBuf {

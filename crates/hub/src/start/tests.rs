@@ -692,3 +692,41 @@ async fn keys_are_never_made_anew_beside_a_database_of_a_server() {
     let Err(error) = start(on_postgres(directory.path(), &url)).await else { panic!("it was started") };
     assert!(matches!(error, HubError::Identity(IdentityError::Missing { .. })), "{error:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hub_whose_database_is_gone_says_so_and_goes_on_once_it_is_back() {
+    let mut server = postgres::Postgres::start_unsynced().await.unwrap();
+    let url = server.create_database().await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let running = start(on_postgres(directory.path(), &url)).await.unwrap();
+    let client = Client::of(&running);
+    let maps = "/api/v1/namespaces/farwater-admin/configmaps";
+    assert_eq!(client.get(maps).await.code, StatusCode::OK);
+    server.kill9().await.unwrap();
+    let answer = client.get(maps).await;
+    assert_eq!(answer.code, StatusCode::SERVICE_UNAVAILABLE);
+    // Who asks isn't known, so they aren't told more; the log says why.
+    assert_eq!(answer.json()["message"], "the token could not be looked up");
+    assert_eq!(client.get("/readyz").await.code, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(client.get("/livez").await.code, StatusCode::OK, "a restart of the hub would help nobody");
+    server.restart().await.unwrap();
+    let started = Instant::now();
+    while client.get("/readyz").await.code != StatusCode::OK {
+        assert!(started.elapsed() < Duration::from_secs(60), "it did not come back");
+    }
+    assert_eq!(client.get(maps).await.code, StatusCode::OK);
+
+    // While nothing can be written, what is there is served.
+    let name = url.rsplit('/').next().unwrap();
+    let read_only = format!(
+        "ALTER DATABASE {name} SET default_transaction_read_only = on; \
+         SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+    );
+    server.execute("postgres", &read_only).await.unwrap();
+    let refused = client.call(Method::POST, maps, json!({"metadata": {"name": "a"}})).await;
+    assert_eq!(refused.code, StatusCode::SERVICE_UNAVAILABLE);
+    let message = refused.json()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("the database is read-only") && !message.contains(postgres::PASSWORD), "{message}");
+    assert_eq!(client.get(maps).await.code, StatusCode::OK);
+    running.stop().await;
+}

@@ -114,3 +114,40 @@ async fn a_newer_statement_of_this_hub_proves_a_restore_and_holds_deletions() {
     agent.wait_entry(&rig, &uid, removed).await;
     rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| condition(c, "Restored") == "absent").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_backup_is_newer_than_what_agents_know_and_deletes_nothing_until_confirmed() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let web = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let agent = Agent::join(&rig, "east").await;
+    agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
+    let backup = rig.path().join("backup");
+    farwater_store::archive::backup(rig.store.location(), &backup, false).await.unwrap();
+    // What the backup forgets: a service that the agent has applied since.
+    let later = rig.service(ADMIN_NAMESPACE, "later", "east", "apps/web").await;
+    let (before, _) = agent.wait_entry(&rig, &later, |entry| applied(entry).is_some()).await;
+
+    let rig = rig.restart_after(async |location, key| {
+        farwater_store::archive::restore(&backup, location, key, true).await.unwrap();
+    });
+    let rig = rig.await;
+    rig.wait_loaded().await;
+    let (after, _) = agent.wait_entry(&rig, &web, |entry| applied(entry).is_some_and(|d| !d.prune)).await;
+    assert!(after.statement.epoch > before.statement.epoch, "the agent takes it for news");
+    // It isn't listed, and what is not listed as removed is kept.
+    assert!(after.entries.iter().all(|entry| entry.service.uid != later));
+    let epoch = after.statement.epoch.to_string();
+    let cluster =
+        rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| condition(c, "Restored").starts_with("True")).await;
+    assert!(message(&cluster, "Restored").contains(&format!("{CONFIRM_RESTORED}={epoch}")));
+    rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
+    agent.wait_entry(&rig, &web, |entry| matches!(entry.action, Action::Hold { .. })).await;
+    rig.edit("Cluster", ADMIN_NAMESPACE, "east", |cluster| {
+        cluster["metadata"]["annotations"][CONFIRM_RESTORED] = epoch.clone().into();
+    })
+    .await;
+    agent.wait_entry(&rig, &web, removed).await;
+}

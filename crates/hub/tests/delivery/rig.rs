@@ -73,12 +73,19 @@ impl Rig {
 
     /// Stops the hub and starts it again on the same data.
     pub async fn restart(self) -> Self {
+        self.restart_after(async |_, _| {}).await
+    }
+
+    /// The same, with something done to its database meanwhile.
+    pub async fn restart_after(self, work: impl AsyncFnOnce(&Location, &[u8; 32])) -> Self {
         self.shutdown.cancel();
         self.controllers.await.unwrap();
         drop((self.router, self.delivery, self.directory));
         let location = self.store.location().clone();
         self.store.close().await;
         drop(self.store);
+        work(&location, self.identity.seal_key().bytes()).await;
+        drop(self.identity);
         Self::open(self.data, location).await
     }
 

@@ -290,7 +290,9 @@ async fn fsck_finds_what_was_never_written(place: Place) {
     let check = async |sql: &'static str, table: &str, row: &str, problem: &str, severity: Severity| {
         let undo = store.position();
         store
-            .transact(move |tx| Box::pin(async move { Ok(drop(sqlx::raw_sql(sql).execute(&mut **tx).await?)) }))
+            .transact(move |tx| {
+                Box::pin(async move { Ok(sqlx::raw_sql(sql).execute(&mut **tx).await?.rows_affected()) })
+            })
             .await
             .unwrap();
         let report = fsck(&place.location(), &KEY).await.unwrap();
