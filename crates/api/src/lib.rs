@@ -63,7 +63,9 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
 /// The derive writes a description of its own where the type's is meant.
 fn describe_kind(crd: &mut CustomResourceDefinition) {
     for version in &mut crd.spec.versions {
-        let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) else { continue };
+        let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) else {
+            continue;
+        };
         let spec = schema.properties.as_ref().and_then(|properties| properties.get("spec"));
         schema.description = spec.and_then(|spec| spec.description.clone());
     }
