@@ -359,8 +359,8 @@ pub fn modified(call: &Call) -> ApiError {
 
 fn prepare(call: &Call, current: &Resource, mut object: Value, patch: bool) -> Result<Value, ApiError> {
     let (kind, name) = (call.kind, &call.info.name);
-    check_identity(call, &object)?;
     check_namespace(call, &mut object)?;
+    check_identity(call, &object)?;
     let uid = meta::text(&object, "uid");
     if !patch && !uid.is_empty() && uid != current.uid {
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", current.uid);
