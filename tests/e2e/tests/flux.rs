@@ -188,7 +188,7 @@ fn service(fleet: &Fleet, path: &str) -> String {
 async fn flux_applies_a_folder_of_our_kinds_and_waits_for_the_cluster() -> Result<()> {
     let mut fleet = Fleet::start().await?;
     let plane = shared(1).await?;
-    fleet.join("east", &plane).await?;
+    fleet.join("east", plane).await?;
     let repository = fleet.git.create("infra")?;
     repository
         .commit("main", &[("one/map.yaml", &config_map("m", "one")), ("two/map.yaml", &config_map("m", "two"))])?;
