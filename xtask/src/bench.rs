@@ -2,6 +2,7 @@
 //! the last full run of each is kept under docs/performance with the machine that it ran on.
 
 mod agent_at_rest;
+mod api;
 mod apply_config_maps;
 mod commit_to_applied;
 mod ground;
@@ -64,6 +65,12 @@ const BENCHES: &[Bench] = &[
         about: "from a commit, with a request to look, until the object is changed in a cluster",
         peer_inside: false,
         run: |quick| Box::pin(commit_to_applied::measure(quick)),
+    },
+    Bench {
+        name: "api",
+        about: "10,000, 200,000 and 1,000,000 ServiceDeployments of 3 KB: pages, gets, watches, writes, memory and start",
+        peer_inside: true,
+        run: |quick| Box::pin(api::measure(quick)),
     },
     Bench {
         name: "list-services",

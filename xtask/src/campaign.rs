@@ -1,6 +1,7 @@
 //! `cargo xtask campaign NAME`: counts that are too long for every test run. The record lies under docs/campaigns and is
 //! written after each round, so that a campaign that was stopped goes on where it was.
 
+mod informer;
 mod kill9;
 mod watch_order;
 
@@ -75,6 +76,15 @@ const CAMPAIGNS: &[Campaign] = &[
         engines: &[Engine::Postgres],
         needs_programs: false,
         round: |seed, _| Box::pin(async move { watch_order::round(seed) }),
+    },
+    Campaign {
+        name: "informer",
+        about: "minutes of client-go's informers and leader election while objects change and the hub is killed: no cache goes \
+                back in time or differs from a list, and no two lead at once",
+        goal: 60,
+        engines: &[Engine::Sqlite],
+        needs_programs: true,
+        round: |seed, _| Box::pin(informer::round(seed)),
     },
 ];
 

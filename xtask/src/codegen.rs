@@ -1,12 +1,14 @@
 //! `cargo xtask codegen`: files that are made from the code and checked in, so that reviews see them change.
 
+mod reference;
+
 use std::{fs, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::{deny, repository};
 
-/// Write the generated files: resource definitions under deploy/crds, deny.toml
+/// Write the generated files: resource definitions and JSON schemas under deploy, the reference under docs, deny.toml
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Write nothing; fail if a file is not what would be written
@@ -54,6 +56,11 @@ fn stale() -> Result<Vec<Generated>> {
 
 fn all() -> Result<Vec<Generated>> {
     let mut files = resource_definitions()?;
+    let pages = reference::pages()?.into_iter().map(|page| ("docs/reference", page));
+    let schemas = reference::schemas()?.into_iter().map(|page| ("deploy/schemas", page));
+    for (folder, page) in pages.chain(schemas) {
+        files.push(Generated { path: PathBuf::from(folder).join(page.name), content: page.text });
+    }
     files.push(Generated { path: "deny.toml".into(), content: deny::cargo_deny_configuration() });
     Ok(files)
 }

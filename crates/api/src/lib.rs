@@ -55,7 +55,20 @@ pub const ADMIN_SERVICE_ACCOUNT: &str = "farwater-administrator";
 
 /// The definitions of our kinds, as a management cluster would install them.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
-    vec![Cluster::crd(), ClusterGrant::crd(), GitRepository::crd(), ServiceDeployment::crd()]
+    let mut all = vec![Cluster::crd(), ClusterGrant::crd(), GitRepository::crd(), ServiceDeployment::crd()];
+    all.iter_mut().for_each(describe_kind);
+    all
+}
+
+/// The derive writes a description of its own where the type's is meant.
+fn describe_kind(crd: &mut CustomResourceDefinition) {
+    for version in &mut crd.spec.versions {
+        let Some(schema) = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut()) else {
+            continue;
+        };
+        let spec = schema.properties.as_ref().and_then(|properties| properties.get("spec"));
+        schema.description = spec.and_then(|spec| spec.description.clone());
+    }
 }
 
 #[cfg(test)]

@@ -95,6 +95,7 @@ async fn answer(hub: Arc<Hub>, user: User, turn: Turn, request: Request<Body>) -
         return Err(if kind.ours { absent } else { ApiError::no_such_path() });
     }
     let form = Form::negotiate(request.headers(), &query)?;
+    form.fits(&info.verb)?;
     let (parts, body) = request.into_parts();
     let call = Call { hub, user, info, kind, query, headers: parts.headers, form, now: Timestamp::now() };
     dispatch(call, turn, &parts.method, body).await

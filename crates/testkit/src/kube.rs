@@ -254,12 +254,23 @@ pub fn plane_variable(n: usize) -> String {
 
 /// A client for a kubeconfig file; `context` None is its current one.
 pub async fn client(kubeconfig: &Path, context: Option<&str>) -> Result<Client> {
+    Client::try_from(configuration(kubeconfig, context).await?).context("build a Kubernetes client")
+}
+
+/// A client that takes every answer as it is: others ask again after a 429, 503 or 504.
+pub async fn client_that_asks_once(kubeconfig: &Path) -> Result<Client> {
+    let mut config = configuration(kubeconfig, None).await?;
+    config.default_retry = false;
+    Client::try_from(config).context("build a Kubernetes client")
+}
+
+async fn configuration(kubeconfig: &Path, context: Option<&str>) -> Result<Config> {
     let file = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     let mut config = Config::from_custom_kubeconfig(file, &options).await.context("use the kubeconfig")?;
     // Servers of tests are on this machine: never by a proxy that the environment names.
     config.proxy_url = None;
-    Client::try_from(config).context("build a Kubernetes client")
+    Ok(config)
 }
 
 /// `prefix-<process>-<number>`: a Kubernetes name that no other test run or test uses.

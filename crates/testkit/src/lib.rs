@@ -6,6 +6,7 @@
 
 pub mod farwater;
 pub mod git;
+pub mod informer;
 pub mod kube;
 pub mod ledger;
 pub mod packages;

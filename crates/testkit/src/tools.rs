@@ -16,13 +16,6 @@ use sha2::{Digest as _, Sha256};
 
 use crate::process::bare_command;
 
-/// The stages that make kwok's nodes Ready and its pods Running, in its own module.
-const STAGES: [&str; 4] = [
-    "node/fast/node-initialize.yaml",
-    "pod/fast/pod-ready.yaml",
-    "pod/fast/pod-complete.yaml",
-    "pod/fast/pod-delete.yaml",
-];
 /// Changes when the way of building changes, so that old results are not taken for new ones.
 const RECIPE: &str = "2";
 
@@ -35,14 +28,27 @@ struct Module {
     mains: &'static [(&'static str, &'static str)],
     /// What go.mod names as `tool`: the name that go gives, and ours.
     tools: &'static [(&'static str, &'static str)],
+    /// Taken out of other modules: the module (with its version if go.mod doesn't name it), the file in it, and where it goes.
+    files: &'static [(&'static str, &'static str, &'static str)],
     cost: &'static str,
 }
+
+const KWOK: &str = "sigs.k8s.io/kwok";
+const KUSTOMIZE_CONTROLLER: &str = "github.com/fluxcd/kustomize-controller";
+const SOURCE_CONTROLLER: &str = "github.com/fluxcd/source-controller@v1.9.5";
 
 const LOCALKUBE: Module = Module {
     name: "localkube",
     kubernetes: Some("v1.36.3"),
     mains: &[("localkube", "."), ("informer", "./informer")],
     tools: &[("kwok", "kwok"), ("kubectl", "kubectl")],
+    // The stages that make kwok's nodes Ready and its pods Running.
+    files: &[
+        (KWOK, "kustomize/stage/node/fast/node-initialize.yaml", "kwok-stages/node-initialize.yaml"),
+        (KWOK, "kustomize/stage/pod/fast/pod-ready.yaml", "kwok-stages/pod-ready.yaml"),
+        (KWOK, "kustomize/stage/pod/fast/pod-complete.yaml", "kwok-stages/pod-complete.yaml"),
+        (KWOK, "kustomize/stage/pod/fast/pod-delete.yaml", "kwok-stages/pod-delete.yaml"),
+    ],
     cost: "5 min",
 };
 const KUBECTL_1_32: Module = Module {
@@ -50,6 +56,7 @@ const KUBECTL_1_32: Module = Module {
     kubernetes: Some("v1.32.13"),
     mains: &[],
     tools: &[("kubectl", "kubectl-1.32")],
+    files: &[],
     cost: "1 min",
 };
 const KUBECTL_1_29: Module = Module {
@@ -57,6 +64,7 @@ const KUBECTL_1_29: Module = Module {
     kubernetes: Some("v1.29.15"),
     mains: &[],
     tools: &[("kubectl", "kubectl-1.29")],
+    files: &[],
     cost: "1 min",
 };
 /// A controller that others wrote and that applies what it finds in Git with server-side apply.
@@ -65,6 +73,29 @@ const FLUX: Module = Module {
     kubernetes: None,
     mains: &[],
     tools: &[("kustomize-controller", "kustomize-controller")],
+    files: &[
+        (
+            KUSTOMIZE_CONTROLLER,
+            "config/crd/bases/kustomize.toolkit.fluxcd.io_kustomizations.yaml",
+            "flux-crds/kustomizations.yaml",
+        ),
+        (SOURCE_CONTROLLER, "config/crd/bases/source.toolkit.fluxcd.io_buckets.yaml", "flux-crds/buckets.yaml"),
+        (
+            SOURCE_CONTROLLER,
+            "config/crd/bases/source.toolkit.fluxcd.io_externalartifacts.yaml",
+            "flux-crds/externalartifacts.yaml",
+        ),
+        (
+            SOURCE_CONTROLLER,
+            "config/crd/bases/source.toolkit.fluxcd.io_gitrepositories.yaml",
+            "flux-crds/gitrepositories.yaml",
+        ),
+        (
+            SOURCE_CONTROLLER,
+            "config/crd/bases/source.toolkit.fluxcd.io_ocirepositories.yaml",
+            "flux-crds/ocirepositories.yaml",
+        ),
+    ],
     cost: "3 min",
 };
 const MODULES: [&Module; 4] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX];
@@ -164,8 +195,16 @@ impl Tools {
     }
 
     pub fn kwok_stages(&self) -> Vec<PathBuf> {
-        let stages = self.program(&LOCALKUBE, "kwok-stages");
-        STAGES.iter().map(|stage| stages.join(stage_name(stage))).collect()
+        self.files(&LOCALKUBE)
+    }
+
+    /// The custom resources that the kustomize-controller reads.
+    pub fn flux_crds(&self) -> Vec<PathBuf> {
+        self.files(&FLUX)
+    }
+
+    fn files(&self, module: &Module) -> Vec<PathBuf> {
+        module.files.iter().map(|(_, _, to)| self.program(module, to)).collect()
     }
 
     /// `etcd`, `kube-apiserver`, `kube-controller-manager` or `kube-scheduler`, ready for its flags.
@@ -207,9 +246,7 @@ impl Tools {
             self.folder(module)?;
         }
         let mut wanted: Vec<PathBuf> = module.programs().map(|name| self.program(module, name)).collect();
-        if module.name == LOCALKUBE.name {
-            wanted.extend(self.kwok_stages());
-        }
+        wanted.extend(self.files(module));
         match wanted.iter().find(|path| !path.is_file()) {
             Some(path) => bail!("{} is missing", path.display()),
             None => Ok(()),
@@ -240,8 +277,8 @@ impl Tools {
         for (made, ours) in module.tools.iter().filter(|(made, ours)| made != ours) {
             fs::rename(out.join(made), out.join(ours)).with_context(|| format!("take {ours}"))?;
         }
-        if module.name == LOCALKUBE.name {
-            copy_stages(&source, &out.join("kwok-stages"))?;
+        for (from, file, to) in module.files {
+            copy_file(&source, from, file, &out.join(to))?;
         }
         if dir.exists() {
             fs::remove_dir_all(&dir).with_context(|| format!("remove the incomplete {}", dir.display()))?;
@@ -283,7 +320,7 @@ pub fn cache_dir() -> Result<PathBuf> {
 /// A short hash of everything that decides what is built.
 fn content_hash(source: &Path, module: &Module) -> Result<String> {
     let mut hash = Sha256::new();
-    hash.update(format!("{RECIPE}\n{:?}\n", module.kubernetes));
+    hash.update(format!("{RECIPE}\n{:?}\n{:?}\n", module.kubernetes, module.files));
     let mains = module.mains.iter().map(|(_, package)| Path::new(package).join("main.go"));
     for file in ["go.mod", "go.sum"].into_iter().map(PathBuf::from).chain(mains) {
         let path = source.join(&file);
@@ -331,29 +368,30 @@ fn go(what: &str, module: &Path, log: &Path, arguments: impl FnOnce(&mut Command
     Ok(())
 }
 
-fn copy_stages(module: &Path, to: &Path) -> Result<()> {
-    let output = Command::new("go")
-        .current_dir(module)
-        .args(["list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"])
-        .env("GOWORK", "off")
-        .output()
-        .context("ask go where kwok's module lies")?;
-    if !output.status.success() {
-        bail!("ask go where kwok's module lies: {}", String::from_utf8_lossy(&output.stderr));
+fn copy_file(source: &Path, module: &str, file: &str, to: &Path) -> Result<()> {
+    let from = module_folder(source, module)?.join(file);
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder)?;
     }
-    let kwok = PathBuf::from(String::from_utf8(output.stdout)?.trim());
-    fs::create_dir(to)?;
-    for stage in STAGES {
-        let from = kwok.join("kustomize/stage").join(stage);
-        // Read and write, not copy: files of the module cache are read-only and would stay so.
-        let content = fs::read(&from).with_context(|| format!("read kwok's stage {}", from.display()))?;
-        fs::write(to.join(stage_name(stage)), content)?;
-    }
-    Ok(())
+    // Read and write, not copy: files of the module cache are read-only and would stay so.
+    let content = fs::read(&from).with_context(|| format!("read {}", from.display()))?;
+    fs::write(to, content).with_context(|| format!("write {}", to.display()))
 }
 
-fn stage_name(stage: &str) -> &str {
-    stage.rsplit('/').next().unwrap_or(stage)
+/// Where go keeps a module.
+fn module_folder(source: &Path, module: &str) -> Result<PathBuf> {
+    let mut command = Command::new("go");
+    command.current_dir(source).env("GOWORK", "off");
+    match module.contains('@') {
+        true => command.args(["mod", "download", "-json", module]),
+        false => command.args(["list", "-m", "-json", module]),
+    };
+    let output = command.output().with_context(|| format!("ask go where {module} lies"))?;
+    if !output.status.success() {
+        bail!("ask go where {module} lies: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    told["Dir"].as_str().map(PathBuf::from).with_context(|| format!("go doesn't say where {module} lies"))
 }
 
 #[cfg(test)]

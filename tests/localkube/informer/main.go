@@ -1,6 +1,6 @@
 // Informer keeps client-go's caches of two kinds while it changes their objects, and says whether a cache ever went back in
-// time or, whenever the writers pause, held anything but what a list holds. It ends with one line of JSON; exit code 1 means that
-// something was wrong.
+// time or, whenever the writers pause, held anything but what a list holds. Meanwhile two candidates elect a leader by a Lease. It ends
+// with one line of JSON; exit code 1 means that something was wrong.
 package main
 
 import (
@@ -29,6 +29,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 const (
@@ -46,6 +48,7 @@ type summary struct {
 	Unknown  int64    `json:"unknown"`
 	Events   int64    `json:"events"`
 	Compared int64    `json:"compared"`
+	Leaders  int64    `json:"leaders"`
 	Faults   []string `json:"faults"`
 }
 
@@ -55,7 +58,7 @@ type run struct {
 	dynamic   dynamic.Interface
 	caches    []*watched
 
-	writes, unknown, events, compared atomic.Int64
+	writes, unknown, events, compared, leaders atomic.Int64
 
 	// Writers hold it for reading; a comparison takes it whole.
 	pause  sync.RWMutex
@@ -96,7 +99,7 @@ func main() {
 		os.Exit(2)
 	}
 	r.churn(*duration, *rate, *seed)
-	result := summary{*seed, r.writes.Load(), r.unknown.Load(), r.events.Load(), r.compared.Load(), r.faults}
+	result := summary{*seed, r.writes.Load(), r.unknown.Load(), r.events.Load(), r.compared.Load(), r.leaders.Load(), r.faults}
 	_ = json.NewEncoder(os.Stdout).Encode(result)
 	if len(r.faults) > 0 {
 		os.Exit(1)
@@ -217,6 +220,16 @@ func (r *run) churn(duration time.Duration, rate int, seed int64) {
 	}
 	end := time.Now().Add(duration)
 	var group sync.WaitGroup
+	var leading atomic.Int64
+	for _, name := range []string{"one", "two"} {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for time.Now().Before(end) {
+				r.stand(ctx, name, end, &leading)
+			}
+		}()
+	}
 	for number := range writers {
 		group.Add(1)
 		go func() {
@@ -230,6 +243,40 @@ func (r *run) churn(duration time.Duration, rate int, seed int64) {
 	}
 	group.Wait()
 	r.compare(ctx)
+}
+
+// Stands for election once: waits for the lease, leads for a while, and gives it back.
+func (r *run) stand(ctx context.Context, name string, end time.Time, leading *atomic.Int64) {
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: r.namespace, Name: "leader"},
+		Client:     r.core.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: name},
+	}
+	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
+		Lock:            lock,
+		LeaseDuration:   6 * time.Second,
+		RenewDeadline:   4 * time.Second,
+		RetryPeriod:     500 * time.Millisecond,
+		ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) {
+				if leading.Add(1) > 1 {
+					r.fault("two candidates lead at once")
+				}
+				r.leaders.Add(1)
+				select {
+				case <-ctx.Done():
+				case <-time.After(2 * time.Second):
+				}
+				// Before the lease is given back, or the other one might be seen beside this one.
+				leading.Add(-1)
+				cancel()
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
 }
 
 // An event of one object never goes back behind an earlier one.

@@ -8,12 +8,12 @@ use serde_json::Value;
 use super::{
     body::{self, Body, Encoding},
     call::{Call, store_failed},
-    intake, managed, meta,
+    intake::{self, Intake},
+    managed, meta,
     options::{FieldValidation, WriteOptions},
     status::ApiError,
     views, write,
 };
-use crate::auth::Attributes;
 
 pub async fn apply(call: &Call, bytes: Bytes) -> Result<Response, ApiError> {
     let options = WriteOptions::parse_apply(&call.query)?;
@@ -45,7 +45,8 @@ async fn apply_once(
         .apply(shown.as_deref(), &config.value, &options.manager, options.force, call.now)
         .map_err(|error| managed::refusal(&error))?;
     let mut warnings = judge_duplicates(config, options.validation)?;
-    let object = intake::read_applied(applied.object, call.kind)?;
+    let Intake { object, warnings: told } = intake::read_applied(applied.object, call.kind)?;
+    warnings.extend(told);
     warnings.extend(write::warn(call, &object, live).await?);
     let (code, written) = match current {
         Some(current) => (200, write::replace(call, &current, object, true, options.dry_run).await),
@@ -77,11 +78,11 @@ async fn create(call: &Call, mut object: Value, dry_run: bool) -> Result<Option<
         return Err(ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, &why));
     }
     write::check_namespace(call, &mut object)?;
-    write::check_name(call, &object)?;
+    write::check_identity(call, &object)?;
     if !call.info.subresource.is_empty() {
         return Err(call.not_found(&call.info.name));
     }
-    authorize_create(call).await?;
+    write::authorize_create(call).await?;
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("resourceVersion");
     }
@@ -89,10 +90,4 @@ async fn create(call: &Call, mut object: Value, dry_run: bool) -> Result<Option<
         Err(error) if error.reason == "AlreadyExists" => Ok(None),
         made => made.map(Some),
     }
-}
-
-/// The right to patch is not the right to make.
-async fn authorize_create(call: &Call) -> Result<(), ApiError> {
-    let attributes = Attributes { verb: "create".to_owned(), ..super::attributes(&call.info) };
-    super::authorize(&call.hub, &call.user, &attributes).await
 }

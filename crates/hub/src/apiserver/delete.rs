@@ -290,8 +290,7 @@ async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> 
 
 /// DELETE on a collection: every object that the selectors let through; the answer lists them as they were.
 pub async fn delete_collection(call: &Call, body: Bytes) -> Result<Response, ApiError> {
-    if call.kind.kind == "Namespace" {
-        // As in Kubernetes, which doesn't offer it either.
+    if !call.kind.verbs.contains(&"deletecollection") {
         return Err(ApiError::method_not_allowed());
     }
     let options = delete_options(call, &body)?;

@@ -15,7 +15,11 @@ fn without_empty(mut value: Value, fields: &[&str]) -> Value {
 }
 
 fn aggregated_resource(kind: &ResourceKind) -> Value {
-    let own = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+    // Empty means that of the list; Kubernetes says it only of custom resources.
+    let own = match kind.ours {
+        true => json!({"group": kind.group, "version": kind.version, "kind": kind.kind}),
+        false => json!({"group": "", "version": "", "kind": kind.kind}),
+    };
     let subresources: Vec<Value> = kind
         .subresources
         .iter()

@@ -55,15 +55,10 @@ pub fn read_patched(
     Ok(stored(intake, kind, " after mutating admission happens"))
 }
 
-fn as_stored(object: Value, kind: &ResourceKind) -> Value {
-    let mut object = views::store(kind, object);
-    strategy::normalize(&mut object, kind);
-    object
-}
-
 /// The object as it is stored. `when` is Kubernetes' word for where it looks for duplicate owners.
 fn stored(mut intake: Intake, kind: &ResourceKind, when: &str) -> Intake {
-    intake.object = as_stored(intake.object, kind);
+    intake.object = views::store(kind, intake.object);
+    strategy::normalize(&mut intake.object, kind);
     let duplicates = meta::drop_duplicate_owners(&mut intake.object);
     if !duplicates.is_empty() {
         intake.warnings.push(format!(
@@ -146,17 +141,27 @@ fn shape(body: Body, kind: &ResourceKind) -> Result<(Value, Vec<String>), String
         }
     }
     if kind.ours {
+        schema::drop_nulls(&mut object, &kind.schema);
         schema::default(&mut object, &kind.schema);
     }
     Ok((object, complaints))
 }
 
-/// Reads what an apply made of an object. Its fields and types were checked when the configuration was.
-pub fn read_applied(object: Value, kind: &ResourceKind) -> Result<Value, ApiError> {
-    let shaped = shape(Body { value: object, duplicates: Vec::new() }, kind);
-    shaped
-        .map(|(object, _)| as_stored(object, kind))
-        .map_err(|why| ApiError::unknown(format!("failed to convert new object: {why}")))
+/// Reads what an apply made of an object. Its fields and types were checked when the configuration was. A custom resource
+/// isn't decoded again, so what lost its last part stays null; a status is stored by itself and stays empty.
+pub fn read_applied(mut object: Value, kind: &ResourceKind) -> Result<Intake, ApiError> {
+    let failed = |why| ApiError::unknown(format!("failed to convert new object: {why}"));
+    if kind.ours {
+        schema::decode(&mut object["metadata"], &kind.schema["properties"]["metadata"], "ObjectMeta")
+            .map_err(failed)?;
+        schema::default(&mut object, &kind.schema);
+        if let Some(status) = object.get_mut("status").filter(|status| status.is_null()) {
+            *status = json!({});
+        }
+    } else {
+        object = shape(Body { value: object, duplicates: Vec::new() }, kind).map_err(failed)?.0;
+    }
+    Ok(stored(Intake { object, warnings: Vec::new() }, kind, " after mutating admission happens"))
 }
 
 #[cfg(test)]

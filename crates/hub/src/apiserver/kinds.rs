@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
-use farwater_fieldmanager::{FieldManager, Type};
+use farwater_fieldmanager::FieldManager;
 use farwater_store::Kind;
 use k8s_openapi::{
     Metadata, Resource,
@@ -105,36 +105,6 @@ impl ResourceKind {
         self.stored && self.view.is_none()
     }
 
-    /// An object of which nothing is said. Of built-in kinds it has what Go writes even when it is empty.
-    fn blank(&self) -> Value {
-        let mut object = json!({"apiVersion": self.api_version(), "kind": self.kind});
-        if !self.ours {
-            object["metadata"] = json!({});
-            super::strategy::fill(&mut object, self);
-        }
-        views::show(self, &object).into_owned()
-    }
-
-    /// The top-level fields that a write to the resource or a subresource leaves as they are.
-    fn reset_by(&self, subresource: &str) -> &'static [&'static str] {
-        match subresource {
-            "status" if self.ours => &["metadata", "spec"],
-            "status" => &["spec"],
-            _ if self.has_status() => &["status"],
-            _ => &[],
-        }
-    }
-
-    /// Once the schema is known.
-    fn with_managers(mut self) -> Self {
-        let ty = Type::from_openapi(&self.schema);
-        let own = self.subresources.iter().filter(|s| s.kind.is_none()).map(|s| s.name);
-        let names = [""].into_iter().chain(own);
-        let manager = |name| FieldManager::new(ty.clone(), self.blank(), name, self.reset_by(name));
-        self.managers = names.map(|name| (name, manager(name))).collect();
-        self
-    }
-
     pub fn has_status(&self) -> bool {
         self.subresource("status").is_some()
     }
@@ -150,10 +120,14 @@ pub struct Registry {
 pub static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::build);
 
 const STORED_VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// In the order in which Kubernetes names them of custom resources.
+const CUSTOM_VERBS: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+/// All of them are never deleted at once.
+const NAMESPACE_VERBS: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 const META_FIELDS: &[&str] = &["metadata.name", "metadata.namespace"];
 const CLUSTER_FIELDS: &[&str] = &["metadata.name"];
 const SECRET_FIELDS: &[&str] = &["metadata.name", "metadata.namespace", "type"];
-const NAMESPACE_FIELDS: &[&str] = &["metadata.name", "name", "status.phase"];
+const NAMESPACE_FIELDS: &[&str] = &["metadata.name", "status.phase"];
 const EVENT_FIELDS: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
@@ -233,8 +207,9 @@ impl Registry {
                 .names(NameRule::Label)
                 .answers_deleted()
                 .fields(NAMESPACE_FIELDS)
-                .with(STATUS)
-                .with(Subresource { name: "finalize", verbs: &["update"], kind: None }),
+                .verbs(NAMESPACE_VERBS)
+                .with(Subresource { name: "finalize", verbs: &["update"], kind: None })
+                .with(STATUS),
             built_in::<Secret>(&mut schemas).namespaced().fields(SECRET_FIELDS),
             built_in::<ServiceAccount>(&mut schemas).short("sa").namespaced().answers_deleted().with(Subresource {
                 name: "token",
@@ -351,6 +326,11 @@ impl ResourceKind {
         self
     }
 
+    fn verbs(mut self, verbs: &'static [&'static str]) -> Self {
+        self.verbs = verbs;
+        self
+    }
+
     fn virtual_kind(mut self) -> Self {
         self.stored = false;
         self.verbs = &["create"];
@@ -400,13 +380,16 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
     let mut schema = serde_json::to_value(&version.schema).unwrap_or_default()["openAPIV3Schema"].take();
     let reversed: Vec<&str> = spec.group.split('.').rev().collect();
     let schema_name = format!("{}.{}.{}", reversed.join("."), version.name, names.kind);
-    let meta = json!({"$ref": format!("{REFERENCE}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")});
+    let meta = json!({
+        "$ref": format!("{REFERENCE}io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"),
+        "description": "Standard object's metadata. More info: \
+            https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata",
+    });
     schema["properties"]["metadata"] = meta;
     for field in ["apiVersion", "kind"] {
         schema["properties"][field] = definitions["io.k8s.api.core.v1.ConfigMap"]["properties"][field].clone();
     }
-    // The derive writes a description of its own where the type's is meant.
-    schema["description"] = schema["properties"]["spec"]["description"].clone();
+    published::whole_numbers(&mut schema);
     definitions.insert(schema_name.clone(), schema.clone());
     let mut kind = ResourceKind {
         group: spec.group.clone(),
@@ -419,7 +402,7 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         namespaced: spec.scope == "Namespaced",
         ours: true,
         stored: true,
-        verbs: STORED_VERBS,
+        verbs: CUSTOM_VERBS,
         subresources: Vec::new(),
         names: NameRule::Subdomain,
         schema: inline(&schema, definitions, 0),

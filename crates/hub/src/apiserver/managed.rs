@@ -1,18 +1,50 @@
 //! Who manages which fields of an object: names of managers, and what a refused apply is answered.
 
-use farwater_fieldmanager::{ApplyError, Conflict, FieldManager};
+use farwater_fieldmanager::{ApplyError, Conflict, FieldManager, Type};
 use farwater_store::Kind;
 use http::header;
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     call::Call,
-    kinds::REGISTRY,
+    kinds::{REGISTRY, ResourceKind},
     options::{MANAGER_LIMIT, WriteOptions, is_printable},
     status::{ApiError, FieldError},
-    views,
+    strategy, views,
 };
+
+impl ResourceKind {
+    /// An object of which nothing is said. Of built-in kinds it has what Go writes even when it is empty.
+    fn blank(&self) -> Value {
+        let mut object = json!({"apiVersion": self.api_version(), "kind": self.kind});
+        if !self.ours {
+            object["metadata"] = json!({});
+            strategy::fill(&mut object, self);
+        }
+        views::show(self, &object).into_owned()
+    }
+
+    /// The top-level fields that a write to the resource or a subresource leaves as they are.
+    fn reset_by(&self, subresource: &str) -> &'static [&'static str] {
+        match subresource {
+            "status" if self.ours => &["metadata", "spec"],
+            "status" => &["spec"],
+            _ if self.has_status() => &["status"],
+            _ => &[],
+        }
+    }
+
+    /// Once the schema is known.
+    pub fn with_managers(mut self) -> Self {
+        let ty = Type::from_openapi(&self.schema);
+        let own = self.subresources.iter().filter(|s| s.kind.is_none()).map(|s| s.name);
+        let names = [""].into_iter().chain(own);
+        let manager = |name| FieldManager::new(ty.clone(), self.blank(), name, self.reset_by(name));
+        self.managers = names.map(|name| (name, manager(name))).collect();
+        self
+    }
+}
 
 /// The manager of what the hub writes by itself.
 const OWN_MANAGER: &str = "farwater-hub";
@@ -90,8 +122,6 @@ pub fn refusal(error: &ApplyError) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

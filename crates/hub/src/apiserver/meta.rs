@@ -42,9 +42,12 @@ pub fn check_subdomain(name: &str) -> Option<String> {
 
 pub fn check_label(name: &str) -> Option<String> {
     if name.len() > 63 {
-        return Some("must be no more than 63 bytes".into());
+        return Some("must be no more than 63 characters".into());
     }
-    (!is_dns_label(name)).then(|| LABEL.into())
+    if is_dns_label(name) {
+        return None;
+    }
+    Some(if check_subdomain(name).is_none() { "must not contain dots".into() } else { LABEL.into() })
 }
 
 fn is_word(text: &str) -> bool {
@@ -57,6 +60,11 @@ fn is_word(text: &str) -> bool {
 /// The key of a label or an annotation: an optional DNS prefix and a name.
 pub fn check_qualified_name(key: &str) -> Option<String> {
     let name = match key.split_once('/') {
+        Some((_, rest)) if rest.contains('/') => {
+            let rule = QUALIFIED.strip_prefix("name part ").unwrap_or_default();
+            let prefix = "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')";
+            return Some(format!("a valid label key {rule} {prefix}"));
+        }
         None => key,
         Some(("", _)) => return Some("prefix part must be non-empty".into()),
         Some((prefix, name)) => {
@@ -92,6 +100,21 @@ impl NameRule {
                 _ if name.len() > 253 => Some("must be no more than 253 bytes".into()),
                 _ => ['/', '%'].into_iter().find(|c| name.contains(*c)).map(|c| format!("may not contain '{c}'")),
             },
+        }
+    }
+}
+
+impl NameRule {
+    /// For what names begin with: a dash at its end won't be the name's.
+    pub fn check_prefix(self, prefix: &str) -> Option<String> {
+        match self {
+            Self::PathSegment if matches!(prefix, "." | "..") => None,
+            Self::Subdomain | Self::Label if prefix.len() > 1 && prefix.ends_with('-') => {
+                // As Go does it, with the letter before the dash.
+                let kept: String = prefix.chars().take(prefix.chars().count() - 2).collect();
+                self.check(&(kept + "a"))
+            }
+            _ => self.check(prefix),
         }
     }
 }
@@ -225,14 +248,18 @@ fn check_finalizers(list: Option<&Vec<Value>>, qualified: bool, errors: &mut Vec
         return;
     }
     for (n, finalizer) in list.iter().enumerate() {
-        let name = finalizer.as_str().unwrap_or_default();
-        let path = format!("metadata.finalizers[{n}]");
-        if let Some(problem) = check_qualified_name(name) {
-            errors.push(FieldError::invalid(path, finalizer, &problem));
-        } else if qualified && !name.contains('/') && !matches!(name, "orphan" | "foregroundDeletion" | "kubernetes") {
-            let detail = "name is neither a standard finalizer name nor is it fully qualified";
-            errors.push(FieldError::invalid(path, finalizer, detail));
-        }
+        check_finalizer(finalizer, format!("metadata.finalizers[{n}]"), qualified, errors);
+    }
+}
+
+pub fn check_finalizer(finalizer: &Value, path: String, qualified: bool, errors: &mut Vec<FieldError>) {
+    let name = finalizer.as_str().unwrap_or_default();
+    if let Some(problem) = check_qualified_name(name) {
+        errors.push(FieldError::invalid(path.clone(), finalizer, &problem));
+    }
+    if qualified && !name.contains('/') && !matches!(name, "orphan" | "foregroundDeletion" | "kubernetes") {
+        let detail = "name is neither a standard finalizer name nor is it fully qualified";
+        errors.push(FieldError::invalid(path, finalizer, detail));
     }
 }
 
@@ -254,7 +281,10 @@ pub fn finalizer_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
 pub fn validate(object: &Value, rule: NameRule, qualified: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let metadata = &object["metadata"];
-    let name = text(object, "name");
+    let (name, prefix) = (text(object, "name"), text(object, "generateName"));
+    if let Some(problem) = rule.check_prefix(prefix).filter(|_| !prefix.is_empty()) {
+        errors.push(FieldError::invalid("metadata.generateName", &json!(prefix), &problem));
+    }
     if name.is_empty() {
         errors.push(FieldError::required("metadata.name", "name or generateName is required"));
     } else if let Some(problem) = rule.check(name) {
@@ -271,7 +301,7 @@ pub fn validate(object: &Value, rule: NameRule, qualified: bool) -> Vec<FieldErr
 /// difference means that the client set another value.
 pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+    for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         let value = &new["metadata"][field];
         if value != &old["metadata"][field] {
             errors.push(FieldError::invalid(format!("metadata.{field}"), value, "field is immutable"));
@@ -314,6 +344,16 @@ mod tests {
         }
         assert!(NameRule::Label.check(&"a".repeat(64)).is_some());
         assert!(NameRule::Subdomain.check(&"a".repeat(254)).is_some());
+    }
+
+    #[test]
+    fn a_prefix_may_end_in_a_dash() {
+        for (rule, good, bad) in
+            [(NameRule::Subdomain, "a.b-", "a."), (NameRule::Label, "a-", "a.b-"), (NameRule::PathSegment, ".", "a/")]
+        {
+            assert_eq!(rule.check_prefix(good), None, "{good}");
+            assert!(rule.check_prefix(bad).is_some(), "{bad}");
+        }
     }
 
     #[test]

@@ -74,6 +74,25 @@ fn write_parameters() -> Vec<Value> {
     ]
 }
 
+fn delete_parameters() -> Vec<Value> {
+    let mut parameters = vec![dry_run()];
+    parameters.extend(
+        [
+            ("gracePeriodSeconds", "integer", "Taken, and without a meaning: nothing here ends slowly."),
+            ("orphanDependents", "boolean", "Deprecated; use propagationPolicy."),
+            ("propagationPolicy", "string", "What becomes of dependents: Background, Foreground or Orphan."),
+        ]
+        .map(|(name, kind, text)| parameter(name, kind, text)),
+    );
+    parameters
+}
+
+/// Kubernetes names it of custom resources only.
+fn read_parameters(kind: &ResourceKind) -> Vec<Value> {
+    let version = || parameter("resourceVersion", "string", "The answer is at least as new as this.");
+    kind.ours.then(version).into_iter().collect()
+}
+
 fn patch_parameters() -> Vec<Value> {
     let force = parameter("force", "boolean", "An apply takes fields that others own instead of being refused.");
     write_parameters().into_iter().chain([force]).collect()
@@ -146,7 +165,7 @@ fn item_operations(kind: &ResourceKind, id_suffix: &str, delete: bool) -> Value 
     let mut path = json!({
         "parameters": path_parameters(kind, true),
         "get": operation(kind, Operation {
-            verb: "get", action: "get", id: &id("read"), parameters: vec![], content_types: &[],
+            verb: "get", action: "get", id: &id("read"), parameters: read_parameters(kind), content_types: &[],
         }),
         "put": operation(kind, Operation {
             verb: "put", action: "put", id: &id("replace"), parameters: write_parameters(), content_types: json_body,
@@ -163,10 +182,7 @@ fn item_operations(kind: &ResourceKind, id_suffix: &str, delete: bool) -> Value 
                 verb: "delete",
                 action: "delete",
                 id: "delete",
-                parameters: vec![
-                    dry_run(),
-                    parameter("propagationPolicy", "string", "Background, Foreground or Orphan."),
-                ],
+                parameters: delete_parameters(),
                 content_types: &[],
             },
         );
@@ -201,10 +217,15 @@ fn paths(kind: &ResourceKind, paths: &mut Map<String, Value>) {
             Operation { verb: "get", action: "list", id, parameters: list_parameters(), content_types: &[] },
         )
     };
-    paths.insert(
-        collection.clone(),
-        json!({"parameters": path_parameters(kind, false), "get": list("list"), "post": create}),
-    );
+    let mut all = json!({"parameters": path_parameters(kind, false), "get": list("list"), "post": create});
+    if kind.verbs.contains(&"deletecollection") {
+        let of_watches =
+            |parameter: &Value| matches!(parameter["name"].as_str(), Some("watch" | "allowWatchBookmarks"));
+        let parameters = list_parameters().into_iter().filter(|p| !of_watches(p)).chain(delete_parameters()).collect();
+        let (verb, action, id) = ("delete", "deletecollection", "deleteCollection");
+        all["delete"] = operation(kind, Operation { verb, action, id, parameters, content_types: &[] });
+    }
+    paths.insert(collection.clone(), all);
     if kind.namespaced {
         paths.insert(format!("{root}/{}", kind.plural), json!({"get": list("listAll")}));
     }

@@ -37,7 +37,7 @@ pub struct WriteOptions {
 pub const MANAGER_LIMIT: usize = 128;
 
 fn check_dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, FieldError> {
-    let values: Vec<&str> = values.filter(|v| !v.is_empty()).collect();
+    let values: Vec<&str> = values.collect();
     if values.iter().any(|v| *v != "All") {
         return Err(FieldError::not_supported("dryRun", &json!(values), &["All"]));
     }
@@ -94,7 +94,7 @@ impl WriteOptions {
             }
         };
         if !errors.is_empty() {
-            return Err(ApiError::all_invalid_options(kind, errors));
+            return Err(ApiError::invalid_options(kind, errors));
         }
         Ok(Self { dry_run, validation, manager, force: query.flag("force") })
     }
@@ -184,66 +184,60 @@ impl ListOptions {
             limit: query.integer("limit")?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
             after,
             version: version(query)?,
-            version_match: version_match(query)?,
+            version_match: version_match(query),
             bookmarks: query.flag("allowWatchBookmarks"),
             send_initial: query.flag("sendInitialEvents"),
             timeout_seconds: query.integer("timeoutSeconds")?.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0),
         };
-        let given = query.get("sendInitialEvents").is_some_and(|v| !v.is_empty());
-        options.check(watch, given).map_err(|cause| ApiError::invalid_options("ListOptions", cause))?;
+        options.check(query, watch)?;
         Ok(options)
     }
 
     /// `k8s.io/apimachinery/pkg/apis/meta/internalversion/validation.ValidateListOptions`.
-    fn check(&self, watch: bool, send_initial_given: bool) -> Result<(), FieldError> {
-        let forbidden = |field: &str, why: &str| Err(FieldError::forbidden(field, why));
-        if watch {
-            if send_initial_given && self.version_match != Some(VersionMatch::NotOlderThan) {
-                return forbidden(
-                    "resourceVersionMatch",
-                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-                );
+    fn check(&self, query: &Query, watch: bool) -> Result<(), ApiError> {
+        const MATCH: &str = "resourceVersionMatch";
+        let given = |name: &str| query.get(name).filter(|value| !value.is_empty());
+        let (matched, initial) = (given(MATCH), query.get("sendInitialEvents").is_some());
+        let known: &[&str] = if watch { &["NotOlderThan"] } else { &["Exact", "NotOlderThan", ""] };
+        let older = matched == Some("NotOlderThan");
+        let unknown = matched.is_some_and(|matched| !known.contains(&matched));
+        let without_version = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+        let with_continue = "resourceVersionMatch is forbidden when continue is provided";
+        let exact_zero = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+        let needs_match = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        let without_initial = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+        let of_list = "sendInitialEvents is forbidden for list";
+        let mut causes = Vec::new();
+        let mut forbid = |wrong: bool, field: &str, why: &str| {
+            if wrong {
+                causes.push(FieldError::forbidden(field, why));
             }
-            if !send_initial_given && self.version_match.is_some() {
-                let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
-                return forbidden("resourceVersionMatch", why);
-            }
-            return Ok(());
+        };
+        let exact_at_zero = matched == Some("Exact") && self.version == Some(0);
+        forbid(watch && initial && !older, MATCH, needs_match);
+        forbid(watch && matched.is_some() && !initial, MATCH, without_initial);
+        forbid(!watch && matched.is_some() && self.version.is_none(), MATCH, without_version);
+        forbid(matched.is_some() && self.after.is_some(), MATCH, with_continue);
+        forbid(!watch && exact_at_zero, MATCH, exact_zero);
+        forbid(!watch && initial, "sendInitialEvents", of_list);
+        if unknown {
+            causes.push(FieldError::not_supported(MATCH, &json!(matched), known));
         }
-        if send_initial_given {
-            return forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list");
+        if !causes.is_empty() {
+            return Err(ApiError::invalid_options("ListOptions", causes));
         }
-        if self.version_match.is_some() {
-            if self.version.is_none() {
-                let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-                return forbidden("resourceVersionMatch", why);
-            }
-            if self.after.is_some() {
-                let why = "resourceVersionMatch is forbidden when continue is provided";
-                return forbidden("resourceVersionMatch", why);
-            }
-            if self.version == Some(0) && self.version_match == Some(VersionMatch::Exact) {
-                let why = "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"";
-                return forbidden("resourceVersionMatch", why);
-            }
-        }
-        if self.after.is_some() && self.version.is_some_and(|v| v != 0) {
-            return forbidden("resourceVersion", "specifying resource version is not allowed when using continue");
+        if !watch && self.after.is_some() && self.version.is_some_and(|v| v != 0) {
+            return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
         }
         Ok(())
     }
 }
 
-fn version_match(query: &Query) -> Result<Option<VersionMatch>, ApiError> {
+fn version_match(query: &Query) -> Option<VersionMatch> {
     match query.get("resourceVersionMatch") {
-        None | Some("") => Ok(None),
-        Some("Exact") => Ok(Some(VersionMatch::Exact)),
-        Some("NotOlderThan") => Ok(Some(VersionMatch::NotOlderThan)),
-        Some(other) => {
-            let supported = ["Exact", "NotOlderThan", ""];
-            let cause = FieldError::not_supported("resourceVersionMatch", &json!(other), &supported);
-            Err(ApiError::invalid_options("ListOptions", cause))
-        }
+        Some("Exact") => Some(VersionMatch::Exact),
+        Some("NotOlderThan") => Some(VersionMatch::NotOlderThan),
+        _ => None,
     }
 }
 
@@ -300,7 +294,7 @@ impl DeleteOptions {
             true
         });
         if !causes.is_empty() {
-            return Err(ApiError::invalid("meta.k8s.io", KIND, "", causes));
+            return Err(ApiError::invalid_options(KIND, causes));
         }
         if value[UNSAFE] == json!(true) {
             return Err(ApiError::unsupported_parameter(UNSAFE, "objects that can't be read are not deleted"));

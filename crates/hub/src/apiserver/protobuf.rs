@@ -167,7 +167,7 @@ fn object_meta(m: meta::ObjectMeta) -> Value {
         .done()
 }
 
-/// The fields are JSON inside of the message; what isn't is refused with the managers, later.
+/// The fields are JSON inside of the message; what isn't is refused when the object is read.
 fn managed_fields(m: meta::ManagedFieldsEntry) -> Value {
     let fields = m.fields_v1.and_then(|fields| fields.raw);
     let fields = fields.map(|raw| serde_json::from_slice(&raw).unwrap_or_else(|_| json!("not JSON")));
@@ -452,6 +452,25 @@ mod tests {
             "data": {"k": ""}, "binaryData": {"b": "/w=="}, "immutable": false,
         });
         assert_eq!(decode(&envelope("v1", "ConfigMap", &map)), Ok(expected));
+    }
+
+    #[test]
+    fn managers_are_json_inside_of_the_message() {
+        let entry = |raw: &[u8]| meta::ManagedFieldsEntry {
+            manager: Some("m".into()),
+            operation: Some("Update".into()),
+            api_version: Some("v1".into()),
+            fields_type: Some("FieldsV1".into()),
+            fields_v1: Some(meta::FieldsV1 { raw: Some(raw.to_vec()) }),
+            ..meta::ManagedFieldsEntry::default()
+        };
+        let managed_fields = vec![entry(br#"{"f:data":{}}"#), entry(b"{")];
+        let metadata = meta::ObjectMeta { managed_fields, ..meta::ObjectMeta::default() };
+        let map = core::ConfigMap { metadata: Some(metadata), ..core::ConfigMap::default() };
+        let decoded = decode(&envelope("v1", "ConfigMap", &map)).unwrap();
+        let entries = &decoded["metadata"]["managedFields"];
+        assert_eq!(entries[0]["fieldsV1"], json!({"f:data": {}}));
+        assert_eq!((&entries[0]["manager"], &entries[1]["fieldsV1"]), (&json!("m"), &json!("not JSON")));
     }
 
     #[test]

@@ -22,6 +22,14 @@ const ATOMIC: &[&str] = &[
     "io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference",
 ];
 
+/// Fields that must be there, where Kubernetes publishes others than Go's types say.
+const REQUIRED: &[(&str, &[&str])] = &[
+    ("io.k8s.api.core.v1.Event", &["metadata", "involvedObject"]),
+    ("io.k8s.api.core.v1.LocalObjectReference", &[]),
+    ("io.k8s.api.events.v1.Event", &["eventTime"]),
+    ("io.k8s.api.rbac.v1.RoleRef", &["kind", "name"]),
+];
+
 pub fn complete(definitions: &mut Map<String, Value>) {
     for (name, definition) in definitions.iter_mut().filter(|(name, _)| name.starts_with("io.k8s.")) {
         let properties = definition.get_mut("properties").and_then(Value::as_object_mut);
@@ -41,6 +49,35 @@ pub fn complete(definitions: &mut Map<String, Value>) {
                 definition.as_object_mut().map(|d| d.remove("required"));
             }
         }
+    }
+    for (name, required) in REQUIRED {
+        let Some(definition) = definitions.get_mut(*name).and_then(Value::as_object_mut) else { continue };
+        if required.is_empty() {
+            definition.remove("required");
+        } else {
+            definition.insert("required".into(), json!(required));
+        }
+    }
+    let phase =
+        definitions.get_mut("io.k8s.api.core.v1.NamespaceStatus").and_then(|d| d.pointer_mut("/properties/phase"));
+    if let Some(phase) = phase {
+        phase["enum"] = json!(["Active", "Terminating"]);
+    }
+}
+
+/// A CRD's limits are floats; they are published as the whole numbers that they are.
+pub fn whole_numbers(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            for limit in ["minimum", "maximum"] {
+                if let Some(float) = map.get(limit).and_then(Value::as_f64).filter(|float| float.fract() == 0.0) {
+                    map.insert(limit.to_owned(), json!(float as i64));
+                }
+            }
+            map.values_mut().for_each(whole_numbers);
+        }
+        Value::Array(items) => items.iter_mut().for_each(whole_numbers),
+        _ => {}
     }
 }
 

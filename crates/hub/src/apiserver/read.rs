@@ -59,6 +59,11 @@ impl ListPage {
 pub async fn page(call: &Call, options: &ListOptions) -> Result<ListPage, ApiError> {
     reach(call, options.version).await?;
     let after = options.after.as_ref().map(Continue::key);
+    // It would begin anywhere in this one.
+    let elsewhere = |(namespace, _): &(String, String)| call.kind.namespaced && *namespace != call.info.namespace;
+    if !call.info.namespace.is_empty() && after.as_ref().is_some_and(elsewhere) {
+        return Err(ApiError::bad_request("continue key is not valid: it is of another namespace's list"));
+    }
     let mut found = find(call, &options.filter, after, options.limit).await?;
     let version = options.after.as_ref().map_or(found.version, Continue::version);
     if options.version_match == Some(VersionMatch::Exact) && options.version != Some(found.version) {

@@ -3,7 +3,7 @@
 //! Woken by changes of namespaces and by a timer; each pass rereads everything. Nothing can be made in a terminating
 //! namespace (`write::insert` looks in the same transaction), so a namespace that was found empty stays empty.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::ready, sync::Arc, time::Duration};
 
 use farwater_store::{Change, Kind, ListQuery, Resource, Selector, Store, StoreError, Write, WriteError};
 use futures::StreamExt as _;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     call::timestamp,
-    delete::remove_quietly,
+    delete::{is_held, remove_quietly},
     kinds::{REGISTRY, ResourceKind},
     managed::manage,
     meta,
@@ -84,38 +84,59 @@ async fn pass(store: &Store) -> Result<bool, StoreError> {
     }
 }
 
+/// What a namespace's contents still wait for, as Kubernetes counts it.
+#[derive(Debug, Default, PartialEq)]
+struct Remaining {
+    /// By `resource.group`.
+    objects: BTreeMap<String, usize>,
+    finalizers: BTreeMap<String, usize>,
+}
+
+impl Remaining {
+    fn count(&mut self, kind: &ResourceKind, object: &Value) {
+        *self.objects.entry(format!("{}.{}", kind.plural, kind.group)).or_default() += 1;
+        for finalizer in meta::finalizers(object) {
+            *self.finalizers.entry(finalizer.to_owned()).or_default() += 1;
+        }
+    }
+}
+
+/// Calls `act` with each object of a kind in a namespace, page by page.
+async fn for_each<F>(
+    store: &Store,
+    kind: &ResourceKind,
+    namespace: &str,
+    mut act: impl FnMut(Resource) -> F,
+) -> Result<(), StoreError>
+where
+    F: Future<Output = Result<(), StoreError>>,
+{
+    let mut query = all(kind, Some(namespace));
+    loop {
+        let page = store.list(&query).await?;
+        for resource in page.items {
+            act(resource).await?;
+        }
+        match page.next {
+            Some(next) => query.after = Some(next),
+            None => return Ok(()),
+        }
+    }
+}
+
 /// Deletes a namespace's contents; when none are left, the namespace. True once it is gone.
 async fn remove_one(store: &Store, namespace: Resource) -> Result<bool, StoreError> {
     let name = namespace.key.name.clone();
-    let mut remaining = Vec::new();
+    let mut remaining = Remaining::default();
     for kind in REGISTRY.kinds.iter().filter(|k| k.is_kept() && k.namespaced) {
-        let mut query = all(kind, Some(&name));
-        loop {
-            let page = store.list(&query).await?;
-            for resource in page.items {
-                remove_quietly(store, kind, resource, Timestamp::now()).await?;
-            }
-            match page.next {
-                Some(next) => query.after = Some(next),
-                None => break,
-            }
-        }
-        remaining.extend(first_left(store, kind, &name).await?);
+        for_each(store, kind, &name, |resource| remove_quietly(store, kind, resource, Timestamp::now())).await?;
+        for_each(store, kind, &name, |resource| {
+            remaining.count(kind, &resource.object);
+            ready(Ok(()))
+        })
+        .await?;
     }
-    let (uid, version) = (namespace.uid.clone(), namespace.version);
-    let change = if remaining.is_empty() {
-        let mut object = (*namespace.object).clone();
-        drop_kubernetes_finalizer(&mut object);
-        let held = !meta::finalizers(&object).is_empty()
-            || object["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
-        let finalized = || manage(&namespace.key.kind, "finalize", Some(&namespace.object), object, Timestamp::now());
-        if held { Change::Replace { uid, version, object: finalized() } } else { Change::Delete { uid, version } }
-    } else {
-        let now = Timestamp::now();
-        let object = explained(&namespace.object, &remaining, now);
-        let object = manage(&namespace.key.kind, "status", Some(&namespace.object), object, now);
-        Change::Replace { uid, version, object }
-    };
+    let change = next_step(&namespace, &remaining, Timestamp::now());
     let gone = matches!(change, Change::Delete { .. });
     match store.write(Write { key: namespace.key.clone(), change }).await {
         Ok(_) => Ok(gone),
@@ -125,31 +146,75 @@ async fn remove_one(store: &Store, namespace: Resource) -> Result<bool, StoreErr
     }
 }
 
-/// An object of this kind that is still there, for the condition.
-async fn first_left(store: &Store, kind: &ResourceKind, namespace: &str) -> Result<Option<String>, StoreError> {
-    let page = store.list(&ListQuery { limit: 1, ..all(kind, Some(namespace)) }).await?;
-    Ok(page.items.first().map(|resource| {
-        let finalizers = meta::finalizers(&resource.object).join(", ");
-        format!("{} {} waits for finalizers [{finalizers}]", kind.plural, resource.key.name)
-    }))
-}
-
-fn drop_kubernetes_finalizer(object: &mut Value) {
-    if let Some(finalizers) = object["spec"]["finalizers"].as_array_mut() {
-        finalizers.retain(|f| f != "kubernetes");
+/// A namespace says what its contents wait for; once they are gone, only its own finalizers hold it.
+fn next_step(namespace: &Resource, remaining: &Remaining, now: Timestamp) -> Change {
+    let (uid, version, kind) = (namespace.uid.clone(), namespace.version, &namespace.key.kind);
+    let told = explained(&namespace.object, remaining, now);
+    let told = manage(kind, "status", Some(&namespace.object), told, now);
+    if !remaining.objects.is_empty() {
+        return Change::Replace { uid, version, object: told };
+    }
+    let mut freed = told.clone();
+    if let Some(finalizers) = freed.pointer_mut("/spec/finalizers").and_then(Value::as_array_mut) {
+        finalizers.retain(|finalizer| finalizer != "kubernetes");
+        if finalizers.is_empty() {
+            freed["spec"].as_object_mut().map(|spec| spec.remove("finalizers"));
+        }
+    }
+    match namespace_kind() {
+        Some(kind) if !is_held(&freed, kind) => Change::Delete { uid, version },
+        _ => Change::Replace { uid, version, object: manage(kind, "finalize", Some(&told), freed, now) },
     }
 }
 
+/// Types of conditions, in their order, and what is said when they don't hold
+/// (`k8s.io/kubernetes/pkg/controller/namespace/deletion/status_condition_utils.go`).
+const CONDITIONS: [(&str, &str, &str); 5] = [
+    ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
+    ("NamespaceDeletionGroupVersionParsingFailure", "ParsedGroupVersions", "All legacy kube types successfully parsed"),
+    (
+        "NamespaceDeletionContentFailure",
+        "ContentDeleted",
+        "All content successfully deleted, may be waiting on finalization",
+    ),
+    (CONTENT, "ContentRemoved", "All content successfully removed"),
+    (FINALIZERS, "ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+];
+
+fn listed(counts: &BTreeMap<String, usize>, word: &str) -> String {
+    let mut lines: Vec<String> =
+        counts.iter().map(|(name, count)| format!("{name} {word} {count} resource instances")).collect();
+    lines.sort();
+    lines.join(", ")
+}
+
 /// The namespace with conditions that say what holds it; unchanged if they say so already.
-fn explained(namespace: &Value, remaining: &[String], now: Timestamp) -> Value {
+fn explained(namespace: &Value, remaining: &Remaining, now: Timestamp) -> Value {
     let mut object = namespace.clone();
-    let message = format!("Some resources are remaining: {}", remaining.join("; "));
-    let conditions: Vec<Value> = [(CONTENT, "SomeResourcesRemain"), (FINALIZERS, "SomeFinalizersRemain")]
+    let old = |kind: &str| namespace["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == kind);
+    let conditions: Vec<Value> = CONDITIONS
         .into_iter()
-        .map(|(kind, reason)| {
-            let old = namespace["status"]["conditions"].as_array().into_iter().flatten().find(|c| c["type"] == kind);
-            let since = old.map_or_else(|| timestamp(now), |c| c["lastTransitionTime"].clone());
-            json!({"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": since})
+        .map(|(kind, reason, message)| {
+            let (objects, finalizers) = (&remaining.objects, &remaining.finalizers);
+            let holds = match kind {
+                CONTENT if !objects.is_empty() => {
+                    let message = format!("Some resources are remaining: {}", listed(objects, "has"));
+                    Some(("SomeResourcesRemain", message))
+                }
+                FINALIZERS if !finalizers.is_empty() => {
+                    let list = listed(finalizers, "in");
+                    Some((
+                        "SomeFinalizersRemain",
+                        format!("Some content in the namespace has finalizers remaining: {list}"),
+                    ))
+                }
+                _ => None,
+            };
+            let status = if holds.is_some() { "True" } else { "False" };
+            let (reason, message) = holds.unwrap_or_else(|| (reason, message.to_owned()));
+            let since = old(kind).filter(|c| c["status"] == status).map(|c| c["lastTransitionTime"].clone());
+            let since = since.unwrap_or_else(|| timestamp(now));
+            json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
         })
         .collect();
     object["status"]["conditions"] = conditions.into();
@@ -163,9 +228,22 @@ mod tests {
     #[test]
     fn what_holds_a_namespace_is_said_once() {
         let namespace = json!({"metadata": {"name": "a"}, "status": {"phase": "Terminating"}});
-        let first = explained(&namespace, &["configmaps a waits".into()], Timestamp::UNIX_EPOCH);
-        assert_eq!(first["status"]["conditions"][0]["type"], CONTENT);
+        let mut remaining = Remaining::default();
+        let kind = REGISTRY.find("", "v1", "configmaps").unwrap();
+        remaining.count(kind, &json!({"metadata": {"finalizers": ["a/b", "c/d"]}}));
+        remaining.count(kind, &json!({"metadata": {"finalizers": ["a/b"]}}));
+        let first = explained(&namespace, &remaining, Timestamp::UNIX_EPOCH);
+        let message = |n: usize| first["status"]["conditions"][n]["message"].clone();
+        assert_eq!(message(3), "Some resources are remaining: configmaps. has 2 resource instances");
+        assert_eq!(
+            message(4),
+            "Some content in the namespace has finalizers remaining: a/b in 2 resource instances, c/d in 1 resource instances"
+        );
         let later = "2026-01-01T00:00:00Z".parse().unwrap();
-        assert_eq!(explained(&first, &["configmaps a waits".into()], later), first);
+        assert_eq!(explained(&first, &remaining, later), first);
+        let ended = explained(&first, &Remaining::default(), later);
+        let times: Vec<_> = (0..5).map(|n| ended["status"]["conditions"][n]["lastTransitionTime"].clone()).collect();
+        assert_eq!(times[..3], vec![json!("1970-01-01T00:00:00Z"); 3]);
+        assert_eq!(times[3..], vec![json!("2026-01-01T00:00:00Z"); 2]);
     }
 }

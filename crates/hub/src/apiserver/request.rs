@@ -31,11 +31,13 @@ impl Query {
 
     pub fn integer(&self, name: &str) -> Result<Option<i64>, ApiError> {
         match self.get(name) {
-            None | Some("") => Ok(None),
-            Some(text) => text
-                .parse()
-                .map(Some)
-                .map_err(|_| ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))),
+            None => Ok(None),
+            Some(text) => text.parse().map(Some).map_err(|error: std::num::ParseIntError| {
+                use std::num::IntErrorKind::{NegOverflow, PosOverflow};
+                let range = matches!(error.kind(), NegOverflow | PosOverflow);
+                let why = if range { "value out of range" } else { "invalid syntax" };
+                ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}"))
+            }),
         }
     }
 }

@@ -18,6 +18,8 @@ use super::{
 pub enum Form {
     Plain,
     Partial,
+    /// Of lists.
+    Partials,
     Table(IncludeObject),
 }
 
@@ -43,11 +45,24 @@ impl Form {
             match parameter("as") {
                 None => return Ok(Self::Plain),
                 Some("Table") if meta_v1 => return Ok(Self::Table(include_object(query)?)),
-                Some("PartialObjectMetadata" | "PartialObjectMetadataList") if meta_v1 => return Ok(Self::Partial),
+                Some("PartialObjectMetadata") if meta_v1 => return Ok(Self::Partial),
+                Some("PartialObjectMetadataList") if meta_v1 => return Ok(Self::Partials),
                 Some(_) => {}
             }
         }
         Err(ApiError::not_acceptable(OFFERED))
+    }
+}
+
+impl Form {
+    /// A list is no object, and an object no list.
+    pub fn fits(self, verb: &str) -> Result<(), ApiError> {
+        let fits = match self {
+            Self::Partial => !matches!(verb, "list" | "deletecollection"),
+            Self::Partials => matches!(verb, "list" | "deletecollection"),
+            Self::Plain | Self::Table(_) => true,
+        };
+        if fits { Ok(()) } else { Err(ApiError::not_acceptable(OFFERED)) }
     }
 }
 
@@ -56,7 +71,10 @@ fn include_object(query: &Query) -> Result<IncludeObject, ApiError> {
         None | Some("" | "Metadata") => Ok(IncludeObject::Metadata),
         Some("None") => Ok(IncludeObject::None),
         Some("Object") => Ok(IncludeObject::Object),
-        Some(other) => Err(ApiError::bad_request(format!("unrecognized includeObject value: {other:?}"))),
+        Some(other) => Err(ApiError::bad_request(format!(
+            "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', 'Object', \
+             'None', or empty"
+        ))),
     }
 }
 
@@ -111,7 +129,7 @@ pub fn add_warnings(response: &mut Response, warnings: &[String]) {
 pub fn shown(kind: &ResourceKind, object: &Value, form: Form, columns: bool, now: Timestamp) -> Value {
     match form {
         Form::Plain => object.clone(),
-        Form::Partial => table::partial(object),
+        Form::Partial | Form::Partials => table::partial(object),
         Form::Table(include) => {
             let list_meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
             table::table(list_meta, columns.then(|| table::columns(kind)), vec![table::row(kind, object, include, now)])
@@ -139,7 +157,7 @@ pub fn list<'a>(
         return Ok(json(200, &table::table(list_meta, Some(table::columns(kind)), rows)));
     }
     let (list_kind, version) = match form {
-        Form::Partial => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
+        Form::Partial | Form::Partials => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
         _ => (format!("{}List", kind.kind), kind.api_version()),
     };
     let mut body = format!(
@@ -153,7 +171,7 @@ pub fn list<'a>(
             body.push(b',');
         }
         let written = match form {
-            Form::Partial => serde_json::to_writer(&mut body, &table::partial(&item)),
+            Form::Partial | Form::Partials => serde_json::to_writer(&mut body, &table::partial(&item)),
             // Items of typed lists don't repeat what the list says; those of custom resources do.
             _ if !kind.ours => serde_json::to_writer(&mut body, &Untyped(&item)),
             _ => serde_json::to_writer(&mut body, &*item),
@@ -202,7 +220,8 @@ mod tests {
             ("application/vnd.kubernetes.protobuf,application/json", Ok(Form::Plain)),
             ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Ok(table)),
             ("application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", Ok(Form::Plain)),
-            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Ok(Form::Partial)),
+            ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", Ok(Form::Partial)),
+            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Ok(Form::Partials)),
             ("application/json;stream=watch", Ok(Form::Plain)),
             ("text/html", Err(406)),
             ("application/vnd.kubernetes.protobuf", Err(406)),

@@ -60,15 +60,33 @@ pub fn prune(value: &mut Value, schema: &Value, path: &str, unknown: &mut Vec<St
     }
 }
 
-/// Fills in defaults. A null where none is allowed counts as absent, as in Kubernetes.
+/// Removes nulls where none is allowed: they count as absent.
+pub fn drop_nulls(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|name, value| !value.is_null() || property(schema, name).is_none_or(is_nullable));
+            for (name, value) in map.iter_mut() {
+                if let Some(schema) = property(schema, name) {
+                    drop_nulls(value, schema);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| drop_nulls(item, &schema["items"])),
+        _ => {}
+    }
+}
+
+fn is_nullable(schema: &Value) -> bool {
+    schema["nullable"] == json!(true)
+}
+
+/// Fills in defaults of what is absent, and of nulls where none is allowed.
 pub fn default(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(map) => {
-            map.retain(|name, value| {
-                !value.is_null() || property(schema, name).is_none_or(|s| s["nullable"] == json!(true))
-            });
             for (name, property) in properties(schema).into_iter().flatten() {
-                if let (None, Some(default)) = (map.get(name), property.get("default")) {
+                let absent = map.get(name).is_none_or(|value| value.is_null() && !is_nullable(property));
+                if let (true, Some(default)) = (absent, property.get("default")) {
                     map.insert(name.clone(), default.clone());
                 }
             }
@@ -330,6 +348,7 @@ mod tests {
     fn check(input: Value, expected: &[&str]) {
         let (mut value, mut errors) = (input, Vec::new());
         prune(&mut value, &schema(), "", &mut Vec::new());
+        drop_nulls(&mut value, &schema());
         default(&mut value, &schema());
         validate(&value, &schema(), "spec", &mut errors);
         assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{value}");
@@ -377,6 +396,7 @@ mod tests {
     #[test]
     fn defaults_fill_absent_fields_and_nulls() {
         let mut value = json!({"prune": null, "note": null, "policy": null, "ref": {"name": "a"}});
+        drop_nulls(&mut value, &schema());
         default(&mut value, &schema());
         assert_eq!(value, json!({"prune": true, "note": null, "ref": {"name": "a", "kind": "Git"}}));
     }

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use farwater_store::{LabelRequirement, Selector};
+use farwater_store::Selector;
 use serde_json::Value;
 
-use super::{meta, status::ApiError};
+use super::status::ApiError;
+
+mod labels;
 
 /// Longest selector; a longer one is a mistake or an attack.
 const LONGEST: usize = 64 * 1024;
@@ -52,10 +54,10 @@ impl Selectable {
 }
 
 impl Filter {
-    pub fn parse(labels: Option<&str>, fields: Option<&str>, supported: Selectable) -> Result<Self, ApiError> {
+    pub fn parse(selected: Option<&str>, fields: Option<&str>, supported: Selectable) -> Result<Self, ApiError> {
         let mut filter = Self::default();
-        if let Some(text) = labels {
-            LabelParser::new(text)?.parse_into(&mut filter)?;
+        if let Some(text) = selected {
+            labels::parse(text, &mut filter)?;
         }
         if let Some(text) = fields {
             filter.fields = parse_fields(text, supported)?;
@@ -122,10 +124,14 @@ fn parse_fields(text: &str, supported: Selectable) -> Result<Vec<FieldRequiremen
         } else {
             return Err(invalid());
         };
+        let value = unescape(value)?;
+        // Nothing that is nothing: everything, as in Kubernetes.
+        if field.is_empty() && value.is_empty() {
+            continue;
+        }
         if !supported.fields.contains(&field) {
             return Err(supported.refuse(field));
         }
-        let value = unescape(value).ok_or_else(invalid)?;
         requirements.push(FieldRequirement { field: field.to_owned(), equal, value });
     }
     Ok(requirements)
@@ -148,161 +154,28 @@ fn split_unescaped(text: &str) -> Vec<&str> {
     terms
 }
 
-fn unescape(value: &str) -> Option<String> {
+fn unescape(value: &str) -> Result<String, ApiError> {
+    let invalid = |why: String| ApiError::bad_request(format!("invalid field selector: {why}"));
     let (mut out, mut chars) = (String::with_capacity(value.len()), value.chars());
     while let Some(c) = chars.next() {
         match c {
-            '\\' => out.push(chars.next().filter(|c| matches!(c, '\\' | ',' | '='))?),
-            '=' | ',' => return None,
+            '\\' => match chars.next() {
+                Some(escaped @ ('\\' | ',' | '=')) => out.push(escaped),
+                other => {
+                    let sequence: String = ['\\'].into_iter().chain(other).collect();
+                    return Err(invalid(format!("invalid escape sequence: {sequence}")));
+                }
+            },
+            '=' | ',' => return Err(invalid(format!("unescaped character in value: {}", u32::from(c)))),
             other => out.push(other),
         }
     }
-    Some(out)
-}
-
-/// A recursive-descent parser over the tokens of `labels.Parse`.
-struct LabelParser<'a> {
-    tokens: Vec<&'a str>,
-    at: usize,
-}
-
-const OPERATORS: &str = "in, notin, =, ==, !=, gt, lt";
-
-impl<'a> LabelParser<'a> {
-    fn new(text: &'a str) -> Result<Self, ApiError> {
-        if text.len() > LONGEST {
-            return Err(ApiError::bad_request("the label selector is too long"));
-        }
-        let mut tokens = Vec::new();
-        let mut rest = text.trim_start();
-        while !rest.is_empty() {
-            let symbol = ["==", "!=", "=", "!", ",", "(", ")", ">", "<"].into_iter().find(|s| rest.starts_with(s));
-            let length = symbol.map_or_else(
-                || rest.find(|c: char| c.is_whitespace() || "=!,()><".contains(c)).unwrap_or(rest.len()),
-                str::len,
-            );
-            tokens.push(&rest[..length]);
-            rest = rest[length..].trim_start();
-        }
-        Ok(Self { tokens, at: 0 })
-    }
-
-    fn peek(&self) -> &'a str {
-        self.tokens.get(self.at).copied().unwrap_or("")
-    }
-
-    fn next(&mut self) -> &'a str {
-        let token = self.peek();
-        self.at += 1;
-        token
-    }
-
-    fn parse_into(mut self, filter: &mut Filter) -> Result<(), ApiError> {
-        while !self.peek().is_empty() {
-            self.requirement(filter)?;
-            match self.next() {
-                "" => break,
-                "," if !matches!(self.peek(), "" | ",") => {}
-                "," => return Err(parse_error(self.peek(), "identifier after ','")),
-                other => return Err(parse_error(other, "',' or 'end of string'")),
-            }
-        }
-        Ok(())
-    }
-
-    fn key(&mut self) -> Result<String, ApiError> {
-        let key = self.next();
-        if key.is_empty() || "=!,()><".contains(key) || matches!(key, "==" | "!=") {
-            return Err(parse_error(key, "'!', identifier, or 'end of string'"));
-        }
-        if let Some(problem) = meta::check_qualified_name(key) {
-            return Err(ApiError::bad_request(format!(
-                "unable to parse requirement: <nil>: Invalid value: {key:?}: {problem}"
-            )));
-        }
-        Ok(key.to_owned())
-    }
-
-    fn requirement(&mut self, filter: &mut Filter) -> Result<(), ApiError> {
-        if self.peek() == "!" {
-            self.at += 1;
-            let key = self.key()?;
-            filter.labels.0.push(LabelRequirement::NotExists(key));
-            return Ok(());
-        }
-        let key = self.key()?;
-        let requirement = match self.peek() {
-            "" | "," => LabelRequirement::Exists(key),
-            "=" | "==" => {
-                self.at += 1;
-                LabelRequirement::In(key, vec![self.value()?])
-            }
-            "!=" => {
-                self.at += 1;
-                LabelRequirement::NotIn(key, vec![self.value()?])
-            }
-            "in" => {
-                self.at += 1;
-                LabelRequirement::In(key, self.values()?)
-            }
-            "notin" => {
-                self.at += 1;
-                LabelRequirement::NotIn(key, self.values()?)
-            }
-            sign @ (">" | "<" | "gt" | "lt") => {
-                self.at += 1;
-                let text = self.value()?;
-                let number = text.parse().map_err(|_| {
-                    ApiError::bad_request(format!(
-                        "unable to parse requirement: values[0]: Invalid value: {text:?}: for 'Gt', 'Lt' operators, the value must be an integer"
-                    ))
-                })?;
-                filter.compared.push(Comparison { key, greater: matches!(sign, ">" | "gt"), number });
-                return Ok(());
-            }
-            other => return Err(parse_error(other, OPERATORS)),
-        };
-        filter.labels.0.push(requirement);
-        Ok(())
-    }
-
-    /// One value; an empty one is allowed (`a=`).
-    fn value(&mut self) -> Result<String, ApiError> {
-        if matches!(self.peek(), "" | "," | ")") {
-            return Ok(String::new());
-        }
-        let value = self.next();
-        if let Some(problem) = meta::check_label_value(value) {
-            return Err(ApiError::bad_request(format!(
-                "unable to parse requirement: values[0]: Invalid value: {value:?}: {problem}"
-            )));
-        }
-        Ok(value.to_owned())
-    }
-
-    fn values(&mut self) -> Result<Vec<String>, ApiError> {
-        match self.next() {
-            "(" => {}
-            other => return Err(parse_error(other, "'('")),
-        }
-        let mut values = Vec::new();
-        loop {
-            values.push(self.value()?);
-            match self.next() {
-                "," => {}
-                ")" => return Ok(values),
-                other => return Err(parse_error(other, "',' or ')'")),
-            }
-        }
-    }
-}
-
-fn parse_error(found: &str, expected: &str) -> ApiError {
-    ApiError::bad_request(format!("unable to parse requirement: found '{found}', expected: {expected}"))
+    Ok(out)
 }
 
 #[cfg(test)]
 mod tests {
+    use farwater_store::LabelRequirement;
     use serde_json::json;
 
     use super::*;
@@ -340,15 +213,34 @@ mod tests {
     fn broken_label_selectors_say_what_was_expected() {
         for (selector, expected) in [
             ("a b c", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
-            ("a in x", "unable to parse requirement: found 'x', expected: '('"),
+            ("a in x", "unable to parse requirement: found 'x' expected: '('"),
             ("a in (x", "unable to parse requirement: found '', expected: ',' or ')'"),
-            ("a=b,", "unable to parse requirement: found '', expected: identifier after ','"),
+            ("a=b,", "found '', expected: identifier after ','"),
+            ("=", "found '=', expected: !, identifier, or 'end of string'"),
+            (
+                "a>x",
+                "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer",
+            ),
         ] {
             let error = Filter::parse(Some(selector), None, Selectable::default()).unwrap_err();
             assert_eq!((error.code, error.message.as_str()), (400, expected));
         }
-        assert!(Filter::parse(Some("a=b c!"), None, Selectable::default()).is_err());
-        assert!(Filter::parse(Some("-a=b"), None, Selectable::default()).is_err());
+        for selector in ["a=b c!", "-a=b", "a gt 1"] {
+            assert!(Filter::parse(Some(selector), None, Selectable::default()).is_err());
+        }
+    }
+
+    #[test]
+    fn values_that_are_left_out_are_empty() {
+        let values =
+            |selector: &str| match &Filter::parse(Some(selector), None, Selectable::default()).unwrap().labels.0[..] {
+                [LabelRequirement::In(_, values)] => values.join("|"),
+                other => panic!("{other:?}"),
+            };
+        for (selector, expected) in [("a in ()", ""), ("a in (b,)", "|b"), ("a in (,b)", "|b"), ("a in (b,,c)", "|b|c")]
+        {
+            assert_eq!(values(selector), expected, "{selector}");
+        }
     }
 
     #[test]

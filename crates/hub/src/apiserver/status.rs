@@ -98,11 +98,13 @@ impl FieldError {
     }
 
     pub fn too_long(field: impl Into<String>, max: u64) -> Self {
-        Self::new("FieldValueTooLong", field, format!("Too long: may not be more than {max} bytes"))
+        let bytes = if max == 1 { "byte" } else { "bytes" };
+        Self::new("FieldValueTooLong", field, format!("Too long: may not be more than {max} {bytes}"))
     }
 
     pub fn too_many(field: impl Into<String>, actual: usize, max: u64) -> Self {
-        Self::new("FieldValueTooMany", field, format!("Too many: {actual}: must have at most {max} items"))
+        let items = if max == 1 { "item" } else { "items" };
+        Self::new("FieldValueTooMany", field, format!("Too many: {actual}: must have at most {max} {items}"))
     }
 
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
@@ -208,11 +210,7 @@ impl ApiError {
     }
 
     /// Wrong options of a request: `kind` is `ListOptions`, `DeleteOptions` and the like.
-    pub fn invalid_options(kind: &str, cause: FieldError) -> Self {
-        Self::all_invalid_options(kind, vec![cause])
-    }
-
-    pub fn all_invalid_options(kind: &str, causes: Vec<FieldError>) -> Self {
+    pub fn invalid_options(kind: &str, causes: Vec<FieldError>) -> Self {
         Self::invalid("meta.k8s.io", kind, "", causes)
     }
 

@@ -1,13 +1,15 @@
 //! What a kind's objects get and keep when they are written, and the rules of built-in kinds: the counterparts of
 //! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_fleet::duration::{self, Bounds};
 use serde_json::{Value, json};
 
 use super::{kinds::ResourceKind, meta, schema, status::FieldError};
 
+mod defaults;
 mod events;
+
+pub use defaults::{fill, normalize};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 /// Largest sum of a ConfigMap's or Secret's values (`MaxSecretSize`).
@@ -30,20 +32,23 @@ pub fn prepare_create(object: &mut Value, kind: &ResourceKind) {
         }
         object["metadata"]["generation"] = json!(1);
     }
-    keep_secret_names(object, kind);
-    drop_unstored(object, kind);
+    drop_unkept(object, kind);
     if kind.kind == "Namespace" {
         // A generated name is known only now.
-        label_namespace(object);
-        object["spec"] = json!({"finalizers": ["kubernetes"]});
+        defaults::label_namespace(object);
+        let given = object.pointer_mut("/spec/finalizers").map(Value::take);
+        let mut finalizers = given.and_then(|list| list.as_array().cloned()).unwrap_or_default();
+        if !finalizers.iter().any(|finalizer| finalizer == "kubernetes") {
+            finalizers.push(json!("kubernetes"));
+        }
+        object["spec"] = json!({"finalizers": finalizers});
         object["status"] = json!({"phase": "Active"});
     }
 }
 
 /// Before an object is replaced: what this part may not change is taken from the old one.
 pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part: Part) {
-    keep_secret_names(object, kind);
-    drop_unstored(object, kind);
+    drop_unkept(object, kind);
     match part {
         Part::Main if kind.kind == "Namespace" => {
             keep(object, old, "spec");
@@ -69,14 +74,26 @@ pub fn prepare_update(object: &mut Value, old: &Value, kind: &ResourceKind, part
     }
 }
 
-/// A service account's secrets are of its own namespace, and known by name.
-fn keep_secret_names(object: &mut Value, kind: &ResourceKind) {
-    if kind.kind != "ServiceAccount" {
-        return;
-    }
-    let secrets = object.get_mut("secrets").and_then(Value::as_array_mut);
-    for secret in secrets.into_iter().flatten().filter_map(Value::as_object_mut) {
-        secret.retain(|field, _| field == "name");
+/// What is not kept although somebody wrote it, and so came to own it.
+fn drop_unkept(object: &mut Value, kind: &ResourceKind) {
+    match kind.kind.as_str() {
+        // Known by name, and of the account's own namespace.
+        "ServiceAccount" => {
+            let secrets = object.get_mut("secrets").and_then(Value::as_array_mut);
+            for secret in secrets.into_iter().flatten().filter_map(Value::as_object_mut) {
+                secret.retain(|field, _| field == "name");
+            }
+        }
+        // What the feature gate CoordinatedLeaderElection, off by default, would read.
+        "Lease" => {
+            for field in ["strategy", "preferredHolder"] {
+                set(&mut object["spec"], field, None);
+            }
+        }
+        "Role" | "ClusterRole" if object["rules"].as_array().is_none_or(Vec::is_empty) => {
+            object["rules"] = Value::Null;
+        }
+        _ => {}
     }
 }
 
@@ -96,14 +113,14 @@ fn keep(object: &mut Value, old: &Value, field: &str) {
     set(object, field, old.get(field).cloned());
 }
 
-/// Fields of the server's: absent means unchanged, and the generation is never the client's.
+/// Fields of the server's: absent means unchanged; the generation and the time of creation are never the client's.
 fn carry_metadata(object: &mut Value, old: &Value) {
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+    for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         if object["metadata"].get(field).is_none() {
             set(&mut object["metadata"], field, old["metadata"].get(field).cloned());
         }
     }
-    for field in ["generation", "generateName"] {
+    for field in ["creationTimestamp", "generation"] {
         set(&mut object["metadata"], field, old["metadata"].get(field).cloned());
     }
 }
@@ -118,117 +135,6 @@ fn same_desire(a: &Value, b: &Value) -> bool {
             .collect::<Vec<_>>()
     };
     others(a) == others(b)
-}
-
-/// What decoding makes of an object before anything is done with it: what is empty goes, and built-in kinds get their
-/// defaults and conversions.
-pub fn normalize(object: &mut Value, kind: &ResourceKind) {
-    if let Some(metadata) = object["metadata"].as_object_mut() {
-        // Unused since Kubernetes 1.20.
-        metadata.remove("selfLink");
-        metadata.retain(|name, value| {
-            // No managers at all: what a client says, and Go keeps where it has a type for the object.
-            let said = name == "managedFields" && !kind.ours;
-            said || !(value.as_object().is_some_and(|m| m.is_empty())
-                || value.as_array().is_some_and(Vec::is_empty)
-                || value.as_str().is_some_and(str::is_empty))
-        });
-    }
-    match kind.kind.as_str() {
-        "Secret" => {
-            if let Some(Value::Object(texts)) = object.as_object_mut().and_then(|o| o.remove("stringData")) {
-                if !object["data"].is_object() {
-                    object["data"] = json!({});
-                }
-                for (key, value) in texts {
-                    object["data"][key] = json!(STANDARD.encode(value.as_str().unwrap_or_default()));
-                }
-            }
-            if object["type"].as_str().unwrap_or_default().is_empty() {
-                object["type"] = json!("Opaque");
-            }
-        }
-        "Namespace" if !meta::text(object, "name").is_empty() => label_namespace(object),
-        "RoleBinding" | "ClusterRoleBinding" => default_binding(object),
-        _ => {}
-    }
-    if !kind.ours {
-        drop_empty(object);
-        fill(object, kind);
-    }
-}
-
-/// What storage doesn't keep although it was understood: an empty list of rules, and what of a lease only the feature gate
-/// CoordinatedLeaderElection, off by default, would read.
-fn drop_unstored(object: &mut Value, kind: &ResourceKind) {
-    match kind.kind.as_str() {
-        "Role" | "ClusterRole" if object["rules"].as_array().is_some_and(Vec::is_empty) => {
-            object["rules"] = Value::Null;
-        }
-        "Lease" => {
-            for field in ["strategy", "preferredHolder"] {
-                set(&mut object["spec"], field, None);
-            }
-        }
-        _ => {}
-    }
-}
-
-fn label_namespace(object: &mut Value) {
-    let name = object["metadata"]["name"].clone();
-    object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
-}
-
-/// Maps and lists that Go leaves out where they are empty.
-fn drop_empty(object: &mut Value) {
-    const FIELDS: [&str; 5] = ["binaryData", "data", "imagePullSecrets", "secrets", "subjects"];
-    let empty = |value: &Value| {
-        value.as_object().is_some_and(|map| map.is_empty()) || value.as_array().is_some_and(Vec::is_empty)
-    };
-    if let Some(map) = object.as_object_mut() {
-        map.retain(|name, value| !(FIELDS.contains(&name.as_str()) && empty(value)));
-    }
-}
-
-/// What Go writes of every object, empty or not.
-pub fn fill(object: &mut Value, kind: &ResourceKind) {
-    if kind.kind == "Event" {
-        return events::default(object);
-    }
-    let always: &[(&str, Value)] = match kind.kind.as_str() {
-        "Namespace" => &[("spec", json!({})), ("status", json!({}))],
-        "Lease" => &[("spec", json!({}))],
-        "SelfSubjectAccessReview" => &[("spec", json!({})), ("status", json!({"allowed": false}))],
-        "SelfSubjectReview" => &[("status", json!({"userInfo": {}}))],
-        "SelfSubjectRulesReview" => &[("spec", json!({})), ("status", json!({"incomplete": false}))],
-        "Role" | "ClusterRole" => &[("rules", Value::Null)],
-        "RoleBinding" | "ClusterRoleBinding" => &[("roleRef", json!({"apiGroup": "", "kind": "", "name": ""}))],
-        _ => &[],
-    };
-    for (field, empty) in always {
-        if object.get(*field).is_none() {
-            object[*field] = empty.clone();
-        }
-    }
-}
-
-fn default_binding(object: &mut Value) {
-    let absent = |v: &Value| v.as_str().unwrap_or_default().is_empty();
-    if object["roleRef"].is_object() && absent(&object["roleRef"]["apiGroup"]) {
-        object["roleRef"]["apiGroup"] = json!(RBAC);
-    }
-    if object.get("subjects").and_then(Value::as_array).is_none_or(Vec::is_empty) {
-        set(object, "subjects", None);
-    }
-    for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
-        let group = match subject["kind"].as_str() {
-            Some("User" | "Group") => RBAC,
-            _ => continue,
-        };
-        if absent(&subject["apiGroup"]) {
-            subject["apiGroup"] = json!(group);
-        }
-    }
 }
 
 /// Every rule that an object breaks; `old` is what it replaces.
@@ -253,6 +159,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         return errors;
     }
     match kind.kind.as_str() {
+        "Namespace" => validate_namespace(object, part, old.is_none(), &mut errors),
         "ConfigMap" => validate_config_map(object, old, &mut errors),
         "Secret" => validate_secret(object, old, &mut errors),
         "Role" => validate_rules(object, true, &mut errors),
@@ -337,6 +244,28 @@ fn check_immutable(object: &Value, old: &Value, fields: &[&str], errors: &mut Ve
     for field in fields {
         if data(&object[*field]) != data(&old[*field]) {
             errors.push(FieldError::forbidden(*field, WHY));
+        }
+    }
+}
+
+fn validate_namespace(object: &Value, part: Part, new: bool, errors: &mut Vec<FieldError>) {
+    // Kubernetes says which one only where nothing else can be written.
+    let path =
+        |n: usize| if part == Part::Finalize { format!("spec.finalizers[{n}]") } else { "spec.finalizers".into() };
+    if new || part == Part::Finalize {
+        for (n, finalizer) in object["spec"]["finalizers"].as_array().into_iter().flatten().enumerate() {
+            meta::check_finalizer(finalizer, path(n), true, errors);
+        }
+    }
+    if part == Part::Status {
+        let (phase, when) = match object["metadata"].get("deletionTimestamp") {
+            None => ("Active", "is empty"),
+            Some(_) => ("Terminating", "is not empty"),
+        };
+        if object["status"]["phase"] != phase {
+            let detail = format!("may only be '{phase}' if `deletionTimestamp` {when}");
+            let given = object["status"]["phase"].as_str().unwrap_or_default();
+            errors.push(FieldError::invalid("status.Phase", &json!(given), &detail));
         }
     }
 }

@@ -78,7 +78,7 @@ fn event_type(event: &WatchEvent, filter: &Filter) -> Option<&'static str> {
 
 pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, call.kind, true)?;
-    let given = call.query.get("sendInitialEvents").is_some_and(|v| !v.is_empty());
+    let given = call.query.get("sendInitialEvents").is_some();
     let start = start_of(&options, given);
     // Only a state has to be read.
     let turn = (start == Start::State).then_some(turn);

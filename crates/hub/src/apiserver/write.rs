@@ -112,11 +112,9 @@ fn generated_name(base: &str) -> String {
 pub fn check_namespace(call: &Call, object: &mut Value) -> Result<(), ApiError> {
     let given = meta::text(object, "namespace");
     if !call.kind.namespaced {
-        if given.is_empty() {
-            return Ok(());
-        }
-        let message = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(ApiError::bad_request(message));
+        // Kubernetes takes it away without a word.
+        object["metadata"].as_object_mut().map(|metadata| metadata.remove("namespace"));
+        return Ok(());
     }
     if !given.is_empty() && given != call.info.namespace {
         let message = "the namespace of the provided object does not match the namespace sent on the request";
@@ -242,8 +240,7 @@ async fn create_absent(
     }
     let mut object = object.clone();
     object["metadata"].as_object_mut().map(|metadata| metadata.remove("resourceVersion"));
-    let create = Attributes { verb: "create".to_owned(), ..attributes(&call.info) };
-    authorize(&call.hub, &call.user, &create).await?;
+    authorize_create(call).await?;
     match make(call, object, options).await {
         // Somebody else was first: it is an update now.
         Err(error) if error.reason == "AlreadyExists" => Ok(None),
@@ -252,10 +249,24 @@ async fn create_absent(
     }
 }
 
+/// The right to replace or to patch is not the right to make.
+pub async fn authorize_create(call: &Call) -> Result<(), ApiError> {
+    let create = Attributes { verb: "create".to_owned(), ..attributes(&call.info) };
+    authorize(&call.hub, &call.user, &create).await
+}
+
 /// What is sent to replace an object has its name, and may have its namespace.
-fn check_identity(call: &Call, object: &Value) -> Result<(), ApiError> {
-    check_name(call, object)?;
-    let namespace = meta::text(object, "namespace");
+pub fn check_identity(call: &Call, object: &Value) -> Result<(), ApiError> {
+    let (name, namespace) = (meta::text(object, "name"), meta::text(object, "namespace"));
+    if name.is_empty() {
+        let why = "was undeterminable: name must be provided";
+        return Err(ApiError::bad_request(format!("the name of the object ({} based on URL) {why}", call.info.name)));
+    }
+    if name != call.info.name {
+        let message =
+            format!("the name of the object ({name}) does not match the name on the URL ({})", call.info.name);
+        return Err(ApiError::bad_request(message));
+    }
     if call.kind.namespaced && !namespace.is_empty() && namespace != call.info.namespace {
         let message = format!(
             "the namespace of the object ({namespace}) does not match the namespace on the request ({})",
@@ -346,23 +357,9 @@ pub fn modified(call: &Call) -> ApiError {
     ApiError::modified(&call.kind.group, &call.kind.plural, &call.info.name)
 }
 
-/// The name in the body is the one in the path.
-pub fn check_name(call: &Call, object: &Value) -> Result<(), ApiError> {
-    let (given, name) = (meta::text(object, "name"), &call.info.name);
-    if given.is_empty() {
-        let message = format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
-        return Err(ApiError::bad_request(message));
-    }
-    if given != name {
-        let message = format!("the name of the object ({given}) does not match the name on the URL ({name})");
-        return Err(ApiError::bad_request(message));
-    }
-    Ok(())
-}
-
 fn prepare(call: &Call, current: &Resource, mut object: Value, patch: bool) -> Result<Value, ApiError> {
     let (kind, name) = (call.kind, &call.info.name);
-    check_name(call, &object)?;
+    check_identity(call, &object)?;
     check_namespace(call, &mut object)?;
     let uid = meta::text(&object, "uid");
     if !patch && !uid.is_empty() && uid != current.uid {
@@ -370,7 +367,7 @@ fn prepare(call: &Call, current: &Resource, mut object: Value, patch: bool) -> R
         return Err(ApiError::conflict(&kind.group, &kind.plural, name, &why));
     }
     let version = meta::text(&object, "resourceVersion");
-    if version.is_empty() && !kind.updated_blindly && !patch {
+    if version.is_empty() && !kind.updated_blindly {
         let cause = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
         return Err(ApiError::invalid(&kind.group, &kind.plural, name, vec![cause]));
     }

@@ -1,10 +1,10 @@
 //! Two servers side by side: the same request to both, and the answers compared.
 
-use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 
 use crate::support::Served;
 use farwater_testkit::{
-    kube::{client, shared, unique_name},
+    kube::{client_that_asks_once, shared, unique_name},
     wait_for,
 };
 use http::Request;
@@ -17,7 +17,7 @@ use kube::{
     client::Body,
 };
 use prost::Message;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
 pub const JSON: &str = "application/json";
@@ -95,9 +95,15 @@ impl Step {
     }
 }
 
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.method, self.path, self.body)
+    }
+}
+
 pub struct Answer {
     pub code: u16,
-    /// Of a stream, the list of its lines.
+    /// Of a stream, the list of its lines, or the only one.
     pub value: Value,
     pub warnings: Vec<String>,
 }
@@ -116,15 +122,24 @@ pub struct Court {
 }
 
 impl Side {
+    /// One pass, so that nothing is taken for a name that stands in a value; the longest name counts.
     fn fill(&self, text: &str) -> String {
-        // What was remembered first, longest first: no name may be taken for another's beginning.
         let mut names: Vec<_> = self.names.iter().collect();
-        names.sort_by_key(|(name, _)| (!name.starts_with('$'), Reverse(name.len())));
-        let mut text = text.to_owned();
-        for (name, value) in names {
-            text = text.replace(name, value);
+        names.sort_by_key(|(name, _)| Reverse(name.len()));
+        let (mut filled, mut rest) = (String::with_capacity(text.len()), text);
+        while let Some(next) = rest.chars().next() {
+            match names.iter().find(|(name, _)| rest.starts_with(name.as_str())) {
+                Some((name, value)) => {
+                    filled.push_str(value);
+                    rest = &rest[name.len()..];
+                }
+                None => {
+                    filled.push(next);
+                    rest = &rest[next.len_utf8()..];
+                }
+            }
         }
-        text
+        filled
     }
 
     /// With names for what was remembered: it is each server's own.
@@ -140,7 +155,8 @@ impl Side {
         }
         let request =
             request.body(Body::from(step.bytes.clone().unwrap_or_else(|| self.fill(&step.body).into_bytes()))).unwrap();
-        let response = timeout(Duration::from_secs(30), self.client.send(request)).await.unwrap().unwrap();
+        let response = timeout(Duration::from_secs(30), self.client.send(request)).await;
+        let response = response.unwrap_or_else(|_| panic!("{} {} is not answered", step.method, step.path)).unwrap();
         let code = response.status().as_u16();
         let warnings = response.headers().get_all("warning").iter();
         let warnings = warnings.map(|warning| self.unfill(warning.to_str().unwrap())).collect();
@@ -158,7 +174,9 @@ fn normalize(value: &mut Value) {
         Value::Object(map) => {
             map.retain(|key, value| {
                 let same_when_empty = matches!(key.as_str(), "continue" | "format");
-                key != "remainingItemCount" && !(same_when_empty && (value == "" || value.is_null()))
+                // An apply that empties a status leaves null there, and an empty one in the hub.
+                let emptied = key == "status" && (value.is_null() || value.as_object().is_some_and(Map::is_empty));
+                key != "remainingItemCount" && !emptied && !(same_when_empty && (value == "" || value.is_null()))
             });
             for (key, value) in map.iter_mut() {
                 match key.as_str() {
@@ -228,6 +246,12 @@ fn normalize_owners(fields: &mut Value) {
     *owners = renamed.collect();
 }
 
+/// Without what is each server's own.
+pub fn normalized(mut value: Value) -> Value {
+    normalize(&mut value);
+    value
+}
+
 /// Ages.
 fn normalize_cell(cell: &mut Value) {
     let age = |text: &str| {
@@ -257,10 +281,10 @@ const ADVICE: [&str; 2] = ["the grant has no effect", "no cluster has these labe
 /// What is compared of an answer.
 fn verdict(answer: Answer, equal: Equal) -> (u16, Value, Vec<String>) {
     let Answer { code, mut value, mut warnings } = answer;
-    // Of unknown fields: in the order of the document, or in that of a map.
-    warnings.sort();
     // The hub advises on grants; the real server doesn't know what they are.
     warnings.retain(|warning| !ADVICE.iter().any(|advice| warning.contains(advice)));
+    // Of unknown fields: in the order of the document, or in that of a map.
+    warnings.sort();
     normalize(&mut value);
     sort_message(&mut value);
     match equal {
@@ -274,9 +298,9 @@ fn verdict(answer: Answer, equal: Equal) -> (u16, Value, Vec<String>) {
 impl Court {
     /// Both servers, with a namespace of one name that is made on each.
     pub async fn sit(served: &Served) -> Self {
-        let real = shared(1).await.unwrap().client().await.unwrap();
+        let real = client_that_asks_once(shared(1).await.unwrap().kubeconfig()).await.unwrap();
         install_kinds(&real).await;
-        let ours = client(&served.running.admin_kubeconfig, None).await.unwrap();
+        let ours = client_that_asks_once(&served.running.admin_kubeconfig).await.unwrap();
         let namespace = unique_name("judge");
         let places = [
             ("CORE", format!("/api/v1/namespaces/{namespace}")),
@@ -294,8 +318,8 @@ impl Court {
     }
 
     pub async fn judge(&mut self, step: Step) {
-        let real = verdict(self.real.ask(&step).await, step.equal);
-        let ours = verdict(self.ours.ask(&step).await, step.equal);
+        let (real, ours) = tokio::join!(self.real.ask(&step), self.ours.ask(&step));
+        let (real, ours) = (verdict(real, step.equal), verdict(ours, step.equal));
         if real != ours {
             self.differences.push(format!(
                 "{} {} {}\n  real: {} {} {:?}\n  ours: {} {} {:?}",
@@ -321,6 +345,21 @@ impl Court {
             let value = value.unwrap_or_else(|| panic!("{path} has no {pointer}: {}", answer.value)).to_owned();
             side.names.insert(format!("${name}"), value);
         }
+    }
+
+    /// As [`Self::remember`], where there may be nothing; the servers must agree whether there is.
+    pub async fn remember_if(&mut self, name: &str, path: &str, pointer: &str) -> bool {
+        let step = Step::get(path).accept(JSON);
+        let mut found = Vec::new();
+        for side in [&mut self.real, &mut self.ours] {
+            let answer = side.ask(&step).await;
+            let value = answer.value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+            found.extend(value.map(|value| side.names.insert(format!("${name}"), value.to_owned())));
+        }
+        if found.len() == 1 {
+            self.differences.push(format!("{path}: only one of them has {pointer}"));
+        }
+        found.len() == 2
     }
 
     /// The namespace, of one name on both.
@@ -355,6 +394,14 @@ impl Court {
         }
     }
 
+    pub fn is_agreed(&self) -> bool {
+        self.differences.is_empty()
+    }
+
+    pub fn differences(&self) -> String {
+        self.differences.join("\n")
+    }
+
     pub fn sentence(self) {
         assert!(
             self.differences.is_empty(),
@@ -374,13 +421,15 @@ async fn install_kinds(real: &Client) {
             Err(error) => panic!("{error}"),
         }
     }
-    wait_for("our kinds to be served", Duration::from_secs(30), || async {
-        let list = Request::get("/apis/farwater.dev/v1alpha1/servicedeployments").body(Vec::new())?;
-        real.request_text(list).await?;
-        Ok(Some(()))
-    })
-    .await
-    .unwrap();
+    // Each has a storage of its own, which takes its time.
+    for crd in farwater_api::custom_resource_definitions() {
+        let path = format!("/apis/farwater.dev/v1alpha1/{}", crd.spec.names.plural);
+        wait_for("our kinds to be served", Duration::from_secs(30), || async {
+            Ok(real.request_text(Request::get(&path).body(Vec::new())?).await.ok().map(drop))
+        })
+        .await
+        .unwrap();
+    }
 }
 
 /// A kind that no controller writes to, so that both servers have the same.

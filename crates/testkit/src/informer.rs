@@ -1,0 +1,76 @@
+//! client-go's informers and leader election beside a hub under churn; `tests/localkube/informer` is the program.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep_until};
+
+use crate::{Hub, Process, Tools, process::bare_command, wait_for};
+
+/// What the program says at its end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    pub seed: i64,
+    /// Acknowledged.
+    pub writes: u64,
+    /// Of which nobody knows whether they happened, because the hub was killed.
+    pub unknown: u64,
+    pub events: u64,
+    /// How often a cache was compared with a list.
+    pub compared: u64,
+    /// How often somebody was elected.
+    pub leaders: u64,
+    #[serde(deserialize_with = "null_as_empty")]
+    pub faults: Vec<String>,
+}
+
+/// A nil slice of Go's.
+fn null_as_empty<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+impl Outcome {
+    pub fn check(&self) -> Result<()> {
+        ensure!(self.faults.is_empty(), "{}", self.faults.join("\n"));
+        ensure!(
+            self.writes > 0 && self.events > 0 && self.compared > 0 && self.leaders > 1,
+            "little happened: {self:?}"
+        );
+        Ok(())
+    }
+}
+
+/// Runs the program for `duration` in the administrators' namespace, and kills and restarts the hub in between.
+pub async fn run(hub: &mut Hub, duration: Duration, seed: i64, kill_every: Option<Duration>) -> Result<Outcome> {
+    let mut command = bare_command(Tools::find()?.informer());
+    command
+        .arg("--kubeconfig")
+        .arg(hub.kubeconfig())
+        .args(["--namespace", farwater_api::ADMIN_NAMESPACE])
+        .args(["--duration", &format!("{}s", duration.as_secs())])
+        .args(["--seed", &seed.to_string()]);
+    let log = hub.dir().join(format!("informer-{seed}.log"));
+    let mut process = Process::spawn("the informer", command, &log)?;
+    let end = Instant::now() + duration;
+    if let Some(every) = kill_every {
+        let mut next = Instant::now() + every;
+        // Not at the very end: the last comparison is of a hub that has been back for a while.
+        while next + every / 2 < end {
+            sleep_until(next).await;
+            hub.restart().await?;
+            next += every;
+        }
+    }
+    let rest = end.saturating_duration_since(Instant::now()) + Duration::from_secs(120);
+    wait_for("the informer to end", rest, || {
+        let exited = process.exited().is_some();
+        async move { Ok(exited.then_some(())) }
+    })
+    .await?;
+    let output = process.output();
+    let Some(line) = output.lines().rev().find(|line| line.starts_with('{')) else {
+        bail!("the informer said nothing of what it saw\n{}", process.tail());
+    };
+    serde_json::from_str(line).with_context(|| format!("read what the informer says: {line}"))
+}

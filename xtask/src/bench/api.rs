@@ -1,0 +1,169 @@
+//! The API with many objects: what a page, a get, a write and a watcher cost, and what the hub takes to hold them.
+
+mod fill;
+mod raw_sql;
+mod watching;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use bytes::Bytes;
+use farwater_testkit::{Hub, temporary_folder};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use http::{Request, StatusCode};
+use http_body_util::BodyExt as _;
+use kube::{Client, client::Body};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+
+use super::{Figure, milliseconds, percentile, usage};
+use fill::{NAMESPACES, name_of, namespace_of, service};
+
+const PAGE: usize = 500;
+const PAGES: usize = 100;
+const GETS: usize = 1_000;
+const WRITERS: usize = 64;
+const WRITING: Duration = Duration::from_secs(5);
+
+pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
+    let sizes: &[usize] = if quick { &[10_000] } else { &[10_000, 200_000, 1_000_000] };
+    let mut figures = Vec::new();
+    for size in sizes {
+        figures.extend(measure_size(*size).await?);
+    }
+    Ok(figures)
+}
+
+async fn measure_size(size: usize) -> Result<Vec<Figure>> {
+    let workload = format!("{size} ServiceDeployments of 3 KB in {NAMESPACES} namespaces");
+    // Not in memory: a database of some gigabytes.
+    let dir = temporary_folder("farwater-bench-")?;
+    let mut hub = Hub::start(dir.path()).await?;
+    fill::clusters(&hub.client().await?).await?;
+    hub.stop()?;
+    fill::services(dir.path(), size).await?;
+
+    let begun = Instant::now();
+    hub.restart().await?;
+    let started = begun.elapsed();
+    eprintln!("{size}: ready after {} ms; waiting until every service is assigned", milliseconds(started));
+    let settled = settle(&hub.client().await?, size, begun).await?;
+    hub.stop()?;
+    let begun = Instant::now();
+    hub.restart().await?;
+    let again = begun.elapsed();
+    let client = hub.client().await?;
+
+    let mut pages = pages(&client, size).await?;
+    let mut gets = gets(&client, size).await?;
+    let memory = usage::memory(hub.process().id())?.resident;
+    eprintln!("{size}: {:.0} MB resident; watches", usage::megabytes(memory));
+    let mut lags = watching::lags(&client, size).await?;
+    eprintln!("{size}: writes");
+    let single = writes(&client, size, 1).await?;
+    let batched = writes(&client, size + 1_000_000, WRITERS).await?;
+    let raw_single = raw_sql::writes(dir.path(), 1, WRITING).await?;
+    let raw_batched = raw_sql::writes(dir.path(), 50, WRITING).await?;
+    let after = usage::memory(hub.process().id())?.resident;
+
+    let figure = |metric: &str, value: f64, unit| Figure::new(metric, &workload, value, unit);
+    let rate = |value: f64| value.round();
+    Ok(vec![
+        figure("start_of_unknown_services", milliseconds(started), "ms").at_most(10_000.0),
+        figure("every_service_assigned_after", settled.as_secs_f64().round(), "s"),
+        figure("start", milliseconds(again), "ms").at_most(10_000.0),
+        figure("page_of_500_p50", milliseconds(percentile(&mut pages, 0.5)), "ms").at_most(20.0),
+        figure("page_of_500_p99", milliseconds(percentile(&mut pages, 0.99)), "ms"),
+        figure("get_p50", milliseconds(percentile(&mut gets, 0.5)), "ms"),
+        figure("get_p99", milliseconds(percentile(&mut gets, 0.99)), "ms"),
+        figure("watch_lag_p50", milliseconds(percentile(&mut lags, 0.5)), "ms"),
+        figure("watch_lag_p99", milliseconds(percentile(&mut lags, 0.99)), "ms").at_most(250.0),
+        figure("writes_one_client", rate(single), "1/s").beside(
+            "SQLite, one row each".to_owned(),
+            rate(raw_single),
+            0.2,
+        ),
+        figure("writes_64_clients", rate(batched), "1/s").beside(
+            "SQLite, 50 rows each".to_owned(),
+            rate(raw_batched),
+            0.1,
+        ),
+        figure("hub_resident", usage::megabytes(memory), "MB").at_most(1_500.0),
+        figure("hub_resident_after_all", usage::megabytes(after), "MB").at_most(1_500.0),
+    ])
+}
+
+/// Waits until the controllers have looked at everything once.
+async fn settle(client: &Client, size: usize, begun: Instant) -> Result<Duration> {
+    let mut next = 0;
+    // The controllers take services in the order of their keys, more or less.
+    while next < size {
+        let path = format!("{}/{}", collection(next), name_of(next));
+        let service: serde_json::Value = client.request(Request::get(path).body(Vec::new())?).await?;
+        if service["status"]["conditions"].is_array() {
+            next += (size / 200).max(1);
+            continue;
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(3600), "services are not assigned an hour after the start");
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    Ok(begun.elapsed())
+}
+
+fn collection(n: usize) -> String {
+    format!("/apis/farwater.dev/v1alpha1/namespaces/{}/servicedeployments", namespace_of(n))
+}
+
+/// The answer as bytes: what a client makes of it is its own affair.
+async fn fetch(client: &Client, path: &str) -> Result<Bytes> {
+    let response = client.send(Request::get(path).body(Body::empty())?).await?;
+    let code = response.status();
+    let body = response.into_body().collect().await?.to_bytes();
+    ensure!(code == StatusCode::OK, "{path}: {code} {}", String::from_utf8_lossy(&body));
+    Ok(body)
+}
+
+/// Pages from random places of the whole list.
+async fn pages(client: &Client, size: usize) -> Result<Vec<Duration>> {
+    let mut random = StdRng::seed_from_u64(1);
+    let mut times = Vec::new();
+    for _ in 0..PAGES {
+        let place = random.random_range(0..size);
+        let path = format!("{}?limit={PAGE}", collection(place));
+        let start = Instant::now();
+        let body = fetch(client, &path).await?;
+        times.push(start.elapsed());
+        ensure!(body.len() > PAGE.min(size / NAMESPACES) * 2_000, "a page of {} bytes", body.len());
+    }
+    Ok(times)
+}
+
+async fn gets(client: &Client, size: usize) -> Result<Vec<Duration>> {
+    let mut random = StdRng::seed_from_u64(2);
+    let mut times = Vec::new();
+    for _ in 0..GETS {
+        let n = random.random_range(0..size);
+        let path = format!("{}/{}", collection(n), name_of(n));
+        let start = Instant::now();
+        fetch(client, &path).await?;
+        times.push(start.elapsed());
+    }
+    Ok(times)
+}
+
+/// New services per second, written by some clients at one time.
+async fn writes(client: &Client, first: usize, writers: usize) -> Result<f64> {
+    let begun = Instant::now();
+    let created = stream::iter(first..)
+        .take_while(|_| async { begun.elapsed() < WRITING })
+        .map(|n| async move {
+            let request = Request::post(collection(n)).header("content-type", "application/json");
+            let response = client.send(request.body(Body::from(service(n).to_string().into_bytes()))?).await?;
+            ensure!(response.status() == StatusCode::CREATED, "create {n}: {}", response.status());
+            response.into_body().collect().await?;
+            anyhow::Ok(())
+        })
+        .buffer_unordered(writers)
+        .try_fold(0_u32, |count, ()| async move { Ok(count + 1) })
+        .await?;
+    Ok(f64::from(created) / begun.elapsed().as_secs_f64())
+}
