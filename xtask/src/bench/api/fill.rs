@@ -76,8 +76,9 @@ async fn post(client: &Client, path: &str, object: &Value) -> Result<()> {
 
 /// As the API server would have written them.
 pub async fn services(data: &Path, count: usize) -> Result<()> {
-    let key = fs::read(data.join("keys/seal.key")).context("read the hub's seal key")?;
-    let key: [u8; 32] = key.try_into().ok().context("the seal key is not 32 bytes")?;
+    let text = fs::read_to_string(data.join("keys/seal.key")).context("read the hub's seal key")?;
+    let mut key = [0; 32];
+    hex::decode_to_slice(text.trim(), &mut key).context("the seal key is not 32 bytes in hex")?;
     let store = Store::open(OpenOptions::new(data.join("hub.db"), key)).await?;
     let kind = Kind::new("servicedeployments", "farwater.dev");
     stream::iter(0..count)
