@@ -138,7 +138,12 @@ impl FieldManager {
         let mut managers = self.managers_of(live, &new);
         set_managed_fields(&mut new, None);
         let live = live.unwrap_or(&self.blank);
-        let told = self.track(live, &new, &mut managers, manager, now).is_ok() && !managers.is_too_large();
+        let exists = live["metadata"]["uid"].as_str().is_some_and(|uid| !uid.is_empty());
+        // Of what exists and has no managers nobody is tracked, until someone applies.
+        let is_tracked = !exists || !managers.0.is_empty();
+        let told = is_tracked
+            && self.take_changes(live, &new, &mut managers, manager, now).is_ok()
+            && !managers.is_too_large();
         set_managed_fields(&mut new, told.then_some(&managers));
         new
     }
@@ -161,22 +166,6 @@ impl FieldManager {
     }
 
     /// Gives what a write changed to its manager.
-    fn track(
-        &self,
-        live: &Value,
-        new: &Value,
-        managers: &mut Managers,
-        name: &str,
-        now: Timestamp,
-    ) -> Result<(), Mismatches> {
-        let exists = live["metadata"]["uid"].as_str().is_some_and(|uid| !uid.is_empty());
-        if managers.0.is_empty() && exists {
-            // Nobody is tracked any more, until someone applies.
-            return Ok(());
-        }
-        self.take_changes(live, new, managers, name, now)
-    }
-
     fn take_changes(
         &self,
         live: &Value,

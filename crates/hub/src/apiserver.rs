@@ -157,12 +157,12 @@ async fn decide(hub: &Hub, user: &User, attributes: &Attributes) -> Result<Decis
 }
 
 async fn impersonate(hub: &Hub, sender: User, headers: &HeaderMap) -> Result<User, ApiError> {
-    let asker = sender.clone();
-    hub.access.impersonate(sender, headers).await.map_err(|error| match error {
-        ImpersonationError::Headers(why) => ApiError::bad_request(why),
-        ImpersonationError::Denied(attributes, decision) => denied(&asker, &attributes, &decision),
-        ImpersonationError::Access(error) => ApiError::unavailable(error.to_string()),
-    })
+    match hub.access.impersonate(&sender, headers).await {
+        Ok(wanted) => Ok(wanted.unwrap_or(sender)),
+        Err(ImpersonationError::Headers(why)) => Err(ApiError::bad_request(why)),
+        Err(ImpersonationError::Denied(attributes, decision)) => Err(denied(&sender, &attributes, &decision)),
+        Err(ImpersonationError::Access(error)) => Err(ApiError::unavailable(error.to_string())),
+    }
 }
 
 async fn authorize(hub: &Hub, user: &User, attributes: &Attributes) -> Result<(), ApiError> {

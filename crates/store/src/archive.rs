@@ -23,7 +23,7 @@ use crate::{
     read, schema,
     seal::Sealer,
 };
-use chunk::{Cell, read_rows};
+use chunk::{Cell, Pages};
 use file::{Entry, Header, Reader, Writer};
 use target::Target;
 
@@ -93,16 +93,11 @@ pub async fn backup(from: &Location, to: &Path, force: bool) -> Result<Copied, A
     let mut writer = Writer::create(to, &Header::new(migrations, copied.moment, counter), force)?;
     for table in schema::tables(migrations) {
         writer.table(&table.name)?;
-        let mut last: Option<Vec<Cell>> = None;
-        loop {
-            let (rows, is_last) = read_rows(&mut snapshot, &table, last.as_deref()).await.map_err(at)?;
+        let mut pages = Pages::of(&table);
+        while let Some(rows) = pages.next(&mut snapshot).await.map_err(at)? {
             copied.count(&table.name, rows.len());
             for row in rows {
-                last = Some(row.clone());
                 writer.row(row)?;
-            }
-            if is_last {
-                break;
             }
         }
     }
@@ -210,16 +205,11 @@ pub async fn copy_store(from: &Location, to: &Location, force: bool) -> Result<C
     let mut target = Target::open(to, migrations, force).await?;
     let mut copied = Copied { rows: Vec::new(), counter, moment: seconds_since_1970() };
     for table in schema::tables(migrations) {
-        let mut last: Option<Vec<Cell>> = None;
-        loop {
-            let (rows, is_last) = read_rows(source.connection(), &table, last.as_deref()).await.map_err(at)?;
+        let mut pages = Pages::of(&table);
+        while let Some(rows) = pages.next(source.connection()).await.map_err(at)? {
             copied.count(&table.name, rows.len());
-            last = rows.last().cloned();
             for row in rows {
                 target.push(&table, row).await?;
-            }
-            if is_last {
-                break;
             }
         }
     }

@@ -53,16 +53,15 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Findings beyond those that are listed.
     pub more: u64,
+    /// Whether any finding, listed or not, is damage.
+    pub is_damaged: bool,
     pub resources: u64,
     pub changes: u64,
 }
 
 impl Report {
-    pub fn is_damaged(&self) -> bool {
-        self.findings.iter().any(|finding| finding.severity == Severity::Damage)
-    }
-
     fn add(&mut self, severity: Severity, table: &'static str, row: impl fmt::Display, problem: impl Into<String>) {
+        self.is_damaged |= severity == Severity::Damage;
         if self.findings.len() == FINDINGS {
             self.more += 1;
             return;

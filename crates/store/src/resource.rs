@@ -127,6 +127,13 @@ pub struct ListQuery {
     pub after: Option<(String, String)>,
 }
 
+impl ListQuery {
+    /// Everything of a kind, in one page.
+    pub fn all(kind: Kind) -> Self {
+        Self { kind, namespace: None, name: None, labels: Selector::default(), limit: 0, after: None }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Page {
     pub items: Vec<Resource>,

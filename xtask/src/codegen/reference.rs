@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 /// The file's name and its text.
@@ -172,13 +172,8 @@ fn close(schema: &mut Value) {
     if map.contains_key("properties") && !map.contains_key("additionalProperties") {
         map.insert("additionalProperties".to_owned(), json!(false));
     }
-    let below =
-        |map: &mut Map<String, Value>, name: &str| map.get_mut(name).and_then(Value::as_object_mut).map(std::mem::take);
-    for name in ["properties"] {
-        if let Some(mut fields) = below(map, name) {
-            fields.values_mut().for_each(close);
-            map.insert(name.to_owned(), fields.into());
-        }
+    if let Some(fields) = map.get_mut("properties").and_then(Value::as_object_mut) {
+        fields.values_mut().for_each(close);
     }
     for name in ["items", "additionalProperties"] {
         if let Some(inner) = map.get_mut(name) {

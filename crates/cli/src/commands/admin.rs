@@ -149,7 +149,7 @@ async fn check(of: &StoreArgs) -> Result<u8> {
         print(&format!("and {} more\n", report.more))?;
     }
     say(&format!("looked at {} resources and {} changes", report.resources, report.changes));
-    Ok(if report.is_damaged() { exit::NO } else { exit::YES })
+    Ok(if report.is_damaged { exit::NO } else { exit::YES })
 }
 
 fn described(copied: &Copied) -> String {

@@ -83,9 +83,7 @@ async fn create(call: &Call, mut object: Value, dry_run: bool) -> Result<Option<
         return Err(call.not_found(&call.info.name));
     }
     write::authorize_create(call).await?;
-    if let Some(metadata) = object["metadata"].as_object_mut() {
-        metadata.remove("resourceVersion");
-    }
+    write::drop_server_fields(&mut object);
     match write::create_object(call, object, dry_run).await {
         Err(error) if error.reason == "AlreadyExists" => Ok(None),
         made => made.map(Some),

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use farwater_store::{ListQuery, Resource, Selector, Store, StoreError};
+use farwater_store::{ListQuery, Resource, Store, StoreError};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -30,14 +30,7 @@ pub async fn expire_events(hub: Arc<Hub>) {
 }
 
 async fn pass(store: &Store, kind: &ResourceKind, now: Timestamp) -> Result<(), StoreError> {
-    let mut query = ListQuery {
-        kind: kind.store.clone(),
-        namespace: None,
-        name: None,
-        labels: Selector::default(),
-        limit: PAGE,
-        after: None,
-    };
+    let mut query = ListQuery { limit: PAGE, ..ListQuery::all(kind.store.clone()) };
     let mut by_namespace: BTreeMap<String, Vec<(Timestamp, Resource)>> = BTreeMap::new();
     loop {
         let page = store.list(&query).await?;

@@ -19,7 +19,6 @@ use farwater_store::{
 };
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
-use serde_json::Value;
 
 use self::decide::{Dependents, Lead, Owner, Verdict, carry_out, classify, decide, lead, references, released};
 use super::{
@@ -259,12 +258,7 @@ async fn finish(tx: &mut Tx, key: Key, uid: String, finalizer: &'static str) -> 
         return Ok(Outcome::Waits);
     }
     let mut object = (*resource.object).clone();
-    if let Some(list) = object.pointer_mut("/metadata/finalizers").and_then(Value::as_array_mut) {
-        list.retain(|name| name != finalizer);
-        if list.is_empty() {
-            object["metadata"].as_object_mut().map(|metadata| metadata.remove("finalizers"));
-        }
-    }
+    meta::retain(&mut object["metadata"], "finalizers", |name| name != finalizer);
     let object = manage(&key.kind, "", Some(&resource.object), object, Timestamp::now());
     let change = delete::settled(&resource, object, kind);
     tx.write(Write { key, change }).await?;

@@ -133,6 +133,16 @@ pub fn finalizers(object: &Value) -> Vec<&str> {
     object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
+/// Keeps of a list what `keep` wants. A list that is empty then goes: Kubernetes writes none.
+pub fn retain(parent: &mut Value, list: &str, keep: impl Fn(&Value) -> bool) {
+    let Some(parent) = parent.as_object_mut() else { return };
+    let Some(items) = parent.get_mut(list).and_then(Value::as_array_mut) else { return };
+    items.retain(keep);
+    if items.is_empty() {
+        parent.remove(list);
+    }
+}
+
 fn check_labels(labels: Option<&Map<String, Value>>, path: &str, errors: &mut Vec<FieldError>) {
     for (key, value) in labels.into_iter().flatten() {
         if let Some(problem) = check_qualified_name(key) {

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, future::ready, sync::Arc, time::Duration};
 
-use farwater_store::{Change, Kind, ListQuery, Resource, Selector, Store, StoreError, Write, WriteError};
+use farwater_store::{Change, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -52,14 +52,7 @@ pub async fn remove_namespaces(hub: Arc<Hub>) {
 }
 
 fn all(kind: &ResourceKind, namespace: Option<&str>) -> ListQuery {
-    ListQuery {
-        kind: kind.store.clone(),
-        namespace: namespace.map(str::to_owned),
-        name: None,
-        labels: Selector::default(),
-        limit: PAGE,
-        after: None,
-    }
+    ListQuery { namespace: namespace.map(str::to_owned), limit: PAGE, ..ListQuery::all(kind.store.clone()) }
 }
 
 fn namespace_kind() -> Option<&'static ResourceKind> {
@@ -155,12 +148,7 @@ fn next_step(namespace: &Resource, remaining: &Remaining, now: Timestamp) -> Cha
         return Change::Replace { uid, version, object: told };
     }
     let mut freed = told.clone();
-    if let Some(finalizers) = freed.pointer_mut("/spec/finalizers").and_then(Value::as_array_mut) {
-        finalizers.retain(|finalizer| finalizer != "kubernetes");
-        if finalizers.is_empty() {
-            freed["spec"].as_object_mut().map(|spec| spec.remove("finalizers"));
-        }
-    }
+    meta::retain(&mut freed["spec"], "finalizers", |finalizer| finalizer != "kubernetes");
     match namespace_kind() {
         Some(kind) if !is_held(&freed, kind) => Change::Delete { uid, version },
         _ => Change::Replace { uid, version, object: manage(kind, "finalize", Some(&told), freed, now) },
@@ -182,10 +170,8 @@ const CONDITIONS: [(&str, &str, &str); 5] = [
 ];
 
 fn listed(counts: &BTreeMap<String, usize>, word: &str) -> String {
-    let mut lines: Vec<String> =
-        counts.iter().map(|(name, count)| format!("{name} {word} {count} resource instances")).collect();
-    lines.sort();
-    lines.join(", ")
+    let lines = counts.iter().map(|(name, count)| format!("{name} {word} {count} resource instances"));
+    lines.collect::<Vec<_>>().join(", ")
 }
 
 /// The namespace with conditions that say what holds it; unchanged if they say so already.

@@ -50,7 +50,8 @@ pub fn show<'a>(kind: &ResourceKind, object: &'a Value) -> Cow<'a, Value> {
 
 /// An object as it is stored.
 pub fn store(kind: &ResourceKind, object: Value) -> Value {
-    let (Some(view), Value::Object(fields)) = (kind.view, object.clone()) else { return object };
+    let Some(view) = kind.view else { return object };
+    let Value::Object(fields) = object else { return object };
     let stored_name = |name: &str| view.names.iter().find(|(_, shown)| *shown == name).map(|(stored, _)| *stored);
     let mut stored: Map<String, Value> =
         fields.into_iter().map(|(name, value)| (stored_name(&name).map_or(name, str::to_owned), value)).collect();

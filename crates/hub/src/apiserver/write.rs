@@ -25,9 +25,6 @@ use crate::auth::Attributes;
 
 /// How often a write that names no version is tried again after another one came first.
 pub const ATTEMPTS: usize = 20;
-/// What a client may not choose for a new object.
-const SERVER_FIELDS: [&str; 5] =
-    ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"];
 /// Names that are made up are tried again a few times; 27^5 of them collide rarely.
 const NAME_ATTEMPTS: usize = 8;
 
@@ -44,11 +41,24 @@ async fn make(call: &Call, mut object: Value, options: &WriteOptions) -> Result<
     if !meta::text(&object, "resourceVersion").is_empty() {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    for field in SERVER_FIELDS {
-        object["metadata"].as_object_mut().map(|m| m.remove(field));
-    }
+    drop_server_fields(&mut object);
     let object = managed::track(call, options, None, object)?;
     create_object(call, object, options.dry_run).await
+}
+
+/// What a client may not choose for a new object.
+pub fn drop_server_fields(object: &mut Value) {
+    const FIELDS: [&str; 6] = [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "resourceVersion",
+    ];
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.retain(|field, _| !FIELDS.contains(&field.as_str()));
+    }
 }
 
 /// The answer to a write that was done.
@@ -59,13 +69,10 @@ pub fn answer(call: &Call, code: u16, object: &Value, warnings: &[String]) -> Re
     response
 }
 
-/// Makes an object whose managers are known.
+/// Makes an object whose managers are known, and that has no fields of the server's.
 pub async fn create_object(call: &Call, mut object: Value, dry_run: bool) -> Result<Value, ApiError> {
     check_namespace(call, &mut object)?;
     require_namespace(call, meta::text(&object, "name")).await?;
-    for field in SERVER_FIELDS {
-        object["metadata"].as_object_mut().map(|m| m.remove(field));
-    }
     object["metadata"]["uid"] = json!(uuid::Uuid::new_v4().to_string());
     object["metadata"]["creationTimestamp"] = timestamp(call.now);
     let generate = meta::text(&object, "generateName").to_owned();
@@ -218,31 +225,29 @@ pub async fn update(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let encoding = Encoding::of(&respond::content_type(&call.headers))?;
     let Intake { object, warnings } = intake::read(&body, encoding, call.kind, options.validation)?;
     check_identity(call, &object)?;
-    if let Some(created) = create_absent(call, &object, &warnings, &options).await? {
-        return Ok(created);
+    let mut found = None;
+    if call.kind.created_by_update && call.info.subresource.is_empty() {
+        found = call.hub.store.get(&call.key(&call.info.name)).await.map_err(store_failed)?;
+        if found.is_none()
+            && let Some(created) = create_absent(call, &object, &warnings, &options).await?
+        {
+            return Ok(created);
+        }
     }
-    run(call, &options, false, |_| Ok(Intake { object: object.clone(), warnings: warnings.clone() })).await
+    run(call, &options, false, found, |_| Ok(Intake { object: object.clone(), warnings: warnings.clone() })).await
 }
 
-/// PUT makes what doesn't exist, of the kinds that Kubernetes makes so; who may not create is refused.
+/// PUT makes what doesn't exist, of the kinds that Kubernetes makes so; who may not create is refused. None if it is there now.
 async fn create_absent(
     call: &Call,
     object: &Value,
     warnings: &[String],
     options: &WriteOptions,
 ) -> Result<Option<Response>, ApiError> {
-    let name = &call.info.name;
-    if !call.kind.created_by_update || !call.info.subresource.is_empty() {
-        return Ok(None);
-    }
-    if call.hub.store.get(&call.key(name)).await.map_err(store_failed)?.is_some() {
-        return Ok(None);
-    }
     let mut object = object.clone();
     object["metadata"].as_object_mut().map(|metadata| metadata.remove("resourceVersion"));
     authorize_create(call).await?;
     match make(call, object, options).await {
-        // Somebody else was first: it is an update now.
         Err(error) if error.reason == "AlreadyExists" => Ok(None),
         Err(error) => Err(error.with_warnings(warnings)),
         Ok(created) => Ok(Some(answer(call, 201, &created, warnings))),
@@ -290,22 +295,26 @@ pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         decoded.duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
     let patch = Patch::decode(kind, decoded.value)?;
     complaints.extend(patch.unknown_fields(&call.kind.schema).iter().map(|path| format!("unknown field {path:?}")));
-    run(call, &options, true, |old| {
+    run(call, &options, true, None, |old| {
         let patched = patch.apply(&views::show(call.kind, old), &call.kind.schema)?;
         intake::read_patched(patched, &complaints, call.kind, options.validation)
     })
     .await
 }
 
-/// Puts what `make` makes of the present object in its place.
+/// Puts what `make` makes of the present object in its place. `found` is that object, where it was read already.
 async fn run(
     call: &Call,
     options: &WriteOptions,
     patch: bool,
+    mut found: Option<Resource>,
     make: impl Fn(&Value) -> Result<Intake, ApiError> + Send,
 ) -> Result<Response, ApiError> {
     for _ in 0..ATTEMPTS {
-        let current = call.load(&call.info.name).await?;
+        let current = match found.take() {
+            Some(found) => found,
+            None => call.load(&call.info.name).await?,
+        };
         let Intake { object, mut warnings } = make(&current.object)?;
         warnings.extend(warn(call, &object, Some(&current.object)).await?);
         let object = managed::track(call, options, Some(&current.object), object)?;

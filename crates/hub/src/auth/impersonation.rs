@@ -38,16 +38,16 @@ struct Wanted {
 }
 
 impl Access {
-    /// The user that a request is to be decided for: its sender, or whom they may impersonate.
-    pub async fn impersonate(&self, sender: User, headers: &HeaderMap) -> Result<User, ImpersonationError> {
-        let Some(wanted) = Wanted::parse(headers).map_err(ImpersonationError::Headers)? else { return Ok(sender) };
+    /// Whom a request is to be decided for instead of its sender, if it asks for it and they may.
+    pub async fn impersonate(&self, sender: &User, headers: &HeaderMap) -> Result<Option<User>, ImpersonationError> {
+        let Some(wanted) = Wanted::parse(headers).map_err(ImpersonationError::Headers)? else { return Ok(None) };
         for part in wanted.parts() {
-            let decision = self.authorize(&sender, &part).await.map_err(ImpersonationError::Access)?;
+            let decision = self.authorize(sender, &part).await.map_err(ImpersonationError::Access)?;
             if !decision.is_allowed() {
                 return Err(ImpersonationError::Denied(Box::new(part), decision));
             }
         }
-        Ok(wanted.into_user())
+        Ok(Some(wanted.into_user()))
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use farwater_fleet::access::{Policy, PolicyKind, RBAC_GROUP};
-use farwater_store::{Kind, ListQuery, Operation, Selector, Store, StoreError, Watch, WatchEvent};
+use farwater_store::{Kind, ListQuery, Operation, Store, StoreError, Watch, WatchEvent};
 use futures::{StreamExt as _, stream::ReadyChunks};
 use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -133,14 +133,7 @@ async fn load_policy(store: &Store) -> Result<(Policy, u64), StoreError> {
     let mut policy = Policy::default();
     let mut version = None;
     for kind in PolicyKind::ALL {
-        let query = ListQuery {
-            kind: store_kind(kind),
-            namespace: None,
-            name: None,
-            labels: Selector::default(),
-            limit: 0,
-            after: None,
-        };
+        let query = ListQuery::all(store_kind(kind));
         let page = store.list(&query).await?;
         version.get_or_insert(page.version);
         for resource in page.items {

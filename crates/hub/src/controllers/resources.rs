@@ -3,7 +3,7 @@
 use std::{fmt, sync::LazyLock};
 
 use farwater_api::{Cluster, ClusterGrant, GROUP, GitRepository, ServiceDeployment};
-use farwater_store::{Change, Key, Kind, ListQuery, Resource, Selector, Store, StoreError, Write, WriteError};
+use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
 use kube_core::Resource as _;
 use serde::{Serialize, de::DeserializeOwned};
@@ -88,14 +88,8 @@ pub async fn list_pages<T: Stored>(
 ) -> Result<(), StoreError> {
     let mut after = None;
     loop {
-        let query = ListQuery {
-            kind: T::kind(),
-            namespace: namespace.map(str::to_owned),
-            name: None,
-            labels: Selector::default(),
-            limit: PAGE,
-            after,
-        };
+        let query =
+            ListQuery { namespace: namespace.map(str::to_owned), limit: PAGE, after, ..ListQuery::all(T::kind()) };
         let page = store.list(&query).await?;
         page.items.into_iter().for_each(&mut each);
         after = page.next;

@@ -57,29 +57,49 @@ impl<'de> Deserialize<'de> for Cell {
     }
 }
 
-/// Rows of one table in the order of its key, the first behind `after`; fewer than asked for if they are the last.
-pub(crate) async fn read_rows(
-    connection: &mut Connection,
-    table: &Table,
-    after: Option<&[Cell]>,
-) -> Result<(Vec<Vec<Cell>>, bool), sqlx::Error> {
-    let columns: Vec<&str> = table.columns.iter().map(|column| &*column.name).collect();
-    let key = table.key.join(", ");
-    let condition = match after {
-        None => String::new(),
-        Some(_) => format!("WHERE ({key}) > {}", parameters(1, table.key.len())),
-    };
-    let sql = format!("SELECT {} FROM {} {condition} ORDER BY {key} LIMIT {ROWS}", columns.join(", "), table.name);
-    let mut select = sqlx::query(AssertSqlSafe(sql));
-    for name in after.into_iter().flat_map(|_| &table.key) {
-        let at = table.columns.iter().position(|column| column.name == *name).unwrap_or_default();
-        let cell = after.and_then(|row| row.get(at)).cloned().unwrap_or(Cell::Null);
-        select = bind(select, cell, table.columns[at].kind);
+/// All rows of one table, page by page, in the order of its key.
+pub(crate) struct Pages<'a> {
+    table: &'a Table,
+    /// The last row that was answered.
+    after: Option<Vec<Cell>>,
+    is_at_end: bool,
+}
+
+impl<'a> Pages<'a> {
+    pub fn of(table: &'a Table) -> Self {
+        Self { table, after: None, is_at_end: false }
     }
-    let rows = select.fetch_all(connection).await?;
-    let rows: Vec<_> = rows.iter().map(|row| cells(row, table)).collect::<Result<_, _>>()?;
-    let is_last = rows.len() < ROWS;
-    Ok((rows, is_last))
+
+    /// The next rows. A table without any answers one empty page, so that it is counted.
+    pub async fn next(&mut self, connection: &mut Connection) -> Result<Option<Vec<Vec<Cell>>>, sqlx::Error> {
+        if self.is_at_end {
+            return Ok(None);
+        }
+        let rows = self.read(connection).await?;
+        self.is_at_end = rows.len() < ROWS;
+        self.after = rows.last().cloned();
+        Ok(Some(rows))
+    }
+
+    async fn read(&self, connection: &mut Connection) -> Result<Vec<Vec<Cell>>, sqlx::Error> {
+        let Table { name, columns, key } = self.table;
+        let names: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
+        let order = key.join(", ");
+        let condition = match self.after {
+            None => String::new(),
+            Some(_) => format!("WHERE ({order}) > {}", parameters(1, key.len())),
+        };
+        let sql = format!("SELECT {} FROM {name} {condition} ORDER BY {order} LIMIT {ROWS}", names.join(", "));
+        let mut select = sqlx::query(AssertSqlSafe(sql));
+        if let Some(row) = &self.after {
+            let cells = key.iter().filter_map(|part| row.iter().zip(columns).find(|(_, column)| column.name == *part));
+            for (cell, column) in cells {
+                select = bind(select, cell.clone(), column.kind);
+            }
+        }
+        let rows = select.fetch_all(connection).await?;
+        rows.iter().map(|row| cells(row, self.table)).collect()
+    }
 }
 
 fn cells(row: &Row, table: &Table) -> Result<Vec<Cell>, sqlx::Error> {

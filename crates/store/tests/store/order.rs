@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use farwater_store::{CompactAfter, Key, Kind, ListQuery, Selector, Sharing, Store, Write};
+use farwater_store::{CompactAfter, Key, Kind, ListQuery, Sharing, Store, Write};
 use farwater_testkit::postgres;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
@@ -152,14 +152,7 @@ async fn history(place: &Place, end: u64) -> History {
 async fn tables(store: &Store) -> Picture {
     let mut picture = Picture::new();
     for kind in kinds() {
-        let query = ListQuery {
-            kind: kind.clone(),
-            namespace: None,
-            name: None,
-            labels: Selector::default(),
-            limit: 0,
-            after: None,
-        };
+        let query = ListQuery::all(kind.clone());
         for item in store.list(&query).await.unwrap().items {
             picture.insert((kind.clone(), item.key.name), item.version);
         }

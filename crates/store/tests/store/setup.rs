@@ -3,8 +3,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use farwater_store::{
-    Change, Key, Kind, ListQuery, Location, OpenOptions, PostgresUrl, Resource, Selector, Store, Watch, WatchError,
-    WatchEvent, Write, WriteError,
+    Change, Key, Kind, ListQuery, Location, OpenOptions, PostgresUrl, Resource, Store, Watch, WatchError, WatchEvent,
+    Write, WriteError,
 };
 use farwater_testkit::postgres;
 use futures::StreamExt as _;
@@ -117,7 +117,7 @@ pub fn config_maps() -> Kind {
 }
 
 pub fn all() -> ListQuery {
-    ListQuery { kind: config_maps(), namespace: None, name: None, labels: Selector::default(), limit: 0, after: None }
+    ListQuery::all(config_maps())
 }
 
 pub fn key(name: &str) -> Key {

@@ -109,12 +109,7 @@ pub fn decide(object: &Value, owners: &[Owner], dependents: Dependents) -> Verdi
 pub fn released(object: &Value, owners: &BTreeSet<String>) -> Value {
     let mut object = object.clone();
     let names = |reference: &Value| reference["uid"].as_str().is_some_and(|uid| owners.contains(uid));
-    if let Some(list) = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut) {
-        list.retain(|reference| !names(reference));
-        if list.is_empty() {
-            object["metadata"].as_object_mut().map(|metadata| metadata.remove("ownerReferences"));
-        }
-    }
+    meta::retain(&mut object["metadata"], "ownerReferences", |reference| !names(reference));
     object
 }
 

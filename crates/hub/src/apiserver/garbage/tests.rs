@@ -1,8 +1,8 @@
 //! The collector on a real store, without a hub around it.
 
-use farwater_store::{Kind, ListQuery, OpenOptions, Selector};
+use farwater_store::{Kind, ListQuery, OpenOptions};
 use rand::RngExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
@@ -42,14 +42,7 @@ async fn delete(store: &Store, resource: &Resource, policy: delete::Propagation)
 }
 
 async fn names(store: &Store) -> Vec<String> {
-    let query = ListQuery {
-        kind: Kind::new("configmaps", ""),
-        namespace: None,
-        name: None,
-        labels: Selector::default(),
-        limit: 0,
-        after: None,
-    };
+    let query = ListQuery::all(Kind::new("configmaps", ""));
     store.list(&query).await.unwrap().items.into_iter().map(|resource| resource.key.name).collect()
 }
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use farwater_store::{Kind, ListQuery, Operation, Selector, Store, Watch, WatchEvent};
+use farwater_store::{Kind, ListQuery, Operation, Store, Watch, WatchEvent};
 use futures::StreamExt as _;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tokio::time::timeout;
@@ -152,14 +152,7 @@ impl Watcher {
         // Several kinds are of several moments; what came between is shown again, so only one kind is exact.
         let mut oldest = u64::MAX;
         for kind in kinds {
-            let query = ListQuery {
-                kind: kind.clone(),
-                namespace: None,
-                name: None,
-                labels: Selector::default(),
-                limit: 0,
-                after: None,
-            };
+            let query = ListQuery::all(kind.clone());
             let page = store.list(&query).await.unwrap();
             oldest = oldest.min(page.version);
             picture.extend(page.items.into_iter().map(|item| ((kind.clone(), item.key.name), item.version)));
