@@ -98,7 +98,10 @@ const FLUX: Module = Module {
     ],
     cost: "3 min",
 };
-const MODULES: [&Module; 4] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX];
+/// What many people look at clusters with.
+const K9S: Module =
+    Module { name: "k9s", kubernetes: None, mains: &[], tools: &[("k9s", "k9s")], files: &[], cost: "5 min" };
+const MODULES: [&Module; 5] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S];
 
 /// Where the built programs lie.
 #[derive(Clone, Debug)]
@@ -188,6 +191,11 @@ impl Tools {
     /// Flux's, as its project builds it.
     pub fn kustomize_controller(&self) -> PathBuf {
         self.program(&FLUX, "kustomize-controller")
+    }
+
+    /// Needs a terminal; [`crate::Terminal`] is one.
+    pub fn k9s(&self) -> PathBuf {
+        self.program(&K9S, "k9s")
     }
 
     pub fn kwok(&self) -> PathBuf {
