@@ -139,7 +139,8 @@ async fn reuse(
     Ok(Some(Joined { hub, identity, kubernetes_version: kubernetes_version.to_owned() }))
 }
 
-fn join_request(
+/// What a new agent with these keys asks for.
+pub fn join_request(
     token: &JoinToken,
     keys: &Keys,
     kubernetes_version: &str,

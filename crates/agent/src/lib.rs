@@ -42,6 +42,16 @@ use tokio_util::sync::CancellationToken;
 
 pub use options::{JoinToken, LogFormat, Options};
 
+/// An agent's side of the protocol without the agent: for load on a hub.
+pub mod wire {
+    pub use crate::{
+        hub::{Caller, HubClient, HubError, Poll},
+        identity::{Identity, Keys},
+        join::join_request,
+        options::JoinToken,
+    };
+}
+
 use crate::{
     bundles::Bundles,
     hub::{Caller, HubClient},

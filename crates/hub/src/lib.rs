@@ -9,6 +9,7 @@
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod api_threads;
 pub mod apiserver;
 pub mod auth;
 mod bootstrap;
@@ -33,6 +34,7 @@ use farwater_store::Store;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+pub use api_threads::ApiThreads;
 pub use auth::Access;
 pub use config::{Advertise, Config, HubArgs};
 pub use delivery::Delivery;
@@ -53,6 +55,7 @@ pub struct Hub {
     pub delivery: Arc<Delivery>,
     /// Of requests to the API.
     pub turns: Turns,
+    pub api_threads: ApiThreads,
     /// A permit for each watch that may be served.
     pub watches: Arc<Semaphore>,
     /// Where agents and people reach this hub.

@@ -97,7 +97,7 @@ async fn serve_api(State(hub): State<Arc<Hub>>, request: Request) -> Response {
     // Clients take a throttled discovery for a broken server, and it is cheap.
     let turn = if route == Route::Discovery { Ok(Turn::free()) } else { hub.turns.begin().await };
     let mut response = match turn {
-        Ok(turn) => apiserver::serve(Arc::clone(&hub), user, turn, request).await,
+        Ok(turn) => hub.api_threads.run(apiserver::serve(Arc::clone(&hub), user, turn, request)).await,
         Err(refusal) => refusal,
     };
     response.extensions_mut().insert(asker);

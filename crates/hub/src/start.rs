@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Access, Advertise, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics, apiserver,
+    Access, Advertise, ApiThreads, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics, apiserver,
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
     config::{ConfigError, database::local_file, environment},
     controllers::{
@@ -61,6 +61,8 @@ pub enum HubError {
     Bootstrap(#[from] BootstrapError),
     #[error("write the administrator's kubeconfig")]
     Kubeconfig(#[from] KubeconfigError),
+    #[error("start the threads of the API")]
+    Threads(#[source] std::io::Error),
     #[error("wait for signals")]
     Signal(#[source] std::io::Error),
 }
@@ -148,9 +150,11 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let delivery = Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url).await?;
     let admin_kubeconfig = data.admin_kubeconfig();
     let turns = Turns::of_api(config.max_api_requests);
+    let api_threads = ApiThreads::start().map_err(HubError::Threads)?;
     let watches = Arc::new(Semaphore::new(config.max_watches));
     let hub = Arc::new(Hub {
         turns,
+        api_threads,
         watches,
         config,
         data,

@@ -2,6 +2,7 @@
 
 mod fill;
 mod raw_sql;
+mod storm;
 mod watching;
 
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use serde_json::{Value, json};
 
 use super::{Figure, milliseconds, percentile, usage};
 use fill::{NAMESPACES, name_of, namespace_of, service};
@@ -23,6 +25,7 @@ const PAGES: usize = 100;
 const GETS: usize = 1_000;
 const WRITERS: usize = 64;
 const WRITING: Duration = Duration::from_secs(5);
+const STORM: usize = 100_000;
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let sizes: &[usize] = if quick { &[10_000] } else { &[10_000, 200_000, 1_000_000] };
@@ -30,6 +33,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     for size in sizes {
         figures.extend(measure_size(*size).await?);
     }
+    figures.extend(measure_storm(if quick { STORM / 10 } else { STORM }).await?);
     Ok(figures)
 }
 
@@ -38,7 +42,7 @@ async fn measure_size(size: usize) -> Result<Vec<Figure>> {
     // Not in memory: a database of some gigabytes.
     let dir = temporary_folder("farwater-bench-")?;
     let mut hub = Hub::start(dir.path()).await?;
-    fill::clusters(&hub.client().await?).await?;
+    fill::namespaces(&hub.client().await?).await?;
     hub.stop()?;
     fill::services(dir.path(), size).await?;
 
@@ -59,8 +63,9 @@ async fn measure_size(size: usize) -> Result<Vec<Figure>> {
     eprintln!("{size}: {:.0} MB resident; watches", usage::megabytes(memory));
     let mut lags = watching::lags(&client, size).await?;
     eprintln!("{size}: writes");
-    let single = writes(&client, size, 1).await?;
-    let batched = writes(&client, size + 1_000_000, WRITERS).await?;
+    let single = writes(&client, config_map, 0, 1).await?;
+    let batched = writes(&client, config_map, 1_000_000, WRITERS).await?;
+    let services = writes(&client, new_service, size, WRITERS).await?;
     let raw_single = raw_sql::writes(dir.path(), 1, WRITING).await?;
     let raw_batched = raw_sql::writes(dir.path(), 50, WRITING).await?;
     let after = usage::memory(hub.process().id())?.resident;
@@ -77,18 +82,45 @@ async fn measure_size(size: usize) -> Result<Vec<Figure>> {
         figure("get_p99", milliseconds(percentile(&mut gets, 0.99)), "ms"),
         figure("watch_lag_p50", milliseconds(percentile(&mut lags, 0.5)), "ms"),
         figure("watch_lag_p99", milliseconds(percentile(&mut lags, 0.99)), "ms").at_most(250.0),
-        figure("writes_one_client", rate(single), "1/s").beside(
+        figure("config_maps_of_one_client", rate(single), "1/s").beside(
             "SQLite, one row each".to_owned(),
             rate(raw_single),
-            0.2,
+            0.1,
         ),
-        figure("writes_64_clients", rate(batched), "1/s").beside(
+        figure("config_maps_of_64_clients", rate(batched), "1/s").beside(
             "SQLite, 50 rows each".to_owned(),
             rate(raw_batched),
             0.1,
         ),
+        // With the controllers that hold, assign and summarize each of them at the same time.
+        figure("services_of_64_clients", rate(services), "1/s"),
         figure("hub_resident", usage::megabytes(memory), "MB").at_most(1_500.0),
         figure("hub_resident_after_all", usage::megabytes(after), "MB").at_most(1_500.0),
+    ])
+}
+
+/// Agents' polls beside lists, with as many services as a small fleet has.
+async fn measure_storm(count: usize) -> Result<Vec<Figure>> {
+    const SERVICES: usize = 10_000;
+    let dir = temporary_folder("farwater-bench-")?;
+    let mut hub = Hub::start(dir.path()).await?;
+    fill::namespaces(&hub.client().await?).await?;
+    hub.stop()?;
+    fill::services(dir.path(), SERVICES).await?;
+    let begun = Instant::now();
+    hub.restart().await?;
+    settle(&hub.client().await?, SERVICES, begun).await?;
+    let mut storm = storm::storm(&hub, count).await?;
+    let workload = format!("{} polls a second, {count} lists of 50 of {SERVICES} services", storm::POLLS_A_SECOND);
+    let figure = |metric: &str, value: f64, unit| Figure::new(metric, &workload, value, unit);
+    let (quiet, stormy) = (percentile(&mut storm.quiet, 0.99), percentile(&mut storm.stormy, 0.99));
+    Ok(vec![
+        figure("lists", storm.lists.round(), "1/s"),
+        figure("poll_p50_without", milliseconds(percentile(&mut storm.quiet, 0.5)), "ms"),
+        figure("poll_p50_in_storm", milliseconds(percentile(&mut storm.stormy, 0.5)), "ms"),
+        figure("poll_p99_without", milliseconds(quiet), "ms"),
+        figure("poll_p99_in_storm", milliseconds(stormy), "ms"),
+        figure("poll_p99_ratio", (stormy.div_duration_f64(quiet) * 100.0).round() / 100.0, "").at_most(2.0),
     ])
 }
 
@@ -98,7 +130,7 @@ async fn settle(client: &Client, size: usize, begun: Instant) -> Result<Duration
     // The controllers take services in the order of their keys, more or less.
     while next < size {
         let path = format!("{}/{}", collection(next), name_of(next));
-        let service: serde_json::Value = client.request(Request::get(path).body(Vec::new())?).await?;
+        let service: Value = client.request(Request::get(path).body(Vec::new())?).await?;
         if service["status"]["conditions"].is_array() {
             next += (size / 200).max(1);
             continue;
@@ -150,14 +182,26 @@ async fn gets(client: &Client, size: usize) -> Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// New services per second, written by some clients at one time.
-async fn writes(client: &Client, first: usize, writers: usize) -> Result<f64> {
+fn new_service(n: usize) -> (String, Value) {
+    (collection(n), service(n))
+}
+
+/// As large as a service, and nobody but the API server is concerned.
+fn config_map(n: usize) -> (String, Value) {
+    let data = json!({"text": "x".repeat(2_600)});
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name_of(n)}, "data": data});
+    (format!("/api/v1/namespaces/{}/configmaps", namespace_of(n)), object)
+}
+
+/// New objects per second, written by some clients at one time.
+async fn writes(client: &Client, new: fn(usize) -> (String, Value), first: usize, writers: usize) -> Result<f64> {
     let begun = Instant::now();
     let created = stream::iter(first..)
         .take_while(|_| async { begun.elapsed() < WRITING })
         .map(|n| async move {
-            let request = Request::post(collection(n)).header("content-type", "application/json");
-            let response = client.send(request.body(Body::from(service(n).to_string().into_bytes()))?).await?;
+            let (path, object) = new(n);
+            let request = Request::post(path).header("content-type", "application/json");
+            let response = client.send(request.body(Body::from(object.to_string().into_bytes()))?).await?;
             ensure!(response.status() == StatusCode::CREATED, "create {n}: {}", response.status());
             response.into_body().collect().await?;
             anyhow::Ok(())

@@ -10,12 +10,17 @@ use kube::Client;
 use serde_json::{Value, json};
 
 pub const NAMESPACES: usize = 20;
-const CLUSTERS: usize = 10;
+/// On each cluster, as in fleets of some size.
+const SERVICES_OF_CLUSTER: usize = 50;
 /// Enough that the combiner's batches are full.
 const IN_FLIGHT: usize = 512;
 
 pub fn namespace_of(n: usize) -> String {
     format!("team-{:02}", n % NAMESPACES)
+}
+
+pub fn cluster_of(n: usize) -> String {
+    format!("cluster-{n:05}")
 }
 
 pub fn name_of(n: usize) -> String {
@@ -34,7 +39,7 @@ pub fn service(n: usize) -> Value {
             "annotations": {"example.com/notes": note},
         },
         "spec": {
-            "clusterRef": {"name": format!("cluster-{}", n % CLUSTERS)},
+            "clusterRef": {"name": cluster_of(n / NAMESPACES / SERVICES_OF_CLUSTER)},
             "targetNamespace": name_of(n),
             "sourceRef": {"kind": "GitRepository", "name": "infra"},
             "path": format!("apps/{n:07}"),
@@ -44,8 +49,8 @@ pub fn service(n: usize) -> Value {
     })
 }
 
-/// Namespaces, each with its clusters and a grant of them.
-pub async fn clusters(client: &Client) -> Result<()> {
+/// Namespaces, and a grant of their clusters.
+pub async fn namespaces(client: &Client) -> Result<()> {
     let own = "/apis/farwater.dev/v1alpha1";
     let grant = json!({
         "apiVersion": "farwater.dev/v1alpha1", "kind": "ClusterGrant", "metadata": {"name": "all"},
@@ -57,12 +62,6 @@ pub async fn clusters(client: &Client) -> Result<()> {
     post(client, &format!("{own}/clustergrants"), &grant).await?;
     for namespace in (0..NAMESPACES).map(namespace_of) {
         post(client, "/api/v1/namespaces", &json!({"metadata": {"name": namespace}})).await?;
-        for n in 0..CLUSTERS {
-            let name = json!({"name": format!("cluster-{n}")});
-            let cluster =
-                json!({"apiVersion": "farwater.dev/v1alpha1", "kind": "Cluster", "metadata": name, "spec": {}});
-            post(client, &format!("{own}/namespaces/{namespace}/clusters"), &cluster).await?;
-        }
     }
     Ok(())
 }
@@ -74,30 +73,48 @@ async fn post(client: &Client, path: &str, object: &Value) -> Result<()> {
     Ok(())
 }
 
-/// As the API server would have written them.
+/// Clusters and their services, as the API server would have written them.
 pub async fn services(data: &Path, count: usize) -> Result<()> {
     let text = fs::read_to_string(data.join("keys/seal.key")).context("read the hub's seal key")?;
     let mut key = [0; 32];
     hex::decode_to_slice(text.trim(), &mut key).context("the seal key is not 32 bytes in hex")?;
     let store = Store::open(OpenOptions::new(data.join("hub.db"), key)).await?;
-    let kind = Kind::new("servicedeployments", "farwater.dev");
+    let clusters = NAMESPACES * count.div_ceil(NAMESPACES * SERVICES_OF_CLUSTER);
+    write(&store, "clusters", clusters, cluster).await?;
+    write(&store, "servicedeployments", count, service).await?;
+    store.close().await;
+    Ok(())
+}
+
+fn cluster(n: usize) -> Value {
+    json!({
+        "apiVersion": "farwater.dev/v1alpha1",
+        "kind": "Cluster",
+        "metadata": {"name": cluster_of(n / NAMESPACES), "namespace": namespace_of(n)},
+        "spec": {},
+    })
+}
+
+async fn write(store: &Store, plural: &str, count: usize, object: fn(usize) -> Value) -> Result<()> {
+    let kind = Kind::new(plural, "farwater.dev");
     stream::iter(0..count)
         .map(|n| {
-            let mut object = service(n);
-            object["metadata"]["uid"] = json!(format!("00000000-0000-4000-8000-{n:012}"));
-            object["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
-            object["metadata"]["generation"] = json!(1);
-            let key = Key { kind: kind.clone(), namespace: namespace_of(n), name: name_of(n) };
+            let mut object = object(n);
+            let metadata = &mut object["metadata"];
+            metadata["uid"] = json!(format!("{plural:.8}-0000-4000-8000-{n:012}"));
+            metadata["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+            metadata["generation"] = json!(1);
+            let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
+            let key = Key { kind: kind.clone(), namespace: text("namespace"), name: text("name") };
             store.write(Write { key, change: Change::Create(object) })
         })
         .buffered(IN_FLIGHT)
         .try_fold(0_usize, |written, _| async move {
             if (written + 1).is_multiple_of(100_000) {
-                eprintln!("  {} of {count} services written", written + 1);
+                eprintln!("  {} of {count} {plural} written", written + 1);
             }
             Ok(written + 1)
         })
         .await?;
-    store.close().await;
     Ok(())
 }
