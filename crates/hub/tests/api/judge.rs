@@ -14,5 +14,6 @@ mod leases;
 mod lifecycle;
 mod lists;
 mod reads;
+mod verdict;
 mod watches;
 mod writes;

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::support::Served;
 
-use super::court::*;
+use super::{court::*, verdict::normalized};
 
 /// A kind that both servers leave alone: its list, what an object is besides its metadata, and a change to it.
 struct Kind {
