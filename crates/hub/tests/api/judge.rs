@@ -13,6 +13,7 @@ mod generated;
 mod leases;
 mod lifecycle;
 mod lists;
+mod openapi;
 mod reads;
 mod verdict;
 mod watches;
