@@ -80,7 +80,7 @@ const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         name: "informer",
         about: "minutes of client-go's informers and leader election while objects change and the hub is killed: no cache goes \
-                back in time or differs from a list, and no two lead at once",
+                back in time or differs from a list, no answer contradicts an earlier one, and no two lead at once",
         goal: 60,
         engines: &[Engine::Sqlite],
         needs_programs: true,

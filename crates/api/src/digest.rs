@@ -114,7 +114,7 @@ fn write_canonical(value: &Value, out: &mut Vec<u8>) {
                 if n > 0 {
                     out.push(b',');
                 }
-                out.extend_from_slice(Value::from(key.as_str()).to_string().as_bytes());
+                write_scalar(key, out);
                 out.push(b':');
                 write_canonical(&map[key], out);
             }
@@ -130,8 +130,12 @@ fn write_canonical(value: &Value, out: &mut Vec<u8>) {
             }
             out.push(b']');
         }
-        scalar => out.extend_from_slice(scalar.to_string().as_bytes()),
+        scalar => write_scalar(scalar, out),
     }
+}
+
+fn write_scalar(scalar: &(impl Serialize + ?Sized), out: &mut Vec<u8>) {
+    serde_json::to_writer(out, scalar).expect("strings and numbers are plain JSON, and a Vec takes all");
 }
 
 #[cfg(test)]

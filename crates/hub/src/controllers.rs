@@ -10,6 +10,7 @@ pub mod git;
 pub mod queue;
 pub mod requests;
 pub mod resources;
+pub mod resume;
 pub mod route_changes;
 pub mod services;
 pub mod summarize_reports;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 pub use queue::{WorkQueue, chain};
 
 use crate::delivery::Delivery;
+use resume::Resume;
 
 /// Repositories that are asked at the same time: each is a child process and a connection.
 const SOURCES_AT_ONCE: usize = 16;
@@ -31,9 +33,9 @@ const SERVICES_AT_ONCE: usize = 4;
 const SUMMARIES_AT_ONCE: usize = 4;
 const CLUSTERS_AT_ONCE: usize = 2;
 
-/// Runs all controllers until told to stop.
-pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
-    let mut tasks = spawn_controllers(&delivery, &shutdown);
+/// Runs all controllers until told to stop. `left`: what the last hub had left to do.
+pub async fn run(delivery: Arc<Delivery>, left: Option<Resume>, shutdown: CancellationToken) {
+    let mut tasks = spawn_controllers(&delivery, left, &shutdown);
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
             tracing::error!(%error, "a controller ended");
@@ -41,9 +43,9 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     }
 }
 
-fn spawn_controllers(delivery: &Arc<Delivery>, shutdown: &CancellationToken) -> JoinSet<()> {
+fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &CancellationToken) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    tasks.spawn(route_changes::run(Arc::clone(delivery), shutdown.clone()));
+    tasks.spawn(route_changes::run(Arc::clone(delivery), left, shutdown.clone()));
     tasks.spawn(compute_desired::run(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(track_clusters::flush_heartbeats(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(collect_mirrors::run(Arc::clone(delivery), shutdown.clone()));

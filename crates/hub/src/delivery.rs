@@ -16,7 +16,10 @@ pub mod secrets;
 pub mod status;
 pub mod token;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use axum::{Router, extract::DefaultBodyLimit};
 use farwater_api::protocol::MAX_STATUS_BYTES;
@@ -58,6 +61,8 @@ pub struct Delivery {
     pub dirty: Notify,
     /// A mirror may have become unused.
     pub collect: Notify,
+    /// Every change up to this version has been routed to the queues; 0: not everything is loaded yet.
+    pub routed: AtomicU64,
 }
 
 impl Delivery {
@@ -82,6 +87,7 @@ impl Delivery {
             cluster_work: Arc::default(),
             dirty: Notify::new(),
             collect: Notify::new(),
+            routed: AtomicU64::new(0),
         })
     }
 

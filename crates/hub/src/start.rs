@@ -19,7 +19,11 @@ use crate::{
     Access, Advertise, Config, DataDir, Delivery, Hub, HubArgs, Identity, Metrics, apiserver,
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
     config::{ConfigError, database::local_file, environment},
-    controllers, delivery,
+    controllers::{
+        self,
+        resume::{self, Resume},
+    },
+    delivery,
     identity::{DataDirError, FileError, IdentityError, ServerNames},
     logging, routes,
     server::{Certificate, Server, tls_config},
@@ -138,6 +142,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let access = Access::start(store.clone(), access_end.clone()).await?;
     ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
 
+    let left = resume::take(&store, &identity).await?;
     let metrics = Metrics::new(store.clone());
     let url = advertise.url().to_owned();
     let delivery = Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url).await?;
@@ -167,7 +172,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         tasks: TaskTracker::new(),
         access_end,
     };
-    running.spawn_tasks(certificate, names);
+    running.spawn_tasks(certificate, names, left);
     running.serve(listener, tls.into());
     if let Some(listener) = metrics_listener {
         running.metrics_address = listener.local_addr().ok();
@@ -187,7 +192,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
 }
 
 impl Running {
-    fn spawn_tasks(&self, certificate: Arc<Certificate>, names: ServerNames) {
+    fn spawn_tasks(&self, certificate: Arc<Certificate>, names: ServerNames, left: Option<Resume>) {
         let shutdown = &self.hub.shutdown;
         let renewal = certificate.keep_fresh(Arc::clone(&self.hub), names);
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(renewal));
@@ -198,7 +203,7 @@ impl Running {
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(garbage));
         let events = apiserver::expire_events(Arc::clone(&self.hub));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(events));
-        self.tasks.spawn(controllers::run(Arc::clone(&self.hub.delivery), shutdown.clone()));
+        self.tasks.spawn(controllers::run(Arc::clone(&self.hub.delivery), left, shutdown.clone()));
         self.tasks.close();
     }
 
@@ -238,6 +243,9 @@ impl Running {
         }
         self.tasks.wait().await;
         self.access_end.cancel();
+        if let Err(error) = resume::leave(&self.hub.delivery).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the next start looks at everything");
+        }
         self.hub.store.close().await;
         tracing::info!("stopped");
     }

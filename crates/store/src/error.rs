@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use sqlx::{error::DatabaseError, migrate::MigrateError};
 
-use crate::{Key, Location, Resource, engine::Engine};
+use crate::{Key, Kind, Location, Resource, engine::Engine};
 
 /// Why a request to the store failed. Cloneable, because one failed transaction answers all that waited for it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -65,6 +65,8 @@ pub enum StoreError {
     /// An object that doesn't fit its key: a mistake of the caller.
     #[error("write {} {}/{}: {problem}", key.kind, key.namespace, key.name)]
     Object { key: Box<Key>, problem: String },
+    #[error("list {kind}: one page would be larger than {max} bytes")]
+    TooLarge { kind: Kind, max: usize },
     /// A closure of [`transact`](crate::Store::transact) gave up because a write inside it was refused; all of the
     /// closure was rolled back.
     #[error("write in a transaction")]

@@ -8,12 +8,12 @@ use std::{
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use crate::{
-    Key, Kind, Location, OpenError, Operation, StoreError,
+    Key, Kind, Location, OpenError, Operation, Resource, StoreError,
     engine::{Connection, Database, Engine},
     migrations::count_migrations,
     open::{PATIENCE, SEAL_CHECK},
     read::{self, stored_parts},
-    row::labels_of_object,
+    row::{FromParts, labels_of_object},
     schema,
     seal::Sealer,
 };
@@ -170,7 +170,7 @@ impl Check {
         }
         let (uid, sealed, labels) = (stored.uid.clone(), stored.sealed, stored.labels.clone());
         let plain = stored.open(key, &self.sealer).map_err(problem)?;
-        let resource = plain.resource(key.clone()).map_err(problem)?;
+        let resource = Resource::from_parts(plain, key.clone()).map_err(problem)?;
         let metadata = &resource.object["metadata"];
         let is = |field: &str, expected: &str| metadata[field].as_str().unwrap_or_default() == expected;
         if !is("name", &key.name) || !is("namespace", &key.namespace) || !is("uid", &uid) {

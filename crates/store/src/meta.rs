@@ -37,6 +37,12 @@ impl Tx {
         Ok(read::load_meta(self, name).await?)
     }
 
+    /// The value, which is gone from then on.
+    pub async fn take_meta(&mut self, name: &str) -> Result<Option<String>, StoreError> {
+        let take = sqlx::query_scalar("DELETE FROM meta WHERE name = $1 RETURNING value").bind(name);
+        Ok(take.fetch_optional(&mut **self).await?)
+    }
+
     pub async fn put_meta(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
         Ok(read::save_meta(self, name, value).await?)
     }

@@ -9,7 +9,7 @@ use crate::{
     compaction::COMPACTED,
     engine::{Connection, Engine, Row},
     ring::{Committed, RingLimits},
-    row::{StoredParts, assemble, decode_labels, decode_operation},
+    row::{FromParts, StoredParts, assemble, decode_labels, decode_operation},
     seal::Sealer,
 };
 
@@ -52,7 +52,7 @@ pub(crate) async fn get(
     sealer: &Sealer,
 ) -> Result<Option<Resource>, StoreError> {
     let Some(row) = load_row(connection, key).await? else { return Ok(None) };
-    Ok(Some(row.open(key, sealer)?.resource(key.clone())?))
+    Ok(Some(Resource::from_parts(row.open(key, sealer)?, key.clone())?))
 }
 
 /// Rows that are asked for at a time, where a page has no limit or its selector leaves most of them out. A statement whose
@@ -60,12 +60,12 @@ pub(crate) async fn get(
 const ROWS_AT_A_TIME: usize = 1_000;
 
 /// Call it in a transaction of one snapshot: the counter and all rows must be of one moment.
-pub(crate) async fn list(
+pub(crate) async fn list<T: FromParts>(
     connection: &mut Connection,
     engine: Engine,
     query: &ListQuery,
     sealer: &Sealer,
-) -> Result<Page, StoreError> {
+) -> Result<Page<T>, StoreError> {
     let version = load_counter(connection).await?;
     let labels = match sealer.seals(&query.kind) {
         // Their labels are sealed too.
@@ -74,7 +74,8 @@ pub(crate) async fn list(
     };
     let sql = list_sql(engine, query, &labels);
     let (mut namespace, mut name) = query.after.clone().unwrap_or_default();
-    let mut items: Vec<Resource> = Vec::new();
+    let (mut items, mut bytes) = (Vec::new(), 0_usize);
+    let mut last = None;
     loop {
         let left = query.limit - items.len().min(query.limit);
         // One more than fits says whether there is another page.
@@ -100,15 +101,37 @@ pub(crate) async fn list(
                 continue;
             }
             if query.limit > 0 && items.len() == query.limit {
-                let next = items.last().map(|last| (last.key.namespace.clone(), last.key.name.clone()));
-                return Ok(Page { items, version, next });
+                return Ok(Page { items, version, next: last });
             }
-            items.push(stored.open(&key, sealer)?.resource(key)?);
+            bytes += stored.bytes();
+            if bytes > query.max_bytes {
+                return Err(StoreError::TooLarge { kind: query.kind.clone(), max: query.max_bytes });
+            }
+            last = Some((namespace.clone(), name.clone()));
+            items.push(T::from_parts(stored.open(&key, sealer)?, key)?);
         }
         if is_last {
             return Ok(Page { items, version, next: None });
         }
     }
+}
+
+pub(crate) async fn names(
+    connection: &mut Connection,
+    kind: &Kind,
+    after: (String, String),
+    limit: usize,
+) -> Result<Vec<(String, String)>, sqlx::Error> {
+    sqlx::query_as(
+        "SELECT namespace, name FROM resources WHERE kind = $1 AND (namespace, name) > ($2, $3) \
+         ORDER BY namespace, name LIMIT $4",
+    )
+    .bind(kind.as_str())
+    .bind(after.0)
+    .bind(after.1)
+    .bind(limit as i64)
+    .fetch_all(connection)
+    .await
 }
 
 /// One requirement of a selector as SQL; key and values are bound, never written into the text.
@@ -248,12 +271,10 @@ pub(crate) fn committed(row: &Row, sealer: &Sealer) -> Result<Committed, StoreEr
         status: row.try_get("status")?,
     };
     let old_labels: Vec<u8> = row.try_get("old_labels")?;
-    let bytes = old_labels.len() + stored.body.len() + stored.status.as_ref().map_or(0, Vec::len);
+    let bytes = old_labels.len() + stored.bytes();
     let old_labels = decode_labels(old_labels, stored.sealed, &key, &stored.uid, sealer)?;
     let operation = decode_operation(row.try_get("operation")?, &key)?;
     let plain = stored.open(&key, sealer)?;
     let object = assemble(&plain.body, plain.status.as_deref(), plain.version, &key)?;
-    let event =
-        WatchEvent { version: plain.version, key, operation, object: object.into(), old_labels: old_labels.into() };
-    Ok(Committed { event, bytes })
+    Ok(Committed { event: WatchEvent::new(key, plain.version, operation, object.into(), old_labels), bytes })
 }

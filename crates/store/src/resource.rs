@@ -1,6 +1,10 @@
 //! The vocabulary of the store: keys, resources, writes, queries and watch events.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use serde_json::Value;
 
@@ -49,6 +53,16 @@ pub struct Resource {
     pub object: Arc<Value>,
 }
 
+/// One stored resource that nobody has parsed.
+#[derive(Clone, Debug)]
+pub struct JsonResource {
+    pub key: Key,
+    /// The number behind `metadata.resourceVersion`.
+    pub version: u64,
+    /// The complete object.
+    pub json: Vec<u8>,
+}
+
 /// One change to one resource; compare-and-swap on (uid, version).
 #[derive(Clone, Debug)]
 pub struct Write {
@@ -85,6 +99,24 @@ pub struct WatchEvent {
     pub object: Arc<Value>,
     /// Labels before the change, so that a watcher sees an object enter or leave its selector.
     pub old_labels: Arc<BTreeMap<String, String>>,
+    json: Arc<OnceLock<String>>,
+}
+
+impl WatchEvent {
+    pub fn new(
+        key: Key,
+        version: u64,
+        operation: Operation,
+        object: Arc<Value>,
+        old_labels: BTreeMap<String, String>,
+    ) -> Self {
+        Self { version, key, operation, object, old_labels: old_labels.into(), json: Arc::default() }
+    }
+
+    /// The object as JSON, printed once for all who watch.
+    pub fn json(&self) -> &str {
+        self.json.get_or_init(|| self.object.to_string())
+    }
 }
 
 /// One requirement of a label selector.
@@ -125,18 +157,21 @@ pub struct ListQuery {
     pub limit: usize,
     /// Start behind this (namespace, name).
     pub after: Option<(String, String)>,
+    /// Bytes of stored JSON that a page may have: one that would have more is [`StoreError::TooLarge`].
+    pub max_bytes: usize,
 }
 
 impl ListQuery {
     /// Everything of a kind, in one page.
     pub fn all(kind: Kind) -> Self {
-        Self { kind, namespace: None, name: None, labels: Selector::default(), limit: 0, after: None }
+        let labels = Selector::default();
+        Self { kind, namespace: None, name: None, labels, limit: 0, after: None, max_bytes: usize::MAX }
     }
 }
 
 #[derive(Clone, Debug)]
-pub struct Page {
-    pub items: Vec<Resource>,
+pub struct Page<T = Resource> {
+    pub items: Vec<T>,
     /// The counter when the page was read: what a watch may start from.
     pub version: u64,
     /// Where the next page starts, if there is one.

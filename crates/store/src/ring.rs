@@ -220,6 +220,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use std::{
+        collections::BTreeMap,
         sync::{
             Arc,
             atomic::{AtomicBool, Ordering::SeqCst},
@@ -234,8 +235,7 @@ mod tests {
 
     fn change(version: u64, kind: &Kind, bytes: usize) -> Committed {
         let key = Key { kind: kind.clone(), namespace: String::new(), name: "a".to_owned() };
-        let (object, old_labels) = (Arc::default(), Arc::default());
-        Committed { event: WatchEvent { version, key, operation: Operation::Updated, object, old_labels }, bytes }
+        Committed { event: WatchEvent::new(key, version, Operation::Updated, Arc::default(), BTreeMap::new()), bytes }
     }
 
     fn versions(ring: &Ring, kind: Option<&Kind>, mut seen: u64) -> Result<Vec<u64>, u64> {

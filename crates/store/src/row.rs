@@ -3,10 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use farwater_api::canonical_json;
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
-    Key, Operation, Resource, StoreError,
+    JsonResource, Key, Operation, Resource, StoreError,
     seal::{Sealer, row_context},
 };
 
@@ -115,6 +116,11 @@ pub(crate) struct StoredParts {
 }
 
 impl StoredParts {
+    /// What it takes, more or less.
+    pub(crate) fn bytes(&self) -> usize {
+        self.body.len() + self.status.as_ref().map_or(0, Vec::len)
+    }
+
     pub(crate) fn new(parts: &Parts, key: &Key, version: u64, sealer: &Sealer) -> Self {
         let Parts { uid, labels, body, status, .. } = parts;
         let uid = uid.clone();
@@ -155,11 +161,52 @@ pub(crate) struct PlainParts {
     pub status: Option<Vec<u8>>,
 }
 
-impl PlainParts {
-    pub(crate) fn resource(&self, key: Key) -> Result<Resource, StoreError> {
-        let object = assemble(&self.body, self.status.as_deref(), self.version, &key)?;
-        Ok(Resource { key, uid: self.uid.clone(), version: self.version, object: Arc::new(object) })
+/// What a row is read as.
+pub(crate) trait FromParts: Sized {
+    fn from_parts(parts: PlainParts, key: Key) -> Result<Self, StoreError>;
+}
+
+impl FromParts for Resource {
+    fn from_parts(parts: PlainParts, key: Key) -> Result<Self, StoreError> {
+        let object = assemble(&parts.body, parts.status.as_deref(), parts.version, &key)?;
+        Ok(Self { key, uid: parts.uid, version: parts.version, object: Arc::new(object) })
     }
+}
+
+impl FromParts for JsonResource {
+    fn from_parts(parts: PlainParts, key: Key) -> Result<Self, StoreError> {
+        let json = splice(&parts.body, parts.status.as_deref(), parts.version, &key)?;
+        Ok(Self { key, version: parts.version, json })
+    }
+}
+
+/// What [`assemble`] makes, as text: the rest is looked over, and nothing of it kept.
+fn splice(body: &[u8], status: Option<&[u8]>, version: u64, key: &Key) -> Result<Vec<u8>, StoreError> {
+    #[derive(Deserialize)]
+    struct Outline<'a> {
+        #[serde(borrow)]
+        metadata: &'a RawValue,
+    }
+    let unusable = || unreadable(key, "it is no object with metadata".to_owned());
+    if !(body.starts_with(b"{") && body.ends_with(b"}")) {
+        return Err(unusable());
+    }
+    let outline: Outline<'_> = serde_json::from_slice(body).map_err(|error| unreadable(key, error.to_string()))?;
+    let metadata = outline.metadata.get();
+    // Never empty: a row has a name and a uid.
+    let fields = metadata.strip_prefix('{').filter(|rest| rest.starts_with('"')).ok_or_else(unusable)?;
+    let at = fields.as_ptr() as usize - body.as_ptr() as usize;
+    let mut json = Vec::with_capacity(body.len() + status.map_or(0, <[u8]>::len) + 64);
+    json.extend_from_slice(&body[..at]);
+    json.extend_from_slice(format!("\"resourceVersion\":\"{version}\",").as_bytes());
+    json.extend_from_slice(&body[at..body.len() - 1]);
+    if let Some(status) = status {
+        let _: &RawValue = serde_json::from_slice(status).map_err(|error| unreadable(key, error.to_string()))?;
+        json.extend_from_slice(b",\"status\":");
+        json.extend_from_slice(status);
+    }
+    json.push(b'}');
+    Ok(json)
 }
 
 /// The whole object again, with its resourceVersion.

@@ -64,7 +64,7 @@ struct Pending {
 impl Pending {
     fn committed(self) -> Committed {
         let Self { event, row, old_labels } = self;
-        let bytes = old_labels.len() + row.body.len() + row.status.as_ref().map_or(0, Vec::len);
+        let bytes = old_labels.len() + row.bytes();
         Committed { event, bytes }
     }
 }

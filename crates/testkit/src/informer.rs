@@ -14,8 +14,12 @@ pub struct Outcome {
     pub seed: i64,
     /// Acknowledged.
     pub writes: u64,
+    /// Of what is there or of what isn't, as was known.
+    pub refused: u64,
     /// Of which nobody knows whether they happened, because the hub was killed.
     pub unknown: u64,
+    /// How often a list was to show an object, or none, because nothing but that was known.
+    pub judged: u64,
     pub events: u64,
     /// How often a cache was compared with a list.
     pub compared: u64,
@@ -33,10 +37,8 @@ fn null_as_empty<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<String
 impl Outcome {
     pub fn check(&self) -> Result<()> {
         ensure!(self.faults.is_empty(), "{}", self.faults.join("\n"));
-        ensure!(
-            self.writes > 0 && self.events > 0 && self.compared > 0 && self.leaders > 1,
-            "little happened: {self:?}"
-        );
+        let counts = [self.writes, self.refused, self.judged, self.events, self.compared];
+        ensure!(counts.iter().all(|count| *count > 0) && self.leaders > 1, "little happened: {self:?}");
         Ok(())
     }
 }

@@ -37,6 +37,11 @@ impl Process {
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
         let program = command.get_program().to_owned();
         let child = command.spawn().with_context(|| format!("start {name} ({})", program.display()))?;
+        Self::started(name, child, log)
+    }
+
+    /// A child that was started as the leader of its own process group, and that writes its log itself.
+    pub(crate) fn started(name: &str, child: Child, log: &Path) -> Result<Self> {
         watchdog::watch(child.id())?;
         Ok(Self { name: name.to_owned(), child, log: log.to_owned(), status: None })
     }

@@ -6,6 +6,7 @@
 
 use std::{
     fs::{self, File},
+    io,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -98,7 +99,10 @@ const FLUX: Module = Module {
     ],
     cost: "3 min",
 };
-const MODULES: [&Module; 4] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX];
+/// What many people look at clusters with.
+const K9S: Module =
+    Module { name: "k9s", kubernetes: None, mains: &[], tools: &[("k9s", "k9s")], files: &[], cost: "5 min" };
+const MODULES: [&Module; 5] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S];
 
 /// Where the built programs lie.
 #[derive(Clone, Debug)]
@@ -188,6 +192,11 @@ impl Tools {
     /// Flux's, as its project builds it.
     pub fn kustomize_controller(&self) -> PathBuf {
         self.program(&FLUX, "kustomize-controller")
+    }
+
+    /// Needs a terminal; [`crate::Terminal`] is one.
+    pub fn k9s(&self) -> PathBuf {
+        self.program(&K9S, "k9s")
     }
 
     pub fn kwok(&self) -> PathBuf {
@@ -321,14 +330,28 @@ pub fn cache_dir() -> Result<PathBuf> {
 fn content_hash(source: &Path, module: &Module) -> Result<String> {
     let mut hash = Sha256::new();
     hash.update(format!("{RECIPE}\n{:?}\n{:?}\n", module.kubernetes, module.files));
-    let mains = module.mains.iter().map(|(_, package)| Path::new(package).join("main.go"));
-    for file in ["go.mod", "go.sum"].into_iter().map(PathBuf::from).chain(mains) {
+    let mut files = vec![PathBuf::from("go.mod"), PathBuf::from("go.sum")];
+    for (_, package) in module.mains {
+        files.extend(go_files(source, Path::new(package))?);
+    }
+    for file in files {
         let path = source.join(&file);
         let content = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
         hash.update(format!("\n{} {}\n", file.display(), content.len()));
         hash.update(content);
     }
     Ok(hex::encode(&hash.finalize()[..8]))
+}
+
+/// Those of one package, in the order of their names.
+fn go_files(source: &Path, package: &Path) -> Result<Vec<PathBuf>> {
+    let dir = source.join(package);
+    let entries = fs::read_dir(&dir).and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
+    let entries = entries.with_context(|| format!("list {}", dir.display()))?;
+    let names = entries.iter().map(|entry| package.join(entry.file_name()));
+    let mut files: Vec<_> = names.filter(|name| name.extension().is_some_and(|ending| ending == "go")).collect();
+    files.sort();
+    Ok(files)
 }
 
 fn go(what: &str, module: &Path, log: &Path, arguments: impl FnOnce(&mut Command)) -> Result<()> {

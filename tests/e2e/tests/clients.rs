@@ -22,7 +22,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     runtime::{
         WatchStreamExt as _,
         controller::{Action, Controller},
@@ -46,6 +46,43 @@ async fn informers_of_client_go_stay_right_under_churn_and_kills() -> Result<()>
     let outcome = informer::run(&mut hub, Duration::from_secs(120), 1, Some(Duration::from_secs(45))).await?;
     println!("{outcome:?}");
     outcome.check()
+}
+
+/// Its objects are changed behind its back, as a hub would look that loses writes or shows the past.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_informer_finds_what_is_lost_what_comes_back_and_what_is_another() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let mut hub = Hub::start(dir.path()).await?;
+    let api = maps(&hub.client().await?);
+    let meddle = async {
+        let theirs = wait_for("objects of the informer", PATIENCE, || async {
+            let list = api.list(&ListParams::default()).await?.items;
+            let names: Vec<_> = list.iter().map(|map| map.name_any()).filter(|name| name.starts_with('w')).collect();
+            Ok((names.len() >= 30).then_some(names))
+        })
+        .await?;
+        let all = (0..4).flat_map(|writer| (0..40).map(move |number| format!("w{writer}-{number}")));
+        let others: Vec<_> = all.filter(|name| !theirs.contains(name)).collect();
+        // Several of each: the informer changes and deletes them, too, and says what it meets first.
+        for name in &theirs[..4] {
+            api.delete(name, &DeleteParams::default()).await.ok();
+        }
+        for name in &theirs[4..12] {
+            api.delete(name, &DeleteParams::default()).await.ok();
+            api.create(&PostParams::default(), &map(name, "ours")).await.ok();
+        }
+        for name in others.iter().take(4) {
+            api.create(&PostParams::default(), &map(name, "ours")).await.ok();
+        }
+        anyhow::Ok(())
+    };
+    let (outcome, meddled) = tokio::join!(informer::run(&mut hub, Duration::from_secs(15), 2, None), meddle);
+    meddled?;
+    let faults = outcome?.faults;
+    for expected in ["but is lost", "it surely didn't exist, but", "but now has"] {
+        ensure!(faults.iter().any(|fault| fault.contains(expected)), "no {expected:?} in {faults:#?}");
+    }
+    Ok(())
 }
 
 /// What a watcher holds is what is there, also after the hub was away.

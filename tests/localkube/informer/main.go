@@ -1,12 +1,12 @@
 // Informer keeps client-go's caches of two kinds while it changes their objects, and says whether a cache ever went back in
-// time or, whenever the writers pause, held anything but what a list holds. Meanwhile two candidates elect a leader by a Lease. It ends
-// with one line of JSON; exit code 1 means that something was wrong.
+// time or, whenever the writers pause, held anything but what a list holds. It remembers what it was told of each object: an answer or a
+// list that contradicts that is a fault, too. Meanwhile two candidates elect a leader by a Lease. It ends with one line of JSON; exit
+// code 1 means that something was wrong.
 package main
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand"
@@ -45,7 +45,9 @@ var services = schema.GroupVersionResource{Group: "farwater.dev", Version: "v1al
 type summary struct {
 	Seed     int64    `json:"seed"`
 	Writes   int64    `json:"writes"`
+	Refused  int64    `json:"refused"`
 	Unknown  int64    `json:"unknown"`
+	Judged   int64    `json:"judged"`
 	Events   int64    `json:"events"`
 	Compared int64    `json:"compared"`
 	Leaders  int64    `json:"leaders"`
@@ -58,7 +60,7 @@ type run struct {
 	dynamic   dynamic.Interface
 	caches    []*watched
 
-	writes, unknown, events, compared, leaders atomic.Int64
+	writes, refused, unknown, judged, events, compared, leaders atomic.Int64
 
 	// Writers hold it for reading; a comparison takes it whole.
 	pause  sync.RWMutex
@@ -70,13 +72,19 @@ type run struct {
 type watched struct {
 	kind     string
 	informer cache.SharedIndexInformer
-	list     func(context.Context) (map[string]string, error)
-	create   func(context.Context, string) error
-	update   func(context.Context, string) error
-	remove   func(context.Context, string) error
+	// Where objects lie, without their names.
+	path   string
+	list   func(context.Context) ([]metav1.Object, error)
+	create func(context.Context, string) (metav1.Object, error)
+	update func(context.Context, string) (metav1.Object, error)
+	read   func(context.Context, string) (metav1.Object, error)
+	// Whether an update creates what isn't there.
+	upserts bool
 
 	mutex sync.Mutex
 	seen  map[string]uint64
+	// By name; only the writer of a name changes what is known of it, or a comparison, for which writers pause.
+	known map[string]belief
 }
 
 func main() {
@@ -99,7 +107,9 @@ func main() {
 		os.Exit(2)
 	}
 	r.churn(*duration, *rate, *seed)
-	result := summary{*seed, r.writes.Load(), r.unknown.Load(), r.events.Load(), r.compared.Load(), r.leaders.Load(), r.faults}
+	result := summary{
+		*seed, r.writes.Load(), r.refused.Load(), r.unknown.Load(), r.judged.Load(), r.events.Load(), r.compared.Load(), r.leaders.Load(), r.faults,
+	}
 	_ = json.NewEncoder(os.Stdout).Encode(result)
 	if len(r.faults) > 0 {
 		os.Exit(1)
@@ -129,26 +139,29 @@ func (r *run) configMaps() *watched {
 	return &watched{
 		kind:     "configmaps",
 		informer: factory.Core().V1().ConfigMaps().Informer(),
-		list: func(ctx context.Context) (map[string]string, error) {
+		path:     "/api/v1/namespaces/" + r.namespace + "/configmaps/",
+		list: func(ctx context.Context) ([]metav1.Object, error) {
 			list, err := client.List(ctx, metav1.ListOptions{})
-			versions := map[string]string{}
-			if err == nil {
-				for _, item := range list.Items {
-					versions[item.Name] = item.ResourceVersion
-				}
+			if err != nil {
+				return nil, err
 			}
-			return versions, err
+			var objects []metav1.Object
+			for i := range list.Items {
+				objects = append(objects, &list.Items[i])
+			}
+			return objects, nil
 		},
-		create: func(ctx context.Context, name string) error {
-			_, err := client.Create(ctx, object(name), metav1.CreateOptions{})
-			return err
+		create: func(ctx context.Context, name string) (metav1.Object, error) {
+			return client.Create(ctx, object(name), metav1.CreateOptions{})
 		},
-		update: func(ctx context.Context, name string) error {
-			_, err := client.Update(ctx, object(name), metav1.UpdateOptions{})
-			return err
+		update: func(ctx context.Context, name string) (metav1.Object, error) {
+			return client.Update(ctx, object(name), metav1.UpdateOptions{})
 		},
-		remove: func(ctx context.Context, name string) error { return client.Delete(ctx, name, metav1.DeleteOptions{}) },
-		seen:   map[string]uint64{},
+		read: func(ctx context.Context, name string) (metav1.Object, error) {
+			return client.Get(ctx, name, metav1.GetOptions{})
+		},
+		seen:  map[string]uint64{},
+		known: map[string]belief{},
 	}
 }
 
@@ -171,27 +184,31 @@ func (r *run) serviceDeployments() *watched {
 	return &watched{
 		kind:     "servicedeployments",
 		informer: factory.ForResource(services).Informer(),
-		list: func(ctx context.Context) (map[string]string, error) {
+		path:     "/apis/" + services.GroupVersion().String() + "/namespaces/" + r.namespace + "/" + services.Resource + "/",
+		list: func(ctx context.Context) ([]metav1.Object, error) {
 			list, err := client.List(ctx, metav1.ListOptions{})
-			versions := map[string]string{}
-			if err == nil {
-				for _, item := range list.Items {
-					versions[item.GetName()] = item.GetResourceVersion()
-				}
+			if err != nil {
+				return nil, err
 			}
-			return versions, err
+			var objects []metav1.Object
+			for i := range list.Items {
+				objects = append(objects, &list.Items[i])
+			}
+			return objects, nil
 		},
-		create: func(ctx context.Context, name string) error {
-			_, err := client.Create(ctx, object(name, "new"), metav1.CreateOptions{})
-			return err
+		create: func(ctx context.Context, name string) (metav1.Object, error) {
+			return client.Create(ctx, object(name, "new"), metav1.CreateOptions{})
 		},
-		update: func(ctx context.Context, name string) error {
+		update: func(ctx context.Context, name string) (metav1.Object, error) {
 			path := strconv.FormatInt(time.Now().UnixNano(), 36)
-			_, err := client.Apply(ctx, name, object(name, path), metav1.ApplyOptions{FieldManager: "churn", Force: true})
-			return err
+			return client.Apply(ctx, name, object(name, path), metav1.ApplyOptions{FieldManager: "churn", Force: true})
 		},
-		remove: func(ctx context.Context, name string) error { return client.Delete(ctx, name, metav1.DeleteOptions{}) },
-		seen:   map[string]uint64{},
+		read: func(ctx context.Context, name string) (metav1.Object, error) {
+			return client.Get(ctx, name, metav1.GetOptions{})
+		},
+		upserts: true,
+		seen:    map[string]uint64{},
+		known:   map[string]belief{},
 	}
 }
 
@@ -214,6 +231,9 @@ func (r *run) churn(duration time.Duration, rate int, seed int64) {
 			DeleteFunc: func(object any) { r.see(w, object, true) },
 		})
 		if err != nil {
+			r.fault("%s: %v", w.kind, err)
+		}
+		if err := r.begin(ctx, w); err != nil {
 			r.fault("%s: %v", w.kind, err)
 		}
 		go w.informer.Run(ctx.Done())
@@ -239,11 +259,32 @@ func (r *run) churn(duration time.Duration, rate int, seed int64) {
 	}
 	for time.Now().Before(end) {
 		time.Sleep(min(5*time.Second, time.Until(end)))
-		r.compare(ctx)
+		r.compare(ctx, false)
 	}
 	group.Wait()
-	r.compare(ctx)
+	r.compare(ctx, true)
 }
+
+// What is there before the first write.
+func (r *run) begin(ctx context.Context, w *watched) error {
+	listed, err := w.list(ctx)
+	if err != nil {
+		return err
+	}
+	for number := range writers {
+		for i := range namesPerWriter {
+			w.known[nameOf(number, i)] = belief{state: absent}
+		}
+	}
+	for _, object := range listed {
+		if _, ours := w.known[object.GetName()]; ours {
+			w.known[object.GetName()] = seen(object).belief()
+		}
+	}
+	return nil
+}
+
+func nameOf(writer, number int) string { return fmt.Sprintf("w%d-%d", writer, number) }
 
 // Stands for election once: waits for the lease, leads for a while, and gives it back.
 func (r *run) stand(ctx context.Context, name string, end time.Time, leading *atomic.Int64) {
@@ -304,56 +345,101 @@ func (r *run) see(w *watched, object any, deleted bool) {
 }
 
 func (r *run) write(ctx context.Context, number int, end time.Time, every time.Duration, random *rand.Rand) {
-	exists := map[string]bool{}
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for time.Now().Before(end) {
 		<-ticker.C
 		w := r.caches[random.Intn(len(r.caches))]
-		name := fmt.Sprintf("w%d-%d", number, random.Intn(namesPerWriter))
-		key := w.kind + "/" + name
+		name := nameOf(number, random.Intn(namesPerWriter))
 		r.pause.RLock()
-		var err error
-		switch {
-		case !exists[key]:
-			err = w.create(ctx, name)
-			exists[key] = err == nil || apierrors.IsAlreadyExists(err)
-		case random.Intn(4) == 0:
-			err = w.remove(ctx, name)
-			exists[key] = err != nil && !apierrors.IsNotFound(err)
-		default:
-			err = w.update(ctx, name)
-			if apierrors.IsNotFound(err) {
-				exists[key] = false
-			}
-		}
+		before := w.believed(name)
+		chosen := choose(chances[before.state], random)
+		shown, err := r.perform(ctx, w, chosen, name)
+		after, contradiction := before.after(chosen, w.upserts, shown, err)
+		w.believe(name, after)
 		r.pause.RUnlock()
-		r.count(key, err)
+		if contradiction != "" {
+			r.fault("%s %s, at a %s: %s", w.kind, name, chosen, contradiction)
+		} else {
+			r.count(w.kind+"/"+name, chosen, err)
+		}
 	}
 }
 
-// A server that restarts leaves writes of which nobody knows whether they happened. What it refuses is a fault.
-func (r *run) count(key string, err error) {
-	var status apierrors.APIStatus
+func choose(chances [4]int, random *rand.Rand) operation {
+	number := random.Intn(chances[0] + chances[1] + chances[2] + chances[3])
+	for i, chance := range chances {
+		if number < chance {
+			return operation(i)
+		}
+		number -= chance
+	}
+	return read
+}
+
+func (w *watched) believed(name string) belief {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	return w.known[name]
+}
+
+func (w *watched) believe(name string, what belief) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	w.known[name] = what
+}
+
+func (r *run) perform(ctx context.Context, w *watched, chosen operation, name string) (sight, error) {
+	if chosen == remove {
+		return r.remove(ctx, w.path+name)
+	}
+	call := map[operation]func(context.Context, string) (metav1.Object, error){create: w.create, update: w.update, read: w.read}[chosen]
+	object, err := call(ctx, name)
+	if err != nil {
+		return sight{}, err
+	}
+	return seen(object), nil
+}
+
+// The typed clients drop the answer, which alone tells whether the object is gone or only leaving.
+func (r *run) remove(ctx context.Context, path string) (sight, error) {
+	body, err := r.core.CoreV1().RESTClient().Delete().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	if err != nil {
+		return sight{}, err
+	}
+	var answer metav1.PartialObjectMetadata
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return sight{}, apierrors.NewInternalError(err)
+	}
+	if answer.Kind == "Status" {
+		return sight{}, nil
+	}
+	return seen(&answer), nil
+}
+
+// A server that restarts leaves writes of which nobody knows whether they happened. What it refuses without a reason is a fault.
+func (r *run) count(key string, chosen operation, err error) {
 	switch {
-	case err == nil:
+	case err == nil && chosen != read:
 		r.writes.Add(1)
-	case apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), !errors.As(err, &status),
-		apierrors.IsServiceUnavailable(err), apierrors.IsServerTimeout(err), apierrors.IsTooManyRequests(err):
+	case err == nil:
+	case apierrors.IsAlreadyExists(err) && chosen == create, apierrors.IsNotFound(err) && chosen != create:
+		r.refused.Add(1)
+	case isLost(err), isPutOff(err):
 		r.unknown.Add(1)
 	default:
-		r.fault("%s: %v", key, err)
+		r.fault("%s, at a %s: %v", key, chosen, err)
 	}
 }
 
-// Nothing is written meanwhile, so each cache must come to hold exactly what a list holds.
-func (r *run) compare(ctx context.Context) {
+// Nothing is written meanwhile, so each cache must come to hold exactly what a list holds, and a list what is known.
+func (r *run) compare(ctx context.Context, isLast bool) {
 	r.pause.Lock()
 	defer r.pause.Unlock()
 	for _, w := range r.caches {
 		deadline := time.Now().Add(patience)
 		for {
-			difference := r.difference(ctx, w)
+			difference := r.difference(ctx, w, isLast)
 			if difference == "" {
 				r.compared.Add(1)
 				break
@@ -367,19 +453,53 @@ func (r *run) compare(ctx context.Context) {
 	}
 }
 
-func (r *run) difference(ctx context.Context, w *watched) string {
-	listed, err := w.list(ctx)
+// Holds what a list shows against what is known, which needs no patience: lists are of now.
+func (r *run) judge(w *watched, listed map[string]metav1.Object) {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	for name, before := range w.known {
+		shown := sight{}
+		if object, there := listed[name]; there {
+			shown = seen(object)
+		}
+		if contradiction := before.contradiction(shown); contradiction != "" {
+			r.fault("%s %s, in a list: %s", w.kind, name, contradiction)
+		}
+		if before.state != unsure {
+			r.judged.Add(1)
+		}
+		// What stays absent keeps the uid of the one that was deleted.
+		if after := shown.belief(); after.state != absent || before.state != absent {
+			w.known[name] = after
+		}
+	}
+}
+
+func (r *run) difference(ctx context.Context, w *watched, isLast bool) string {
+	list, err := w.list(ctx)
 	if err != nil {
 		return err.Error()
 	}
+	listed := map[string]metav1.Object{}
+	for _, object := range list {
+		listed[object.GetName()] = object
+		if isLast && object.GetDeletionTimestamp() != nil {
+			return fmt.Sprintf("%s is still being deleted", object.GetName())
+		}
+	}
+	r.judge(w, listed)
 	cached := w.informer.GetStore().List()
 	for _, object := range cached {
 		accessor, err := meta.Accessor(object)
 		if err != nil {
 			return err.Error()
 		}
-		if version, known := listed[accessor.GetName()]; !known || version != accessor.GetResourceVersion() {
-			return fmt.Sprintf("the cache has %s at %s, the list %q", accessor.GetName(), accessor.GetResourceVersion(), version)
+		there, known := listed[accessor.GetName()]
+		if !known {
+			return fmt.Sprintf("the cache has %s, the list doesn't", accessor.GetName())
+		}
+		if there.GetResourceVersion() != accessor.GetResourceVersion() {
+			return fmt.Sprintf("the cache has %s at %s, the list at %s", accessor.GetName(), accessor.GetResourceVersion(), there.GetResourceVersion())
 		}
 	}
 	if len(cached) != len(listed) {

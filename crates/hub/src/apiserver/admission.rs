@@ -141,9 +141,18 @@ async fn advise_on_grant(call: &Call, grant: &ClusterGrantSpec) -> Result<Vec<St
     Ok(warnings)
 }
 
+/// Whether objects of a kind are read as they are stored.
+pub fn is_read_as_stored(kind: &ResourceKind) -> bool {
+    kind.view.is_none() && !is_cluster(kind)
+}
+
+fn is_cluster(kind: &ResourceKind) -> bool {
+    kind.group == farwater_api::GROUP && kind.plural == "clusters"
+}
+
 /// An object as it is read: with what is kept beside it.
 pub fn decorated<'a>(hub: &Hub, kind: &ResourceKind, object: &'a Value) -> Cow<'a, Value> {
-    if kind.group != farwater_api::GROUP || kind.plural != "clusters" {
+    if !is_cluster(kind) {
         return views::show(kind, object);
     }
     let mut cluster = object.clone();

@@ -56,6 +56,10 @@ impl Call {
 
 /// A store that can't answer is not the client's fault and never "not found".
 pub fn store_failed(error: StoreError) -> ApiError {
+    if let StoreError::TooLarge { max, .. } = error {
+        let message = format!("the list is larger than {} MB; ask for it in pages, with limit and continue", max >> 20);
+        return ApiError::new(413, "RequestEntityTooLarge", message);
+    }
     tracing::error!(error = &error as &dyn std::error::Error, "the store failed a request");
     match error {
         // Not 503: clients repeat what that answers, and the write may have been made.

@@ -296,7 +296,7 @@ pub async fn delete_collection(call: &Call, body: Bytes) -> Result<Response, Api
     let options = delete_options(call, &body)?;
     let list = ListOptions::parse(&call.query, call.kind, false)?;
     let page = read::page(call, &list).await?;
-    for resource in &page.found.items {
+    for resource in &page.items {
         let uid = resource.uid.clone();
         match delete_at(call, resource.clone(), &options).await {
             Err(error) if error.code == 404 => {}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::response::Response;
-use farwater_store::{ListQuery, Resource};
+use farwater_store::{JsonResource, ListQuery, Page, Resource};
 use serde_json::{Value, json};
 
 use super::{
@@ -11,13 +11,15 @@ use super::{
     call::{Call, store_failed},
     meta,
     options::{self, Continue, ListOptions, VersionMatch},
-    respond,
+    respond::{self, Form},
     selector::Filter,
     status::ApiError,
 };
 
 /// How long a read waits for a version that is ahead of us, as in kube-apiserver's watch cache.
 const BEHIND: Duration = Duration::from_secs(3);
+/// Bytes of JSON that a list may have; kubectl and client-go ask for pages of 500 objects.
+const MAX_PAGE: usize = 256 << 20;
 /// Rows read at a time where what is asked can't be decided by the store.
 const CHUNK: usize = 500;
 
@@ -39,24 +41,38 @@ async fn reach(call: &Call, version: Option<u64>) -> Result<(), ApiError> {
 
 pub async fn list(call: &Call) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, call.kind, false)?;
+    // Items of typed lists don't repeat what the list says, so they aren't what is stored.
+    if call.kind.ours && passes_on(call, &options.filter) {
+        let after = begin(call, &options).await?;
+        let page = find_json(call, &options.filter, after, options.limit).await?;
+        let meta = list_meta(&options, page.version, page.next)?;
+        return Ok(respond::json_list(call.kind, &page.items, &meta));
+    }
     page(call, &options).await?.answer(call)
 }
 
 /// A page of a list, and what its `metadata` says.
 pub struct ListPage {
-    pub found: Found,
+    pub items: Vec<Resource>,
     meta: Value,
 }
 
 impl ListPage {
     pub fn answer(self, call: &Call) -> Result<Response, ApiError> {
-        let items = self.found.items.iter().map(|r| admission::decorated(&call.hub, call.kind, &r.object));
-        respond::list(call.kind, items, self.meta, call.form, call.now)
+        let items = self.items.iter().map(|r| admission::decorated(&call.hub, call.kind, &r.object));
+        respond::list(call.kind, items, &self.meta, call.form, call.now)
     }
 }
 
 /// Reads what a list, or a deletecollection, is about.
 pub async fn page(call: &Call, options: &ListOptions) -> Result<ListPage, ApiError> {
+    let after = begin(call, options).await?;
+    let Page { items, version, next } = find(call, &options.filter, after, options.limit).await?;
+    Ok(ListPage { items, meta: list_meta(options, version, next)? })
+}
+
+/// Where a list goes on, once the state is as new as asked.
+async fn begin(call: &Call, options: &ListOptions) -> Result<Option<(String, String)>, ApiError> {
     reach(call, options.version).await?;
     let after = options.after.as_ref().map(Continue::key);
     // It would begin anywhere in this one.
@@ -64,39 +80,50 @@ pub async fn page(call: &Call, options: &ListOptions) -> Result<ListPage, ApiErr
     if !call.info.namespace.is_empty() && after.as_ref().is_some_and(elsewhere) {
         return Err(ApiError::bad_request("continue key is not valid: it is of another namespace's list"));
     }
-    let mut found = find(call, &options.filter, after, options.limit).await?;
-    let version = options.after.as_ref().map_or(found.version, Continue::version);
-    if options.version_match == Some(VersionMatch::Exact) && options.version != Some(found.version) {
+    Ok(after)
+}
+
+fn list_meta(options: &ListOptions, found: u64, next: Option<(String, String)>) -> Result<Value, ApiError> {
+    let version = options.after.as_ref().map_or(found, Continue::version);
+    if options.version_match == Some(VersionMatch::Exact) && options.version != Some(found) {
         // Only the present is kept whole; Kubernetes answers so once its history is compacted.
         return Err(ApiError::expired(
             "The provided resource version is no longer available; list without resourceVersionMatch=Exact",
         ));
     }
     let mut meta = json!({"resourceVersion": version.to_string()});
-    if let Some(next) = found.next.take() {
+    if let Some(next) = next {
         meta["continue"] = json!(Continue::new(version, next).token());
     }
-    Ok(ListPage { found, meta })
+    Ok(meta)
 }
 
-/// Objects that a filter lets through.
-pub struct Found {
-    pub items: Vec<Resource>,
-    /// Of the first row that was read.
-    pub version: u64,
-    pub next: Option<(String, String)>,
-}
-
-fn query(call: &Call, filter: &Filter) -> ListQuery {
+fn query(call: &Call, filter: &Filter, after: Option<(String, String)>, limit: usize) -> ListQuery {
     let namespace = Some(call.info.namespace.clone()).filter(|n| !n.is_empty() && call.kind.namespaced);
     ListQuery {
-        kind: call.kind.store.clone(),
         namespace: namespace.or_else(|| filter.namespace().map(str::to_owned)),
         name: filter.name().map(str::to_owned),
         labels: filter.labels.clone(),
-        limit: 0,
-        after: None,
+        limit,
+        after,
+        max_bytes: MAX_PAGE,
+        ..ListQuery::all(call.kind.store.clone())
     }
+}
+
+/// Whether objects are only passed on: nobody here has to look into them.
+pub fn passes_on(call: &Call, filter: &Filter) -> bool {
+    call.form == Form::Plain && admission::is_read_as_stored(call.kind) && !filter.needs_object()
+}
+
+/// Up to `limit` objects (0: all) behind `after`, of a filter that needs no object.
+pub async fn find_json(
+    call: &Call,
+    filter: &Filter,
+    after: Option<(String, String)>,
+    limit: usize,
+) -> Result<Page<JsonResource>, ApiError> {
+    call.hub.store.list_json(&query(call, filter, after, limit)).await.map_err(store_failed)
 }
 
 /// Up to `limit` objects (0: all) behind `after`.
@@ -105,18 +132,16 @@ pub async fn find(
     filter: &Filter,
     mut after: Option<(String, String)>,
     limit: usize,
-) -> Result<Found, ApiError> {
-    let mut found = Found { items: Vec::new(), version: 0, next: None };
+) -> Result<Page, ApiError> {
+    let mut found = Page { items: Vec::new(), version: 0, next: None };
     loop {
-        let mut query = query(call, filter);
         let wanted = limit.saturating_sub(found.items.len());
-        query.limit = match (limit, filter.needs_object()) {
+        let at_a_time = match (limit, filter.needs_object()) {
             (0, _) => 0,
             (_, false) => wanted,
             (_, true) => wanted.max(CHUNK),
         };
-        query.after = after;
-        let page = call.hub.store.list(&query).await.map_err(store_failed)?;
+        let page = call.hub.store.list(&query(call, filter, after, at_a_time)).await.map_err(store_failed)?;
         if found.version == 0 {
             found.version = page.version;
         }

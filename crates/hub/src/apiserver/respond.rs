@@ -1,6 +1,7 @@
 //! Answers: content negotiation, single objects, lists, `metav1.Status`, warnings.
 
 use axum::{body::Body, response::Response};
+use farwater_store::JsonResource;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
@@ -148,24 +149,19 @@ pub fn object(code: u16, kind: &ResourceKind, object: &Value, form: Form, now: T
 pub fn list<'a>(
     kind: &ResourceKind,
     items: impl Iterator<Item = std::borrow::Cow<'a, Value>>,
-    list_meta: Value,
+    list_meta: &Value,
     form: Form,
     now: Timestamp,
 ) -> Result<Response, ApiError> {
     if let Form::Table(include) = form {
         let rows = items.map(|item| table::row(kind, &item, include, now)).collect();
-        return Ok(json(200, &table::table(list_meta, Some(table::columns(kind)), rows)));
+        return Ok(json(200, &table::table(list_meta.clone(), Some(table::columns(kind)), rows)));
     }
     let (list_kind, version) = match form {
         Form::Partial | Form::Partials => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
         _ => (format!("{}List", kind.kind), kind.api_version()),
     };
-    let mut body = format!(
-        "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{list_meta},\"items\":[",
-        json!(list_kind),
-        json!(version)
-    )
-    .into_bytes();
+    let mut body = list_head(&list_kind, &version, list_meta);
     for (n, item) in items.enumerate() {
         if n > 0 {
             body.push(b',');
@@ -180,6 +176,25 @@ pub fn list<'a>(
     }
     body.extend_from_slice(b"]}");
     Ok(bytes(200, "application/json", body))
+}
+
+/// A list of objects as they are stored.
+pub fn json_list(kind: &ResourceKind, items: &[JsonResource], list_meta: &Value) -> Response {
+    let mut body = list_head(&format!("{}List", kind.kind), &kind.api_version(), list_meta);
+    body.reserve_exact(items.iter().map(|item| item.json.len() + 1).sum::<usize>() + 2);
+    for (n, item) in items.iter().enumerate() {
+        if n > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(&item.json);
+    }
+    body.extend_from_slice(b"]}");
+    bytes(200, "application/json", body)
+}
+
+fn list_head(kind: &str, version: &str, list_meta: &Value) -> Vec<u8> {
+    let (kind, version) = (json!(kind), json!(version));
+    format!("{{\"kind\":{kind},\"apiVersion\":{version},\"metadata\":{list_meta},\"items\":[").into_bytes()
 }
 
 /// An object without its apiVersion and kind.

@@ -10,7 +10,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
-use farwater_store::{Key, Operation, Watch, WatchError, WatchEvent};
+use farwater_store::{JsonResource, Key, Operation, Page, Resource, Watch, WatchError, WatchEvent};
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, header};
 use jiff::Timestamp;
@@ -91,7 +91,8 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
         Duration::from_secs,
     );
     let deadline = Instant::now() + lasts;
-    let feed = Feed { call: Arc::new(call), options, sender, columns_sent: false, deadline, _place: place };
+    let passes_on = read::passes_on(&call, &options.filter);
+    let feed = Feed { call: Arc::new(call), options, passes_on, sender, columns_sent: false, deadline, _place: place };
     tokio::spawn(feed.run(start, turn));
     let lines = stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|line: Bytes| (Ok::<_, std::convert::Infallible>(line), receiver))
@@ -103,12 +104,21 @@ pub fn watch(call: Call, turn: Turn) -> Result<Response, ApiError> {
     Ok(response)
 }
 
+/// An object of the initial state.
+struct StateLine {
+    key: Key,
+    version: u64,
+    line: Bytes,
+}
+
 /// Why a feed stops: the client is gone, or has been told.
 struct Ended;
 
 struct Feed {
     call: Arc<Call>,
     options: ListOptions,
+    /// Whether events are sent as they are stored.
+    passes_on: bool,
     sender: mpsc::Sender<Bytes>,
     columns_sent: bool,
     deadline: Instant,
@@ -211,24 +221,43 @@ impl Feed {
                     () = self.sender.closed() => return Err(Ended),
                 },
             };
-            let found = match read::find(&self.call, &self.options.filter, after, PAGE).await {
-                Ok(found) => found,
+            let page = match self.state_page(after).await {
+                Ok(page) => page,
                 Err(error) => return Ok(Err(error)),
             };
-            let start = *first.get_or_insert(found.version);
-            let later = found.items.iter().filter(|resource| resource.version > start);
-            shown.extend(later.map(|resource| (resource.key.clone(), resource.version)));
-            let lines: Vec<Bytes> =
-                found.items.iter().map(|resource| self.object_line("ADDED", &resource.object)).collect();
             drop(held);
-            for line in lines {
+            let start = *first.get_or_insert(page.version);
+            for StateLine { key, version, line } in page.items {
+                if version > start {
+                    shown.insert(key, version);
+                }
                 self.send_line(line).await?;
             }
-            match found.next {
+            match page.next {
                 Some(next) => after = Some(next),
-                None => return Ok(Ok((start, found.version))),
+                None => return Ok(Ok((start, page.version))),
             }
         }
+    }
+
+    async fn state_page(&mut self, after: Option<(String, String)>) -> Result<Page<StateLine>, ApiError> {
+        let (call, filter) = (Arc::clone(&self.call), &self.options.filter);
+        if self.passes_on {
+            let Page { items, version, next } = read::find_json(&call, filter, after, PAGE).await?;
+            let line = |item: JsonResource| StateLine {
+                line: line("ADDED", &item.json),
+                key: item.key,
+                version: item.version,
+            };
+            return Ok(Page { items: items.into_iter().map(line).collect(), version, next });
+        }
+        let Page { items, version, next } = read::find(&call, filter, after, PAGE).await?;
+        let line = |item: Resource| StateLine {
+            line: self.object_line("ADDED", &item.object),
+            key: item.key,
+            version: item.version,
+        };
+        Ok(Page { items: items.into_iter().map(line).collect(), version, next })
     }
 
     async fn send_event(&mut self, event: &WatchEvent, shown: &mut HashMap<Key, u64>) -> Result<(), Ended> {
@@ -243,21 +272,20 @@ impl Feed {
             shown.remove(&event.key);
         }
         match event_type(event, &self.options.filter) {
-            Some(kind) => self.send_object(kind, &event.object).await,
+            Some(kind) if self.passes_on => self.send_line(line(kind, event.json().as_bytes())).await,
+            Some(kind) => {
+                let line = self.object_line(kind, &event.object);
+                self.send_line(line).await
+            }
             None => Ok(()),
         }
-    }
-
-    async fn send_object(&mut self, event: &str, object: &Value) -> Result<(), Ended> {
-        let line = self.object_line(event, object);
-        self.send_line(line).await
     }
 
     fn object_line(&mut self, event: &str, object: &Value) -> Bytes {
         let object = admission::decorated(&self.call.hub, self.call.kind, object);
         let shown = respond::shown(self.call.kind, &object, self.call.form, !self.columns_sent, Timestamp::now());
         self.columns_sent = true;
-        line(event, &shown)
+        line(event, shown.to_string().as_bytes())
     }
 
     async fn send_bookmark(&mut self, version: u64, initial_end: bool) -> Result<(), Ended> {
@@ -277,7 +305,7 @@ impl Feed {
     }
 
     async fn send(&self, event: &str, object: Value) -> Result<(), Ended> {
-        self.send_line(line(event, &object)).await
+        self.send_line(line(event, object.to_string().as_bytes())).await
     }
 
     async fn send_line(&self, line: Bytes) -> Result<(), Ended> {
@@ -285,10 +313,9 @@ impl Feed {
     }
 }
 
-fn line(event: &str, object: &Value) -> Bytes {
-    let mut line = json!({"type": event, "object": object}).to_string().into_bytes();
-    line.push(b'\n');
-    line.into()
+/// An event around an object's JSON.
+fn line(event: &str, object: &[u8]) -> Bytes {
+    [b"{\"type\":\"", event.as_bytes(), b"\",\"object\":", object, b"}\n"].concat().into()
 }
 
 fn too_old(error: &WatchError) -> ApiError {
@@ -312,13 +339,9 @@ mod tests {
 
     fn check(operation: Operation, old: &str, new: &str, expected: Option<&str>) {
         let labels: BTreeMap<_, _> = [("app".to_owned(), old.to_owned())].into();
-        let event = WatchEvent {
-            version: 1,
-            key: Key { kind: Kind::new("configmaps", ""), namespace: "a".into(), name: "b".into() },
-            operation,
-            object: Arc::new(json!({"metadata": {"name": "b", "labels": {"app": new}}})),
-            old_labels: Arc::new(labels),
-        };
+        let key = Key { kind: Kind::new("configmaps", ""), namespace: "a".into(), name: "b".into() };
+        let object = Arc::new(json!({"metadata": {"name": "b", "labels": {"app": new}}}));
+        let event = WatchEvent::new(key, 1, operation, object, labels);
         let filter = Filter::parse(Some("app=web"), None, Selectable::default()).unwrap();
         assert_eq!(event_type(&event, &filter), expected, "{operation:?} {old} -> {new}");
     }

@@ -68,6 +68,13 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         }
     }
 
+    /// What nobody has finished: keys that are queued, worked on, or due later.
+    pub fn waiting(&self) -> Vec<K> {
+        let state = self.state();
+        let keys: HashSet<&K> = state.queued.iter().chain(&state.running).chain(state.due.keys()).collect();
+        keys.into_iter().cloned().collect()
+    }
+
     /// Of several times the earliest counts.
     pub fn add_after(&self, key: K, wait: Duration) {
         let at = Instant::now() + wait;

@@ -88,6 +88,11 @@ impl Requests {
         self.lock().get(service).is_some_and(|request| request.value == value && request.stage >= stage)
     }
 
+    /// Those whose request is not acknowledged.
+    pub fn services(&self) -> Vec<Name> {
+        self.lock().keys().cloned().collect()
+    }
+
     /// The status says it, or the service is gone.
     pub fn forget(&self, service: &Name) {
         self.lock().remove(service);

@@ -6,13 +6,13 @@ use farwater_api::{Cluster, ClusterGrant, GROUP, GitRepository, ServiceDeploymen
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
 use kube_core::Resource as _;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::apiserver::manage;
 
 /// A resource's namespace and name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Name {
     pub namespace: String,
     pub name: String,
@@ -94,6 +94,22 @@ pub async fn list_pages<T: Stored>(
         page.items.into_iter().for_each(&mut each);
         after = page.next;
         if after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// The name of every resource of a kind.
+pub async fn each_name<T: Stored>(store: &Store, mut each: impl FnMut(Name)) -> Result<(), StoreError> {
+    /// A name is small, and thousands of pages take time.
+    const NAMES: usize = 10_000;
+    let mut after = None;
+    loop {
+        let page = store.list_names(&T::kind(), after, NAMES).await?;
+        let is_last = page.len() < NAMES;
+        after = page.last().cloned();
+        page.into_iter().for_each(|(namespace, name)| each(Name { namespace, name }));
+        if is_last {
             return Ok(());
         }
     }

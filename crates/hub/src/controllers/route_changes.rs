@@ -6,14 +6,14 @@
 use std::{
     collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use farwater_api::{Cluster, ClusterGrant, GitRepository, ServiceDeployment};
 use farwater_fleet::duration::POLL_INTERVAL;
 use farwater_store::{
-    Kind, Operation, Resource, StoreError, WatchError, WatchEvent,
+    Kind, Operation, StoreError, WatchError, WatchEvent,
     delivery::{
         assignments_of_cluster, assignments_of_source, assignments_unplaced, load_agents, load_desired_heads,
         load_heartbeats, mark_all, mark_cluster, services_known, services_of_secret, services_under_grants,
@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     chain,
     resources::{self, Name, Stored as _},
+    resume::Resume,
 };
 use crate::delivery::{Delivery, clusters::ClusterState, desired, token::key_print};
 
@@ -40,11 +41,12 @@ enum RouteError {
     Watch(#[from] WatchError),
 }
 
-/// Loads what is there, then follows changes, until told to stop. Falling behind means loading again.
-pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
+/// Goes on where the last hub stopped, or loads what is there; then follows changes, until told to stop. Falling behind means
+/// loading again.
+pub async fn run(delivery: Arc<Delivery>, mut left: Option<Resume>, shutdown: CancellationToken) {
     let mut seen = Seen::default();
     loop {
-        match shutdown.run_until_cancelled(follow(&delivery, &mut seen)).await {
+        match shutdown.run_until_cancelled(follow(&delivery, &mut seen, left.take())).await {
             None | Some(Ok(())) => return,
             Some(Err(error)) => tracing::warn!(error = %chain(&error), "follow changes; loading everything again"),
         }
@@ -54,58 +56,78 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     }
 }
 
-async fn follow(delivery: &Delivery, seen: &mut Seen) -> Result<(), RouteError> {
-    let from = delivery.store.position();
-    load_all(delivery, seen).await?;
-    let mut watch = delivery.store.watch(None, from)?;
+async fn follow(delivery: &Delivery, seen: &mut Seen, left: Option<Resume>) -> Result<(), RouteError> {
+    seen.0.clear();
+    delivery.routed.store(0, Ordering::Release);
+    let resumed = left.and_then(|left| Some((delivery.store.watch(None, left.routed).ok()?, left)));
+    let mut watch = match resumed {
+        Some((watch, left)) => {
+            load_memory(delivery).await?;
+            left.services.into_iter().for_each(|name| delivery.services.add(name));
+            left.summaries.into_iter().for_each(|name| delivery.summaries.add(name));
+            watch
+        }
+        None => {
+            let from = delivery.store.position();
+            load_memory(delivery).await?;
+            queue_services(delivery).await?;
+            delivery.store.watch(None, from)?
+        }
+    };
+    delivery.dirty.notify_one();
+    delivery.collect.notify_one();
+    delivery.routed.store(watch.position(), Ordering::Release);
     while let Some(event) = watch.next().await {
-        route(delivery, seen, &event?).await?;
+        let event = event?;
+        route(delivery, seen, &event).await?;
+        delivery.routed.store(event.version, Ordering::Release);
     }
     Ok(())
 }
 
-/// What of an object matters to controllers, by uid: a change of its status alone wakes nobody.
+/// What of an object matters to controllers, by its uid's hash: a change of its status alone wakes nobody.
 #[derive(Default)]
-struct Seen(HashMap<String, u64>);
+struct Seen(HashMap<u64, u64>);
 
 impl Seen {
     fn is_news(&mut self, event: &WatchEvent) -> bool {
-        let uid = event.object["metadata"]["uid"].as_str().unwrap_or_default();
+        let metadata = &event.object["metadata"];
+        let uid = fingerprint(metadata, &["uid"]);
         if event.operation == Operation::Deleted {
-            self.0.remove(uid);
+            self.0.remove(&uid);
             return true;
         }
-        let print = fingerprint(&event.object["metadata"]);
-        self.0.insert(uid.to_owned(), print) != Some(print)
+        // With the uid: where two of them have one hash, all of both is news.
+        let print =
+            fingerprint(metadata, &["uid", "generation", "labels", "annotations", "deletionTimestamp", "finalizers"]);
+        self.0.insert(uid, print) != Some(print)
     }
 }
 
-fn fingerprint(metadata: &Value) -> u64 {
+fn fingerprint(metadata: &Value, fields: &[&str]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for field in ["generation", "labels", "annotations", "deletionTimestamp", "finalizers"] {
-        metadata[field].to_string().hash(&mut hasher);
+    for field in fields {
+        metadata[field].hash(&mut hasher);
     }
     hasher.finish()
 }
 
-async fn load_all(delivery: &Delivery, seen: &mut Seen) -> Result<(), StoreError> {
-    seen.0.clear();
+/// What is in memory only: clusters, and when sources are asked next.
+async fn load_memory(delivery: &Delivery) -> Result<(), StoreError> {
     load_clusters(delivery).await?;
     delivery.clusters.set_loaded();
+    resources::each_name::<GitRepository>(&delivery.store, |name| delivery.sources.add(name)).await
+}
+
+/// Has every service and every cluster's desired state looked at.
+async fn queue_services(delivery: &Delivery) -> Result<(), StoreError> {
     let store = &delivery.store;
-    let add = |queue: &super::WorkQueue<Name>, resource: Resource| {
-        queue.add(Name { namespace: resource.key.namespace, name: resource.key.name });
-    };
-    resources::list_pages::<GitRepository>(store, None, |resource| add(&delivery.sources, resource)).await?;
-    resources::list_pages::<ServiceDeployment>(store, None, |resource| add(&delivery.services, resource)).await?;
+    resources::each_name::<ServiceDeployment>(store, |name| delivery.services.add(name)).await?;
     // Rows of services that went while nobody was looking.
     for (namespace, name) in services_known(&mut *store.tables().await?).await? {
         delivery.services.add(Name { namespace, name });
     }
-    store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await?;
-    delivery.dirty.notify_one();
-    delivery.collect.notify_one();
-    Ok(())
+    store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await
 }
 
 /// Fills the replica's memory. What is known of clusters without a resource is forgotten.

@@ -4,6 +4,7 @@
 
 mod access;
 mod judge;
+mod k9s;
 mod kubectl;
 mod server_side;
 mod support;

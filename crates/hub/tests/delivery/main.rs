@@ -9,6 +9,7 @@ mod identity;
 mod placing;
 mod removing;
 mod reporting;
+mod resuming;
 mod rig;
 mod secrets;
 mod sources;

@@ -1,10 +1,17 @@
 //! A hub without its API server: what people would write is written to the store as the API server does it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use axum::{Router, body::Body};
 use farwater_api::{ADMIN_NAMESPACE, GROUP, VERSION};
-use farwater_hub::{DataDir, Identity, controllers, delivery::Delivery};
+use farwater_hub::{
+    DataDir, Identity,
+    controllers::{self, resume},
+    delivery::Delivery,
+};
 use farwater_store::{
     Change, Key, Kind, Location, OpenOptions, PostgresUrl, Store, Write, WriteError, delivery::MarkClusters,
 };
@@ -63,10 +70,11 @@ impl Rig {
         options.on_change = Some(Arc::new(MarkClusters));
         let store = Store::open(options).await.unwrap();
         let url = "https://hub.test:8443".to_owned();
+        let left = resume::take(&store, &identity).await.unwrap();
         let delivery = Delivery::open(store.clone(), Arc::clone(&identity), data.path().to_owned(), url).await.unwrap();
         let delivery = Arc::new(delivery);
         let shutdown = CancellationToken::new();
-        let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), shutdown.clone()));
+        let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), left, shutdown.clone()));
         let router = farwater_hub::delivery::router(Arc::clone(&delivery));
         Self { data, directory, store, identity, delivery, router, shutdown, controllers }
     }
@@ -79,7 +87,11 @@ impl Rig {
     /// The same, with something done to its database meanwhile.
     pub async fn restart_after(self, work: impl AsyncFnOnce(&Location, &[u8; 32])) -> Self {
         self.shutdown.cancel();
-        self.controllers.await.unwrap();
+        let controllers = self.controllers.await;
+        // Nothing is left by one that crashed.
+        if controllers.is_ok() {
+            resume::leave(&self.delivery).await.unwrap();
+        }
         drop((self.router, self.delivery, self.directory));
         let location = self.store.location().clone();
         self.store.close().await;
@@ -89,14 +101,40 @@ impl Rig {
         Self::open(self.data, location).await
     }
 
+    /// The same, without an orderly end.
+    pub async fn crash_before(self, work: impl AsyncFnOnce(&Location, &[u8; 32])) -> Self {
+        self.controllers.abort();
+        self.restart_after(work).await
+    }
+
     pub fn path(&self) -> &std::path::Path {
         self.data.path()
     }
 
     pub async fn wait_loaded(&self) {
+        self.wait_until("the hub has loaded", async || self.delivery.clusters.is_loaded()).await;
+    }
+
+    /// Until every change is routed and nothing of it left to do.
+    pub async fn wait_idle(&self) {
+        let is_idle = async || {
+            let Delivery { services, summaries, routed, .. } = &*self.delivery;
+            routed.load(Ordering::Acquire) == self.store.position()
+                && services.waiting().is_empty()
+                && summaries.waiting().is_empty()
+        };
+        self.wait_until("the controllers are idle", is_idle).await;
+    }
+
+    pub async fn stop_controllers(&self) {
+        self.shutdown.cancel();
+        self.wait_until("the controllers have stopped", async || self.controllers.is_finished()).await;
+    }
+
+    pub async fn wait_until(&self, what: &str, holds: impl AsyncFn() -> bool) {
         let started = tokio::time::Instant::now();
-        while !self.delivery.clusters.is_loaded() {
-            assert!(started.elapsed() < PATIENCE, "waited in vain for the hub to load");
+        while !holds().await {
+            assert!(started.elapsed() < PATIENCE, "waited in vain until {what}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

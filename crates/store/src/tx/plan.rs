@@ -8,7 +8,7 @@ use super::Pending;
 use crate::{
     Change, Key, Kind, Operation, Resource, StoreError, WatchEvent, Write, WriteError,
     garbage::{RelationChange, Relations},
-    row::{Labels, Parts, StoredParts, encode_labels, labels_of_object},
+    row::{FromParts, Labels, Parts, StoredParts, encode_labels, labels_of_object},
     seal::Sealer,
 };
 
@@ -68,7 +68,7 @@ impl Plan {
         if row.uid == uid && row.version == version {
             return Ok(row);
         }
-        let current = Box::new(row.open(key, &self.sealer)?.resource(key.clone())?);
+        let current = Box::new(Resource::from_parts(row.open(key, &self.sealer)?, key.clone())?);
         Err(WriteError::Conflict { current })
     }
 
@@ -92,7 +92,7 @@ impl Plan {
         let old_labels = current.labels(&key, &self.sealer)?;
         let plain = current.open(&key, &self.sealer)?;
         if plain.body == parts.body && plain.status == parts.status && !seal_changed {
-            return Ok(plain.resource(key)?);
+            return Ok(Resource::from_parts(plain, key)?);
         }
         let version = self.number + 1;
         let row = StoredParts::new(&parts, &key, version, &self.sealer);
@@ -103,7 +103,7 @@ impl Plan {
 
     fn delete(&mut self, key: Key, mut row: StoredParts) -> Result<Resource, WriteError> {
         row.version = self.number + 1;
-        let last = row.clone().open(&key, &self.sealer)?.resource(key.clone())?;
+        let last = Resource::from_parts(row.clone().open(&key, &self.sealer)?, key.clone())?;
         self.relate(&key, &row.uid, Relations::of(&last.object), None);
         let old_labels = labels_of_object(&last.object);
         Ok(self.append(key, Operation::Deleted, row, old_labels, last.object))
@@ -130,13 +130,8 @@ impl Plan {
         let left = (operation != Operation::Deleted).then(|| row.clone());
         self.rows.insert(key.clone(), Slot { row: left, changed: true });
         let resource = Resource { key, uid: row.uid.clone(), version: row.version, object };
-        let event = WatchEvent {
-            version: row.version,
-            key: resource.key.clone(),
-            operation,
-            object: Arc::clone(&resource.object),
-            old_labels: Arc::new(old_labels),
-        };
+        let object = Arc::clone(&resource.object);
+        let event = WatchEvent::new(resource.key.clone(), row.version, operation, object, old_labels);
         self.changes.push(Pending { event, row, old_labels: stored_labels });
         resource
     }

@@ -5,7 +5,7 @@ use farwater_store::{
 };
 use serde_json::json;
 
-use crate::setup::{Place, all, create, delete, key, labelled, object, put, replace};
+use crate::setup::{Place, all, assert_same_as_json, create, delete, key, labelled, object, put, replace};
 
 on_both_engines!(
     what_was_written_is_read_with_its_version,
@@ -14,6 +14,8 @@ on_both_engines!(
     an_object_must_fit_its_key,
     what_could_not_be_read_again_is_not_written,
     pages_follow_the_keys_and_miss_nothing,
+    a_list_as_json_says_the_same,
+    a_page_that_is_too_large_is_refused,
     selectors_read_labels_whatever_their_names,
     a_selector_pages_through_what_it_leaves_out,
     names_that_no_index_holds_are_refused_alone,
@@ -115,6 +117,30 @@ async fn pages_follow_the_keys_and_miss_nothing(place: Place) {
     assert!(elsewhere.items.is_empty());
     let exact = store.list(&ListQuery { limit: 5, ..all() }).await.unwrap();
     assert_eq!((exact.items.len(), exact.next), (5, None), "no page is announced that would be empty");
+}
+
+async fn a_list_as_json_says_the_same(place: Place) {
+    let store = place.open().await;
+    // Texts that look like what is looked for, and fields of any name before and behind it.
+    let odd = json!({"\"metadata\":{": "\"}{\\", "zz": [1.5, null, {"metadata": {"resourceVersion": "x"}}]});
+    let mut with_status = object(&key("status"), odd.clone());
+    with_status["status"] = json!({"phase": "done", "text": "}"});
+    with_status["Aa"] = json!({"metadata": {}});
+    store.write(create(&key("status"), with_status)).await.unwrap();
+    put(&store, "plain", odd).await.unwrap();
+    assert_same_as_json(&store, &all()).await;
+    assert_same_as_json(&store, &ListQuery { limit: 1, ..all() }).await;
+}
+
+async fn a_page_that_is_too_large_is_refused(place: Place) {
+    let store = place.open().await;
+    for name in ["a", "b", "c"] {
+        put(&store, name, json!({"text": "x".repeat(1_000)})).await.unwrap();
+    }
+    let query = |limit| ListQuery { limit, max_bytes: 2_500, ..all() };
+    let refused = store.list(&query(0)).await;
+    assert!(matches!(refused, Err(StoreError::TooLarge { max: 2_500, .. })), "{refused:?}");
+    assert_eq!(store.list(&query(2)).await.unwrap().items.len(), 2, "what is behind the page doesn't count");
 }
 
 async fn selectors_read_labels_whatever_their_names(place: Place) {

@@ -3,7 +3,7 @@
 use farwater_store::{Key, Kind, LabelRequirement, ListQuery, OpenError, OpenOptions, Selector, Store, StoreError};
 use serde_json::{Value, json};
 
-use crate::setup::{Place, create, delete, next, put, replace};
+use crate::setup::{Place, assert_same_as_json, create, delete, next, put, replace};
 
 on_both_engines!(
     a_secret_is_plain_nowhere_in_the_database,
@@ -55,9 +55,10 @@ async fn a_secret_is_plain_nowhere_in_the_database(place: Place) {
     assert_eq!(next(&mut watch).await.object["data"]["password"], CANARY);
     assert_eq!(next(&mut watch).await.old_labels["tier"], CANARY);
     let labels = Selector(vec![LabelRequirement::In("tier".to_owned(), vec![second])]);
-    let (kind, namespace, name, limit, after) = (Kind::new("secrets", ""), None, None, 0, None);
-    let page = store.list(&ListQuery { kind, namespace, name, labels, limit, after }).await.unwrap();
+    let query = ListQuery { labels, ..ListQuery::all(Kind::new("secrets", "")) };
+    let page = store.list(&query).await.unwrap();
     assert_eq!(page.items.len(), 1, "selectors read sealed labels");
+    assert_same_as_json(&store, &query).await;
 }
 
 async fn an_equal_secret_is_not_written(place: Place) {

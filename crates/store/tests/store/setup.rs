@@ -161,6 +161,16 @@ pub async fn put(store: &Store, name: &str, data: Value) -> Result<Resource, Wri
     }
 }
 
+/// What is passed on as JSON is what others read.
+pub async fn assert_same_as_json(store: &Store, query: &ListQuery) {
+    let (parsed, json) = (store.list(query).await.unwrap(), store.list_json(query).await.unwrap());
+    assert_eq!((parsed.version, &parsed.next, parsed.items.len()), (json.version, &json.next, json.items.len()));
+    for (parsed, json) in parsed.items.iter().zip(&json.items) {
+        assert_eq!((&parsed.key, parsed.version), (&json.key, json.version));
+        assert_eq!(*parsed.object, serde_json::from_slice::<Value>(&json.json).unwrap());
+    }
+}
+
 /// The next event, which must come soon.
 pub async fn next(watch: &mut Watch) -> WatchEvent {
     next_result(watch).await.unwrap()

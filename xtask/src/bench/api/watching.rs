@@ -1,6 +1,9 @@
 //! How long a change takes to reach those who watch.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    collections::HashSet,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::{AsyncBufReadExt as _, StreamExt as _, TryStreamExt as _, stream};
@@ -43,7 +46,7 @@ pub async fn lags(client: &Client, size: usize) -> Result<Vec<Duration>> {
 }
 
 async fn follow(lines: impl futures::Stream<Item = std::io::Result<String>>, changes: usize) -> Result<Vec<Duration>> {
-    let mut lags = Vec::with_capacity(changes);
+    let (mut lags, mut marks) = (Vec::with_capacity(changes), HashSet::new());
     let mut lines = std::pin::pin!(lines);
     while lags.len() < changes {
         let line = tokio::time::timeout(Duration::from_secs(60), lines.next()).await.context("a watch stands still")?;
@@ -53,7 +56,8 @@ async fn follow(lines: impl futures::Stream<Item = std::io::Result<String>>, cha
             .split(MARK)
             .skip(1)
             .find_map(|rest| rest.strip_prefix("\":\"")?.split('"').next()?.parse::<u128>().ok());
-        if let Some(at) = at {
+        // Controllers write to the same services, and their events carry the mark of a change that was shown before.
+        if let Some(at) = at.filter(|at| marks.insert(*at)) {
             lags.push(Duration::from_nanos(u64::try_from(now().saturating_sub(at)).unwrap_or(u64::MAX)));
         }
     }

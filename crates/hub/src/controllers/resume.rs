@@ -1,0 +1,65 @@
+//! What is left to do when the hub is stopped, so that the next start goes on there and doesn't look at everything again.
+//!
+//! Only an orderly stop leaves it, and it is taken once: after a crash, and where another program or other keys decide,
+//! everything is looked at.
+
+use std::sync::atomic::Ordering;
+
+use farwater_store::{Store, StoreError};
+use serde::{Deserialize, Serialize};
+
+use super::resources::Name;
+use crate::{delivery::Delivery, identity::Identity};
+
+/// The meta entry that it lies in.
+const ENTRY: &str = "resume";
+/// Keys that are kept. With more than that it is no loss to begin anew.
+const MOST: usize = 10_000;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Resume {
+    decider: Decider,
+    /// Every change up to this version has been routed.
+    pub routed: u64,
+    pub services: Vec<Name>,
+    pub summaries: Vec<Name>,
+}
+
+/// Whose decisions are stored: what others would decide is not known.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Decider {
+    version: String,
+    /// Of the program's file: length, and nanoseconds since 1970 at its last change.
+    file: (u64, u128),
+    key: String,
+}
+
+impl Decider {
+    fn own(identity: &Identity) -> std::io::Result<Self> {
+        let file = std::env::current_exe()?.metadata()?;
+        let changed = file.modified()?.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        let (version, key) = (env!("CARGO_PKG_VERSION").to_owned(), identity.key_id().to_owned());
+        Ok(Self { version, file: (file.len(), changed), key })
+    }
+}
+
+/// What the last hub left, if that is usable; nobody finds it again. Call it before there is anything new to do.
+pub async fn take(store: &Store, identity: &Identity) -> Result<Option<Resume>, StoreError> {
+    let left = store.transact(|tx| Box::pin(async move { tx.take_meta(ENTRY).await })).await?;
+    let left = left.and_then(|text| serde_json::from_str::<Resume>(&text).ok());
+    Ok(left.filter(|left| Decider::own(identity).is_ok_and(|own| own == left.decider)))
+}
+
+/// Call it once nothing works on the queues any more and no request adds to them.
+pub async fn leave(delivery: &Delivery) -> Result<(), StoreError> {
+    let routed = delivery.routed.load(Ordering::Acquire);
+    let (mut services, summaries) = (delivery.services.waiting(), delivery.summaries.waiting());
+    // Known in memory only: the service asks again.
+    services.extend(delivery.checks.requests.services());
+    let Ok(decider) = Decider::own(&delivery.identity) else { return Ok(()) };
+    if routed == 0 || services.len() + summaries.len() > MOST {
+        return Ok(());
+    }
+    let left = Resume { decider, routed, services, summaries };
+    delivery.store.put_meta(ENTRY, &serde_json::to_string(&left).map_err(StoreError::abort)?).await
+}
