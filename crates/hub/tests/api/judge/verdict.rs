@@ -12,7 +12,12 @@ fn normalize(value: &mut Value) {
                 let same_when_empty = matches!(key.as_str(), "continue" | "format");
                 // An apply that empties a status leaves null there, and an empty one in the hub.
                 let emptied = key == "status" && (value.is_null() || value.as_object().is_some_and(Map::is_empty));
-                key != "remainingItemCount" && !emptied && !(same_when_empty && (value == "" || value.is_null()))
+                // And labels, in the answer of an apply that lets a deleted object of ours go: nobody reads that again.
+                let nil = matches!(key.as_str(), "labels" | "annotations") && value.is_null();
+                key != "remainingItemCount"
+                    && !emptied
+                    && !nil
+                    && !(same_when_empty && (value == "" || value.is_null()))
             });
             for (key, value) in map.iter_mut() {
                 match key.as_str() {
