@@ -1,14 +1,16 @@
 //! Backups of a running hub, and what a restore means to watchers and agents.
 
-use std::{path::Path, process::Output};
+use std::{collections::BTreeMap, path::Path, process::Output, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_testkit::{Hub, Postgres, postgres, process::bare_command};
+use farwater_api::{CONFIRM_RESTORED, Cluster, ServiceDeployment};
+use farwater_e2e::{Fleet, PATIENCE, config_map};
+use farwater_testkit::{Hub, Plane, Postgres, postgres, process::bare_command, shared, wait_for};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
-    api::{PostParams, WatchEvent, WatchParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 use serde_json::json;
 
@@ -33,7 +35,7 @@ fn refused(arguments: &[&str], code: i32, why: &str) -> Result<()> {
     Ok(())
 }
 
-fn config_map(name: &str, value: &str) -> Result<ConfigMap> {
+fn hub_map(name: &str, value: &str) -> Result<ConfigMap> {
     Ok(serde_json::from_value(json!({"metadata": {"name": name}, "data": {"value": value}}))?)
 }
 
@@ -62,11 +64,11 @@ async fn hold_to_the_future(dir: &Path, mut hub: Hub, database: &[&str]) -> Resu
     let store = [&["--data-dir", &*data], database].concat();
     let with = |name: &'static str, more: &[&'static str]| [vec![name], store.clone(), more.to_vec()].concat();
     let api = maps(&hub).await?;
-    api.create(&PostParams::default(), &config_map("kept", "old")?).await?;
+    api.create(&PostParams::default(), &hub_map("kept", "old")?).await?;
     done(&[with("backup", &[]), vec![&*file]].concat())?;
     refused(&[with("backup", &[]), vec![&*file]].concat(), 2, "there is a file already")?;
     done(&with("fsck", &[]))?;
-    api.create(&PostParams::default(), &config_map("forgotten", "new")?).await?;
+    api.create(&PostParams::default(), &hub_map("forgotten", "new")?).await?;
     let version = api.list(&Default::default()).await?.metadata.resource_version.context("a version")?;
     refused(&[with("restore", &["--force"]), vec![&*file]].concat(), 5, "stop the hub first")?;
 
@@ -106,7 +108,7 @@ async fn a_hub_moves_to_postgresql_and_back() -> Result<()> {
 
     let mut hub = Hub::start(&data).await?;
     let api = maps(&hub).await?;
-    let made = api.create(&PostParams::default(), &config_map("a", "1")?).await?;
+    let made = api.create(&PostParams::default(), &hub_map("a", "1")?).await?;
     let copy = ["copy-store", "--from", &file, "--to", &url, "--to-password-file", &passwords];
     refused(&copy, 5, "stop the hub first")?;
     hub.stop()?;
@@ -119,7 +121,7 @@ async fn a_hub_moves_to_postgresql_and_back() -> Result<()> {
     let mut hub = Hub::start_with(&data, &options).await?;
     let api = maps(&hub).await?;
     ensure!(api.get("a").await?.metadata.resource_version == made.metadata.resource_version);
-    api.create(&PostParams::default(), &config_map("b", "2")?).await?;
+    api.create(&PostParams::default(), &hub_map("b", "2")?).await?;
     let log = hub.process().output();
     ensure!(!log.contains(postgres::PASSWORD), "the password is in the log");
     hub.stop()?;
@@ -131,5 +133,118 @@ async fn a_hub_moves_to_postgresql_and_back() -> Result<()> {
 
     let hub = Hub::start(&data).await?;
     ensure!(maps(&hub).await?.get("b").await?.data.context("data")?["value"] == "2");
+    Ok(())
+}
+
+/// The ConfigMaps of a service's namespace, and their uids.
+async fn objects(plane: &Plane, namespace: &str) -> Result<BTreeMap<String, String>> {
+    let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, namespace);
+    let all = api.list(&Default::default()).await?.items.into_iter();
+    let all = all.filter_map(|map| Some((map.metadata.name?, map.metadata.uid?)));
+    Ok(all.filter(|(name, _)| name != "kube-root-ca.crt").collect())
+}
+
+/// Stops the hub, goes back to the backup and starts again; answers the annotation that the command tells to confirm with.
+async fn go_back(fleet: &mut Fleet, data: &str, backup: &str) -> Result<String> {
+    fleet.hub.stop()?;
+    let said = done(&["restore", "--data-dir", data, "--force", backup])?;
+    let (_, confirmation) = said.split_once(&format!("{CONFIRM_RESTORED}=")).with_context(|| said.clone())?;
+    let epoch: String = confirmation.chars().take_while(char::is_ascii_digit).collect();
+    fleet.hub.restart().await?;
+    fleet.client = fleet.hub.client().await?;
+    Ok(epoch)
+}
+
+async fn until_restored(fleet: &Fleet, epoch: Option<&str>) -> Result<()> {
+    let clusters: Api<Cluster> = fleet.api();
+    fleet
+        .until(&format!("the cluster to be restored: {epoch:?}"), || async {
+            let conditions = clusters.get("east").await?.status.unwrap_or_default().conditions;
+            let restored = conditions.iter().find(|condition| condition.type_ == "Restored");
+            Ok(match (restored, epoch) {
+                (None, None) => Some(()),
+                (Some(condition), Some(epoch)) => {
+                    condition.message.contains(&format!("{CONFIRM_RESTORED}={epoch}")).then_some(())
+                }
+                _ => None,
+            })
+        })
+        .await
+}
+
+const KEPT: &str = "the hub does not list this service and has not asked to remove it: its objects are kept";
+
+async fn confirm(fleet: &Fleet, epoch: &str) -> Result<()> {
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {CONFIRM_RESTORED: epoch}}}));
+    fleet.api::<Cluster>().patch("east", &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+/// An agent that starts finds objects of a service that the hub doesn't know.
+async fn restart_agent(fleet: &mut Fleet) -> Result<()> {
+    let agent = fleet.agent("east")?;
+    agent.kill9();
+    agent.restart()?;
+    wait_for("the agent to name what it keeps", PATIENCE, || {
+        let log = agent.process().output();
+        async move { Ok((log.contains(KEPT) && log.contains("farwater-admin/later")).then_some(())) }
+    })
+    .await
+}
+
+/// The database forgets a service that an agent has applied since: neither that, nor what is deleted or leaves the source now, goes from the cluster.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_of_a_restored_hub_delete_nothing_until_that_is_confirmed() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let map = config_map("a", "one");
+    let files = [("known/a.yaml", &*map), ("known/b.yaml", &*config_map("b", "one")), ("later/a.yaml", &*map)];
+    let repository = fleet.repository("infra", &files).await?;
+    let commit = repository.branch("main").unwrap_or_default();
+    let deleting = json!({"deletionPolicy": "Delete"});
+    fleet.deploy_with("known", "east", "infra", "known", deleting.clone()).await?;
+    fleet.until_applied("known", &commit).await?;
+
+    let data = fleet.hub.dir().display().to_string();
+    let file = fleet.hub.dir().with_extension("backup").display().to_string();
+    done(&["backup", "--data-dir", &data, &file])?;
+    fleet.deploy_with("later", "east", "infra", "later", deleting).await?;
+    fleet.until_applied("later", &commit).await?;
+    let (known, later) = (fleet.namespace("known"), fleet.namespace("later"));
+    let before = (objects(plane, &known).await?, objects(plane, &later).await?);
+    ensure!(before.0.len() == 2 && before.1.len() == 1, "{before:?}");
+
+    let epoch = go_back(&mut fleet, &data, &file).await?;
+    until_restored(&fleet, Some(&epoch)).await?;
+    let services: Api<ServiceDeployment> = fleet.api();
+    ensure!(services.get_opt("later").await?.is_none(), "the backup is older");
+    let in_place = || async { Ok((objects(plane, &known).await?, objects(plane, &later).await?) == before) };
+    // What leaves the source stays, and the agent says so.
+    repository.change("main", &[("known/b.yaml", None)])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_condition("known", "Ready", "False", "left the source and stays").await?;
+    // And what is deleted.
+    services.delete("known", &DeleteParams::default()).await?;
+    fleet.always("both services' objects are the same ones", Duration::from_secs(5), in_place).await?;
+    until_restored(&fleet, Some(&epoch)).await?;
+    ensure!(services.get_opt("known").await?.is_some(), "its deletion waits");
+    restart_agent(&mut fleet).await?;
+    fleet.always("both services' objects are the same ones", Duration::from_secs(3), in_place).await?;
+
+    confirm(&fleet, "1").await?;
+    fleet.always("another epoch confirms nothing", Duration::from_secs(3), in_place).await?;
+    confirm(&fleet, &epoch).await?;
+    until_restored(&fleet, None).await?;
+    fleet
+        .until("the deletion to go on", || async { Ok(services.get_opt("known").await?.is_none().then_some(())) })
+        .await?;
+    ensure!(objects(plane, &known).await?.is_empty(), "deleted by its policy");
+    // What no service names is nobody's to delete: it was forgotten, not deleted.
+    fleet
+        .always("the forgotten service runs", Duration::from_secs(3), || async {
+            Ok(objects(plane, &later).await? == before.1)
+        })
+        .await?;
     Ok(())
 }

@@ -35,7 +35,7 @@ pub fn read(bytes: &[u8], encoding: Encoding, kind: &ResourceKind, rule: FieldVa
     Ok(stored(intake, kind, ""))
 }
 
-/// Reads what a patch made of an object. `complaints` are the patch's own: duplicate and unknown fields.
+/// Reads what a patch made of an object. `complaints` are the patch's own: duplicate fields.
 pub fn read_patched(
     object: Value,
     complaints: &[String],

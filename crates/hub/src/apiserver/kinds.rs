@@ -108,6 +108,10 @@ impl ResourceKind {
     pub fn has_status(&self) -> bool {
         self.subresource("status").is_some()
     }
+
+    pub fn list_schema_name(&self) -> String {
+        format!("{}List", self.schema_name)
+    }
 }
 
 pub struct Registry {
@@ -240,6 +244,7 @@ impl Registry {
         for crd in farwater_api::custom_resource_definitions() {
             kinds.push(custom(&crd, &mut definitions));
         }
+        published::add_lists(&kinds, &mut definitions);
         let kinds = kinds.into_iter().map(ResourceKind::with_managers);
         Self { kinds: kinds.collect(), definitions }
     }

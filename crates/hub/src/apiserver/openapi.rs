@@ -1,14 +1,19 @@
 //! OpenAPI documents: v3 by group and version, as kubectl reads them, and v2 for who asks for JSON.
 
+mod operations;
+mod v2;
+
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use farwater_api::Digest;
 use serde_json::{Map, Value, json};
 
-use super::{
-    kinds::{REGISTRY, Registry, ResourceKind, referenced},
-    patch::PatchType,
-};
+use super::kinds::{REGISTRY, Registry, referenced};
+use operations::{gvk, gvk_of, paths, schema_of};
+
+const CORE: (&str, &str) = ("", "v1");
+const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
+const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 
 /// One served document.
 pub struct Document {
@@ -22,7 +27,7 @@ pub static V3: LazyLock<BTreeMap<String, Document>> = LazyLock::new(|| {
     groups.map(|(group, version)| (path_of(group, version), document(&v3(&REGISTRY, group, version)))).collect()
 });
 
-pub static V2: LazyLock<Document> = LazyLock::new(|| document(&v2(&REGISTRY)));
+pub static V2: LazyLock<Document> = LazyLock::new(|| document(&v2::document(&REGISTRY)));
 
 fn document(value: &Value) -> Document {
     let body = value.to_string().into_bytes();
@@ -45,196 +50,6 @@ pub fn index() -> Value {
     json!({"paths": paths})
 }
 
-fn gvk(kind: &ResourceKind) -> Value {
-    json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
-}
-
-fn parameter(name: &str, kind: &str, description: &str) -> Value {
-    json!({"name": name, "in": "query", "description": description, "schema": {"type": kind, "uniqueItems": true}})
-}
-
-fn dry_run() -> Value {
-    let text = "All: every check is made and nothing is kept.";
-    parameter("dryRun", "string", text)
-}
-
-fn write_parameters() -> Vec<Value> {
-    vec![
-        dry_run(),
-        parameter(
-            "fieldManager",
-            "string",
-            "Who comes to own the fields that are written; must be given for an apply.",
-        ),
-        parameter(
-            "fieldValidation",
-            "string",
-            "What happens to unknown and duplicate fields: Ignore, Warn (the default) or Strict.",
-        ),
-    ]
-}
-
-fn delete_parameters() -> Vec<Value> {
-    let mut parameters = vec![dry_run()];
-    parameters.extend(
-        [
-            ("gracePeriodSeconds", "integer", "Taken, and without a meaning: nothing here ends slowly."),
-            ("orphanDependents", "boolean", "Deprecated; use propagationPolicy."),
-            ("propagationPolicy", "string", "What becomes of dependents: Background, Foreground or Orphan."),
-        ]
-        .map(|(name, kind, text)| parameter(name, kind, text)),
-    );
-    parameters
-}
-
-/// Kubernetes names it of custom resources only.
-fn read_parameters(kind: &ResourceKind) -> Vec<Value> {
-    let version = || parameter("resourceVersion", "string", "The answer is at least as new as this.");
-    kind.ours.then(version).into_iter().collect()
-}
-
-fn patch_parameters() -> Vec<Value> {
-    let force = parameter("force", "boolean", "An apply takes fields that others own instead of being refused.");
-    write_parameters().into_iter().chain([force]).collect()
-}
-
-fn list_parameters() -> Vec<Value> {
-    [
-        ("allowWatchBookmarks", "boolean", "Whether a watch also sends BOOKMARK events."),
-        ("continue", "string", "The token of the page before."),
-        ("fieldSelector", "string", "Narrows by fields."),
-        ("labelSelector", "string", "Narrows by labels."),
-        ("limit", "integer", "Most items of one answer."),
-        ("resourceVersion", "string", "The state to list or to watch from."),
-        ("resourceVersionMatch", "string", "How resourceVersion is meant: Exact or NotOlderThan."),
-        ("sendInitialEvents", "boolean", "A watch begins with the present state."),
-        ("timeoutSeconds", "integer", "Ends a watch."),
-        ("watch", "boolean", "Stream changes instead of listing."),
-    ]
-    .map(|(name, kind, text)| parameter(name, kind, text))
-    .into()
-}
-
-fn path_parameters(kind: &ResourceKind, item: bool) -> Vec<Value> {
-    let path = |name: &str| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}});
-    let mut parameters = Vec::new();
-    if item {
-        parameters.push(path("name"));
-    }
-    if kind.namespaced {
-        parameters.push(path("namespace"));
-    }
-    parameters
-}
-
-struct Operation<'a> {
-    verb: &'a str,
-    action: &'a str,
-    id: &'a str,
-    parameters: Vec<Value>,
-    content_types: &'a [&'a str],
-}
-
-fn operation(kind: &ResourceKind, op: Operation<'_>) -> Value {
-    let schema = json!({"$ref": format!("#/components/schemas/{}", kind.schema_name)});
-    let ok = json!({"description": "OK", "content": {"application/json": {"schema": schema}}});
-    let mut value = json!({
-        "operationId": format!("{}{}", op.id, kind.kind),
-        "parameters": op.parameters,
-        "responses": {"200": ok},
-        "x-kubernetes-action": op.action,
-        "x-kubernetes-group-version-kind": gvk(kind),
-    });
-    if !op.content_types.is_empty() {
-        let body = if op.verb == "patch" { json!({"schema": {"type": "object"}}) } else { json!({"schema": schema}) };
-        let content: Map<String, Value> = op.content_types.iter().map(|t| ((*t).to_owned(), body.clone())).collect();
-        value["requestBody"] = json!({"content": content, "required": true});
-    }
-    value
-}
-
-fn patch_types(kind: &ResourceKind) -> &'static [&'static str] {
-    const OURS: &[&str] = &[PatchType::JSON, PatchType::MERGE, PatchType::APPLY];
-    const BUILT_IN: &[&str] = &[PatchType::JSON, PatchType::MERGE, PatchType::STRATEGIC, PatchType::APPLY];
-    if kind.ours { OURS } else { BUILT_IN }
-}
-
-fn item_operations(kind: &ResourceKind, id_suffix: &str, delete: bool) -> Value {
-    let json_body = &["application/json", "application/yaml"][..];
-    let id = |verb: &str| format!("{verb}{id_suffix}");
-    let mut path = json!({
-        "parameters": path_parameters(kind, true),
-        "get": operation(kind, Operation {
-            verb: "get", action: "get", id: &id("read"), parameters: read_parameters(kind), content_types: &[],
-        }),
-        "put": operation(kind, Operation {
-            verb: "put", action: "put", id: &id("replace"), parameters: write_parameters(), content_types: json_body,
-        }),
-        "patch": operation(kind, Operation {
-            verb: "patch", action: "patch", id: &id("patch"), parameters: patch_parameters(),
-            content_types: patch_types(kind),
-        }),
-    });
-    if delete {
-        path["delete"] = operation(
-            kind,
-            Operation {
-                verb: "delete",
-                action: "delete",
-                id: "delete",
-                parameters: delete_parameters(),
-                content_types: &[],
-            },
-        );
-    }
-    path
-}
-
-fn paths(kind: &ResourceKind, paths: &mut Map<String, Value>) {
-    let root = format!("/{}", path_of(&kind.group, &kind.version));
-    let collection = if kind.namespaced {
-        format!("{root}/namespaces/{{namespace}}/{}", kind.plural)
-    } else {
-        format!("{root}/{}", kind.plural)
-    };
-    let create = operation(
-        kind,
-        Operation {
-            verb: "post",
-            action: "post",
-            id: "create",
-            parameters: write_parameters(),
-            content_types: &["application/json", "application/yaml"],
-        },
-    );
-    if !kind.stored {
-        paths.insert(collection, json!({"parameters": path_parameters(kind, false), "post": create}));
-        return;
-    }
-    let list = |id: &str| {
-        operation(
-            kind,
-            Operation { verb: "get", action: "list", id, parameters: list_parameters(), content_types: &[] },
-        )
-    };
-    let mut all = json!({"parameters": path_parameters(kind, false), "get": list("list"), "post": create});
-    if kind.verbs.contains(&"deletecollection") {
-        let of_watches =
-            |parameter: &Value| matches!(parameter["name"].as_str(), Some("watch" | "allowWatchBookmarks"));
-        let parameters = list_parameters().into_iter().filter(|p| !of_watches(p)).chain(delete_parameters()).collect();
-        let (verb, action, id) = ("delete", "deletecollection", "deleteCollection");
-        all["delete"] = operation(kind, Operation { verb, action, id, parameters, content_types: &[] });
-    }
-    paths.insert(collection.clone(), all);
-    if kind.namespaced {
-        paths.insert(format!("{root}/{}", kind.plural), json!({"get": list("listAll")}));
-    }
-    paths.insert(format!("{collection}/{{name}}"), item_operations(kind, "", true));
-    if kind.has_status() {
-        paths.insert(format!("{collection}/{{name}}/status"), item_operations(kind, "Status", false));
-    }
-}
-
 /// Schemas as kube-apiserver publishes them: a reference never stands beside other keywords.
 fn published(schema: &Value) -> Value {
     match schema {
@@ -252,79 +67,66 @@ fn published(schema: &Value) -> Value {
     }
 }
 
-fn schemas_of(registry: &Registry, group: &str, version: &str) -> Map<String, Value> {
-    let mut schemas = BTreeMap::new();
-    for kind in registry.in_group(group, version) {
-        let own = json!({"$ref": format!("#/components/schemas/{}", kind.schema_name)});
-        referenced(&own, &registry.definitions, &mut schemas);
-        if let Some(schema) = schemas.get_mut(&kind.schema_name) {
-            schema["x-kubernetes-group-version-kind"] = json!([gvk(kind)]);
+/// The kinds that each schema is of. Options of a deletion are also of the document's groups, but for those of custom resources.
+fn kinds_of_schemas(registry: &Registry, groups: &[(&str, &str)]) -> BTreeMap<String, Vec<Value>> {
+    let mut kinds: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for kind in &registry.kinds {
+        kinds.insert(kind.schema_name.clone(), vec![gvk(kind)]);
+        if kind.stored {
+            let list = gvk_of((&kind.group, &kind.version, &format!("{}List", kind.kind)));
+            kinds.insert(kind.list_schema_name(), vec![list]);
+        }
+        for (of, name) in kind.subresources.iter().filter_map(|sub| Some((sub.kind?, schema_of(registry, sub.kind?)?)))
+        {
+            kinds.insert(name.to_owned(), vec![gvk_of(of)]);
         }
     }
-    schemas.iter().map(|(name, schema)| (name.clone(), published(schema))).collect()
+    kinds.insert(STATUS.to_owned(), vec![gvk_of(("", "v1", "Status"))]);
+    let built_in = registry.groups().into_iter().filter(|group| *group == CORE || groups.contains(group));
+    let built_in = built_in.filter(|(group, version)| registry.in_group(group, version).any(|kind| !kind.ours));
+    let options = built_in.map(|(group, version)| gvk_of((group, version, "DeleteOptions")));
+    kinds.insert(DELETE_OPTIONS.to_owned(), options.collect());
+    kinds
+}
+
+/// The paths of some groups, and the schemas that they refer to.
+fn contents(registry: &Registry, groups: &[(&str, &str)]) -> (Map<String, Value>, BTreeMap<String, Value>) {
+    let (mut all, mut schemas) = (Map::new(), BTreeMap::new());
+    for (group, version) in groups {
+        registry.in_group(group, version).for_each(|kind| paths(registry, kind, &mut all));
+    }
+    all.values().for_each(|path| referenced(path, &registry.definitions, &mut schemas));
+    for (name, kinds) in kinds_of_schemas(registry, groups) {
+        if let Some(schema) = schemas.get_mut(&name) {
+            schema["x-kubernetes-group-version-kind"] = kinds.into();
+        }
+    }
+    (all, schemas)
+}
+
+fn information() -> Value {
+    json!({"title": "Farwater", "version": env!("CARGO_PKG_VERSION")})
+}
+
+fn token_security() -> Value {
+    let text = "A token of a service account or of a user.";
+    json!({"BearerToken": {"type": "apiKey", "name": "authorization", "in": "header", "description": text}})
 }
 
 fn v3(registry: &Registry, group: &str, version: &str) -> Value {
-    let mut all = Map::new();
-    registry.in_group(group, version).for_each(|kind| paths(kind, &mut all));
-    json!({
+    let (paths, schemas) = contents(registry, &[(group, version)]);
+    let schemas: Map<String, Value> = schemas.iter().map(|(name, schema)| (name.clone(), published(schema))).collect();
+    let mut document = json!({
         "openapi": "3.0.0",
-        "info": {"title": "Farwater", "version": env!("CARGO_PKG_VERSION")},
-        "paths": all,
-        "components": {"schemas": schemas_of(registry, group, version)},
-    })
-}
-
-/// The v2 document: definitions, and per path what its v3 form says.
-fn v2(registry: &Registry) -> Value {
-    let (mut definitions, mut all) = (Map::new(), Map::new());
-    for (group, version) in registry.groups() {
-        definitions.extend(schemas_of(registry, group, version));
-        registry.in_group(group, version).for_each(|kind| paths(kind, &mut all));
-    }
-    let mut value = json!({
-        "swagger": "2.0",
-        "info": {"title": "Farwater", "version": env!("CARGO_PKG_VERSION")},
-        "paths": all,
-        "definitions": definitions,
+        "info": information(),
+        "paths": paths,
+        "components": {"schemas": schemas},
     });
-    downgrade(&mut value);
-    value
-}
-
-/// OpenAPI v3's spelling to v2's: references, parameters, bodies and answers.
-fn downgrade(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.values_mut().for_each(downgrade);
-            if let Some(reference) = map.get_mut("$ref").and_then(|r| r.as_str().map(str::to_owned).map(|t| (r, t))) {
-                *reference.0 = json!(reference.1.replace("#/components/schemas/", "#/definitions/"));
-            }
-            if map.contains_key("in")
-                && let Some(Value::Object(schema)) = map.remove("schema")
-            {
-                map.extend(schema);
-            }
-            if let Some(mut body) = map.remove("requestBody") {
-                let content = body["content"].as_object().cloned().unwrap_or_default();
-                let types: Vec<_> = content.keys().cloned().collect();
-                body = content.values().next().cloned().unwrap_or_default();
-                let parameter = json!({"name": "body", "in": "body", "required": true, "schema": body["schema"]});
-                if let Some(parameters) = map.get_mut("parameters").and_then(Value::as_array_mut) {
-                    parameters.push(parameter);
-                }
-                map.insert("consumes".into(), json!(types));
-            }
-            if map.contains_key("description")
-                && let Some(content) = map.remove("content")
-            {
-                map.insert("schema".into(), content["application/json"]["schema"].clone());
-            }
-            map.remove("nullable");
-        }
-        Value::Array(items) => items.iter_mut().for_each(downgrade),
-        _ => {}
+    // As Kubernetes has it: not beside custom resources.
+    if registry.in_group(group, version).any(|kind| !kind.ours) {
+        document["components"]["securitySchemes"] = token_security();
     }
+    document
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::{
     body::{self, Encoding},
     delete::{Cascade, Propagation},
     kinds::{REGISTRY, ResourceKind},
-    request::Query,
+    request::{Query, why_no_number},
     schema,
     selector::Filter,
     status::{ApiError, FieldError},
@@ -159,9 +159,10 @@ impl Continue {
 pub fn version(query: &Query) -> Result<Option<u64>, ApiError> {
     match query.get("resourceVersion") {
         None | Some("") => Ok(None),
-        Some(text) => text.parse().map(Some).map_err(|_| {
+        Some(text) => text.parse().map(Some).map_err(|error| {
             ApiError::bad_request(format!(
-                "invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+                "invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: {}",
+                why_no_number(&error)
             ))
         }),
     }

@@ -3,7 +3,7 @@
 use json_patch::PatchOperation;
 use serde_json::Value;
 
-use super::{schema, status::ApiError, strategic};
+use super::{status::ApiError, strategic};
 
 /// Most operations of one JSON patch, as in kube-apiserver.
 const OPERATIONS_LIMIT: usize = 10_000;
@@ -82,15 +82,6 @@ impl Patch {
             return Err(ApiError::bad_request("the patch leaves something that is not an object"));
         }
         Ok(patched)
-    }
-
-    /// Fields that the patch itself names and the schema doesn't know; of a JSON patch they show after it was applied.
-    pub fn unknown_fields(&self, schema: &Value) -> Vec<String> {
-        let mut unknown = Vec::new();
-        if let Self::Merge(patch) = self {
-            schema::prune(&mut patch.clone(), schema, "", &mut unknown);
-        }
-        unknown
     }
 }
 

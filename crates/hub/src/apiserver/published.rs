@@ -3,6 +3,11 @@
 
 use serde_json::{Map, Value, json};
 
+use super::kinds::ResourceKind;
+
+/// The body of any patch.
+pub const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
+
 /// Lists of built-in kinds that are merged item by item: definition, field, and the key of items that are objects. All other
 /// lists are one value.
 const MERGED: &[(&str, &str, Option<&str>)] = &[
@@ -24,10 +29,14 @@ const ATOMIC: &[&str] = &[
 
 /// Fields that must be there, where Kubernetes publishes others than Go's types say.
 const REQUIRED: &[(&str, &[&str])] = &[
+    ("io.k8s.api.authentication.v1.TokenRequest", &[]),
+    ("io.k8s.api.authentication.v1.TokenRequestSpec", &[]),
+    ("io.k8s.api.authentication.v1.TokenRequestStatus", &[]),
     ("io.k8s.api.core.v1.Event", &["metadata", "involvedObject"]),
     ("io.k8s.api.core.v1.LocalObjectReference", &[]),
     ("io.k8s.api.events.v1.Event", &["eventTime"]),
     ("io.k8s.api.rbac.v1.RoleRef", &["kind", "name"]),
+    ("io.k8s.apimachinery.pkg.apis.meta.v1.Status", &[]),
 ];
 
 pub fn complete(definitions: &mut Map<String, Value>) {
@@ -62,6 +71,28 @@ pub fn complete(definitions: &mut Map<String, Value>) {
         definitions.get_mut("io.k8s.api.core.v1.NamespaceStatus").and_then(|d| d.pointer_mut("/properties/phase"));
     if let Some(phase) = phase {
         phase["enum"] = json!(["Active", "Terminating"]);
+    }
+}
+
+/// The types that Rust has no others for: of a patch, and the list of each kind.
+pub fn add_lists(kinds: &[ResourceKind], definitions: &mut Map<String, Value>) {
+    definitions
+        .insert(PATCH.to_owned(), json!({"type": "object", "description": "A patch, in the form of its media type."}));
+    for kind in kinds.iter().filter(|kind| kind.stored) {
+        let of_kind = &definitions.get(&kind.schema_name).unwrap_or(&Value::Null)["properties"];
+        let reference = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
+        let items = json!({"type": "array", "items": reference(&kind.schema_name), "description": "The objects."});
+        let mut metadata = reference("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta");
+        metadata["description"] = "The version of the list, and where it goes on.".into();
+        let list = json!({
+            "type": "object",
+            "description": format!("A list of {}.", kind.kind),
+            "required": ["items"],
+            "properties": {
+                "apiVersion": of_kind["apiVersion"], "kind": of_kind["kind"], "metadata": metadata, "items": items,
+            },
+        });
+        definitions.insert(kind.list_schema_name(), list);
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a request asks for, parsed as kube-apiserver's `RequestInfo` parses it. Authorization and the handlers both
 //! act on this one value, so that they can't disagree about what was asked.
 
+use std::num::{IntErrorKind, ParseIntError};
+
 use http::{Method, Uri};
 
 use super::status::ApiError;
@@ -8,6 +10,14 @@ use super::status::ApiError;
 /// The query of a request, decoded; of a repeated parameter the first counts, as in Go's `url.Values.Get`.
 #[derive(Clone, Debug, Default)]
 pub struct Query(Vec<(String, String)>);
+
+/// Go's words.
+pub fn why_no_number(error: &ParseIntError) -> &'static str {
+    match error.kind() {
+        IntErrorKind::NegOverflow | IntErrorKind::PosOverflow => "value out of range",
+        _ => "invalid syntax",
+    }
+}
 
 impl Query {
     pub fn parse(uri: &Uri) -> Result<Self, ApiError> {
@@ -32,11 +42,8 @@ impl Query {
     pub fn integer(&self, name: &str) -> Result<Option<i64>, ApiError> {
         match self.get(name) {
             None => Ok(None),
-            Some(text) => text.parse().map(Some).map_err(|error: std::num::ParseIntError| {
-                use std::num::IntErrorKind::{NegOverflow, PosOverflow};
-                let range = matches!(error.kind(), NegOverflow | PosOverflow);
-                let why = if range { "value out of range" } else { "invalid syntax" };
-                ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}"))
+            Some(text) => text.parse().map(Some).map_err(|error| {
+                ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {}", why_no_number(&error)))
             }),
         }
     }

@@ -289,6 +289,10 @@ impl Feed {
     }
 
     async fn send_bookmark(&mut self, version: u64, initial_end: bool) -> Result<(), Ended> {
+        // A watch may begin ahead of the server; nobody knows yet what leads there.
+        if version > self.call.hub.store.position() {
+            return Ok(());
+        }
         let kind = self.call.kind;
         let mut object = json!({
             "kind": kind.kind, "apiVersion": kind.api_version(), "metadata": {"resourceVersion": version.to_string()},

@@ -291,10 +291,8 @@ pub async fn patch(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     let options = WriteOptions::parse(&call.query, "PatchOptions")?;
     let decoded = body::decode(&body, Encoding::Json)
         .map_err(|why| ApiError::bad_request(format!("error decoding patch: {why}")))?;
-    let mut complaints: Vec<String> =
-        decoded.duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
+    let complaints: Vec<String> = decoded.duplicates.iter().map(|path| format!("duplicate field {path:?}")).collect();
     let patch = Patch::decode(kind, decoded.value)?;
-    complaints.extend(patch.unknown_fields(&call.kind.schema).iter().map(|path| format!("unknown field {path:?}")));
     run(call, &options, true, None, |old| {
         let patched = patch.apply(&views::show(call.kind, old), &call.kind.schema)?;
         intake::read_patched(patched, &complaints, call.kind, options.validation)

@@ -13,6 +13,8 @@ mod generated;
 mod leases;
 mod lifecycle;
 mod lists;
+mod openapi;
 mod reads;
+mod verdict;
 mod watches;
 mod writes;

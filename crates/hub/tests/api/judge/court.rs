@@ -2,11 +2,13 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt, time::Duration};
 
+use super::verdict::verdict;
 use crate::support::Served;
 use farwater_testkit::{
     kube::{client_that_asks_once, shared, unique_name},
     wait_for,
 };
+use futures::future::join_all;
 use http::Request;
 use http_body_util::BodyExt as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -17,7 +19,7 @@ use kube::{
     client::Body,
 };
 use prost::Message;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use tokio::time::timeout;
 
 pub const JSON: &str = "application/json";
@@ -49,13 +51,23 @@ pub struct Step {
     body: String,
     /// Instead of a text, sent as it is.
     bytes: Option<Vec<u8>>,
-    equal: Equal,
+    pub equal: Equal,
+    /// Only what clients determine is compared: a hub's controllers write meanwhile.
+    pub clients_part: bool,
 }
 
 impl Step {
     pub fn new(method: &'static str, path: &str) -> Self {
-        Self { method, path: path.to_owned(), headers: Vec::new(), body: String::new(), bytes: None, equal: Equal::All }
-            .header("user-agent", "judge/1")
+        Self {
+            method,
+            path: path.to_owned(),
+            headers: Vec::new(),
+            body: String::new(),
+            bytes: None,
+            equal: Equal::All,
+            clients_part: false,
+        }
+        .header("user-agent", "judge/1")
     }
 
     pub fn get(path: &str) -> Self {
@@ -93,6 +105,12 @@ impl Step {
         self.equal = equal;
         self
     }
+
+    /// See [`keep_clients_part`].
+    pub fn clients_part(mut self, only: bool) -> Self {
+        self.clients_part = only;
+        self
+    }
 }
 
 impl fmt::Display for Step {
@@ -106,6 +124,7 @@ pub struct Answer {
     /// Of a stream, the list of its lines, or the only one.
     pub value: Value,
     pub warnings: Vec<String>,
+    pub retry_after: Option<String>,
 }
 
 /// One of the servers.
@@ -160,139 +179,27 @@ impl Side {
         let code = response.status().as_u16();
         let warnings = response.headers().get_all("warning").iter();
         let warnings = warnings.map(|warning| self.unfill(warning.to_str().unwrap())).collect();
+        let retry_after = response.headers().get("retry-after").map(|seconds| seconds.to_str().unwrap().to_owned());
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         let value = serde_json::from_slice(&bytes).unwrap_or_else(|_| {
             let lines = bytes.split(|b| *b == b'\n').filter(|l| !l.is_empty());
             lines.map(|l| serde_json::from_slice(l).unwrap_or(Value::Null)).collect()
         });
-        Answer { code, value, warnings }
+        Answer { code, value, warnings, retry_after }
+    }
+
+    async fn remember(&mut self, name: &str, path: &str, pointer: &str) {
+        let answer = self.ask(&Step::get(path).accept(JSON)).await;
+        let value = answer.value.pointer(pointer).and_then(Value::as_str);
+        let value = value.unwrap_or_else(|| panic!("{path} has no {pointer}: {}", answer.value)).to_owned();
+        self.names.insert(format!("${name}"), value);
     }
 }
 
-fn normalize(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.retain(|key, value| {
-                let same_when_empty = matches!(key.as_str(), "continue" | "format");
-                // An apply that empties a status leaves null there, and an empty one in the hub.
-                let emptied = key == "status" && (value.is_null() || value.as_object().is_some_and(Map::is_empty));
-                key != "remainingItemCount" && !emptied && !(same_when_empty && (value == "" || value.is_null()))
-            });
-            for (key, value) in map.iter_mut() {
-                match key.as_str() {
-                    "uid"
-                    | "resourceVersion"
-                    | "creationTimestamp"
-                    | "deletionTimestamp"
-                    | "lastTransitionTime"
-                    | "continue"
-                    | "expirationTimestamp"
-                    | "token"
-                        if value.is_string() =>
-                    {
-                        *value = json!("*");
-                    }
-                    "description" => *value = json!(""),
-                    // A nil slice of Go's.
-                    "items" if value.is_null() => *value = json!([]),
-                    "managedFields" if value.is_array() => normalize_managers(value),
-                    "cells" => value.as_array_mut().unwrap().iter_mut().for_each(normalize_cell),
-                    _ => normalize(value),
-                }
-            }
-            // Go's order of causes is that of a map.
-            if let Some(causes) = map.get_mut("causes").and_then(Value::as_array_mut) {
-                causes.sort_by_key(|c| (c["field"].to_string(), c["message"].to_string()));
-                causes.dedup();
-                map.get_mut("message").map(Value::take);
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(normalize),
-        _ => {}
-    }
-}
-
-/// Entries stand in the order of their times. Whether two writes fall into one second is luck, so the order is looked at on
-/// each side for itself.
-fn normalize_managers(entries: &mut Value) {
-    let text = |entry: &Value, field: &str| entry[field].as_str().unwrap_or_default().to_owned();
-    let place =
-        |entry: &Value| ["operation", "time", "manager", "apiVersion", "subresource"].map(|field| text(entry, field));
-    let Some(list) = entries.as_array_mut() else { return };
-    let ordered = list.is_sorted_by_key(place);
-    for entry in list.iter_mut() {
-        if entry["time"].is_string() {
-            entry["time"] = json!("*");
-        }
-        // Each server's own controllers have its own name.
-        if entry["manager"] == "kube-controller-manager" {
-            entry["manager"] = json!("farwater-hub");
-        }
-        normalize_owners(&mut entry["fieldsV1"]);
-    }
-    list.sort_by_key(place);
-    if !ordered {
-        list.push(json!("the entries are not in order"));
-    }
-}
-
-/// Owner references are told apart by uid.
-fn normalize_owners(fields: &mut Value) {
-    let Some(Value::Object(owners)) = fields.pointer_mut("/f:metadata/f:ownerReferences") else { return };
-    let renamed = std::mem::take(owners).into_iter().enumerate().map(|(n, (name, value))| {
-        let name = if name.starts_with("k:") { format!("owner {n}") } else { name };
-        (name, value)
-    });
-    *owners = renamed.collect();
-}
-
-/// Without what is each server's own.
-pub fn normalized(mut value: Value) -> Value {
-    normalize(&mut value);
-    value
-}
-
-/// Ages.
-fn normalize_cell(cell: &mut Value) {
-    let age = |text: &str| {
-        text.len() < 8 && text.ends_with(['s', 'm', 'h']) && text.starts_with(|c: char| c.is_ascii_digit())
-    };
-    if cell.as_str().is_some_and(age) {
-        *cell = json!("*");
-    }
-}
-
-/// Both messages where Go's is a list in no certain order.
-fn sort_message(status: &mut Value) {
-    if status["details"]["causes"].is_array() {
-        status["message"] = Value::Null;
-    }
-}
-
-fn drop_text(value: &mut Value) {
-    value["message"] = Value::Null;
-    for cause in value["details"]["causes"].as_array_mut().into_iter().flatten() {
-        cause["message"] = Value::Null;
-    }
-}
-
-const ADVICE: [&str; 2] = ["the grant has no effect", "no cluster has these labels"];
-
-/// What is compared of an answer.
-fn verdict(answer: Answer, equal: Equal) -> (u16, Value, Vec<String>) {
-    let Answer { code, mut value, mut warnings } = answer;
-    // The hub advises on grants; the real server doesn't know what they are.
-    warnings.retain(|warning| !ADVICE.iter().any(|advice| warning.contains(advice)));
-    // Of unknown fields: in the order of the document, or in that of a map.
-    warnings.sort();
-    normalize(&mut value);
-    sort_message(&mut value);
-    match equal {
-        Equal::All => {}
-        Equal::ButText => drop_text(&mut value),
-        Equal::Reason => value = json!([value["reason"], value["kind"]]),
-    }
-    (code, value, warnings)
+/// A write that somebody else's came before; the client reads again and repeats it.
+fn is_overtaken(answer: &Answer) -> bool {
+    let message = answer.value["message"].as_str().unwrap_or_default();
+    answer.code == 409 && message.contains("the object has been modified")
 }
 
 impl Court {
@@ -318,12 +225,40 @@ impl Court {
     }
 
     pub async fn judge(&mut self, step: Step) {
-        let (real, ours) = tokio::join!(self.real.ask(&step), self.ours.ask(&step));
-        let (real, ours) = (verdict(real, step.equal), verdict(ours, step.equal));
+        let answers = tokio::join!(self.real.ask(&step), self.ours.ask(&step));
+        self.compare(&step, answers);
+    }
+
+    /// Of an object that the hub's controllers write to: an update by version that they overtook is repeated with the
+    /// present one, `$NAME`, as a client would.
+    pub async fn judge_persistently(&mut self, step: Step, name: &str, path: &str) {
+        const ATTEMPTS: usize = 20;
+        let real = self.real.ask(&step).await;
+        let mut ours = self.ours.ask(&step).await;
+        for _ in 0..ATTEMPTS {
+            if !is_overtaken(&ours) || is_overtaken(&real) {
+                break;
+            }
+            self.ours.remember(name, path, "/metadata/resourceVersion").await;
+            ours = self.ours.ask(&step).await;
+        }
+        self.compare(&step, (real, ours));
+    }
+
+    /// The steps all at once: those that a server lets wait.
+    pub async fn judge_all(&mut self, steps: &[Step]) {
+        let asked = steps.iter().map(|step| async { tokio::join!(self.real.ask(step), self.ours.ask(step)) });
+        for (step, answers) in steps.iter().zip(join_all(asked).await) {
+            self.compare(step, answers);
+        }
+    }
+
+    fn compare(&mut self, step: &Step, (real, ours): (Answer, Answer)) {
+        let (real, ours) = (verdict(real, step), verdict(ours, step));
         if real != ours {
             self.differences.push(format!(
-                "{} {} {}\n  real: {} {} {:?}\n  ours: {} {} {:?}",
-                step.method, step.path, step.body, real.0, real.1, real.2, ours.0, ours.1, ours.2
+                "{step}\n  real: {} {} {:?} {:?}\n  ours: {} {} {:?} {:?}",
+                real.0, real.1, real.2, real.3, ours.0, ours.1, ours.2, ours.3
             ));
         }
     }
@@ -338,12 +273,8 @@ impl Court {
 
     /// Keeps what each server answers at `pointer` (RFC 6901) of the object at `path`, for later steps to name as `$NAME`.
     pub async fn remember(&mut self, name: &str, path: &str, pointer: &str) {
-        let step = Step::get(path).accept(JSON);
         for side in [&mut self.real, &mut self.ours] {
-            let answer = side.ask(&step).await;
-            let value = answer.value.pointer(pointer).and_then(Value::as_str);
-            let value = value.unwrap_or_else(|| panic!("{path} has no {pointer}: {}", answer.value)).to_owned();
-            side.names.insert(format!("${name}"), value);
+            side.remember(name, path, pointer).await;
         }
     }
 

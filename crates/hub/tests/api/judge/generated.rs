@@ -15,25 +15,43 @@ const COURSES: u64 = 6;
 const STEPS: usize = 16;
 const MANAGERS: [&str; 4] = ["ann", "bob", "kubectl", "zoe"];
 
+/// What the hub's controllers do with the object in the course.
+#[derive(Clone, Copy, PartialEq)]
+enum Controllers {
+    Nothing,
+    /// It is made and deleted before the course: only a client's finalizer holds it, and no controller writes it any more. So
+    /// all of it is compared, its status, too.
+    Done,
+    /// They write its status.
+    Report,
+    /// And they hold it by a finalizer: what clients do to the list isn't theirs alone, and a deletion takes its time.
+    Hold,
+}
+
+impl Controllers {
+    fn write(self) -> bool {
+        matches!(self, Self::Report | Self::Hold)
+    }
+}
+
 struct Subject {
     kind: &'static str,
     api_version: &'static str,
     list: &'static str,
     name: &'static str,
     ours: bool,
-    /// Made and deleted before the course: only its finalizer holds it, and no controller writes its status any more.
-    held: bool,
+    controllers: Controllers,
     fields: fn(&mut StdRng) -> Map<String, Value>,
 }
 
-const SUBJECTS: [Subject; 7] = [
+const SUBJECTS: [Subject; 10] = [
     Subject {
         kind: "ConfigMap",
         api_version: "v1",
         list: "CORE/configmaps",
         name: "g",
         ours: false,
-        held: false,
+        controllers: Controllers::Nothing,
         fields: config_map,
     },
     Subject {
@@ -42,7 +60,7 @@ const SUBJECTS: [Subject; 7] = [
         list: "CORE/secrets",
         name: "g",
         ours: false,
-        held: false,
+        controllers: Controllers::Nothing,
         fields: secret,
     },
     Subject {
@@ -51,7 +69,7 @@ const SUBJECTS: [Subject; 7] = [
         list: "CORE/serviceaccounts",
         name: "g",
         ours: false,
-        held: false,
+        controllers: Controllers::Nothing,
         fields: account,
     },
     Subject {
@@ -60,7 +78,7 @@ const SUBJECTS: [Subject; 7] = [
         list: "RBAC/roles",
         name: "g",
         ours: false,
-        held: false,
+        controllers: Controllers::Nothing,
         fields: role,
     },
     Subject {
@@ -69,7 +87,7 @@ const SUBJECTS: [Subject; 7] = [
         list: "RBAC/rolebindings",
         name: "g",
         ours: false,
-        held: false,
+        controllers: Controllers::Nothing,
         fields: binding,
     },
     Subject {
@@ -78,7 +96,7 @@ const SUBJECTS: [Subject; 7] = [
         list: GRANTS,
         name: "NS-g",
         ours: true,
-        held: false,
+        controllers: Controllers::Nothing,
         fields: grant,
     },
     Subject {
@@ -87,8 +105,35 @@ const SUBJECTS: [Subject; 7] = [
         list: "OWN/gitrepositories",
         name: "g",
         ours: true,
-        held: true,
+        controllers: Controllers::Done,
         fields: source,
+    },
+    Subject {
+        kind: "ServiceDeployment",
+        api_version: "farwater.dev/v1alpha1",
+        list: "OWN/servicedeployments",
+        name: "done",
+        ours: true,
+        controllers: Controllers::Done,
+        fields: ended_service,
+    },
+    Subject {
+        kind: "ServiceDeployment",
+        api_version: "farwater.dev/v1alpha1",
+        list: "OWN/servicedeployments",
+        name: "g",
+        ours: true,
+        controllers: Controllers::Hold,
+        fields: service,
+    },
+    Subject {
+        kind: "Cluster",
+        api_version: "farwater.dev/v1alpha1",
+        list: "OWN/clusters",
+        name: "g",
+        ours: true,
+        controllers: Controllers::Report,
+        fields: cluster,
     },
 ];
 
@@ -188,10 +233,15 @@ fn source(random: &mut StdRng) -> Map<String, Value> {
     ];
     let mut spec = picked(random, spec);
     spec.extend([("url".to_owned(), json!("https://x/y")), ("suspend".to_owned(), json!(true))]);
+    with_status(random, spec, "revision")
+}
+
+/// A spec, and maybe a status.
+fn with_status(random: &mut StdRng, spec: Map<String, Value>, revision: &str) -> Map<String, Value> {
     let condition = |kind: String, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let kinds = some_of(random, &["Ready", "Stalled", "Other"]);
     let conditions = kinds.into_iter().map(|kind| condition(kind, one_of(random, &["True", "False"]))).collect();
-    let status = vec![("conditions", conditions), ("revision", json!(one_of(random, &["r", "q"])))];
+    let status = vec![("conditions", conditions), (revision, json!(one_of(random, &["r", "q"])))];
     let status = picked(random, status);
     let mut object = Map::from_iter([("spec".to_owned(), spec.into())]);
     // Not an empty one: what an apply leaves of an emptied status is null there and empty here, and equal to it only here.
@@ -199,7 +249,57 @@ fn source(random: &mut StdRng) -> Map<String, Value> {
     object
 }
 
+fn service_spec(random: &mut StdRng) -> Map<String, Value> {
+    let always = vec![
+        ("clusterRef", json!({"name": "east"})),
+        ("targetNamespace", json!(one_of(random, &["web", "api"]))),
+        ("sourceRef", json!({"name": one_of(random, &["infra", "apps"])})),
+    ];
+    let extra = vec![
+        ("path", json!(one_of(random, &["", "apps/web"]))),
+        ("prune", json!(maybe(random))),
+        ("deletionPolicy", json!(one_of(random, &["Orphan", "Delete", "Keep"]))),
+        ("secrets", named(random)),
+        ("suspend", json!(maybe(random))),
+    ];
+    let mut spec = if random.random_range(0..4) == 0 {
+        picked(random, always)
+    } else {
+        always.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    };
+    spec.extend(picked(random, extra));
+    spec
+}
+
+fn service(random: &mut StdRng) -> Map<String, Value> {
+    Map::from_iter([("spec".to_owned(), service_spec(random).into())])
+}
+
+fn ended_service(random: &mut StdRng) -> Map<String, Value> {
+    let spec = service_spec(random);
+    with_status(random, spec, "assignedRevision")
+}
+
+fn cluster(random: &mut StdRng) -> Map<String, Value> {
+    let spec =
+        vec![("pollInterval", json!(one_of(random, &["30s", "1m", "often"]))), ("suspend", json!(maybe(random)))];
+    let mut spec = picked(random, spec);
+    if random.random_range(0..8) == 0 {
+        spec.insert("unknown".to_owned(), json!(1));
+    }
+    Map::from_iter([("spec".to_owned(), spec.into())])
+}
+
 impl Subject {
+    fn is_done(&self) -> bool {
+        self.controllers == Controllers::Done
+    }
+
+    /// Whether clients' finalizers and deletions are all there is of them.
+    fn goes_freely(&self) -> bool {
+        matches!(self.controllers, Controllers::Nothing | Controllers::Report)
+    }
+
     /// A configuration of some fields.
     fn object(&self, random: &mut StdRng) -> Value {
         let mut metadata = json!({"name": self.name});
@@ -208,7 +308,7 @@ impl Subject {
                 metadata[field] = value;
             }
         }
-        if !self.held && random.random_range(0..4) == 0 {
+        if self.goes_freely() && random.random_range(0..4) == 0 {
             metadata["finalizers"] = json!(some_of(random, &["example.com/x", "example.com/y"]));
         }
         let mut object = json!({"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata});
@@ -239,7 +339,7 @@ impl Subject {
     fn step(&self, random: &mut StdRng, exists: bool) -> Step {
         let one = format!("{}/{}", self.list, self.name);
         let manager = one_of(random, &MANAGERS);
-        let part = if self.held && maybe(random) { "/status" } else { "" };
+        let part = if self.is_done() && maybe(random) { "/status" } else { "" };
         let dry_run = if random.random_range(0..8) == 0 { "&dryRun=All" } else { "" };
         let path = format!("{one}{part}?fieldManager={manager}{dry_run}");
         match random.random_range(0..12) {
@@ -252,7 +352,7 @@ impl Subject {
                 if self.ours {
                     object["metadata"]["resourceVersion"] = json!("$VERSION");
                 }
-                if self.held {
+                if self.is_done() {
                     object["metadata"]["finalizers"] = json!(["example.com/x"]);
                 }
                 Step::new("PUT", &path).send(JSON, &object.to_string())
@@ -263,8 +363,8 @@ impl Subject {
                 let operation = json!([{"op": "add", "path": "/metadata/labels", "value": texts(random, &["1", "3"])}]);
                 Step::new("PATCH", &path).send(JSON_PATCH, &operation.to_string())
             }
-            11 if exists && !self.held => Step::new("DELETE", &one),
-            _ if self.held => Step::get(&one).accept(JSON),
+            11 if exists && self.goes_freely() => Step::new("DELETE", &one),
+            _ if exists && !self.goes_freely() => Step::get(&one).accept(JSON),
             _ => Step::new("POST", &format!("{}?fieldManager={manager}{dry_run}", self.list))
                 .send(JSON, &self.object(random).to_string()),
         }
@@ -279,24 +379,37 @@ impl Subject {
             side.ask(&Step::new("DELETE", &one)).await;
         }
         court.wait_until(Step::get(&one).accept(JSON), |answer| answer.code == 404).await;
-        if !self.held {
+        if !self.is_done() {
             return;
         }
-        let spec = json!({"url": "https://x/y", "suspend": true});
+        let spec = match self.kind {
+            "GitRepository" => json!({"url": "https://x/y", "suspend": true}),
+            _ => {
+                json!({"clusterRef": {"name": "east"}, "targetNamespace": "web", "sourceRef": {"name": "infra"}})
+            }
+        };
         let metadata = json!({"name": self.name, "finalizers": ["example.com/x"]});
         let object = json!({"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, "spec": spec});
         court.judge(Step::new("POST", self.list).send(JSON, &object.to_string())).await;
-        wait_for("the controller's status", Duration::from_secs(30), || async {
-            let source = court.ours.ask(&Step::get(&one).accept(JSON)).await.value;
-            Ok((source["status"]["observedGeneration"] == 1).then_some(()))
-        })
-        .await
-        .unwrap();
+        self.until_ours(court, "the controller's status", |object| object["status"]["observedGeneration"] == 1).await;
         for side in [&court.real, &court.ours] {
             side.ask(&Step::new("DELETE", &one)).await;
+        }
+        let left = |object: &Value| object["metadata"]["finalizers"] == json!(["example.com/x"]);
+        self.until_ours(court, "the controllers to let go", left).await;
+        for side in [&court.real, &court.ours] {
             side.ask(&Step::new("PATCH", &format!("{one}/status")).send(MERGE, r#"{"status":null}"#)).await;
             side.ask(&Step::new("PATCH", &one).send(MERGE, r#"{"metadata":{"managedFields":[{}]}}"#)).await;
         }
+    }
+
+    async fn until_ours(&self, court: &Court, what: &str, is_so: impl Fn(&Value) -> bool) {
+        let one = Step::get(&format!("{}/{}", self.list, self.name)).accept(JSON);
+        wait_for(what, Duration::from_secs(30), || async {
+            Ok(is_so(&court.ours.ask(&one).await.value).then_some(()))
+        })
+        .await
+        .unwrap();
     }
 
     async fn course(&self, court: &mut Court, seed: u64) {
@@ -311,8 +424,9 @@ impl Subject {
             }
             let step = self.step(&mut random, exists);
             told.push(step.to_string());
-            court.judge(step).await;
-            court.judge(Step::get(&one).accept(JSON)).await;
+            let clients_part = self.controllers.write();
+            court.judge_persistently(step.clients_part(clients_part), "VERSION", &one).await;
+            court.judge(Step::get(&one).accept(JSON).clients_part(clients_part)).await;
             assert!(
                 court.is_agreed(),
                 "the servers differ; JUDGE_SEED={seed} begins here, on {}:\n{}\n\n{}",
@@ -332,6 +446,10 @@ fn number(name: &str, default: u64) -> u64 {
 async fn any_course_of_writes_goes_as_in_kubernetes() {
     let served = Served::start().await;
     let mut court = Court::sit(&served).await;
+    // Where services may be placed.
+    court.same("POST", GRANTS, JSON, GRANT, Equal::All).await;
+    let east = r#"{"apiVersion":"farwater.dev/v1alpha1","kind":"Cluster","metadata":{"name":"east"},"spec":{}}"#;
+    court.judge(Step::new("POST", "OWN/clusters").send(JSON, east).clients_part(true)).await;
     let (first, courses) = (number("JUDGE_SEED", 1), number("JUDGE_COURSES", COURSES));
     for seed in first..first + courses {
         for subject in &SUBJECTS {

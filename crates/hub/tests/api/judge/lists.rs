@@ -4,6 +4,7 @@ use crate::support::Served;
 
 use super::court::*;
 
+const GRANT_PATH: &str = "/apis/farwater.dev/v1alpha1/clustergrants/NS-a";
 const ALL: &str = "LEASES?labelSelector=of=test";
 
 async fn make_leases(court: &mut Court, count: usize) {
@@ -101,13 +102,48 @@ async fn versions_are_asked_for_as_kubernetes_reads_them() {
     for query in ["resourceVersion=0", "resourceVersion=$VERSION", "resourceVersion=1"] {
         court.same_read(&format!("LEASES/c0?{query}"), JSON).await;
     }
-    for path in [
-        format!("{ALL}&resourceVersion=999999999999"),
-        format!("{ALL}&resourceVersion=999999999999&resourceVersionMatch=NotOlderThan"),
-        "LEASES/c0?resourceVersion=999999999999".to_owned(),
-    ] {
-        court.judge(Step::get(&path).accept(JSON).equal(Equal::ButText)).await;
+    court.sentence();
+    served.stop().await;
+}
+
+/// A read waits for it a while; a watch begins there, unless it is to begin with the state of that version.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_ahead_of_the_server_is_not_there_yet() {
+    let served = Served::start().await;
+    let mut court = Court::sit(&served).await;
+    make_leases(&mut court, 2).await;
+    court.same("POST", GRANTS, JSON, GRANT, Equal::All).await;
+    let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+    let mut steps = Vec::new();
+    for (list, one) in [("LEASES", "LEASES/c0"), ("CORE/secrets", "CORE/secrets/none"), (GRANTS, GRANT_PATH)] {
+        for (path, query) in [
+            (one, String::new()),
+            (list, String::new()),
+            (list, "limit=1".into()),
+            (list, "labelSelector=of=none".into()),
+            (list, "resourceVersionMatch=NotOlderThan".into()),
+            (list, "resourceVersionMatch=Exact".into()),
+            (list, "resourceVersionMatch=Exact&limit=1".into()),
+            (list, "watch=1&timeoutSeconds=1".into()),
+            (list, "watch=1&timeoutSeconds=1&allowWatchBookmarks=true".into()),
+            (list, format!("watch=1&timeoutSeconds=1&{initial}")),
+            (list, format!("watch=1&timeoutSeconds=10&{initial}&allowWatchBookmarks=true")),
+            (list, "watch=1&timeoutSeconds=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan".into()),
+        ] {
+            for accept in [JSON, TABLE] {
+                steps.push(Step::get(&format!("{path}?{query}&resourceVersion=999999999999")).accept(accept));
+            }
+        }
     }
+    // The largest there is, and one that is none.
+    for path in [
+        "LEASES?resourceVersion=18446744073709551615",
+        "LEASES?watch=1&timeoutSeconds=1&resourceVersion=18446744073709551615",
+        "LEASES?resourceVersion=18446744073709551616",
+    ] {
+        steps.push(Step::get(path).accept(JSON));
+    }
+    court.judge_all(&steps).await;
     court.sentence();
     served.stop().await;
 }

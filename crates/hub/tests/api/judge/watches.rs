@@ -2,7 +2,7 @@
 
 use crate::support::Served;
 
-use super::court::*;
+use super::{court::*, verdict::normalized};
 
 const ALL: &str = "LEASES?watch=1&timeoutSeconds=1";
 
