@@ -79,6 +79,11 @@ const BOUNDARIES: &[Boundary] = &[
     ("farwater-api", &["tokio", "hyper", "rustls", "sqlx"], "contracts have no sockets, files, clocks or runtime"),
     ("farwater-fleet", &["tokio", "hyper", "rustls", "sqlx"], "decisions have no sockets, files, clocks or runtime"),
     ("farwater-bundle", &["tokio", "hyper", "rustls", "sqlx"], "archives have no sockets, clocks or runtime"),
+    (
+        "farwater-fieldmanager",
+        &["tokio", "hyper", "rustls", "sqlx", "farwater-api", "farwater-store"],
+        "who owns a field needs no sockets, files, clocks or runtime, and no kinds of ours",
+    ),
     ("farwater-cli", &["farwater-testkit"], "the testkit is for development only"),
 ];
 

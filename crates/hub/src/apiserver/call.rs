@@ -83,3 +83,17 @@ pub async fn read_body(body: Body) -> Result<Bytes, ApiError> {
 pub fn timestamp(now: Timestamp) -> Value {
     Value::from(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use farwater_store::Kind;
+
+    use super::*;
+
+    #[test]
+    fn a_list_that_is_too_large_is_told_what_to_do() {
+        let error = store_failed(StoreError::TooLarge { kind: Kind::from("configmaps"), max: 64 << 20 });
+        assert_eq!((error.code, error.reason), (413, "RequestEntityTooLarge"));
+        assert_eq!(error.message, "the list is larger than 64 MB; ask for it in pages, with limit and continue");
+    }
+}

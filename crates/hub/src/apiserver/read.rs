@@ -18,8 +18,10 @@ use super::{
 
 /// How long a read waits for a version that is ahead of us, as in kube-apiserver's watch cache.
 const BEHIND: Duration = Duration::from_secs(3);
-/// Bytes of JSON that a list may have; kubectl and client-go ask for pages of 500 objects.
+/// Bytes of JSON that a list may have; kubectl and client-go ask for pages of 500 objects. Parsed, an object takes several
+/// times as much.
 const MAX_PAGE: usize = 256 << 20;
+const MAX_PARSED: usize = 64 << 20;
 /// Rows read at a time where what is asked can't be decided by the store.
 const CHUNK: usize = 500;
 
@@ -98,7 +100,7 @@ fn list_meta(options: &ListOptions, found: u64, next: Option<(String, String)>) 
     Ok(meta)
 }
 
-fn query(call: &Call, filter: &Filter, after: Option<(String, String)>, limit: usize) -> ListQuery {
+fn query(call: &Call, filter: &Filter, after: Option<(String, String)>, limit: usize, max_bytes: usize) -> ListQuery {
     let namespace = Some(call.info.namespace.clone()).filter(|n| !n.is_empty() && call.kind.namespaced);
     ListQuery {
         namespace: namespace.or_else(|| filter.namespace().map(str::to_owned)),
@@ -106,7 +108,7 @@ fn query(call: &Call, filter: &Filter, after: Option<(String, String)>, limit: u
         labels: filter.labels.clone(),
         limit,
         after,
-        max_bytes: MAX_PAGE,
+        max_bytes,
         ..ListQuery::all(call.kind.store.clone())
     }
 }
@@ -123,7 +125,7 @@ pub async fn find_json(
     after: Option<(String, String)>,
     limit: usize,
 ) -> Result<Page<JsonResource>, ApiError> {
-    call.hub.store.list_json(&query(call, filter, after, limit)).await.map_err(store_failed)
+    call.hub.store.list_json(&query(call, filter, after, limit, MAX_PAGE)).await.map_err(store_failed)
 }
 
 /// Up to `limit` objects (0: all) behind `after`.
@@ -141,7 +143,8 @@ pub async fn find(
             (_, false) => wanted,
             (_, true) => wanted.max(CHUNK),
         };
-        let page = call.hub.store.list(&query(call, filter, after, at_a_time)).await.map_err(store_failed)?;
+        let page =
+            call.hub.store.list(&query(call, filter, after, at_a_time, MAX_PARSED)).await.map_err(store_failed)?;
         if found.version == 0 {
             found.version = page.version;
         }
