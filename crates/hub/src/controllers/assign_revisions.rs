@@ -166,8 +166,7 @@ async fn find_source(
 async fn hold_resource(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
     resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, "", |object| {
         let metadata = &mut object["metadata"];
-        let held = metadata["finalizers"].as_array().is_some_and(|all| all.iter().any(|f| f == AGENT_FINALIZER));
-        if held || metadata["deletionTimestamp"].is_string() {
+        if resources::is_held(metadata) || metadata["deletionTimestamp"].is_string() {
             return;
         }
         match metadata["finalizers"].as_array_mut() {
@@ -365,7 +364,7 @@ async fn finish_removal(delivery: &Delivery, name: &Name, resource: &Resource) -
     let key = ServiceDeployment::key(name);
     let (uid, version) = (resource.uid.clone(), resource.version);
     let mut object: Value = (*resource.object).clone();
-    let held = object["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|f| f == AGENT_FINALIZER));
+    let held = resources::is_held(&object["metadata"]);
     let change = match object["metadata"]["finalizers"].as_array_mut() {
         Some(finalizers) if held => {
             finalizers.retain(|finalizer| finalizer != AGENT_FINALIZER);

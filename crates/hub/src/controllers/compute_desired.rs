@@ -28,6 +28,9 @@ use crate::delivery::{Delivery, desired, secrets};
 
 /// Clusters per round: bounds the transaction that publishes them.
 const BATCH: u32 = 200;
+/// Between two rounds that had something to do. The first change is computed at once; of those that follow, as many as come
+/// in this time make one round, because each round reads all services of a cluster.
+const GATHER: std::time::Duration = std::time::Duration::from_millis(100);
 /// A mark whose wake-up was lost is seen this late.
 const IDLE: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -44,16 +47,17 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
                     return;
                 }
             }
-            Ok(_) => {}
+            Ok(_) => {
+                if shutdown.run_until_cancelled(tokio::time::sleep(GATHER)).await.is_none() {
+                    return;
+                }
+            }
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "compute desired states");
                 if shutdown.run_until_cancelled(tokio::time::sleep(IDLE)).await.is_none() {
                     return;
                 }
             }
-        }
-        if shutdown.is_cancelled() {
-            return;
         }
     }
 }

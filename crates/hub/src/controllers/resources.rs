@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::LazyLock};
 
-use farwater_api::{Cluster, ClusterGrant, GROUP, GitRepository, ServiceDeployment};
+use farwater_api::{AGENT_FINALIZER, Cluster, ClusterGrant, GROUP, GitRepository, ServiceDeployment};
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
 use kube_core::Resource as _;
@@ -153,6 +153,11 @@ pub async fn write_status<T: Stored>(
 ) -> Result<(), StoreError> {
     let status = serde_json::to_value(status).map_err(StoreError::abort)?;
     change::<T>(store, name, uid, "status", |object| object["status"] = status.clone()).await
+}
+
+/// Whether a service stays until its agent has confirmed its removal.
+pub fn is_held(metadata: &Value) -> bool {
+    metadata["finalizers"].as_array().is_some_and(|all| all.iter().any(|finalizer| finalizer == AGENT_FINALIZER))
 }
 
 /// The newest of the annotations that ask for a reconcile: ours, then Flux's.

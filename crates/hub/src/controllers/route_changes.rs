@@ -98,9 +98,10 @@ impl Seen {
             return true;
         }
         // With the uid: where two of them have one hash, all of both is news.
-        let print =
-            fingerprint(metadata, &["uid", "generation", "labels", "annotations", "deletionTimestamp", "finalizers"]);
-        self.0.insert(uid, print) != Some(print)
+        let print = fingerprint(metadata, &["uid", "generation", "labels", "annotations", "deletionTimestamp"]);
+        // The only finalizer that concerns a controller is the one that it sets itself, where it is missing.
+        let is_held = event.key.kind != Kinds::get().service || resources::is_held(metadata);
+        self.0.insert(uid, print) != Some(print) || !is_held
     }
 }
 

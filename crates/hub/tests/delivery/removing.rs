@@ -45,6 +45,22 @@ async fn a_deleted_service_stays_listed_until_its_agent_has_confirmed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_finalizer_that_somebody_takes_away_is_set_again() {
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.service(ADMIN_NAMESPACE, "web", "east", "").await;
+    for _ in 0..2 {
+        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| s["metadata"]["finalizers"].is_array()).await;
+        rig.wait_idle().await;
+        rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| {
+            service["metadata"].as_object_mut().unwrap().remove("finalizers");
+        })
+        .await;
+    }
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| s["metadata"]["finalizers"].is_array()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_service_goes_at_once_where_nobody_can_confirm() {
     let rig = Rig::start().await;
     rig.cluster("east").await;
