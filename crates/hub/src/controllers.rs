@@ -28,9 +28,9 @@ use resume::Resume;
 
 /// Repositories that are asked at the same time: each is a child process and a connection.
 const SOURCES_AT_ONCE: usize = 16;
-/// Services that are assigned at the same time: packing an archive keeps a core busy.
-const SERVICES_AT_ONCE: usize = 4;
-const SUMMARIES_AT_ONCE: usize = 4;
+/// Services that are decided at the same time: what they write is committed together, so that many cost little more than few.
+const SERVICES_AT_ONCE: usize = 32;
+const SUMMARIES_AT_ONCE: usize = 32;
 const CLUSTERS_AT_ONCE: usize = 2;
 
 /// Runs all controllers until told to stop. `left`: what the last hub had left to do.

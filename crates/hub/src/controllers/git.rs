@@ -17,6 +17,7 @@ use farwater_store::{
     StoreError,
     delivery::{Bundle, bundle_of_content, bundle_of_digest},
 };
+use tokio::sync::Semaphore;
 
 use super::chain;
 use crate::delivery::Delivery;
@@ -36,7 +37,11 @@ pub struct Mirrors {
     limits: Limits,
     /// One archive of a digest is made at a time, however many agents ask for it.
     making: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
+    packing: Semaphore,
 }
+
+/// Services whose files are gathered at the same time: packing an archive keeps a core busy.
+const PACKED_AT_ONCE: usize = 4;
 
 impl Mirrors {
     pub fn open(data: &Path) -> io::Result<Self> {
@@ -50,6 +55,7 @@ impl Mirrors {
             cache,
             limits,
             making: Mutex::default(),
+            packing: Semaphore::new(PACKED_AT_ONCE),
         })
     }
 
@@ -210,6 +216,7 @@ pub async fn make_bundle(
     let folder = RelPath::parse_folder(path).map_err(|error| BundleFailure::Content(format!("spec.path: {error}")))?;
     let id = parse_commit(commit)?;
     let mirrors = &delivery.mirrors;
+    let _place = mirrors.packing.acquire().await;
     let mirror = open_mirror(mirrors, source_uid).await?;
     let closure = mirror.closure(id, folder.clone(), mirrors.limits).await?;
     let made = |content_id, digest, bytes| Bundle {
