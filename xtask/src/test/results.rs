@@ -43,7 +43,8 @@ fn uncoloured(line: &str) -> String {
     console::strip_ansi_codes(line).into_owned()
 }
 
-/// The first lines that each failed test printed: what went wrong stands there, backtraces come after.
+/// What each failed test said went wrong, `lines_each` lines of it: from the panic or the returned error on, whatever was
+/// printed before, and without the backtrace.
 pub fn failures(output: &str, lines_each: usize) -> Vec<String> {
     let mut lines = output.lines().peekable();
     let mut failures = Vec::new();
@@ -51,21 +52,24 @@ pub fn failures(output: &str, lines_each: usize) -> Vec<String> {
         let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) else {
             continue;
         };
-        let mut text = format!("  {name}");
-        let mut shown = 0;
+        let mut printed = Vec::new();
         while let Some(next) = lines.next_if(|next| !next.starts_with("---- ") && *next != "failures:") {
-            if next.starts_with("stack backtrace:") || shown == lines_each {
+            if next.starts_with("stack backtrace:") {
                 break;
             }
-            if !next.trim().is_empty() {
-                text.push_str("\n  | ");
-                text.push_str(next);
-                shown += 1;
-            }
+            printed.push(next);
         }
-        failures.push(text);
+        printed.retain(|line| !line.trim().is_empty());
+        let start = printed.iter().position(|line| says_why(line)).unwrap_or(0);
+        let shown = printed.iter().skip(start).take(lines_each);
+        failures.push(shown.fold(format!("  {name}"), |text, line| text + "\n  | " + line));
     }
     failures
+}
+
+/// The first line of a panic's message, or of the error that a test returned.
+fn says_why(line: &str) -> bool {
+    line.starts_with("Error: ") || line.starts_with("thread '") && line.contains(" panicked at ")
 }
 
 #[cfg(test)]
@@ -109,5 +113,13 @@ test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fin
     fn a_failure_shows_its_message_and_not_its_backtrace() {
         let shown = "  a::breaks\n  | thread 'a::breaks' panicked at src/a.rs:3:5:\n  | left is not right";
         assert_eq!(failures(OUTPUT, 10), [shown]);
+    }
+
+    #[test]
+    fn a_failure_is_explained_however_much_was_printed_before_it() {
+        let output = "---- a::breaks stdout ----\none\ntwo\nthree\nError: start the hub\n\nCaused by:\n    no\n\nfailures:\n";
+        assert_eq!(failures(output, 3), ["  a::breaks\n  | Error: start the hub\n  | Caused by:\n  |     no"]);
+        let silent = output.replace("Error: ", "");
+        assert_eq!(failures(&silent, 2), ["  a::breaks\n  | one\n  | two"]);
     }
 }
