@@ -1,16 +1,11 @@
-//! Threads that work on the API's requests and give way to all others: a storm of lists must not make agents late.
-//!
-//! Connections stay where they are, so what a client costs there is a request's head and the sending of its answer.
+//! Threads that serve the API's clients and give way to all others: a storm of lists must not make agents late.
 
-use std::{io, panic::resume_unwind};
+use std::io;
 
-use axum::response::Response;
-use http::StatusCode;
-use tokio::runtime::{Builder, Runtime};
-use tokio_util::task::AbortOnDropHandle;
-use tracing::Instrument as _;
-
-use crate::status::try_later;
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::JoinHandle,
+};
 
 pub struct ApiThreads(Option<Runtime>);
 
@@ -20,18 +15,13 @@ impl ApiThreads {
         Ok(Self(Some(runtime)))
     }
 
-    /// Runs a request there. It ends with whoever waits for it.
-    pub async fn run(&self, work: impl Future<Output = Response> + Send + 'static) -> Response {
-        let Some(runtime) = &self.0 else { return ending() };
-        match AbortOnDropHandle::new(runtime.spawn(work.in_current_span())).await {
-            Ok(response) => response,
-            Err(error) => error.try_into_panic().map_or_else(|_| ending(), |panic| resume_unwind(panic)),
+    /// Goes on there with what was begun elsewhere.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        match &self.0 {
+            Some(runtime) => runtime.spawn(work),
+            None => tokio::spawn(work),
         }
     }
-}
-
-fn ending() -> Response {
-    try_later(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "the hub is stopping")
 }
 
 impl Drop for ApiThreads {

@@ -55,7 +55,6 @@ pub struct Hub {
     pub delivery: Arc<Delivery>,
     /// Of requests to the API.
     pub turns: Turns,
-    pub api_threads: ApiThreads,
     /// A permit for each watch that may be served.
     pub watches: Arc<Semaphore>,
     /// Where agents and people reach this hub.

@@ -144,7 +144,7 @@ impl Metrics {
 pub(crate) struct Counted(Gauge<i64, AtomicI64>);
 
 impl Counted {
-    fn new(gauge: Gauge<i64, AtomicI64>) -> Self {
+    pub fn new(gauge: Gauge<i64, AtomicI64>) -> Self {
         gauge.inc();
         Self(gauge)
     }

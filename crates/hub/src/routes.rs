@@ -78,6 +78,11 @@ pub fn served_paths() -> Vec<(&'static str, &'static str)> {
     own.chain(agents).collect()
 }
 
+/// Whether a request to this path gives way to agents and to who asks whether the hub lives.
+pub fn gives_way(path: &str) -> bool {
+    matches!(Route::of(path), Route::Api | Route::Discovery | Route::Web)
+}
+
 async fn take_turn(State(turns): State<Turns>, request: Request, next: Next) -> Response {
     // The turn ends with the answer's head.
     match turns.begin().await {
@@ -97,7 +102,7 @@ async fn serve_api(State(hub): State<Arc<Hub>>, request: Request) -> Response {
     // Clients take a throttled discovery for a broken server, and it is cheap.
     let turn = if route == Route::Discovery { Ok(Turn::free()) } else { hub.turns.begin().await };
     let mut response = match turn {
-        Ok(turn) => hub.api_threads.run(apiserver::serve(Arc::clone(&hub), user, turn, request)).await,
+        Ok(turn) => apiserver::serve(Arc::clone(&hub), user, turn, request).await,
         Err(refusal) => refusal,
     };
     response.extensions_mut().insert(asker);

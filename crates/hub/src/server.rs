@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use arc_swap::ArcSwap;
 use axum::{Router, extract::ConnectInfo};
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::conn::auto,
     service::TowerToHyperService,
 };
@@ -23,10 +23,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tower::{ServiceExt as _, service_fn};
 
-use crate::{Hub, config::Patience, identity::ServerNames, metrics::Counted};
+use crate::{ApiThreads, Hub, config::Patience, identity::ServerNames, metrics::Counted};
 
 /// The time for a request's head, and how long an HTTP/1 connection may rest: hyper counts both by one timer. Longer
 /// than an agent's longest usual pause, so that polls find their connection open.
@@ -99,6 +99,15 @@ pub struct Server {
     pub max_connections: usize,
     pub patience: Patience,
     pub count: Box<dyn Fn() -> Counted + Send + Sync>,
+    /// Where connections are served from their first request on that gives way to others.
+    pub yielding: Option<Yielding>,
+}
+
+/// Which requests, by their path, give way to others, and the threads that do.
+#[derive(Clone)]
+pub struct Yielding {
+    pub gives_way: fn(&str) -> bool,
+    pub threads: Arc<ApiThreads>,
 }
 
 impl Server {
@@ -125,6 +134,8 @@ impl Server {
                         tls: self.tls.clone(),
                         patience: self.patience,
                         shutdown: shutdown.clone(),
+                        yielding: self.yielding.clone(),
+                        yields: CancellationToken::new(),
                     };
                     let counted = (self.count)();
                     connections.spawn(async move {
@@ -153,10 +164,26 @@ struct Connection {
     tls: Option<TlsAcceptor>,
     patience: Patience,
     shutdown: CancellationToken,
+    yielding: Option<Yielding>,
+    /// Set by the first request that gives way to others.
+    yields: CancellationToken,
 }
 
 impl Connection {
     async fn serve(self, stream: TcpStream) {
+        let (yielding, yields) = (self.yielding.clone(), self.yields.clone());
+        let mut serving = Box::pin(self.serve_stream(stream));
+        let Some(yielding) = yielding else { return serving.await };
+        tokio::select! {
+            () = &mut serving => return,
+            () = yields.cancelled() => {}
+        }
+        // All of it moves: the request under way, what encrypts and sends the answer, and the requests to come.
+        // A panic there was told by the panic hook, and ends this connection alone.
+        let _ = AbortOnDropHandle::new(yielding.threads.spawn(serving)).await;
+    }
+
+    async fn serve_stream(self, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
         let Some(tls) = &self.tls else { return self.serve_http(stream, false).await };
         let handshake = timeout(self.patience.handshake, tls.accept(stream));
@@ -177,17 +204,22 @@ impl Connection {
 
     async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, http2: bool) {
         let asked = Arc::new(Notify::new());
+        let executor = Executor { yielding: self.yielding.clone(), yields: self.yields.clone() };
         let service = {
             let (router, asked) = (self.router, Arc::clone(&asked));
             let peer = ConnectInfo(self.peer);
             service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
                 asked.notify_one();
+                if self.yielding.as_ref().is_some_and(|yielding| (yielding.gives_way)(request.uri().path())) {
+                    self.yields.cancel();
+                }
                 request.extensions_mut().insert(peer);
                 router.clone().oneshot(request)
             })
         };
         // By what was negotiated: guessing from the first bytes would wait for them for ever.
-        let builder = if http2 { builder().http2_only() } else { builder().http1_only() };
+        let builder = builder(executor);
+        let builder = if http2 { builder.http2_only() } else { builder.http1_only() };
         let connection =
             builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
         let mut connection = std::pin::pin!(connection);
@@ -212,8 +244,24 @@ impl Connection {
     }
 }
 
-fn builder() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+/// Where the requests of an HTTP/2 connection are worked on; its first, too, is on its way when the connection moves.
+#[derive(Clone)]
+struct Executor {
+    yielding: Option<Yielding>,
+    yields: CancellationToken,
+}
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Executor {
+    fn execute(&self, work: F) {
+        match &self.yielding {
+            Some(yielding) if self.yields.is_cancelled() => drop(yielding.threads.spawn(work)),
+            _ => drop(tokio::spawn(work)),
+        }
+    }
+}
+
+fn builder(executor: Executor) -> auto::Builder<Executor> {
+    let mut builder = auto::Builder::new(executor);
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -227,4 +275,53 @@ fn builder() -> auto::Builder<TokioExecutor> {
         .keep_alive_interval(PING)
         .keep_alive_timeout(PONG);
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::gauge::Gauge;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    async fn name_of_thread() -> String {
+        // The first answer waits: the connection moves while a request is under way.
+        sleep(Duration::from_millis(10)).await;
+        std::thread::current().name().unwrap_or_default().to_owned()
+    }
+
+    async fn ask(client: &mut TcpStream, path: &str) -> String {
+        client.write_all(format!("GET {path} HTTP/1.1\r\nhost: hub\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = vec![0; 4096];
+        let read = client.read(&mut answer).await.unwrap();
+        let answer = String::from_utf8(answer[..read].to_vec()).unwrap();
+        answer.rsplit("\r\n").next().unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_served_by_the_threads_that_give_way_once_it_asked_for_what_does() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let threads = Arc::new(ApiThreads::start().unwrap());
+        let server = Server {
+            listener,
+            tls: None,
+            router: Router::new().fallback(name_of_thread),
+            max_connections: 8,
+            patience: Patience::default(),
+            count: Box::new(|| Counted::new(Gauge::default())),
+            yielding: Some(Yielding { gives_way: |path| path.starts_with("/api"), threads }),
+        };
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(server.serve(shutdown.clone(), Duration::from_secs(5)));
+
+        let (mut agent, mut client) =
+            (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+        assert_ne!(ask(&mut client, "/agent/v1/desired").await, "api");
+        assert_eq!(ask(&mut client, "/api/v1/configmaps").await, "api");
+        assert_eq!(ask(&mut client, "/version").await, "api", "it stays there");
+        assert_ne!(ask(&mut agent, "/agent/v1/desired").await, "api");
+        shutdown.cancel();
+        serving.await.unwrap();
+    }
 }

@@ -26,7 +26,7 @@ use crate::{
     delivery,
     identity::{DataDirError, FileError, IdentityError, ServerNames},
     logging, routes,
-    server::{Certificate, Server, tls_config},
+    server::{Certificate, Server, Yielding, tls_config},
     turns::Turns,
 };
 
@@ -150,11 +150,10 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let delivery = Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url).await?;
     let admin_kubeconfig = data.admin_kubeconfig();
     let turns = Turns::of_api(config.max_api_requests);
-    let api_threads = ApiThreads::start().map_err(HubError::Threads)?;
+    let api_threads = Arc::new(ApiThreads::start().map_err(HubError::Threads)?);
     let watches = Arc::new(Semaphore::new(config.max_watches));
     let hub = Arc::new(Hub {
         turns,
-        api_threads,
         watches,
         config,
         data,
@@ -177,7 +176,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         access_end,
     };
     running.spawn_tasks(certificate, names, left);
-    running.serve(listener, tls.into());
+    running.serve(listener, tls.into(), api_threads);
     if let Some(listener) = metrics_listener {
         running.metrics_address = listener.local_addr().ok();
         running.serve_metrics(listener);
@@ -211,7 +210,7 @@ impl Running {
         self.tasks.close();
     }
 
-    fn serve(&mut self, listener: TcpListener, tls: Arc<rustls::ServerConfig>) {
+    fn serve(&mut self, listener: TcpListener, tls: Arc<rustls::ServerConfig>, threads: Arc<ApiThreads>) {
         let hub = Arc::clone(&self.hub);
         let server = Server {
             listener,
@@ -220,6 +219,7 @@ impl Running {
             max_connections: self.hub.config.max_connections,
             patience: self.hub.config.patience,
             count: Box::new(move || hub.metrics.connection()),
+            yielding: Some(Yielding { gives_way: routes::gives_way, threads }),
         };
         self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
     }
@@ -233,6 +233,7 @@ impl Running {
             max_connections: METRICS_CONNECTIONS,
             patience: self.hub.config.patience,
             count: Box::new(move || hub.metrics.connection()),
+            yielding: None,
         };
         self.servers.push(tokio::spawn(server.serve(self.hub.shutdown.clone(), self.hub.config.drain)));
     }

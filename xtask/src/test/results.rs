@@ -117,7 +117,8 @@ test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fin
 
     #[test]
     fn a_failure_is_explained_however_much_was_printed_before_it() {
-        let output = "---- a::breaks stdout ----\none\ntwo\nthree\nError: start the hub\n\nCaused by:\n    no\n\nfailures:\n";
+        let output =
+            "---- a::breaks stdout ----\none\ntwo\nthree\nError: start the hub\n\nCaused by:\n    no\n\nfailures:\n";
         assert_eq!(failures(output, 3), ["  a::breaks\n  | Error: start the hub\n  | Caused by:\n  |     no"]);
         let silent = output.replace("Error: ", "");
         assert_eq!(failures(&silent, 2), ["  a::breaks\n  | one\n  | two"]);
