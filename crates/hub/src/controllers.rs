@@ -12,6 +12,7 @@ pub mod requests;
 pub mod resources;
 pub mod resume;
 pub mod route_changes;
+pub mod seen;
 pub mod services;
 pub mod summarize_reports;
 pub mod track_clusters;

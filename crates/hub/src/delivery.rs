@@ -29,7 +29,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::{
-    controllers::{WorkQueue, fetch_sources::Checks, git::Mirrors, resources::Name},
+    controllers::{WorkQueue, fetch_sources::Checks, git::Mirrors, resources::Name, seen::Seen},
     endpoint::Endpoint,
     identity::Identity,
 };
@@ -57,6 +57,8 @@ pub struct Delivery {
     pub summaries: Arc<WorkQueue<Name>>,
     /// By uid.
     pub cluster_work: Arc<WorkQueue<String>>,
+    /// What of clusters, services, sources and grants has been acted upon.
+    pub seen: Seen,
     /// Clusters were marked dirty.
     pub dirty: Notify,
     /// A mirror may have become unused.
@@ -85,6 +87,7 @@ impl Delivery {
             services: Arc::default(),
             summaries: Arc::default(),
             cluster_work: Arc::default(),
+            seen: Seen::default(),
             dirty: Notify::new(),
             collect: Notify::new(),
             routed: AtomicU64::new(0),

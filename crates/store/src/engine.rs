@@ -141,7 +141,8 @@ impl Database {
     pub(crate) fn reader_pool(&self) -> Result<Pool, StoreError> {
         let pool = AnyPoolOptions::new().max_connections(READERS);
         let pool = match self.engine() {
-            Engine::Sqlite => pool,
+            // A file doesn't go away as a server does: asking each time whether it is there doubles what a read costs.
+            Engine::Sqlite => pool.test_before_acquire(false),
             Engine::Postgres => {
                 let limit = self.statement_limit();
                 pool.acquire_timeout(CONNECT).after_connect(move |connection, _| {

@@ -60,6 +60,11 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         delivery.checks.requests.forget(&name);
         return Ok(Next::OnChange);
     };
+    // What comes of this is not to wake us again; whoever changes more in the meantime does.
+    if delivery.seen.note(&resource.object["metadata"]) {
+        // The write has marked the cluster, and its event will be no news.
+        delivery.dirty.notify_one();
+    }
     let row = load_assignment(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let cluster = find_cluster(&delivery, &name, &service, row.as_ref()).await?;
     if service.metadata.deletion_timestamp.is_some() {

@@ -5,7 +5,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -44,9 +43,8 @@ enum RouteError {
 /// Goes on where the last hub stopped, or loads what is there; then follows changes, until told to stop. Falling behind means
 /// loading again.
 pub async fn run(delivery: Arc<Delivery>, mut left: Option<Resume>, shutdown: CancellationToken) {
-    let mut seen = Seen::default();
     loop {
-        match shutdown.run_until_cancelled(follow(&delivery, &mut seen, left.take())).await {
+        match shutdown.run_until_cancelled(follow(&delivery, left.take())).await {
             None | Some(Ok(())) => return,
             Some(Err(error)) => tracing::warn!(error = %chain(&error), "follow changes; loading everything again"),
         }
@@ -56,8 +54,8 @@ pub async fn run(delivery: Arc<Delivery>, mut left: Option<Resume>, shutdown: Ca
     }
 }
 
-async fn follow(delivery: &Delivery, seen: &mut Seen, left: Option<Resume>) -> Result<(), RouteError> {
-    seen.0.clear();
+async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteError> {
+    delivery.seen.forget_all();
     delivery.routed.store(0, Ordering::Release);
     let resumed = left.and_then(|left| Some((delivery.store.watch(None, left.routed).ok()?, left)));
     let mut watch = match resumed {
@@ -79,38 +77,10 @@ async fn follow(delivery: &Delivery, seen: &mut Seen, left: Option<Resume>) -> R
     delivery.routed.store(watch.position(), Ordering::Release);
     while let Some(event) = watch.next().await {
         let event = event?;
-        route(delivery, seen, &event).await?;
+        route(delivery, &event).await?;
         delivery.routed.store(event.version, Ordering::Release);
     }
     Ok(())
-}
-
-/// What of an object matters to controllers, by its uid's hash: a change of its status alone wakes nobody.
-#[derive(Default)]
-struct Seen(HashMap<u64, u64>);
-
-impl Seen {
-    fn is_news(&mut self, event: &WatchEvent) -> bool {
-        let metadata = &event.object["metadata"];
-        let uid = fingerprint(metadata, &["uid"]);
-        if event.operation == Operation::Deleted {
-            self.0.remove(&uid);
-            return true;
-        }
-        // With the uid: where two of them have one hash, all of both is news.
-        let print = fingerprint(metadata, &["uid", "generation", "labels", "annotations", "deletionTimestamp"]);
-        // The only finalizer that concerns a controller is the one that it sets itself, where it is missing.
-        let is_held = event.key.kind != Kinds::get().service || resources::is_held(metadata);
-        self.0.insert(uid, print) != Some(print) || !is_held
-    }
-}
-
-fn fingerprint(metadata: &Value, fields: &[&str]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for field in fields {
-        metadata[field].hash(&mut hasher);
-    }
-    hasher.finish()
 }
 
 /// What is in memory only: clusters, and when sources are asked next.
@@ -182,7 +152,7 @@ fn cluster_state(object: &Value) -> ClusterState {
     ClusterState::new(&text(&metadata["uid"]), &text(&metadata["namespace"]), &text(&metadata["name"]), interval)
 }
 
-async fn route(delivery: &Delivery, seen: &mut Seen, event: &WatchEvent) -> Result<(), StoreError> {
+async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
     let kinds = Kinds::get();
     let kind = &event.key.kind;
     let followed = [&kinds.repository, &kinds.service, &kinds.cluster, &kinds.grant];
@@ -190,7 +160,7 @@ async fn route(delivery: &Delivery, seen: &mut Seen, event: &WatchEvent) -> Resu
     if *kind == kinds.secret {
         return route_secret(delivery, &name).await;
     }
-    if !followed.contains(&kind) || !seen.is_news(event) {
+    if !followed.contains(&kind) || !is_news(delivery, event) {
         return Ok(());
     }
     if *kind == kinds.repository {
@@ -208,6 +178,18 @@ async fn route(delivery: &Delivery, seen: &mut Seen, event: &WatchEvent) -> Resu
         delivery.dirty.notify_one();
         Ok(())
     }
+}
+
+/// Whether more changed than what controllers themselves write: the status, and the finalizer, where that is set.
+fn is_news(delivery: &Delivery, event: &WatchEvent) -> bool {
+    let metadata = &event.object["metadata"];
+    if event.operation == Operation::Deleted {
+        delivery.seen.forget(metadata);
+        return true;
+    }
+    // The only finalizer that concerns a controller is the one that it sets itself, where it is missing.
+    let is_held = event.key.kind != Kinds::get().service || resources::is_held(metadata);
+    delivery.seen.note(metadata) || !is_held
 }
 
 struct Kinds {
