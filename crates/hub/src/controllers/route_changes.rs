@@ -60,14 +60,15 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
     let resumed = left.and_then(|left| Some((delivery.store.watch(None, left.routed).ok()?, left)));
     let mut watch = match resumed {
         Some((watch, left)) => {
-            load_memory(delivery).await?;
+            load_memory(delivery, left.routed).await?;
             left.services.into_iter().for_each(|name| delivery.services.add(name));
             left.summaries.into_iter().for_each(|name| delivery.summaries.add(name));
             watch
         }
         None => {
             let from = delivery.store.position();
-            load_memory(delivery).await?;
+            // All services are looked at behind it.
+            load_memory(delivery, u64::MAX).await?;
             queue_services(delivery).await?;
             delivery.store.watch(None, from)?
         }
@@ -83,9 +84,10 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
     Ok(())
 }
 
-/// What is in memory only: clusters, and when sources are asked next.
-async fn load_memory(delivery: &Delivery) -> Result<(), StoreError> {
-    load_clusters(delivery).await?;
+/// What is in memory only: clusters, and when sources are asked next. What was changed up to the version `acted_upon` is no
+/// news any more.
+async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreError> {
+    load_clusters(delivery, acted_upon).await?;
     delivery.clusters.set_loaded();
     resources::each_name::<GitRepository>(&delivery.store, |name| delivery.sources.add(name)).await
 }
@@ -102,7 +104,7 @@ async fn queue_services(delivery: &Delivery) -> Result<(), StoreError> {
 }
 
 /// Fills the replica's memory. What is known of clusters without a resource is forgotten.
-async fn load_clusters(delivery: &Delivery) -> Result<(), StoreError> {
+async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreError> {
     let mut rows = Vec::new();
     resources::list_pages::<Cluster>(&delivery.store, None, |resource| rows.push(resource)).await?;
     let (agents, heads, heartbeats) = {
@@ -112,6 +114,9 @@ async fn load_clusters(delivery: &Delivery) -> Result<(), StoreError> {
     let mut states: HashMap<String, ClusterState> = HashMap::new();
     for resource in &rows {
         states.insert(resource.uid.clone(), cluster_state(&resource.object));
+        if resource.version <= acted_upon {
+            delivery.seen.note(&resource.object["metadata"]);
+        }
     }
     let mut orphans: HashSet<String> = delivery.clusters.all().iter().map(|state| state.uid.to_string()).collect();
     for agent in agents {
