@@ -22,7 +22,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use queue::{WorkQueue, chain};
+pub use queue::{Counts, WorkQueue, chain};
 
 use crate::delivery::Delivery;
 use resume::Resume;

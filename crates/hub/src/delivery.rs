@@ -29,7 +29,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::{
-    controllers::{WorkQueue, fetch_sources::Checks, git::Mirrors, resources::Name, seen::Seen},
+    controllers::{Counts, WorkQueue, fetch_sources::Checks, git::Mirrors, resources::Name, seen::Seen},
     endpoint::Endpoint,
     identity::Identity,
 };
@@ -140,6 +140,18 @@ pub enum OpenError {
 /// The agents' door: `/agent/v1/…`, as `farwater_api::protocol` describes it.
 pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Router<S> {
     Endpoint::router(endpoints()).with_state(delivery)
+}
+
+impl Delivery {
+    /// What each controller with a queue has done, by its name.
+    pub fn controller_work(&self) -> [(&'static str, Counts); 4] {
+        [
+            ("fetch_sources", self.sources.counts()),
+            ("assign_revisions", self.services.counts()),
+            ("summarize_reports", self.summaries.counts()),
+            ("track_clusters", self.cluster_work.counts()),
+        ]
+    }
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {

@@ -2,7 +2,10 @@
 //! becomes one.
 
 use std::{
-    sync::atomic::{AtomicI64, AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64},
+    },
     time::Duration,
 };
 
@@ -12,7 +15,8 @@ use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric as _, text::encode},
     metrics::{
-        counter::Counter,
+        MetricType,
+        counter::{ConstCounter, Counter},
         family::Family,
         gauge::{ConstGauge, Gauge},
         histogram::Histogram,
@@ -20,6 +24,8 @@ use prometheus_client::{
     },
     registry::Registry,
 };
+
+use crate::delivery::Delivery;
 
 /// From a cached answer to a list of everything, in seconds.
 const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
@@ -77,9 +83,9 @@ struct RouteLabels {
     route: &'static str,
 }
 
-/// The hub's counters. Parts register their own with [`Metrics::register`].
+/// The hub's counters.
 pub struct Metrics {
-    registry: std::sync::RwLock<Registry>,
+    registry: Registry,
     requests: Family<RequestLabels, Counter<u64, AtomicU64>>,
     durations: Family<RouteLabels, Histogram>,
     in_flight: Family<RouteLabels, Gauge<i64, AtomicI64>>,
@@ -88,7 +94,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    pub fn new(store: Store) -> Self {
+    pub fn new(delivery: Arc<Delivery>) -> Self {
         let mut registry = Registry::with_prefix("farwater");
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running program", build);
@@ -103,20 +109,14 @@ impl Metrics {
         registry.register("watches", "Watches being served", watches.clone());
         let connections = Gauge::default();
         registry.register("connections", "Connections being served", connections.clone());
-        registry.register_collector(Box::new(StorePosition(store)));
-        Self { registry: registry.into(), requests, durations, in_flight, watches, connections }
-    }
-
-    /// Gives a part's own metrics a place; names get the prefix `farwater_`.
-    pub fn register(&self, add: impl FnOnce(&mut Registry)) {
-        let mut registry = self.registry.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-        add(&mut registry);
+        registry.register_collector(Box::new(StorePosition(delivery.store.clone())));
+        registry.register_collector(Box::new(ControllerWork(delivery)));
+        Self { registry, requests, durations, in_flight, watches, connections }
     }
 
     pub fn encode(&self) -> Result<String, std::fmt::Error> {
-        let registry = self.registry.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut text = String::new();
-        encode(&mut text, &registry)?;
+        encode(&mut text, &self.registry)?;
         Ok(text)
     }
 
@@ -183,6 +183,37 @@ impl Collector for StorePosition {
         let gauge = ConstGauge::new(self.0.position());
         let help = "The newest version that watchers are shown";
         gauge.encode(encoder.encode_descriptor("store_position", help, None, gauge.metric_type())?)
+    }
+}
+
+/// What the controllers have done and have left to do.
+struct ControllerWork(Arc<Delivery>);
+
+impl std::fmt::Debug for ControllerWork {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ControllerWork(..)")
+    }
+}
+
+impl Collector for ControllerWork {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let work = self.0.controller_work();
+        let help = "Objects that a controller has looked at";
+        let mut metric = encoder.encode_descriptor("reconciles", help, None, MetricType::Counter)?;
+        for (controller, counts) in work {
+            ConstCounter::new(counts.done).encode(metric.encode_family(&[("controller", controller)])?)?;
+        }
+        let help = "Objects that a controller has looked at in vain; it tries again";
+        let mut metric = encoder.encode_descriptor("reconcile_errors", help, None, MetricType::Counter)?;
+        for (controller, counts) in work {
+            ConstCounter::new(counts.failed).encode(metric.encode_family(&[("controller", controller)])?)?;
+        }
+        let help = "Objects that wait for a controller";
+        let mut metric = encoder.encode_descriptor("queue_depth", help, None, MetricType::Gauge)?;
+        for (controller, counts) in work {
+            ConstGauge::new(counts.ready as u64).encode(metric.encode_family(&[("controller", controller)])?)?;
+        }
+        Ok(())
     }
 }
 

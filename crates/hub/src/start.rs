@@ -145,26 +145,16 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
 
     let left = resume::take(&store, &identity).await?;
-    let metrics = Metrics::new(store.clone());
     let url = advertise.url().to_owned();
     let delivery = Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url).await?;
+    let delivery = Arc::new(delivery);
+    let metrics = Metrics::new(Arc::clone(&delivery));
     let admin_kubeconfig = data.admin_kubeconfig();
     let turns = Turns::of_api(config.max_api_requests);
     let api_threads = Arc::new(ApiThreads::start().map_err(HubError::Threads)?);
     let watches = Arc::new(Semaphore::new(config.max_watches));
-    let hub = Arc::new(Hub {
-        turns,
-        watches,
-        config,
-        data,
-        store,
-        identity,
-        access,
-        metrics,
-        delivery: Arc::new(delivery),
-        advertise,
-        shutdown,
-    });
+    let hub =
+        Arc::new(Hub { turns, watches, config, data, store, identity, access, metrics, delivery, advertise, shutdown });
     let mut running = Running {
         hub,
         address,

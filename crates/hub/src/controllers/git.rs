@@ -22,6 +22,9 @@ use tokio::sync::Semaphore;
 use super::chain;
 use crate::delivery::Delivery;
 
+/// Services whose files are gathered at the same time: packing an archive keeps a core busy.
+const PACKED_AT_ONCE: usize = 4;
+
 /// Bundles on this node that nothing names any more may take this much: rollbacks and other clusters find them.
 const CACHE_BYTES: u64 = 4 << 30;
 const MIRRORS: &str = "mirrors";
@@ -37,11 +40,9 @@ pub struct Mirrors {
     limits: Limits,
     /// One archive of a digest is made at a time, however many agents ask for it.
     making: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
+    /// Places for services whose files are gathered; never closed.
     packing: Semaphore,
 }
-
-/// Services whose files are gathered at the same time: packing an archive keeps a core busy.
-const PACKED_AT_ONCE: usize = 4;
 
 impl Mirrors {
     pub fn open(data: &Path) -> io::Result<Self> {

@@ -31,6 +31,19 @@ struct State<K> {
     later: BTreeSet<(Instant, K)>,
     due: HashMap<K, Instant>,
     failures: HashMap<K, u32>,
+    done: u64,
+    failed: u64,
+}
+
+/// Of a queue, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Keys that are to be worked on as soon as a worker is free.
+    pub ready: usize,
+    /// How often a key was worked on.
+    pub done: u64,
+    /// How often without success.
+    pub failed: u64,
 }
 
 /// When a key comes again by itself.
@@ -49,6 +62,8 @@ impl<K: Clone + Ord + Hash> Default for WorkQueue<K> {
             later: BTreeSet::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
+            done: 0,
+            failed: 0,
         };
         Self { state: Mutex::new(state), wake: Notify::new() }
     }
@@ -73,6 +88,11 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         let state = self.state();
         let keys: HashSet<&K> = state.queued.iter().chain(&state.running).chain(state.due.keys()).collect();
         keys.into_iter().cloned().collect()
+    }
+
+    pub fn counts(&self) -> Counts {
+        let state = self.state();
+        Counts { ready: state.ready.len(), done: state.done, failed: state.failed }
     }
 
     /// Of several times the earliest counts.
@@ -121,6 +141,8 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
     fn finish(&self, key: &K, failed: bool) -> u32 {
         let mut state = self.state();
         state.running.remove(key);
+        state.done += 1;
+        state.failed += u64::from(failed);
         let failures = if failed {
             let count = state.failures.entry(key.clone()).or_default();
             *count = count.saturating_add(1);
@@ -228,6 +250,8 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_millis(50), queue.take()).await.is_err());
         queue.finish(&"a", false);
         assert_eq!(queue.take().await, "a");
+        queue.finish(&"a", true);
+        assert_eq!(queue.counts(), Counts { ready: 0, done: 2, failed: 1 });
     }
 
     #[tokio::test]

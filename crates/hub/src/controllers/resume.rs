@@ -46,8 +46,19 @@ impl Decider {
 /// What the last hub left, if that is usable; nobody finds it again. Call it before there is anything new to do.
 pub async fn take(store: &Store, identity: &Identity) -> Result<Option<Resume>, StoreError> {
     let left = store.transact(|tx| Box::pin(async move { tx.take_meta(ENTRY).await })).await?;
-    let left = left.and_then(|text| serde_json::from_str::<Resume>(&text).ok());
-    Ok(left.filter(|left| Decider::own(identity).is_ok_and(|own| own == left.decider)))
+    let Some(text) = left else { return Ok(None) };
+    let unusable = |error: &(dyn std::error::Error + 'static)| {
+        tracing::warn!(error, "what the last hub left to do is of no use; everything is looked at");
+        None
+    };
+    let left: Resume = match serde_json::from_str(&text) {
+        Ok(left) => left,
+        Err(error) => return Ok(unusable(&error)),
+    };
+    match Decider::own(identity) {
+        Ok(own) => Ok((own == left.decider).then_some(left)),
+        Err(error) => Ok(unusable(&error)),
+    }
 }
 
 /// Call it once nothing works on the queues any more and no request adds to them.
@@ -56,7 +67,7 @@ pub async fn leave(delivery: &Delivery) -> Result<(), StoreError> {
     let (mut services, summaries) = (delivery.services.waiting(), delivery.summaries.waiting());
     // Known in memory only: the service asks again.
     services.extend(delivery.checks.requests.services());
-    let Ok(decider) = Decider::own(&delivery.identity) else { return Ok(()) };
+    let decider = Decider::own(&delivery.identity).map_err(StoreError::abort)?;
     if routed == 0 || services.len() + summaries.len() > MOST {
         return Ok(());
     }

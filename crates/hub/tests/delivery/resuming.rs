@@ -1,11 +1,12 @@
 //! A start after an orderly stop goes on where that was; any other start looks at everything.
 
-use farwater_api::ADMIN_NAMESPACE;
-use farwater_hub::controllers::resources::Name;
+use farwater_api::{ADMIN_NAMESPACE, Cluster};
+use farwater_hub::controllers::resources::{self, Name};
 use farwater_store::{
     Location, OpenOptions, Store,
     delivery::{assignments_named, delete_assignment},
 };
+use serde_json::json;
 
 use crate::rig::Rig;
 
@@ -48,6 +49,29 @@ async fn an_orderly_restart_looks_at_nothing_again() {
     // What the first one found was for it alone.
     let rig = rig.crash_before(async |_, _| {}).await;
     wait_assigned(&rig, "old").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_start_looks_at_is_looked_at_once() {
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |cluster| cluster["status"]["conditions"].is_array()).await;
+    rig.kill_controllers().await;
+    // Nothing is done for them yet: the first look at each changes it.
+    for n in 0..20 {
+        rig.service(ADMIN_NAMESPACE, &format!("service-{n}"), "east", "").await;
+    }
+    let rig = rig.crash_before(async |_, _| {}).await;
+    for n in 0..20 {
+        wait_assigned(&rig, &format!("service-{n}")).await;
+    }
+    // What a cluster says of itself concerns none of its services, the first time neither.
+    let cluster = rig.get("Cluster", ADMIN_NAMESPACE, "east").await.unwrap();
+    let status = json!({"kubernetesVersion": "v1.99.0"});
+    let (name, uid) = (Name::new(ADMIN_NAMESPACE, "east"), cluster["metadata"]["uid"].as_str().unwrap());
+    resources::write_status::<Cluster>(&rig.store, &name, uid, &status).await.unwrap();
+    rig.wait_idle().await;
+    assert_eq!(rig.delivery.services.counts().done, 20);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -131,6 +131,12 @@ impl Rig {
         self.wait_until("the controllers have stopped", async || self.controllers.is_finished()).await;
     }
 
+    /// As a crash ends them: nothing that they were about to do is known afterwards.
+    pub async fn kill_controllers(&self) {
+        self.controllers.abort();
+        self.wait_until("the controllers are gone", async || self.controllers.is_finished()).await;
+    }
+
     pub async fn wait_until(&self, what: &str, holds: impl AsyncFn() -> bool) {
         let started = tokio::time::Instant::now();
         while !holds().await {
