@@ -134,8 +134,7 @@ impl Server {
                         tls: self.tls.clone(),
                         patience: self.patience,
                         shutdown: shutdown.clone(),
-                        yielding: self.yielding.clone(),
-                        yields: CancellationToken::new(),
+                        place: Place { yielding: self.yielding.clone(), yields: CancellationToken::new() },
                     };
                     let counted = (self.count)();
                     connections.spawn(async move {
@@ -164,14 +163,12 @@ struct Connection {
     tls: Option<TlsAcceptor>,
     patience: Patience,
     shutdown: CancellationToken,
-    yielding: Option<Yielding>,
-    /// Set by the first request that gives way to others.
-    yields: CancellationToken,
+    place: Place,
 }
 
 impl Connection {
     async fn serve(self, stream: TcpStream) {
-        let (yielding, yields) = (self.yielding.clone(), self.yields.clone());
+        let Place { yielding, yields } = self.place.clone();
         let mut serving = Box::pin(self.serve_stream(stream));
         let Some(yielding) = yielding else { return serving.await };
         tokio::select! {
@@ -204,21 +201,18 @@ impl Connection {
 
     async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, http2: bool) {
         let asked = Arc::new(Notify::new());
-        let executor = Executor { yielding: self.yielding.clone(), yields: self.yields.clone() };
+        let builder = builder(self.place.clone());
         let service = {
             let (router, asked) = (self.router, Arc::clone(&asked));
             let peer = ConnectInfo(self.peer);
             service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
                 asked.notify_one();
-                if self.yielding.as_ref().is_some_and(|yielding| (yielding.gives_way)(request.uri().path())) {
-                    self.yields.cancel();
-                }
+                self.place.note(request.uri().path());
                 request.extensions_mut().insert(peer);
                 router.clone().oneshot(request)
             })
         };
         // By what was negotiated: guessing from the first bytes would wait for them for ever.
-        let builder = builder(executor);
         let builder = if http2 { builder.http2_only() } else { builder.http1_only() };
         let connection =
             builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
@@ -244,14 +238,24 @@ impl Connection {
     }
 }
 
-/// Where the requests of an HTTP/2 connection are worked on; its first, too, is on its way when the connection moves.
+/// Where a connection is served, and the requests of one that speaks HTTP/2: the first that gives way to others, too, is on its
+/// way when the connection moves.
 #[derive(Clone)]
-struct Executor {
+struct Place {
     yielding: Option<Yielding>,
+    /// Set by the first request that gives way to others.
     yields: CancellationToken,
 }
 
-impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Executor {
+impl Place {
+    fn note(&self, path: &str) {
+        if self.yielding.as_ref().is_some_and(|yielding| (yielding.gives_way)(path)) {
+            self.yields.cancel();
+        }
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Place {
     fn execute(&self, work: F) {
         match &self.yielding {
             Some(yielding) if self.yields.is_cancelled() => drop(yielding.threads.spawn(work)),
@@ -260,8 +264,8 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Executo
     }
 }
 
-fn builder(executor: Executor) -> auto::Builder<Executor> {
-    let mut builder = auto::Builder::new(executor);
+fn builder(place: Place) -> auto::Builder<Place> {
+    let mut builder = auto::Builder::new(place);
     builder
         .http1()
         .timer(TokioTimer::new())
