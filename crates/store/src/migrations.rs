@@ -36,7 +36,8 @@ macro_rules! text {
     };
 }
 
-pub(crate) const HISTORY: &[Text] = &[text!("0001_resources"), text!("0002_delivery"), text!("0003_garbage")];
+pub(crate) const HISTORY: &[Text] =
+    &[text!("0001_resources"), text!("0002_delivery"), text!("0003_garbage"), text!("0004_assignments_name")];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.
 pub(crate) async fn run_migrations(
