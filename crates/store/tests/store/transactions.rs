@@ -189,7 +189,8 @@ async fn tokens_are_found_until_they_expire_or_their_object_goes(place: Place) {
 /// rows; PostgreSQL's answer depends on how many there are.
 #[tokio::test]
 async fn what_is_asked_about_one_service_reads_no_others() {
-    let store = Place::file().open().await;
+    let place = Place::file();
+    let store = place.open().await;
     let mut tables = store.tables().await.unwrap();
     let questions = [
         ("service_uid = 'a'", "(service_uid=?)"),
