@@ -40,36 +40,46 @@ pub fn stamp(service: &Value) -> String {
     format!("{} {} {approved}", metadata["generation"], metadata["deletionTimestamp"].is_string())
 }
 
+/// Conditions that an index serves: the table grows with the services, and must not be read for one of them.
+const OF_SERVICE: &str = "service_uid = $1";
+const OF_NAME: &str = "namespace = $1 AND name = $2";
+const OF_CLUSTER: &str = "cluster_uid = $1";
+const OF_SOURCE: &str = "source_uid = $1";
+
+fn query(condition: &'static str) -> String {
+    format!("{SELECT} WHERE {condition} ORDER BY service_uid")
+}
+
 async fn select(
     connection: &mut Connection,
     condition: &'static str,
-    value: &str,
+    values: &[&str],
 ) -> Result<Vec<Assignment>, StoreError> {
-    let sql = format!("{SELECT} WHERE {condition} ORDER BY service_uid");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(value).fetch_all(connection).await?)
+    let asked = sqlx::query_as(sqlx::AssertSqlSafe(query(condition)));
+    Ok(values.iter().fold(asked, |asked, value| asked.bind((*value).to_owned())).fetch_all(connection).await?)
 }
 
 pub async fn load_assignment(connection: &mut Connection, service_uid: &str) -> Result<Option<Assignment>, StoreError> {
-    Ok(select(connection, "service_uid = $1", service_uid).await?.pop())
+    Ok(select(connection, OF_SERVICE, &[service_uid]).await?.pop())
 }
 
 pub async fn assignments_of_cluster(
     connection: &mut Connection,
     cluster_uid: &str,
 ) -> Result<Vec<Assignment>, StoreError> {
-    select(connection, "cluster_uid = $1", cluster_uid).await
+    select(connection, OF_CLUSTER, &[cluster_uid]).await
 }
 
 pub async fn assignments_of_source(
     connection: &mut Connection,
     source_uid: &str,
 ) -> Result<Vec<Assignment>, StoreError> {
-    select(connection, "source_uid = $1", source_uid).await
+    select(connection, OF_SOURCE, &[source_uid]).await
 }
 
 /// Services whose cluster or source was not found.
 pub async fn assignments_unplaced(connection: &mut Connection) -> Result<Vec<Assignment>, StoreError> {
-    select(connection, "(cluster_uid = $1 OR source_uid = $1)", "").await
+    select(connection, "(cluster_uid = $1 OR source_uid = $1)", &[""]).await
 }
 
 /// Rows of a service's name; more than one while one made again under the name follows another.
@@ -78,8 +88,7 @@ pub async fn assignments_named(
     namespace: &str,
     name: &str,
 ) -> Result<Vec<Assignment>, StoreError> {
-    let sql = format!("{SELECT} WHERE namespace = $1 AND name = $2");
-    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(namespace).bind(name).fetch_all(connection).await?)
+    select(connection, OF_NAME, &[namespace, name]).await
 }
 
 /// (namespace, name) of every service that needs a grant: those outside the administrators' namespace.
@@ -168,4 +177,30 @@ pub async fn delete_assignment(connection: &mut Connection, service_uid: &str) -
     delete_service_secrets(connection, service_uid).await?;
     sqlx::query("DELETE FROM assignments WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OpenOptions, Store};
+
+    /// Which index serves a question, SQLite says without any rows; PostgreSQL's answer depends on how many there are.
+    #[tokio::test]
+    async fn what_is_asked_about_one_service_reads_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(OpenOptions::new(folder.path().join("hub.db"), [7; 32])).await.unwrap();
+        let mut tables = store.tables().await.unwrap();
+        let questions = [
+            (OF_SERVICE, "(service_uid=?)"),
+            (OF_NAME, "(namespace=? AND name=?)"),
+            (OF_CLUSTER, "(cluster_uid=?)"),
+            (OF_SOURCE, "(source_uid=?)"),
+        ];
+        for (condition, index) in questions {
+            let sql = format!("EXPLAIN QUERY PLAN {}", query(condition));
+            let plan: Vec<(i64, i64, i64, String)> =
+                sqlx::query_as(sqlx::AssertSqlSafe(sql)).fetch_all(&mut *tables).await.unwrap();
+            assert!(plan[0].3.contains(index), "{condition}: {plan:?}");
+        }
+    }
 }

@@ -184,24 +184,3 @@ async fn tokens_are_found_until_they_expire_or_their_object_goes(place: Place) {
     assert!(store.delete_token(&[3; 32]).await.unwrap());
     assert!(!store.delete_token(&[3; 32]).await.unwrap());
 }
-
-/// A table that grows with the services must not be read for one of them. Which index serves a question, SQLite says without any
-/// rows; PostgreSQL's answer depends on how many there are.
-#[tokio::test]
-async fn what_is_asked_about_one_service_reads_no_others() {
-    let place = Place::file();
-    let store = place.open().await;
-    let mut tables = store.tables().await.unwrap();
-    let questions = [
-        ("service_uid = 'a'", "(service_uid=?)"),
-        ("namespace = 'a' AND name = 'b'", "(namespace=? AND name=?)"),
-        ("cluster_uid = 'a'", "(cluster_uid=?)"),
-        ("source_uid = 'a'", "(source_uid=?)"),
-    ];
-    for (condition, index) in questions {
-        let sql = format!("EXPLAIN QUERY PLAN SELECT why FROM assignments WHERE {condition}");
-        let plan: Vec<(i64, i64, i64, String)> =
-            sqlx::query_as(sqlx::AssertSqlSafe(sql)).fetch_all(&mut *tables).await.unwrap();
-        assert!(plan[0].3.contains(index), "{condition}: {plan:?}");
-    }
-}
