@@ -116,6 +116,16 @@ impl Delivery {
         Ok(())
     }
 
+    /// What each controller with a queue has done, by its name.
+    pub fn controller_work(&self) -> [(&'static str, Counts); 4] {
+        [
+            ("fetch_sources", self.sources.counts()),
+            ("assign_revisions", self.services.counts()),
+            ("summarize_reports", self.summaries.counts()),
+            ("track_clusters", self.cluster_work.counts()),
+        ]
+    }
+
     /// Sets `status.lastHeardTime` of a Cluster that is being read: it is kept beside the resource, so that a poll wakes no
     /// watch.
     pub fn merge_last_heard(&self, cluster: &mut Value) {
@@ -140,18 +150,6 @@ pub enum OpenError {
 /// The agents' door: `/agent/v1/…`, as `farwater_api::protocol` describes it.
 pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Router<S> {
     Endpoint::router(endpoints()).with_state(delivery)
-}
-
-impl Delivery {
-    /// What each controller with a queue has done, by its name.
-    pub fn controller_work(&self) -> [(&'static str, Counts); 4] {
-        [
-            ("fetch_sources", self.sources.counts()),
-            ("assign_revisions", self.services.counts()),
-            ("summarize_reports", self.summaries.counts()),
-            ("track_clusters", self.cluster_work.counts()),
-        ]
-    }
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {

@@ -310,7 +310,15 @@ async fn metrics_need_the_right_and_the_loopback_listener_needs_nothing() {
     let client = Client::of(&running);
     client.get("/version").await;
     let text = String::from_utf8(client.get("/metrics").await.body.to_vec()).unwrap();
-    for name in ["farwater_build_info", "farwater_http_requests_total", "farwater_store_position", "farwater_watches"] {
+    for name in [
+        "farwater_build_info",
+        "farwater_http_requests_total",
+        "farwater_store_position",
+        "farwater_watches",
+        "farwater_reconciles_total{controller=\"assign_revisions\"} ",
+        "farwater_reconcile_errors_total{controller=\"fetch_sources\"} ",
+        "farwater_queue_depth{controller=\"track_clusters\"} ",
+    ] {
         assert!(text.contains(name), "{name} is missing:\n{text}");
     }
 
