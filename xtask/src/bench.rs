@@ -8,6 +8,8 @@ mod commit_to_applied;
 mod ground;
 mod hub_start;
 mod list_services;
+mod many_kinds;
+mod pod;
 mod usage;
 
 use std::{
@@ -71,6 +73,18 @@ const BENCHES: &[Bench] = &[
         about: "10,000, 200,000 and 1,000,000 ServiceDeployments of 3 KB: pages, gets, watches, writes, memory and start",
         peer_inside: true,
         run: |quick| Box::pin(api::measure(quick)),
+    },
+    Bench {
+        name: "list-storm",
+        about: "polls of agents beside 100,000 lists of services, in rounds with and without",
+        peer_inside: true,
+        run: |quick| Box::pin(api::measure_storm(quick)),
+    },
+    Bench {
+        name: "pod",
+        about: "hub and agent as pods of a real node: image sizes, seconds to install and join, memory and processor time at rest",
+        peer_inside: false,
+        run: |quick| Box::pin(pod::measure(quick)),
     },
     Bench {
         name: "list-services",
@@ -186,6 +200,11 @@ pub fn percentile(samples: &mut [Duration], share: f64) -> Duration {
     samples.get(rank.saturating_sub(1)).copied().unwrap_or_default()
 }
 
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
 pub fn milliseconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 100_000.0).round() / 100.0
 }
@@ -200,6 +219,11 @@ mod tests {
         assert_eq!(percentile(&mut samples, 0.5), Duration::from_millis(25));
         assert_eq!(percentile(&mut samples, 0.99), Duration::from_millis(50));
         assert_eq!(percentile(&mut [], 0.5), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_median_is_the_middle_one() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
     }
 
     #[test]

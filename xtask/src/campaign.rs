@@ -1,6 +1,7 @@
 //! `cargo xtask campaign NAME`: counts that are too long for every test run. The record lies under docs/campaigns and is
 //! written after each round, so that a campaign that was stopped goes on where it was.
 
+mod hub_pod;
 mod informer;
 mod kill9;
 mod watch_order;
@@ -85,6 +86,15 @@ const CAMPAIGNS: &[Campaign] = &[
         engines: &[Engine::Sqlite],
         needs_programs: true,
         round: |seed, _| Box::pin(informer::round(seed)),
+    },
+    Campaign {
+        name: "hub-pod",
+        about: "the hub's pod on a real node is deleted while two agents poll every 30 s: none misses more than one poll, and no \
+                object of a service changes",
+        goal: 20,
+        engines: &[Engine::Sqlite],
+        needs_programs: true,
+        round: |seed, _| Box::pin(hub_pod::round(seed)),
     },
 ];
 

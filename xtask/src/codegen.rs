@@ -62,7 +62,25 @@ fn all() -> Result<Vec<Generated>> {
         files.push(Generated { path: PathBuf::from(folder).join(page.name), content: page.text });
     }
     files.push(Generated { path: "deny.toml".into(), content: deny::cargo_deny_configuration() });
+    files.push(prometheus_rule()?);
     Ok(files)
+}
+
+/// The alerts as Prometheus' operator takes them: the same groups, under `spec`.
+fn prometheus_rule() -> Result<Generated> {
+    let path = repository::root()?.join("deploy/monitoring/alerts.yaml");
+    let alerts = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let (_, groups) = alerts.split_once("groups:").context("alerts.yaml has groups")?;
+    let mut content =
+        "# Made by cargo xtask codegen from alerts.yaml; don't edit.\napiVersion: monitoring.coreos.com/v1\n\
+                       kind: PrometheusRule\nmetadata:\n  name: farwater\nspec:\n  groups:"
+            .to_owned();
+    for line in groups.trim_end().split('\n') {
+        content.push_str(if line.is_empty() || content.ends_with("groups:") { "" } else { "  " });
+        content.push_str(line);
+        content.push('\n');
+    }
+    Ok(Generated { path: "deploy/monitoring/prometheus-rule.yaml".into(), content })
 }
 
 /// One file per kind, as a management cluster would install it.

@@ -6,6 +6,7 @@ mod campaign;
 mod codegen;
 mod demo;
 mod deny;
+mod image;
 mod invariants;
 mod machine;
 mod repository;
@@ -33,6 +34,7 @@ enum Command {
     Bench(bench::Arguments),
     Codegen(codegen::Arguments),
     Deny(deny::Arguments),
+    Image(image::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Codegen(arguments) => codegen::run(&arguments),
         Command::Deny(arguments) => deny::run(&arguments),
+        Command::Image(arguments) => image::run(&arguments),
     };
     match result {
         Ok(code) => code,

@@ -2,6 +2,7 @@
 
 mod memory;
 mod phases;
+mod programs;
 mod results;
 
 use std::{

@@ -1,39 +1,87 @@
 //! Time by the hub's clock. A cluster's clock may be wrong; the hub's answers say by how much.
+//!
+//! What the hub said goes on by the machine's monotonic clock, so that it stays right whatever happens to the other one, and a
+//! machine whose clock is set right later is seen to be right.
 
 use std::{
-    sync::atomic::{AtomicI64, Ordering},
-    time::{SystemTime, UNIX_EPOCH},
+    sync::Mutex,
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Seconds between the agent's clock and the hub's, as last heard.
-#[derive(Debug, Default)]
-pub struct Clock {
-    offset: AtomicI64,
-}
+use crate::sync::lock;
 
 /// A difference below this is the network's, not the clock's.
 const TOLERATED: i64 = 5;
+/// A difference below this harms nothing and is not worth a line.
+const TOLD: i64 = 60;
+
+#[derive(Debug, Default)]
+pub struct Clock {
+    /// What the hub said last, and when that was.
+    hub: Mutex<Option<(i64, Instant)>>,
+}
 
 impl Clock {
-    /// Seconds since 1970, corrected.
+    /// Seconds since 1970: the hub's, or this machine's before the hub was heard.
     pub fn now(&self) -> i64 {
-        system_seconds() + self.offset.load(Ordering::Relaxed)
+        self.hub_now().unwrap_or_else(system_seconds)
+    }
+
+    /// Whether the hub has been heard since the start.
+    pub fn is_confirmed(&self) -> bool {
+        lock(&self.hub).is_some()
+    }
+
+    /// By how many seconds this machine's clock is ahead of the hub's; none before the hub was heard.
+    pub fn ahead(&self) -> Option<i64> {
+        self.hub_now().map(|hub| system_seconds().saturating_sub(hub))
     }
 
     pub fn correct(&self, hub_time: i64) {
-        let offset = hub_time - system_seconds();
-        let before = self.offset.load(Ordering::Relaxed);
-        if (offset - before).abs() <= TOLERATED {
+        let before = self.ahead().unwrap_or(0);
+        if self.hub_now().is_some_and(|known| hub_time.saturating_sub(known).abs() <= TOLERATED) {
             return;
         }
-        self.offset.store(offset, Ordering::Relaxed);
-        tracing::warn!(seconds = offset, "this machine's clock differs from the hub's; corrected by the hub's time");
+        *lock(&self.hub) = Some((hub_time, Instant::now()));
+        let ahead = system_seconds().saturating_sub(hub_time);
+        if ahead.saturating_sub(before).abs() >= TOLD {
+            tracing::warn!(
+                seconds_ahead = ahead,
+                "this machine's clock differs from the hub's; the agent goes by the hub's time"
+            );
+        }
+    }
+
+    fn hub_now(&self) -> Option<i64> {
+        let (said, at) = (*lock(&self.hub))?;
+        Some(said.saturating_add(i64::try_from(at.elapsed().as_secs()).unwrap_or(i64::MAX)))
     }
 }
 
-fn system_seconds() -> i64 {
+/// Seconds since 1970 as this machine has them.
+pub fn system_seconds() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
         Err(before) => -i64::try_from(before.duration().as_secs()).unwrap_or(i64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hub_is_believed_and_small_differences_are_passed_over() {
+        let clock = Clock::default();
+        assert!(!clock.is_confirmed() && clock.ahead().is_none());
+        assert!((clock.now() - system_seconds()).abs() <= 1);
+        let hub = system_seconds() - 86_400;
+        clock.correct(hub);
+        assert!(clock.is_confirmed() && (clock.now() - hub).abs() <= 1);
+        assert!((clock.ahead().unwrap() - 86_400).abs() <= 1);
+        clock.correct(hub + TOLERATED);
+        assert!((clock.now() - hub).abs() <= 1);
+        clock.correct(system_seconds());
+        assert!(clock.ahead().unwrap().abs() <= 1);
     }
 }

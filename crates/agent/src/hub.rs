@@ -1,28 +1,40 @@
 //! Requests to the hub.
 
-use std::{path::Path, sync::Mutex, time::Duration};
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use farwater_api::{
     Digest,
     protocol::{
-        JoinAnswer, JoinRequest, MAX_DESIRED_BYTES, MAX_SECRET_BYTES, POLL_INTERVAL_HEADER, ProtocolError,
-        REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW, SealedSecrets, StatusAnswer, StatusReport, TokenAnswer,
+        JoinAnswer, JoinRequest, MAX_DESIRED_BYTES, MAX_SECRET_BYTES, POLL_INTERVAL_HEADER, PROTOCOL, PROTOCOL_HEADER,
+        ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW, RENEW_KEYS_HEADER, SUCCESSION_HEADER, SealedSecrets,
+        Skew, StatusAnswer, StatusReport, TokenAnswer, parse_protocol,
     },
+    succession::{KeysAnswer, KeysRequest, SignedSuccession, Successions},
 };
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
+    client::legacy::Client,
     rt::{TokioExecutor, TokioTimer},
 };
 use tokio::time::{Instant, timeout};
 
 use crate::{
     clock::Clock,
-    identity::{Identity, KeyError},
+    identity::{Identity, KeyError, Keys, Presence},
+    proxy::{Connector, Proxy, ProxyError, SettingError},
+    sync::lock,
+    tls::{self, Pins, Trust, TrustError},
 };
 
 /// Until the first byte of an answer, and between two parts of one: a hub that is slower is as good as away.
@@ -38,10 +50,24 @@ pub enum HubError {
     Url { url: String },
     #[error("trust the hub's certificate authority")]
     Tls(#[source] rustls::Error),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    #[error(transparent)]
+    Proxy(#[from] SettingError),
+    #[error("reach the hub for {what}: its certificate is not trusted: {problem}")]
+    Certificate { what: &'static str, problem: String },
+    #[error(
+        "{what}: {path} is not known at {hub} (404): it is no hub, or one that is older than this agent ({version}); check \
+         --hub, and upgrade the hub before its agents",
+        version = crate::VERSION
+    )]
+    PathUnknown { what: &'static str, path: String, hub: String },
     #[error("reach the hub for {what}")]
     Unreachable { what: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("{what}: the hub answered {status} {reason}: {message}")]
     Refused { what: &'static str, status: StatusCode, reason: String, message: String, retry_after: Option<Duration> },
+    #[error("{what}: the hub's answer is not what the protocol says, and {advice}")]
+    NotTogether { what: &'static str, advice: &'static str, source: serde_json::Error },
     #[error("{what}: the hub's answer is over {limit} bytes")]
     TooLarge { what: &'static str, limit: usize },
     #[error("{what}: the hub's answer is not what the protocol says")]
@@ -93,6 +119,10 @@ pub struct Poll {
     pub interval: Option<Duration>,
     /// `None`: nothing new.
     pub body: Option<Bytes>,
+    /// The hub's last succession, if it thinks that this agent has not followed it.
+    pub succession: Option<u64>,
+    /// The hub wants this agent to have new keys.
+    pub renew_keys: bool,
 }
 
 struct AccessToken {
@@ -104,32 +134,58 @@ struct AccessToken {
 /// A connection to the hub. Before the join it can only join.
 pub struct HubClient {
     base: String,
-    http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    pub clock: Clock,
+    http: Client<HttpsConnector<Connector>, Full<Bytes>>,
+    pub clock: Arc<Clock>,
+    pins: Pins,
     token: Mutex<Option<AccessToken>>,
+    /// As the hub said last; 0: it has not.
+    protocol: AtomicU32,
 }
 
 impl HubClient {
-    pub fn new(url: &str, pin: Digest) -> Result<Self, HubError> {
+    /// Through the proxy that the environment names for this URL, if any.
+    pub fn new(url: &str, trust: Trust) -> Result<Self, HubError> {
         let base = url.trim_end_matches('/').to_owned();
-        let valid = base.parse::<http::Uri>().is_ok_and(|uri| {
-            uri.scheme_str() == Some("https") && uri.host().is_some() && matches!(uri.path(), "" | "/")
-        });
-        if !valid {
-            return Err(HubError::Url { url: url.to_owned() });
+        let uri = base.parse::<http::Uri>().ok().filter(is_hub).ok_or_else(|| HubError::Url { url: url.to_owned() })?;
+        let clock = Arc::new(Clock::default());
+        let proxy = Proxy::of_environment(&uri, |name| std::env::var(name).ok())?;
+        let proxy = proxy.map(|proxy| proxy_tls(&proxy, &trust, &clock).map(|tls| (proxy, tls))).transpose()?;
+        if let Some((proxy, _)) = &proxy {
+            tracing::info!(%proxy, "the hub is reached through a proxy");
         }
-        let tls = crate::tls::client_config(pin).map_err(HubError::Tls)?;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(Duration::from_secs(10)));
-        let connector =
-            HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_all_versions().wrap_connector(tcp);
+        let pins = trust.pins.clone();
+        let tls = tls::client_config(trust, clock.clone()).map_err(HubError::Tls)?;
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_only()
+            .enable_all_versions()
+            .wrap_connector(Connector::new(proxy));
         let http = Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(1)
             .build(connector);
-        Ok(Self { base, http, clock: Clock::default(), token: Mutex::new(None) })
+        Ok(Self { base, http, clock, pins, token: Mutex::new(None), protocol: AtomicU32::new(0) })
+    }
+
+    /// The hub's protocol, as it said last; 0: it has not.
+    pub fn protocol(&self) -> u32 {
+        self.protocol.load(Ordering::Relaxed)
+    }
+
+    /// Whether the hub and this agent go together, as far as the hub has said.
+    pub fn skew(&self) -> Skew {
+        match self.protocol() {
+            0 => Skew::default(),
+            hub => Skew::between(PROTOCOL, hub),
+        }
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(&self, what: &'static str, body: &[u8]) -> Result<T, HubError> {
+        serde_json::from_slice(body).map_err(|source| match self.skew().advice() {
+            Some(advice) => HubError::NotTogether { what, advice, source },
+            None => HubError::Malformed { what, source },
+        })
     }
 
     pub async fn join(&self, request: &JoinRequest) -> Result<JoinAnswer, HubError> {
@@ -159,8 +215,10 @@ impl HubClient {
             .filter(|s| s.is_finite())
             // Between what a hub may ask for and what keeps the agent useful, whatever the header says.
             .map(|s| Duration::from_secs_f64(s.clamp(0.2, 3600.0)));
+        let succession = response.headers().get(SUCCESSION_HEADER).and_then(|v| v.to_str().ok()?.parse().ok());
+        let renew_keys = response.headers().contains_key(RENEW_KEYS_HEADER);
         if response.status() == StatusCode::NOT_MODIFIED {
-            return Ok(Poll { interval, body: None });
+            return Ok(Poll { interval, body: None, succession, renew_keys });
         }
         let compressed = response.headers().get(header::CONTENT_ENCODING).is_some_and(|coding| coding == "zstd");
         let mut body = read_body(what, response, MAX_DESIRED_BYTES).await?;
@@ -170,7 +228,37 @@ impl HubClient {
                 .map_err(|_| HubError::TooLarge { what, limit: MAX_DESIRED_BYTES })?
                 .into();
         }
-        Ok(Poll { interval, body: Some(body) })
+        Ok(Poll { interval, body: Some(body), succession, renew_keys })
+    }
+
+    /// The hub's successions after a number.
+    pub async fn successions(&self, who: &Caller<'_>, after: u64) -> Result<Vec<SignedSuccession>, HubError> {
+        let what = "get the hub's successions";
+        let target = format!("/agent/v1/successions/{after}");
+        let response = self
+            .authorized(who, what, |token| self.request(Method::GET, &target, Some(token)).body(Full::default()))
+            .await?;
+        let body = read_body(what, response, MAX_ANSWER).await?;
+        let answer: Successions =
+            serde_json::from_slice(&body).map_err(|source| HubError::Malformed { what, source })?;
+        Ok(answer.successions)
+    }
+
+    /// Tells the hub of new keys.
+    pub async fn hand_over(&self, request: &KeysRequest) -> Result<(), HubError> {
+        let answer: KeysAnswer = self.post("hand over to new keys", "/agent/v1/keys", None, request).await?;
+        self.clock.correct(answer.hub_time);
+        Ok(())
+    }
+
+    /// The authorities that vouch for the hub beside those of a file.
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    /// The next request asks for a new one.
+    pub fn forget_token(&self) {
+        *lock(&self.token) = None;
     }
 
     pub async fn report(&self, who: &Caller<'_>, report: &StatusReport) -> Result<StatusAnswer, HubError> {
@@ -184,7 +272,7 @@ impl HubClient {
             })
             .await?;
         let body = read_body(what, response, MAX_ANSWER).await?;
-        serde_json::from_slice(&body).map_err(|source| HubError::Malformed { what, source })
+        self.read(what, &body)
     }
 
     /// Asks for a service's Secrets. They come sealed to this agent.
@@ -195,7 +283,7 @@ impl HubClient {
             .authorized(who, what, |token| self.request(Method::GET, &target, Some(token)).body(Full::default()))
             .await?;
         let body = read_body(what, response, MAX_SEALED).await?;
-        serde_json::from_slice(&body).map_err(|source| HubError::Malformed { what, source })
+        self.read(what, &body)
     }
 
     /// Downloads a bundle, as stored (zstd), into `path`. At most `limit` bytes.
@@ -222,6 +310,8 @@ impl HubClient {
             }
             file.write_all(&data).await.map_err(HubError::Write)?;
         }
+        // `sync_all` alone would pass over what went wrong with the last part.
+        file.flush().await.map_err(HubError::Write)?;
         file.sync_all().await.map_err(HubError::Write)
     }
 
@@ -255,16 +345,18 @@ impl HubClient {
         if let Some(token) = lock(&self.token).as_ref().filter(|t| t.refresh_at > Instant::now()) {
             return Ok(token.text.clone());
         }
+        self.ask_token(who, &who.identity.keys).await
+    }
+
+    /// Shows possession of these keys; the token that comes is used from then on.
+    pub async fn ask_token(&self, who: &Caller<'_>, keys: &Keys) -> Result<String, HubError> {
         let what = "get access token";
-        let before = self.clock.now();
         let mut corrected = false;
         let answer: TokenAnswer = loop {
-            let assertion = who.identity.assertion(self.clock.now(), who.kubernetes_version)?;
+            let assertion = who.identity.assertion(keys, self.clock.now(), who.kubernetes_version, who.presence)?;
             match self.post(what, "/agent/v1/token", None, &assertion).await {
                 // `send` has taken the hub's time from the refusal: one more try with the right clock.
-                Err(e) if !corrected && e.is_reason(REASON_CLOCK_SKEW) && self.clock.now() != before => {
-                    corrected = true;
-                }
+                Err(e) if !corrected && e.is_reason(REASON_CLOCK_SKEW) => corrected = true,
                 other => break other?,
             }
         };
@@ -289,13 +381,14 @@ impl HubClient {
             .body(Full::new(Bytes::from(body)))
             .map_err(|e| unreachable(what, e))?;
         let body = read_body(what, self.send(what, request).await?, MAX_ANSWER).await?;
-        serde_json::from_slice(&body).map_err(|source| HubError::Malformed { what, source })
+        self.read(what, &body)
     }
 
     fn request(&self, method: Method, path: &str, token: Option<&str>) -> http::request::Builder {
         let request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base))
+            .header(PROTOCOL_HEADER, PROTOCOL)
             .header(header::USER_AGENT, concat!("farwater-agent/", env!("CARGO_PKG_VERSION")));
         match token {
             Some(token) => request.header(header::AUTHORIZATION, format!("Bearer {token}")),
@@ -305,10 +398,15 @@ impl HubClient {
 
     /// Sends, and turns every answer but 2xx and 304 into an error.
     async fn send(&self, what: &'static str, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, HubError> {
+        let path = request.uri().path().to_owned();
         let response = timeout(PATIENCE, self.http.request(request))
             .await
             .map_err(|e| unreachable(what, e))?
             .map_err(|e| unreachable(what, e))?;
+        let said = response.headers().get(PROTOCOL_HEADER).and_then(|value| parse_protocol(value.to_str().ok()?));
+        if let Some(hub) = said {
+            self.protocol.store(hub, Ordering::Relaxed);
+        }
         let status = response.status();
         if status.is_success() || status == StatusCode::NOT_MODIFIED {
             return Ok(response);
@@ -320,6 +418,9 @@ impl HubClient {
             .map(|s| Duration::from_secs(s.min(3600)));
         let body = read_body(what, response, MAX_ANSWER).await.unwrap_or_default();
         let error = serde_json::from_slice::<ProtocolError>(&body).ok();
+        if status == StatusCode::NOT_FOUND {
+            return Err(HubError::PathUnknown { what, path, hub: self.base.clone() });
+        }
         if let Some(hub_time) = error.as_ref().and_then(|e| e.hub_time) {
             self.clock.correct(hub_time);
         }
@@ -333,6 +434,7 @@ impl HubClient {
 pub struct Caller<'a> {
     pub identity: &'a Identity,
     pub kubernetes_version: &'a str,
+    pub presence: &'a Presence,
 }
 
 impl HubError {
@@ -349,7 +451,43 @@ impl HubError {
 }
 
 fn unreachable(what: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> HubError {
-    HubError::Unreachable { what, source: source.into() }
+    let source = source.into();
+    match certificate_error(source.as_ref()) {
+        Some(problem) => HubError::Certificate { what, problem },
+        None => HubError::Unreachable { what, source },
+    }
+}
+
+/// What was wrong with the hub's certificate, if that is why it can't be reached.
+fn certificate_error(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    if error.is::<ProxyError>() {
+        // The proxy's own certificate: the network's matter, not the hub's.
+        return None;
+    }
+    if let Some(rustls::Error::InvalidCertificate(problem)) = error.downcast_ref() {
+        return Some(tls::explain(problem));
+    }
+    // An io::Error gives the cause of what it holds, not that itself.
+    let held = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    let held = held.and_then(|held| certificate_error(held));
+    held.or_else(|| certificate_error(error.source()?))
+}
+
+/// `https://HOST[:PORT]`, and nothing else.
+fn is_hub(uri: &http::Uri) -> bool {
+    let bare = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+    bare && uri.scheme_str() == Some("https") && matches!(uri.path(), "" | "/") && uri.query().is_none()
+}
+
+/// How a proxy is spoken to. Only the authorities of a file can vouch for one that wants TLS.
+fn proxy_tls(proxy: &Proxy, trust: &Trust, clock: &Arc<Clock>) -> Result<rustls::ClientConfig, HubError> {
+    let others = match trust.of_others() {
+        None if proxy.is_encrypted() => {
+            return Err(proxy.unsupported("for a proxy with https:// --ca-file must name its authority").into());
+        }
+        others => others.unwrap_or_default(),
+    };
+    tls::client_config(others, clock.clone()).map_err(HubError::Tls)
 }
 
 async fn read_body(what: &'static str, response: Response<Incoming>, limit: usize) -> Result<Bytes, HubError> {
@@ -360,8 +498,4 @@ async fn read_body(what: &'static str, response: Response<Incoming>, limit: usiz
         Ok(Err(source)) => Err(HubError::Unreachable { what, source }),
         Err(elapsed) => Err(unreachable(what, elapsed)),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

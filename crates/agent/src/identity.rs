@@ -13,8 +13,9 @@ use farwater_api::{
     Digest,
     protocol::{
         Assertion, ClusterIdentity, DesiredState, JoinAnswer, SealedSecrets, SignedAssertion, SigningKey, Statement,
-        tag,
+        Verbatim, tag,
     },
+    succession::{Broken, Handover, MAX_HANDOVERS, Position, SignedHandover, SignedSuccession, Trusted},
 };
 use rustls::crypto::{
     aws_lc_rs::hpke::DH_KEM_X25519_HKDF_SHA256_AES_256,
@@ -23,8 +24,13 @@ use rustls::crypto::{
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use crate::clock::system_seconds;
+
 /// The most services that one cluster's desired state may hold.
 const MAX_SERVICES: usize = 10_000;
+
+/// Sealing keys of before that are kept: what is sealed to them is replaced when it is used next.
+const MAX_FORMER_SEALING: usize = 4;
 
 /// Text that is never printed.
 #[derive(Clone, Serialize, Deserialize)]
@@ -45,6 +51,16 @@ pub struct Keys {
     signing: Secret,
     /// X25519 scalar, base64: what secrets are sealed to.
     sealing: Secret,
+    /// Those of before, the newest first: what is kept sealed to them must open while the hub is away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    former_sealing: Vec<Secret>,
+}
+
+/// What was sealed to us.
+pub struct Opened {
+    pub plain: Zeroizing<Vec<u8>>,
+    /// Sealed to a key of before.
+    pub is_former: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +79,29 @@ impl Keys {
         Ok(Self {
             signing: Secret(STANDARD.encode(signing.as_ref())),
             sealing: Secret(STANDARD.encode(scalar.as_ref())),
+            former_sealing: Vec::new(),
         })
+    }
+
+    /// These name the next ones, and those prove that they are ours.
+    fn hand_over(&self, next: &Self, installation: &str, cluster_uid: &str) -> Result<SignedHandover, KeyError> {
+        let handover = Verbatim::from(Handover {
+            installation: installation.to_owned(),
+            cluster_uid: cluster_uid.to_owned(),
+            from: self.public_key()?,
+            public_key: next.public_key()?,
+            sealing_key: next.sealing_public_key()?,
+        });
+        let (signature, proof) = (self.sign(&handover.message())?, next.sign(&handover.proof_message())?);
+        Ok(SignedHandover { handover, signature, proof })
+    }
+
+    /// The next ones, which still open what is sealed to these.
+    fn succeeded_by(&self, next: &Self) -> Self {
+        let mut former = vec![self.sealing.clone()];
+        former.extend(self.former_sealing.iter().cloned());
+        former.truncate(MAX_FORMER_SEALING);
+        Self { former_sealing: former, ..next.clone() }
     }
 
     fn pair(&self) -> Result<Ed25519KeyPair, KeyError> {
@@ -82,24 +120,50 @@ impl Keys {
 
     pub fn sealing_public_key(&self) -> Result<String, KeyError> {
         let damaged = || KeyError::Damaged("sealing");
-        let key = PrivateKey::from_private_key(&X25519, &self.sealing_scalar()?).map_err(|_| damaged())?;
+        let key = PrivateKey::from_private_key(&X25519, &scalar(&self.sealing)?).map_err(|_| damaged())?;
         Ok(STANDARD.encode(key.compute_public_key().map_err(|_| damaged())?.as_ref()))
     }
 
-    fn sealing_scalar(&self) -> Result<Vec<u8>, KeyError> {
-        STANDARD.decode(&self.sealing.0).map_err(|_| KeyError::Damaged("sealing"))
-    }
-
     /// Opens what was sealed to this agent with exactly this `info`. `None`: it was not.
-    pub fn open(&self, sealed: &SealedSecrets, info: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, KeyError> {
-        let key = HpkePrivateKey::from(self.sealing_scalar()?);
+    pub fn open(&self, sealed: &SealedSecrets, info: &[u8]) -> Result<Option<Opened>, KeyError> {
         let decode = |text: &str| STANDARD.decode(text).ok();
         let (Some(encapsulated), Some(ciphertext)) = (decode(&sealed.encapsulated), decode(&sealed.ciphertext)) else {
             return Ok(None);
         };
-        let opened =
-            DH_KEM_X25519_HKDF_SHA256_AES_256.open(&EncapsulatedSecret(encapsulated), info, &[], &ciphertext, &key);
-        Ok(opened.ok().map(Zeroizing::new))
+        let encapsulated = EncapsulatedSecret(encapsulated);
+        for (n, key) in std::iter::once(&self.sealing).chain(&self.former_sealing).enumerate() {
+            let key = HpkePrivateKey::from(scalar(key)?);
+            let opened = DH_KEM_X25519_HKDF_SHA256_AES_256.open(&encapsulated, info, &[], &ciphertext, &key);
+            if let Ok(plain) = opened {
+                return Ok(Some(Opened { plain: Zeroizing::new(plain), is_former: n > 0 }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn scalar(key: &Secret) -> Result<Vec<u8>, KeyError> {
+    STANDARD.decode(&key.0).map_err(|_| KeyError::Damaged("sealing"))
+}
+
+/// Which process of an agent asks, and as what.
+#[derive(Clone, Debug, Default)]
+pub struct Presence {
+    /// Made at its start; empty: the hub can't tell it from another.
+    pub instance: String,
+    /// Where it runs, for people.
+    pub host: String,
+    /// Another one acts.
+    pub standby: bool,
+}
+
+impl Presence {
+    pub fn of(host: &str, standby: bool) -> Result<Self, KeyError> {
+        let mut instance = [0u8; 8];
+        rand::fill(&mut instance).map_err(|_| KeyError::Generate)?;
+        // As much as the hub takes.
+        let host = host.chars().filter(|c| !c.is_control()).take(100).collect();
+        Ok(Self { instance: hex::encode(instance), host, standby })
     }
 }
 
@@ -108,20 +172,41 @@ impl Keys {
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
     pub hub: String,
-    pub ca_pin: Digest,
+    /// As it was told to the agent. None: the hub is vouched for by the authorities of a file alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_pin: Option<Digest>,
+    /// The authorities that the hub has named since, which count instead of the pin.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub authorities: Vec<Digest>,
+    /// How far it has followed the hub's successions.
+    #[serde(default, skip_serializing_if = "Position::is_first")]
+    pub position: Position,
     pub cluster: ClusterIdentity,
     pub installation: String,
     pub signing_keys: Vec<SigningKey>,
+    /// The hub's key that has signed the last accepted state, if that is another: it counts for what is stored, and for nothing that
+    /// comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_key: Option<SigningKey>,
     /// uid of `kube-system`: an identity used against another cluster is a mistake.
     pub cluster_id: String,
     pub keys: Keys,
+    /// Its own next keys, from before the hub is told of them until it goes by them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_keys: Option<Keys>,
+    /// From keys of before to the present ones: a hub that was restored may know an older one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub handovers: Vec<SignedHandover>,
 }
 
 /// Why a desired state is not accepted.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Untrusted {
-    #[error("verify desired state: signed by unknown key {0:?}")]
-    UnknownKey(String),
+    #[error(
+        "verify desired state: signed by key {key:?}, which is not the hub's ({known}, succession {sequence}); a hub whose keys/ was \
+         restored needs the newest copy"
+    )]
+    UnknownKey { key: String, known: String, sequence: u64 },
     #[error("verify desired state: the signature is wrong")]
     Signature,
     #[error("verify desired state: made for installation {0:?}")]
@@ -141,38 +226,119 @@ pub enum Untrusted {
 }
 
 impl Identity {
-    pub fn new(hub: &str, ca_pin: Digest, cluster_id: &str, keys: Keys, answer: JoinAnswer) -> Self {
+    pub fn new(hub: &str, ca_pin: Option<Digest>, cluster_id: &str, keys: Keys, answer: JoinAnswer) -> Self {
+        // What the hub names was said under the authority that was told, where one was.
+        let authorities = ca_pin.map(|_| answer.authorities).unwrap_or_default();
         Self {
             hub: hub.to_owned(),
             ca_pin,
+            authorities,
+            position: answer.position,
             cluster: answer.cluster,
             installation: answer.installation,
             signing_keys: answer.signing_keys,
+            former_key: None,
             cluster_id: cluster_id.to_owned(),
             keys,
+            next_keys: None,
+            handovers: Vec::new(),
         }
     }
 
-    pub fn assertion(&self, time: i64, kubernetes_version: &str) -> Result<SignedAssertion, KeyError> {
+    /// Digests of the authorities that vouch for the hub; none where those of a file alone do.
+    pub fn pins(&self) -> Vec<Digest> {
+        match self.ca_pin {
+            Some(_) if !self.authorities.is_empty() => self.authorities.clone(),
+            pin => pin.into_iter().collect(),
+        }
+    }
+
+    /// Whether the hub is the one with this authority, of today or as it was once told.
+    pub fn is_of_authority(&self, pin: Digest) -> bool {
+        self.ca_pin == Some(pin) || self.authorities.contains(&pin)
+    }
+
+    /// Goes over to what the hub's successions name. `accepted`: the key that has signed the last accepted state.
+    pub fn follow(&self, successions: &[SignedSuccession], accepted: Option<&str>) -> Result<Self, Broken> {
+        let Some(signing_key) = self.signing_keys.first().cloned() else { return Ok(self.clone()) };
+        let trusted = Trusted { position: self.position, signing_key, authorities: self.pins() };
+        let verifies = |key: &SigningKey, message: &[u8], signature: &str| {
+            let (key, signature) = (STANDARD.decode(&key.public_key), STANDARD.decode(signature));
+            let (Ok(key), Ok(signature)) = (key, signature) else { return false };
+            UnparsedPublicKey::new(&signature::ED25519, key).verify(message, &signature).is_ok()
+        };
+        let Trusted { position, signing_key, authorities } = trusted.walk(&self.installation, successions, verifies)?;
+        let mut known = self.signing_keys.iter().chain(&self.former_key);
+        let former = known.find(|key| Some(&*key.id) == accepted && key.id != signing_key.id).cloned();
+        Ok(Self { position, signing_keys: vec![signing_key], authorities, former_key: former, ..self.clone() })
+    }
+
+    /// With new keys of its own, which the hub is not told of yet.
+    pub fn prepare_keys(&self) -> Result<Self, KeyError> {
+        let next_keys = match &self.next_keys {
+            Some(present) => present.clone(),
+            None => Keys::generate()?,
+        };
+        Ok(Self { next_keys: Some(next_keys), ..self.clone() })
+    }
+
+    /// What tells the hub of the next keys; none where there are none.
+    pub fn handover(&self) -> Result<Option<SignedHandover>, KeyError> {
+        let Some(next) = &self.next_keys else { return Ok(None) };
+        self.keys.hand_over(next, &self.installation, &self.cluster.uid).map(Some)
+    }
+
+    /// The hub goes by the next keys.
+    pub fn promote_keys(&self) -> Result<Self, KeyError> {
+        let (Some(handover), Some(next)) = (self.handover()?, &self.next_keys) else { return Ok(self.clone()) };
+        let mut handovers = self.handovers.clone();
+        handovers.push(handover);
+        handovers.drain(..handovers.len().saturating_sub(MAX_HANDOVERS));
+        Ok(Self { keys: self.keys.succeeded_by(next), next_keys: None, handovers, ..self.clone() })
+    }
+
+    /// Signed by `keys`: the present ones or the next.
+    pub fn assertion(
+        &self,
+        keys: &Keys,
+        time: i64,
+        kubernetes_version: &str,
+        presence: &Presence,
+    ) -> Result<SignedAssertion, KeyError> {
         let mut nonce = [0u8; 16];
         rand::fill(&mut nonce).map_err(|_| KeyError::Generate)?;
         let assertion = Assertion {
             cluster_uid: self.cluster.uid.clone(),
             installation: self.installation.clone(),
             time,
+            system_time: Some(system_seconds()),
             nonce: hex::encode(nonce),
             agent_version: crate::VERSION.to_owned(),
             kubernetes_version: kubernetes_version.to_owned(),
+            instance: presence.instance.clone(),
+            host: presence.host.clone(),
+            standby: presence.standby,
+            position: self.position,
         };
         let assertion = STANDARD.encode(serde_json::to_vec(&assertion).expect("an assertion is plain JSON"));
-        let signature = self.keys.sign(&SignedAssertion::message(&assertion))?;
+        let signature = keys.sign(&SignedAssertion::message(&assertion))?;
         Ok(SignedAssertion { assertion, signature })
     }
 
     /// Checks signature, addressee and entries of a desired state, and that it is not older than `accepted`.
     pub fn verify(&self, state: &DesiredState, accepted: Option<&Statement>) -> Result<(), Untrusted> {
+        self.verify_signature(&state.statement, &state.signature, None)?;
+        self.verify_content(state, accepted)
+    }
+
+    /// The same for one that was accepted before, perhaps when the hub had another key.
+    pub fn verify_stored(&self, state: &DesiredState) -> Result<(), Untrusted> {
+        self.verify_signature(&state.statement, &state.signature, self.former_key.as_ref())?;
+        self.verify_content(state, None)
+    }
+
+    fn verify_content(&self, state: &DesiredState, accepted: Option<&Statement>) -> Result<(), Untrusted> {
         let statement = &state.statement;
-        self.verify_signature(statement, &state.signature)?;
         if statement.installation != self.installation {
             return Err(Untrusted::Installation(statement.installation.clone()));
         }
@@ -186,26 +352,32 @@ impl Identity {
         if let Some(twice) = state.entries.iter().find(|entry| !uids.insert(&entry.service.uid)) {
             return Err(Untrusted::Twice(twice.service.uid.clone()));
         }
-        if tag(&state.entries) != statement.tag {
+        if tag(&state.entries) != statement.tag || state.agent.as_ref().map(Verbatim::digest) != statement.agent {
             return Err(Untrusted::Tag);
         }
         let Some(accepted) = accepted else { return Ok(()) };
         let (epoch, generation) = (statement.epoch, statement.generation);
         match (epoch, generation).cmp(&(accepted.epoch, accepted.generation)) {
             std::cmp::Ordering::Less => Err(Untrusted::Older { epoch, generation }),
-            std::cmp::Ordering::Equal if accepted.tag != statement.tag => {
+            std::cmp::Ordering::Equal if (accepted.tag, accepted.agent) != (statement.tag, statement.agent) => {
                 Err(Untrusted::Equivocal { epoch, generation })
             }
             _ => Ok(()),
         }
     }
 
-    fn verify_signature(&self, statement: &Statement, signature: &str) -> Result<(), Untrusted> {
-        let key = self
-            .signing_keys
-            .iter()
-            .find(|key| key.id == statement.key_id)
-            .ok_or_else(|| Untrusted::UnknownKey(statement.key_id.chars().take(64).collect()))?;
+    fn verify_signature(
+        &self,
+        statement: &Verbatim<Statement>,
+        signature: &str,
+        former: Option<&SigningKey>,
+    ) -> Result<(), Untrusted> {
+        let key = self.signing_keys.iter().chain(former).find(|key| key.id == statement.key_id);
+        let key = key.ok_or_else(|| Untrusted::UnknownKey {
+            key: statement.key_id.chars().take(64).collect(),
+            known: self.signing_keys.first().map(|key| key.id.clone()).unwrap_or_default(),
+            sequence: self.position.sequence,
+        })?;
         let decode = |text: &str| STANDARD.decode(text).map_err(|_| Untrusted::Signature);
         UnparsedPublicKey::new(&signature::ED25519, decode(&key.public_key)?)
             .verify(&statement.message(), &decode(signature)?)

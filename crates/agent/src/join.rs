@@ -1,28 +1,35 @@
-//! From options to an identity: the stored one, or a new one by the one-time token.
+//! From options to an identity: the stored one, or a new one by the one-time token; and to being the cluster's one agent.
 
 use std::time::Duration;
 
 use farwater_api::{
     Digest,
-    protocol::{JoinRequest, REASON_IDENTITY_UNKNOWN, REASON_UNAVAILABLE},
+    protocol::{JoinRequest, REASON_IDENTITY_UNKNOWN, REASON_QUARANTINED, REASON_UNAVAILABLE},
 };
 
 use crate::{
+    health::Health,
     hub::{Caller, HubClient, HubError},
-    identity::{Identity, KeyError, Keys},
-    kubernetes::Kubernetes,
+    identity::{Identity, KeyError, Keys, Presence},
+    lease::{Asked, Lease},
     options::{JoinToken, Options, TokenFileError},
     secrets,
     state::{StateError, StateStore},
+    succeed::{self, Process},
     sync::Backoff,
+    tls::{Trust, TrustError},
 };
+
+/// Between two questions for the Lease.
+const STAND_BY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     #[error(transparent)]
     Token(#[from] TokenFileError),
     #[error(
-        "join: this cluster has not joined a hub yet; give --hub, --ca-pin and --join-token as printed by `farwater cluster join`"
+        "join: this cluster has not joined a hub yet; give --hub, --join-token and --ca-pin (or --ca-file) as printed by \
+         `farwater cluster join`"
     )]
     NotJoined,
     #[error(
@@ -33,8 +40,14 @@ pub enum JoinError {
         "start: joined to a hub with certificate authority {stored}, asked for {asked}; give a join token to join the other hub"
     )]
     OtherHub { stored: Digest, asked: Digest },
+    #[error(
+        "join: this cluster is kept by another hub, {hub}, as {cluster}, and its agent acts ({holder}); let it leave that hub first: farwater cluster leave"
+    )]
+    KeptByOtherHub { hub: String, cluster: String, holder: String },
     #[error(transparent)]
     Hub(#[from] HubError),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     #[error(transparent)]
     Key(#[from] KeyError),
     #[error(transparent)]
@@ -44,99 +57,226 @@ pub enum JoinError {
 pub struct Joined {
     pub hub: HubClient,
     pub identity: Identity,
+    pub presence: Presence,
     pub kubernetes_version: String,
 }
 
-/// Finds or makes the identity. Waits for the API server; waits for the hub only if there is no identity yet.
-pub async fn join(options: &Options, kubernetes: &Kubernetes) -> Result<Joined, JoinError> {
-    let token = options.token()?;
-    let store = StateStore { dir: &options.state_dir, kubernetes };
-    store.prepare()?;
-    let cluster_id = crate::retry("read the cluster's identity", || async {
-        kubernetes.get(None, "/api/v1/namespaces/kube-system", true).await.and_then(|namespace| {
-            let uid = namespace["metadata"]["uid"].as_str().map(str::to_owned);
-            uid.ok_or_else(|| crate::kubernetes::ApiError::Transport("kube-system has no uid".into()))
+/// The cluster that the agent is in, and what it remembers of it.
+pub struct Ground {
+    /// uid of `kube-system`.
+    pub cluster_id: String,
+    pub kubernetes_version: String,
+    pub stored: Option<Identity>,
+}
+
+impl Ground {
+    /// Waits for the API server.
+    pub async fn read(store: &StateStore<'_>, token: Option<&JoinToken>) -> Result<Self, JoinError> {
+        let kubernetes = store.kubernetes;
+        let cluster_id = crate::retry("read the cluster's identity", || async {
+            kubernetes.get(None, "/api/v1/namespaces/kube-system", true).await.and_then(|namespace| {
+                let uid = namespace["metadata"]["uid"].as_str().map(str::to_owned);
+                uid.ok_or_else(|| crate::kubernetes::ApiError::Transport("kube-system has no uid".into()))
+            })
         })
-    })
-    .await;
-    let version = crate::retry("read the cluster's version", || kubernetes.get(None, "/version", false)).await;
-    let kubernetes_version = version["gitVersion"].as_str().unwrap_or("unknown").to_owned();
-    crate::retry("make the agent's namespace and accounts", || secrets::ensure_ground(kubernetes)).await;
-    // A damaged identity is no reason to wait: with a token the agent joins again, without one a person must act.
-    let stored = match store.load_identity().await {
+        .await;
+        let version = crate::retry("read the cluster's version", || kubernetes.get(None, "/version", false)).await;
+        let kubernetes_version = version["gitVersion"].as_str().unwrap_or("unknown").to_owned();
+        crate::retry("make the agent's namespace and accounts", || secrets::ensure_ground(kubernetes)).await;
+        let stored = load_identity(store, token).await?;
+        if let Some(identity) = stored.as_ref().filter(|identity| identity.cluster_id != cluster_id) {
+            return Err(JoinError::OtherCluster { stored: identity.cluster_id.clone(), actual: cluster_id });
+        }
+        Ok(Self { cluster_id, kubernetes_version, stored })
+    }
+}
+
+/// A damaged identity is no reason to wait: with a token the agent joins again, without one a person must act.
+async fn load_identity(store: &StateStore<'_>, token: Option<&JoinToken>) -> Result<Option<Identity>, JoinError> {
+    match store.load_identity().await {
         Err(error @ StateError::Damaged { .. }) if token.is_some() => {
             tracing::warn!(error = crate::hub::chain(&error), "joining again");
-            None
+            Ok(None)
         }
         Err(StateError::Cluster { .. }) => {
-            Some(crate::retry("read the agent's identity", || store.load_identity()).await).flatten()
+            Ok(Some(crate::retry("read the agent's identity", || store.load_identity()).await).flatten())
         }
-        other => other?,
+        other => Ok(other?),
+    }
+}
+
+/// Waits until this process is the cluster's one agent. Meanwhile it shows that it could be: that it reaches the hub and is
+/// known there.
+pub async fn stand_by(
+    options: &Options,
+    store: &StateStore<'_>,
+    ground: &mut Ground,
+    lease: &Lease,
+    health: &Health,
+) -> Result<(), JoinError> {
+    let token = options.token()?;
+    let presence = Presence::of(lease.name(), true)?;
+    let mut told = None;
+    loop {
+        match crate::retry("ask for the agents' Lease", || lease.ask(store.kubernetes)).await {
+            Asked::Taken => break,
+            Asked::HeldBy(holder) => {
+                refuse_other_hub(options, store, ground.stored.as_ref(), &holder).await?;
+                if told.as_ref() != Some(&holder) {
+                    tracing::info!(holder, "another agent acts in this cluster; standing by");
+                    told = Some(holder);
+                }
+            }
+        }
+        if let Some(identity) = ground.stored.as_ref().filter(|_| !health.is_ready()) {
+            let caller = Caller { identity, kubernetes_version: &ground.kubernetes_version, presence: &presence };
+            let trust = Trust::named(identity.pins(), options.ca_file.as_deref())?;
+            match HubClient::new(&identity.hub, trust)?.authenticate(&caller).await {
+                Ok(()) => health.set_ready(),
+                Err(error) => tracing::warn!(error = error.text(), "not known to the hub yet"),
+            }
+        }
+        tokio::time::sleep(STAND_BY).await;
+    }
+    if told.is_some() {
+        // Whoever acted until now may have joined, or joined anew.
+        ground.stored = load_identity(store, token.as_ref()).await?;
+    }
+    Ok(())
+}
+
+/// Two hubs would undo each other's work in the cluster: the one whose agent acts there keeps it.
+async fn refuse_other_hub(
+    options: &Options,
+    store: &StateStore<'_>,
+    stored: Option<&Identity>,
+    holder: &str,
+) -> Result<(), JoinError> {
+    let pin = options.ca_pin.or(stored.and_then(|identity| identity.ca_pin));
+    let url = options.hub.as_ref().or(stored.map(|identity| &identity.hub));
+    let is_other = |keeper: &Identity| match (pin, keeper.ca_pin) {
+        (Some(asked), Some(_)) => !keeper.is_of_authority(asked),
+        // Without a pin on one of the sides the address is all that tells hubs apart.
+        _ => url.is_some_and(|url| *url != keeper.hub),
     };
-    if let Some(identity) = stored {
-        if identity.cluster_id != cluster_id {
-            return Err(JoinError::OtherCluster { stored: identity.cluster_id, actual: cluster_id });
-        }
+    let keeper = crate::retry("read the agent's identity", || store.load_cluster_identity()).await;
+    match keeper.filter(is_other) {
+        Some(keeper) => Err(JoinError::KeptByOtherHub {
+            hub: keeper.hub,
+            cluster: format!("{}/{}", keeper.cluster.namespace, keeper.cluster.name),
+            holder: holder.to_owned(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Finds or makes the identity. Waits for the hub only if there is none yet. `host`: where this process runs.
+pub async fn join(options: &Options, store: &StateStore<'_>, ground: Ground, host: &str) -> Result<Joined, JoinError> {
+    let token = options.token()?;
+    let presence = Presence::of(host, false)?;
+    let Ground { cluster_id, kubernetes_version, stored } = ground;
+    let joined = |hub, identity| Joined {
+        hub,
+        identity,
+        presence: presence.clone(),
+        kubernetes_version: kubernetes_version.clone(),
+    };
+    let mut doubted = None;
+    if let Some(mut identity) = stored {
         // A state directory that was lost is filled again; a cluster that never had the copy gets it.
         crate::retry("store the agent's identity", || store.save_identity(&identity)).await;
-        match reuse(options, identity, &kubernetes_version, token.as_ref(), &store).await? {
-            Some(joined) => return Ok(joined),
-            None => tracing::info!("the stored identity is of no use any more; joining with the token"),
+        match reuse(options, &mut identity, &kubernetes_version, token.as_ref(), (store, &presence)).await? {
+            Stored::Good(hub) => return Ok(joined(*hub, identity)),
+            Stored::Doubted(hub) => doubted = Some((hub, identity)),
+            Stored::Useless => {}
         }
+        tracing::info!("the stored identity is of no use any more; joining with the token");
     }
-    let (Some(url), Some(pin), Some(token)) = (&options.hub, options.ca_pin, token) else {
-        return Err(JoinError::NotJoined);
-    };
-    let hub = HubClient::new(url, pin)?;
+    let (Some(url), Some(token)) = (&options.hub, token) else { return Err(JoinError::NotJoined) };
+    let pin = options.ca_pin;
+    let hub = HubClient::new(url, Trust::named(pin.into_iter().collect(), options.ca_file.as_deref())?)?;
     let keys = Keys::generate()?;
     let request = join_request(&token, &keys, &kubernetes_version, &cluster_id)?;
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
     let answer = loop {
-        match hub.join(&request).await {
-            Ok(answer) => break answer,
-            Err(error) if is_passing(&error) => {
+        match (hub.join(&request).await, &mut doubted) {
+            (Ok(answer), _) => break answer,
+            (Err(error), _) if is_passing(&error) => {
                 tracing::warn!(error = error.text(), "can't join yet; trying again");
                 tokio::time::sleep(error.retry_after().unwrap_or_else(|| backoff.advance())).await;
             }
-            Err(error) => return Err(error.into()),
+            // The token of long ago: what is stored is all there is, and what runs goes on running.
+            (Err(error), doubted @ Some(_)) => {
+                tracing::warn!(error = error.text(), "can't join anew; keeping the identity that two agents use");
+                if let Some((hub, identity)) = doubted.take() {
+                    return Ok(joined(*hub, identity));
+                }
+            }
+            (Err(error), None) => return Err(error.into()),
         }
     };
     let identity = Identity::new(url, pin, &cluster_id, keys, answer);
+    hub.pins().set(identity.pins());
     // The token is spent: without a stored identity a restart could not go on.
     crate::retry("store the agent's identity", || store.save_identity(&identity)).await;
     tracing::info!(cluster = format!("{}/{}", identity.cluster.namespace, identity.cluster.name), "joined");
-    Ok(Joined { hub, identity, kubernetes_version })
+    Ok(joined(hub, identity))
 }
 
-/// A stored identity, unless a token is given and the identity is another hub's or not known any more.
+/// What a stored identity is worth.
+enum Stored {
+    Good(Box<HubClient>),
+    /// Two agents use it: a token that still works makes this one the cluster's agent.
+    Doubted(Box<HubClient>),
+    /// Another hub's, or not known any more; there is a token.
+    Useless,
+}
+
 async fn reuse(
     options: &Options,
-    mut identity: Identity,
+    identity: &mut Identity,
     kubernetes_version: &str,
     token: Option<&JoinToken>,
-    store: &StateStore<'_>,
-) -> Result<Option<Joined>, JoinError> {
-    if let Some(asked) = options.ca_pin.filter(|pin| *pin != identity.ca_pin) {
-        if token.is_some() {
-            return Ok(None);
+    (store, presence): (&StateStore<'_>, &Presence),
+) -> Result<Stored, JoinError> {
+    match (options.ca_pin, identity.ca_pin) {
+        (Some(asked), Some(stored)) if !identity.is_of_authority(asked) => {
+            return if token.is_some() { Ok(Stored::Useless) } else { Err(JoinError::OtherHub { stored, asked }) };
         }
-        return Err(JoinError::OtherHub { stored: identity.ca_pin, asked });
+        (Some(asked), None) => {
+            identity.ca_pin = Some(asked);
+            identity.authorities.retain(|authority| *authority == asked);
+        }
+        _ => {}
     }
     if let Some(url) = options.hub.as_ref().filter(|url| **url != identity.hub) {
         // The same authority at another address.
         identity.hub.clone_from(url);
-        crate::retry("store the hub's address", || store.save_identity(&identity)).await;
+        crate::retry("store the hub's address", || store.save_identity(identity)).await;
     }
-    let hub = HubClient::new(&identity.hub, identity.ca_pin)?;
-    if token.is_some() {
-        let caller = Caller { identity: &identity, kubernetes_version };
-        match hub.authenticate(&caller).await {
-            Err(error) if error.is_reason(REASON_IDENTITY_UNKNOWN) => return Ok(None),
-            // Known, or the hub is away: then the last accepted state is kept meanwhile.
-            _ => {}
+    let trust = Trust::named(identity.pins(), options.ca_file.as_deref())?;
+    let hub = Box::new(HubClient::new(&identity.hub, trust)?);
+    if token.is_none() {
+        return Ok(Stored::Good(hub));
+    }
+    let caller = Caller { identity, kubernetes_version, presence };
+    Ok(match hub.authenticate(&caller).await {
+        Err(error) if error.is_reason(REASON_IDENTITY_UNKNOWN) => {
+            let process = Process { kubernetes_version, presence };
+            match succeed::find_keys(&hub, store, identity, &process).await {
+                Ok(Some(known)) => {
+                    *identity = known;
+                    Stored::Good(hub)
+                }
+                Ok(None) => Stored::Useless,
+                // The hub has answered a moment ago; polls ask again.
+                Err(_) => Stored::Good(hub),
+            }
         }
-    }
-    Ok(Some(Joined { hub, identity, kubernetes_version: kubernetes_version.to_owned() }))
+        Err(error) if error.is_reason(REASON_QUARANTINED) => Stored::Doubted(hub),
+        // Known, or the hub is away: then the last accepted state is kept meanwhile.
+        _ => Stored::Good(hub),
+    })
 }
 
 /// What a new agent with these keys asks for.

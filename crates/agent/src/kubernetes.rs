@@ -18,7 +18,7 @@ use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{
-    client::legacy::{Client as HttpClient, connect::HttpConnector},
+    client::legacy::Client as HttpClient,
     rt::{TokioExecutor, TokioTimer},
 };
 use kube::{
@@ -30,7 +30,10 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tower::{BoxError, ServiceBuilder};
 
-use crate::messages::{explain_status, shorten};
+use crate::{
+    messages::{explain_status, shorten},
+    proxy::{Connector, Proxy, SettingError},
+};
 
 /// Longest that one request other than a watch may take: webhooks may need 30 s.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,6 +56,8 @@ pub enum ConnectError {
     InCluster(#[from] kube::config::InClusterError),
     #[error("make a client for the API server")]
     Client(#[from] kube::Error),
+    #[error("reach the API server")]
+    Proxy(#[from] SettingError),
 }
 
 /// A request that failed. The text is fit for a report: no values of fields.
@@ -145,6 +150,8 @@ pub fn escape(text: &str) -> String {
 
 pub struct Kubernetes {
     config: Config,
+    /// The kubeconfig's. Those of the environment are for the hub alone.
+    proxy: Option<Proxy>,
     requests: Client,
     watches: Mutex<Vec<(Client, Arc<()>)>>,
 }
@@ -157,13 +164,16 @@ pub struct WatchLease {
 
 impl Kubernetes {
     pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
-        let config = match kubeconfig {
+        let (config, proxy) = match kubeconfig {
             Some(path) => {
-                Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &KubeConfigOptions::default()).await?
+                let kubeconfig = Kubeconfig::read_from(path)?;
+                let proxy = proxy_of(&kubeconfig)?;
+                (Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?, proxy)
             }
-            None => Config::incluster()?,
+            None => (Config::incluster()?, None),
         };
-        Ok(Self { requests: client(&config)?, config, watches: Mutex::new(Vec::new()) })
+        let requests = client(&config, proxy.as_ref())?;
+        Ok(Self { requests, config, proxy, watches: Mutex::new(Vec::new()) })
     }
 
     /// A GET; `accept` chooses between whole objects and metadata.
@@ -205,6 +215,13 @@ impl Kubernetes {
         let kind = if patch.is_array() { "application/json-patch+json" } else { "application/merge-patch+json" };
         let path = format!("{path}?fieldManager={FIELD_MANAGER}");
         parse(&self.call(who, Method::PATCH, &path, METADATA, Some((kind, to_bytes(patch)?))).await?)
+    }
+
+    /// A strategic merge patch of an object of a built-in kind: elements of its lists by their merge keys.
+    pub async fn patch_strategic(&self, path: &str, patch: &Value) -> Result<Value, ApiError> {
+        let kind = "application/strategic-merge-patch+json";
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}");
+        parse(&self.call(None, Method::PATCH, &path, METADATA, Some((kind, to_bytes(patch)?))).await?)
     }
 
     pub async fn create(&self, who: As<'_>, collection: &str, object: &Value) -> Result<Value, ApiError> {
@@ -256,7 +273,8 @@ impl Kubernetes {
         if let Some((client, place)) = free {
             return Ok(WatchLease { client: client.clone(), _place: place.clone() });
         }
-        let client = client(&self.config).map_err(|e| ApiError::Transport(shorten(&e.to_string())))?;
+        let client =
+            client(&self.config, self.proxy.as_ref()).map_err(|e| ApiError::Transport(shorten(&e.to_string())))?;
         let place = Arc::new(());
         watches.push((client.clone(), place.clone()));
         Ok(WatchLease { client, _place: place })
@@ -305,15 +323,28 @@ async fn send(
     client.send(request.map_err(|e| transport(&e))?).await.map_err(|e| transport(&e))
 }
 
-fn client(config: &Config) -> Result<Client, kube::Error> {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_connect_timeout(Some(Duration::from_secs(10)));
+/// `proxy-url` of the current context's cluster.
+fn proxy_of(kubeconfig: &Kubeconfig) -> Result<Option<Proxy>, SettingError> {
+    let current = kubeconfig.current_context.as_deref().unwrap_or_default();
+    let context = kubeconfig.contexts.iter().find(|context| context.name == current);
+    let cluster = context.and_then(|context| context.context.as_ref()).map(|context| &context.cluster);
+    let cluster = kubeconfig.clusters.iter().find(|found| Some(&found.name) == cluster);
+    let Some(url) = cluster.and_then(|found| found.cluster.as_ref()?.proxy_url.as_deref()) else { return Ok(None) };
+    let proxy = Proxy::parse("proxy-url of the kubeconfig", url)?;
+    if proxy.is_encrypted() {
+        return Err(proxy.unsupported("a proxy with https:// is supported for the hub alone"));
+    }
+    Ok(Some(proxy))
+}
+
+fn client(config: &Config, proxy: Option<&Proxy>) -> Result<Client, kube::Error> {
+    let tls = config.rustls_client_config()?;
+    let proxy = proxy.map(|proxy| (proxy.clone(), tls.clone()));
     let https = HttpsConnectorBuilder::new()
-        .with_tls_config(config.rustls_client_config()?)
+        .with_tls_config(tls)
         .https_or_http()
         .enable_all_versions()
-        .wrap_connector(tcp);
+        .wrap_connector(Connector::new(proxy));
     let http: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())

@@ -9,35 +9,45 @@ mod bundles;
 mod clock;
 mod execute;
 mod fights;
+mod health;
 mod hub;
 mod identity;
 mod inventory;
 mod join;
 mod kinds;
 mod kubernetes;
+mod lease;
 mod live;
 mod lookup;
 mod messages;
+mod metrics;
 mod options;
 mod poll;
+mod proxy;
 mod render;
 mod reports;
 mod sealed;
 mod secrets;
 mod service;
 mod state;
+mod succeed;
 mod supervise;
 mod sync;
 mod tls;
+mod update;
 mod watches;
+#[cfg(test)]
+mod wire_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
 
+use farwater_api::protocol::AcceptedStatement;
 use farwater_fleet::plan::ObjectKey;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use options::{JoinToken, LogFormat, Options};
@@ -46,22 +56,26 @@ pub use options::{JoinToken, LogFormat, Options};
 pub mod wire {
     pub use crate::{
         hub::{Caller, HubClient, HubError, Poll},
-        identity::{Identity, Keys},
+        identity::{Identity, Keys, Presence},
         join::join_request,
         options::JoinToken,
+        tls::Trust,
     };
 }
 
 use crate::{
     bundles::Bundles,
+    health::Health,
     hub::{Caller, HubClient},
-    identity::Identity,
+    identity::{Identity, Presence},
     join::Joined,
     kinds::Kinds,
     kubernetes::Kubernetes,
+    lease::Lease,
+    metrics::Metrics,
     reports::Reports,
     sealed::Sealed,
-    service::Claims,
+    service::{Claims, rollout::LastPoll},
     supervise::Supervisor,
     sync::lock,
     watches::Watches,
@@ -76,10 +90,14 @@ pub(crate) struct Agent {
     kubernetes_version: String,
     kinds: Kinds,
     hub: HubClient,
-    identity: Identity,
+    /// Replaced as a whole when keys change.
+    identity: RwLock<Arc<Identity>>,
+    presence: Presence,
     bundles: Bundles,
     sealed: Sealed,
-    reports: Reports,
+    reports: Arc<Reports>,
+    metrics: Arc<Metrics>,
+    last_poll: LastPoll,
     watches: Arc<Watches>,
     claims: Claims,
     /// Services that live on this cluster: uid → `namespace/name`.
@@ -87,8 +105,16 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    fn caller(&self) -> Caller<'_> {
-        Caller { identity: &self.identity, kubernetes_version: &self.kubernetes_version }
+    fn identity(&self) -> Arc<Identity> {
+        Arc::clone(&self.identity.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_identity(&self, identity: Identity) {
+        *self.identity.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(identity);
+    }
+
+    fn caller<'a>(&'a self, identity: &'a Identity) -> Caller<'a> {
+        Caller { identity, kubernetes_version: &self.kubernetes_version, presence: &self.presence }
     }
 
     fn service_names(&self) -> BTreeMap<String, String> {
@@ -110,7 +136,13 @@ pub enum RunError {
     #[error(transparent)]
     Connect(#[from] kubernetes::ConnectError),
     #[error(transparent)]
+    Listen(#[from] health::ListenError),
+    #[error(transparent)]
     State(#[from] state::StateError),
+    #[error(transparent)]
+    Token(#[from] options::TokenFileError),
+    #[error(transparent)]
+    Lost(#[from] lease::Lost),
     #[error(transparent)]
     Join(#[from] join::JoinError),
     #[error(transparent)]
@@ -124,39 +156,85 @@ impl RunError {
     }
 }
 
+/// How long the API server gets to take the Lease back: a pod has 30 s to end.
+const RELEASE: Duration = Duration::from_secs(3);
+
 /// Runs until `shutdown`. Stopping at any moment is safe: what was begun is finished after the next start.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
-    tokio::select! {
+    let kubernetes = Arc::new(Kubernetes::connect(options.kubeconfig.as_deref()).await?);
+    let lease = Lease::new(Lease::holder(options.kubeconfig.is_none(), &options.state_dir));
+    let result = tokio::select! {
         biased;
         () = shutdown.cancelled() => Ok(()),
-        result = start(options) => result.map(|never| match never {}),
+        result = start(&options, &kubernetes, &lease) => result.map(|never| match never {}),
+    };
+    // A new version that stands by needn't wait until the Lease has run out.
+    let _ = tokio::time::timeout(RELEASE, lease.release(&kubernetes)).await;
+    result
+}
+
+async fn start(
+    options: &Options,
+    kubernetes: &Arc<Kubernetes>,
+    lease: &Lease,
+) -> Result<std::convert::Infallible, RunError> {
+    let metrics = Metrics::start();
+    let health = Health::new(Arc::clone(&metrics));
+    if let Some(address) = options.health_listen {
+        tokio::spawn(health::serve(health::listen(address).await?, health.clone()));
+    }
+    let store = state::StateStore { dir: &options.state_dir, kubernetes };
+    let _only = store.prepare()?;
+    let mut ground = join::Ground::read(&store, options.token()?.as_ref()).await?;
+    join::stand_by(options, &store, &mut ground, lease, &health).await?;
+    tokio::select! {
+        result = act(options, kubernetes, &store, ground, lease, Told { health: &health, metrics }) => result,
+        lost = lease.keep(kubernetes) => Err(lost.into()),
     }
 }
 
-async fn start(options: Options) -> Result<std::convert::Infallible, RunError> {
-    let kubernetes = Arc::new(Kubernetes::connect(options.kubeconfig.as_deref()).await?);
-    let Joined { hub, identity, kubernetes_version } = join::join(&options, &kubernetes).await?;
-    let store = state::StateStore { dir: &options.state_dir, kubernetes: &kubernetes };
+/// What the node is told.
+struct Told<'a> {
+    health: &'a Health,
+    metrics: Arc<Metrics>,
+}
+
+/// As the cluster's one agent.
+async fn act(
+    options: &Options,
+    kubernetes: &Arc<Kubernetes>,
+    store: &state::StateStore<'_>,
+    ground: join::Ground,
+    lease: &Lease,
+    Told { health, metrics }: Told<'_>,
+) -> Result<std::convert::Infallible, RunError> {
+    let Joined { hub, identity, presence, kubernetes_version } =
+        join::join(options, store, ground, lease.name()).await?;
     let accepted = retry("read the last accepted state", || store.load_desired(&identity)).await;
-    let inventories = retry("read inventories", || inventory::load_all(&kubernetes)).await;
+    let inventories = retry("read inventories", || inventory::load_all(kubernetes)).await;
     let bundles = Bundles::new(options.state_dir.join("bundles"));
-    bundles.load_cluster_copies(&kubernetes).await;
+    bundles.load_cluster_copies(kubernetes).await;
     tracing::info!(
         cluster = format!("{}/{}", identity.cluster.namespace, identity.cluster.name),
         kubernetes = kubernetes_version,
         services = accepted.as_ref().map_or(0, |s| s.entries.len()),
         "started"
     );
+    let reports = Arc::new(Reports::default());
+    metrics.follow(&reports);
     let agent = Arc::new(Agent {
         watches: Arc::new(Watches::new(kubernetes.clone())),
         kubernetes: kubernetes.clone(),
         kubernetes_version,
         kinds: Kinds::default(),
         hub,
-        identity,
+        identity: RwLock::new(Arc::new(identity)),
+        presence,
         bundles,
         sealed: Sealed::new(options.state_dir.join("sealed")),
-        reports: Reports::default(),
+        reports,
+        metrics,
+        last_poll: LastPoll::default(),
         claims: Claims::default(),
         services: Mutex::default(),
     });
@@ -164,8 +242,14 @@ async fn start(options: Options) -> Result<std::convert::Infallible, RunError> {
     if let Some(state) = &accepted {
         supervisor.assign(state);
     }
-    let store = state::StateStore { dir: &options.state_dir, kubernetes: &kubernetes };
-    tokio::join!(poll::run(&agent, &store, accepted, &mut supervisor), agent.reports.run(&agent.hub, agent.caller()));
+    let own = update::Own::new(options);
+    let (wanted, settings) = watch::channel(accepted.as_ref().and_then(|state| state.agent.clone()));
+    let accepted = accepted.map(|state| AcceptedStatement { statement: state.statement, signature: state.signature });
+    tokio::join!(
+        poll::run(&agent, store, accepted, poll::Listeners { supervisor: &mut supervisor, health, wanted }),
+        agent.reports.run(&agent),
+        own.run(&agent, settings),
+    );
     unreachable!("polling never ends")
 }
 

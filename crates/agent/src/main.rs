@@ -4,35 +4,54 @@ use std::{io::IsTerminal as _, process::ExitCode};
 
 use clap::Parser as _;
 use farwater_agent::{LogFormat, Options, run};
+use farwater_telemetry::otlp::{self, Otlp};
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::{
+    EnvFilter, Layer as _, filter::filter_fn, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 /// One thread and the system's allocator: measured at less than half the memory of the usual choices.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("FARWATER_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
-    match options.log_format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().init(),
-    }
+    let otlp = Otlp::start("farwater-agent", env!("CARGO_PKG_VERSION"));
+    start_log(options.log_format, otlp.as_ref().ok().and_then(Option::as_ref));
+    let otlp = match otlp {
+        Ok(otlp) => otlp,
+        Err(error) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "stopped");
+            return ExitCode::from(2);
+        }
+    };
     let shutdown = CancellationToken::new();
     let stop = shutdown.clone();
     tokio::spawn(async move {
         wait_for_signal().await;
         stop.cancel();
     });
-    match run(options, shutdown).await {
+    let code = match run(options, shutdown).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = error.text(), "stopped");
             ExitCode::from(2)
         }
+    };
+    if let Some(otlp) = otlp {
+        let _ = tokio::task::spawn_blocking(|| otlp.close()).await;
     }
+    code
+}
+
+/// On standard error, and over OTLP where that is set up.
+fn start_log(format: LogFormat, otlp: Option<&Otlp>) {
+    let filter = EnvFilter::try_from_env("FARWATER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let layer = fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+    let written = match format {
+        LogFormat::Text => layer.boxed(),
+        LogFormat::Json => layer.json().boxed(),
+    };
+    let sent = otlp.and_then(Otlp::log_layer).map(|layer| layer.with_filter(filter_fn(otlp::is_sent)));
+    tracing_subscriber::registry().with(written).with(sent).with(filter).init();
 }
 
 async fn wait_for_signal() {

@@ -1,6 +1,6 @@
 //! Command line and environment.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use clap::{Parser, ValueEnum};
 use farwater_api::Digest;
@@ -21,12 +21,24 @@ pub struct Options {
     /// Digest of the hub's certificate authority, sha256:HEX; remembered after the join.
     #[arg(long, env = "FARWATER_CA_PIN", value_name = "DIGEST")]
     pub ca_pin: Option<Digest>,
+    /// PEM file of further certificate authorities that may vouch for the hub: a company's, for what stands in between.
+    #[arg(long, env = "FARWATER_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
     /// Kubeconfig of the cluster; the pod's service account if absent.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Identity, last accepted state and bundles. May be lost: the cluster holds copies.
     #[arg(long, env = "FARWATER_STATE_DIR", value_name = "DIR", default_value = "/var/lib/farwater-agent")]
     pub state_dir: PathBuf,
+    /// Address and port that answer /livez, /readyz and /metrics, over plain HTTP; none if absent.
+    #[arg(long, env = "FARWATER_HEALTH_LISTEN", value_name = "ADDR")]
+    pub health_listen: Option<SocketAddr>,
+    /// The Deployment, in the agent's namespace, that starts it: what the hub may change to another version.
+    #[arg(long, env = "FARWATER_DEPLOYMENT", value_name = "NAME")]
+    pub deployment: Option<String>,
+    /// Set by the agent itself when it changes its Deployment.
+    #[arg(long, env = "FARWATER_AGENT_SETTINGS", value_name = "DIGEST", hide = true)]
+    pub agent_settings: Option<Digest>,
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 }

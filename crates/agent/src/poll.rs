@@ -1,18 +1,31 @@
 //! One conditional request per interval.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, SystemTime},
+};
 
+use bytes::Bytes;
 use farwater_api::{
     Digest,
-    protocol::{AcceptedStatement, Action, DesiredState},
+    protocol::{
+        AcceptedStatement, Action, AgentSettings, DesiredState, PROTOCOL, REASON_IDENTITY_UNKNOWN, Skew, Verbatim,
+    },
 };
-use tokio::time::{Instant, sleep};
+use farwater_telemetry::traces::Interval;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 use crate::{
     Agent,
-    hub::HubError,
+    health::Health,
+    hub::{HubError, Poll},
     identity::Untrusted,
+    metrics::PollResult,
     state::StateStore,
+    succeed::{self, Process},
     supervise::Supervisor,
     sync::{Backoff, jitter},
 };
@@ -22,9 +35,30 @@ const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
 /// The whole state is fetched without a condition this often, so that no error in a cache lasts.
 const FULL_INTERVAL: Duration = Duration::from_secs(2 * 3600);
 
+/// Between two attempts to change keys.
+const KEYS_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(600));
+
+/// Seconds. Less is what clocks do by themselves.
+const CLOCK_CHANGED: u64 = 60;
+
+/// Whom polls concern.
+pub struct Listeners<'a> {
+    pub supervisor: &'a mut Supervisor,
+    pub health: &'a Health,
+    /// What the agent itself shall be.
+    pub wanted: watch::Sender<Option<Verbatim<AgentSettings>>>,
+}
+
+/// A state that was verified, and the bytes that it came as: those are kept, so that a version that understands more of them
+/// finds all of it.
+struct Received {
+    state: DesiredState,
+    body: Bytes,
+}
+
 enum Polled {
     Unchanged,
-    New(Box<DesiredState>),
+    New(Box<Received>),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -41,41 +75,71 @@ enum PollError {
 pub async fn run(
     agent: &Agent,
     store: &StateStore<'_>,
-    mut accepted: Option<DesiredState>,
-    supervisor: &mut Supervisor,
+    mut accepted: Option<AcceptedStatement>,
+    mut listeners: Listeners<'_>,
 ) {
     let mut interval = DEFAULT_INTERVAL;
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(120));
     // After a start too: a cache's error must not outlive it.
     let mut full_at = Instant::now();
-    note_accepted(agent, accepted.as_ref());
+    let (mut ahead, mut skew, mut away) = (None, Skew::default(), false);
+    let mut keys = KeyChanges::default();
+    if let Some(accepted) = &accepted {
+        note_accepted(agent, accepted);
+    }
     loop {
         let full = Instant::now() >= full_at;
-        let wait = match poll(agent, accepted.as_ref(), full, &mut interval).await {
+        let begun = SystemTime::now();
+        let polled = poll(agent, store, accepted.as_ref(), full, (&mut interval, &mut keys)).await;
+        tell_of_skew(agent, &mut skew);
+        let wait = match polled {
             Ok(polled) => {
+                agent.metrics.count_poll(match polled {
+                    Polled::Unchanged => PollResult::Unchanged,
+                    Polled::New(_) => PollResult::New,
+                });
                 backoff.reset();
+                if std::mem::take(&mut away) {
+                    agent.reports.hub_is_back();
+                }
+                keys.told_position = false;
+                listeners.health.set_ready();
+                tell_of_clock(agent, &mut ahead);
                 if full {
                     full_at = Instant::now() + jitter(FULL_INTERVAL, 0.5);
                 }
-                if let Polled::New(state) = polled
-                    && accept(agent, store, &state, supervisor).await
+                if matches!(polled, Polled::New(_)) {
+                    agent.last_poll.note(Interval::since(begun));
+                }
+                if let Polled::New(received) = polled
+                    && let Some(statement) = accept(agent, store, *received, &mut listeners).await
                 {
-                    accepted = Some(*state);
+                    accepted = Some(statement);
                 }
                 jitter(interval, 0.1)
             }
             Err(error) => {
+                away = true;
+                agent.metrics.count_poll(PollResult::Failed);
+                if matches!(&error, PollError::Hub(error) if error.is_reason(REASON_IDENTITY_UNKNOWN)) {
+                    find_keys(agent, store).await;
+                }
                 let wait = match &error {
-                    PollError::Hub(hub) => hub.retry_after().unwrap_or_else(|| backoff.advance()),
+                    // Never later than without the error: a hub that is back sees no more polls than it always does.
+                    PollError::Hub(hub) => {
+                        hub.retry_after().unwrap_or_else(|| backoff.advance().min(jitter(interval, 0.1)))
+                    }
                     PollError::Untrusted(refused) => {
                         if matches!(refused, Untrusted::Older { .. }) {
                             agent.reports.poke();
                         }
+                        keys.tell(agent, refused);
                         jitter(interval, 0.1)
                     }
                     PollError::Malformed(_) => jitter(interval, 0.1),
                 };
-                tracing::warn!(error = crate::hub::chain(&error), "poll failed; keeping the last accepted state");
+                let error = crate::hub::chain(&error);
+                tracing::warn!(error, advice = skew.advice(), "poll failed; keeping the last accepted state");
                 wait
             }
         };
@@ -85,44 +149,122 @@ pub async fn run(
 
 async fn poll(
     agent: &Agent,
-    accepted: Option<&DesiredState>,
+    store: &StateStore<'_>,
+    accepted: Option<&AcceptedStatement>,
     full: bool,
-    interval: &mut Duration,
+    (interval, keys): (&mut Duration, &mut KeyChanges),
 ) -> Result<Polled, PollError> {
-    let etag = accepted.filter(|_| !full).map(|state| state.statement.etag());
-    let answer = agent.hub.poll(&agent.caller(), etag.as_deref()).await?;
+    let etag = accepted.filter(|_| !full).map(|accepted| accepted.statement.etag());
+    let identity = agent.identity();
+    let answer = agent.hub.poll(&agent.caller(&identity), etag.as_deref()).await?;
     if let Some(asked) = answer.interval {
         *interval = asked;
     }
+    keys.change(agent, store, &answer, accepted).await;
     let Some(body) = answer.body else { return Ok(Polled::Unchanged) };
     let state: DesiredState = serde_json::from_slice(&body)?;
-    agent.identity.verify(&state, accepted.map(|s| &s.statement))?;
-    if accepted == Some(&state) {
+    let accepted_statement = accepted.map(|accepted| &*accepted.statement);
+    match identity.verify(&state, accepted_statement) {
+        // Signed with the key that was followed to a moment ago.
+        Err(Untrusted::UnknownKey { .. }) => agent.identity().verify(&state, accepted_statement)?,
+        other => other?,
+    }
+    // What was signed is all of it.
+    if accepted.is_some_and(|accepted| accepted.statement == state.statement) {
         return Ok(Polled::Unchanged);
     }
-    Ok(Polled::New(Box::new(state)))
+    Ok(Polled::New(Box::new(Received { state, body })))
+}
+
+/// Changes of keys that the hub's answers ask for. One that fails stops nothing else: what the present keys vouch for goes on.
+#[derive(Default)]
+struct KeyChanges {
+    /// What went wrong last, told once.
+    told: String,
+    /// A change that failed is not tried with every poll.
+    pause: Option<(Instant, Backoff)>,
+    /// The hub has been told how far this agent has followed since it showed an unknown key.
+    told_position: bool,
+}
+
+impl KeyChanges {
+    /// A key that this agent doesn't go by: the hub learns of that from the next request for a token.
+    fn tell(&mut self, agent: &Agent, refused: &Untrusted) {
+        if matches!(refused, Untrusted::UnknownKey { .. }) && !std::mem::replace(&mut self.told_position, true) {
+            agent.hub.forget_token();
+        }
+    }
+
+    async fn change(
+        &mut self,
+        agent: &Agent,
+        store: &StateStore<'_>,
+        answer: &Poll,
+        accepted: Option<&AcceptedStatement>,
+    ) {
+        if self.pause.as_ref().is_some_and(|(until, _)| *until > Instant::now()) {
+            return;
+        }
+        let mut result = Ok(());
+        if answer.succession.is_some_and(|last| last > agent.identity().position.sequence) {
+            let key = accepted.map(|accepted| &*accepted.statement.key_id);
+            result = succeed::follow_hub(agent, store, key).await;
+        }
+        if answer.renew_keys && result.is_ok() {
+            result = succeed::renew_keys(agent, store).await;
+        }
+        let Err(error) = result else {
+            (self.told, self.pause) = (String::new(), None);
+            return;
+        };
+        let (_, mut backoff) = self.pause.take().unwrap_or_else(|| (Instant::now(), KEYS_BACKOFF));
+        self.pause = Some((Instant::now() + backoff.advance(), backoff));
+        let text = crate::hub::chain(&error);
+        if text != self.told {
+            tracing::warn!(error = text, "keys could not be changed; going on with the present ones");
+            self.told = text;
+        }
+    }
+}
+
+/// After the hub has refused the present keys.
+async fn find_keys(agent: &Agent, store: &StateStore<'_>) {
+    let process = Process { kubernetes_version: &agent.kubernetes_version, presence: &agent.presence };
+    match succeed::find_keys(&agent.hub, store, &agent.identity(), &process).await {
+        Ok(Some(identity)) => agent.set_identity(identity),
+        Ok(None) => {}
+        Err(error) => {
+            tracing::warn!(
+                error = crate::hub::chain(&error),
+                "can't ask whether the hub knows other keys of this agent"
+            );
+        }
+    }
 }
 
 /// Stores first, in the state directory, the cluster, or both, so that after a crash no older state is accepted than was
-/// acted upon. `false`: neither took it, so it is not acted upon and comes again with the next poll. Little is lost by
+/// acted upon. `None`: neither took it, so it is not acted upon and comes again with the next poll. Little is lost by
 /// that: a cluster that takes no Secret takes no inventory either, and nothing is created without one.
-async fn accept(agent: &Agent, store: &StateStore<'_>, state: &DesiredState, supervisor: &mut Supervisor) -> bool {
-    let statement = &state.statement;
-    if let Err(error) = store.save_desired(state).await {
+async fn accept(
+    agent: &Agent,
+    store: &StateStore<'_>,
+    Received { state, body }: Received,
+    listeners: &mut Listeners<'_>,
+) -> Option<AcceptedStatement> {
+    if let Err(error) = store.save_desired(&body).await {
         tracing::warn!(
             error = crate::hub::chain(&error),
             "can't store the new desired state anywhere; keeping the last accepted one"
         );
-        return false;
+        return None;
     }
     tracing::info!(
-        epoch = statement.epoch,
-        generation = statement.generation,
+        epoch = state.statement.epoch,
+        generation = state.statement.generation,
         services = state.entries.len(),
         "accepted"
     );
-    note_accepted(agent, Some(state));
-    supervisor.assign(state);
+    listeners.supervisor.assign(&state);
     let named: BTreeSet<Digest> = state
         .entries
         .iter()
@@ -131,17 +273,42 @@ async fn accept(agent: &Agent, store: &StateStore<'_>, state: &DesiredState, sup
             _ => None,
         })
         .collect();
-    let holds = state.entries.iter().any(|entry| matches!(entry.action, Action::Hold { .. }));
+    let holds = state.entries.iter().any(|entry| matches!(entry.action, Action::Hold { .. } | Action::Unreadable(_)));
+    let accepted = AcceptedStatement { statement: state.statement, signature: state.signature };
+    note_accepted(agent, &accepted);
+    listeners.wanted.send_replace(state.agent);
     // A held service goes on with a bundle that no entry names.
     if !holds {
         agent.bundles.collect(&named, &agent.kubernetes).await;
     }
-    true
+    Some(accepted)
 }
 
-fn note_accepted(agent: &Agent, state: Option<&DesiredState>) {
-    if let Some(state) = state {
-        let accepted = AcceptedStatement { statement: state.statement.clone(), signature: state.signature.clone() };
-        agent.reports.accept(accepted);
+/// Says what to do when hub and agent don't go together, once.
+fn tell_of_skew(agent: &Agent, told: &mut Skew) {
+    let skew = agent.hub.skew();
+    if std::mem::replace(told, skew) == skew {
+        return;
     }
+    let (hub, protocol) = (agent.hub.protocol(), PROTOCOL);
+    match skew.advice() {
+        Some(advice) => tracing::warn!(hub, agent = protocol, version = crate::VERSION, "{advice}"),
+        None => tracing::info!(hub, agent = protocol, "the hub's version and the agent's go together"),
+    }
+}
+
+/// Reports when the machine's clock was changed: what the hub shows of it came with the last token, up to an hour ago.
+fn tell_of_clock(agent: &Agent, told: &mut Option<i64>) {
+    let Some(ahead) = agent.hub.clock.ahead() else { return };
+    if told.is_some_and(|told| ahead.abs_diff(told) < CLOCK_CHANGED) {
+        return;
+    }
+    if told.replace(ahead).is_some() {
+        agent.reports.poke();
+    }
+}
+
+fn note_accepted(agent: &Agent, accepted: &AcceptedStatement) {
+    agent.metrics.set_accepted(&accepted.statement);
+    agent.reports.accept(accepted.clone());
 }

@@ -10,13 +10,14 @@ use std::{
 
 use farwater_api::{
     objects::ServiceReport,
-    protocol::{AcceptedStatement, MAX_STATUS_BYTES, StatusReport},
+    protocol::{AcceptedStatement, AgentReport, MAX_STATUS_BYTES, StatusReport},
 };
 pub use fit::fit;
 use tokio::sync::Notify;
 
 use crate::{
-    hub::{Caller, HubClient},
+    Agent,
+    clock::system_seconds,
     sync::{Backoff, lock},
 };
 
@@ -28,13 +29,15 @@ const MAX_BYTES: usize = MAX_STATUS_BYTES - (1 << 20);
 const ALONE: u32 = 1;
 const WITHOUT_OBJECTS: u32 = 2;
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Reports {
     state: Mutex<State>,
     changed: Notify,
+    /// A poll went well after some that didn't.
+    back: Notify,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     current: BTreeMap<String, ServiceReport>,
     changed: BTreeSet<String>,
@@ -44,6 +47,9 @@ struct State {
     /// a service travels alone, after the second without its objects.
     refusals: BTreeMap<String, u32>,
     accepted: Option<AcceptedStatement>,
+    agent: Option<AgentReport>,
+    /// Whether the hub has taken a report since the start.
+    delivered: bool,
     /// The hub lacks the report that the next one would build on.
     everything: bool,
     poked: bool,
@@ -77,6 +83,25 @@ impl Reports {
         self.changed.notify_one();
     }
 
+    /// What the agent says of itself.
+    pub fn set_agent(&self, report: AgentReport) {
+        let mut state = lock(&self.state);
+        if state.agent.as_ref() != Some(&report) {
+            state.agent = Some(report);
+            state.poked = true;
+            self.changed.notify_one();
+        }
+    }
+
+    pub fn is_delivered(&self) -> bool {
+        lock(&self.state).delivered
+    }
+
+    /// The last report of each service.
+    pub fn each(&self, look: impl FnMut(&ServiceReport)) {
+        lock(&self.state).current.values().for_each(look);
+    }
+
     pub fn accept(&self, accepted: AcceptedStatement) {
         lock(&self.state).accepted = Some(accepted);
     }
@@ -88,8 +113,14 @@ impl Reports {
         self.changed.notify_one();
     }
 
+    /// A poll went well after some that didn't: what could not be sent is tried at once.
+    pub fn hub_is_back(&self) {
+        self.back.notify_waiters();
+    }
+
     /// Sends reports for ever.
-    pub async fn run(&self, hub: &HubClient, caller: Caller<'_>) {
+    pub async fn run(&self, agent: &Agent) {
+        let hub = &agent.hub;
         // Grows over restarts too, so that a report of an earlier life is never taken for a newer one.
         let mut sequence = u64::try_from(hub.clock.now()).unwrap_or(1) * 1000;
         let mut base = 0;
@@ -98,13 +129,16 @@ impl Reports {
         loop {
             self.changed.notified().await;
             tokio::time::sleep(DEBOUNCE).await;
-            while let Some(report) = self.next_report(sequence + 1, base, caller.kubernetes_version) {
-                match hub.report(&caller, &report).await {
+            while let Some(mut report) = self.next_report(sequence + 1, base, &agent.kubernetes_version) {
+                report.system_time = Some(system_seconds());
+                let identity = agent.identity();
+                match hub.report(&agent.caller(&identity), &report).await {
                     Ok(answer) => {
                         sequence += 1;
                         base = answer.sequence.max(sequence);
                         sequence = base;
                         backoff.reset();
+                        lock(&self.state).delivered = true;
                         self.trust_again(&report);
                     }
                     Err(error) if error.wants_everything() && report.base != 0 => {
@@ -118,7 +152,7 @@ impl Reports {
                         self.put_back(report);
                         let wait = error.retry_after().unwrap_or_else(|| backoff.advance());
                         tracing::warn!(error = error.text(), "can't send a report; trying again");
-                        tokio::time::sleep(wait).await;
+                        tokio::select! { () = tokio::time::sleep(wait) => {} () = self.back.notified() => {} }
                     }
                 }
             }
@@ -149,7 +183,9 @@ impl Reports {
             accepted: state.accepted.clone(),
             agent_version: crate::VERSION.to_owned(),
             kubernetes_version: kubernetes_version.to_owned(),
+            system_time: None,
             services,
+            agent: state.agent.clone(),
         })
     }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
-    hub::{Caller, HubClient, HubError},
+    hub::{Caller, HubClient, HubError, chain},
     identity::{Identity, KeyError, write_private},
     kubernetes::{ApiError, Kubernetes},
     secrets,
@@ -71,23 +71,55 @@ impl Sealed {
             }
             return Ok(Secrets::default());
         };
-        let identity = caller.identity;
-        if let Some(secrets) = std::fs::read(&path).ok().and_then(|bytes| open_kept(&bytes, identity, service, mac)) {
-            return Ok(secrets);
+        let Some((secrets, is_former)) = self.open_kept(service, mac, caller.identity, kubernetes).await? else {
+            return self.fetch(service, mac, hub, caller, kubernetes).await;
+        };
+        if is_former {
+            // Sealed to a key of before: replaced as soon as the hub answers, and good until then.
+            if let Err(error) = self.fetch(service, mac, hub, caller, kubernetes).await {
+                tracing::debug!(error = chain(&error), service, "can't get Secrets sealed to the new key yet");
+            }
         }
-        let name = secret_name(service);
-        if let Ok(Some(bytes)) = secrets::load(kubernetes, &name).await
-            && let Some(secrets) = open_kept(&bytes, identity, service, mac)
+        Ok(secrets)
+    }
+
+    /// What is kept here or in the cluster, and whether it is sealed to a key of before.
+    async fn open_kept(
+        &self,
+        service: &str,
+        mac: Digest,
+        identity: &Identity,
+        kubernetes: &Kubernetes,
+    ) -> Result<Option<(Secrets, bool)>, SealedError> {
+        let path = self.path(service);
+        if let Some(opened) = std::fs::read(&path).ok().and_then(|bytes| open_kept(&bytes, identity, service, mac)) {
+            return Ok(Some(opened));
+        }
+        if let Ok(Some(bytes)) = secrets::load(kubernetes, &secret_name(service)).await
+            && let Some(opened) = open_kept(&bytes, identity, service, mac)
         {
             write_private(&path, &bytes).map_err(SealedError::Store)?;
-            return Ok(secrets);
+            return Ok(Some(opened));
         }
+        Ok(None)
+    }
+
+    /// From the hub, and kept.
+    async fn fetch(
+        &self,
+        service: &str,
+        mac: Digest,
+        hub: &HubClient,
+        caller: &Caller<'_>,
+        kubernetes: &Kubernetes,
+    ) -> Result<Secrets, SealedError> {
+        let identity = caller.identity;
         let kept = Kept { mac, sealed: hub.secrets(caller, service, mac).await? };
         let opened = identity.keys.open(&kept.sealed, &info(identity, service, mac))?.ok_or(SealedError::NotOurs)?;
-        let secrets = serde_json::from_slice(&opened).map_err(SealedError::Content)?;
+        let secrets = serde_json::from_slice(&opened.plain).map_err(SealedError::Content)?;
         let bytes = serde_json::to_vec(&kept).map_err(SealedError::Content)?;
-        write_private(&path, &bytes).map_err(SealedError::Store)?;
-        if let Err(error) = secrets::save(kubernetes, PURPOSE, &name, &bytes).await {
+        write_private(&self.path(service), &bytes).map_err(SealedError::Store)?;
+        if let Err(error) = secrets::save(kubernetes, PURPOSE, &secret_name(service), &bytes).await {
             tracing::warn!(%error, service, "can't keep a service's sealed Secrets in the cluster");
         }
         Ok(secrets)
@@ -111,13 +143,13 @@ impl Sealed {
 }
 
 /// `None`: of an older version, damaged, or sealed to a key that is gone; there is a better copy elsewhere.
-fn open_kept(bytes: &[u8], identity: &Identity, service: &str, mac: Digest) -> Option<Secrets> {
+fn open_kept(bytes: &[u8], identity: &Identity, service: &str, mac: Digest) -> Option<(Secrets, bool)> {
     let kept: Kept = serde_json::from_slice(bytes).ok()?;
     if kept.mac != mac {
         return None;
     }
     let opened = identity.keys.open(&kept.sealed, &info(identity, service, mac)).ok()??;
-    serde_json::from_slice(&opened).ok()
+    Some((serde_json::from_slice(&opened.plain).ok()?, opened.is_former))
 }
 
 fn info(identity: &Identity, service: &str, mac: Digest) -> Vec<u8> {

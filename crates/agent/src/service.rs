@@ -3,6 +3,7 @@
 
 mod apply;
 mod remove;
+pub(crate) mod rollout;
 mod steady;
 
 use std::{
@@ -18,6 +19,7 @@ use farwater_api::{
     service_deployment::{DeletionPolicy, HeldPrune},
 };
 use farwater_fleet::plan::{Live, ObjectKey};
+use rollout::Rollout;
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
@@ -25,6 +27,7 @@ use crate::{
     fights::Fights,
     inventory::Stored,
     messages::shorten,
+    metrics::ApplyResult,
     reports::fit,
     sync::{Backoff, lock},
     watches::Mailbox,
@@ -50,6 +53,23 @@ enum Ended {
     Removed,
 }
 
+/// What the report of an attempt says beside how it went.
+struct Note {
+    text: String,
+    /// What was asked for is not what was done.
+    is_failure: bool,
+}
+
+impl Note {
+    fn held(reason: &str) -> Self {
+        Self { text: shorten(&format!("held: {reason}")), is_failure: false }
+    }
+
+    fn outcome(&self) -> Outcome {
+        if self.is_failure { Outcome::Failed } else { Outcome::Applied }
+    }
+}
+
 /// What the report says of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Status {
@@ -73,6 +93,8 @@ pub struct ServiceTask {
     fights: Fights,
     backoff: Backoff,
     health: steady::HealthQueue,
+    /// Of the newest entry, until it is healthy.
+    rollout: Option<Rollout>,
 }
 
 impl ServiceTask {
@@ -94,6 +116,7 @@ impl ServiceTask {
             fights: Fights::default(),
             backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
             health: steady::HealthQueue::default(),
+            rollout: None,
         }
     }
 
@@ -103,6 +126,7 @@ impl ServiceTask {
             let assignment = self.assignments.borrow_and_update().clone();
             let retry_at = match self.attempt(&assignment).await {
                 Ended::Superseded => {
+                    self.agent.metrics.count_apply(ApplyResult::Superseded);
                     self.report_superseded(&assignment);
                     self.backoff.reset();
                     continue;
@@ -129,11 +153,51 @@ impl ServiceTask {
     async fn attempt(&mut self, assignment: &Assignment) -> Ended {
         let first = self.attempted.as_ref().is_none_or(|(digest, ..)| *digest != assignment.digest);
         if first {
+            self.begin_rollout(assignment);
             self.set_outcome(assignment.digest, Outcome::Applying, String::new());
         }
+        let ended = self.act(assignment).await;
+        if let (Ended::Settled { .. }, Some((_, outcome, _))) = (&ended, &self.attempted) {
+            let is_applied = *outcome == Outcome::Applied;
+            self.agent.metrics.count_apply(if is_applied { ApplyResult::Applied } else { ApplyResult::Failed });
+            self.follow_rollout();
+        }
+        ended
+    }
+
+    fn begin_rollout(&mut self, assignment: &Assignment) {
+        if let Some(older) = self.rollout.take() {
+            older.end(Some("a newer version came first"));
+        }
+        if matches!(assignment.entry.action, Action::Apply(_)) {
+            let cluster = &self.agent.identity().cluster.uid;
+            self.rollout = Rollout::begin(cluster, &assignment.digest, self.name(), &self.agent.last_poll);
+        }
+    }
+
+    /// Ends the trace of what has become healthy.
+    fn follow_rollout(&mut self) {
+        let Some(rollout) = &mut self.rollout else { return };
+        if !matches!(self.attempted, Some((_, Outcome::Applied, _))) {
+            return;
+        }
+        rollout.wait_for_health();
+        let is_well = |status: &Status| status.sync == SyncState::Synced && status.health == Health::Current;
+        if self.statuses.values().all(is_well)
+            && let Some(rollout) = self.rollout.take()
+        {
+            rollout.end(None);
+        }
+    }
+
+    async fn act(&mut self, assignment: &Assignment) -> Ended {
         match &assignment.entry.action {
             Action::Apply(deployment) => self.apply(assignment.digest, deployment, None).await,
-            Action::Hold { reason } => self.hold(assignment.digest, reason).await,
+            Action::Hold { reason } => self.hold(assignment.digest, Note::held(reason)).await,
+            Action::Unreadable(unreadable) => {
+                let note = Note { is_failure: true, ..Note::held(&unreadable.explain(crate::VERSION)) };
+                self.hold(assignment.digest, note).await
+            }
             Action::Remove { policy: DeletionPolicy::Orphan, .. } => self.orphan(assignment.digest).await,
             Action::Remove { policy: DeletionPolicy::Delete, approved_prune } => {
                 self.remove(assignment.digest, *approved_prune).await
@@ -142,15 +206,14 @@ impl ServiceTask {
     }
 
     /// Goes on keeping what was applied last, changes nothing, prunes nothing.
-    async fn hold(&mut self, digest: Digest, reason: &str) -> Ended {
-        let note = shorten(&format!("held: {reason}"));
+    async fn hold(&mut self, digest: Digest, note: Note) -> Ended {
         match self.stored.deployment.clone() {
             Some(mut deployment) => {
                 deployment.prune = false;
                 self.apply(digest, &deployment, Some(note)).await
             }
             None => {
-                self.set_outcome(digest, Outcome::Applied, note);
+                self.set_outcome(digest, note.outcome(), note.text);
                 Ended::Settled { retry: false }
             }
         }

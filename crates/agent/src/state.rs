@@ -1,8 +1,9 @@
 //! The last accepted desired state, kept where a restart finds it: in the state directory and in the cluster.
 
 use std::{
-    fs, io,
-    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    fs::{self, File, TryLockError},
+    io,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -16,6 +17,7 @@ use crate::{
 
 const IDENTITY_FILE: &str = "identity.json";
 const STATE_FILE: &str = "state.json";
+const LOCK_FILE: &str = "lock";
 const IDENTITY_SECRET: &str = "farwater-agent-identity";
 const STATE_SECRET: &str = "farwater-agent-state";
 
@@ -27,6 +29,8 @@ pub enum StateError {
     Cluster { what: &'static str, name: &'static str, source: ApiError },
     #[error("read {place}: its content is damaged")]
     Damaged { place: String, source: serde_json::Error },
+    #[error("start: another agent uses the state directory {}", dir.display())]
+    InUse { dir: PathBuf },
     #[error("compress the desired state")]
     Compress(#[source] io::Error),
     #[error("write Secret {name}: {bytes} bytes are too many for a Secret; give the agent a volume")]
@@ -40,11 +44,20 @@ pub struct StateStore<'a> {
 }
 
 impl StateStore<'_> {
-    /// Makes what is missing. Bundles may hold Secrets: nobody else on the node may read them.
-    pub fn prepare(&self) -> Result<(), StateError> {
+    /// Makes what is missing. Bundles may hold Secrets: nobody else on the node may read them. Nor may another agent write
+    /// there while the answer lives.
+    pub fn prepare(&self) -> Result<File, StateError> {
         make_private_folder(self.dir)?;
         make_private_folder(&self.dir.join("bundles"))?;
-        make_private_folder(&self.dir.join("sealed"))
+        make_private_folder(&self.dir.join("sealed"))?;
+        let path = self.dir.join(LOCK_FILE);
+        let error = |source| StateError::File { what: "open", path: path.clone(), source };
+        let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(error)?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(StateError::InUse { dir: self.dir.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(StateError::File { what: "lock", path, source }),
+        }
     }
 
     /// The identity: from the state directory, else from the cluster.
@@ -58,17 +71,44 @@ impl StateStore<'_> {
         serde_json::from_slice(&bytes).map(Some).map_err(|source| StateError::Damaged { place, source })
     }
 
-    /// Fills whichever of the two places lacks it.
+    /// The identity of whoever joined last in this cluster, whatever the state directory says.
+    pub async fn load_cluster_identity(&self) -> Result<Option<Identity>, StateError> {
+        let Some(bytes) = self.load_secret(IDENTITY_SECRET).await? else { return Ok(None) };
+        let place = format!("Secret {IDENTITY_SECRET}");
+        serde_json::from_slice(&bytes).map(Some).map_err(|source| StateError::Damaged { place, source })
+    }
+
+    /// Fills whichever of the two places lacks it. One of them is enough to go on after a restart, so a full disk or a refused
+    /// Secret is a warning; an error means that neither holds it.
     pub async fn save_identity(&self, identity: &Identity) -> Result<(), StateError> {
         let bytes = serde_json::to_vec_pretty(identity).expect("an identity is plain JSON");
+        let folder = self.save_identity_file(&bytes);
+        let cluster = self.save_identity_secret(&bytes).await;
+        one_of("identity", folder, cluster)
+    }
+
+    /// In both places, or it is an error: keys that the hub will ask for must not be lost with one of them.
+    pub async fn save_identity_twice(&self, identity: &Identity) -> Result<(), StateError> {
+        let bytes = serde_json::to_vec_pretty(identity).expect("an identity is plain JSON");
+        // The file last: where it can't be written it is removed, and the Secret must hold by then.
+        self.save_identity_secret(&bytes).await?;
+        self.save_identity_file(&bytes)
+    }
+
+    fn save_identity_file(&self, bytes: &[u8]) -> Result<(), StateError> {
         let path = self.dir.join(IDENTITY_FILE);
-        if read_file(&path)?.as_deref() != Some(&bytes) {
-            write_file(&path, &bytes)?;
+        if read_file(&path)?.as_deref() == Some(bytes) {
+            return Ok(());
         }
-        if self.load_secret(IDENTITY_SECRET).await?.as_deref() != Some(&bytes) {
-            self.save_secret("identity", IDENTITY_SECRET, &bytes).await?;
+        // An older one that can't be replaced would be taken for the right one: the Secret is asked where there is no file.
+        write_file(&path, bytes).inspect_err(|_| drop(fs::remove_file(&path)))
+    }
+
+    async fn save_identity_secret(&self, bytes: &[u8]) -> Result<(), StateError> {
+        if self.load_secret(IDENTITY_SECRET).await?.as_deref() == Some(bytes) {
+            return Ok(());
         }
-        Ok(())
+        self.save_secret("identity", IDENTITY_SECRET, bytes).await
     }
 
     /// The newest desired state of both places that is signed for us. A damaged copy is no reason to stop: the other
@@ -92,7 +132,7 @@ impl StateStore<'_> {
                     continue;
                 }
             };
-            match identity.verify(&state, None) {
+            match identity.verify_stored(&state) {
                 Ok(()) => {
                     let version = |s: &DesiredState| (s.statement.epoch, s.statement.generation);
                     if newest.as_ref().is_none_or(|n| version(n) < version(&state)) {
@@ -105,23 +145,12 @@ impl StateStore<'_> {
         Ok(newest)
     }
 
-    /// Stores an accepted state in both places. One of them is enough to know after a restart that an older state is
-    /// old, so a full disk or a refused Secret is a warning; an error means that neither holds it.
-    pub async fn save_desired(&self, state: &DesiredState) -> Result<(), StateError> {
-        let bytes = serde_json::to_vec(state).expect("a desired state is plain JSON");
-        let folder = write_file(&self.dir.join(STATE_FILE), &bytes);
-        let cluster = self.save_desired_secret(&bytes).await;
-        match (folder, cluster) {
-            (Ok(()), Ok(())) => Ok(()),
-            (Err(error), Ok(())) | (Ok(()), Err(error)) => {
-                tracing::warn!(error = crate::hub::chain(&error), "the accepted state is stored in one place only");
-                Ok(())
-            }
-            (Err(folder), Err(cluster)) => {
-                tracing::warn!(error = crate::hub::chain(&cluster), "can't store the accepted state in the cluster");
-                Err(folder)
-            }
-        }
+    /// Stores an accepted state, as it was received, in both places. One of them is enough to know after a restart that an
+    /// older state is old, so a full disk or a refused Secret is a warning; an error means that neither holds it.
+    pub async fn save_desired(&self, bytes: &[u8]) -> Result<(), StateError> {
+        let folder = write_file(&self.dir.join(STATE_FILE), bytes);
+        let cluster = self.save_desired_secret(bytes).await;
+        one_of("accepted state", folder, cluster)
     }
 
     async fn save_desired_secret(&self, bytes: &[u8]) -> Result<(), StateError> {
@@ -143,6 +172,21 @@ impl StateStore<'_> {
     async fn save_secret(&self, purpose: &str, name: &'static str, bytes: &[u8]) -> Result<(), StateError> {
         let error = |source| StateError::Cluster { what: "write", name, source };
         secrets::save(self.kubernetes, purpose, name, bytes).await.map_err(error)
+    }
+}
+
+/// Of what is kept in the state directory and in the cluster, one must hold.
+fn one_of(what: &str, folder: Result<(), StateError>, cluster: Result<(), StateError>) -> Result<(), StateError> {
+    match (folder, cluster) {
+        (Ok(()), Ok(())) => Ok(()),
+        (Err(error), Ok(())) | (Ok(()), Err(error)) => {
+            tracing::warn!(error = crate::hub::chain(&error), "the {what} is stored in one place only");
+            Ok(())
+        }
+        (Err(folder), Err(cluster)) => {
+            tracing::warn!(error = crate::hub::chain(&cluster), "can't store the {what} in the cluster");
+            Err(folder)
+        }
     }
 }
 

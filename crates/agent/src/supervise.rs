@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use farwater_api::protocol::{Action, DesiredState, Entry};
+use farwater_api::protocol::{Action, DesiredState, Entry, Verbatim};
 use farwater_fleet::ownership::service_label;
 use tokio::{sync::watch, task::AbortHandle};
 
@@ -34,7 +34,8 @@ impl Supervisor {
     /// Hands out a new state. Absence deletes nothing: a service that is not listed any more is kept as it is, unless
     /// the hub had asked to remove it before and it is gone.
     pub fn assign(&mut self, state: &DesiredState) {
-        let listed: BTreeMap<&str, &Entry> = state.entries.iter().map(|e| (e.service.uid.as_str(), e)).collect();
+        let listed: BTreeMap<&str, &Verbatim<Entry>> =
+            state.entries.iter().map(|e| (e.service.uid.as_str(), e)).collect();
         self.name_services(&listed);
         let unlisted: Vec<String> =
             self.services.keys().filter(|uid| !listed.contains_key(uid.as_str())).cloned().collect();
@@ -42,7 +43,7 @@ impl Supervisor {
             self.drop_or_keep(&uid);
         }
         for (uid, entry) in listed {
-            let assignment = Assignment { entry: entry.clone(), digest: entry.digest(), unlisted: false };
+            let assignment = Assignment { entry: Entry::clone(entry), digest: entry.digest(), unlisted: false };
             match self.services.get(uid) {
                 Some(service) => {
                     service.assignment.send_if_modified(|current| {
@@ -68,7 +69,7 @@ impl Supervisor {
     }
 
     /// Owners that count when two services state one object: those that are listed, and those that have objects.
-    fn name_services(&self, listed: &BTreeMap<&str, &Entry>) {
+    fn name_services(&self, listed: &BTreeMap<&str, &Verbatim<Entry>>) {
         let mut names = lock(&self.agent.services);
         names.retain(|uid, _| listed.contains_key(uid.as_str()) || self.services.contains_key(uid));
         for (uid, entry) in listed {

@@ -51,11 +51,43 @@ async fn a_token_is_read_from_a_file_as_mounted_secrets_are() {
     assert!(!agent.output().contains(support::fake_hub::TOKEN), "the token is in the log");
 }
 
-/// The two roles that docs/agent.md states.
-fn documented_roles() -> &'static str {
-    let page = include_str!("../../../docs/agent.md");
-    let (_, rest) = page.split_once("```yaml\n").expect("the page states roles");
-    rest.split_once("```").expect("the block ends").0
+/// Accounts, roles and bindings as `farwater cluster join` makes them; docs/rights.md is made from the same.
+fn rights() -> Vec<serde_json::Value> {
+    let objects = farwater_manifests::Agent { bind_administrator: true, ..Default::default() }.objects();
+    let is_right = |object: &serde_json::Value| {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        ["Namespace", "ServiceAccount"].contains(&kind) || kind.contains("Role")
+    };
+    objects.into_iter().filter(is_right).collect()
+}
+
+#[tokio::test]
+async fn a_hub_that_is_older_ends_a_join_and_is_waited_for_by_who_has_joined() {
+    let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+    let hub = FakeHub::start();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    fs::write(&file, support::fake_hub::TOKEN).unwrap();
+    let older = format!("is not known at {} (404): it is no hub, or one that is older than this agent", hub.url());
+
+    hub.be_older(true);
+    let mut refused = agent(&hub, &plane, dir.path(), &file);
+    assert_eq!(refused.wait(support::PATIENCE).expect("it ends").code(), Some(2));
+    let output = refused.output();
+    assert!(output.contains(&older) && output.contains("upgrade the hub before its agents"), "{output}");
+
+    hub.be_older(false);
+    let agent = agent(&hub, &plane, dir.path(), &file);
+    let polls = async |more: u64| {
+        let before = hub.polls();
+        wait_for("polls", support::PATIENCE, || async { Ok((hub.polls() >= before + more).then_some(())) }).await
+    };
+    polls(1).await.unwrap_or_else(|e| panic!("{e:#}\n{}", agent.tail()));
+    hub.be_older(true);
+    let said = || async { Ok(agent.output()[output.len()..].contains(&older).then_some(())) };
+    wait_for("the agent to say so", support::PATIENCE, said).await.unwrap();
+    hub.be_older(false);
+    polls(2).await.unwrap_or_else(|e| panic!("{e:#}\n{}", agent.tail()));
 }
 
 fn kubectl(plane: &Plane, arguments: &[&str]) -> String {
@@ -65,19 +97,13 @@ fn kubectl(plane: &Plane, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn the_documented_rights_are_enough() {
+async fn the_rights_that_join_gives_are_enough() {
     let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
     let hub = FakeHub::start();
     let dir = tempfile::tempdir().unwrap();
-    let roles = dir.path().join("roles.yaml");
-    fs::write(&roles, documented_roles()).unwrap();
-    let account = "--serviceaccount=farwater-system:farwater-agent";
-    kubectl(&plane, &["create", "namespace", "farwater-system"]);
-    kubectl(&plane, &["create", "serviceaccount", "farwater-agent", "-n", "farwater-system"]);
+    let roles = dir.path().join("roles.json");
+    fs::write(&roles, serde_json::json!({"apiVersion": "v1", "kind": "List", "items": rights()}).to_string()).unwrap();
     kubectl(&plane, &["apply", "-f", roles.to_str().unwrap()]);
-    kubectl(&plane, &["create", "clusterrolebinding", "farwater-agent", "--clusterrole=farwater-agent", account]);
-    let role = ["create", "rolebinding", "farwater-agent", "--role=farwater-agent", account, "-n", "farwater-system"];
-    kubectl(&plane, &role);
     let token = kubectl(&plane, &["create", "token", "farwater-agent", "-n", "farwater-system"]);
 
     // The plane's own kubeconfig, with the account in the place of the administrator.

@@ -6,7 +6,10 @@ mod support;
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
-use farwater_api::{objects::Outcome, protocol::tag};
+use farwater_api::{
+    objects::Outcome,
+    protocol::{Statement, tag},
+};
 use farwater_testkit::{Plane, PlaneOptions, Process, wait_for};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use support::{FakeHub, Service, api, config_map, config_maps, gone, outcome, value};
@@ -318,6 +321,20 @@ async fn drift_is_repaired_after_a_restart_while_the_hub_is_away() {
 }
 
 #[tokio::test]
+async fn a_hub_that_was_away_for_long_is_found_again_within_a_poll() {
+    let ground = Ground::new().await;
+    // From then on the agent knows how often it shall poll.
+    polled_twice(&ground).await;
+    ground.hub.go_away(true);
+    // Pauses that only ever doubled would have grown to minutes.
+    wait_for("many polls in vain", support::PATIENCE, || async { Ok((ground.hub.turned_away() >= 10).then_some(())) })
+        .await
+        .unwrap();
+    ground.hub.go_away(false);
+    polled_twice(&ground).await;
+}
+
+#[tokio::test]
 async fn statements_that_are_forged_old_or_for_others_are_refused() {
     let ground = Ground::new().await;
     let hub = &ground.hub;
@@ -325,31 +342,26 @@ async fn statements_that_are_forged_old_or_for_others_are_refused() {
     ground.applied(&service).await;
     let live = config_maps(&ground.plane.client().await.unwrap(), "guarded");
     let good = hub.desired();
-    let evil = service.with(hub, &files(&maps(0..2, "evil"))).entry();
+    let evil = vec![service.with(hub, &files(&maps(0..2, "evil"))).entry().into()];
+    let signed = Statement::clone(&good.statement);
     let next = good.statement.generation + 1;
     let mut cases = Vec::new();
     // Entries that were not signed.
-    let mut state = good.clone();
-    state.statement.generation = next;
-    state = hub.sign(state.statement, vec![evil.clone()]);
-    cases.push(state);
+    cases.push(hub.sign(Statement { generation: next, ..signed.clone() }, evil.clone()));
     // A changed statement under the old signature.
     let mut state = good.clone();
-    state.entries = vec![evil.clone()];
-    state.statement.tag = tag(&state.entries);
-    state.statement.generation = next;
+    state.entries.clone_from(&evil);
+    state.statement = Statement { tag: tag(&evil), generation: next, ..signed.clone() }.into();
     cases.push(state);
     // Another cluster's, another installation's, an older one: all well signed.
     for change in 0..3 {
-        let mut statement = good.statement.clone();
-        statement.tag = tag(std::slice::from_ref(&evil));
-        statement.generation = next;
+        let mut statement = Statement { tag: tag(&evil), generation: next, ..signed.clone() };
         match change {
             0 => statement.cluster_uid = "cluster-uid-2".into(),
             1 => statement.installation = "installation-2".into(),
             _ => statement.generation = good.statement.generation - 1,
         }
-        cases.push(hub.sign(statement, vec![evil.clone()]));
+        cases.push(hub.sign(statement, evil.clone()));
     }
     for state in cases {
         hub.forge(Some(state));

@@ -431,6 +431,29 @@ async fn a_held_service_is_kept_as_it_was() {
 }
 
 #[tokio::test]
+async fn what_only_a_newer_agent_can_do_is_held_and_names_the_version() {
+    let world = world().await;
+    let service = world.applied("ahead", &[("a.yaml", &config_map("a", "1"))]).await;
+    let migrate = json!({"type": "Migrate", "needsAgent": "0.9.0", "to": "elsewhere"});
+    let entry =
+        world.hub.set(Entry { service: service.identity.clone(), action: serde_json::from_value(migrate).unwrap() });
+    let held = outcome(&world.hub, &entry, Outcome::Failed).await;
+    assert!(held.message.contains("does not know the action \"Migrate\""), "{}", held.message);
+    assert!(held.message.contains("upgrade the agent to 0.9.0"), "{}", held.message);
+    // What was applied is kept, and repaired.
+    let maps = config_maps(&world.client().await, "ahead");
+    maps.delete("a", &DeleteParams::default()).await.unwrap();
+    value(&maps, "a", "1").await;
+    // A removal that can't be read removes nothing.
+    let archive = json!({"type": "Remove", "policy": "Archive"});
+    let entry =
+        world.hub.set(Entry { service: service.identity.clone(), action: serde_json::from_value(archive).unwrap() });
+    let held = outcome(&world.hub, &entry, Outcome::Failed).await;
+    assert!(held.message.contains("can't read the action Remove"), "{}", held.message);
+    assert!(maps.get_opt("a").await.unwrap().is_some());
+}
+
+#[tokio::test]
 async fn a_hub_that_lost_its_reports_gets_them_all_again() {
     let world = world().await;
     let service = world.applied("retold", &[("a.yaml", &config_map("a", "1"))]).await;

@@ -45,8 +45,10 @@ fn default_poll_interval() -> String {
 pub struct ClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready` (joined and heard within three polls), and `Restored` while nothing is deleted because the hub's database was
-    /// restored from a backup; the annotation `farwater.dev/confirm-restored` ends that.
+    /// `Ready` (joined and heard within three polls), `ClockSkewed` while the agent's machine has another time than the hub, and
+    /// `Restored` while nothing is deleted because the hub's database was restored from a backup; the annotation
+    /// `farwater.dev/confirm-restored` ends that. `AgentUpdated` is False where the agent went back from what its AgentPolicy says.
+    /// `VersionSkew` while the agent is newer than the hub, or more than two releases older.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -54,6 +56,13 @@ pub struct ClusterStatus {
     pub kubernetes_version: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_version: Option<String>,
+    /// The image that the agent's Deployment names; absent where the agent was started by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_image: Option<String>,
+    /// By how many seconds the clock of the agent's machine is ahead of the hub's, negative where it is behind; absent where
+    /// that is less than a minute. The agent goes by the hub's time; other programs of the cluster don't.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_skew_seconds: Option<i64>,
     /// When the agent last asked. Kept beside the resource and merged in when it is read, so it wakes no watch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heard_time: Option<Time>,

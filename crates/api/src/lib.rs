@@ -5,7 +5,9 @@
 
 // The lint takes the repeated `type_` of the derive's columns for a mistake.
 #![allow(clippy::duplicated_attributes)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod agent_policy;
 pub mod cluster;
 pub mod cluster_grant;
 pub mod digest;
@@ -13,7 +15,10 @@ pub mod git_repository;
 pub mod objects;
 pub mod protocol;
 pub mod service_deployment;
+pub mod succession;
+pub mod trace;
 
+pub use agent_policy::{AgentPolicy, AgentPolicySpec, AgentPolicyStatus};
 pub use cluster::{Cluster, ClusterSpec, ClusterStatus};
 pub use cluster_grant::{ClusterGrant, ClusterGrantSpec, GrantVerb};
 pub use digest::{Digest, canonical_json};
@@ -38,6 +43,8 @@ pub const APPROVE_PRUNE: &str = "farwater.dev/approve-prune";
 /// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup: its value, the epoch that
 /// the `Restored` condition names, confirms that the backup is right, and deletions are made again.
 pub const CONFIRM_RESTORED: &str = "farwater.dev/confirm-restored";
+/// Annotation on a Cluster that asks its agent for new keys of its own; any new value counts as a request.
+pub const RENEW_KEYS: &str = "farwater.dev/renew-keys";
 /// Finalizer on ServiceDeployments: the resource stays until the agent has confirmed the removal.
 pub const AGENT_FINALIZER: &str = "farwater.dev/agent";
 /// Label on applied objects: a hash of the service's uid. Makes watches cheap and proves nothing.
@@ -55,7 +62,8 @@ pub const ADMIN_SERVICE_ACCOUNT: &str = "farwater-administrator";
 
 /// The definitions of our kinds, as a management cluster would install them.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
-    let mut all = vec![Cluster::crd(), ClusterGrant::crd(), GitRepository::crd(), ServiceDeployment::crd()];
+    let mut all =
+        vec![AgentPolicy::crd(), Cluster::crd(), ClusterGrant::crd(), GitRepository::crd(), ServiceDeployment::crd()];
     all.iter_mut().for_each(describe_kind);
     all
 }

@@ -54,14 +54,16 @@ impl fmt::Display for ObjectRef {
     }
 }
 
-/// Health by kstatus' rules.
+/// Health by kstatus' rules, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Health {
-    Failed,
-    InProgress,
-    Terminating,
-    Unknown,
-    Current,
+    Failed = 0,
+    InProgress = 1,
+    Terminating = 2,
+    Current = 4,
+    /// Also one that only a newer agent knows.
+    #[serde(other)]
+    Unknown = 3,
 }
 
 /// What the agent did or did not do with one object.
@@ -75,6 +77,9 @@ pub enum SyncState {
     Waiting,
     /// Would be pruned, held until approved.
     PruneHeld,
+    /// Said by an agent that is newer than who reads it.
+    #[serde(other)]
+    Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -102,6 +107,9 @@ pub enum Outcome {
     Superseded,
     /// Removed from the cluster, or orphaned, as the entry asked.
     Removed,
+    /// Said by an agent that is newer than who reads it.
+    #[serde(other)]
+    Unknown,
 }
 
 /// What the agent says of one service. `entry` names what it speaks of, so that yesterday's Healthy is never today's.
@@ -116,4 +124,27 @@ pub struct ServiceReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_prune: Option<HeldPrune>,
     pub objects: Vec<ObjectReport>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_newer_agent_says_is_unknown_and_nothing_else() {
+        let read = |text: &str| serde_json::from_str::<Outcome>(text);
+        assert_eq!(read("\"Applied\"").unwrap(), Outcome::Applied);
+        assert_eq!(read("\"Paused\"").unwrap(), Outcome::Unknown);
+        assert!(read("{}").is_err());
+        assert_eq!(serde_json::from_str::<SyncState>("\"Adopting\"").unwrap(), SyncState::Unknown);
+        assert_eq!(serde_json::from_str::<Health>("\"Degraded\"").unwrap(), Health::Unknown);
+    }
+
+    #[test]
+    fn the_worst_health_comes_first() {
+        let mut all = [Health::Current, Health::Unknown, Health::Failed, Health::Terminating, Health::InProgress];
+        all.sort_unstable();
+        let worst_first = [Health::Failed, Health::InProgress, Health::Terminating, Health::Unknown, Health::Current];
+        assert_eq!(all, worst_first);
+    }
 }

@@ -8,17 +8,37 @@
 //! | `GET /agent/v1/bundles/<digest>` | access token | the bundle, zstd-compressed; 403 unless desired |
 //! | `GET /agent/v1/secrets/<service uid>/<mac>` | access token | [`SealedSecrets`]; 403 unless desired |
 //! | `POST /agent/v1/status` [`StatusReport`] | access token | [`StatusAnswer`], or 409 to send everything |
+//! | `GET /agent/v1/successions/<sequence>` | access token | [`Successions`](crate::succession::Successions), 403 where they were cut off |
+//! | `POST /agent/v1/keys` [`KeysRequest`](crate::succession::KeysRequest) | the agent's former key | [`KeysAnswer`](crate::succession::KeysAnswer), 401 |
 //!
-//! Errors are [`ProtocolError`]. A state that can't be loaded is 503, never an empty list. The ETag of a desired
-//! state is `"<epoch>.<generation>.<tag's hex>"`.
+//! Errors are [`ProtocolError`]; any other path under `/agent` is 404. A state that can't be loaded is 503, never an empty list. The ETag of a desired
+//! state is `"<epoch>.<generation>.<tag's hex>"`. Every request and answer carries [`PROTOCOL_HEADER`].
+//!
+//! Hub and agent may be two releases apart, whichever is newer. What may change, and how, is in `docs/protocol.md`; the traces in
+//! `tests/wire` hold us to it.
+
+mod action;
+mod skew;
+mod verbatim;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use crate::{Digest, canonical_json, objects::ServiceReport, service_deployment::DeletionPolicy};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+
+pub use self::{
+    action::{Action, Unreadable},
+    skew::{MAX_SKEW, PROTOCOL, PROTOCOL_HEADER, Skew, parse as parse_protocol},
+    verbatim::Verbatim,
+};
+use crate::{Digest, canonical_json, objects::ServiceReport, succession::Position};
 
 /// Header of the hub's answers: seconds until the next poll.
 pub const POLL_INTERVAL_HEADER: &str = "farwater-poll-interval";
+/// Header of an answer to a poll: the number of the hub's last succession, for an agent that has not followed it yet.
+pub const SUCCESSION_HEADER: &str = "farwater-succession";
+/// Header of an answer to a poll: the agent shall make new keys of its own. A hint; it proves nothing and its value says nothing.
+pub const RENEW_KEYS_HEADER: &str = "farwater-renew-keys";
 /// Longest desired state that an agent accepts, uncompressed: 10,000 services of under 1 KiB.
 pub const MAX_DESIRED_BYTES: usize = 16 << 20;
 /// The Secrets of one service, as JSON: with what an agent keeps of them they fit one Secret of its own.
@@ -60,6 +80,12 @@ pub struct JoinAnswer {
     pub installation: String,
     /// Keys that desired states are signed with; the agent pins them.
     pub signing_keys: Vec<SigningKey>,
+    /// Digests of the authorities that vouch for the hub; the agent pins them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub authorities: Vec<Digest>,
+    /// The succession that these are of.
+    #[serde(default, skip_serializing_if = "Position::is_first")]
+    pub position: Position,
     /// The hub's certificate authority, PEM.
     pub ca: String,
     /// Seconds since 1970, for a wrong clock.
@@ -81,6 +107,24 @@ pub struct SigningKey {
     pub public_key: String,
 }
 
+impl SigningKey {
+    pub fn new(public_key: &[u8]) -> Self {
+        let mut id = Digest::of(public_key).to_hex();
+        id.truncate(16);
+        Self { id, public_key: BASE64.encode(public_key) }
+    }
+
+    /// The key's bytes; none where it is no key, or the id is another's.
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        let bytes = BASE64.decode(&self.public_key).ok().filter(|bytes| bytes.len() == 32)?;
+        (Self::new(&bytes) == *self).then_some(bytes)
+    }
+
+    pub fn is_sound(&self) -> bool {
+        self.bytes().is_some()
+    }
+}
+
 /// What an agent signs to get an access token.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -89,10 +133,25 @@ pub struct Assertion {
     pub installation: String,
     /// Seconds since 1970 by the agent's clock, corrected by the hub's time; valid for 120 s either way.
     pub time: i64,
+    /// Seconds since 1970 by the clock of the agent's machine, whatever it says: the hub shows how far off it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_time: Option<i64>,
     /// 16 random bytes, hex: an assertion is used once.
     pub nonce: String,
     pub agent_version: String,
     pub kubernetes_version: String,
+    /// 16 hex digits, made at each start: of two agents with one identity the hub sees two.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub instance: String,
+    /// Where it runs, for people: a pod's name, or a machine and a folder.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    /// It shows that it could act while another one does; the token is good for nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub standby: bool,
+    /// How far it has followed the hub's successions.
+    #[serde(default, skip_serializing_if = "Position::is_first")]
+    pub position: Position,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -135,20 +194,86 @@ pub const REASON_TOKEN_USED: &str = "TokenUsed";
 pub const REASON_TOKEN_EXPIRED: &str = "TokenExpired";
 pub const REASON_CLOCK_SKEW: &str = "ClockSkew";
 pub const REASON_IDENTITY_UNKNOWN: &str = "IdentityUnknown";
+pub const REASON_QUARANTINED: &str = "Quarantined";
+/// The agent goes by keys of the hub that were taken out of use: it can only join again.
+pub const REASON_KEYS_REVOKED: &str = "KeysRevoked";
+/// New keys are not taken yet: the hub has not heard this process for long enough to know that there is only one.
+pub const REASON_KEYS_EARLY: &str = "KeysEarly";
 pub const REASON_NOT_DESIRED: &str = "NotDesired";
 pub const REASON_BASE_UNKNOWN: &str = "BaseUnknown";
 pub const REASON_UNAVAILABLE: &str = "Unavailable";
 pub const REASON_INVALID: &str = "Invalid";
+/// 404: the hub does not know the path. It is older than the agent.
+pub const REASON_PATH_UNKNOWN: &str = "PathUnknown";
 
 /// The signed list of services of one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DesiredState {
-    pub statement: Statement,
+    pub statement: Verbatim<Statement>,
     /// Ed25519 over [`Statement::message`], base64.
     pub signature: String,
     /// Sorted by service uid.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<Verbatim<Entry>>,
+    /// What the agent itself shall be; absent: as it was installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Verbatim<AgentSettings>>,
+}
+
+/// What an AgentPolicy says of one cluster's agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentSettings {
+    /// The whole reference, by tag or digest. An agent takes none from another repository than its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// What it logs, as in `FARWATER_LOG`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+    /// Its container's limit, a Kubernetes quantity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<String>,
+    /// An agent that has not reported by then under these settings goes back to those before.
+    pub deadline_seconds: u64,
+    /// A new value has settings tried again that an agent went back from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_at: Option<String>,
+}
+
+impl AgentSettings {
+    /// Of settings that were made here; those that were received have [`Verbatim::digest`].
+    pub fn digest(&self) -> Digest {
+        Digest::of_json(&serde_json::to_value(self).expect("settings are plain JSON"))
+    }
+}
+
+/// What came of the settings in the desired state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentReport {
+    /// Digest of the settings that it runs with; none if it runs as installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    pub update: AgentUpdate,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all_fields = "camelCase")]
+pub enum AgentUpdate {
+    /// Nothing is under way.
+    #[default]
+    Settled,
+    /// On the way to these settings.
+    Updating { settings: Digest },
+    /// It went back from these settings, or never went there.
+    Failed { settings: Digest, reason: String },
+    /// It can't change itself: nobody told it what starts it.
+    Unmanaged { reason: String },
+    /// Of a newer version.
+    #[serde(other)]
+    Unknown,
 }
 
 /// What is signed. `(epoch, generation)` only grows; an older one is refused by the agent.
@@ -161,15 +286,20 @@ pub struct Statement {
     pub generation: u64,
     /// [`tag`] of the entries.
     pub tag: Digest,
+    /// Digest of the agent's settings, where there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Digest>,
     pub key_id: String,
 }
 
 impl Statement {
+    /// Of what is signed; the statement's canonical JSON follows.
+    pub const PREFIX: &[u8] = b"farwater-desired-v1\n";
+
+    /// Of a statement that was made here; one that was received has [`Verbatim::message`].
     pub fn message(&self) -> Vec<u8> {
-        let mut message = b"farwater-desired-v1\n".to_vec();
         let value = serde_json::to_value(self).expect("a statement is plain JSON");
-        message.extend(canonical_json(&value));
-        message
+        [Self::PREFIX, &canonical_json(&value)].concat()
     }
 
     pub fn etag(&self) -> String {
@@ -178,7 +308,7 @@ impl Statement {
 }
 
 /// sha256 over the sorted lines `service uid, entry digest`.
-pub fn tag(entries: &[Entry]) -> Digest {
+pub fn tag(entries: &[Verbatim<Entry>]) -> Digest {
     let mut lines: Vec<String> = entries.iter().map(|e| format!("{} {}\n", e.service.uid, e.digest())).collect();
     lines.sort_unstable();
     Digest::of(lines.concat())
@@ -193,6 +323,7 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Of an entry that was made here; one that was received has [`Verbatim::digest`].
     pub fn digest(&self) -> Digest {
         Digest::of_json(&serde_json::to_value(self).expect("an entry is plain JSON"))
     }
@@ -203,22 +334,6 @@ pub struct ServiceIdentity {
     pub uid: String,
     pub namespace: String,
     pub name: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type")]
-#[expect(clippy::large_enum_variant, reason = "nearly every action is the large one")]
-pub enum Action {
-    /// Keep this applied.
-    Apply(Deployment),
-    /// Change nothing: what the agent has goes on being kept. `reason` is for people.
-    Hold { reason: String },
-    /// The service was deleted. Stays listed until the agent has confirmed; absence alone deletes nothing.
-    Remove {
-        policy: DeletionPolicy,
-        #[serde(default, rename = "approvedPrune", skip_serializing_if = "Option::is_none")]
-        approved_prune: Option<Digest>,
-    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -312,13 +427,19 @@ pub struct StatusReport {
     pub accepted: Option<AcceptedStatement>,
     pub agent_version: String,
     pub kubernetes_version: String,
+    /// As in an [`Assertion`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_time: Option<i64>,
     /// By service uid; `None` forgets a service.
     pub services: BTreeMap<String, Option<ServiceReport>>,
+    /// About the agent itself; absent: as it said before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcceptedStatement {
-    pub statement: Statement,
+    pub statement: Verbatim<Statement>,
     pub signature: String,
 }
 

@@ -3,11 +3,19 @@
 /// By the words of the command. The command line and this list are held together by a test, and `docs/cli.md` shows it.
 pub const EFFECTS: &[(&str, Effect)] = &[
     ("hub", Effect::Runs),
+    (
+        "install",
+        Effect::Cluster("the namespace `farwater-hub` with the hub in it; and the kubeconfig that `farwater` reads"),
+    ),
     ("login", Effect::Here("the kubeconfig that `farwater` reads")),
     (
         "cluster join",
-        Effect::Writes(&["Cluster, made if it is missing", "the subresource `clusters/NAME/join`: a one-time token"]),
+        Effect::Writes(&[
+            "Cluster, made if it is missing",
+            "the subresource `clusters/NAME/join`: a one-time token; with --context, the agent's objects in that cluster",
+        ]),
     ),
+    ("cluster leave", Effect::Writes(&["Cluster, deleted; with --context, the agent's objects in that cluster"])),
     (
         "deploy",
         Effect::Writes(&[
@@ -20,11 +28,26 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("why", Effect::Reads),
     ("wait", Effect::Reads),
     ("objects", Effect::Reads),
+    ("doctor", Effect::Reads),
     ("version", Effect::Reads),
     ("completion", Effect::Reads),
     ("admin backup", Effect::Here("the archive that it writes; the database is only read")),
-    ("admin restore", Effect::Database("everything in it is replaced, and the epoch and the counter go up")),
+    (
+        "admin restore",
+        Effect::Database(
+            "everything in it is replaced, and the epoch and the counter go up; another installation's keys give way to the \
+             backup's. With --context the hub is stopped and started for it, and signed in to",
+        ),
+    ),
     ("admin fsck", Effect::Reads),
+    ("admin keys list", Effect::Reads),
+    (
+        "admin keys rotate",
+        Effect::Here("`keys/request.json` of the data directory; the hub's next start makes the keys"),
+    ),
+    ("admin keys announce", Effect::Here("the same, with authorities that agents are told of")),
+    ("admin keys revoke", Effect::Here("the same, with what is taken out of use")),
+    ("admin kubeconfig", Effect::Reads),
     ("admin copy-store", Effect::Database("another one, made from this one")),
 ];
 
@@ -35,9 +58,11 @@ pub enum Effect {
     Runs,
     /// Something on this machine alone.
     Here(&'static str),
+    /// Objects of a cluster that is named by its context.
+    Cluster(&'static str),
     /// Objects and fields of the hub.
     Writes(&'static [&'static str]),
-    /// The hub's database, below its API and with the hub stopped.
+    /// The hub's data, below its API and with the hub stopped.
     Database(&'static str),
 }
 
@@ -47,6 +72,7 @@ impl Effect {
             Self::Reads => "nothing".to_owned(),
             Self::Runs => "it is the hub".to_owned(),
             Self::Here(what) => format!("on this machine: {what}"),
+            Self::Cluster(what) => format!("in the cluster: {what}"),
             Self::Writes(fields) => fields.join("; "),
             Self::Database(what) => format!("the database: {what}"),
         }

@@ -4,7 +4,7 @@ use std::{error::Error as _, io, path::Path};
 
 use crate::{exit, text};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Failure {
     pub code: u8,
     pub cause: String,

@@ -164,7 +164,7 @@ fn judge_object(object: &ObjectReport) -> Mark {
         (SyncState::Synced, Health::Failed) => Mark::new("✗", "Failed", Colour::Bad),
         (SyncState::Synced, Health::Terminating) => Mark::new("⌫", "Terminating", Colour::Doubtful),
         (SyncState::Synced, Health::InProgress) => Mark::new("…", "InProgress", Colour::Doubtful),
-        (SyncState::Synced, Health::Unknown) => Mark::new("?", "Unknown", Colour::Doubtful),
+        (SyncState::Synced, Health::Unknown) | (SyncState::Unknown, _) => Mark::new("?", "Unknown", Colour::Doubtful),
     }
 }
 

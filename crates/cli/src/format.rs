@@ -47,6 +47,12 @@ pub fn yaml(value: &impl Serialize) -> Result<String> {
     Ok(text::printable(&yaml).into_owned())
 }
 
+/// Several objects as one stream.
+pub fn yaml_documents(values: &[impl Serialize]) -> Result<String> {
+    let documents = values.iter().map(yaml).collect::<Result<Vec<_>>>()?;
+    Ok(documents.iter().map(|document| format!("---\n{document}")).collect())
+}
+
 fn internal(error: &dyn std::error::Error) -> Failure {
     Failure::new(exit::INTERNAL, "can't write the answer").evidence(error.to_string())
 }

@@ -60,6 +60,7 @@ pub fn ours() -> Vec<Kind> {
         namespaced,
     };
     vec![
+        kind("agentpolicies", "AgentPolicy", &["fwap"], false),
         kind("clusters", "Cluster", &["fwc"], true),
         kind("clustergrants", "ClusterGrant", &[], false),
         kind("gitrepositories", "GitRepository", &["fwgit"], true),
@@ -165,7 +166,8 @@ mod tests {
 
     #[test]
     fn a_kind_answers_to_its_names() {
-        let service = &ours()[3];
+        let ours = ours();
+        let service = ours.iter().find(|kind| kind.kind == "ServiceDeployment").unwrap();
         for word in ["sd", "servicedeployment", "servicedeployments", "servicedeployments.farwater.dev"] {
             assert!(service.answers_to(word), "{word}");
         }

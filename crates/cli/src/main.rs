@@ -10,10 +10,12 @@ mod exit;
 mod failure;
 mod forest;
 mod format;
+mod installed_hub;
 mod kinds;
 mod program;
 mod scope;
 mod table;
+mod target;
 mod terminal;
 mod text;
 mod watch;
@@ -23,7 +25,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
-    commands::{admin, cluster, completion, deploy, get, hub, login, objects, tree, version, wait, why},
+    commands::{
+        admin, cluster, completion, deploy, doctor, get, hub, install, login, objects, tree, version, wait, why,
+    },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
     program::Program,
@@ -54,6 +58,8 @@ enum Command {
 /// What a hub is asked.
 #[derive(Debug, Subcommand)]
 enum Ask {
+    /// Puts a hub into a cluster, and signs in there.
+    Install(install::InstallArgs),
     /// Signs in at a hub and remembers it.
     Login(login::LoginArgs),
     /// Joins clusters.
@@ -70,6 +76,8 @@ enum Ask {
     Wait(wait::WaitArgs),
     /// Shows every object of a service.
     Objects(objects::ObjectsArgs),
+    /// Says what is wrong here, in the hub and, with --context, in a cluster, and the remedy for each.
+    Doctor(doctor::DoctorArgs),
     /// Shows the version of this program and of the hub.
     Version(version::VersionArgs),
 }
@@ -113,7 +121,7 @@ fn start(cli: Cli, program: Program) -> Result<u8> {
     match asked {
         Command::Completion(args) => completion::run(&args, command(program)),
         Command::Hub(args) => hub::run(args),
-        Command::Admin(args) => block_on(admin::run(args)),
+        Command::Admin(args) => block_on(admin::run(args, &connect)),
         Command::Ask(asked) => block_on(ask(asked, &connect, program)),
     }
 }
@@ -130,14 +138,16 @@ fn block_on(work: impl Future<Output = Result<u8>>) -> Result<u8> {
 async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> {
     let open = || Session::open(connect, program);
     match asked {
+        Ask::Install(args) => install::run(args, connect).await,
         Ask::Login(args) => login::run(args, program).await,
-        Ask::Cluster(args) => cluster::run(args, &open().await?).await,
+        Ask::Cluster(args) => cluster::run(args, connect, program).await,
         Ask::Deploy(args) => deploy::run(args, connect, program).await,
         Ask::Get(args) => get::run(args, &open().await?).await,
         Ask::Tree(args) => tree::run(args, &open().await?).await,
         Ask::Why(args) => why::run(args, &open().await?).await,
         Ask::Wait(args) => wait::run(args, &open().await?).await,
         Ask::Objects(args) => objects::run(args, &open().await?).await,
+        Ask::Doctor(args) => doctor::run(args, connect, program).await,
         Ask::Version(args) => version::run(args, connect, program).await,
     }
 }
@@ -145,6 +155,29 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a page shows behind `$ farwater`, up to a pipe, a redirection or a comment.
+    fn shown(page: &str) -> impl Iterator<Item = Vec<&str>> {
+        let commands = page.lines().filter_map(|line| line.strip_prefix("$ farwater "));
+        commands.map(|line| line.split_whitespace().take_while(|word| !["|", ">", "#"].contains(word)).collect())
+    }
+
+    #[test]
+    fn commands_of_the_pages_are_understood() {
+        let pages = ["agent", "backup", "hub", "install", "kinds/agentpolicy", "monitoring", "uninstall", "upgrade"];
+        let mut count = 0;
+        for page in pages {
+            let path = format!("{}/../../docs/{page}.md", env!("CARGO_MANIFEST_DIR"));
+            for words in shown(&std::fs::read_to_string(path).unwrap()) {
+                let given = std::iter::once("farwater").chain(words.iter().copied());
+                if let Err(error) = command(Program::Farwater).try_get_matches_from(given) {
+                    panic!("docs/{page}.md: farwater {}: {error}", words.join(" "));
+                }
+                count += 1;
+            }
+        }
+        assert!(count > 20, "{count} commands were found");
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

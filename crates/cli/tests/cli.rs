@@ -289,6 +289,55 @@ async fn why_is_an_honest_no_with_a_next_command() {
 }
 
 #[tokio::test]
+async fn doctor_looks_at_this_machine_and_the_hub_and_names_a_remedy() {
+    let ran = run(&["doctor", "-o", "json"]).await;
+    let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let checks = answer["checks"].as_array().unwrap();
+    let find = |name: &str| {
+        checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("{name}: {}", ran.stdout)).clone()
+    };
+    for name in ["kubeconfig", "hub", "clock", "versions", "certificate", "authority", "user", "ready", "disk"] {
+        assert!(find(name)["grade"] != "fail" || name == "disk", "{}", find(name));
+    }
+    let ready = find("ready");
+    assert!(ready["found"].as_str().unwrap().contains("store, access, running"), "{ready}");
+    let pin = find("authority");
+    assert!(pin["found"].as_str().unwrap().contains("sha256:"), "{pin}");
+    // Other tests' sources can't be asked: their remote is nobody.
+    deploy("ill", "nowhere").await;
+    let ill = || async {
+        let ran = run(&["doctor"]).await;
+        assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
+        (ran.code == 1 && ran.stdout.contains("WARN  sources")).then_some(ran)
+    };
+    let begun = Instant::now();
+    let ran = loop {
+        if let Some(ran) = ill().await {
+            break ran;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "a source that can't be asked is not told");
+    };
+    assert!(ran.stdout.contains("> farwater get gitrepositories -A"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("FAIL  services"), "{}", ran.stdout);
+}
+
+#[test]
+fn doctor_says_what_to_do_without_a_hub_and_with_one_that_is_away() {
+    let home = tempfile::tempdir().unwrap();
+    let ran = run_in(home.path(), &["doctor"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stdout.contains("FAIL  kubeconfig") && ran.stdout.contains("> farwater login"), "{}", ran.stdout);
+
+    let kubeconfig = home.path().join("config");
+    let cluster = "clusters: [{name: a, cluster: {server: 'https://127.0.0.1:9'}}]";
+    let user = "users: [{name: a, user: {token: t}}]\ncontexts: [{name: a, context: {cluster: a, user: a}}]";
+    fs::write(&kubeconfig, format!("{cluster}\n{user}\ncurrent-context: a\n")).unwrap();
+    let ran = run_in(home.path(), &["--kubeconfig", kubeconfig.to_str().unwrap(), "doctor"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stdout.contains("FAIL  hub") && ran.stdout.contains("can't be reached"), "{}", ran.stdout);
+}
+
+#[tokio::test]
 async fn a_wait_that_is_over_ends_with_6_and_says_what_it_waits_for() {
     succeed(&["cluster", "join", "waits"]).await;
     deploy("waiting", "waits").await;

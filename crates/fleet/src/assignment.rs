@@ -237,6 +237,7 @@ mod tests {
             Action::Apply(deployment) => format!("apply {} prune={}", deployment.bundle.short(), deployment.prune),
             Action::Hold { reason } => format!("hold: {reason}"),
             Action::Remove { policy, .. } => format!("remove {policy:?}"),
+            Action::Unreadable(_) => panic!("a hub reads what it makes"),
         };
         assert_eq!(action, expected);
     }

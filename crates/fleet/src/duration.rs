@@ -12,6 +12,8 @@ pub struct Bounds {
 /// `Cluster.spec.pollInterval`. More often than each second wins nothing over the time that applying takes; a cluster that is
 /// heard less than every ten minutes counts as silent for half an hour before anybody is told.
 pub const POLL_INTERVAL: Bounds = Bounds::of(1, 600);
+/// `AgentPolicy.spec.deadline`. A pod takes some seconds to start; after an hour nobody waits for one any more.
+pub const AGENT_DEADLINE: Bounds = Bounds::of(30, 3600);
 /// `GitRepository.spec.interval`. Git hosts throttle who asks more often; an annotation asks at once.
 pub const SOURCE_INTERVAL: Bounds = Bounds::of(10, 24 * 3600);
 /// `GitRepository.spec.timeout`. A fetch occupies one of the places for all sources, so it ends after half an hour.

@@ -4,6 +4,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod access;
+pub mod agents;
 pub mod assignment;
 pub mod conditions;
 pub mod duration;
@@ -12,5 +13,6 @@ pub mod ownership;
 pub mod placement;
 pub mod plan;
 pub mod prune;
+pub mod states;
 pub mod summary;
 pub mod why;

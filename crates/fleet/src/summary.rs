@@ -95,7 +95,8 @@ fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         }
         Action::Hold { reason } => vec![Verdict::new("Ready", None, "Held", format!("held: {reason}"))],
         Action::Remove { .. } => Verdict::reconciling("Removing", removal_message(inputs, report)),
-        Action::Apply(_) => applied_verdicts(inputs, report),
+        // One that this hub can't read it doesn't make either: its agent says what became of it.
+        Action::Apply(_) | Action::Unreadable(_) => applied_verdicts(inputs, report),
     }
 }
 
@@ -141,6 +142,11 @@ fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
             Verdict::stalled("ApplyFailed", with_detail(format!("{revision} was not applied completely"), &reason))
         }
         Outcome::Applied => health_verdicts(report, revision),
+        Outcome::Unknown => {
+            let message =
+                format!("the agent of cluster {} says what only a newer hub knows; upgrade the hub", inputs.cluster);
+            vec![Verdict::new("Ready", None, "ReportUnknown", with_detail(message, &report.message))]
+        }
     }
 }
 

@@ -15,7 +15,9 @@ use farwater_store::PostgresUrl;
 use serde_json::Value;
 use thiserror::Error;
 
-pub use database::{DatabaseError, DatabaseUrl, locate, store_location};
+use crate::identity::MountedFiles;
+
+pub use database::{DatabaseError, DatabasePassword, DatabaseUrl, locate, store_location};
 
 /// Longest configuration file that is read.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -31,6 +33,10 @@ pub struct HubArgs {
     /// PostgreSQL database for resources, postgres://USER@HOST[:PORT]/DATABASE [default: the SQLite file DIR/hub.db]
     #[arg(long, value_name = "URL", env = "FARWATER_DATABASE", hide_env_values = true)]
     pub database: Option<DatabaseUrl>,
+
+    /// The database's password; other users of the machine can read a command line, so prefer the variable or the file
+    #[arg(long, value_name = "PASSWORD", env = "FARWATER_DATABASE_PASSWORD", hide_env_values = true)]
+    pub database_password: Option<DatabasePassword>,
 
     /// File that holds the database's password
     #[arg(long, value_name = "FILE", env = "FARWATER_DATABASE_PASSWORD_FILE")]
@@ -51,6 +57,18 @@ pub struct HubArgs {
     /// Further names and addresses that the server's certificate is valid for
     #[arg(long, value_name = "NAME", env = "FARWATER_TLS_SAN", value_delimiter = ',', value_parser = parse_san)]
     pub tls_san: Vec<String>,
+
+    /// PEM file with the server's certificate and its chain, read again when it changes [default: issued by the hub itself]
+    #[arg(long, value_name = "FILE", env = "FARWATER_TLS_CERT")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// PEM file with the key of --tls-cert
+    #[arg(long, value_name = "FILE", env = "FARWATER_TLS_KEY")]
+    pub tls_key: Option<PathBuf>,
+
+    /// PEM file with the authority that has issued --tls-cert [default: ca.crt beside it, its root, or a public authority]
+    #[arg(long, value_name = "FILE", env = "FARWATER_TLS_CA")]
+    pub tls_ca: Option<PathBuf>,
 
     /// Form of the log on standard error [default: text]
     #[arg(long, value_name = "FORMAT", env = "FARWATER_LOG_FORMAT")]
@@ -111,6 +129,8 @@ pub struct Config {
     pub listen: SocketAddr,
     pub advertise: Option<Advertise>,
     pub tls_san: Vec<String>,
+    /// None: the hub issues its certificate itself.
+    pub tls: Option<MountedFiles>,
     pub log_format: LogFormat,
     pub log_level: LogLevel,
     pub metrics_listen: Option<SocketAddr>,
@@ -188,6 +208,8 @@ pub enum ConfigError {
     Database(#[from] DatabaseError),
     #[error("option {option} is missing: give --{option}, {variable} or {option} in the configuration file")]
     Missing { option: &'static str, variable: &'static str },
+    #[error("option {given} is given without {lacking}: a certificate needs both tls-cert and tls-key")]
+    Pair { given: &'static str, lacking: &'static str },
 }
 
 impl HubArgs {
@@ -200,13 +222,16 @@ impl HubArgs {
         let set = self.or(file);
         let data_dir =
             set.data_dir.ok_or(ConfigError::Missing { option: "data-dir", variable: "FARWATER_DATA_DIR" })?;
-        let database = database::resolve(set.database, set.database_password_file.as_deref())?;
+        let password = set.database_password;
+        let database = database::resolve(set.database, password, set.database_password_file.as_deref())?;
+        let tls = pair(set.tls_cert, set.tls_key, set.tls_ca)?;
         Ok(Config {
             data_dir,
             database,
             listen: set.listen.unwrap_or(DEFAULT_LISTEN),
             advertise: set.advertise,
             tls_san: set.tls_san,
+            tls,
             log_format: set.log_format.unwrap_or_default(),
             log_level: set.log_level.unwrap_or_default(),
             metrics_listen: set.metrics_listen,
@@ -224,11 +249,15 @@ impl HubArgs {
         Self {
             data_dir: self.data_dir.or(other.data_dir),
             database: self.database.or(other.database),
+            database_password: self.database_password.or(other.database_password),
             database_password_file: self.database_password_file.or(other.database_password_file),
             listen: self.listen.or(other.listen),
             config: self.config,
             advertise: self.advertise.or(other.advertise),
             tls_san: if self.tls_san.is_empty() { other.tls_san } else { self.tls_san },
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
+            tls_ca: self.tls_ca.or(other.tls_ca),
             log_format: self.log_format.or(other.log_format),
             log_level: self.log_level.or(other.log_level),
             metrics_listen: self.metrics_listen.or(other.metrics_listen),
@@ -238,6 +267,20 @@ impl HubArgs {
             max_agent_requests: self.max_agent_requests.or(other.max_agent_requests),
             drain_seconds: self.drain_seconds.or(other.drain_seconds),
         }
+    }
+}
+
+fn pair(
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    authority: Option<PathBuf>,
+) -> Result<Option<MountedFiles>, ConfigError> {
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => Ok(Some(MountedFiles { certificate, key, authority })),
+        (None, None) if authority.is_some() => Err(ConfigError::Pair { given: "tls-ca", lacking: "tls-cert" }),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(ConfigError::Pair { given: "tls-cert", lacking: "tls-key" }),
+        (None, Some(_)) => Err(ConfigError::Pair { given: "tls-key", lacking: "tls-cert" }),
     }
 }
 
@@ -386,7 +429,7 @@ mod tests {
         assert_eq!(
             error,
             "hub.yaml: unknown option \"lisen\"; valid options: data-dir, database, \
-             database-password-file, listen, advertise, tls-san, log-format, \
+             database-password, database-password-file, listen, advertise, tls-san, tls-cert, tls-key, tls-ca, log-format, \
              log-level, metrics-listen, max-connections, max-api-requests, max-watches, max-agent-requests, drain-seconds"
         );
         assert!(parse("config: other.yaml\n").unwrap_err().contains("unknown option \"config\""));
@@ -433,6 +476,19 @@ mod tests {
         let config = args.resolve().unwrap();
         assert_eq!(config.data_dir, Path::new("/from-file"));
         assert_eq!(config.listen.port(), 2);
+    }
+
+    #[test]
+    fn a_certificate_is_mounted_with_its_key() {
+        let resolve = |text: &str| parse(&format!("data-dir: /srv\n{text}")).unwrap().resolve();
+        let files = resolve("tls-cert: /tls/tls.crt\ntls-key: /tls/tls.key\n").unwrap().tls.unwrap();
+        assert_eq!((files.key.as_path(), files.authority), (Path::new("/tls/tls.key"), None));
+        assert!(resolve("").unwrap().tls.is_none());
+        for (text, lacking) in [("tls-cert: a\n", "tls-key"), ("tls-key: a\n", "tls-cert"), ("tls-ca: a\n", "tls-cert")]
+        {
+            let error = resolve(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("without {lacking}")), "{error}");
+        }
     }
 
     #[test]

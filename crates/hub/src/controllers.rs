@@ -2,6 +2,7 @@
 //!
 //! One per file. They take no input but a key, and keep no objects.
 
+pub mod advance_agents;
 pub mod assign_revisions;
 pub mod collect_mirrors;
 pub mod compute_desired;
@@ -15,6 +16,7 @@ pub mod route_changes;
 pub mod seen;
 pub mod services;
 pub mod summarize_reports;
+pub mod trace_deliveries;
 pub mod track_clusters;
 
 use std::sync::Arc;
@@ -49,6 +51,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
     tasks.spawn(route_changes::run(Arc::clone(delivery), left, shutdown.clone()));
     tasks.spawn(compute_desired::run(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(track_clusters::flush_heartbeats(Arc::clone(delivery), shutdown.clone()));
+    tasks.spawn(advance_agents::run(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(collect_mirrors::run(Arc::clone(delivery), shutdown.clone()));
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(

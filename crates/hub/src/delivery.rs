@@ -10,8 +10,10 @@ pub mod admission;
 mod answer;
 mod bundles;
 pub mod clusters;
+mod counters;
 pub mod desired;
 pub mod join;
+pub mod keys;
 pub mod secrets;
 pub mod status;
 pub mod token;
@@ -21,20 +23,25 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use axum::{Router, extract::DefaultBodyLimit};
-use farwater_api::protocol::MAX_STATUS_BYTES;
+use axum::{Router, extract::DefaultBodyLimit, middleware, response::Response};
+use farwater_api::protocol::{MAX_STATUS_BYTES, PROTOCOL, PROTOCOL_HEADER};
 use farwater_store::{Store, StoreError, delivery::assignments_of_cluster};
+use http::{HeaderName, HeaderValue};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::{
-    controllers::{Counts, WorkQueue, fetch_sources::Checks, git::Mirrors, resources::Name, seen::Seen},
+    controllers::{
+        Counts, WorkQueue, fetch_sources::Checks, git::Mirrors, resources::Name, seen::Seen, trace_deliveries::Timeline,
+    },
     endpoint::Endpoint,
     identity::Identity,
 };
 use answer::Refusal;
 use clusters::Clusters;
+use counters::Counters;
+pub use counters::FetchResult;
 
 /// Longest join request or assertion.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
@@ -59,8 +66,12 @@ pub struct Delivery {
     pub cluster_work: Arc<WorkQueue<String>>,
     /// What of clusters, services, sources and grants has been acted upon.
     pub seen: Seen,
+    pub counters: Counters,
+    pub timeline: Timeline,
     /// Clusters were marked dirty.
     pub dirty: Notify,
+    /// A policy of agents, or what an agent says of itself, has changed.
+    pub agents: Notify,
     /// A mirror may have become unused.
     pub collect: Notify,
     /// Every change up to this version has been routed to the queues; 0: not everything is loaded yet.
@@ -88,7 +99,10 @@ impl Delivery {
             summaries: Arc::default(),
             cluster_work: Arc::default(),
             seen: Seen::default(),
+            counters: Counters::default(),
+            timeline: Timeline::default(),
             dirty: Notify::new(),
+            agents: Notify::new(),
             collect: Notify::new(),
             routed: AtomicU64::new(0),
         })
@@ -109,6 +123,13 @@ impl Delivery {
 
     async fn wake_after_join(&self, uid: &str) -> Result<(), StoreError> {
         self.check_cluster(uid);
+        self.agents.notify_one();
+        self.note_new_entries(uid).await
+    }
+
+    /// The entries of a marked cluster are others now: its state is computed, and what its agent has said is held against them, also
+    /// where they are those that it was last asked for and it has nothing to say.
+    pub async fn note_new_entries(&self, uid: &str) -> Result<(), StoreError> {
         self.dirty.notify_one();
         for row in assignments_of_cluster(&mut *self.store.tables().await?, uid).await? {
             self.summaries.add(Name { namespace: row.namespace, name: row.name });
@@ -149,18 +170,27 @@ pub enum OpenError {
 
 /// The agents' door: `/agent/v1/…`, as `farwater_api::protocol` describes it.
 pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Router<S> {
-    Endpoint::router(endpoints()).with_state(delivery)
+    Endpoint::router(endpoints()).with_state(delivery).layer(middleware::map_response(name_protocol))
+}
+
+/// Every answer says what the hub speaks, refusals too: an agent that can't read the rest knows why.
+async fn name_protocol(mut response: Response) -> Response {
+    response.headers_mut().insert(HeaderName::from_static(PROTOCOL_HEADER), HeaderValue::from(PROTOCOL));
+    response
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {
-    let small = DefaultBodyLimit::max(MAX_REQUEST_BYTES);
+    let small = || DefaultBodyLimit::max(MAX_REQUEST_BYTES);
     let status = DefaultBodyLimit::max(MAX_STATUS_BYTES);
     vec![
-        Endpoint::post("/agent/v1/join", join::post_join).map(|handler| handler.layer(small)),
-        Endpoint::post("/agent/v1/token", token::post_token).map(|handler| handler.layer(small)),
+        Endpoint::post("/agent/v1/join", join::post_join).map(|handler| handler.layer(small())),
+        Endpoint::post("/agent/v1/token", token::post_token).map(|handler| handler.layer(small())),
         Endpoint::get("/agent/v1/desired", desired::get_desired),
         Endpoint::get("/agent/v1/bundles/{digest}", bundles::get_bundle),
         Endpoint::get("/agent/v1/secrets/{service}/{mac}", secrets::get_secrets),
         Endpoint::post("/agent/v1/status", status::post_status).map(|handler| handler.layer(status)),
+        Endpoint::get("/agent/v1/successions/{sequence}", keys::get_successions),
+        Endpoint::post("/agent/v1/keys", keys::post_keys).map(|handler| handler.layer(small())),
+        Endpoint::any("/agent/{*path}", answer::unknown_path),
     ]
 }

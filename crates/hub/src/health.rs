@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json,
-    extract::State,
+    extract::{RawQuery, State},
     response::{IntoResponse, Response},
 };
 use farwater_store::{Key, Kind};
@@ -22,15 +22,21 @@ pub async fn live() -> &'static str {
     "ok"
 }
 
-/// Requests would be answered: the store can be read, access can be decided, and the hub isn't stopping.
-pub async fn ready(State(hub): State<Arc<Hub>>) -> Response {
+/// Requests would be answered: the store can be read, access can be decided, and the hub isn't stopping. `?verbose` names the
+/// parts that are well, too.
+pub async fn ready(State(hub): State<Arc<Hub>>, RawQuery(query): RawQuery) -> Response {
     let checks =
         [("store", store_answers(&hub).await), ("access", hub.access.is_ready()), ("running", is_running(&hub))];
-    if checks.iter().all(|(_, good)| *good) {
+    let is_ready = checks.iter().all(|(_, good)| *good);
+    let is_verbose = query.is_some_and(|query| query.split('&').any(|parameter| parameter == "verbose"));
+    if is_ready && !is_verbose {
         return "ok".into_response();
     }
     let lines: Vec<String> =
         checks.iter().map(|(name, good)| format!("[{}] {name}\n", if *good { '+' } else { '-' })).collect();
+    if is_ready {
+        return (lines.concat() + "ready\n").into_response();
+    }
     (StatusCode::SERVICE_UNAVAILABLE, lines.concat() + "not ready\n").into_response()
 }
 

@@ -2,33 +2,42 @@
 //!
 //! Made at the first start, under `keys/` of the data directory. Once the database exists, a missing or unreadable key
 //! is an error and never replaced: agents pin the authority and the signing key, and what the seal key sealed can't be
-//! read without it.
+//! read without it. The authority and the signing key are exchanged for others when somebody asks for that (ADR 10).
 
 mod certificates;
+mod enclosed;
 mod files;
+mod list;
+mod mounted;
+mod rotate;
+mod trust;
 
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use aws_lc_rs::{
-    hmac,
-    rand::SystemRandom,
-    signature::{Ed25519KeyPair, KeyPair as _},
+use aws_lc_rs::{hmac, rand::SystemRandom, signature::Ed25519KeyPair};
+use farwater_api::{
+    Digest,
+    protocol::SigningKey,
+    succession::{Position, SignedSuccession, Trusted},
 };
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use farwater_api::protocol::SigningKey;
+use farwater_store::{Store, StoreError};
 use jiff::Timestamp;
 use rustls::sign::CertifiedKey;
-use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-pub use certificates::{CertificateError, ServerNames};
+pub use certificates::{CertificateError, ServerNames, certificate_end};
+pub use enclosed::{EnclosedError, RestoredKeys, StagedKeys, read_keys};
 pub use files::{DataDir, DataDirError, FileError, write_private};
+pub use list::{KeyList, KeyRow};
+pub use mounted::{Mounted, MountedError, MountedFiles, end_of, is_valid_for, pins_of_file};
+pub use rotate::{Change, request_change};
+pub use trust::{Request, Standing};
 
-use certificates::Authority;
+use rotate::Material;
 
 const SECRET_BYTES: usize = 32;
 
@@ -50,9 +59,9 @@ impl std::fmt::Debug for SecretKey {
 /// The hub's keys. Shared by everything that signs, seals or proves.
 pub struct Identity {
     installation: String,
-    authority: Authority,
-    signing: Ed25519KeyPair,
-    key_id: String,
+    material: Material,
+    /// PEM of another authority that has issued what is served.
+    mounted_authority: Option<String>,
     seal: SecretKey,
     mac: hmac::Key,
     directory: PathBuf,
@@ -74,7 +83,23 @@ pub enum IdentityError {
     Random,
     #[error(transparent)]
     Certificate(#[from] CertificateError),
+    #[error("read what was asked of the hub's keys: {} can't be read; remove it and ask again", .path.display())]
+    Request { path: PathBuf },
+    #[error("change the hub's keys: {0}")]
+    Refused(String),
+    #[error("read the hub's keys: there are none in {}, or none that this version has used; start the hub first", .path.display())]
+    NotStarted { path: PathBuf },
+    #[error(
+        "load the hub's keys: the database was served with newer ones (succession {known}) than {} holds (succession {found}): it          is an older copy. Restore the newest copy; agents take nothing from this one",
+        .path.display()
+    )]
+    Older { path: PathBuf, known: u64, found: u64 },
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
+
+/// The meta entry that says how far agents may have followed.
+const POSITION: &str = "succession";
 
 /// The key of sealed rows alone, of a hub that may be running. It must be there.
 pub fn read_seal_key(data_dir: &Path) -> Result<SecretKey, IdentityError> {
@@ -84,17 +109,17 @@ pub fn read_seal_key(data_dir: &Path) -> Result<SecretKey, IdentityError> {
 }
 
 impl Identity {
-    /// Loads the keys, or makes those that are missing where there is no database yet.
-    pub fn open(data: &DataDir, now: Timestamp) -> Result<Self, IdentityError> {
+    /// Loads the keys, or makes those that are missing where there is no database yet. `mounted`: what the hub is served with, if
+    /// that is not of its own authority.
+    pub fn open(data: &DataDir, mounted: Option<&Mounted>, now: Timestamp) -> Result<Self, IdentityError> {
         let keys = Keys { directory: data.keys(), established: data.is_established() };
         let installation = keys.load("installation", || Ok(uuid::Uuid::new_v4().to_string()), parse_installation)?;
-        let authority = Authority::open(&keys, now)?;
-        let signing = keys.load("signing.key", make_signing_key, parse_signing_key)?;
+        let material = Material::open(&keys, &installation, mounted.map(Mounted::pin), now)?;
         let seal = keys.load("seal.key", make_secret, parse_secret)?;
         let mac = keys.load("mac.key", make_secret, parse_secret)?;
-        let key_id = key_id(signing.public_key().as_ref());
         let mac = hmac::Key::new(hmac::HMAC_SHA256, mac.bytes());
-        Ok(Self { installation, authority, signing, key_id, seal, mac, directory: keys.directory })
+        let mounted_authority = mounted.map(Mounted::authority_pem);
+        Ok(Self { installation, material, mounted_authority, seal, mac, directory: keys.directory })
     }
 
     /// Tells this hub's statements from every other hub's.
@@ -102,29 +127,76 @@ impl Identity {
         &self.installation
     }
 
+    /// The authority that clients trust: our own, or that of a mounted certificate.
     pub fn ca_pem(&self) -> &str {
-        self.authority.pem()
+        self.mounted_authority.as_deref().unwrap_or_else(|| self.material.authority.pem())
     }
 
-    /// `sha256:<hex>` of the authority's certificate, as agents pin it.
+    /// That authority's certificate, as DER.
+    fn authority_der(&self) -> Vec<u8> {
+        let mounted = self.mounted_authority.as_deref().and_then(|pem| files::from_pem("CERTIFICATE", pem));
+        mounted.map_or_else(|| self.material.authority.der().to_vec(), |der| der.to_vec())
+    }
+
+    /// When it ends, in seconds since 1970.
+    pub fn authority_end(&self) -> Option<i64> {
+        certificate_end(&self.authority_der())
+    }
+
+    /// `sha256:<hex>` of it, as agents pin it.
     pub fn ca_pin(&self) -> String {
-        format!("sha256:{}", hex::encode(Sha256::digest(self.authority.der())))
+        Digest::of(self.authority_der()).to_string()
     }
 
     /// Ed25519.
     pub fn sign(&self, message: &[u8]) -> Vec<u8> {
-        self.signing.sign(message).as_ref().to_vec()
+        self.material.signing.sign(message).as_ref().to_vec()
     }
 
     /// Which key [`Self::sign`] uses: what a statement's `keyId` says.
     pub fn key_id(&self) -> &str {
-        &self.key_id
+        &self.trusted().signing_key.id
     }
 
-    /// The keys that agents pin.
-    pub fn signing_keys(&self) -> Vec<SigningKey> {
-        let public_key = BASE64.encode(self.signing.public_key().as_ref());
-        vec![SigningKey { id: self.key_id.clone(), public_key }]
+    /// What agents shall go by.
+    pub fn trusted(&self) -> &Trusted {
+        self.material.trust.head()
+    }
+
+    /// The key of this id, of today or of before: what some agent may still show a signature of.
+    pub fn signing_key(&self, id: &str) -> Option<&SigningKey> {
+        self.material.trust.signing_keys().into_iter().map(|(key, _)| key).find(|key| key.id == id)
+    }
+
+    /// How far an agent has come that has followed the successions up to there.
+    pub fn standing(&self, position: &Position) -> Standing {
+        self.material.trust.standing(position)
+    }
+
+    /// The successions after a number; none where what leads there was taken out of use.
+    pub fn successions_after(&self, sequence: u64) -> Option<&[SignedSuccession]> {
+        self.material.trust.after(sequence)
+    }
+
+    /// Takes down in the database how far agents may follow these keys. Keys that are an older copy of what was taken down are
+    /// refused: agents that have gone over take nothing from them.
+    pub async fn note_successions(&self, store: &Store) -> Result<(), IdentityError> {
+        let head = self.trusted().position;
+        let known: Position = match store.meta(POSITION).await? {
+            Some(text) => serde_json::from_str(&text).unwrap_or_default(),
+            None => Position::default(),
+        };
+        if self.standing(&known) == Standing::Foreign {
+            return Err(IdentityError::Older {
+                path: self.directory.clone(),
+                known: known.sequence,
+                found: head.sequence,
+            });
+        }
+        if known != head {
+            store.put_meta(POSITION, &serde_json::to_string(&head).map_err(StoreError::abort)?).await?;
+        }
+        Ok(())
     }
 
     pub fn seal_key(&self) -> &SecretKey {
@@ -150,15 +222,9 @@ impl Identity {
     /// The server's certificate with its chain. A new one is issued where there is none, it ends soon, or it isn't
     /// valid for these names; [`certificates`] says when that is.
     pub fn server_certificate(&self, names: &ServerNames, now: Timestamp) -> Result<Arc<CertifiedKey>, IdentityError> {
-        Ok(self.authority.server_certificate(&self.directory, names, now)?)
+        let Material { authority, trust, .. } = &self.material;
+        Ok(authority.server_certificate(&self.directory, trust.between(), names, now)?)
     }
-}
-
-/// The first 16 hex digits of a public key's sha256.
-fn key_id(public_key: &[u8]) -> String {
-    let mut id = hex::encode(Sha256::digest(public_key));
-    id.truncate(16);
-    id
 }
 
 /// The directory of the keys, and whether keys may still be made.
@@ -186,6 +252,11 @@ impl Keys {
             }
         };
         parse(&text).map_err(|problem| IdentityError::Corrupt { path, problem })
+    }
+
+    /// To make keys that nobody goes by yet.
+    fn for_next(&self) -> Self {
+        Self { directory: self.directory.clone(), established: false }
     }
 
     fn path(&self, name: &str) -> PathBuf {

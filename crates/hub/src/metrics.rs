@@ -1,7 +1,10 @@
 //! What the hub counts, in OpenMetrics' text form. Every label has a fixed set of values: nothing that a client sends
-//! becomes one.
+//! becomes one, and nothing of the fleet has a series of its own.
+
+mod figures;
 
 use std::{
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicU64},
@@ -10,7 +13,9 @@ use std::{
 };
 
 use farwater_store::Store;
+use farwater_telemetry::process::Usage;
 use http::Method;
+use jiff::Timestamp;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric as _, text::encode},
@@ -25,7 +30,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::delivery::Delivery;
+use crate::{delivery::Delivery, server::Certificate};
+use figures::{Figures, Shown};
 
 /// From a cached answer to a list of everything, in seconds.
 const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
@@ -91,11 +97,18 @@ pub struct Metrics {
     in_flight: Family<RouteLabels, Gauge<i64, AtomicI64>>,
     watches: Gauge<i64, AtomicI64>,
     connections: Gauge<i64, AtomicI64>,
+    figures: Arc<Figures>,
+    /// 1 while the files of a mounted certificate hold what can't be served.
+    pub(crate) tls_reload_failing: Gauge<i64, AtomicI64>,
 }
 
 impl Metrics {
-    pub fn new(delivery: Arc<Delivery>) -> Self {
-        let mut registry = Registry::with_prefix("farwater");
+    /// `data_dir`: whose file system is looked at.
+    pub fn new(delivery: Arc<Delivery>, certificate: Arc<Certificate>, data_dir: PathBuf) -> Self {
+        let mut root = Registry::default();
+        // Under the names that every dashboard knows.
+        root.register_collector(Box::new(OwnProcess { started: Timestamp::now().as_second() }));
+        let registry = root.sub_registry_with_prefix("farwater");
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The running program", build);
         let requests = Family::default();
@@ -109,12 +122,25 @@ impl Metrics {
         registry.register("watches", "Watches being served", watches.clone());
         let connections = Gauge::default();
         registry.register("connections", "Connections being served", connections.clone());
+        let tls_reload_failing = Gauge::default();
+        let help = "1 while the files of the server's certificate hold a new one that can't be used";
+        registry.register("tls_reload_failing", help, tls_reload_failing.clone());
         registry.register_collector(Box::new(StorePosition(delivery.store.clone())));
+        delivery.counters.register(registry);
+        registry.register_collector(Box::new(Certificates { server: certificate, delivery: Arc::clone(&delivery) }));
+        let figures = Arc::new(Figures::new(Arc::clone(&delivery), data_dir));
+        registry.register_collector(Box::new(Shown(Arc::clone(&figures))));
         registry.register_collector(Box::new(ControllerWork(delivery)));
-        Self { registry, requests, durations, in_flight, watches, connections }
+        Self { registry: root, requests, durations, in_flight, watches, connections, figures, tls_reload_failing }
     }
 
-    pub fn encode(&self) -> Result<String, std::fmt::Error> {
+    /// Everything, as it is now.
+    pub async fn scrape(&self) -> Result<String, std::fmt::Error> {
+        self.figures.refresh().await;
+        self.encode()
+    }
+
+    fn encode(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)
@@ -183,6 +209,55 @@ impl Collector for StorePosition {
         let gauge = ConstGauge::new(self.0.position());
         let help = "The newest version that watchers are shown";
         gauge.encode(encoder.encode_descriptor("store_position", help, None, gauge.metric_type())?)
+    }
+}
+
+/// Until when clients can trust the hub.
+struct Certificates {
+    server: Arc<Certificate>,
+    delivery: Arc<Delivery>,
+}
+
+impl std::fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Certificates(..)")
+    }
+}
+
+impl Collector for Certificates {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let help =
+            "When a certificate ends: the one that the hub serves with, and its own authority's, which agents pin";
+        let mut metric =
+            encoder.encode_descriptor("certificate_end_timestamp_seconds", help, None, MetricType::Gauge)?;
+        let ends = [("server", self.server.end()), ("authority", self.delivery.identity.authority_end())];
+        for (certificate, end) in ends {
+            let Some(end) = end else { continue };
+            ConstGauge::new(end).encode(metric.encode_family(&[("certificate", certificate)])?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Of the program itself, under the names of Prometheus' own clients.
+#[derive(Debug)]
+struct OwnProcess {
+    /// Seconds since 1970.
+    started: i64,
+}
+
+impl Collector for OwnProcess {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let started = ConstGauge::new(self.started);
+        let help = "Start time of the process";
+        started.encode(encoder.encode_descriptor("process_start_time_seconds", help, None, MetricType::Gauge)?)?;
+        let Some(usage) = Usage::read() else { return Ok(()) };
+        let help = "Processor time, user and system";
+        let cpu = encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?;
+        ConstCounter::new(usage.cpu_seconds).encode(cpu)?;
+        let help = "Resident memory";
+        let memory = encoder.encode_descriptor("process_resident_memory_bytes", help, None, MetricType::Gauge)?;
+        ConstGauge::new(usage.resident_bytes).encode(memory)
     }
 }
 

@@ -12,6 +12,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
+use farwater_telemetry::exposition;
 use futures::StreamExt as _;
 use http::{HeaderMap, StatusCode, header};
 use tower_http::timeout::RequestBodyTimeoutLayer;
@@ -140,21 +141,28 @@ async fn metrics(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Response {
     };
     let request = Attributes::non_resource("get", "/metrics");
     match hub.access.authorize(&user, &request).await {
-        Ok(decision) if decision.is_allowed() => encode_metrics(&hub),
+        Ok(decision) if decision.is_allowed() => encode_metrics(&hub, &headers).await,
         Ok(_) => forbidden(&format!("forbidden: {}", request.forbidden_message(&user))),
         Err(error) => try_later(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", &error.to_string()),
     }
 }
 
-async fn open_metrics(State(hub): State<Arc<Hub>>) -> Response {
-    encode_metrics(&hub)
+async fn open_metrics(State(hub): State<Arc<Hub>>, headers: HeaderMap) -> Response {
+    encode_metrics(&hub, &headers).await
 }
 
-fn encode_metrics(hub: &Hub) -> Response {
-    match hub.metrics.encode() {
-        Ok(text) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// In OpenMetrics' form for who asks for that, as Prometheus does, else in the older one, which promtool reads.
+async fn encode_metrics(hub: &Hub, headers: &HeaderMap) -> Response {
+    const OPEN_METRICS: &str = "application/openmetrics-text";
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let is_open = accepted.flat_map(|value| value.split(',')).any(|kind| kind.trim().starts_with(OPEN_METRICS));
+    match hub.metrics.scrape().await {
+        Ok(text) if is_open => {
+            let kind = format!("{OPEN_METRICS}; version=1.0.0; charset=utf-8");
             ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Ok(text) => {
+            ([(header::CONTENT_TYPE, exposition::CONTENT_TYPE)], exposition::from_open_metrics(&text)).into_response()
         }
         Err(_) => failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the metrics could not be written"),
     }

@@ -26,7 +26,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tower::{ServiceExt as _, service_fn};
 
-use crate::{ApiThreads, Hub, config::Patience, identity::ServerNames, metrics::Counted};
+use crate::{
+    ApiThreads, Hub,
+    config::Patience,
+    identity::{Mounted, ServerNames, end_of},
+    metrics::Counted,
+};
 
 /// The time for a request's head, and how long an HTTP/1 connection may rest: hyper counts both by one timer. Longer
 /// than an agent's longest usual pause, so that polls find their connection open.
@@ -38,8 +43,16 @@ const HEADERS: usize = 100;
 const STREAMS: u32 = 256;
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(20);
-/// How often the server's certificate is looked at.
+/// How often the server's certificate is looked at, and the files of one that others renew.
 const RENEWAL: Duration = Duration::from_secs(3600);
+const RELOAD: Duration = Duration::from_secs(3);
+
+/// Who renews the server's certificate.
+pub enum Renewal {
+    /// The hub itself, for these names.
+    Own(ServerNames),
+    Mounted(Box<Mounted>),
+}
 
 /// The server's certificate, replaced while it runs.
 pub struct Certificate(ArcSwap<CertifiedKey>);
@@ -49,11 +62,53 @@ impl Certificate {
         Arc::new(Self(ArcSwap::new(key)))
     }
 
-    /// Issues a new certificate before the old one ends, for as long as the hub runs.
-    pub async fn keep_fresh(self: Arc<Self>, hub: Arc<Hub>, names: ServerNames) {
+    /// When it ends, in seconds since 1970.
+    pub fn end(&self) -> Option<i64> {
+        end_of(&self.0.load())
+    }
+
+    /// Serves a new certificate before the old one ends, for as long as the hub runs. Connections go on.
+    pub async fn keep_fresh(self: Arc<Self>, hub: Arc<Hub>, renewal: Renewal) {
+        match renewal {
+            Renewal::Own(names) => self.renew(&hub, &names).await,
+            Renewal::Mounted(mounted) => self.reload(&hub, *mounted).await,
+        }
+    }
+
+    async fn reload(&self, hub: &Hub, mut mounted: Mounted) {
+        let mut told = String::new();
+        loop {
+            sleep(RELOAD).await;
+            match mounted.reload(Timestamp::now()) {
+                Ok(None) if told.is_empty() => {}
+                // What is there now is what is served, or not known to be bad yet.
+                Ok(None) if mounted.is_pending() => {}
+                Ok(key) => {
+                    if let Some(key) = key {
+                        let ends = end_of(&key).and_then(|end| Timestamp::from_second(end).ok());
+                        let ends = ends.map(|end| end.to_string());
+                        tracing::info!(ends, "the server's certificate was renewed from its files");
+                        self.0.store(key);
+                    }
+                    told.clear();
+                    hub.metrics.tls_reload_failing.set(0);
+                }
+                Err(error) => {
+                    let text = crate::controllers::chain(&error).to_string();
+                    if text != told {
+                        tracing::error!(error = text, "the server's new certificate can't be used; the old one stays");
+                        told = text;
+                    }
+                    hub.metrics.tls_reload_failing.set(1);
+                }
+            }
+        }
+    }
+
+    async fn renew(&self, hub: &Hub, names: &ServerNames) {
         loop {
             sleep(RENEWAL).await;
-            match hub.identity.server_certificate(&names, Timestamp::now()) {
+            match hub.identity.server_certificate(names, Timestamp::now()) {
                 Ok(key) => self.0.store(key),
                 Err(error) => {
                     tracing::error!(

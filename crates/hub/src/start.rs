@@ -2,8 +2,11 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Instant};
 
-use farwater_store::{Location, OpenError, OpenOptions, Store, StoreError, delivery::MarkClusters};
+use farwater_fleet::states;
+use farwater_store::{Classes, Location, OpenError, OpenOptions, Store, StoreError, delivery::MarkClusters};
+use farwater_telemetry::otlp::{Otlp, OtlpError};
 use jiff::Timestamp;
+use rustls::sign::CertifiedKey;
 use thiserror::Error;
 use tokio::{
     net::TcpListener,
@@ -24,9 +27,9 @@ use crate::{
         resume::{self, Resume},
     },
     delivery,
-    identity::{DataDirError, FileError, IdentityError, ServerNames},
+    identity::{DataDirError, FileError, IdentityError, Mounted, MountedError, ServerNames, end_of, is_valid_for},
     logging, routes,
-    server::{Certificate, Server, Yielding, tls_config},
+    server::{Certificate, Renewal, Server, Yielding, tls_config},
     turns::Turns,
 };
 
@@ -55,6 +58,8 @@ pub enum HubError {
     Taken,
     #[error("listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
+    #[error(transparent)]
+    Mounted(#[from] MountedError),
     #[error("set up TLS")]
     Tls(#[from] rustls::Error),
     #[error("make the first objects")]
@@ -65,12 +70,23 @@ pub enum HubError {
     Threads(#[source] std::io::Error),
     #[error("wait for signals")]
     Signal(#[source] std::io::Error),
+    #[error(transparent)]
+    Otlp(#[from] OtlpError),
 }
 
 /// Runs a hub until SIGTERM or SIGINT, then ends it in order.
 pub async fn run(args: HubArgs) -> Result<(), HubError> {
     let config = args.resolve()?;
-    logging::init(&config);
+    let otlp = Otlp::start("farwater-hub", env!("CARGO_PKG_VERSION"))?;
+    logging::init(&config, otlp.as_ref());
+    let outcome = run_until_signal(config).await;
+    if let Some(otlp) = otlp {
+        let _ = tokio::task::spawn_blocking(|| otlp.close()).await;
+    }
+    outcome
+}
+
+async fn run_until_signal(config: Config) -> Result<(), HubError> {
     if let Some(warning) = environment::check(std::env::vars_os().map(|(name, _)| name)) {
         tracing::warn!("{warning}");
     }
@@ -116,7 +132,8 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 
     let data = DataDir::open(&config.data_dir)?;
-    let identity = Arc::new(Identity::open(&data, now)?);
+    let mounted = config.tls.clone().map(|files| Mounted::open(files, now)).transpose()?;
+    let identity = Identity::open(&data, mounted.as_ref().map(|(mounted, _)| mounted), now)?;
     let listener = listen(config.listen).await?;
     let address = local_address(&listener, config.listen)?;
     let metrics_listener = match config.metrics_listen {
@@ -127,8 +144,17 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     if config.advertise.is_none() && address.ip().is_unspecified() {
         tracing::warn!("{}", unreachable_warning(address, &advertise));
     }
-    let names = server_names(&config, address, &advertise);
-    let certificate = Certificate::new(identity.server_certificate(&names, now)?);
+    let (certificate, renewal) = match mounted {
+        Some((mounted, key)) => {
+            warn_of_certificate(&key, &advertise, now);
+            (key, Renewal::Mounted(Box::new(mounted)))
+        }
+        None => {
+            let names = server_names(&config, address, &advertise);
+            (identity.server_certificate(&names, now)?, Renewal::Own(names))
+        }
+    };
+    let (identity, certificate) = (Arc::new(identity), Certificate::new(certificate));
     let tls = tls_config(Arc::clone(&certificate))?;
 
     let (shutdown, access_end) = (CancellationToken::new(), CancellationToken::new());
@@ -138,8 +164,10 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     };
     let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
     options.on_change = Some(Arc::new(MarkClusters));
+    options.classes = Some(Classes { version: states::VERSION, kinds: states::KINDS, states: states::states });
     let store = Store::open(options).await?;
     data.remember_database(store.location())?;
+    identity.note_successions(&store).await?;
     ensure_defaults(&store, now).await?;
     let access = Access::start(store.clone(), access_end.clone()).await?;
     ensure_admin_kubeconfig(&data, &identity, &access, advertise.url(), now).await?;
@@ -148,7 +176,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let url = advertise.url().to_owned();
     let delivery = Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url).await?;
     let delivery = Arc::new(delivery);
-    let metrics = Metrics::new(Arc::clone(&delivery));
+    let metrics = Metrics::new(Arc::clone(&delivery), Arc::clone(&certificate), config.data_dir.clone());
     let admin_kubeconfig = data.admin_kubeconfig();
     let turns = Turns::of_api(config.max_api_requests);
     let api_threads = Arc::new(ApiThreads::start().map_err(HubError::Threads)?);
@@ -165,7 +193,7 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         tasks: TaskTracker::new(),
         access_end,
     };
-    running.spawn_tasks(certificate, names, left);
+    running.spawn_tasks(certificate, renewal, left);
     running.serve(listener, tls.into(), api_threads);
     if let Some(listener) = metrics_listener {
         running.metrics_address = listener.local_addr().ok();
@@ -185,9 +213,9 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
 }
 
 impl Running {
-    fn spawn_tasks(&self, certificate: Arc<Certificate>, names: ServerNames, left: Option<Resume>) {
+    fn spawn_tasks(&self, certificate: Arc<Certificate>, renewal: Renewal, left: Option<Resume>) {
         let shutdown = &self.hub.shutdown;
-        let renewal = certificate.keep_fresh(Arc::clone(&self.hub), names);
+        let renewal = certificate.keep_fresh(Arc::clone(&self.hub), renewal);
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(renewal));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(sweep_tokens(Arc::clone(&self.hub))));
         let namespaces = apiserver::remove_namespaces(Arc::clone(&self.hub));
@@ -257,6 +285,19 @@ fn local_address(listener: &TcpListener, address: SocketAddr) -> Result<SocketAd
 fn server_names(config: &Config, address: SocketAddr, advertise: &Advertise) -> ServerNames {
     let listened = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
     ServerNames::new(config.tls_san.iter().cloned().chain([advertise.host().to_owned()]).chain(listened))
+}
+
+/// A certificate that others have issued may be anything; the hub serves it, and says what will be wrong with it.
+fn warn_of_certificate(key: &CertifiedKey, advertise: &Advertise, now: Timestamp) {
+    if !is_valid_for(key, advertise.host()) {
+        tracing::warn!(
+            "the certificate of --tls-cert is not valid for {}, where agents and people are told to reach this hub",
+            advertise.host()
+        );
+    }
+    if end_of(key).is_some_and(|end| end <= now.as_second()) {
+        tracing::error!("the certificate of --tls-cert has ended; clients refuse it until it is renewed");
+    }
 }
 
 /// The listener takes requests from everywhere, and what is printed for agents and people names this machine only.

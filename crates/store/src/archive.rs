@@ -1,7 +1,8 @@
 //! All of a store in one file, and back; and from one engine to the other.
 //!
 //! A backup is of one moment and can be made while a hub runs. It holds rows as they lie in the tables, sealed ones sealed,
-//! so it is the same from a file and from a server, and can be restored into either.
+//! so it is the same from a file and from a server, and can be restored into either. It may enclose the hub's keys; then it is all
+//! that a hub is.
 
 mod chunk;
 mod file;
@@ -11,13 +12,14 @@ use std::path::{Path, PathBuf};
 
 use sqlx::Connection as _;
 
-pub use file::FileError;
+pub use file::{Destination, Enclosed, FileError};
 
 use crate::{
     Location, OpenError, StoreError,
     combiner::seconds_since_1970,
     delivery,
     engine::{Connection, Database},
+    fsck,
     migrations::count_migrations,
     open::{PATIENCE, SEAL_CHECK},
     read, schema,
@@ -45,6 +47,8 @@ pub enum ArchiveError {
     Occupied { location: Location },
     #[error("restore {}: its sealed rows were written with another seal key than this hub's", path.display())]
     WrongKey { path: PathBuf },
+    #[error("restore {}: no hub has written what it holds: {first}", path.display())]
+    Damaged { path: PathBuf, first: String },
     #[error("replace {}", path.display())]
     Replace { path: PathBuf, source: std::io::Error },
 }
@@ -69,6 +73,15 @@ impl Copied {
     }
 }
 
+/// What a restore may do besides what it must.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allow {
+    /// Take the place of a store that is there.
+    pub replace: bool,
+    /// Restore rows that [`fsck`](crate::fsck) calls damaged: what was damaged when the backup was made, and is all that there is.
+    pub damage: bool,
+}
+
 /// What a restore did besides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
@@ -81,6 +94,11 @@ pub struct Restored {
 
 /// Writes everything at `from`, as it is at one moment, into a new file. A hub may go on writing meanwhile.
 pub async fn backup(from: &Location, to: &Path, force: bool) -> Result<Copied, ArchiveError> {
+    backup_to(from, Destination::File { path: to, force }, &[]).await
+}
+
+/// The same to anywhere, and with files.
+pub async fn backup_to(from: &Location, to: Destination<'_>, enclosed: &[Enclosed]) -> Result<Copied, ArchiveError> {
     let database = Database { location: from.clone(), patience: PATIENCE };
     let pool = database.reader_pool().map_err(|error| error.at(from))?;
     let at = |error: sqlx::Error| StoreError::from(error).at(from);
@@ -90,7 +108,10 @@ pub async fn backup(from: &Location, to: &Path, force: bool) -> Result<Copied, A
     check_schema(&from.to_string(), migrations)?;
     let counter = read::load_counter(&mut snapshot).await.map_err(at)?;
     let mut copied = Copied { rows: Vec::new(), counter, moment: seconds_since_1970() };
-    let mut writer = Writer::create(to, &Header::new(migrations, copied.moment, counter), force)?;
+    let mut writer = Writer::create(to, &Header::new(migrations, copied.moment, counter))?;
+    for file in enclosed {
+        writer.file(file)?;
+    }
     for table in schema::tables(migrations) {
         writer.table(&table.name)?;
         let mut pages = Pages::of(&table);
@@ -125,6 +146,8 @@ pub fn verify(path: &Path) -> Result<Copied, ArchiveError> {
     let mut table = None;
     loop {
         match reader.next()? {
+            Entry::File(_) if table.is_none() => {}
+            Entry::File(_) => return Err(reader.damaged("a file lies between tables").into()),
             Entry::Table(name) => {
                 table = tables.iter().find(|table| table.name == name);
                 if table.is_none() {
@@ -141,21 +164,34 @@ pub fn verify(path: &Path) -> Result<Copied, ArchiveError> {
     }
 }
 
-/// Puts a backup in the place of what is at `to`, all or nothing. The file is read to its end first. No hub may run on it.
+/// The files that a backup encloses. Whether it is whole, [`verify`] says.
+pub fn enclosed(path: &Path) -> Result<Vec<Enclosed>, ArchiveError> {
+    let (mut reader, _) = Reader::open(path)?;
+    let mut files = Vec::new();
+    // They come first.
+    while let Entry::File(file) = reader.next()? {
+        files.push(file);
+    }
+    Ok(files)
+}
+
+/// Puts a backup in the place of what is at `to`, all or nothing. The file is read to its end first, and what came of it is checked as
+/// [`fsck`](crate::fsck) does before it takes the old one's place. No hub may run on it.
 ///
 /// Nobody is shown the past: the counter moves far up, so watchers have to list again; and the epoch rises, so agents take
 /// what the backup says for news, report differences, and delete nothing until somebody has confirmed that it is right.
-pub async fn restore(from: &Path, to: &Location, seal_key: &[u8; 32], force: bool) -> Result<Restored, ArchiveError> {
+pub async fn restore(from: &Path, to: &Location, seal_key: &[u8; 32], allow: Allow) -> Result<Restored, ArchiveError> {
     verify(from)?;
     check_seal_key(from, seal_key)?;
     let (mut reader, header) = Reader::open(from)?;
     let tables = schema::tables(header.schema);
-    let mut target = Target::open(to, header.schema, force).await?;
+    let mut target = Target::open(to, header.schema, allow.replace).await?;
     let before = target.replaced_counter();
     let mut copied = Copied { rows: Vec::new(), counter: header.counter, moment: header.created };
     let mut table = None;
     loop {
         match reader.next()? {
+            Entry::File(_) => {}
             Entry::Table(name) => table = tables.iter().find(|table| table.name == name),
             Entry::Row(row) => {
                 let Some(table) = table else { return Err(reader.damaged("a row has no table").into()) };
@@ -168,7 +204,13 @@ pub async fn restore(from: &Path, to: &Location, seal_key: &[u8; 32], force: boo
     target.flush().await?;
     let counter = header.counter.max(before) + RESTORED;
     let epoch = move_ahead(target.connection(), counter).await.map_err(|error| error.at(to))?;
-    target.finish().await?;
+    target.complete().await?;
+    let report = fsck::check(target.connection(), to, seal_key).await?;
+    if report.is_damaged && !allow.damage {
+        let first = report.damage().next().map_or_else(|| "beyond the listed findings".to_owned(), ToString::to_string);
+        return Err(ArchiveError::Damaged { path: from.to_owned(), first });
+    }
+    target.take_place().await?;
     Ok(Restored { copied, counter, epoch })
 }
 
@@ -188,7 +230,7 @@ fn check_seal_key(path: &Path, seal_key: &[u8; 32]) -> Result<(), ArchiveError> 
                     return opened.map(drop).ok_or_else(|| ArchiveError::WrongKey { path: path.to_owned() });
                 }
             }
-            Entry::Row(_) => {}
+            Entry::File(_) | Entry::Row(_) => {}
             Entry::End => return Ok(()),
         }
     }
@@ -213,8 +255,8 @@ pub async fn copy_store(from: &Location, to: &Location, force: bool) -> Result<C
             }
         }
     }
-    target.flush().await?;
-    target.finish().await?;
+    target.complete().await?;
+    target.take_place().await?;
     source.close().await;
     Ok(copied)
 }

@@ -35,6 +35,8 @@ pub(crate) const QUEUE: usize = 1024;
 
 /// How long after a compaction the next is tried.
 const COMPACT_EVERY: Duration = Duration::from_secs(10);
+/// The same while there is more to take: whoever writes meanwhile waits for one step at most.
+const COMPACT_ON: Duration = Duration::from_millis(50);
 
 pub(crate) enum Request {
     Write(Write, oneshot::Sender<Result<Resource, WriteError>>),
@@ -90,8 +92,8 @@ impl Combiner {
                 _ = compact.tick() => {}
             }
             compacted = self.ring.position();
-            compact.reset_at(Instant::now() + COMPACT_EVERY);
-            self.compact().await;
+            let has_more = self.compact().await;
+            compact.reset_at(Instant::now() + if has_more { COMPACT_ON } else { COMPACT_EVERY });
         };
         self.close(closed).await;
     }
@@ -248,22 +250,28 @@ impl Combiner {
         Ok(())
     }
 
-    async fn compact(&mut self) {
+    /// `true`: there may be more to take.
+    async fn compact(&mut self) -> bool {
         let after = self.settings.compact_after;
-        if let Err(error) = self.try_compact(after).await {
-            let (error, location) = (error.at(&self.settings.database.location), &self.settings.database.location);
-            // Nothing depends on it but the log's size; the next tick tries again.
-            warn!(%location, error = &error as &dyn std::error::Error, "compacting the change log failed");
-            self.rollback().await;
+        match self.try_compact(after).await {
+            Ok(has_more) => has_more,
+            Err(error) => {
+                let (error, location) = (error.at(&self.settings.database.location), &self.settings.database.location);
+                // Nothing depends on it but the log's size; the next tick tries again.
+                warn!(%location, error = &error as &dyn std::error::Error, "compacting the change log failed");
+                self.rollback().await;
+                false
+            }
         }
     }
 
-    async fn try_compact(&mut self, after: compaction::CompactAfter) -> Result<(), StoreError> {
+    async fn try_compact(&mut self, after: compaction::CompactAfter) -> Result<bool, StoreError> {
         let counter = self.begin().await?;
         let database = self.settings.database.clone();
         let compacted = database.answered(async {
-            compaction::compact(&mut self.tx, counter, after).await?;
-            Ok(self.tx.commit().await?)
+            let has_more = compaction::compact(&mut self.tx, counter, after).await?;
+            self.tx.commit().await?;
+            Ok(has_more)
         });
         let compacted = compacted.await.map_err(|error| self.lost(error));
         if compacted.is_ok() {

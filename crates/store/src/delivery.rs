@@ -18,21 +18,26 @@ macro_rules! from_row {
 mod agents;
 mod assignments;
 mod desired;
+mod keys;
 mod sources;
 
 pub use agents::{
-    Agent, JoinToken, RedeemError, Report, change_agent, delete_expired, delete_report, delete_reports, load_agent,
-    load_agents, load_heartbeats, load_report, mark_restored, redeem_token, save_agent, save_heartbeats,
-    save_join_token, save_report, use_nonce,
+    Agent, AgentUpdateRow, JoinToken, Quarantine, RedeemError, Report, change_agent, delete_expired, delete_quarantine,
+    delete_report, delete_reports, load_agent, load_agent_update, load_agent_updates, load_agents, load_heartbeats,
+    load_quarantines, load_report, mark_restored, redeem_token, save_agent, save_agent_report, save_agent_update,
+    save_heartbeats, save_join_token, save_quarantine, save_report, use_nonce,
 };
 pub use assignments::{
     Assignment, assignments_named, assignments_of_cluster, assignments_of_source, assignments_unplaced,
-    delete_assignment, is_source_used, load_assignment, save_assignment, save_service_secrets, services_known,
+    delete_assignment, is_source_used, load_assignment, save_assignment, save_service_secrets, services_gone,
     services_of_secret, services_under_grants, stamp,
 };
 pub use desired::{
     Desired, DirtyMark, clear_mark, delete_cluster, is_desired, load_desired, load_desired_bundles, load_desired_heads,
     load_dirty, mark_all, mark_cluster, raise_all_epochs, save_desired,
+};
+pub use keys::{
+    AgentKeys, ClusterKeys, load_agent_keys, load_all_agent_keys, promote_keys, read_cluster_keys, save_agent_keys,
 };
 pub use sources::{
     Bundle, Revision, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions, save_bundle,

@@ -69,7 +69,12 @@ impl Report {
         self.findings.push(Finding { severity, table, row: row.to_string(), problem: problem.into() });
     }
 
-    fn damage(&mut self, table: &'static str, row: impl fmt::Display, problem: impl Into<String>) {
+    /// Findings that are damage.
+    pub fn damage(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.severity == Severity::Damage)
+    }
+
+    fn damaged(&mut self, table: &'static str, row: impl fmt::Display, problem: impl Into<String>) {
         self.add(Severity::Damage, table, row, problem);
     }
 }
@@ -85,14 +90,37 @@ pub async fn fsck(location: &Location, seal_key: &[u8; 32]) -> Result<Report, Op
     if found != schema::newest() {
         return Err(OpenError::Schema { location: location.clone(), found, known: schema::newest() });
     }
-    let sealer = Sealer::new(seal_key, vec![Kind::new("secrets", "")]);
-    check_seal(&mut snapshot, &sealer, location).await?;
-    let mut check =
-        Check { sealer, counter: 0, report: Report::default(), services: HashSet::new(), clusters: HashSet::new() };
-    check.all(&mut snapshot, database.engine()).await.map_err(at)?;
+    let report = check(&mut snapshot, location, seal_key).await?;
     drop(snapshot);
     drop(connection);
     pool.close().await;
+    Ok(report)
+}
+
+/// Whether this key opens the sealed rows at `location`.
+pub async fn check_key(location: &Location, seal_key: &[u8; 32]) -> Result<(), OpenError> {
+    let database = Database { location: location.clone(), patience: PATIENCE };
+    let at = |error: StoreError| error.at(location);
+    let pool = database.reader_pool().map_err(at)?;
+    let mut connection = pool.acquire().await.map_err(|error| at(error.into()))?;
+    let sealer = Sealer::new(seal_key, Vec::new());
+    let checked = check_seal(&mut connection, &sealer, location).await;
+    drop(connection);
+    pool.close().await;
+    checked
+}
+
+/// The same as [`fsck`] for the tables that a connection sees, which are of the newest schema.
+pub(crate) async fn check(
+    connection: &mut Connection,
+    location: &Location,
+    seal_key: &[u8; 32],
+) -> Result<Report, OpenError> {
+    let sealer = Sealer::new(seal_key, vec![Kind::new("secrets", "")]);
+    check_seal(connection, &sealer, location).await?;
+    let mut check =
+        Check { sealer, counter: 0, report: Report::default(), services: HashSet::new(), clusters: HashSet::new() };
+    check.all(connection, Engine::of(location)).await.map_err(|error| error.at(location))?;
     Ok(check.report)
 }
 
@@ -128,7 +156,7 @@ impl Check {
     async fn file(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
         let lines: Vec<String> = sqlx::query_scalar("PRAGMA quick_check").fetch_all(connection).await?;
         for line in lines.into_iter().filter(|line| line != "ok") {
-            self.report.damage("file", "", line);
+            self.report.damaged("file", "", line);
         }
         Ok(())
     }
@@ -151,7 +179,7 @@ impl Check {
                 let key = Key { kind: Kind::from(&*kind), namespace: namespace.clone(), name: name.clone() };
                 self.report.resources += 1;
                 if let Err(problem) = self.resource(row, &key) {
-                    self.report.damage("resources", shown(&key), problem);
+                    self.report.damaged("resources", shown(&key), problem);
                 }
             }
             if (rows.len() as i64) < ROWS {
@@ -193,7 +221,7 @@ impl Check {
     async fn changes(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
         let compacted = read::load_compacted(connection).await?;
         if compacted > self.counter {
-            self.report.damage("meta", "compacted", format!("{compacted} is above the counter, {}", self.counter));
+            self.report.damaged("meta", "compacted", format!("{compacted} is above the counter, {}", self.counter));
         }
         let mut last: HashMap<Key, (u64, Operation)> = HashMap::new();
         let mut seen = 0_u64;
@@ -211,11 +239,11 @@ impl Check {
                 self.report.changes += 1;
                 if version > self.counter || version <= compacted {
                     let bounds = format!("the log is of the versions from {} to {}", compacted + 1, self.counter);
-                    self.report.damage("changes", version, bounds);
+                    self.report.damaged("changes", version, bounds);
                 }
                 match self.change(row) {
                     Ok((key, operation)) => drop(last.insert(key, (version, operation))),
-                    Err(problem) => self.report.damage("changes", version, problem),
+                    Err(problem) => self.report.damaged("changes", version, problem),
                 }
                 seen = version;
             }
@@ -228,7 +256,7 @@ impl Check {
             let expected = (operation != Operation::Deleted).then_some(version);
             if found != expected {
                 let problem = format!("the log's last version of it is {expected:?}, the row's is {found:?}");
-                self.report.damage("resources", shown(&key), problem);
+                self.report.damaged("resources", shown(&key), problem);
             }
         }
         Ok(())
@@ -245,8 +273,17 @@ impl Check {
     /// Rows of the delivery tables whose service or cluster is gone.
     async fn references(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
         const OF_SERVICES: [&str; 3] = ["assignments", "reports", "service_secrets"];
-        const OF_CLUSTERS: [&str; 8] =
-            ["assignments", "desired", "desired_bundles", "dirty", "agents", "join_tokens", "heartbeats", "reports"];
+        const OF_CLUSTERS: [&str; 9] = [
+            "assignments",
+            "desired",
+            "desired_bundles",
+            "dirty",
+            "agents",
+            "agent_keys",
+            "join_tokens",
+            "heartbeats",
+            "reports",
+        ];
         for table in OF_SERVICES {
             self.refer(connection, table, "service_uid", |check, uid| check.services.contains(uid)).await?;
         }

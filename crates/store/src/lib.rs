@@ -37,6 +37,7 @@ mod schema;
 mod seal;
 mod session;
 mod tail;
+mod tallies;
 mod tokens;
 mod tx;
 mod watch;
@@ -67,6 +68,7 @@ pub use resource::{
     Write,
 };
 pub use session::Sharing;
+pub use tallies::{Classes, Tally};
 pub use tokens::{ApiToken, BoundObject};
 pub use tx::Tx;
 pub use watch::Watch;
@@ -183,6 +185,30 @@ impl Store {
     pub async fn wait_for(&self, version: u64, limit: Duration) -> bool {
         let mut positions = self.ring.positions();
         matches!(timeout(limit, positions.wait_for(|position| *position >= version)).await, Ok(Ok(_)))
+    }
+
+    /// How many resources are in which state, by the rules of [`OpenOptions::classes`]: a few rows, however many resources.
+    pub async fn tallies(&self) -> Result<Vec<Tally>, StoreError> {
+        let read = async {
+            let mut connection = self.pool.acquire().await?;
+            Ok(tallies::load(&mut connection).await?)
+        };
+        self.read(read).await
+    }
+
+    /// What the database takes: the file with its log, or what the server says.
+    pub async fn bytes(&self) -> Result<u64, StoreError> {
+        if let Some(path) = self.location().file() {
+            let size = |path: &std::path::Path| std::fs::metadata(path).map_or(0, |file| file.len());
+            return Ok(size(path) + size(&open::with_suffix(path, "-wal")));
+        }
+        let read = async {
+            let mut connection = self.pool.acquire().await?;
+            let size = sqlx::query_scalar("SELECT pg_database_size(current_database())");
+            let bytes: i64 = size.fetch_one(&mut *connection).await?;
+            Ok(bytes.unsigned_abs())
+        };
+        self.read(read).await
     }
 
     /// For SELECTs of the narrow tables; its connections can't write.

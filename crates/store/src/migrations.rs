@@ -36,8 +36,15 @@ macro_rules! text {
     };
 }
 
-pub(crate) const HISTORY: &[Text] =
-    &[text!("0001_resources"), text!("0002_delivery"), text!("0003_garbage"), text!("0004_assignments_name")];
+pub(crate) const HISTORY: &[Text] = &[
+    text!("0001_resources"),
+    text!("0002_delivery"),
+    text!("0003_garbage"),
+    text!("0004_assignments_name"),
+    text!("0005_agents"),
+    text!("0006_tallies"),
+    text!("0007_agent_keys"),
+];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.
 pub(crate) async fn run_migrations(

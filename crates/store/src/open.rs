@@ -26,6 +26,7 @@ use crate::{
     seal::Sealer,
     session,
     tail::Tail,
+    tallies::{self, Classes},
     tx::Tx,
 };
 
@@ -46,6 +47,8 @@ pub struct OpenOptions {
     pub patience: Duration,
     /// Called inside every transaction that changes resources.
     pub on_change: Option<Arc<dyn ChangeHook>>,
+    /// What [`Store::tallies`] counts; nothing, if absent.
+    pub classes: Option<Classes>,
 }
 
 /// The usual patience with a database server.
@@ -66,6 +69,7 @@ impl OpenOptions {
             compact_after: CompactAfter { versions: 50_000, age: Duration::from_secs(600) },
             patience: PATIENCE,
             on_change: None,
+            classes: None,
         }
     }
 }
@@ -116,6 +120,7 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
         compact_after,
         patience,
         on_change,
+        classes,
     } = options;
     let lock = match &location {
         Location::File(_) if sharing == Sharing::Replicas => return Err(OpenError::NotShared { location }),
@@ -139,6 +144,11 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
     migrate(&mut connection, &settings).await?;
     check_seal_key(&mut connection, &settings).await?;
     session::own(&mut connection, &settings).await.map_err(at)?;
+    if let Some(classes) = &classes {
+        tallies::ensure(&mut connection, settings.database.engine(), classes)
+            .await
+            .map_err(|error| at(error.into()))?;
+    }
     let limits = RingLimits { events: ring.max(1), bytes: ring_bytes };
     let ring = Arc::new(fill_ring(&mut connection, limits, &settings.sealer).await.map_err(at)?);
     let pool = settings.database.reader_pool().map_err(at)?;
@@ -153,7 +163,7 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
     let (sender, requests) = mpsc::channel(QUEUE);
     let (taken, is_taken) = watch::channel(false);
     let combiner = Combiner {
-        tx: Tx::new(engine, connection, Arc::clone(&settings.sealer), ownerless_kinds.into()),
+        tx: Tx::new(engine, connection, Arc::clone(&settings.sealer), ownerless_kinds.into(), classes),
         ring: Arc::clone(&ring),
         tail,
         settings: Arc::clone(&settings),

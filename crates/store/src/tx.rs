@@ -17,6 +17,7 @@ use crate::{
     ring::Committed,
     row::StoredParts,
     seal::Sealer,
+    tallies::{Classes, TallyChanges},
 };
 use plan::Plan;
 
@@ -32,6 +33,7 @@ pub struct Tx {
     sealer: Arc<Sealer>,
     /// Kinds whose owners aren't followed.
     ownerless: Arc<[Kind]>,
+    classes: Option<Classes>,
     /// The last number taken.
     number: u64,
     changes: Vec<Pending>,
@@ -76,9 +78,15 @@ pub(crate) struct Mark {
 }
 
 impl Tx {
-    pub(crate) fn new(engine: Engine, connection: Connection, sealer: Arc<Sealer>, ownerless: Arc<[Kind]>) -> Self {
+    pub(crate) fn new(
+        engine: Engine,
+        connection: Connection,
+        sealer: Arc<Sealer>,
+        ownerless: Arc<[Kind]>,
+        classes: Option<Classes>,
+    ) -> Self {
         let connection = Some(connection);
-        Self { engine, connection, sealer, ownerless, number: 0, changes: Vec::new(), broken: None, time: 0 }
+        Self { engine, connection, sealer, ownerless, classes, number: 0, changes: Vec::new(), broken: None, time: 0 }
     }
 
     pub(crate) fn take_connection(&mut self) -> Option<Connection> {
@@ -228,10 +236,12 @@ impl Tx {
 
     async fn try_write_all(&mut self, writes: Vec<Write>) -> Result<Vec<Result<Resource, WriteError>>, sqlx::Error> {
         let rows = self.load_rows(writes.iter().map(|write| &write.key)).await?;
-        let mut plan = Plan::new(rows, self.number, Arc::clone(&self.sealer), Arc::clone(&self.ownerless));
+        let tallied = TallyChanges::new(self.classes);
+        let mut plan = Plan::new(rows, self.number, Arc::clone(&self.sealer), Arc::clone(&self.ownerless), tallied);
         let results = writes.into_iter().map(|write| plan.write(write)).collect();
-        let Plan { number, changes, rows, relations, .. } = plan;
+        let Plan { number, changes, rows, relations, tallied, .. } = plan;
         self.save_rows(rows).await?;
+        tallied.save(self).await?;
         for change in &relations {
             change.follow(self).await?;
         }

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::ExitStatus,
     sync::OnceLock,
@@ -76,12 +77,42 @@ impl Tolerated {
     }
 }
 
+/// What a program is started with beside what it always needs.
+#[derive(Clone, Debug, Default)]
+pub struct Launch {
+    pub arguments: Vec<String>,
+    /// Nothing else is in its environment but what finds programs.
+    pub environment: Vec<(String, String)>,
+}
+
+impl Launch {
+    pub fn arguments(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        Self { arguments, ..Self::default() }
+    }
+
+    pub fn environment(variables: &[(&str, &str)]) -> Self {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Self { environment: variables.iter().map(owned).collect(), ..Self::default() }
+    }
+
+    #[must_use]
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn apply<'a>(&self, command: &'a mut std::process::Command) -> &'a mut std::process::Command {
+        command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)))
+    }
+}
+
 /// A running hub. Dropped, it is killed, and its log must hold no unexpected ERROR line.
 #[derive(Debug)]
 pub struct Hub {
     dir: PathBuf,
-    port: u16,
-    arguments: Vec<String>,
+    address: SocketAddr,
+    launch: Launch,
     process: Process,
     tolerated: Tolerated,
 }
@@ -94,16 +125,33 @@ impl Hub {
 
     /// The same with more options of `farwater hub`.
     pub async fn start_with(dir: &Path, arguments: &[&str]) -> Result<Self> {
-        let port = ports::free()?;
-        let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let process = spawn_hub(dir, port, &arguments)?;
-        let mut hub = Self { dir: dir.to_owned(), port, arguments, process, tolerated: Tolerated::default() };
+        Self::launch(dir, Launch::arguments(arguments)).await
+    }
+
+    /// The same with variables too.
+    pub async fn launch(dir: &Path, launch: Launch) -> Result<Self> {
+        Self::start_on((Ipv4Addr::LOCALHOST, ports::free()?).into(), dir, launch).await
+    }
+
+    /// The same at an address.
+    pub async fn start_on(address: SocketAddr, dir: &Path, launch: Launch) -> Result<Self> {
+        let process = spawn_hub(dir, address, &launch)?;
+        let mut hub = Self { dir: dir.to_owned(), address, launch, process, tolerated: Tolerated::default() };
         hub.ready().await?;
         Ok(hub)
     }
 
     pub fn url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port)
+        format!("https://{}", self.address)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// From the next start on it has these variables.
+    pub fn set_environment(&mut self, environment: Vec<(String, String)>) {
+        self.launch.environment = environment;
     }
 
     pub fn dir(&self) -> &Path {
@@ -136,9 +184,7 @@ impl Hub {
             let spec = serde_json::from_value(serde_json::json!({})).context("a cluster needs no fields")?;
             clusters.create(&PostParams::default(), &Cluster::new(name, spec)).await?;
         }
-        let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/clusters/{name}/join");
-        let request = http::Request::post(path).header("content-type", "application/json").body(b"{}".to_vec())?;
-        client.request(request).await.with_context(|| format!("ask for a join token of {namespace}/{name}"))
+        join_token(&client, namespace, name).await
     }
 
     pub fn process(&mut self) -> &mut Process {
@@ -172,7 +218,7 @@ impl Hub {
     /// Starts it again with the same data, port and options, and waits until it is ready.
     pub async fn restart(&mut self) -> Result<()> {
         self.process.kill9();
-        self.process = spawn_hub(&self.dir, self.port, &self.arguments)?;
+        self.process = spawn_hub(&self.dir, self.address, &self.launch)?;
         self.ready().await
     }
 
@@ -194,10 +240,11 @@ impl Drop for Hub {
     }
 }
 
-fn spawn_hub(dir: &Path, port: u16, arguments: &[String]) -> Result<Process> {
+fn spawn_hub(dir: &Path, address: SocketAddr, launch: &Launch) -> Result<Process> {
     fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     let mut command = bare_command(program("farwater")?);
-    command.arg("hub").arg("--data-dir").arg(dir).args(["--listen", &format!("127.0.0.1:{port}")]).args(arguments);
+    command.arg("hub").arg("--data-dir").arg(dir).args(["--listen", &address.to_string()]);
+    launch.apply(&mut command);
     Process::spawn("the hub", command, &dir.join("hub.log"))
 }
 
@@ -206,8 +253,16 @@ fn spawn_hub(dir: &Path, port: u16, arguments: &[String]) -> Result<Process> {
 #[serde(rename_all = "camelCase")]
 pub struct JoinToken {
     pub token: String,
+    /// Empty: the agent gets none.
     pub ca_pin: String,
     pub hub: String,
+}
+
+/// A one-time token of a hub to join one of its clusters.
+pub async fn join_token(hub: &Client, namespace: &str, name: &str) -> Result<JoinToken> {
+    let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/clusters/{name}/join");
+    let request = http::Request::post(path).header("content-type", "application/json").body(b"{}".to_vec())?;
+    hub.request(request).await.with_context(|| format!("ask for a join token of {namespace}/{name}"))
 }
 
 /// A running agent. Dropped, it is killed, and its log must hold no unexpected ERROR line.
@@ -217,6 +272,7 @@ pub struct Agent {
     dir: PathBuf,
     kubeconfig: PathBuf,
     join: JoinToken,
+    launch: Launch,
     process: Process,
     tolerated: Tolerated,
 }
@@ -225,9 +281,14 @@ impl Agent {
     /// Starts an agent that joins with `join` and keeps its state in `dir`. It returns at once: that it has joined
     /// shows in the hub.
     pub fn start(name: &str, dir: &Path, kubeconfig: &Path, join: JoinToken) -> Result<Self> {
-        let process = spawn_agent(name, dir, kubeconfig, &join)?;
+        Self::launch(name, dir, kubeconfig, join, Launch::default())
+    }
+
+    /// The same with more options and variables.
+    pub fn launch(name: &str, dir: &Path, kubeconfig: &Path, join: JoinToken, launch: Launch) -> Result<Self> {
+        let process = spawn_agent(name, dir, kubeconfig, &join, &launch)?;
         let (name, dir, kubeconfig) = (name.to_owned(), dir.to_owned(), kubeconfig.to_owned());
-        Ok(Self { name, dir, kubeconfig, join, process, tolerated: Tolerated::default() })
+        Ok(Self { name, dir, kubeconfig, join, launch, process, tolerated: Tolerated::default() })
     }
 
     /// The state directory.
@@ -265,7 +326,7 @@ impl Agent {
     /// Starts it again with the same arguments; its token is used up, so it goes by its own keys.
     pub fn restart(&mut self) -> Result<()> {
         self.process.kill9();
-        self.process = spawn_agent(&self.name, &self.dir, &self.kubeconfig, &self.join)?;
+        self.process = spawn_agent(&self.name, &self.dir, &self.kubeconfig, &self.join, &self.launch)?;
         Ok(())
     }
 }
@@ -277,16 +338,20 @@ impl Drop for Agent {
     }
 }
 
-fn spawn_agent(name: &str, dir: &Path, kubeconfig: &Path, join: &JoinToken) -> Result<Process> {
+fn spawn_agent(name: &str, dir: &Path, kubeconfig: &Path, join: &JoinToken, launch: &Launch) -> Result<Process> {
     fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     let mut command = bare_command(program("farwater-agent")?);
+    if !join.ca_pin.is_empty() {
+        command.args(["--ca-pin", &join.ca_pin]);
+    }
     command
-        .args(["--hub", &join.hub, "--join-token", &join.token, "--ca-pin", &join.ca_pin])
+        .args(["--hub", &join.hub, "--join-token", &join.token])
         .arg("--kubeconfig")
         .arg(kubeconfig)
         .arg("--state-dir")
         .arg(dir)
         .env("HOME", dir);
+    launch.apply(&mut command);
     // Beside the state directory, not in it: tests delete that one.
     Process::spawn(&format!("the agent of {name}"), command, &dir.with_extension("log"))
 }

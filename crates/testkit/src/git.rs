@@ -14,7 +14,7 @@ mod backend;
 mod repository;
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -120,18 +120,23 @@ impl Drop for Running {
 impl GitServer {
     /// Over HTTP, for everybody.
     pub async fn start() -> Result<Self> {
-        Self::start_with(None).await
+        Self::start_with([127, 0, 0, 1].into(), None).await
+    }
+
+    /// The same at another address of this machine: where a node reaches it.
+    pub async fn start_at(address: IpAddr) -> Result<Self> {
+        Self::start_with(address, None).await
     }
 
     /// Over HTTPS, with a certificate authority of its own ([`GitServer::ca`]).
     pub async fn start_tls() -> Result<Self> {
-        Self::start_with(Some(Tls::make()?)).await
+        Self::start_with([127, 0, 0, 1].into(), Some(Tls::make()?)).await
     }
 
-    async fn start_with(tls: Option<Tls>) -> Result<Self> {
+    async fn start_with(address: IpAddr, tls: Option<Tls>) -> Result<Self> {
         let root = crate::temporary_folder("farwater-git-server-")?;
         let shared = Arc::new(Shared { root, state: Mutex::default() });
-        let mut server = Self { shared, address: ([127, 0, 0, 1], 0).into(), tls, running: None };
+        let mut server = Self { shared, address: (address, 0).into(), tls, running: None };
         server.resume().await?;
         Ok(server)
     }

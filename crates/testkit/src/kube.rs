@@ -4,7 +4,7 @@
 //! A plane takes about 0.7 GB and 3 s. All parts run as the user of the test: nothing in them runs foreign commands
 //! (KWOK's exec is not configured), and an unprivileged user could not read programs in root's home.
 
-mod flags;
+pub(crate) mod flags;
 mod kubeconfig;
 
 use std::{
@@ -29,7 +29,7 @@ use crate::{
     process::{bare_command, wait_ready},
     temporary_folder, wait_for,
 };
-use flags::Settings;
+use flags::{Place, Settings};
 
 /// On two busy cores a plane needs 3 to 10 s; beyond this something is wrong.
 const READY: Duration = Duration::from_secs(90);
@@ -94,10 +94,14 @@ impl Plane {
     }
 
     pub async fn start_with(options: PlaneOptions) -> Result<Self> {
+        Self::start_at(options, Place::default()).await
+    }
+
+    pub(crate) async fn start_at(options: PlaneOptions, place: Place) -> Result<Self> {
         let tools = Tools::find()?;
         let mut last_error = None;
         for _ in 0..ATTEMPTS {
-            match Self::attempt(&tools, &options).await {
+            match Self::attempt(&tools, &options, place).await {
                 Ok(plane) => return Ok(plane),
                 Err(error) if format!("{error:#}").contains("address already in use") => last_error = Some(error),
                 Err(error) => return Err(error.context("start a Kubernetes control plane")),
@@ -111,9 +115,9 @@ impl Plane {
         Self { kubeconfig: kubeconfig.into(), running: None }
     }
 
-    async fn attempt(tools: &Tools, options: &PlaneOptions) -> Result<Self> {
+    async fn attempt(tools: &Tools, options: &PlaneOptions, place: Place) -> Result<Self> {
         let dir = temporary_folder("farwater-plane-")?;
-        let settings = Settings::choose(tools.clone(), dir.path())?;
+        let settings = Settings::choose(tools.clone(), dir.path(), place)?;
         let mut running = Running { parts: BTreeMap::new(), settings, dir };
         running.start(Part::Etcd)?;
         running.start(Part::ApiServer)?;
@@ -283,7 +287,7 @@ fn named(name: &str) -> ObjectMeta {
     ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }
 }
 
-fn node_is_ready(node: &Node) -> bool {
+pub(crate) fn node_is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
 }

@@ -4,24 +4,37 @@
 //! even when that one is killed (see [`watchdog`]).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod authority;
+pub mod faketime;
 pub mod farwater;
 pub mod git;
+pub mod hub_pod;
+pub mod images;
 pub mod informer;
 pub mod kube;
 pub mod ledger;
+pub mod node;
 pub mod packages;
 pub mod ports;
 pub mod postgres;
 pub mod process;
+pub mod prometheus;
+pub mod recorder;
+pub mod site;
+pub mod squid;
 pub mod terminal;
 pub mod tools;
 pub mod wait;
 mod watchdog;
+pub mod wire;
 
-pub use farwater::{Agent, Hub};
+pub use farwater::{Agent, Hub, Launch};
 pub use kube::{Plane, PlaneOptions, shared};
+pub use node::Node;
 pub use postgres::Postgres;
 pub use process::Process;
+pub use prometheus::Prometheus;
+pub use site::Site;
 pub use terminal::Terminal;
 pub use tools::Tools;
 pub use wait::wait_for;

@@ -4,7 +4,7 @@ use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
-/// A program and the Debian package that holds it.
+/// A program, by its name or its path, and the Debian package that holds it.
 #[derive(Clone, Copy, Debug)]
 pub struct Package {
     pub program: &'static str,
@@ -15,6 +15,19 @@ pub const GIT: Package = Package { program: "git", debian: "git" };
 /// For the page's tests.
 pub const CHROMIUM: Package = Package { program: "chromium", debian: "chromium" };
 
+/// For a real node. busybox is what its pods run where they only have to be there.
+pub const NODE: [Package; 9] = [
+    Package { program: "containerd", debian: "containerd" },
+    Package { program: "ctr", debian: "containerd" },
+    Package { program: "runc", debian: "runc" },
+    Package { program: "/usr/lib/cni/ptp", debian: "containernetworking-plugins" },
+    Package { program: "iptables", debian: "iptables" },
+    Package { program: "ip", debian: "iproute2" },
+    Package { program: "unshare", debian: "util-linux" },
+    Package { program: "nsenter", debian: "util-linux" },
+    Package { program: "/bin/busybox", debian: "busybox-static" },
+];
+
 /// Makes sure that the programs are there. As root on Debian the missing packages are installed, after saying which;
 /// anywhere else the command to run is the error.
 pub fn require(packages: &[Package]) -> Result<()> {
@@ -22,7 +35,8 @@ pub fn require(packages: &[Package]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let names: Vec<_> = missing.iter().map(|package| package.debian).collect();
+    let mut names: Vec<_> = missing.iter().map(|package| package.debian).collect();
+    names.dedup();
     let command = format!("apt-get install --no-install-recommends {}", names.join(" "));
     if !is_root() || !Path::new("/etc/debian_version").exists() {
         let programs: Vec<_> = missing.iter().map(|package| package.program).collect();
@@ -50,6 +64,7 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
 }
 
 fn on_path(program: &str) -> bool {
+    // A path stays what it is when it is joined to a folder.
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }

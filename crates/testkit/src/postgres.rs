@@ -77,7 +77,7 @@ impl Postgres {
         Self::start_with(&[]).await
     }
 
-    /// The same with more settings (`fsync`, `max_connections`).
+    /// The same with more settings (`fsync`, `max_connections`). With `listen_addresses` it is reached from elsewhere too.
     pub async fn start_with(settings: &[(&str, &str)]) -> Result<Self> {
         let folder = temporary_folder("farwater-postgres-")?;
         let data = folder.path().join("data");
@@ -94,6 +94,9 @@ impl Postgres {
         packages::require(&[POSTGRES])?;
         let place = Place { data, owner: owner()?, folder };
         place.initialise()?;
+        if settings.iter().any(|(name, _)| *name == "listen_addresses") {
+            place.let_others_in()?;
+        }
         let own = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let settings: BTreeMap<_, _> = defaults().chain(own).collect();
         let mut attempt = 1;
@@ -306,6 +309,13 @@ impl Place {
         let output = command.output().context("run initdb")?;
         ensure!(output.status.success(), "initdb {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
         Ok(())
+    }
+
+    /// By password, as everybody.
+    fn let_others_in(&self) -> Result<()> {
+        let path = self.data.join("pg_hba.conf");
+        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        fs::write(&path, text + "host all all all scram-sha-256\n").with_context(|| format!("write {}", path.display()))
     }
 
     fn spawn(&self, settings: &BTreeMap<String, String>, port: u16) -> Result<Process> {

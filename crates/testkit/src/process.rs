@@ -190,6 +190,23 @@ pub fn bare_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
+/// The same command in some of the namespaces of another process: `--net`, `--mount`, `--pid` as util-linux names them. Its
+/// environment is what the command sets itself.
+pub fn within(process: u32, namespaces: &[&str], command: &Command) -> Command {
+    let mut inside = bare_command("nsenter");
+    inside.arg("--target").arg(process.to_string()).args(namespaces).arg("--");
+    inside.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            inside.env(name, value);
+        }
+    }
+    if let Some(folder) = command.get_current_dir() {
+        inside.current_dir(folder);
+    }
+    inside
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

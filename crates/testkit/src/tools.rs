@@ -102,7 +102,19 @@ const FLUX: Module = Module {
 /// What many people look at clusters with.
 const K9S: Module =
     Module { name: "k9s", kubernetes: None, mains: &[], tools: &[("k9s", "k9s")], files: &[], cost: "5 min" };
-const MODULES: [&Module; 5] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S];
+/// Of the last minor that runs on machines with cgroup v1 without being asked to.
+const KUBELET: Module = Module {
+    name: "kubelet",
+    kubernetes: Some("v1.33.4"),
+    mains: &[],
+    tools: &[("kubelet", "kubelet"), ("kube-proxy", "kube-proxy")],
+    files: &[],
+    cost: "3 min",
+};
+/// What renders and checks our charts.
+const HELM: Module =
+    Module { name: "helm", kubernetes: None, mains: &[], tools: &[("helm", "helm")], files: &[], cost: "2 min" };
+const MODULES: [&Module; 7] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S, &KUBELET, &HELM];
 
 /// Where the built programs lie.
 #[derive(Clone, Debug)]
@@ -197,6 +209,18 @@ impl Tools {
     /// Needs a terminal; [`crate::Terminal`] is one.
     pub fn k9s(&self) -> PathBuf {
         self.program(&K9S, "k9s")
+    }
+
+    pub fn helm(&self) -> PathBuf {
+        self.program(&HELM, "helm")
+    }
+
+    pub fn kubelet(&self) -> PathBuf {
+        self.program(&KUBELET, "kubelet")
+    }
+
+    pub fn kube_proxy(&self) -> PathBuf {
+        self.program(&KUBELET, "kube-proxy")
     }
 
     pub fn kwok(&self) -> PathBuf {

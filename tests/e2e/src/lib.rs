@@ -3,22 +3,27 @@
 pub mod cli;
 
 use std::{
-    collections::BTreeMap,
-    path::PathBuf,
+    collections::{BTreeMap, btree_map::Entry},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
 use farwater_api::{
-    ADMIN_NAMESPACE, Cluster, GitRepository, REQUESTED_AT, ServiceDeployment,
+    ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster, GitRepository, REQUESTED_AT, ServiceDeployment,
     objects::{Health, ObjectReport},
 };
-use farwater_testkit::{Agent, Hub, Plane, git::GitServer, git::Repository, kube::unique_name, wait_for};
+use farwater_testkit::{
+    Agent, Hub, Launch, Plane, farwater::JoinToken, git::GitServer, git::Repository, kube::unique_name, wait_for,
+};
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use tokio::sync::OwnedMutexGuard;
 
 use crate::cli::Cli;
 
@@ -28,6 +33,8 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 /// Everything that one test needs of the product. Dropped, all of it ends, and no log may hold an unexpected ERROR.
 pub struct Fleet {
     agents: BTreeMap<String, Agent>,
+    /// Their planes are nobody else's until they have ended.
+    turns: BTreeMap<PathBuf, OwnedMutexGuard<()>>,
     pub hub: Hub,
     pub git: GitServer,
     pub client: Client,
@@ -38,11 +45,21 @@ pub struct Fleet {
 
 impl Fleet {
     pub async fn start() -> Result<Self> {
+        Self::launch(Launch::default()).await
+    }
+
+    /// With more options and variables of the hub.
+    pub async fn launch(hub: Launch) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        let hub = Hub::start(&dir.path().join("hub")).await?;
+        let hub = Hub::launch(&dir.path().join("hub"), hub).await?;
+        Self::of(hub, dir).await
+    }
+
+    /// Around a hub of the test's own, whose data lies in `dir`.
+    pub async fn of(hub: Hub, dir: tempfile::TempDir) -> Result<Self> {
         let client = hub.client().await?;
         let git = GitServer::start().await?;
-        Ok(Self { agents: BTreeMap::new(), hub, git, client, unique: unique_name("e2e"), dir })
+        Ok(Self { agents: BTreeMap::new(), turns: BTreeMap::new(), hub, git, client, unique: unique_name("e2e"), dir })
     }
 
     pub fn api<K>(&self) -> Api<K>
@@ -68,11 +85,53 @@ impl Fleet {
 
     /// Joins a cluster that polls every second, and waits until it is ready.
     pub async fn join(&mut self, cluster: &str, plane: &Plane) -> Result<()> {
+        self.join_with(cluster, plane, Launch::default()).await
+    }
+
+    /// The same with more options and variables of the agent.
+    pub async fn join_with(&mut self, cluster: &str, plane: &Plane, launch: Launch) -> Result<()> {
+        self.take_turn(plane).await?;
+        let token = self.invite(cluster).await?;
+        let agent = Agent::launch(cluster, &self.state_dir(cluster), plane.kubeconfig(), token, launch)?;
+        self.agents.insert(cluster.to_owned(), agent);
+        self.until_ready(cluster).await
+    }
+
+    /// The same with an agent somewhere else, which was told something else.
+    pub async fn join_in(
+        &mut self,
+        cluster: &str,
+        plane: &Plane,
+        kubeconfig: &Path,
+        launch: Launch,
+        told: impl FnOnce(&mut JoinToken),
+    ) -> Result<()> {
+        self.take_turn(plane).await?;
+        let mut token = self.invite(cluster).await?;
+        told(&mut token);
+        let agent = Agent::launch(cluster, &self.state_dir(cluster), kubeconfig, token, launch)?;
+        self.agents.insert(cluster.to_owned(), agent);
+        let ready = self.until_ready(cluster).await;
+        ready.with_context(|| self.agents.get(cluster).map(Agent::log_tail).unwrap_or_default())
+    }
+
+    /// From here to its end this test's agents are the plane's only ones.
+    pub async fn take_turn(&mut self, plane: &Plane) -> Result<()> {
+        let place = plane.kubeconfig().to_owned();
+        if let Entry::Vacant(turn) = self.turns.entry(place) {
+            turn.insert(take_turn(plane).await?);
+        }
+        Ok(())
+    }
+
+    /// Makes a Cluster that polls every second, and a token to join it.
+    pub async fn invite(&self, cluster: &str) -> Result<JoinToken> {
         let spec = serde_json::from_value(json!({"pollInterval": "1s"}))?;
         self.api().create(&PostParams::default(), &Cluster::new(cluster, spec)).await?;
-        let token = self.hub.join_token(ADMIN_NAMESPACE, cluster).await?;
-        let agent = Agent::start(cluster, &self.state_dir(cluster), plane.kubeconfig(), token)?;
-        self.agents.insert(cluster.to_owned(), agent);
+        self.hub.join_token(ADMIN_NAMESPACE, cluster).await
+    }
+
+    async fn until_ready(&self, cluster: &str) -> Result<()> {
         let clusters: Api<Cluster> = self.api();
         self.until(&format!("cluster {cluster} to be ready"), || async {
             let cluster = clusters.get(cluster).await?;
@@ -227,6 +286,23 @@ impl Fleet {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         Ok(())
+    }
+}
+
+/// One agent acts in a cluster: tests that share a plane take turns. What the last one's agent held is let go of, because it
+/// was killed.
+pub async fn take_turn(plane: &Plane) -> Result<OwnedMutexGuard<()>> {
+    static TURNS: Mutex<BTreeMap<PathBuf, Arc<tokio::sync::Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let turn = {
+        let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.entry(plane.kubeconfig().to_owned()).or_default().clone()
+    };
+    let turn = turn.lock_owned().await;
+    let leases: Api<Lease> = Api::namespaced(plane.client().await?, AGENT_NAMESPACE);
+    match leases.delete("farwater-agent", &DeleteParams::default()).await {
+        Ok(_) => Ok(turn),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(turn),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -15,8 +15,12 @@ export interface ClusterSpec {
 }
 
 export interface ClusterStatus {
+  /** The image that the agent's Deployment names; absent where the agent was started by hand. */
+  agentImage?: string;
   agentVersion?: string;
-  /** `Ready` (joined and heard within three polls), and `Restored` while nothing is deleted because the hub's database was restored from a backup; the annotation `farwater.dev/confirm-restored` ends that. */
+  /** By how many seconds the clock of the agent's machine is ahead of the hub's, negative where it is behind; absent where that is less than a minute. The agent goes by the hub's time; other programs of the cluster don't. */
+  clockSkewSeconds?: number;
+  /** `Ready` (joined and heard within three polls), `ClockSkewed` while the agent's machine has another time than the hub, and `Restored` while nothing is deleted because the hub's database was restored from a backup; the annotation `farwater.dev/confirm-restored` ends that. `AgentUpdated` is False where the agent went back from what its AgentPolicy says. `VersionSkew` while the agent is newer than the hub, or more than two releases older. */
   conditions?: Condition[];
   kubernetesVersion?: string;
   /** When the agent last asked. Kept beside the resource and merged in when it is read, so it wakes no watch. */
@@ -69,8 +73,8 @@ export interface GitRepositoryStatus {
   staleSince?: Time;
 }
 
-/** Health by kstatus' rules. */
-export type Health = "Failed" | "InProgress" | "Terminating" | "Unknown" | "Current";
+/** Health by kstatus' rules, the worst first. */
+export type Health = "Failed" | "InProgress" | "Terminating" | "Current" | "Unknown";
 
 export interface HeldPrune {
   count: number;
@@ -165,7 +169,7 @@ export interface SourceReference {
 }
 
 /** What the agent did or did not do with one object. */
-export type SyncState = "Synced" | "Refused" | "Waiting" | "PruneHeld";
+export type SyncState = "Synced" | "Refused" | "Waiting" | "PruneHeld" | "Unknown";
 
 export interface UnhealthyObject {
   /** Cut at 256 bytes. */

@@ -17,7 +17,7 @@ use kube::{Client, client::Body};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
 
-use super::{Figure, milliseconds, percentile, usage};
+use super::{Figure, median, milliseconds, percentile, usage};
 use fill::{NAMESPACES, name_of, namespace_of, service};
 
 const PAGE: usize = 500;
@@ -35,7 +35,6 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     for size in sizes {
         figures.extend(measure_size(*size).await?);
     }
-    figures.extend(measure_storm(if quick { STORM / 10 } else { STORM }).await?);
     Ok(figures)
 }
 
@@ -106,8 +105,9 @@ async fn measure_size(size: usize) -> Result<Vec<Figure>> {
 }
 
 /// Agents' polls beside lists, with as many services as a small fleet has.
-async fn measure_storm(count: usize) -> Result<Vec<Figure>> {
+pub async fn measure_storm(quick: bool) -> Result<Vec<Figure>> {
     const SERVICES: usize = 10_000;
+    let count = if quick { STORM / 10 } else { STORM };
     let dir = temporary_folder("farwater-bench-")?;
     let mut hub = Hub::start(dir.path()).await?;
     fill::namespaces(&hub.client().await?).await?;
@@ -115,17 +115,21 @@ async fn measure_storm(count: usize) -> Result<Vec<Figure>> {
     fill::services(dir.path(), SERVICES).await?;
     hub.restart().await?;
     rest(&mut hub).await?;
-    let mut storm = storm::storm(&hub, count).await?;
-    let workload = format!("{} polls a second, {count} lists of 50 of {SERVICES} services", storm::POLLS_A_SECOND);
+    let mut rounds = storm::storm(&hub, count).await?;
+    let workload = format!(
+        "{} polls a second, {count} lists of 50 of {SERVICES} services, median of {} rounds",
+        storm::POLLS_A_SECOND,
+        storm::ROUNDS
+    );
     let figure = |metric: &str, value: f64, unit| Figure::new(metric, &workload, value, unit);
-    let (quiet, stormy) = (percentile(&mut storm.quiet, 0.99), percentile(&mut storm.stormy, 0.99));
+    let mut over = |what: fn(&mut storm::Round) -> f64| median(rounds.iter_mut().map(what).collect());
     Ok(vec![
-        figure("lists", storm.lists.round(), "1/s"),
-        figure("poll_p50_without", milliseconds(percentile(&mut storm.quiet, 0.5)), "ms"),
-        figure("poll_p50_in_storm", milliseconds(percentile(&mut storm.stormy, 0.5)), "ms"),
-        figure("poll_p99_without", milliseconds(quiet), "ms"),
-        figure("poll_p99_in_storm", milliseconds(stormy), "ms"),
-        figure("poll_p99_ratio", (stormy.div_duration_f64(quiet) * 100.0).round() / 100.0, "").at_most(2.0),
+        figure("lists", over(|round| round.lists).round(), "1/s"),
+        figure("poll_p50_without", over(|round| milliseconds(percentile(&mut round.quiet, 0.5))), "ms"),
+        figure("poll_p50_in_storm", over(|round| milliseconds(percentile(&mut round.stormy, 0.5))), "ms"),
+        figure("poll_p99_without", over(|round| milliseconds(percentile(&mut round.quiet, 0.99))), "ms"),
+        figure("poll_p99_in_storm", over(|round| milliseconds(percentile(&mut round.stormy, 0.99))), "ms"),
+        figure("poll_p99_ratio", over(storm::Round::ratio), "").at_most(2.0),
     ])
 }
 

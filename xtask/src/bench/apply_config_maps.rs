@@ -22,7 +22,7 @@ use kube::{
     core::PartialObjectMeta,
 };
 
-use super::{Figure, config_map, ground::Ground};
+use super::{Figure, config_map, ground::Ground, median};
 
 const COUNT: usize = 1000;
 /// The hub's shortest.
@@ -173,11 +173,6 @@ fn accepted_between(log: &str, asked: Timestamp, first_seen: Timestamp) -> Resul
     accepted.next_back().context("the agent's log does not say when it accepted the service")
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,10 +187,5 @@ mod tests {
         let accepted = accepted_between(log, at("2026-01-01T00:00:03Z"), at("2026-01-01T00:00:04Z")).unwrap();
         assert_eq!(accepted, at("2026-01-01T00:00:03.5Z"));
         assert!(accepted_between(log, at("2026-01-01T00:00:06Z"), at("2026-01-01T00:00:07Z")).is_err());
-    }
-
-    #[test]
-    fn the_median_is_the_middle_one() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
     }
 }

@@ -3,10 +3,11 @@
 use std::{fs, path::Path, process::Command, time::SystemTime};
 
 use anyhow::{Context as _, Result};
-use farwater_testkit::{Plane, Postgres, Tools, kube::plane_variable, packages, postgres};
+use farwater_testkit::{Plane, Postgres, Tools, kube::plane_variable, packages, postgres, prometheus};
 
 use super::{
     Run,
+    programs::TestProgram,
     results::{self, Counts},
 };
 use crate::{codegen, deny, invariants, repository, step};
@@ -23,7 +24,7 @@ pub struct Phase {
 pub const PHASES: &[Phase] = &[
     Phase {
         name: "tools",
-        about: "Kubernetes, kwok and kubectl from their Go modules, PostgreSQL, Chromium",
+        about: "Kubernetes, kwok and kubectl from their Go modules, PostgreSQL, Prometheus, Chromium",
         needed_by_the_rest: true,
         run: tools,
     },
@@ -57,6 +58,7 @@ const LINES_OF_A_FAILURE: usize = 12;
 
 fn tools(_: &Run) -> Result<Option<Counts>> {
     packages::require(&[packages::GIT, postgres::POSTGRES])?;
+    packages::require(&prometheus::PROMETHEUS)?;
     if std::env::var_os("FARWATER_CHROMIUM").is_none() {
         packages::require(&[packages::CHROMIUM])?;
     }
@@ -142,23 +144,24 @@ fn test(run: &Run) -> Result<Option<Counts>> {
     let (plane_1, plane_2, database) =
         runtime.block_on(async { tokio::try_join!(Plane::start(), Plane::start(), Postgres::start_unsynced()) })?;
 
-    let tests = |arguments: &[&str]| -> Result<Command> {
-        let mut command = repository::cargo()?;
+    let servers = |command: &mut Command| {
         command
-            .args(["test", "--locked", "--no-fail-fast"])
-            .args(arguments)
-            .env("CARGO_TERM_COLOR", "never")
             .env(plane_variable(1), plane_1.kubeconfig())
             .env(plane_variable(2), plane_2.kubeconfig())
             .env(postgres::VARIABLE, database.first_url());
-        Ok(command)
     };
     let log = run.log("test");
-    let all = step::run("tests", tests(&["--workspace"])?, &log);
+    let mut all = repository::cargo()?;
+    all.args(["test", "--workspace", "--locked", "--no-fail-fast"]).env("CARGO_TERM_COLOR", "never");
+    servers(&mut all);
+    let mut result = step::run("tests", all, &log);
     // What goes through the hub's API and its controllers once more, on the other engine.
-    let mut on_postgres = tests(&["--workspace", "--test", "api", "--test", "delivery"])?;
-    on_postgres.env(postgres::CHOICE, "postgres");
-    let result = all.and(step::run("tests of the hub on PostgreSQL", on_postgres, &log));
+    for program in TestProgram::of_package("farwater-hub")? {
+        let mut command = program.command();
+        command.env(postgres::CHOICE, "postgres");
+        servers(&mut command);
+        result = result.and(step::run(&format!("tests of the hub's {} on PostgreSQL", program.name), command, &log));
+    }
 
     let output = step::read_from(&log, 0)?;
     let counts = results::count(&output);

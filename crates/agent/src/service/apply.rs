@@ -1,6 +1,9 @@
 //! One attempt at an entry that is to be applied: fetch, read, look up, plan, execute, remember.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::SystemTime,
+};
 
 use farwater_api::{
     Digest,
@@ -17,7 +20,7 @@ use farwater_fleet::{
 };
 use tokio::time::Instant;
 
-use super::{Ended, ServiceTask};
+use super::{Ended, Note, ServiceTask};
 use crate::{
     execute::{Applied, Executor},
     hub::chain,
@@ -30,19 +33,23 @@ use crate::{
 pub(super) struct Stopped(pub(super) String);
 
 impl ServiceTask {
-    /// `note` is said in the report of an attempt that otherwise went well.
-    pub(super) async fn apply(&mut self, digest: Digest, deployment: &Deployment, note: Option<String>) -> Ended {
+    /// `note` is said in the report of an attempt that got to its end.
+    pub(super) async fn apply(&mut self, digest: Digest, deployment: &Deployment, note: Option<Note>) -> Ended {
         let start = Instant::now();
+        let begun = SystemTime::now();
         let (resolved, errors) = match self.prepare(deployment).await {
             Ok(Some(prepared)) => prepared,
             Ok(None) => return Ended::Superseded,
             Err(Stopped(message)) => {
                 tracing::warn!(service = %self.name(), error = message, "can't begin");
+                self.step("download", begun, Some(&message));
                 self.set_outcome(digest, Outcome::Failed, message);
                 return Ended::Settled { retry: true };
             }
         };
         let read = start.elapsed();
+        self.step("download", begun, None);
+        let begun = SystemTime::now();
         self.look_up(deployment, &resolved).await;
         if self.superseded() {
             return Ended::Superseded;
@@ -50,11 +57,14 @@ impl ServiceTask {
         let looked_up = start.elapsed();
         let plan = self.make_plan(deployment, &resolved).await;
         tracing::debug!(service = %self.name(), ?read, ?looked_up, planned = ?start.elapsed(), "planned");
+        self.step("plan", begun, None);
+        let begun = SystemTime::now();
         match self.execute(deployment, &resolved, &plan).await {
-            Ok(true) => {}
+            Ok(true) => self.step("apply", begun, None),
             Ok(false) => return Ended::Superseded,
             Err(Stopped(message)) => {
                 tracing::warn!(service = %self.name(), error = message, "can't go on");
+                self.step("apply", begun, Some(&message));
                 self.set_outcome(digest, Outcome::Failed, message);
                 return Ended::Settled { retry: true };
             }
@@ -64,10 +74,18 @@ impl ServiceTask {
         self.conclude(digest, &resolved, &errors, note)
     }
 
+    /// A part of the delivery's trace.
+    fn step(&self, name: &'static str, begun: SystemTime, error: Option<&str>) {
+        if let Some(rollout) = &self.rollout {
+            rollout.step(name, begun, error);
+        }
+    }
+
     /// The bundle's objects, ready to send. `None`: superseded.
     async fn prepare(&self, deployment: &Deployment) -> Result<Option<(Resolved, Vec<String>)>, Stopped> {
         let agent = &self.agent;
-        let caller = agent.caller();
+        let identity = agent.identity();
+        let caller = agent.caller(&identity);
         let archive = tokio::select! {
             biased;
             () = self.until_superseded() => return Ok(None),
@@ -429,7 +447,7 @@ impl ServiceTask {
         }
     }
 
-    fn conclude(&mut self, digest: Digest, resolved: &Resolved, errors: &[String], note: Option<String>) -> Ended {
+    fn conclude(&mut self, digest: Digest, resolved: &Resolved, errors: &[String], note: Option<Note>) -> Ended {
         let unapplied: Vec<String> = self
             .statuses
             .values()
@@ -445,9 +463,9 @@ impl ServiceTask {
         if let Some(first) = unapplied.first() {
             parts.push(format!("{} of {} objects not applied: {first}", unapplied.len(), resolved.stated()));
         }
-        let failed = !parts.is_empty();
-        parts.extend(note);
-        let outcome = if failed { Outcome::Failed } else { Outcome::Applied };
+        let said = note.as_ref().map_or(Outcome::Applied, Note::outcome);
+        let outcome = if parts.is_empty() { said } else { Outcome::Failed };
+        parts.extend(note.map(|note| note.text));
         self.set_outcome(digest, outcome, shorten(&parts.join("; ")));
         // A source that can't be read is the same at the next look: only what the cluster refused may change.
         Ended::Settled { retry: !unapplied.is_empty() || deleting }

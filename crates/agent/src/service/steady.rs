@@ -111,6 +111,7 @@ impl ServiceTask {
                 () = sleep_until(health_at.unwrap_or(now)), if health_at.is_some() => {
                     let due = self.health.take_due(Instant::now());
                     self.read_health(due).await;
+                    self.follow_rollout();
                     self.send_report();
                 }
             }

@@ -16,7 +16,7 @@ use farwater_api::{
     protocol::{
         Action, Assertion, ClusterIdentity, DesiredState, Entry, JoinAnswer, JoinRequest, POLL_INTERVAL_HEADER,
         ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW, REASON_IDENTITY_UNKNOWN, REASON_TOKEN_USED,
-        SignedAssertion, SigningKey, Statement, StatusAnswer, StatusReport, TokenAnswer, tag,
+        SignedAssertion, SigningKey, Statement, StatusAnswer, StatusReport, TokenAnswer, Verbatim, tag,
     },
 };
 use http::{Request, Response, StatusCode};
@@ -57,6 +57,9 @@ struct State {
     unchanged: u64,
     downloads: u64,
     away: bool,
+    turned_away: u64,
+    /// Knows no path of agents.
+    older: bool,
     clock: i64,
     /// Served instead of the true state.
     forged: Option<DesiredState>,
@@ -172,8 +175,17 @@ impl FakeHub {
         self.with(|s| s.accepted)
     }
 
+    /// Requests that came while it was away.
+    pub fn turned_away(&self) -> u64 {
+        self.with(|s| s.turned_away)
+    }
+
     pub fn go_away(&self, away: bool) {
         self.with(|s| s.away = away);
+    }
+
+    pub fn be_older(&self, older: bool) {
+        self.with(|s| s.older = older);
     }
 
     pub fn hold_bundles(&self, hold: bool) {
@@ -197,7 +209,7 @@ impl FakeHub {
         self.with(|s| s.desired())
     }
 
-    pub fn sign(&self, statement: Statement, entries: Vec<Entry>) -> DesiredState {
+    pub fn sign(&self, statement: Statement, entries: Vec<Verbatim<Entry>>) -> DesiredState {
         self.with(|s| s.sign(statement, entries))
     }
 
@@ -211,9 +223,13 @@ impl FakeHub {
         let Ok(body) = body.collect().await else { return refuse(StatusCode::BAD_REQUEST, "Invalid", None) };
         let body = body.to_bytes();
         if self.with(|s| s.away) {
+            self.with(|s| s.turned_away += 1);
             return refuse(StatusCode::SERVICE_UNAVAILABLE, "Unavailable", None);
         }
         let path = parts.uri.path().to_owned();
+        if self.with(|s| s.older) {
+            return refuse(StatusCode::NOT_FOUND, "PathUnknown", None);
+        }
         if path.starts_with("/agent/v1/bundles/") {
             while self.with(|s| s.slow_bundles) {
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -250,6 +266,8 @@ impl State {
             unchanged: 0,
             downloads: 0,
             away: false,
+            turned_away: 0,
+            older: false,
             clock: 0,
             forged: None,
             slow_bundles: false,
@@ -283,6 +301,8 @@ impl State {
                 id: self.key_id(),
                 public_key: STANDARD.encode(self.key.public_key().as_ref()),
             }],
+            authorities: Vec::new(),
+            position: Default::default(),
             ca: ca.to_owned(),
             hub_time: self.now(),
         };
@@ -306,21 +326,22 @@ impl State {
     }
 
     fn desired(&self) -> DesiredState {
-        let entries: Vec<Entry> = self.entries.values().cloned().collect();
+        let entries: Vec<Verbatim<Entry>> = self.entries.values().cloned().map(Verbatim::from).collect();
         let statement = Statement {
             installation: INSTALLATION.into(),
             cluster_uid: CLUSTER.into(),
             epoch: self.epoch,
             generation: self.generation,
             tag: tag(&entries),
+            agent: None,
             key_id: self.key_id(),
         };
         self.sign(statement, entries)
     }
 
-    fn sign(&self, statement: Statement, entries: Vec<Entry>) -> DesiredState {
+    fn sign(&self, statement: Statement, entries: Vec<Verbatim<Entry>>) -> DesiredState {
         let signature = STANDARD.encode(self.key.sign(&statement.message()).as_ref());
-        DesiredState { statement, signature, entries }
+        DesiredState { statement: statement.into(), signature, entries, agent: None }
     }
 
     fn poll(&mut self, etag: Option<&str>) -> Response<Full<Bytes>> {

@@ -1,24 +1,36 @@
-//! `farwater admin`: a hub's store, without a hub: backup, restore, check, copy.
+//! `farwater admin`: a hub's data, without its API: backup, restore, check, copy; and its keys.
 
-use std::path::{Path, PathBuf};
+mod backup;
+mod failures;
+mod helper_pod;
+mod keys;
+mod restore;
+mod restore_in_cluster;
+
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use farwater_hub::{
-    config::{DatabaseError, DatabaseUrl, locate},
+    config::{DatabasePassword, DatabaseUrl, locate},
     identity::read_seal_key,
 };
+use farwater_manifests::names::hub as names;
 use farwater_store::{
-    Location, OpenError, StoreError,
-    archive::{self, ArchiveError, Copied},
+    Location,
+    archive::{self, Copied},
     fsck,
 };
 
 use crate::{
+    connection::ConnectArgs,
     exit,
     failure::{Failure, Result, chain},
+    installed_hub::InstalledHub,
+    target::Target,
     terminal::{print, say},
     text,
 };
+use failures::{failed, opening, unusable};
 
 #[derive(Debug, clap::Args)]
 pub struct AdminArgs {
@@ -28,31 +40,39 @@ pub struct AdminArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Writes everything in a hub's database into one file; the hub may run. Keep it with the folder keys/.
+    /// Writes everything in a hub's database into one file; the hub may run. With --context, of the hub in that cluster, and with
+    /// its keys.
     Backup {
         #[command(flatten)]
-        of: StoreArgs,
-        /// The file to write.
+        of: HubArgs,
+        /// The file to write; in a folder it gets a name with the time; `-` is standard output.
         file: PathBuf,
         /// Replace a file that is there.
         #[arg(long)]
         force: bool,
-    },
-    /// Puts a backup in the place of a hub's database; the hub must be stopped. Watchers list again, and agents delete
-    /// nothing until each Cluster is confirmed.
-    Restore {
-        #[command(flatten)]
-        to: StoreArgs,
-        /// The backup.
-        file: PathBuf,
-        /// Replace a database that is there.
+        /// Enclose the hub's keys. Whoever has such a file can take the hub's place.
         #[arg(long)]
-        force: bool,
+        with_keys: bool,
+        /// Of the backups with the time in their names, keep so many in the folder: the newest.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+        keep: Option<u16>,
     },
+    /// Puts a backup in the place of a hub's data. The hub must be stopped; with --context, it is stopped and started. Watchers list
+    /// again, and agents delete nothing until each Cluster is confirmed.
+    Restore(restore::RestoreArgs),
     /// Checks that every row is what a hub writes; the hub may run. Changes nothing.
     Fsck {
         #[command(flatten)]
-        of: StoreArgs,
+        of: HubArgs,
+    },
+    /// The keys that agents know the hub by: their ages and ends, and new ones.
+    #[command(subcommand)]
+    Keys(keys::Command),
+    /// Prints the administrator's kubeconfig, which the hub's data directory holds.
+    Kubeconfig {
+        /// The hub's data directory.
+        #[arg(long, value_name = "DIR", env = "FARWATER_DATA_DIR")]
+        data_dir: PathBuf,
     },
     /// Copies a database to another place, from SQLite to PostgreSQL or back; the hub must be stopped.
     CopyStore {
@@ -74,48 +94,106 @@ enum Command {
     },
 }
 
-/// Which hub's store: the same options as the hub's own.
+/// Which hub: one on this machine by the same options as the hub's own, or one in the cluster of `--context`.
 #[derive(Debug, clap::Args)]
-struct StoreArgs {
-    /// The hub's data directory.
+struct HubArgs {
+    /// The hub's data directory, of a hub on this machine.
     #[arg(long, value_name = "DIR", env = "FARWATER_DATA_DIR")]
-    data_dir: PathBuf,
+    data_dir: Option<PathBuf>,
     /// The hub's PostgreSQL database, if it uses one.
     #[arg(long, value_name = "URL", env = "FARWATER_DATABASE", hide_env_values = true)]
     database: Option<DatabaseUrl>,
+    /// The database's password; prefer the variable or the file.
+    #[arg(long, value_name = "PASSWORD", env = "FARWATER_DATABASE_PASSWORD", hide_env_values = true)]
+    database_password: Option<DatabasePassword>,
     /// File that holds the database's password.
     #[arg(long, value_name = "FILE", env = "FARWATER_DATABASE_PASSWORD_FILE")]
     database_password_file: Option<PathBuf>,
+    /// Namespace of the hub in the cluster of --context [default: farwater-hub].
+    #[arg(short, long, value_name = "NS")]
+    namespace: Option<String>,
 }
 
-impl StoreArgs {
-    fn location(&self) -> Result<Location> {
-        let url = self.database.clone();
-        farwater_hub::config::store_location(&self.data_dir, url, self.database_password_file.as_deref())
-            .map_err(|error| unusable(&error))
-    }
+/// A hub's data on this machine.
+struct LocalHub {
+    data_dir: PathBuf,
+    location: Location,
+}
 
+impl LocalHub {
     fn seal_key(&self) -> Result<[u8; 32]> {
         let key = read_seal_key(&self.data_dir).map_err(|error| {
             Failure::usage("can't read the hub's seal key")
                 .evidence(chain(&error))
-                .next("restore the folder keys/ first")
+                .next("restore the folder keys/ first, or give a backup that holds it")
         })?;
         Ok(*key.bytes())
     }
 }
 
-pub async fn run(args: AdminArgs) -> Result<u8> {
-    match args.command {
-        Command::Backup { of, file, force } => {
-            let copied = archive::backup(&of.location()?, &file, force).await;
-            let copied = copied.map_err(|error| failed("make the backup", &error))?;
-            print(&described(&copied))?;
-            say(&format!("wrote {}; keep it with {}", file.display(), of.data_dir.join("keys").display()));
+enum Place {
+    Here(LocalHub),
+    Cluster { target: Target, namespace: String },
+}
+
+impl HubArgs {
+    async fn place(&self, connect: &ConnectArgs) -> Result<Place> {
+        match (&self.data_dir, &connect.context) {
+            (Some(_), Some(_)) => Err(Failure::usage("--data-dir and --context name two hubs: give one of them")),
+            (None, None) => Err(Failure::usage("no hub is named")
+                .next("--data-dir DIR of a hub on this machine, or --context CTX of one in a cluster")),
+            (Some(data_dir), None) => {
+                if self.namespace.is_some() {
+                    return Err(Failure::usage("--namespace is of a hub in a cluster: it needs --context"));
+                }
+                let (url, password) = (self.database.clone(), self.database_password.clone());
+                let file = self.database_password_file.as_deref();
+                let location = farwater_hub::config::store_location(data_dir, url, password, file);
+                let location = location.map_err(|error| unusable(&error))?;
+                Ok(Place::Here(LocalHub { data_dir: data_dir.clone(), location }))
+            }
+            (None, Some(context)) => {
+                if self.database.is_some() || self.database_password.is_some() || self.database_password_file.is_some()
+                {
+                    return Err(Failure::usage("a hub in a cluster knows its database: give none with --context"));
+                }
+                let target = Target::open(connect.kubeconfig.as_deref(), Some(context)).await?;
+                let namespace = self.namespace.clone().unwrap_or_else(|| names::NAMESPACE.to_owned());
+                Ok(Place::Cluster { target, namespace })
+            }
         }
-        Command::Restore { to, file, force } => restore(&to, &file, force).await?,
-        Command::Fsck { of } => return check(&of).await,
+    }
+}
+
+pub async fn run(args: AdminArgs, connect: &ConnectArgs) -> Result<u8> {
+    match args.command {
+        Command::Backup { of, file, force, with_keys, keep } => {
+            let shelf = backup::Shelf::of(&file, keep, jiff::Timestamp::now())?;
+            match of.place(connect).await? {
+                Place::Here(hub) => backup::write(&hub, &shelf.file, force, with_keys).await?,
+                Place::Cluster { target, namespace } => {
+                    let hub = InstalledHub { target: &target, namespace: &namespace };
+                    backup::fetch(hub, &shelf.file, force).await?;
+                }
+            }
+            shelf.tidy()?;
+        }
+        Command::Restore(args) => restore::run(&args, connect).await?,
+        Command::Fsck { of } => match of.place(connect).await? {
+            Place::Here(hub) => return check(&hub).await,
+            Place::Cluster { target, namespace } => {
+                run_in_pod("check the database", &target, &namespace, &["fsck"]).await?;
+            }
+        },
+        Command::Keys(command) => keys::run(command, connect).await?,
+        Command::Kubeconfig { data_dir } => {
+            refuse_context(connect)?;
+            let path = data_dir.join("admin.kubeconfig");
+            let text = std::fs::read_to_string(&path).map_err(|error| Failure::file("read", &path, &error))?;
+            print(&text)?;
+        }
         Command::CopyStore { from, from_password_file, to, to_password_file, force } => {
+            refuse_context(connect)?;
             let at = |url, file: Option<PathBuf>| locate(url, file.as_deref()).map_err(|error| unusable(&error));
             let (from, to) = (at(from, from_password_file)?, at(to, to_password_file)?);
             let copied = archive::copy_store(&from, &to, force).await;
@@ -126,21 +204,25 @@ pub async fn run(args: AdminArgs) -> Result<u8> {
     Ok(exit::YES)
 }
 
-async fn restore(to: &StoreArgs, file: &Path, force: bool) -> Result<()> {
-    let restored = archive::restore(file, &to.location()?, &to.seal_key()?, force).await;
-    let restored = restored.map_err(|error| failed("restore the backup", &error))?;
-    print(&format!("{}epoch {}\nversion {}\n", described(&restored.copied), restored.epoch, restored.counter))?;
-    say(&format!(
-        "start the hub. Nothing is deleted in a cluster until its Cluster is annotated {}={}",
-        farwater_api::CONFIRM_RESTORED,
-        restored.epoch
-    ));
-    Ok(())
+/// The same command in the hub's pod, on its data.
+async fn run_in_pod(attempt: &str, target: &Target, namespace: &str, words: &[&str]) -> Result<()> {
+    let hub = InstalledHub { target, namespace };
+    target.require(hub.rights_to_enter()).await?;
+    hub.find().await?;
+    let command = [&["farwater", "admin"], words, &["--data-dir", names::DATA]].concat();
+    hub.run(attempt, &command, u64::MAX, &mut std::io::stdout()).await
 }
 
-async fn check(of: &StoreArgs) -> Result<u8> {
+fn refuse_context(connect: &ConnectArgs) -> Result<()> {
+    match &connect.context {
+        Some(_) => Err(Failure::usage("this command works on this machine alone: it takes no --context")),
+        None => Ok(()),
+    }
+}
+
+async fn check(of: &LocalHub) -> Result<u8> {
     let report =
-        fsck::fsck(&of.location()?, &of.seal_key()?).await.map_err(|error| opening("check the database", &error))?;
+        fsck::fsck(&of.location, &of.seal_key()?).await.map_err(|error| opening("check the database", &error))?;
     for finding in &report.findings {
         let word = if finding.severity == fsck::Severity::Damage { "damage" } else { "leftover" };
         print(&format!("{word}  {}\n", text::plain(&finding.to_string())))?;
@@ -154,34 +236,4 @@ async fn check(of: &StoreArgs) -> Result<u8> {
 
 fn described(copied: &Copied) -> String {
     copied.rows.iter().map(|(table, rows)| format!("{table} {rows}\n")).collect()
-}
-
-fn unusable(error: &DatabaseError) -> Failure {
-    Failure::usage(chain(error))
-}
-
-fn failed(attempt: &str, error: &ArchiveError) -> Failure {
-    match error {
-        ArchiveError::Open(error) => opening(attempt, error),
-        ArchiveError::Store(error) => storing(attempt, error),
-        ArchiveError::Occupied { .. } => {
-            Failure::new(exit::CONFLICT, format!("can't {attempt}")).evidence(chain(error)).next("--force replaces it")
-        }
-        error => Failure::usage(format!("can't {attempt}")).evidence(chain(error)),
-    }
-}
-
-fn opening(attempt: &str, error: &OpenError) -> Failure {
-    match error {
-        OpenError::Store(error) => storing(attempt, error),
-        OpenError::Locked { .. } => {
-            Failure::new(exit::CONFLICT, format!("can't {attempt}")).evidence(chain(error)).next("stop the hub first")
-        }
-        error => Failure::usage(format!("can't {attempt}")).evidence(chain(error)),
-    }
-}
-
-fn storing(attempt: &str, error: &StoreError) -> Failure {
-    let code = if error.retry() { exit::UNREACHABLE } else { exit::NO };
-    Failure::new(code, format!("can't {attempt}")).evidence(chain(error))
 }

@@ -1,17 +1,32 @@
-//! `farwater cluster join`: the one command that a new cluster's agent is started with.
+//! `farwater cluster join` and `leave`: an agent for a cluster, and none any more.
 
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use farwater_api::Cluster;
+use farwater_manifests::{Agent, names::agent as names};
 use http::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    connection::Session,
+    connection::{ConnectArgs, Session},
     exit,
     failure::{Failure, Result},
     format::{self, Answer},
+    program::Program,
     scope::{NamespaceArgs, is_label, is_name},
+    target::{Right, Target},
     terminal::{print, say},
     text,
 };
+
+const PAUSE: Duration = Duration::from_secs(1);
+/// Of the agent's namespace, mostly: until its pod has ended.
+const GONE: Duration = Duration::from_secs(60);
+/// What a ConfigMap takes, with some room for what else it holds.
+const MAX_AUTHORITIES: usize = 1_000_000;
 
 #[derive(Debug, clap::Args)]
 pub struct ClusterArgs {
@@ -21,8 +36,29 @@ pub struct ClusterArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Prints the one-time command that joins a cluster; makes the Cluster if it is missing.
+    /// Installs the agent into the cluster of --context and waits for its first word; without --context, prints the one-time
+    /// command that joins a cluster. Makes the Cluster if it is missing.
     Join(JoinArgs),
+    /// Removes the agent from the cluster of --context, and the Cluster from the hub. What services have applied stays.
+    Leave(LeaveArgs),
+}
+
+/// The cluster itself; `--context` names it.
+#[derive(Debug, clap::Args)]
+struct TargetArgs {
+    /// The kubeconfig with the context of --context [default: KUBECONFIG, as kubectl reads it].
+    #[arg(long, value_name = "FILE")]
+    cluster_kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct LeaveArgs {
+    /// The cluster's name in the hub.
+    name: String,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -34,6 +70,23 @@ struct JoinArgs {
     /// Labels for a Cluster that is made now, for example `env=prod,region=eu`.
     #[arg(short = 'l', long, value_name = "LABELS", value_parser = parse_label, value_delimiter = ',')]
     labels: Vec<(String, String)>,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// The agent's image.
+    #[arg(long, value_name = "IMAGE", default_value = concat!("localhost/farwater/agent:", env!("CARGO_PKG_VERSION")))]
+    image: String,
+    /// HTTP proxy on the agent's way to the hub, http://[USER:PASSWORD@]HOST:PORT; kept in a Secret.
+    #[arg(long, value_name = "URL")]
+    https_proxy: Option<String>,
+    /// PEM file of authorities that may vouch for the hub besides its own: a company's, for what stands in between.
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// Print the agent's objects, for Git, and change nothing in the cluster. The Secret in them holds the one-time token.
+    #[arg(long)]
+    print: bool,
+    /// How long to wait for the agent, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 180)]
+    timeout: u64,
     /// What the output looks like: the command alone, or the hub's whole answer.
     #[arg(short, long, value_enum, default_value_t)]
     output: Answer,
@@ -44,17 +97,46 @@ fn parse_label(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-pub async fn run(args: ClusterArgs, session: &Session) -> Result<u8> {
-    let Action::Join(args) = args.action;
-    join(&args, session).await
+pub async fn run(args: ClusterArgs, connect: &ConnectArgs, program: Program) -> Result<u8> {
+    // `--context` is the cluster's here; the hub is the current context of its own kubeconfig.
+    let hub = ConnectArgs { context: None, ..connect.clone() };
+    let session = Session::open(&hub, program).await?;
+    let context = connect.context.as_deref();
+    match args.action {
+        Action::Join(args) => join(&args, &session, context).await,
+        Action::Leave(args) => leave(&args, &session, context).await,
+    }
 }
 
-async fn join(args: &JoinArgs, session: &Session) -> Result<u8> {
+async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Result<u8> {
+    // Before anything is made in the hub.
+    let authorities = args.ca_file.as_deref().map(read_authorities).transpose()?;
+    if (args.https_proxy.is_some() || authorities.is_some()) && context.is_none() && !args.print {
+        return Err(Failure::usage(
+            "--https-proxy and --ca-file are for an agent that is installed: give --context or --print",
+        )
+        .next("an agent elsewhere is told by its variable HTTPS_PROXY and its option --ca-file"));
+    }
+    let target = match context {
+        Some(context) => Some(Target::open(args.target.cluster_kubeconfig.as_deref(), Some(context)).await?),
+        None => None,
+    };
     let namespace = args.namespace.or_default(session);
     let name = &args.name;
     if !is_name(name) || !is_label(namespace) {
         return Err(Failure::usage(format!("{namespace}/{name} can't name a cluster"))
             .evidence("names are lower-case letters, digits, '-' and '.'"));
+    }
+    if let Some(target) = target.as_ref().filter(|_| !args.print) {
+        let places = Agent {
+            join_token: Some(String::new()),
+            https_proxy: args.https_proxy.clone(),
+            authorities: authorities.clone(),
+            bind_administrator: true,
+            ..Agent::default()
+        };
+        // Pods are listed to say what keeps the agent's from starting.
+        target.prepare(&places.objects(), &[Right::new("list", "", "pods", names::NAMESPACE)]).await?;
     }
     let clusters = format!("/apis/{}/{}/namespaces/{namespace}/clusters", farwater_api::GROUP, farwater_api::VERSION);
     let existing = session.read(&format!("read Cluster {namespace}/{name}"), &format!("{clusters}/{name}")).await;
@@ -66,6 +148,25 @@ async fn join(args: &JoinArgs, session: &Session) -> Result<u8> {
     let attempt = format!("make a join token for {namespace}/{name}");
     let path = format!("{clusters}/{name}/join");
     let answer = session.ask(&attempt, Method::POST, &path, "application/json", Some(&json!({}))).await?;
+    let text = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
+    let agent = Agent {
+        image: args.image.clone(),
+        hub: text("hub"),
+        ca_pin: text("caPin"),
+        join_token: Some(text("token")),
+        https_proxy: args.https_proxy.clone(),
+        authorities,
+        bind_administrator: true,
+        ..Agent::default()
+    };
+    if args.print {
+        print(&format::yaml_documents(&agent.objects())?)?;
+        return Ok(exit::YES);
+    }
+    if let Some(target) = target {
+        install(args, session, namespace, &target, &agent).await?;
+        return Ok(exit::YES);
+    }
     match args.output {
         Answer::Json => print(&format::json(&answer)?)?,
         Answer::Yaml => print(&format::yaml(&answer)?)?,
@@ -86,6 +187,15 @@ async fn join(args: &JoinArgs, session: &Session) -> Result<u8> {
     Ok(exit::YES)
 }
 
+fn read_authorities(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file("read", path, &error))?;
+    if text.len() > MAX_AUTHORITIES || !text.contains("-----BEGIN CERTIFICATE-----") {
+        return Err(Failure::usage(format!("{} is no file of certificates", path.display()))
+            .evidence("it must be PEM and fit a ConfigMap, at most 1 MiB"));
+    }
+    Ok(text)
+}
+
 async fn create(args: &JoinArgs, session: &Session, namespace: &str, clusters: &str) -> Result<()> {
     let labels: serde_json::Map<String, Value> =
         args.labels.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
@@ -100,6 +210,94 @@ async fn create(args: &JoinArgs, session: &Session, namespace: &str, clusters: &
     session.ask(&attempt, Method::POST, &path, "application/json", Some(&cluster)).await?;
     say(&format!("made Cluster {namespace}/{}", args.name));
     Ok(())
+}
+
+/// Puts the agent into the cluster, and waits until the hub has heard it.
+async fn install(args: &JoinArgs, session: &Session, namespace: &str, target: &Target, agent: &Agent) -> Result<()> {
+    refuse_other_hub(target, agent).await?;
+    let asked = jiff::Timestamp::now();
+    target.apply(&agent.objects()).await?;
+    say(&format!("the agent is installed in {}; waiting for its first word", text::plain(&target.context)));
+    let (begun, longest) = (Instant::now(), Duration::from_secs(args.timeout));
+    let mut told = String::new();
+    loop {
+        let cluster: Cluster = session.get(namespace, &args.name).await?;
+        let status = cluster.status.unwrap_or_default();
+        if status.last_heard_time.is_some_and(|heard| heard.0 >= asked) {
+            let version = status.agent_version.unwrap_or_default();
+            say(&format!("{namespace}/{} has joined (agent {})", args.name, text::plain(&version)));
+            return print(&format!("{namespace}/{}\n", args.name));
+        }
+        let state = target.describe_pods(names::NAMESPACE, "agent").await?;
+        if begun.elapsed() > longest {
+            let waited = format!("nothing was heard of {}'s agent within {} s", args.name, args.timeout);
+            return Err(Failure::new(exit::TIMEOUT, waited).evidence(state).next(format!(
+                "kubectl --context {} -n {} logs deployment/{}",
+                target.context,
+                names::NAMESPACE,
+                names::NAME
+            )));
+        }
+        if state != told {
+            say(&format!("  {}", text::plain(&state)));
+            told = state;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Two hubs for one cluster would undo each other's work.
+async fn refuse_other_hub(target: &Target, agent: &Agent) -> Result<()> {
+    let place = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": names::NAME, "namespace": names::NAMESPACE},
+    });
+    let Some(found) = target.find(&place).await? else { return Ok(()) };
+    let variables = &found.data["spec"]["template"]["spec"]["containers"][0]["env"];
+    let value = |name: &str| {
+        let all = variables.as_array().into_iter().flatten();
+        all.filter(|one| one["name"] == name).find_map(|one| one["value"].as_str()).unwrap_or_default().to_owned()
+    };
+    // The authority is the hub; its address may change. At the same address it may be served under another one by now.
+    if value("FARWATER_CA_PIN") == agent.ca_pin || value("FARWATER_HUB") == agent.hub {
+        return Ok(());
+    }
+    Err(Failure::new(exit::CONFLICT, format!("{} belongs to another hub: {}", target.context, value("FARWATER_HUB")))
+        .evidence(format!("its authority is {}, this hub's is {}", value("FARWATER_CA_PIN"), agent.ca_pin))
+        .next("let it leave that hub first: {program} cluster leave NAME --context CTX, signed in there"))
+}
+
+async fn leave(args: &LeaveArgs, session: &Session, context: Option<&str>) -> Result<u8> {
+    let namespace = args.namespace.or_default(session);
+    if let Some(context) = context {
+        let target = Target::open(args.target.cluster_kubeconfig.as_deref(), Some(context)).await?;
+        let agent = Agent {
+            join_token: Some(String::new()),
+            https_proxy: Some(String::new()),
+            authorities: Some(String::new()),
+            bind_administrator: true,
+            ..Agent::default()
+        };
+        let objects = agent.objects();
+        for object in target.delete(&objects).await? {
+            say(&format!("deleted {object} in {}", text::plain(&target.context)));
+        }
+        // A join that follows at once would meet a namespace that is ending.
+        if let Some(left) = target.wait_until_gone(&objects, GONE).await? {
+            say(&format!("note: still being deleted after {} s: {}", GONE.as_secs(), text::plain(&left)));
+        }
+    }
+    let path = format!(
+        "/apis/{}/{}/namespaces/{namespace}/clusters/{}",
+        farwater_api::GROUP,
+        farwater_api::VERSION,
+        args.name
+    );
+    let attempt = format!("delete Cluster {namespace}/{}", args.name);
+    session.ask(&attempt, Method::DELETE, &path, "application/json", None).await?;
+    say(&format!("deleted Cluster {namespace}/{}; what its services applied is left as it is", args.name));
+    print(&format!("{namespace}/{}\n", args.name))?;
+    Ok(exit::YES)
 }
 
 fn warn_if_joined(name: &str, cluster: &Value) {

@@ -58,7 +58,7 @@ pub async fn run(args: LoginArgs, program: Program) -> Result<u8> {
         return Err(Failure::usage("--ca holds no certificate").evidence("expected PEM: -----BEGIN CERTIFICATE-----"));
     }
     let name = args.name.unwrap_or_else(|| url.authority().map(ToString::to_string).unwrap_or_default());
-    let target = own_config().ok_or_else(|| Failure::usage("neither HOME nor XDG_CONFIG_HOME is set"))?;
+    let target = config_file()?;
 
     let mut config =
         Login { name: &name, url: &args.url, ca: ca.as_deref(), token: &token, namespace: &args.namespace };
@@ -76,7 +76,22 @@ pub async fn run(args: LoginArgs, program: Program) -> Result<u8> {
     Ok(crate::exit::YES)
 }
 
-fn parse_url(text: &str) -> Result<Uri> {
+/// Keeps what an administrator's kubeconfig of a hub says, under `name` and with `server` as its address; where.
+pub fn remember(name: &str, server: &str, kubeconfig: &Value) -> Result<PathBuf> {
+    let target = config_file()?;
+    let authority = kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"].as_str().unwrap_or_default();
+    let authority = STANDARD.decode(authority).ok().and_then(|pem| String::from_utf8(pem).ok());
+    let token = kubeconfig["users"][0]["user"]["token"].as_str().unwrap_or_default();
+    let login = Login { name, url: server, ca: authority.as_deref(), token, namespace: farwater_api::ADMIN_NAMESPACE };
+    save(&target, &login)?;
+    Ok(target)
+}
+
+fn config_file() -> Result<PathBuf> {
+    own_config().ok_or_else(|| Failure::usage("neither HOME nor XDG_CONFIG_HOME is set"))
+}
+
+pub fn parse_url(text: &str) -> Result<Uri> {
     let uri: Uri = text.parse().map_err(|error: http::uri::InvalidUri| {
         Failure::usage(format!("{text:?} is no address")).evidence(error.to_string())
     })?;

@@ -205,3 +205,14 @@ fn a_status_never_exceeds_four_kilobytes() {
     assert_eq!(status.held_prune.unwrap().count, 50);
     assert!(!status.unhealthy.is_empty());
 }
+
+#[test]
+fn what_only_a_newer_hub_understands_is_neither_applied_nor_removed() {
+    let mut said = report(Outcome::Unknown, vec![object("a", SyncState::Unknown, Health::Current, "")]);
+    said.message = "paused".to_owned();
+    let status = Case::new(Some(said)).status();
+    let ready = &status.conditions[0];
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("Unknown", "ReportUnknown"));
+    assert!(ready.message.contains("upgrade the hub: paused"), "{}", ready.message);
+    assert_eq!((status.applied_revision, status.objects.unwrap().healthy), (None, 0));
+}

@@ -1,7 +1,10 @@
 //! What a kind's objects get and keep when they are written, and the rules of built-in kinds: the counterparts of
 //! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
 
-use farwater_fleet::duration::{self, Bounds};
+use farwater_fleet::{
+    agents::Limit,
+    duration::{self, Bounds},
+};
 use serde_json::{Value, json};
 
 use super::{kinds::ResourceKind, meta, schema, status::FieldError};
@@ -173,13 +176,15 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         "RoleBinding" | "ClusterRoleBinding" => validate_binding(object, old, kind, &mut errors),
         "Event" => events::validate(object, old, kind, &mut errors),
         "Lease" => validate_lease(object, &mut errors),
+        "AgentPolicy" => validate_limit(object, old, &mut errors),
         _ => {}
     }
     errors
 }
 
 /// Fields of ours that are durations, by resource.
-const DURATIONS: [(&str, &str, Bounds); 3] = [
+const DURATIONS: [(&str, &str, Bounds); 4] = [
+    ("agentpolicies", "deadline", duration::AGENT_DEADLINE),
     ("clusters", "pollInterval", duration::POLL_INTERVAL),
     ("gitrepositories", "interval", duration::SOURCE_INTERVAL),
     ("gitrepositories", "timeout", duration::SOURCE_TIMEOUT),
@@ -195,6 +200,19 @@ fn validate_durations(object: &Value, old: Option<&Value>, kind: &ResourceKind, 
         if let Err(why) = bounds.check(text) {
             errors.push(FieldError::invalid(path, value, &why));
         }
+    }
+}
+
+fn validate_limit(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let limit = |object: &Value| object["spec"]["maxUnavailable"].clone();
+    let value = limit(object);
+    let text = match &value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let known = value.is_null() || old.is_some_and(|old| limit(old) == value);
+    if !known && Limit::parse(&text).is_none() {
+        errors.push(FieldError::invalid("spec.maxUnavailable", &value, "must be a number above 0, or 1% to 100%"));
     }
 }
 

@@ -29,6 +29,22 @@ impl fmt::Debug for DatabaseUrl {
     }
 }
 
+/// A password as it was given.
+#[derive(Clone, Default)]
+pub struct DatabasePassword(Zeroizing<String>);
+
+impl From<&str> for DatabasePassword {
+    fn from(text: &str) -> Self {
+        Self(Zeroizing::new(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for DatabasePassword {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DatabasePassword(..)")
+    }
+}
+
 #[derive(Debug, Error)]
 pub enum DatabaseError {
     #[error("option database")]
@@ -37,11 +53,15 @@ pub enum DatabaseError {
     Read { path: String, source: std::io::Error },
     #[error("read the database's password from {path}: {problem}")]
     Password { path: String, problem: &'static str },
-    #[error("option database-password-file is given, but no database that it is for")]
+    #[error("a database's password is given, but no database that it is for")]
     NoDatabase,
+    #[error("option database-password is empty")]
+    Empty,
     #[error("the data directory {directory} belongs to {database}: name it with --database")]
     Elsewhere { directory: String, database: String },
-    #[error("the database's password is given twice: in its URL and by database-password-file")]
+    #[error(
+        "the database's password is given twice: it belongs into one of its URL, database-password and database-password-file"
+    )]
     Twice,
 }
 
@@ -49,7 +69,7 @@ pub enum DatabaseError {
 pub fn locate(named: DatabaseUrl, password_file: Option<&Path>) -> Result<Location, DatabaseError> {
     let is_url = ["postgres:", "postgresql:"].iter().any(|scheme| named.0.starts_with(scheme));
     if is_url {
-        return resolve(Some(named), password_file)?.map(Location::from).ok_or(DatabaseError::NoDatabase);
+        return resolve(Some(named), None, password_file)?.map(Location::from).ok_or(DatabaseError::NoDatabase);
     }
     if password_file.is_some() {
         return Err(DatabaseError::NoDatabase);
@@ -61,9 +81,10 @@ pub fn locate(named: DatabaseUrl, password_file: Option<&Path>) -> Result<Locati
 pub fn store_location(
     data_dir: &Path,
     url: Option<DatabaseUrl>,
+    password: Option<DatabasePassword>,
     password_file: Option<&Path>,
 ) -> Result<Location, DatabaseError> {
-    match resolve(url, password_file)? {
+    match resolve(url, password, password_file)? {
         Some(url) => Ok(url.into()),
         None => local_file(data_dir),
     }
@@ -85,17 +106,23 @@ pub(crate) fn local_file(data_dir: &Path) -> Result<Location, DatabaseError> {
 /// None: the file in the data directory.
 pub(super) fn resolve(
     url: Option<DatabaseUrl>,
+    password: Option<DatabasePassword>,
     password_file: Option<&Path>,
 ) -> Result<Option<PostgresUrl>, DatabaseError> {
-    let Some(url) = url else {
-        return if password_file.is_some() { Err(DatabaseError::NoDatabase) } else { Ok(None) };
-    };
+    let is_given = password.is_some() || password_file.is_some();
+    let Some(url) = url else { return if is_given { Err(DatabaseError::NoDatabase) } else { Ok(None) } };
     let url = PostgresUrl::parse(&url.0)?;
-    let Some(file) = password_file else { return Ok(Some(url)) };
-    if url.has_password() {
+    if is_given && url.has_password() {
         return Err(DatabaseError::Twice);
     }
-    Ok(Some(url.with_password(&read_password(file)?)?))
+    let password = match (password, password_file) {
+        (None, None) => return Ok(Some(url)),
+        (Some(_), Some(_)) => return Err(DatabaseError::Twice),
+        (Some(given), None) if given.0.is_empty() => return Err(DatabaseError::Empty),
+        (Some(given), None) => given.0,
+        (None, Some(file)) => read_password(file)?,
+    };
+    Ok(Some(url.with_password(&password)?))
 }
 
 /// The first line: editors end it with a newline.
@@ -119,7 +146,7 @@ mod tests {
     use super::*;
 
     fn error(url: Option<&str>, file: Option<&Path>) -> String {
-        resolve(url.map(DatabaseUrl::from), file).unwrap_err().to_string()
+        resolve(url.map(DatabaseUrl::from), None, file).unwrap_err().to_string()
     }
 
     #[test]
@@ -127,22 +154,32 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("password");
         fs::write(&file, "can/ary\n").unwrap();
-        let url = |text: &str, file| resolve(Some(text.into()), file).unwrap().unwrap();
+        let url = |text: &str, file| resolve(Some(text.into()), None, file).unwrap().unwrap();
         assert!(url("postgres://hub@db/farwater", Some(&file)).has_password());
         assert!(!url("postgres://hub@db/farwater", None).has_password());
         assert!(error(Some("postgres://hub:canary@db/farwater"), Some(&file)).contains("given twice"));
         assert!(error(None, Some(&file)).contains("no database"));
+        let given = |url: Option<&str>, password: &str, file| {
+            resolve(url.map(DatabaseUrl::from), Some(password.into()), file).map_err(|error| error.to_string())
+        };
+        let (plain, full) = (Some("postgres://hub@db/farwater"), Some("postgres://hub:canary@db/farwater"));
+        assert!(given(plain, "can/ary", None).unwrap().unwrap().has_password());
+        assert!(given(plain, "canary", Some(&file)).unwrap_err().contains("given twice"));
+        assert!(given(full, "canary", None).unwrap_err().contains("given twice"));
+        assert!(given(None, "canary", None).unwrap_err().contains("no database"));
+        assert!(given(plain, "", None).unwrap_err().contains("is empty"));
         fs::write(&file, "").unwrap();
         assert!(error(Some("postgres://hub@db/farwater"), Some(&file)).contains("is empty"));
         fs::write(&file, "one\ntwo\n").unwrap();
         assert!(error(Some("postgres://hub@db/farwater"), Some(&file)).contains("more than one line"));
         assert!(error(Some("postgres://hub@db/farwater"), Some(&folder.path().join("none"))).contains("none"));
-        assert!(resolve(None, None).unwrap().is_none());
+        assert!(resolve(None, None, None).unwrap().is_none());
     }
 
     #[test]
     fn a_url_is_nowhere_printed() {
         assert!(!format!("{:?}", DatabaseUrl::from("postgres://hub:canary@db/farwater")).contains("canary"));
+        assert!(!format!("{:?}", DatabasePassword::from("canary")).contains("canary"));
         assert!(!error(Some("mysql://hub:canary@db/farwater"), None).contains("canary"));
     }
 }

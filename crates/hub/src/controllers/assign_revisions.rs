@@ -3,7 +3,7 @@
 //! One decision, `fleet::assignment::decide`, says whether a candidate becomes the assignment. What is missing or broken is
 //! a reason to keep the old one, and is told in the service's status.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
 use farwater_api::{AGENT_FINALIZER, GitRepository, ServiceDeployment};
 use farwater_fleet::{
@@ -17,6 +17,7 @@ use farwater_store::{
         load_report, load_revision, mark_cluster, save_assignment, save_bundle, save_service_secrets, stamp,
     },
 };
+use farwater_telemetry::traces::Interval;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -27,6 +28,7 @@ use super::{
     resources::{self, Name, Stored as _},
     services::{ClusterFacts, ServiceFacts, load_grants, read_json},
     summarize_reports::is_removed,
+    trace_deliveries::Assigned,
 };
 use crate::{
     apiserver::manage,
@@ -54,6 +56,7 @@ struct Source {
 }
 
 pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next, AssignError> {
+    let begun = SystemTime::now();
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     forget_old_rows(&delivery, &name, found.as_ref().map(|(resource, _)| resource.uid.as_str())).await?;
     let Some((resource, service)) = found else {
@@ -81,7 +84,7 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let source_uid = source.as_ref().map(|source| source.uid.clone());
     let secrets = service.spec.secrets.iter().map(|secret| secret.name.clone()).collect();
     let next = decide_row(&delivery, &name, &resource, service, (cluster, source, candidate), row.as_ref()).await?;
-    save_row(&delivery, row, next, bundle, secrets).await?;
+    save_row(&delivery, row, next, bundle, secrets, begun).await?;
     if let Some(value) = request {
         match source_uid {
             Some(uid) if !answered => pass_on(&delivery, &name, &value, &uid, source_name),
@@ -299,18 +302,24 @@ fn changes_entry(old: &Assignment, new: &Assignment) -> Result<bool, StoreError>
     Ok(!same_row || assigned(old)? != assigned(new)?)
 }
 
-/// Writes the row if it differs, and marks the cluster in the same transaction.
+/// Writes the row if it differs, and marks the cluster in the same transaction. `begun`: when the service was looked at.
 async fn save_row(
     delivery: &Delivery,
     old: Option<Assignment>,
     new: Assignment,
     bundle: Option<Bundle>,
     secrets: Vec<String>,
+    begun: SystemTime,
 ) -> Result<(), StoreError> {
     if old.as_ref() == Some(&new) {
         return Ok(());
     }
     let mark = old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new))?;
+    if mark {
+        // Before it is written: what comes of it may be told at once.
+        let (source_uid, interval) = (new.source_uid.clone(), Interval::since(begun));
+        delivery.timeline.note_assignment(&new.service_uid, || Assigned { source_uid, interval });
+    }
     let clusters = [old.map(|old| old.cluster_uid), Some(new.cluster_uid.clone())];
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
@@ -359,7 +368,7 @@ async fn remove_service(
     let mut next = row.clone();
     next.stamp = stamp(&resource.object);
     next.generation = resource.object["metadata"]["generation"].as_i64().unwrap_or(0);
-    save_row(delivery, Some(row), next, None, Vec::new()).await?;
+    save_row(delivery, Some(row), next, None, Vec::new(), SystemTime::now()).await?;
     delivery.summaries.add(name.clone());
     Ok(())
 }

@@ -3,28 +3,35 @@
 //! Computed when something changes, never when somebody asks. A state is published under a new generation only if its tag
 //! differs, so that recomputing is free of consequences.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     ServiceDeployment,
-    protocol::{Entry, MAX_DESIRED_BYTES, Statement, tag},
+    protocol::{Entry, MAX_DESIRED_BYTES, Statement, Verbatim, tag},
 };
 use farwater_fleet::placement::NamedGrant;
 use farwater_store::{
     StoreError,
     delivery::{
-        Assignment, Desired, DirtyMark, assignments_of_cluster, clear_mark, load_desired, load_dirty, save_desired,
+        Assignment, Desired, DirtyMark, assignments_of_cluster, clear_mark, load_agent_update, load_desired,
+        load_dirty, save_desired,
     },
 };
+use farwater_telemetry::traces::{self, Interval};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    chain,
+    advance_agents, chain,
     resources::{self, Name},
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
+    trace_deliveries::{self, NewEntry, Published, new_entries},
 };
-use crate::delivery::{Delivery, desired, secrets};
+use crate::delivery::{
+    Delivery,
+    desired::{self, Content},
+    secrets,
+};
 
 /// Clusters per round: bounds the transaction that publishes them.
 const BATCH: u32 = 200;
@@ -68,14 +75,15 @@ pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
     if marks.is_empty() {
         return Ok(0);
     }
+    let begun = SystemTime::now();
     let grants = load_grants(&delivery.store).await?;
     let mut done = 0;
     let mut published = Vec::new();
     for mark in marks {
         match compute_cluster(delivery, &mark, &grants).await {
-            Ok(row) => {
+            Ok(next) => {
                 done += 1;
-                published.push((mark, row));
+                published.push((mark, next));
             }
             // One that can't be computed keeps its mark and what it serves, and doesn't hold up the others.
             Err(error) => {
@@ -83,8 +91,15 @@ pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
             }
         }
     }
-    publish(delivery, published).await?;
+    publish(delivery, published, begun).await?;
     Ok(done)
+}
+
+/// A cluster's next state.
+struct Next {
+    row: Desired,
+    /// For its trace; empty where nobody takes that.
+    news: Vec<NewEntry>,
 }
 
 /// The cluster's next state, if it differs from the current one.
@@ -92,19 +107,21 @@ async fn compute_cluster(
     delivery: &Delivery,
     mark: &DirtyMark,
     grants: &[NamedGrant],
-) -> Result<Option<Desired>, StoreError> {
+) -> Result<Option<Next>, StoreError> {
     let Some(state) = delivery.clusters.get(&mark.cluster_uid) else { return Ok(None) };
     let name = Name::new(&state.namespace, &state.name);
     let Some(cluster) = ClusterFacts::load(&delivery.store, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
         return Ok(None);
     };
-    let (rows, current) = {
+    let (rows, current, update) = {
         let mut tables = delivery.store.tables().await?;
         let rows = assignments_of_cluster(&mut tables, &cluster.uid).await?;
-        (rows, load_desired(&mut tables, &cluster.uid).await?)
+        let current = load_desired(&mut tables, &cluster.uid).await?;
+        (rows, current, load_agent_update(&mut tables, &cluster.uid).await?)
     };
     let entries = resolve_entries(delivery, &cluster, &rows, grants).await?;
-    next_desired(delivery, &cluster, entries, current)
+    let agent = update.map(|row| advance_agents::read_text(&row.cluster_uid, &row.settings)).transpose()?.flatten();
+    next_desired(delivery, &cluster, Content { entries, agent }, current)
 }
 
 async fn resolve_entries(
@@ -112,7 +129,7 @@ async fn resolve_entries(
     cluster: &ClusterFacts,
     rows: &[Assignment],
     grants: &[NamedGrant],
-) -> Result<Vec<Entry>, StoreError> {
+) -> Result<Vec<Verbatim<Entry>>, StoreError> {
     let mut urls = SourceUrls::default();
     let mut entries = Vec::with_capacity(rows.len());
     for row in rows {
@@ -123,7 +140,7 @@ async fn resolve_entries(
         let url = urls.get(&delivery.store, &Name::new(&row.namespace, &service.spec.source_ref.name)).await?;
         let facts = ServiceFacts::new(&resource, service, row, url)?;
         let secrets = secrets::resolve(delivery, &facts).await?;
-        entries.push(facts.resolve_entry(cluster, grants, &secrets).0);
+        entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets).0));
     }
     entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
     Ok(entries)
@@ -132,15 +149,15 @@ async fn resolve_entries(
 fn next_desired(
     delivery: &Delivery,
     cluster: &ClusterFacts,
-    entries: Vec<Entry>,
+    content: Content,
     current: Option<Desired>,
-) -> Result<Option<Desired>, StoreError> {
-    let tag = tag(&entries);
+) -> Result<Option<Next>, StoreError> {
+    let tag = tag(&content.entries);
     let identity = &delivery.identity;
-    let unchanged = current
-        .as_ref()
-        .is_some_and(|row| row.tag == tag && row.key_id == identity.key_id() && !row.signature.is_empty());
-    if unchanged {
+    let same = |row: &&Desired| row.tag == tag && row.key_id == identity.key_id() && !row.signature.is_empty();
+    if let Some(row) = current.as_ref().filter(same)
+        && desired::read_content(row)?.agent == content.agent
+    {
         return Ok(None);
     }
     let statement = Statement {
@@ -149,8 +166,10 @@ fn next_desired(
         epoch: current.as_ref().map_or(delivery.epoch, |row| row.epoch.max(delivery.epoch)),
         generation: current.as_ref().map_or(1, |row| row.generation + 1),
         tag,
+        agent: content.agent.as_ref().map(Verbatim::digest),
         key_id: identity.key_id().to_owned(),
     };
+    let entries = &content.entries;
     let bytes: usize = entries.iter().map(|entry| serde_json::to_vec(entry).map_or(0, |json| json.len() + 1)).sum();
     if bytes > MAX_DESIRED_BYTES - 4096 {
         let problem = format!(
@@ -159,31 +178,44 @@ fn next_desired(
         );
         return Err(StoreError::Row { what: format!("desired state of cluster {}", cluster.name), problem });
     }
+    let news = match traces::is_on() {
+        true => {
+            let previous = current.as_ref().map(desired::read_content).transpose()?;
+            new_entries(entries, previous.as_ref().map_or(&[], |content| &content.entries))
+        }
+        false => Vec::new(),
+    };
     let signature = BASE64.encode(identity.sign(&statement.message()));
-    Ok(Some(Desired {
+    let row = Desired {
         cluster_uid: cluster.uid.clone(),
         epoch: statement.epoch,
         generation: statement.generation,
         tag,
         key_id: statement.key_id,
         signature,
-        bundles: entries.iter().filter_map(desired::bundle).collect(),
-        body: desired::encode(&entries)?,
-    }))
+        bundles: entries.iter().filter_map(|entry| desired::bundle(entry)).collect(),
+        body: desired::encode(&content)?,
+    };
+    Ok(Some(Next { row, news }))
 }
 
 /// Writes what changed and takes the marks away, in one transaction; then tells the polls.
-async fn publish(delivery: &Delivery, published: Vec<(DirtyMark, Option<Desired>)>) -> Result<(), StoreError> {
+async fn publish(
+    delivery: &Delivery,
+    published: Vec<(DirtyMark, Option<Next>)>,
+    begun: SystemTime,
+) -> Result<(), StoreError> {
     let changed = delivery.store.transact(move |tx| {
         Box::pin(async move {
             let mut changed = Vec::new();
-            for (mark, row) in published {
-                if let Some(row) = row {
+            for (mark, next) in published {
+                if let Some(next) = next {
+                    let row = &next.row;
                     // An epoch that was raised meanwhile makes this state unsigned history; the cluster is dirty again.
                     let raised = load_desired(tx, &row.cluster_uid).await?.is_some_and(|now| now.epoch > row.epoch);
                     if !raised {
-                        save_desired(tx, &row).await?;
-                        changed.push(row);
+                        save_desired(tx, row).await?;
+                        changed.push(next);
                     }
                 }
                 clear_mark(tx, &mark).await?;
@@ -195,10 +227,22 @@ async fn publish(delivery: &Delivery, published: Vec<(DirtyMark, Option<Desired>
     if !changed.is_empty() {
         delivery.collect.notify_one();
     }
-    for row in changed {
+    let interval = Interval::since(begun);
+    for Next { row, news } in changed {
+        delivery.counters.published.inc();
         tracing::debug!(cluster = row.cluster_uid, epoch = row.epoch, generation = row.generation, "published");
         let etag = desired::etag(&row);
         delivery.clusters.change(&row.cluster_uid, |state| state.etag = etag);
+        if !news.is_empty() {
+            let state = delivery.clusters.get(&row.cluster_uid);
+            let cluster = state.map(|state| format!("{}/{}", state.namespace, state.name)).unwrap_or_default();
+            let (cluster_uid, generation) = (&*row.cluster_uid, row.generation);
+            trace_deliveries::tell(
+                &delivery.timeline,
+                Published { cluster_uid, cluster: &cluster, generation, interval },
+                &news,
+            );
+        }
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::{
     collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use farwater_api::{GitRepository, GitRepositoryStatus};
@@ -19,6 +19,7 @@ use farwater_store::{
     StoreError,
     delivery::{Revision, assignments_of_source, load_revision, save_revision},
 };
+use farwater_telemetry::traces::Interval;
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, apimachinery::pkg::apis::meta::v1::Time};
 use serde::Deserialize as _;
@@ -28,8 +29,9 @@ use super::{
     queue::Next,
     requests::Requests,
     resources::{self, Name},
+    trace_deliveries::Fetched,
 };
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, FetchResult};
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(120);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -187,9 +189,16 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, S
         write_reconciling(&delivery, &name, &source, served.as_ref()).await?;
     }
     delivery.checks.requests.ask(&source.uid);
+    let begun = SystemTime::now();
     let fetched = ask_remote(&delivery, &name, &source).await;
-    let failed = fetched.is_err();
-    let wait = finish_check(&delivery, &source, check, failed);
+    let interval = Interval::since(begun);
+    let result = judge(served.as_ref(), &fetched);
+    delivery.counters.count_fetch(result, interval.ended.duration_since(begun).unwrap_or_default());
+    if let (FetchResult::Moved, Ok(fetch)) = (result, &fetched) {
+        let revision = git::format_revision(&fetch.reference, &fetch.commit);
+        delivery.timeline.note_fetch(&source.uid, || Fetched { source: name.to_string(), revision, interval });
+    }
+    let wait = finish_check(&delivery, &source, check, fetched.is_err());
     record(&delivery, &name, &source, served, fetched).await?;
     for service in delivery.checks.requests.answer(&source.uid) {
         delivery.services.add(service);
@@ -264,6 +273,16 @@ async fn load_secret(delivery: &Delivery, name: &Name) -> Result<SecretData, Sou
     Ok(data.into_iter().map(|(key, value)| (key, value.0)).collect())
 }
 
+fn judge(served: Option<&Revision>, fetched: &Result<Fetch, SourceFailure>) -> FetchResult {
+    match fetched {
+        Err(_) => FetchResult::Failed,
+        Ok(fetch) if served.is_none_or(|old| old.commit != fetch.commit || old.reference != fetch.reference) => {
+            FetchResult::Moved
+        }
+        Ok(_) => FetchResult::Unchanged,
+    }
+}
+
 /// Saves the revision if it moved, says how it went, and wakes the services of a source that moved.
 async fn record(
     delivery: &Delivery,
@@ -273,11 +292,11 @@ async fn record(
     fetched: Result<Fetch, SourceFailure>,
 ) -> Result<(), StoreError> {
     let now = Timestamp::now();
+    let moved = judge(served.as_ref(), &fetched) == FetchResult::Moved;
     let fetch = match fetched {
         Ok(fetch) => fetch,
         Err(failure) => return write_failure(delivery, name, source, served.as_ref(), failure, now).await,
     };
-    let moved = served.as_ref().is_none_or(|old| old.commit != fetch.commit || old.reference != fetch.reference);
     let revision = if moved {
         let revision = Revision {
             source_uid: source.uid.clone(),

@@ -9,13 +9,14 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::{Cluster, ClusterGrant, GitRepository, ServiceDeployment};
+use farwater_api::{AgentPolicy, Cluster, ClusterGrant, GitRepository, ServiceDeployment};
 use farwater_fleet::duration::POLL_INTERVAL;
 use farwater_store::{
     Kind, Operation, StoreError, WatchError, WatchEvent,
     delivery::{
-        assignments_of_cluster, assignments_of_source, assignments_unplaced, load_agents, load_desired_heads,
-        load_heartbeats, mark_all, mark_cluster, services_known, services_of_secret, services_under_grants,
+        assignments_of_cluster, assignments_of_source, assignments_unplaced, load_agents, load_all_agent_keys,
+        load_desired_heads, load_heartbeats, load_quarantines, mark_all, mark_cluster, services_gone,
+        services_of_secret, services_under_grants,
     },
 };
 use futures::StreamExt as _;
@@ -27,7 +28,7 @@ use super::{
     resources::{self, Name, Stored as _},
     resume::Resume,
 };
-use crate::delivery::{Delivery, clusters::ClusterState, desired, token::key_print};
+use crate::delivery::{Delivery, clusters::ClusterState, desired, keys, token::key_print};
 
 const RETRY: Duration = Duration::from_secs(1);
 const DEFAULT_POLL: Duration = Duration::from_secs(30);
@@ -96,8 +97,8 @@ async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreEr
 async fn queue_services(delivery: &Delivery) -> Result<(), StoreError> {
     let store = &delivery.store;
     resources::each_name::<ServiceDeployment>(store, |name| delivery.services.add(name)).await?;
-    // Rows of services that went while nobody was looking.
-    for (namespace, name) in services_known(&mut *store.tables().await?).await? {
+    // Rows of services that went while nobody was looking. No others: one that was looked at by now would be looked at again.
+    for (namespace, name) in services_gone(&mut *store.tables().await?, &ServiceDeployment::kind()).await? {
         delivery.services.add(Name { namespace, name });
     }
     store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await
@@ -107,9 +108,11 @@ async fn queue_services(delivery: &Delivery) -> Result<(), StoreError> {
 async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreError> {
     let mut rows = Vec::new();
     resources::list_pages::<Cluster>(&delivery.store, None, |resource| rows.push(resource)).await?;
-    let (agents, heads, heartbeats) = {
+    let (agents, all_keys, heads, heartbeats, quarantines) = {
         let mut tables = delivery.store.tables().await?;
-        (load_agents(&mut tables).await?, load_desired_heads(&mut tables).await?, load_heartbeats(&mut tables).await?)
+        let (agents, keys) = (load_agents(&mut tables).await?, load_all_agent_keys(&mut tables).await?);
+        let (heads, heartbeats) = (load_desired_heads(&mut tables).await?, load_heartbeats(&mut tables).await?);
+        (agents, keys, heads, heartbeats, load_quarantines(&mut tables).await?)
     };
     let mut states: HashMap<String, ClusterState> = HashMap::new();
     for resource in &rows {
@@ -121,8 +124,16 @@ async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), Store
     let mut orphans: HashSet<String> = delivery.clusters.all().iter().map(|state| state.uid.to_string()).collect();
     for agent in agents {
         match states.get_mut(&agent.cluster_uid) {
-            Some(state) => state.key_print = Some(key_print(&agent.public_key)),
+            Some(state) => {
+                state.key_print = Some(key_print(&agent.public_key));
+                keys::remember(state, &keys::first_keys(&agent));
+            }
             None => drop(orphans.insert(agent.cluster_uid)),
+        }
+    }
+    for row in all_keys {
+        if let Some(state) = states.get_mut(&row.cluster_uid) {
+            keys::remember(state, &row);
         }
     }
     for head in heads {
@@ -140,6 +151,11 @@ async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), Store
             delivery.clusters.insert(state);
         }
         delivery.check_cluster(&uid);
+    }
+    for row in quarantines {
+        if let Some(state) = delivery.clusters.get(&row.cluster_uid) {
+            state.set_quarantined(true);
+        }
     }
     delivery.clusters.set_saved(&heartbeats);
     for uid in orphans {
@@ -162,6 +178,13 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     let kind = &event.key.kind;
     let followed = [&kinds.repository, &kinds.service, &kinds.cluster, &kinds.grant];
     let name = Name::new(&event.key.namespace, &event.key.name);
+    if *kind == kinds.agent_policy {
+        // Its status is the controller's own work, and acting twice changes nothing.
+        if is_news(delivery, event) {
+            delivery.agents.notify_one();
+        }
+        return Ok(());
+    }
     if *kind == kinds.secret {
         return route_secret(delivery, &name).await;
     }
@@ -198,6 +221,7 @@ fn is_news(delivery: &Delivery, event: &WatchEvent) -> bool {
 }
 
 struct Kinds {
+    agent_policy: Kind,
     repository: Kind,
     service: Kind,
     cluster: Kind,
@@ -208,6 +232,7 @@ struct Kinds {
 impl Kinds {
     fn get() -> &'static Self {
         static KINDS: std::sync::LazyLock<Kinds> = std::sync::LazyLock::new(|| Kinds {
+            agent_policy: AgentPolicy::kind(),
             repository: GitRepository::kind(),
             service: ServiceDeployment::kind(),
             cluster: Cluster::kind(),
@@ -287,5 +312,7 @@ async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), St
     }
     delivery.check_cluster(&uid);
     delivery.dirty.notify_one();
+    // Its labels may put it under another policy.
+    delivery.agents.notify_one();
     Ok(())
 }

@@ -4,24 +4,41 @@
 
 use std::{sync::Arc, time::Duration};
 
-use farwater_api::{CONFIRM_RESTORED, Cluster, ClusterStatus};
+use farwater_api::{
+    CONFIRM_RESTORED, Cluster, ClusterStatus, Condition, Digest, RENEW_KEYS,
+    protocol::{AgentReport, Skew},
+};
 use farwater_fleet::conditions::{self, Verdict};
 use farwater_store::{
     StoreError,
-    delivery::{Agent, delete_cluster, delete_expired, load_agent, mark_cluster, mark_restored, save_heartbeats},
+    delivery::{
+        Agent, AgentKeys, AgentUpdateRow, Quarantine, delete_cluster, delete_expired, load_agent, load_agent_keys,
+        load_agent_update, load_quarantines, mark_cluster, mark_restored, save_heartbeats, save_quarantine,
+    },
 };
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    chain,
+    advance_agents, chain,
     queue::Next,
     resources::{self, Name},
 };
-use crate::delivery::{Delivery, clusters::ClusterState};
+use crate::{
+    delivery::{
+        Delivery,
+        clusters::{ClusterState, MIN_SKEW},
+        keys::position_of,
+    },
+    identity::Standing,
+};
 
 /// A cluster that misses this many polls is not ready.
 const MISSED_POLLS: u32 = 3;
+/// Condition of a Cluster whose agent's version and the hub's don't go together, and its reasons.
+const VERSION_SKEW: &str = "VersionSkew";
+const SKEWS: [(Skew, &str); 3] =
+    [(Skew::AgentAhead, "AgentAhead"), (Skew::AgentTooNew, "AgentTooNew"), (Skew::AgentTooOld, "AgentTooOld")];
 /// How long one poll may be late: the network, and an agent that was starting.
 const LATENESS: Duration = Duration::from_secs(2);
 /// How late a silent cluster that polls again is seen to be ready.
@@ -68,7 +85,7 @@ async fn flush(delivery: &Delivery) -> Result<(), StoreError> {
 pub async fn track_cluster(delivery: Arc<Delivery>, uid: String) -> Result<Next, StoreError> {
     let Some(state) = delivery.clusters.get(&uid) else { return forget_cluster(&delivery, uid).await };
     if state.is_settled() {
-        let left = silence_deadline(&delivery, &state) - Timestamp::now().as_second();
+        let left = silence_deadline(&state, delivery.started) - Timestamp::now().as_second();
         if left > 0 {
             return Ok(Next::After(Duration::from_secs(left.unsigned_abs())));
         }
@@ -91,13 +108,23 @@ async fn write_cluster(delivery: &Delivery, state: &ClusterState, uid: &str) -> 
     if resource.uid != uid {
         return Ok((Next::OnChange, false));
     }
-    let mut agent = load_agent(&mut *delivery.store.tables().await?, uid).await?;
+    let (mut agent, update, keys) = {
+        let mut tables = delivery.store.tables().await?;
+        let (agent, update) = (load_agent(&mut tables, uid).await?, load_agent_update(&mut tables, uid).await?);
+        (agent, update, load_agent_keys(&mut tables, uid).await?)
+    };
+    let report = update.as_ref().map(|row| advance_agents::read_report(uid, &row.report)).transpose()?.flatten();
     if let Some(agent) = agent.as_mut() {
         confirm_restored(delivery, &cluster, agent).await?;
+        request_keys(delivery, &cluster, state, keys.as_ref());
     }
+    let standing = delivery.identity.standing(&keys.as_ref().map(position_of).unwrap_or_default());
     let now = Timestamp::now();
-    let deadline = agent.as_ref().map(|_| silence_deadline(delivery, state));
-    let status = resolve_status(&cluster, state, agent.as_ref(), deadline, now);
+    let quarantine = keep_quarantine(delivery, state, now).await?;
+    let deadline = agent.as_ref().map(|_| silence_deadline(state, delivery.started));
+    let said = Said { agent: agent.as_ref(), update: update.as_ref(), report: report.as_ref(), standing, quarantine };
+    let status = resolve_status(&cluster, state, said, deadline, now);
+    state.show_skew(status.conditions.iter().any(|condition| condition.type_ == VERSION_SKEW));
     resources::write_status::<Cluster>(&delivery.store, &name, uid, &status).await?;
     let Some(deadline) = deadline else { return Ok((Next::OnChange, false)) };
     let left = deadline - now.as_second();
@@ -106,24 +133,79 @@ async fn write_cluster(delivery: &Delivery, state: &ClusterState, uid: &str) -> 
     Ok((Next::After(wait), left > 0))
 }
 
-/// Seconds since 1970 at which the cluster counts as silent. A hub that was away heard nobody: it counts from its start.
-fn silence_deadline(delivery: &Delivery, state: &ClusterState) -> i64 {
-    let heard = state.heard().unwrap_or(0).max(delivery.started);
+/// Seconds since 1970 at which the cluster counts as silent. A hub that was away heard nobody: it counts from its own start.
+pub fn silence_deadline(state: &ClusterState, started: i64) -> i64 {
+    let heard = state.heard().unwrap_or(0).max(started);
     let patience = (state.poll_interval + LATENESS) * MISSED_POLLS;
     heard.saturating_add_unsigned(patience.as_secs())
+}
+
+/// What is known from the agent, and of it.
+struct Said<'a> {
+    agent: Option<&'a Agent>,
+    update: Option<&'a AgentUpdateRow>,
+    report: Option<&'a AgentReport>,
+    /// How far it has followed the hub's keys.
+    standing: Standing,
+    /// Where two agents with one identity run.
+    quarantine: Option<String>,
+}
+
+/// What was found in memory outlives a restart.
+async fn keep_quarantine(
+    delivery: &Delivery,
+    state: &ClusterState,
+    now: Timestamp,
+) -> Result<Option<String>, StoreError> {
+    let known = load_quarantines(&mut *delivery.store.tables().await?).await?;
+    if let Some(row) = known.into_iter().find(|row| *row.cluster_uid == *state.uid) {
+        return Ok(Some(row.hosts));
+    }
+    let Some(hosts) = state.quarantine() else { return Ok(None) };
+    let row = Quarantine { cluster_uid: state.uid.to_string(), since: now.as_second(), hosts: hosts.clone() };
+    delivery.store.transact(move |tx| Box::pin(async move { save_quarantine(tx, &row).await })).await?;
+    Ok(Some(hosts))
 }
 
 fn resolve_status(
     cluster: &Cluster,
     state: &ClusterState,
-    agent: Option<&Agent>,
+    Said { agent, update, report, standing, quarantine }: Said<'_>,
     deadline: Option<i64>,
     now: Timestamp,
 ) -> ClusterStatus {
     let previous = cluster.status.clone().unwrap_or_default();
     let generation = cluster.metadata.generation.unwrap_or(0);
+    let ahead = agent.and_then(|_| shown_skew(state.ahead(), previous.clock_skew_seconds));
+    let skew = agent.and_then(|agent| explain_versions(state.skew(), &previous.conditions, &agent.agent_version));
     let mut verdicts = match (agent, deadline) {
-        (Some(_), Some(deadline)) if now.as_second() <= deadline => Verdict::ready("Connected", "the agent polls"),
+        _ if quarantine.is_some() => {
+            let hosts = quarantine.unwrap_or_default();
+            let message = format!(
+                "two agents use this cluster's identity ({hosts}): neither is answered, and what runs goes on running. End the one \
+                 that should not be there, then run: farwater cluster join {}",
+                state.name
+            );
+            Verdict::stalled("DuplicateIdentity", message)
+        }
+        (Some(_), _) if standing == Standing::Foreign => Verdict::stalled(
+            "HubKeysOlder",
+            "the agent has gone over to keys that this hub doesn't have: keys/ of its data directory was restored from an older copy. \
+             The agent takes nothing from it and keeps what it has: restore the newest copy, or join the agent anew",
+        ),
+        (Some(_), _) if standing == Standing::Revoked => Verdict::stalled(
+            "HubKeysRevoked",
+            format!(
+                "the agent goes by keys of the hub that were taken out of use; what runs goes on running. Run: farwater cluster join {}",
+                state.name
+            ),
+        ),
+        (Some(_), Some(deadline)) if now.as_second() <= deadline => {
+            let clock = ahead.map(|ahead| format!("; its machine's clock is {} the hub's", describe_skew(ahead)));
+            let version = skew.as_ref().map(|verdict| format!("; {}", verdict.message));
+            let polls = ["the agent polls".to_owned()].into_iter().chain(clock).chain(version);
+            Verdict::ready("Connected", polls.collect::<String>())
+        }
         (Some(_), _) => {
             let since = state.heard().and_then(|heard| Timestamp::from_second(heard).ok());
             let message = since.map_or_else(
@@ -145,12 +227,65 @@ fn resolve_status(
         );
         verdicts.push(Verdict::new("Restored", Some(true), "DatabaseOlderThanAgent", message));
     }
+    if let Some(row) = update.filter(|row| !row.failed.is_empty()) {
+        verdicts.push(Verdict::new("AgentUpdated", Some(false), "WentBack", row.reason.clone()));
+    }
+    verdicts.extend(skew);
+    if let Some(ahead) = ahead {
+        let message = format!(
+            "the clock of the agent's machine is {} the hub's. The agent goes by the hub's time; certificates and tokens of the \
+             cluster itself are judged by the wrong one: set the clock right there",
+            describe_skew(ahead)
+        );
+        verdicts.push(Verdict::new("ClockSkewed", Some(true), "ClocksDiffer", message));
+    }
     ClusterStatus {
+        clock_skew_seconds: ahead,
         observed_generation: Some(generation),
         conditions: conditions::resolve(&previous.conditions, verdicts, generation, now),
         kubernetes_version: agent.map(|agent| agent.kubernetes_version.clone()),
         agent_version: agent.map(|agent| agent.agent_version.clone()),
+        agent_image: report.and_then(|report| report.image.clone()),
         last_heard_time: None,
+    }
+}
+
+/// What is shown of a clock: nothing below a minute, and no change of less than that. A hub that was restarted has not heard of
+/// it yet.
+fn shown_skew(heard: Option<i64>, shown: Option<i64>) -> Option<i64> {
+    let Some(heard) = heard else { return shown };
+    match shown {
+        _ if heard.abs() < MIN_SKEW => None,
+        Some(shown) if shown.abs_diff(heard) < MIN_SKEW.unsigned_abs() => Some(shown),
+        _ => Some(heard),
+    }
+}
+
+/// What is wrong between the agent's version and the hub's. A hub that was restarted has not heard of it yet, and goes on saying
+/// what was said before.
+fn explain_versions(heard: Option<Skew>, shown: &[Condition], agent_version: &str) -> Option<Verdict> {
+    let skew = match heard {
+        Some(skew) => skew,
+        None => {
+            let reason =
+                shown.iter().find(|condition| condition.type_ == VERSION_SKEW).map(|condition| &condition.reason)?;
+            SKEWS.into_iter().find(|(_, known)| known == reason)?.0
+        }
+    };
+    let (_, reason) = SKEWS.into_iter().find(|(known, _)| *known == skew)?;
+    let hub = env!("CARGO_PKG_VERSION");
+    let message = format!("agent {agent_version}, hub {hub}: {}", skew.advice()?);
+    Some(Verdict::new(VERSION_SKEW, Some(true), reason, message))
+}
+
+/// `24h ahead of`, to the nearest minute: what a way through the network took must not turn a day into 23h59m.
+fn describe_skew(ahead: i64) -> String {
+    let minutes = (ahead.unsigned_abs() + 30) / 60;
+    let side = if ahead > 0 { "ahead of" } else { "behind" };
+    match (minutes / 60, minutes % 60) {
+        (0, minutes) => format!("{minutes}m {side}"),
+        (hours, 0) => format!("{hours}h {side}"),
+        (hours, minutes) => format!("{hours}h{minutes}m {side}"),
     }
 }
 
@@ -168,8 +303,18 @@ async fn confirm_restored(delivery: &Delivery, cluster: &Cluster, agent: &mut Ag
         })
     });
     confirm.await?;
-    delivery.dirty.notify_one();
-    Ok(())
+    delivery.note_new_entries(&agent.cluster_uid).await
+}
+
+/// Has the agent asked for new keys of its own once for each value of the annotation.
+fn request_keys(delivery: &Delivery, cluster: &Cluster, state: &ClusterState, keys: Option<&AgentKeys>) {
+    let value = cluster.metadata.annotations.as_ref().and_then(|all| all.get(RENEW_KEYS));
+    let wanted = value
+        .map(|value| Digest::of(value).to_string())
+        .filter(|wanted| keys.is_none_or(|keys| keys.request != *wanted));
+    if wanted.as_deref() != state.keys_request.as_deref() {
+        delivery.clusters.change(&state.uid, |state| state.keys_request = wanted.map(Into::into));
+    }
 }
 
 /// The Cluster resource is gone. Its agent is refused from now on and keeps what it runs; services that named it are told.
@@ -186,4 +331,44 @@ async fn forget_cluster(delivery: &Delivery, uid: String) -> Result<Next, StoreE
         delivery.services.add(Name { namespace: row.namespace, name: row.name });
     }
     Ok(Next::OnChange)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_shown_from_a_minute_on_and_changes_by_minutes() {
+        assert_eq!(shown_skew(None, Some(90)), Some(90));
+        assert_eq!(shown_skew(Some(59), Some(90)), None);
+        assert_eq!(shown_skew(Some(-86_400), None), Some(-86_400));
+        assert_eq!(shown_skew(Some(-86_399), Some(-86_400)), Some(-86_400));
+        assert_eq!(shown_skew(Some(86_400), Some(-86_400)), Some(86_400));
+        assert_eq!(describe_skew(86_400), "24h ahead of");
+        assert_eq!(describe_skew(86_399), "24h ahead of");
+        assert_eq!(describe_skew(-5400), "1h30m behind");
+        assert_eq!(describe_skew(61), "1m ahead of");
+    }
+
+    #[test]
+    fn versions_that_do_not_go_together_are_shown_until_the_agent_says_otherwise() {
+        let hub = env!("CARGO_PKG_VERSION");
+        let verdict = explain_versions(Some(Skew::AgentTooOld), &[], "0.0.1").unwrap();
+        assert_eq!((verdict.kind, verdict.reason), (VERSION_SKEW, "AgentTooOld"));
+        assert!(verdict.message.starts_with(&format!("agent 0.0.1, hub {hub}: the agent is more than two")));
+        let shown = conditions::resolve(&[], vec![verdict], 1, Timestamp::UNIX_EPOCH);
+        assert_eq!(explain_versions(None, &shown, "0.0.1").unwrap().reason, "AgentTooOld");
+        assert_eq!(explain_versions(Some(Skew::Supported), &shown, "0.0.1"), None);
+        assert_eq!(explain_versions(None, &[], "0.0.1"), None);
+    }
+
+    #[test]
+    fn what_is_known_of_a_clock_is_kept_exactly() {
+        let state = ClusterState::new("u", "n", "c", Duration::from_secs(30));
+        assert_eq!(state.ahead(), None);
+        for (ahead, news) in [(0, true), (30, false), (-86_400, true), (-86_399, false), (-1, true), (1, false)] {
+            assert_eq!(state.note_clock(ahead), news, "{ahead}");
+            assert_eq!(state.ahead(), Some(ahead));
+        }
+    }
 }

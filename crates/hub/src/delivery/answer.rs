@@ -8,7 +8,8 @@ use axum::{
 };
 use farwater_api::protocol::{
     self, ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW, REASON_IDENTITY_UNKNOWN, REASON_INVALID,
-    REASON_NOT_DESIRED, REASON_TOKEN_EXPIRED, REASON_TOKEN_UNKNOWN, REASON_TOKEN_USED, REASON_UNAVAILABLE,
+    REASON_KEYS_EARLY, REASON_KEYS_REVOKED, REASON_NOT_DESIRED, REASON_PATH_UNKNOWN, REASON_QUARANTINED,
+    REASON_TOKEN_EXPIRED, REASON_TOKEN_UNKNOWN, REASON_TOKEN_USED, REASON_UNAVAILABLE,
 };
 use farwater_store::StoreError;
 use http::{HeaderValue, StatusCode, header};
@@ -16,6 +17,9 @@ use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 
 use crate::controllers::chain;
+
+/// Of an unknown path, in bytes.
+const MAX_SHOWN_PATH: usize = 128;
 
 /// Why an agent's request was refused.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +39,24 @@ pub enum Refusal {
     #[error("no agent with this identity: it was replaced, or its Cluster was deleted; join again")]
     IdentityUnknown,
     #[error(
+        "these keys were replaced by newer ones of the same agent: it was restored from an older copy, or another one uses its \
+         identity; join again"
+    )]
+    KeysReplaced,
+    #[error(
+        "this agent goes by keys of the hub that were taken out of use; join it anew with: farwater cluster join {name}"
+    )]
+    KeysRevoked { name: String },
+    #[error(
+        "new keys are taken once this process is known to be the only one with this identity; try again in {seconds} s"
+    )]
+    KeysEarly { seconds: u64 },
+    #[error(
+        "two agents use this cluster's identity ({hosts}), so neither is answered and both keep what they have; end the one that \
+         should not be there, then join the other anew with: farwater cluster join NAME"
+    )]
+    Quarantined { hosts: String },
+    #[error(
         "the assertion's time is {seconds} s away from the hub's; at most {} s are allowed",
         super::token::MAX_SKEW_SECONDS
     )]
@@ -53,6 +75,11 @@ pub enum Refusal {
     BaseUnknown { last: u64, base: u64 },
     #[error("the request is longer than this address takes")]
     TooLarge,
+    #[error(
+        "this hub ({}) does not know {path}; it is older than the agent: upgrade the hub before its agents",
+        env!("CARGO_PKG_VERSION")
+    )]
+    PathUnknown { path: String },
     #[error("{0}")]
     Invalid(String),
     #[error("{0}; try again")]
@@ -66,13 +93,17 @@ impl Refusal {
             Self::JoinTokenUsed => (StatusCode::UNAUTHORIZED, REASON_TOKEN_USED),
             Self::JoinTokenExpired => (StatusCode::UNAUTHORIZED, REASON_TOKEN_EXPIRED),
             Self::ProofWrong | Self::JoinedElsewhere { .. } => (StatusCode::FORBIDDEN, REASON_INVALID),
-            Self::IdentityUnknown => (StatusCode::UNAUTHORIZED, REASON_IDENTITY_UNKNOWN),
+            Self::IdentityUnknown | Self::KeysReplaced => (StatusCode::UNAUTHORIZED, REASON_IDENTITY_UNKNOWN),
+            Self::KeysRevoked { .. } => (StatusCode::FORBIDDEN, REASON_KEYS_REVOKED),
+            Self::KeysEarly { .. } => (StatusCode::FORBIDDEN, REASON_KEYS_EARLY),
+            Self::Quarantined { .. } => (StatusCode::FORBIDDEN, REASON_QUARANTINED),
             Self::ClockSkew { .. } => (StatusCode::UNAUTHORIZED, REASON_CLOCK_SKEW),
             Self::AssertionUsed => (StatusCode::UNAUTHORIZED, REASON_TOKEN_USED),
             Self::AccessTokenUnknown => (StatusCode::UNAUTHORIZED, REASON_TOKEN_UNKNOWN),
             Self::AccessTokenExpired => (StatusCode::UNAUTHORIZED, REASON_TOKEN_EXPIRED),
             Self::NotDesired { .. } | Self::SecretsNotDesired { .. } => (StatusCode::FORBIDDEN, REASON_NOT_DESIRED),
             Self::BaseUnknown { .. } => (StatusCode::CONFLICT, REASON_BASE_UNKNOWN),
+            Self::PathUnknown { .. } => (StatusCode::NOT_FOUND, REASON_PATH_UNKNOWN),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, REASON_INVALID),
             Self::Invalid(_) => (StatusCode::BAD_REQUEST, REASON_INVALID),
             Self::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, REASON_UNAVAILABLE),
@@ -102,6 +133,11 @@ impl IntoResponse for Refusal {
         }
         response
     }
+}
+
+/// Any path of agents that isn't ours. It tells nobody a secret: the paths are the program's.
+pub async fn unknown_path(uri: http::Uri) -> Refusal {
+    Refusal::PathUnknown { path: uri.path().chars().take(MAX_SHOWN_PATH).collect() }
 }
 
 /// A request's JSON. What can't be read is refused in words that agents know, not in axum's.

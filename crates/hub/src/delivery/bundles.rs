@@ -29,6 +29,7 @@ pub async fn get_bundle(
         tracing::error!(%digest, error = %chain(&error), "serve a bundle");
         Refusal::Unavailable(format!("bundle {digest} can't be read"))
     })?;
+    delivery.counters.bundles.inc();
     let mut response = Response::new(Body::from(bytes));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/zstd"));
     Ok(response)

@@ -3,13 +3,20 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use farwater_api::{
+    protocol::{PROTOCOL, Skew},
+    succession::Position,
+};
 use http::HeaderValue;
+
+/// Seconds by which a clock may be off without anybody being told.
+pub const MIN_SKEW: i64 = 60;
 
 /// One cluster. Replaced as a whole when something changes; only the time it was heard lies outside.
 #[derive(Clone, Debug)]
@@ -22,6 +29,12 @@ pub struct ClusterState {
     pub key_print: Option<String>,
     /// Of the current desired state; none until it was computed.
     pub etag: Option<HeaderValue>,
+    /// How far the agent has followed the hub's successions.
+    pub position: Position,
+    /// When its keys were first used, in seconds since 1970; 0: nobody has joined.
+    pub keys_since: i64,
+    /// Somebody asks for new keys: the digest of the annotation's value.
+    pub keys_request: Option<Arc<str>>,
     heard: Arc<Heard>,
 }
 
@@ -30,8 +43,65 @@ pub struct ClusterState {
 struct Heard {
     last: AtomicI64,
     saved: AtomicI64,
+    /// By how much the agent's machine is ahead of us, plus one; 0 is not known.
+    ahead: AtomicI64,
     /// Whether the Cluster's status says that it is ready, and nothing else of it has changed since.
     settled: AtomicBool,
+    /// The agent's protocol, as it said last; 0: it has not.
+    protocol: AtomicU32,
+    /// Whether the Cluster's status says that the agent and this hub don't go together.
+    skew_shown: AtomicBool,
+    instances: Mutex<Instances>,
+}
+
+/// The processes that have asked with this cluster's identity. One follows another; one that was followed and comes back runs
+/// beside it.
+#[derive(Debug, Default)]
+struct Instances {
+    current: Instance,
+    previous: Instance,
+    /// How often the previous one was heard after the current one came. Once may be a request that was late.
+    late: u8,
+    quarantined: bool,
+}
+
+/// How many times a poll's interval a process must have been heard before it may hand over to new keys: meanwhile any other one
+/// with the same identity is found. Else one that was copied could lock the other out by new keys.
+const SOLE_POLLS: u32 = 3;
+
+#[derive(Clone, Debug, Default)]
+struct Instance {
+    /// Empty: none was heard.
+    id: Box<str>,
+    /// Where it runs, as it said when it asked for its token.
+    host: Box<str>,
+    since: Option<Instant>,
+}
+
+impl Instances {
+    /// Whether two run at the same time.
+    fn meet(&mut self, id: &str, host: Option<&str>) -> bool {
+        if *self.current.id != *id {
+            if *self.previous.id == *id {
+                self.late = self.late.saturating_add(1);
+                return self.late > 1;
+            }
+            let next = Instance { id: id.into(), host: Box::default(), since: Some(Instant::now()) };
+            self.previous = std::mem::replace(&mut self.current, next);
+            self.late = 0;
+        }
+        if let Some(host) = host {
+            self.current.host = host.into();
+        }
+        false
+    }
+
+    fn hosts(&self) -> String {
+        let name = |instance: &Instance| {
+            if instance.host.is_empty() { instance.id.to_string() } else { instance.host.to_string() }
+        };
+        format!("{} and {}", name(&self.previous), name(&self.current))
+    }
 }
 
 impl ClusterState {
@@ -43,6 +113,9 @@ impl ClusterState {
             poll_interval,
             key_print: None,
             etag: None,
+            position: Position::default(),
+            keys_since: 0,
+            keys_request: None,
             heard: Arc::default(),
         }
     }
@@ -57,6 +130,72 @@ impl ClusterState {
 
     pub fn settle(&self, settled: bool) {
         self.heard.settled.store(settled, Ordering::Release);
+    }
+
+    /// Notes which process asks; `host` with its request for a token. `true`: it is not the only one, from now on.
+    pub fn meet(&self, instance: &str, host: Option<&str>) -> bool {
+        if instance.is_empty() {
+            return false;
+        }
+        let mut instances = self.instances();
+        let found = instances.meet(instance, host) && !instances.quarantined;
+        instances.quarantined |= found;
+        found
+    }
+
+    /// How long the process that asks must still be heard until it is known to be the only one; zero: it is.
+    pub fn until_sole(&self, instance: &str) -> Duration {
+        let instances = self.instances();
+        let since = instances.current.since.filter(|_| *instances.current.id == *instance);
+        (self.poll_interval * SOLE_POLLS).saturating_sub(since.map_or(Duration::ZERO, |since| since.elapsed()))
+    }
+
+    /// Where the two run that use one identity.
+    pub fn quarantine(&self) -> Option<String> {
+        let instances = self.instances();
+        instances.quarantined.then(|| instances.hosts())
+    }
+
+    /// As it was found before this start, or no more.
+    pub fn set_quarantined(&self, quarantined: bool) {
+        *self.instances() = Instances { quarantined, ..Instances::default() };
+    }
+
+    fn instances(&self) -> MutexGuard<'_, Instances> {
+        self.heard.instances.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// By how many seconds the clock of the agent's machine is ahead; none until it has said.
+    pub fn ahead(&self) -> Option<i64> {
+        let ahead = self.heard.ahead.load(Ordering::Relaxed);
+        (ahead != 0).then(|| if ahead > 0 { ahead - 1 } else { ahead })
+    }
+
+    /// Notes what the agent says of its machine's clock. `true`: that is news worth a look.
+    pub fn note_clock(&self, ahead: i64) -> bool {
+        let before = self.ahead();
+        let kept = if ahead >= 0 { ahead.saturating_add(1) } else { ahead };
+        self.heard.ahead.store(kept, Ordering::Relaxed);
+        before.is_none_or(|before| before.abs_diff(ahead) >= MIN_SKEW.unsigned_abs())
+    }
+
+    /// How the agent stands to this hub; none until it has said.
+    pub fn skew(&self) -> Option<Skew> {
+        match self.heard.protocol.load(Ordering::Relaxed) {
+            0 => None,
+            agent => Some(Skew::between(agent, PROTOCOL)),
+        }
+    }
+
+    /// Notes which protocol the agent speaks. `true`: the Cluster's status doesn't say so.
+    pub fn note_protocol(&self, agent: u32) -> bool {
+        let before = self.heard.protocol.swap(agent, Ordering::Relaxed);
+        let shown = self.heard.skew_shown.load(Ordering::Relaxed);
+        before != agent && (shown || Skew::between(agent, PROTOCOL) != Skew::Supported)
+    }
+
+    pub fn show_skew(&self, shown: bool) {
+        self.heard.skew_shown.store(shown, Ordering::Relaxed);
     }
 
     pub fn hear(&self, now: i64) {
@@ -97,6 +236,10 @@ impl Clusters {
         self.read().values().cloned().collect()
     }
 
+    pub fn each(&self, mut look: impl FnMut(&ClusterState)) {
+        self.read().values().for_each(|state| look(state));
+    }
+
     pub fn insert(&self, state: ClusterState) {
         self.write().insert(Arc::clone(&state.uid), Arc::new(state));
     }
@@ -129,5 +272,47 @@ impl Clusters {
                 state.heard.last.fetch_max(*time, Ordering::Relaxed);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_was_followed_and_comes_back_runs_beside_the_other() {
+        let state = ClusterState::new("uid", "ns", "east", Duration::from_secs(30));
+        // A restart, and a late request of the one before.
+        assert!(!state.meet("a", Some("pod-a")));
+        assert!(!state.meet("b", Some("pod-b")));
+        assert!(!state.meet("a", None));
+        assert!(!state.meet("b", None));
+        assert_eq!(state.quarantine(), None);
+        assert!(state.meet("a", None));
+        assert_eq!(state.quarantine().as_deref(), Some("pod-a and pod-b"));
+        // It is found once.
+        assert!(!state.meet("a", None));
+        state.set_quarantined(false);
+        assert!(!state.meet("c", None));
+        assert_eq!(state.quarantine(), None);
+    }
+
+    #[test]
+    fn only_versions_that_do_not_go_together_are_news() {
+        let state = ClusterState::new("uid", "ns", "east", Duration::from_secs(30));
+        assert_eq!(state.skew(), None);
+        assert!(!state.note_protocol(PROTOCOL));
+        assert!(state.note_protocol(PROTOCOL + 1));
+        assert!(!state.note_protocol(PROTOCOL + 1));
+        assert_eq!(state.skew(), Some(Skew::AgentAhead));
+        state.show_skew(true);
+        assert!(state.note_protocol(PROTOCOL));
+        assert_eq!(state.skew(), Some(Skew::Supported));
+    }
+
+    #[test]
+    fn agents_that_do_not_say_which_they_are_are_one() {
+        let state = ClusterState::new("uid", "ns", "east", Duration::from_secs(30));
+        assert!(!["", "", ""].iter().any(|instance| state.meet(instance, None)));
     }
 }

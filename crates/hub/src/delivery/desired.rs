@@ -9,15 +9,17 @@ use axum::{
 };
 use farwater_api::{
     Digest,
-    protocol::{Action, DesiredState, Entry, Statement},
+    protocol::{Action, AgentSettings, DesiredState, Entry, RENEW_KEYS_HEADER, SUCCESSION_HEADER, Statement, Verbatim},
 };
 use farwater_store::{
     StoreError,
     delivery::{self as tables, Desired},
 };
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
-use super::{Delivery, answer, answer::Refusal, clusters::ClusterState, token::authenticate};
+use super::{Delivery, answer, answer::Refusal, clusters::ClusterState, keys, token::authenticate};
 
 /// Below this, compressing costs more than it saves.
 const MIN_COMPRESSED_BYTES: usize = 1024;
@@ -36,6 +38,15 @@ pub async fn get_desired(State(delivery): State<Arc<Delivery>>, headers: HeaderM
     };
     let (name, value) = answer::poll_interval(cluster.poll_interval.as_secs());
     response.headers_mut().insert(name, value);
+    // Only while there is something to do.
+    let last = delivery.identity.trusted().position;
+    if cluster.position != last {
+        let value = HeaderValue::from(last.sequence);
+        response.headers_mut().insert(HeaderName::from_static(SUCCESSION_HEADER), value);
+    }
+    if keys::wants_keys(&cluster, Timestamp::now().as_second()) {
+        response.headers_mut().insert(HeaderName::from_static(RENEW_KEYS_HEADER), HeaderValue::from_static("1"));
+    }
     Ok(response)
 }
 
@@ -80,37 +91,56 @@ fn accepts_zstd(headers: &HeaderMap) -> bool {
 
 /// A row that can't be read is an error: an empty list of services would be a lie.
 pub fn decode(row: Desired, installation: &str) -> Result<DesiredState, StoreError> {
-    let entries = entries(&row)?;
+    let Content { entries, agent } = read_content(&row)?;
     let statement = Statement {
         installation: installation.to_owned(),
         cluster_uid: row.cluster_uid,
         epoch: row.epoch,
         generation: row.generation,
         tag: row.tag,
+        agent: agent.as_ref().map(Verbatim::digest),
         key_id: row.key_id,
     };
-    Ok(DesiredState { statement, signature: row.signature, entries })
+    Ok(DesiredState { statement: statement.into(), signature: row.signature, entries, agent })
 }
 
-/// The entries of a row.
-pub fn entries(row: &Desired) -> Result<Vec<Entry>, StoreError> {
+/// What a row holds, compressed. A replica of the version before serves what a newer one wrote, as that wrote it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Content {
+    pub entries: Vec<Verbatim<Entry>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Verbatim<AgentSettings>>,
+}
+
+/// As it was first written: of entries alone.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum StoredContent {
+    Entries(Vec<Verbatim<Entry>>),
+    Content(Content),
+}
+
+pub fn read_content(row: &Desired) -> Result<Content, StoreError> {
     let damaged =
         |problem: String| StoreError::Row { what: format!("desired state of cluster {}", row.cluster_uid), problem };
     let json = zstd::decode_all(row.body.as_slice()).map_err(|error| damaged(error.to_string()))?;
-    serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))
+    Ok(match serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))? {
+        StoredContent::Entries(entries) => Content { entries, agent: None },
+        StoredContent::Content(content) => content,
+    })
 }
 
 /// The bundle that an entry names.
 pub fn bundle(entry: &Entry) -> Option<Digest> {
     match &entry.action {
         Action::Apply(deployment) => Some(deployment.bundle),
-        Action::Hold { .. } | Action::Remove { .. } => None,
+        Action::Hold { .. } | Action::Remove { .. } | Action::Unreadable(_) => None,
     }
 }
 
-/// The compressed JSON of entries, as it is stored.
-pub fn encode(entries: &[Entry]) -> Result<Vec<u8>, StoreError> {
-    let json = serde_json::to_vec(entries).map_err(StoreError::abort)?;
+/// As it is stored.
+pub fn encode(content: &Content) -> Result<Vec<u8>, StoreError> {
+    let json = serde_json::to_vec(content).map_err(StoreError::abort)?;
     zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(StoreError::abort)
 }
 
@@ -120,4 +150,38 @@ pub fn etag(row: &Desired) -> Option<HeaderValue> {
         return None;
     }
     HeaderValue::from_str(&format!("\"{}.{}.{}\"", row.epoch, row.generation, row.tag.to_hex())).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_newer_replica_wrote_is_served_as_it_wrote_it() {
+        let entries = json!([
+            {"service": {"uid": "a", "namespace": "n", "name": "a"}, "action": {"type": "Hold", "reason": "x", "until": 7}},
+            {"service": {"uid": "b", "namespace": "n", "name": "b"}, "action": {"type": "Migrate", "to": "west"}},
+        ]);
+        let agent = json!({"image": "agent:2", "deadlineSeconds": 300, "cpuLimit": "1"});
+        let read: Content = serde_json::from_value(json!({"entries": entries, "agent": agent})).unwrap();
+        let row = Desired {
+            cluster_uid: "c".to_owned(),
+            epoch: 1,
+            generation: 1,
+            tag: farwater_api::protocol::tag(&read.entries),
+            key_id: "k".to_owned(),
+            signature: "s".to_owned(),
+            bundles: Vec::new(),
+            body: encode(&read).unwrap(),
+        };
+        let served = serde_json::to_value(decode(row.clone(), "i").unwrap()).unwrap();
+        assert_eq!((&served["entries"], &served["agent"]), (&entries, &agent));
+        assert_eq!(served["statement"]["agent"], Digest::of_json(&agent).to_string());
+        // As rows were first written.
+        let body = zstd::bulk::compress(entries.to_string().as_bytes(), ZSTD_LEVEL).unwrap();
+        let served = serde_json::to_value(decode(Desired { body, ..row }, "i").unwrap()).unwrap();
+        assert_eq!(served["entries"], entries);
+    }
 }

@@ -15,8 +15,8 @@ use farwater_api::{
 use farwater_store::{
     StoreError,
     delivery::{
-        Agent, JoinToken, RedeemError, delete_reports, load_agents, mark_cluster, redeem_token, save_agent,
-        save_join_token,
+        Agent, AgentKeys, JoinToken, RedeemError, delete_quarantine, delete_reports, load_agents, mark_cluster,
+        redeem_token, save_agent, save_agent_keys, save_join_token,
     },
 };
 use jiff::Timestamp;
@@ -26,6 +26,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     Delivery,
     answer::{Refusal, read_json},
+    keys,
     token::{check_versions, key_print, verify_signature},
 };
 use crate::controllers::resources::{self, Name};
@@ -34,7 +35,7 @@ use crate::controllers::resources::{self, Name};
 const JOIN_TOKEN_SECONDS: i64 = 3600;
 const PREFIX: &str = "fwj_";
 /// Of both of the agent's public keys.
-const KEY_BYTES: usize = 32;
+pub const KEY_BYTES: usize = 32;
 
 /// Answer of `POST clusters/NAME/join`.
 #[derive(Clone, Debug, Serialize)]
@@ -99,14 +100,27 @@ pub async fn post_join(
     let candidate = check_request(&request, now)?;
     delivery.check_loaded()?;
     let print = key_print(&candidate.agent.public_key);
-    let (cluster_uid, name) = redeem(&delivery, candidate, now).await?;
-    delivery.clusters.change(&cluster_uid, |state| state.key_print = Some(print));
+    let trusted = delivery.identity.trusted();
+    let row = AgentKeys {
+        sequence: i64::try_from(trusted.position.sequence).unwrap_or(i64::MAX),
+        link: trusted.position.link.map(|link| link.to_string()).unwrap_or_default(),
+        ..keys::first_keys(&candidate.agent)
+    };
+    let (cluster_uid, name) = redeem(&delivery, candidate, row.clone(), now).await?;
+    delivery.clusters.change(&cluster_uid, |state| {
+        state.key_print = Some(print);
+        state.keys_request = None;
+        keys::remember(state, &row);
+        state.set_quarantined(false);
+    });
     delivery.wake_after_join(&cluster_uid).await?;
     tracing::info!(cluster = %name, cluster_id = %request.cluster_id, "an agent joined");
     Ok(Json(JoinAnswer {
         cluster: ClusterIdentity { uid: cluster_uid, namespace: name.namespace, name: name.name },
         installation: delivery.identity.installation().to_owned(),
-        signing_keys: delivery.identity.signing_keys(),
+        signing_keys: vec![trusted.signing_key.clone()],
+        authorities: trusted.authorities.clone(),
+        position: trusted.position,
         ca: delivery.identity.ca_pem().to_owned(),
         hub_time: now,
     }))
@@ -142,7 +156,12 @@ fn check_request(request: &JoinRequest, now: i64) -> Result<Candidate, Refusal> 
 }
 
 /// Uses the token up and sets the identity, in one transaction; a refusal uses nothing up.
-async fn redeem(delivery: &Delivery, candidate: Candidate, now: i64) -> Result<(String, Name), Refusal> {
+async fn redeem(
+    delivery: &Delivery,
+    candidate: Candidate,
+    mut keys: AgentKeys,
+    now: i64,
+) -> Result<(String, Name), Refusal> {
     enum Outcome {
         Joined(String),
         Refused(RedeemError),
@@ -168,7 +187,10 @@ async fn redeem(delivery: &Delivery, candidate: Candidate, now: i64) -> Result<(
             }
             agent.cluster_uid.clone_from(&cluster_uid);
             save_agent(tx, &agent).await?;
+            keys.cluster_uid.clone_from(&cluster_uid);
+            save_agent_keys(tx, &keys).await?;
             delete_reports(tx, &cluster_uid).await?;
+            delete_quarantine(tx, &cluster_uid).await?;
             mark_cluster(tx, &cluster_uid).await?;
             Ok(Outcome::Joined(cluster_uid))
         })

@@ -98,7 +98,7 @@ pub async fn get_secrets(
     };
     let not_desired = || Refusal::SecretsNotDesired { service: service.clone() };
     let (row, agent) = (row.ok_or_else(not_desired)?, agent.ok_or(Refusal::IdentityUnknown)?);
-    let entries = desired::entries(&row)?;
+    let entries = desired::read_content(&row)?.entries;
     let entry = entries.iter().find(|entry| names(entry, &service, &wanted)).ok_or_else(not_desired)?;
     let name = Name::new(&entry.service.namespace, &entry.service.name);
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
@@ -113,7 +113,7 @@ pub async fn get_secrets(
 fn names(entry: &Entry, service: &str, mac: &Digest) -> bool {
     let named = match &entry.action {
         Action::Apply(deployment) => deployment.secrets,
-        Action::Hold { .. } | Action::Remove { .. } => None,
+        Action::Hold { .. } | Action::Remove { .. } | Action::Unreadable(_) => None,
     };
     entry.service.uid == service && named == Some(*mac)
 }

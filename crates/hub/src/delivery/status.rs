@@ -9,14 +9,16 @@ use axum::{
 };
 use farwater_api::{
     objects::{ObjectReport, ServiceReport},
-    protocol::{AcceptedStatement, MAX_REPORTED_OBJECTS, StatusAnswer, StatusReport},
+    protocol::{
+        AcceptedStatement, AgentReport, AgentUpdate, MAX_REPORTED_OBJECTS, SigningKey, StatusAnswer, StatusReport,
+    },
 };
 use farwater_fleet::conditions::cut;
 use farwater_store::{
     StoreError,
     delivery::{
         Report, assignments_of_cluster, change_agent, delete_report, delete_reports, load_agent, load_desired,
-        load_report, mark_cluster, mark_restored, save_desired, save_report,
+        load_report, mark_cluster, mark_restored, save_agent_report, save_desired, save_report,
     },
 };
 use http::HeaderMap;
@@ -26,7 +28,7 @@ use super::{
     Delivery,
     answer::{Refusal, read_json},
     clusters::ClusterState,
-    token::{authenticate, check_versions, verify_signature},
+    token::{authenticate, check_versions, note_clock, verify_signature},
 };
 use crate::controllers::resources::Name;
 
@@ -50,13 +52,18 @@ pub async fn post_status(
     if let Some(accepted) = &report.accepted {
         prove_epoch(&delivery, &cluster, accepted).await?;
     }
+    note_clock(&delivery, &cluster.uid, report.system_time, Timestamp::now().as_second());
     let sequence = report.sequence;
     let saved = save_services(&delivery, &cluster, report).await?;
+    delivery.counters.reported.inc_by(saved.services.len() as u64);
     for name in saved.services {
         delivery.summaries.add(name);
     }
-    if saved.versions_changed {
+    if saved.versions_changed || saved.agent_changed {
         delivery.check_cluster(&cluster.uid);
+    }
+    if saved.agent_changed {
+        delivery.agents.notify_one();
     }
     Ok(Json(StatusAnswer { sequence }))
 }
@@ -74,6 +81,14 @@ fn encode(service: &mut ServiceReport) -> Result<Vec<u8>, Refusal> {
     zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(|error| Refusal::Invalid(error.to_string()))
 }
 
+fn encode_agent(mut report: AgentReport) -> Result<String, Refusal> {
+    if let AgentUpdate::Failed { reason, .. } | AgentUpdate::Unmanaged { reason } = &mut report.update {
+        *reason = cut(reason, MAX_MESSAGE_BYTES);
+    }
+    report.image = report.image.map(|image| cut(&image, MAX_MESSAGE_BYTES));
+    serde_json::to_string(&report).map_err(|error| Refusal::Invalid(error.to_string()))
+}
+
 pub fn decode(row: &Report) -> Result<ServiceReport, StoreError> {
     let damaged =
         |problem: String| StoreError::Row { what: format!("report about service {}", row.service_uid), problem };
@@ -86,6 +101,8 @@ struct Saved {
     services: Vec<Name>,
     /// Whether the agent or its cluster was upgraded.
     versions_changed: bool,
+    /// Whether the agent says something new of itself.
+    agent_changed: bool,
 }
 
 /// Saves what the report says of this cluster's own services; others' and unknown ones are passed over.
@@ -99,6 +116,7 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
     let received = Timestamp::now().as_second();
     let (sequence, base) = (report.sequence, report.base);
     let (agent_version, kubernetes_version) = (report.agent_version, report.kubernetes_version);
+    let said_of_itself = report.agent.map(encode_agent).transpose()?;
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
             let agent = load_agent(tx, &uid).await?;
@@ -128,9 +146,13 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
             let versions_changed = agent.is_some_and(|agent| {
                 agent.agent_version != agent_version || agent.kubernetes_version != kubernetes_version
             });
+            let agent_changed = match &said_of_itself {
+                Some(text) => save_agent_report(tx, &uid, text).await?,
+                None => false,
+            };
             let told = own.into_iter().filter(|row| base == 0 || said.contains(&row.service_uid));
             let services = told.map(|row| Name { namespace: row.namespace, name: row.name }).collect();
-            Ok(Ok(Saved { services, versions_changed }))
+            Ok(Ok(Saved { services, versions_changed, agent_changed }))
         })
     });
     saved.await?
@@ -154,12 +176,8 @@ async fn prove_epoch(delivery: &Delivery, cluster: &ClusterState, accepted: &Acc
     if !newer && !forked {
         return Ok(());
     }
-    let keys = delivery.identity.signing_keys();
-    let key = keys.iter().find(|key| key.id == statement.key_id);
-    let proven = key.and_then(|key| {
-        let public_key = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, &key.public_key).ok()?;
-        verify_signature(&public_key, &statement.message(), &accepted.signature)
-    });
+    let key = delivery.identity.signing_key(&statement.key_id).and_then(SigningKey::bytes);
+    let proven = key.and_then(|key| verify_signature(&key, &statement.message(), &accepted.signature));
     if proven.is_none() {
         tracing::warn!(cluster = %cluster.name, "an agent shows a newer statement that this hub did not sign");
         return Ok(());
@@ -181,9 +199,8 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
                 // Signed and numbered when it is computed; the old row only says where that starts.
                 row.epoch = epoch;
                 row.signature = String::new();
-                let bundles: Vec<_> =
-                    super::desired::entries(&row)?.iter().filter_map(super::desired::bundle).collect();
-                row.bundles = bundles;
+                let entries = super::desired::read_content(&row)?.entries;
+                row.bundles = entries.iter().filter_map(|entry| super::desired::bundle(entry)).collect();
                 save_desired(tx, &row).await?;
             }
             mark_restored(tx, &uid, epoch).await?;
@@ -193,9 +210,8 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
     raised.await?;
     // Until it is computed anew, there is no answer rather than an unsigned one.
     delivery.clusters.change(&cluster.uid, |state| state.etag = None);
-    delivery.dirty.notify_one();
     delivery.check_cluster(&cluster.uid);
-    Ok(())
+    Ok(delivery.note_new_entries(&cluster.uid).await?)
 }
 
 /// Answer of `GET servicedeployments/NAME/objects`: the state of each object as the agent said last; none if it has said

@@ -1,9 +1,10 @@
 //! Access tokens: an agent shows possession of its key once an hour, and a MAC in between.
 //!
-//! A token is `<cluster uid>.<key print>.<expiry>.<hex of the MAC over them>`. Any replica with the shared key verifies it
-//! without a database; the key print ends it as soon as another agent joins for the cluster.
+//! A token is `<cluster uid>.<key print>.<instance>.<expiry>.<hex of the MAC over them>`. Any replica with the shared key verifies
+//! it without a database; the key print ends it as soon as another agent joins for the cluster or the agent goes over to new keys,
+//! and the instance tells two processes with one identity apart.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
 use axum::{
@@ -12,8 +13,10 @@ use axum::{
     extract::{State, rejection::BytesRejection},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use farwater_api::protocol::{Assertion, SignedAssertion, TokenAnswer};
-use farwater_store::delivery::{change_agent, load_agent, use_nonce};
+use farwater_api::protocol::{Assertion, PROTOCOL_HEADER, SignedAssertion, TokenAnswer, parse_protocol};
+use farwater_store::delivery::{
+    Agent, AgentKeys, change_agent, load_agent, load_agent_keys, promote_keys, save_agent_keys, use_nonce,
+};
 use http::{HeaderMap, header};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -22,6 +25,7 @@ use super::{
     Delivery,
     answer::{Refusal, read_json},
     clusters::ClusterState,
+    keys::{self, first_keys, position_of},
 };
 use crate::identity::Identity;
 
@@ -31,6 +35,8 @@ const TOKEN_SECONDS: u64 = 3600;
 const PURPOSE: &str = "agent-access-token-v1";
 /// 16 bytes in hex.
 const NONCE_LENGTH: usize = 32;
+/// 8 bytes in hex.
+const INSTANCE_LENGTH: usize = 16;
 /// Longest text that an agent may call a version.
 pub const MAX_VERSION_BYTES: usize = 128;
 
@@ -41,8 +47,8 @@ pub fn key_print(public_key: &[u8]) -> String {
     print
 }
 
-pub fn issue(identity: &Identity, cluster_uid: &str, key_print: &str, expires: i64) -> String {
-    let claims = format!("{cluster_uid}.{key_print}.{expires}");
+pub fn issue(identity: &Identity, cluster_uid: &str, key_print: &str, instance: &str, expires: i64) -> String {
+    let claims = format!("{cluster_uid}.{key_print}.{instance}.{expires}");
     let mac = identity.mac(PURPOSE, claims.as_bytes());
     format!("{claims}.{}", hex::encode(mac))
 }
@@ -50,6 +56,8 @@ pub fn issue(identity: &Identity, cluster_uid: &str, key_print: &str, expires: i
 struct Claims<'a> {
     cluster_uid: &'a str,
     key_print: &'a str,
+    /// Empty: it didn't say.
+    instance: &'a str,
     expires: i64,
 }
 
@@ -60,8 +68,8 @@ fn verify<'a>(identity: &Identity, token: &'a str) -> Option<Claims<'a>> {
         return None;
     }
     let mut parts = claims.split('.');
-    let (cluster_uid, key_print, expires) = (parts.next()?, parts.next()?, parts.next()?);
-    Some(Claims { cluster_uid, key_print, expires: expires.parse().ok()? })
+    let (cluster_uid, key_print, instance) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(Claims { cluster_uid, key_print, instance, expires: parts.next()?.parse().ok()? })
 }
 
 /// Which cluster's agent is asking. A request of it is its heartbeat.
@@ -77,8 +85,31 @@ pub fn authenticate(delivery: &Delivery, headers: &HeaderMap) -> Result<Arc<Clus
     if state.key_print.as_deref() != Some(claims.key_print) {
         return Err(Refusal::IdentityUnknown);
     }
+    check_instance(delivery, &state, claims.instance, None)?;
+    let protocol = headers.get(PROTOCOL_HEADER).and_then(|value| parse_protocol(value.to_str().ok()?));
+    if protocol.is_some_and(|protocol| state.note_protocol(protocol)) {
+        delivery.check_cluster(&state.uid);
+    }
     state.hear(now);
     Ok(state)
+}
+
+/// Two processes with one identity, as of a cluster that was copied, would act on one signed state in two places and report over
+/// each other.
+fn check_instance(
+    delivery: &Delivery,
+    state: &ClusterState,
+    instance: &str,
+    host: Option<&str>,
+) -> Result<(), Refusal> {
+    if state.meet(instance, host) {
+        tracing::warn!(cluster = %state.name, hosts = state.quarantine(), "two agents use one identity; answering neither");
+        delivery.check_cluster(&state.uid);
+    }
+    match state.quarantine() {
+        Some(hosts) => Err(Refusal::Quarantined { hosts }),
+        None => Ok(()),
+    }
 }
 
 /// `POST /agent/v1/token`
@@ -92,30 +123,55 @@ pub async fn post_token(
     if assertion.installation != delivery.identity.installation() {
         return Err(Refusal::IdentityUnknown);
     }
-    let agent = {
+    let (agent, keys) = {
         let mut tables = delivery.store.tables().await?;
-        load_agent(&mut tables, &assertion.cluster_uid).await?.ok_or(Refusal::IdentityUnknown)?
+        let agent = load_agent(&mut tables, &assertion.cluster_uid).await?.ok_or(Refusal::IdentityUnknown)?;
+        (agent, load_agent_keys(&mut tables, &assertion.cluster_uid).await?)
     };
     // The signature first: what isn't signed by the agent may say anything, and gets no other answer.
-    verify_signature(&agent.public_key, &SignedAssertion::message(&signed.assertion), &signed.signature)
-        .ok_or(Refusal::IdentityUnknown)?;
+    let next = find_signer(&agent, keys.as_ref(), &signed, &assertion)?;
     let now = Timestamp::now().as_second();
+    // Of the corrected time, which the agent signs with.
     let skew = assertion.time.saturating_sub(now);
     if skew.abs() > MAX_SKEW_SECONDS {
         return Err(Refusal::ClockSkew { seconds: skew });
     }
-    let key_print = key_print(&agent.public_key);
+    let key_print = key_print(next.as_deref().unwrap_or(&agent.public_key));
+    let (instance, standby) = (assertion.instance.clone(), assertion.standby);
+    let state = delivery.clusters.get(&agent.cluster_uid).ok_or(Refusal::IdentityUnknown)?;
+    if !standby {
+        check_instance(&delivery, &state, &instance, Some(&assertion.host))?;
+    }
+    let wait = next.as_ref().map_or(Duration::ZERO, |_| state.until_sole(&instance));
+    if !wait.is_zero() {
+        return Err(Refusal::KeysEarly { seconds: wait.as_secs() + 1 });
+    }
+    note_clock(&delivery, &agent.cluster_uid, assertion.system_time, now);
     let upgraded =
         agent.agent_version != assertion.agent_version || agent.kubernetes_version != assertion.kubernetes_version;
-    if !use_assertion(&delivery, assertion, now).await? {
-        return Err(Refusal::AssertionUsed);
+    let request = state.keys_request.as_deref().map(str::to_owned);
+    let promotion = next.map(|key| Promotion { key, request });
+    let promoted = promotion.is_some();
+    let row = use_assertion(&delivery, &agent, assertion, promotion, now).await?;
+    // One that stands by says nothing of the agent that acts.
+    if let Some(row) = row.filter(|_| !standby) {
+        note_keys(&delivery, &state, &row, promoted.then(|| key_print.clone()));
+        if upgraded || promoted || state.position != position_of(&row) {
+            delivery.check_cluster(&agent.cluster_uid);
+        }
     }
-    if upgraded {
-        delivery.check_cluster(&agent.cluster_uid);
+    // Whoever stands by learns that it is known, and can't do anything with that.
+    let life = if standby { 0 } else { TOKEN_SECONDS };
+    let token = issue(&delivery.identity, &agent.cluster_uid, &key_print, &instance, now.saturating_add_unsigned(life));
+    Ok(Json(TokenAnswer { token, expires_in: life, hub_time: now }))
+}
+
+/// Takes down how far off the clock of an agent's machine is.
+pub fn note_clock(delivery: &Delivery, cluster_uid: &str, system_time: Option<i64>, now: i64) {
+    let (Some(time), Some(state)) = (system_time, delivery.clusters.get(cluster_uid)) else { return };
+    if state.note_clock(time.saturating_sub(now)) {
+        delivery.check_cluster(cluster_uid);
     }
-    let expires = now + TOKEN_SECONDS as i64;
-    let token = issue(&delivery.identity, &agent.cluster_uid, &key_print, expires);
-    Ok(Json(TokenAnswer { token, expires_in: TOKEN_SECONDS, hub_time: now }))
 }
 
 fn parse_assertion(signed: &SignedAssertion) -> Result<Assertion, Refusal> {
@@ -127,7 +183,13 @@ fn parse_assertion(signed: &SignedAssertion) -> Result<Assertion, Refusal> {
     if !nonce_ok {
         return Err(Refusal::Invalid("the assertion's nonce is not 16 bytes in hex".to_owned()));
     }
+    let instance_ok = assertion.instance.is_empty()
+        || (assertion.instance.len() == INSTANCE_LENGTH && assertion.instance.bytes().all(|b| b.is_ascii_hexdigit()));
+    if !instance_ok {
+        return Err(Refusal::Invalid("the assertion's instance is not 8 bytes in hex".to_owned()));
+    }
     check_versions(&assertion.agent_version, &assertion.kubernetes_version)?;
+    check_versions(&assertion.host, "")?;
     Ok(assertion)
 }
 
@@ -144,17 +206,94 @@ pub fn verify_signature(public_key: &[u8], message: &[u8], signature: &str) -> O
     UnparsedPublicKey::new(&ED25519, public_key).verify(message, &signature).ok()
 }
 
-async fn use_assertion(delivery: &Delivery, assertion: Assertion, now: i64) -> Result<bool, Refusal> {
-    let fresh = delivery.store.transact(move |tx| {
+/// The new key that has signed; none where the one in use did.
+fn find_signer(
+    agent: &Agent,
+    keys: Option<&AgentKeys>,
+    signed: &SignedAssertion,
+    assertion: &Assertion,
+) -> Result<Option<Vec<u8>>, Refusal> {
+    let message = SignedAssertion::message(&signed.assertion);
+    let signs = |key: &[u8]| !key.is_empty() && verify_signature(key, &message, &signed.signature).is_some();
+    if signs(&agent.public_key) {
+        return Ok(None);
+    }
+    let keys = keys.ok_or(Refusal::IdentityUnknown)?;
+    // One that stands by doesn't decide when new keys are used.
+    if signs(&keys.next_key) && !assertion.standby {
+        return Ok(Some(keys.next_key.clone()));
+    }
+    if signs(&keys.former_key) {
+        let (cluster, host) = (&agent.cluster_uid, &assertion.host);
+        tracing::warn!(
+            cluster,
+            host,
+            "an agent asks with keys that were replaced; it is a copy, or was restored from one"
+        );
+        return Err(Refusal::KeysReplaced);
+    }
+    Err(Refusal::IdentityUnknown)
+}
+
+/// An agent goes over to its new keys.
+struct Promotion {
+    key: Vec<u8>,
+    /// What had asked for them.
+    request: Option<String>,
+}
+
+/// What is known of the agent's keys afterwards; none of one that stands by.
+async fn use_assertion(
+    delivery: &Delivery,
+    agent: &Agent,
+    assertion: Assertion,
+    promotion: Option<Promotion>,
+    now: i64,
+) -> Result<Option<AgentKeys>, Refusal> {
+    let agent = agent.clone();
+    let used = delivery.store.transact(move |tx| {
         Box::pin(async move {
             let expires = now.max(assertion.time) + 2 * MAX_SKEW_SECONDS;
             if !use_nonce(tx, &assertion.cluster_uid, &assertion.nonce, expires).await? {
-                return Ok(false);
+                return Ok(Err(Refusal::AssertionUsed));
             }
-            let (agent, kubernetes) = (&assertion.agent_version, &assertion.kubernetes_version);
-            change_agent(tx, &assertion.cluster_uid, agent, kubernetes, None).await?;
-            Ok(true)
+            if assertion.standby {
+                return Ok(Ok(None));
+            }
+            let (version, kubernetes) = (&assertion.agent_version, &assertion.kubernetes_version);
+            change_agent(tx, &assertion.cluster_uid, version, kubernetes, None).await?;
+            if let Some(Promotion { key, request }) = promotion {
+                if !promote_keys(tx, &agent, &key, request.as_deref(), now).await? {
+                    return Ok(Err(Refusal::IdentityUnknown));
+                }
+                tracing::info!(cluster = agent.cluster_uid, "an agent has gone over to new keys");
+            }
+            let row = load_agent_keys(tx, &agent.cluster_uid).await?.unwrap_or_else(|| first_keys(&agent));
+            let told = AgentKeys {
+                sequence: i64::try_from(assertion.position.sequence).unwrap_or(i64::MAX),
+                link: assertion.position.link.map(|link| link.to_string()).unwrap_or_default(),
+                ..row.clone()
+            };
+            if told != row {
+                save_agent_keys(tx, &told).await?;
+            }
+            Ok(Ok(Some(told)))
         })
     });
-    Ok(fresh.await?)
+    used.await?
+}
+
+/// Puts what an agent's token has told into memory: from here on, after a change of keys, the old one's tokens are worth nothing.
+fn note_keys(delivery: &Delivery, state: &ClusterState, row: &AgentKeys, key_print: Option<String>) {
+    let known = state.position == position_of(row) && state.keys_since == row.since;
+    if known && key_print.is_none() {
+        return;
+    }
+    delivery.clusters.change(&row.cluster_uid, |state| {
+        keys::remember(state, row);
+        if key_print.is_some() {
+            state.key_print = key_print;
+            state.keys_request = None;
+        }
+    });
 }

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use farwater_api::Digest;
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -19,15 +20,19 @@ use zeroize::Zeroizing;
 
 use super::{
     IdentityError, Keys,
-    files::{FileError, from_pem, read_private, to_pem, write_private},
+    files::{FileError, from_pem, read_private, replace, to_pem, write_private},
 };
 
-/// Agents pin the authority, so it outlives every plausible hub.
+/// Agents and kubeconfigs know it; a new one is made when somebody asks for it.
 const AUTHORITY_DAYS: i64 = 3653;
 /// What browsers still accept from a server.
 const SERVER_DAYS: i64 = 397;
 /// A certificate is replaced when less than this is left.
 const RENEW_DAYS: i64 = 132;
+
+const AUTHORITY: (&str, &str) = ("ca.key", "ca.crt");
+/// Where the next one lies until it is the hub's.
+const NEXT_AUTHORITY: (&str, &str) = ("ca.next.key", "ca.next.crt");
 
 const CERTIFICATE: &str = "CERTIFICATE";
 const PRIVATE_KEY: &str = "PRIVATE KEY";
@@ -72,15 +77,37 @@ pub(super) struct Authority {
 }
 
 impl Authority {
-    /// The key is written first: a crash between the two leaves a key whose certificate can be made again.
     pub(super) fn open(keys: &Keys, now: Timestamp) -> Result<Self, IdentityError> {
-        if keys.established && !keys.exists("ca.crt") {
-            return Err(IdentityError::Missing { path: keys.path("ca.crt") });
+        Self::load(keys, AUTHORITY, now)
+    }
+
+    /// The one that is next: what a start before this has left, or a new one.
+    pub(super) fn stage(keys: &Keys, now: Timestamp) -> Result<Self, IdentityError> {
+        Self::load(keys, NEXT_AUTHORITY, now)
+    }
+
+    /// Puts the next one in this one's place if it is `own`. After a crash in between the certificate alone is still to be moved.
+    pub(super) fn finish(keys: &Keys, own: Digest) -> Result<(), IdentityError> {
+        let (key, certificate) = (keys.path(NEXT_AUTHORITY.0), keys.path(NEXT_AUTHORITY.1));
+        let staged = read_private(&certificate)?.and_then(|pem| from_pem(CERTIFICATE, &pem));
+        if staged.is_none_or(|der| Digest::of(&*der) != own) {
+            return Ok(());
+        }
+        if key.exists() {
+            replace(&key, &keys.path(AUTHORITY.0))?;
+        }
+        Ok(replace(&certificate, &keys.path(AUTHORITY.1))?)
+    }
+
+    /// The key is written first: a crash between the two leaves a key whose certificate can be made again.
+    fn load(keys: &Keys, names: (&str, &str), now: Timestamp) -> Result<Self, IdentityError> {
+        if keys.established && !keys.exists(names.1) {
+            return Err(IdentityError::Missing { path: keys.path(names.1) });
         }
         let make_key = || Ok(KeyPair::generate().map_err(issue("make the authority's key"))?.serialize_pem());
-        let key = keys.load("ca.key", make_key, |text| KeyPair::from_pem(text).map_err(|_| "is no PEM private key"))?;
-        let pem = keys.load("ca.crt", || Ok(make_authority(&key, now)?), |text| Ok(text.to_owned()))?;
-        let corrupt = |problem| IdentityError::Corrupt { path: keys.path("ca.crt"), problem };
+        let key = keys.load(names.0, make_key, |text| KeyPair::from_pem(text).map_err(|_| "is no PEM private key"))?;
+        let pem = keys.load(names.1, || Ok(make_authority(&key, now)?), |text| Ok(text.to_owned()))?;
+        let corrupt = |problem| IdentityError::Corrupt { path: keys.path(names.1), problem };
         let der = from_pem(CERTIFICATE, &pem).ok_or_else(|| corrupt("is no PEM certificate"))?;
         let certificate = CertificateDer::from(der.to_vec());
         let parsed = parse(&certificate).ok_or_else(|| corrupt("is no certificate"))?;
@@ -92,6 +119,28 @@ impl Authority {
         Ok(Self { pem, certificate, issuer })
     }
 
+    /// As agents pin it.
+    pub(super) fn pin(&self) -> Digest {
+        Digest::of(&self.certificate)
+    }
+
+    /// The certificate of another authority, issued by this one: who trusts this one comes to trust that one. As PEM.
+    ///
+    /// It lasts as long as the other one, not as this: agents that were away when this one ended find their way, too.
+    pub(super) fn vouch_for(&self, next: &Self, now: Timestamp) -> Result<String, CertificateError> {
+        let mut params = authority_params(next.issuer.key(), now);
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(next.issuer.key(), &self.issuer);
+        let certificate = certificate.map_err(issue("vouch for the next authority"))?;
+        Ok(to_pem(CERTIFICATE, certificate.der()))
+    }
+
+    /// Each authority has a name of its own.
+    fn has_issued(&self, certificate: &CertificateDer<'_>) -> bool {
+        let (Some(issued), Some(own)) = (parse(certificate), parse(&self.certificate)) else { return false };
+        issued.issuer().as_raw() == own.subject().as_raw()
+    }
+
     pub(super) fn pem(&self) -> &str {
         &self.pem
     }
@@ -100,9 +149,11 @@ impl Authority {
         &self.certificate
     }
 
+    /// With its chain: `between` is what leads from former authorities to this one.
     pub(super) fn server_certificate(
         &self,
         directory: &Path,
+        between: Vec<CertificateDer<'static>>,
         names: &ServerNames,
         now: Timestamp,
     ) -> Result<Arc<CertifiedKey>, CertificateError> {
@@ -118,14 +169,15 @@ impl Authority {
         };
         if let Some((der, key_der)) = stored
             && is_good(&der, names, now)
+            && self.has_issued(&der)
         {
-            return self.certified(der, key_der);
+            return self.certified(der, key_der, between);
         }
         let (der, key_der) = self.issue_server(names, now)?;
         write_private(&key, to_pem(PRIVATE_KEY, key_der.secret_der()).as_bytes())?;
         write_private(&certificate, to_pem(CERTIFICATE, &der).as_bytes())?;
         tracing::info!(names = ?names.0, "issued a server certificate");
-        self.certified(der, key_der)
+        self.certified(der, key_der, between)
     }
 
     fn issue_server(
@@ -150,9 +202,13 @@ impl Authority {
         &self,
         certificate: CertificateDer<'static>,
         key: PrivateKeyDer<'static>,
+        between: Vec<CertificateDer<'static>>,
     ) -> Result<Arc<CertifiedKey>, CertificateError> {
         let key = any_supported_type(&key).map_err(|source| CertificateError::Key { source })?;
-        Ok(Arc::new(CertifiedKey::new(vec![certificate, self.certificate.clone()], key)))
+        let mut chain = vec![certificate];
+        chain.extend(between);
+        chain.push(self.certificate.clone());
+        Ok(Arc::new(CertifiedKey::new(chain, key)))
     }
 }
 
@@ -174,13 +230,21 @@ fn read_server(
 }
 
 fn make_authority(key: &KeyPair, now: Timestamp) -> Result<String, CertificateError> {
+    let certificate = authority_params(key, now).self_signed(key).map_err(issue("make the authority's certificate"))?;
+    Ok(to_pem(CERTIFICATE, certificate.der()))
+}
+
+/// Under a name that no other authority has, or programs that build chains by names would try the wrong one. No limit of the
+/// chain's length: it grows with each authority that comes after this.
+fn authority_params(key: &KeyPair, now: Timestamp) -> CertificateParams {
+    let mut name = Digest::of(key.public_key_raw()).to_hex();
+    name.truncate(8);
     let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "farwater hub authority");
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.distinguished_name.push(DnType::CommonName, format!("farwater hub authority {name}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     set_validity(&mut params, now, AUTHORITY_DAYS);
-    let certificate = params.self_signed(key).map_err(issue("make the authority's certificate"))?;
-    Ok(to_pem(CERTIFICATE, certificate.der()))
+    params
 }
 
 /// Whether a certificate lasts long enough and is valid for all these names.
@@ -206,7 +270,13 @@ fn names_of(certificate: &X509Certificate<'_>) -> BTreeSet<String> {
         .collect()
 }
 
-fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
+/// When a certificate, as DER, ends: in seconds since 1970.
+pub fn certificate_end(der: &[u8]) -> Option<i64> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(der).ok()?;
+    Some(parsed.validity().not_after.timestamp())
+}
+
+pub(super) fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
     x509_parser::parse_x509_certificate(certificate).ok().map(|(_, parsed)| parsed)
 }
 

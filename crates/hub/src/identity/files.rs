@@ -14,8 +14,8 @@ use zeroize::Zeroizing;
 
 use crate::config::database::ELSEWHERE;
 
-/// Longest key file that is read: a chain of certificates is a few KiB.
-const MAX_KEY_BYTES: u64 = 64 << 10;
+/// Longest file of keys that is read: a chain of certificates is a few KiB, and 400 successions are 200.
+const MAX_KEY_BYTES: u64 = 512 << 10;
 
 #[derive(Debug, Error)]
 #[error("{action} {}", .path.display())]
@@ -26,7 +26,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    fn of(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(super) fn of(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self { action, path: path.to_owned(), source }
     }
 }
@@ -100,8 +100,11 @@ impl DataDir {
 fn make_private_directory(path: &Path) -> Result<(), FileError> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(FileError::of("make the directory", path))?;
-    let permissions = fs::Permissions::from_mode(0o700);
-    fs::set_permissions(path, permissions).map_err(FileError::of("set the mode of", path))
+    match fs::set_permissions(path, fs::Permissions::from_mode(0o700)) {
+        // A volume that the node made for us, of root and our group. What we put into it is private in itself.
+        Err(refused) if refused.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        other => other.map_err(FileError::of("set the mode of", path)),
+    }
 }
 
 /// The file's text, none if there is no such file.
@@ -140,6 +143,21 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), FileError> {
         File::open(directory)?.sync_all()
     };
     write().map_err(FileError::of("write", path))
+}
+
+/// Puts a file in another one's place, so that a crash leaves one of the two there.
+pub(super) fn replace(from: &Path, to: &Path) -> Result<(), FileError> {
+    let directory = to.parent().unwrap_or_else(|| Path::new("."));
+    let replaced = fs::rename(from, to).and_then(|()| File::open(directory)?.sync_all());
+    replaced.map_err(FileError::of("replace", to))
+}
+
+/// Of a file that needn't be there.
+pub(super) fn remove(path: &Path) -> Result<(), FileError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FileError::of("remove", path)(error)),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn to_pem(label: &str, der: &[u8]) -> String {

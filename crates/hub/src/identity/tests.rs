@@ -13,7 +13,7 @@ fn names(given: &[&str]) -> ServerNames {
 }
 
 fn open(path: &Path) -> Identity {
-    Identity::open(&DataDir::open(path).unwrap(), now()).unwrap()
+    Identity::open(&DataDir::open(path).unwrap(), None, now()).unwrap()
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn keys_are_never_replaced_once_the_database_exists() {
         let kept = fs::read(&path).unwrap();
         let refused = || {
             let data = DataDir::open(directory.path()).unwrap();
-            Identity::open(&data, now()).err().unwrap().to_string()
+            Identity::open(&data, None, now()).err().unwrap().to_string()
         };
 
         fs::remove_file(&path).unwrap();
@@ -78,7 +78,7 @@ fn a_foreign_authority_certificate_is_refused() {
     open(ours.path());
     open(theirs.path());
     fs::copy(theirs.path().join("keys/ca.crt"), ours.path().join("keys/ca.crt")).unwrap();
-    let error = Identity::open(&DataDir::open(ours.path()).unwrap(), now()).err().unwrap().to_string();
+    let error = Identity::open(&DataDir::open(ours.path()).unwrap(), None, now()).err().unwrap().to_string();
     assert!(error.contains("is not the certificate of ca.key"), "{error}");
 }
 

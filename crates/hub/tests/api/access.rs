@@ -118,9 +118,14 @@ impl World {
             installation: joined.installation,
             cluster_uid: joined.cluster.uid,
             time: joined.hub_time,
+            system_time: None,
             nonce: "0123456789abcdef0123456789abcdef".to_owned(),
             agent_version: "0.1.0".to_owned(),
             kubernetes_version: "v1.36.3".to_owned(),
+            instance: String::new(),
+            host: String::new(),
+            standby: false,
+            position: Default::default(),
         };
         let assertion = STANDARD.encode(serde_json::to_vec(&assertion).unwrap());
         let signature = sign(&SignedAssertion::message(&assertion));
@@ -217,9 +222,12 @@ fn questions_of_path(method: &str, path: &str) -> Vec<Question> {
         ("*", "/api" | "/apis") => ("GET", path.to_owned(), None),
         ("GET", "/agent/v1/bundles/{digest}") => ("GET", path.replace("{digest}", &digest), None),
         ("GET", "/agent/v1/secrets/{service}/{mac}") => ("GET", format!("/agent/v1/secrets/none/{digest}"), None),
-        // Both prove themselves by what is in the body: a one-time token, a signature.
-        ("POST", "/agent/v1/join" | "/agent/v1/token") => ("POST", path.to_owned(), Some(json!({}))),
+        ("GET", "/agent/v1/successions/{sequence}") => ("GET", "/agent/v1/successions/0".to_owned(), None),
+        // They prove themselves by what is in the body: a one-time token, a signature.
+        ("POST", "/agent/v1/join" | "/agent/v1/token" | "/agent/v1/keys") => ("POST", path.to_owned(), Some(json!({}))),
         ("POST", "/agent/v1/status") => ("POST", path.to_owned(), Some(json!({}))),
+        // What an agent that is newer than the hub asks for: it learns that there is no such thing.
+        ("*", "/agent/{*path}") => ("GET", "/agent/v0/none".to_owned(), None),
         ("GET", "/ui/{*path}") => ("GET", "/ui/none".to_owned(), None),
         (
             "GET",

@@ -13,10 +13,12 @@ use farwater_api::{
     objects::{Health, ObjectRef, ObjectReport, Outcome, ServiceReport, SyncState},
     protocol::{
         AcceptedStatement, Assertion, DesiredState, Entry, JoinAnswer, JoinRequest, ProtocolError, SealedSecrets,
-        SignedAssertion, StatusReport, TokenAnswer,
+        SignedAssertion, StatusReport, TokenAnswer, Verbatim,
     },
+    succession::{Handover, KeysRequest, Position, SignedHandover},
 };
 use farwater_hub::{controllers::resources::Name, delivery::join};
+use farwater_testkit::wire::Trace;
 use http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
@@ -24,16 +26,23 @@ use rustls::crypto::{
     aws_lc_rs::hpke::DH_KEM_X25519_HKDF_SHA256_AES_256,
     hpke::{EncapsulatedSecret, Hpke as _, HpkePrivateKey, HpkePublicKey},
 };
+use serde_json::Value;
 
 use crate::rig::Rig;
 
 pub struct Agent {
+    /// PKCS#8.
+    document: Vec<u8>,
     pub key: Ed25519KeyPair,
     sealing: (HpkePublicKey, HpkePrivateKey),
     pub cluster_id: String,
     pub joined: Option<JoinAnswer>,
     pub access: String,
     pub sequence: u64,
+    /// Which process it says it is.
+    pub instance: String,
+    /// How far it says that it has followed the hub.
+    pub position: Position,
 }
 
 pub struct Answer {
@@ -52,6 +61,11 @@ impl Answer {
         assert!(!error.message.is_empty());
         format!("{} {}", self.status.as_u16(), error.reason)
     }
+}
+
+/// `OK`, or a refusal.
+pub fn outcome(answer: &Answer) -> String {
+    if answer.status == StatusCode::OK { "OK".to_owned() } else { answer.refusal() }
 }
 
 pub async fn call(rig: &Rig, request: Request<Body>) -> Answer {
@@ -73,12 +87,29 @@ impl Agent {
     pub fn new() -> Self {
         let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
         Self {
+            document: document.as_ref().to_vec(),
             key: Ed25519KeyPair::from_pkcs8(document.as_ref()).unwrap(),
             sealing: DH_KEM_X25519_HKDF_SHA256_AES_256.generate_key_pair().unwrap(),
             cluster_id: uuid::Uuid::new_v4().to_string(),
             joined: None,
             access: String::new(),
             sequence: 0,
+            instance: String::new(),
+            position: Position::default(),
+        }
+    }
+
+    /// With the keys that were recorded.
+    pub fn recorded(trace: &Trace) -> Self {
+        let asked = trace.first("join", 200).unwrap().asked();
+        let decode = |value: &Value| BASE64.decode(value.as_str().unwrap()).unwrap();
+        let document = decode(&trace.identity["keys"]["signing"]);
+        Self {
+            key: Ed25519KeyPair::from_pkcs8(&document).unwrap(),
+            document,
+            sealing: (HpkePublicKey(decode(&asked["sealingKey"])), decode(&trace.identity["keys"]["sealing"]).into()),
+            cluster_id: asked["clusterId"].as_str().unwrap().to_owned(),
+            ..Self::new()
         }
     }
 
@@ -89,7 +120,9 @@ impl Agent {
         let token = invite(rig, cluster).await;
         let answer = call(rig, post("/agent/v1/join", &agent.join_request(&token))).await;
         assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
-        agent.joined = Some(serde_json::from_slice(&answer.body).unwrap());
+        let joined: JoinAnswer = serde_json::from_slice(&answer.body).unwrap();
+        agent.position = joined.position;
+        agent.joined = Some(joined);
         agent.renew(rig).await;
         agent
     }
@@ -116,9 +149,67 @@ impl Agent {
             cluster_uid: joined.cluster.uid.clone(),
             installation: joined.installation.clone(),
             time: Timestamp::now().as_second(),
+            system_time: None,
             nonce: hex::encode(nonce),
             agent_version: "0.1.0".to_owned(),
             kubernetes_version: "v1.36.3".to_owned(),
+            instance: self.instance.clone(),
+            host: self.instance.clone(),
+            standby: false,
+            position: self.position,
+        }
+    }
+
+    fn public_key(&self) -> String {
+        BASE64.encode(self.key.public_key().as_ref())
+    }
+
+    /// The same process with other keys.
+    pub fn with_new_keys(&self) -> Self {
+        let (cluster_id, instance) = (self.cluster_id.clone(), self.instance.clone());
+        Self { cluster_id, instance, joined: self.joined.clone(), position: self.position, ..Self::new() }
+    }
+
+    /// Its keys name those of the other.
+    pub fn hand_over(&self, next: &Self) -> SignedHandover {
+        let joined = self.joined.as_ref().unwrap();
+        let handover = Verbatim::from(Handover {
+            installation: joined.installation.clone(),
+            cluster_uid: joined.cluster.uid.clone(),
+            from: self.public_key(),
+            public_key: next.public_key(),
+            sealing_key: BASE64.encode(&next.sealing.0.0),
+        });
+        let sign = |key: &Ed25519KeyPair, message: Vec<u8>| BASE64.encode(key.sign(&message).as_ref());
+        let signature = sign(&self.key, handover.message());
+        SignedHandover { signature, proof: sign(&next.key, handover.proof_message()), handover }
+    }
+
+    /// Tells the hub of them.
+    pub async fn send_keys(&self, rig: &Rig, handovers: &[SignedHandover]) -> String {
+        let cluster_uid = self.joined.as_ref().unwrap().cluster.uid.clone();
+        let request = KeysRequest { cluster_uid, handovers: handovers.to_vec() };
+        outcome(&call(rig, post("/agent/v1/keys", &request)).await)
+    }
+
+    /// Asks for a token.
+    pub async fn try_renew(&mut self, rig: &Rig) -> String {
+        let answer = call(rig, post("/agent/v1/token", &self.sign(&self.assertion()))).await;
+        if answer.status == StatusCode::OK {
+            self.access = serde_json::from_slice::<TokenAnswer>(&answer.body).unwrap().token;
+        }
+        outcome(&answer)
+    }
+
+    /// Another process with the same identity.
+    pub fn copy(&self, instance: &str) -> Self {
+        Self {
+            cluster_id: self.cluster_id.clone(),
+            joined: self.joined.clone(),
+            instance: instance.to_owned(),
+            document: self.document.clone(),
+            key: Ed25519KeyPair::from_pkcs8(&self.document).unwrap(),
+            ..Self::new()
         }
     }
 
@@ -171,7 +262,7 @@ impl Agent {
             if self.poll(rig, None).await.status == StatusCode::OK {
                 let state = self.desired(rig).await;
                 if let Some(entry) = state.entries.iter().find(|entry| entry.service.uid == uid && wanted(entry)) {
-                    let entry = entry.clone();
+                    let entry = Entry::clone(entry);
                     return (state, entry);
                 }
                 assert!(started.elapsed().as_secs() < 30, "waited in vain for {uid}: {:#?}", state.entries);
@@ -223,10 +314,12 @@ impl Agent {
             accepted: None,
             agent_version: "0.1.0".to_owned(),
             kubernetes_version: "v1.36.3".to_owned(),
+            system_time: None,
             services: services
                 .iter()
                 .map(|(uid, report)| ((*uid).to_owned(), report.clone()))
                 .collect::<BTreeMap<_, _>>(),
+            agent: None,
         }
     }
 

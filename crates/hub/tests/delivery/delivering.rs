@@ -79,7 +79,7 @@ async fn a_commit_outside_the_closure_changes_no_digest_and_no_generation() {
     let old_web = before.entries.iter().find(|entry| entry.service.uid == web).unwrap();
     let (state, _) = agent.wait_entry(&rig, &web, |entry| entry.digest() != old_web.digest()).await;
     assert_eq!(state.statement.generation, before.statement.generation + 1);
-    assert!(state.entries.contains(&old_db));
+    assert!(state.entries.contains(&old_db.into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

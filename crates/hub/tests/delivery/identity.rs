@@ -1,10 +1,14 @@
 //! Who may speak for a cluster.
 
 use aws_lc_rs::signature::KeyPair as _;
-use farwater_api::{ADMIN_NAMESPACE, protocol::SignedAssertion};
+use farwater_api::{
+    ADMIN_NAMESPACE,
+    protocol::{Assertion, SignedAssertion},
+};
 use farwater_hub::delivery::token;
 use farwater_store::delivery::{JoinToken, save_join_token};
 use http::StatusCode;
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
@@ -115,8 +119,45 @@ async fn an_access_token_that_was_touched_is_refused() {
         assert_eq!(agent.poll(&rig, None).await.refusal(), "401 TokenUnknown");
     }
     let uid = &agent.joined.as_ref().unwrap().cluster.uid;
-    agent.access = token::issue(&rig.identity, uid, &token::key_print(agent.key.public_key().as_ref()), 1);
+    agent.access = token::issue(&rig.identity, uid, &token::key_print(agent.key.public_key().as_ref()), "", 1);
     assert_eq!(agent.poll(&rig, None).await.refusal(), "401 TokenExpired");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_agents_with_one_identity_are_both_quarantined_until_one_joins_anew() {
+    let mut rig = Rig::start().await;
+    rig.cluster("east").await;
+    let joined = Agent::join(&rig, "east").await;
+    let (mut first, mut second) = (joined.copy(&"a".repeat(16)), joined.copy(&"b".repeat(16)));
+    first.renew(&rig).await;
+    first.wait_polled(&rig).await;
+    // As after a restart.
+    second.renew(&rig).await;
+    second.wait_polled(&rig).await;
+    // One that stands by is no second agent.
+    let standby = Assertion { instance: "c".repeat(16), standby: true, ..joined.assertion() };
+    assert_eq!(call(&rig, post("/agent/v1/token", &joined.sign(&standby))).await.status, StatusCode::OK);
+    assert_eq!(first.poll(&rig, None).await.status, StatusCode::OK, "a request that was late");
+    assert_eq!(first.poll(&rig, None).await.refusal(), "403 Quarantined");
+    assert_eq!(second.poll(&rig, None).await.refusal(), "403 Quarantined");
+    let shown = |cluster: &Value| {
+        let ready = &cluster["status"]["conditions"][0];
+        ready["reason"] == "DuplicateIdentity" && ready["message"].as_str().is_some_and(|m| m.contains(&"a".repeat(16)))
+    };
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", shown).await;
+    rig = rig.restart().await;
+    rig.wait_loaded().await;
+    assert_eq!(second.poll(&rig, None).await.refusal(), "403 Quarantined", "a restart lets nobody out");
+
+    let mut anew = Agent::new();
+    anew.cluster_id.clone_from(&joined.cluster_id);
+    let answer = call(&rig, post("/agent/v1/join", &anew.join_request(&invite(&rig, "east").await))).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    anew.joined = Some(serde_json::from_slice(&answer.body).unwrap());
+    anew.renew(&rig).await;
+    anew.wait_polled(&rig).await;
+    assert_eq!(second.poll(&rig, None).await.refusal(), "401 IdentityUnknown");
+    rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| c["status"]["conditions"][0]["status"] == "True").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,10 +6,13 @@
 mod agent;
 mod delivering;
 mod identity;
+mod keys;
 mod placing;
 mod removing;
+mod replaying;
 mod reporting;
 mod resuming;
 mod rig;
 mod secrets;
 mod sources;
+mod updating;

@@ -3,10 +3,11 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     ADMIN_NAMESPACE, CONFIRM_RESTORED,
-    objects::Outcome,
-    protocol::{AcceptedStatement, Action, Entry},
+    objects::{Health, Outcome},
+    protocol::{AcceptedStatement, Action, Entry, Statement, Verbatim},
     service_deployment::DeletionPolicy,
 };
+use farwater_testkit::wire;
 
 use crate::{
     agent::{Agent, said},
@@ -106,8 +107,11 @@ async fn a_newer_statement_of_this_hub_proves_a_restore_and_holds_deletions() {
     assert!(applied(&entry).unwrap().prune);
 
     // Signed by the hub, and newer than all that its database knows: what a restored backup forgot.
-    let mut statement = state.statement.clone();
-    statement.generation += 7;
+    // And by a newer hub, which says more in it.
+    let mut statement = serde_json::to_value(&state.statement).unwrap();
+    statement["generation"] = (state.statement.generation + 7).into();
+    statement[wire::UNKNOWN_MEMBER] = true.into();
+    let statement: Verbatim<Statement> = serde_json::from_value(statement).unwrap();
     let forged = AcceptedStatement { statement: statement.clone(), signature: BASE64.encode([0; 64]) };
     agent.show(&rig, forged).await;
     assert_eq!(agent.desired(&rig).await.statement.epoch, state.statement.epoch, "a forged one proves nothing");
@@ -132,6 +136,40 @@ async fn a_newer_statement_of_this_hub_proves_a_restore_and_holds_deletions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_is_confirmed_before_the_agent_is_heard_leaves_no_service_waiting() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let web = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let mut agent = Agent::join(&rig, "east").await;
+    let (_, entry) = agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
+    agent.say(&rig, &web, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
+    let is_ready = |service: &serde_json::Value| condition(service, "Ready").starts_with("True");
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", is_ready).await;
+    let backup = rig.path().join("backup");
+    farwater_store::archive::backup(rig.store.location(), &backup, false).await.unwrap();
+
+    let rig = rig.restart_after(async |location, key| {
+        let allow = farwater_store::archive::Allow { replace: true, damage: false };
+        farwater_store::archive::restore(&backup, location, key, allow).await.unwrap();
+    });
+    let rig = rig.await;
+    rig.wait_loaded().await;
+    // What it was last asked for is not what it shall do until then.
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| !is_ready(service)).await;
+    let cluster =
+        rig.wait_for("Cluster", ADMIN_NAMESPACE, "east", |c| condition(c, "Restored").starts_with("True")).await;
+    let epoch = message(&cluster, "Restored").rsplit('=').next().unwrap_or_default().to_owned();
+    rig.edit("Cluster", ADMIN_NAMESPACE, "east", |cluster| {
+        cluster["metadata"]["annotations"][CONFIRM_RESTORED] = epoch.clone().into();
+    })
+    .await;
+    // It is again, so the agent has nothing to say.
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", is_ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_restored_backup_is_newer_than_what_agents_know_and_deletes_nothing_until_confirmed() {
     let (server, _git) = repository().await;
     let rig = Rig::start().await;
@@ -147,7 +185,14 @@ async fn a_restored_backup_is_newer_than_what_agents_know_and_deletes_nothing_un
     let (before, _) = agent.wait_entry(&rig, &later, |entry| applied(entry).is_some()).await;
 
     let rig = rig.restart_after(async |location, key| {
-        farwater_store::archive::restore(&backup, location, key, true).await.unwrap();
+        farwater_store::archive::restore(
+            &backup,
+            location,
+            key,
+            farwater_store::archive::Allow { replace: true, damage: false },
+        )
+        .await
+        .unwrap();
     });
     let rig = rig.await;
     rig.wait_loaded().await;

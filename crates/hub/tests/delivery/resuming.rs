@@ -71,7 +71,8 @@ async fn what_a_start_looks_at_is_looked_at_once() {
     let (name, uid) = (Name::new(ADMIN_NAMESPACE, "east"), cluster["metadata"]["uid"].as_str().unwrap());
     resources::write_status::<Cluster>(&rig.store, &name, uid, &status).await.unwrap();
     rig.wait_idle().await;
-    assert_eq!(rig.delivery.services.counts().done, 20);
+    let counts = rig.delivery.services.counts();
+    assert_eq!(counts.done, 20, "{counts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,7 +102,14 @@ async fn a_restored_database_is_looked_at_as_a_whole() {
         lose_assignment(location, key, "web").await;
         // Of a stopped hub: with what it left.
         farwater_store::archive::backup(location, &file, false).await.unwrap();
-        farwater_store::archive::restore(&file, location, key, true).await.unwrap();
+        farwater_store::archive::restore(
+            &file,
+            location,
+            key,
+            farwater_store::archive::Allow { replace: true, damage: false },
+        )
+        .await
+        .unwrap();
     });
     wait_assigned(&rig.await, "web").await;
 }

@@ -41,10 +41,10 @@ pub struct Rig {
 }
 
 fn plural(kind: &str) -> Kind {
-    let plural = match kind {
-        "Secret" => return Kind::new("secrets", ""),
-        "GitRepository" => "gitrepositories".to_owned(),
-        kind => format!("{}s", kind.to_lowercase()),
+    let plural = match (kind, kind.strip_suffix('y')) {
+        ("Secret", _) => return Kind::new("secrets", ""),
+        (_, Some(stem)) => format!("{}ies", stem.to_lowercase()),
+        (kind, None) => format!("{}s", kind.to_lowercase()),
     };
     Kind::new(&plural, GROUP)
 }
@@ -65,10 +65,11 @@ impl Rig {
 
     async fn open(data: tempfile::TempDir, location: Location) -> Self {
         let directory = DataDir::open(data.path()).unwrap();
-        let identity = Arc::new(Identity::open(&directory, Timestamp::now()).unwrap());
+        let identity = Arc::new(Identity::open(&directory, None, Timestamp::now()).unwrap());
         let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
         options.on_change = Some(Arc::new(MarkClusters));
         let store = Store::open(options).await.unwrap();
+        identity.note_successions(&store).await.unwrap();
         let url = "https://hub.test:8443".to_owned();
         let left = resume::take(&store, &identity).await.unwrap();
         let delivery = Delivery::open(store.clone(), Arc::clone(&identity), data.path().to_owned(), url).await.unwrap();
@@ -151,6 +152,12 @@ impl Rig {
 
     pub async fn create(&self, kind: &str, namespace: &str, name: &str, object: Value) -> String {
         let uid = uuid::Uuid::new_v4().to_string();
+        self.create_as(&uid, kind, namespace, name, object).await;
+        uid
+    }
+
+    /// With this uid.
+    pub async fn create_as(&self, uid: &str, kind: &str, namespace: &str, name: &str, object: Value) {
         let mut metadata = json!({
             "name": name, "uid": uid, "generation": 1, "creationTimestamp": Timestamp::now().to_string(),
         });
@@ -168,7 +175,6 @@ impl Rig {
             }
         }
         self.store.write(Write { key: key(kind, namespace, name), change: Change::Create(full) }).await.unwrap();
-        uid
     }
 
     pub async fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {

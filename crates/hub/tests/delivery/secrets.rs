@@ -93,7 +93,7 @@ async fn a_secret_that_changes_changes_its_services_and_one_that_goes_takes_noth
     rig.edit("Secret", ADMIN_NAMESPACE, "database", |s| s["data"] = password("two")["data"].clone()).await;
     let (after, second) = agent.wait_entry(&rig, &uid, |entry| entry.digest() != first.digest()).await;
     assert_eq!(after.statement.generation, before.statement.generation + 1);
-    assert!(after.entries.contains(&untouched));
+    assert!(after.entries.contains(&untouched.into()));
     let (old, new) = (applied(&first).unwrap(), applied(&second).unwrap());
     assert_eq!(new.bundle, old.bundle);
     let stale = agent.secrets(&rig, &uid, &old.secrets.unwrap()).await;

@@ -1,7 +1,8 @@
-//! A backup's file: a zstd stream of JSON lines. The first says what it is, then each table's name and its rows, and the last
-//! line holds the sha256 of all lines before it. `zstd -dc FILE` shows it.
+//! A backup's file: a zstd stream of JSON lines. The first says what it is, then come files that belong to it, then each table's
+//! name and its rows, and the last line holds the sha256 of all lines before it. `zstd -dc FILE` shows it.
 
 use std::{
+    fmt,
     fs::{self, File},
     io::{self, BufRead as _, BufReader, BufWriter, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
@@ -9,16 +10,22 @@ use std::{
 };
 
 use aws_lc_rs::digest::{Context, SHA256};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use super::chunk::Cell;
 use crate::open::with_suffix;
 
+/// What a zstd stream begins with (RFC 8878, 3.1.1).
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const FORMAT: &str = "farwater-backup/1";
 /// Fast, and JSON shrinks to a fifth.
 const LEVEL: i32 = 3;
 /// The longest line that is read. Objects end at some MiB; base64 makes them a third longer.
 const MAX_LINE: u64 = 256 << 20;
+/// What enclosed files may hold together: keys are some KiB.
+const MAX_ENCLOSED: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
@@ -26,6 +33,8 @@ pub enum FileError {
     Write { path: PathBuf, source: io::Error },
     #[error("write {}: there is a file already", path.display())]
     Exists { path: PathBuf },
+    #[error("write the backup to standard output")]
+    Stream { source: io::Error },
     #[error("read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("read {}: it is no backup of this program", path.display())]
@@ -53,37 +62,129 @@ impl Header {
     }
 }
 
+/// A small file that the rows are worth nothing without: a key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Enclosed {
+    /// Its path in the hub's data directory.
+    pub name: String,
+    pub content: Zeroizing<Vec<u8>>,
+}
+
+/// Never its content.
+impl fmt::Debug for Enclosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Enclosed({:?}, {} bytes)", self.name, self.content.len())
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Line {
+    File { name: String, base64: String },
     Table(String),
     Row(Vec<Cell>),
     Sha256(String),
 }
 
-/// Writes beside the path that was asked for, and takes its place when it is whole.
-pub(crate) struct Writer {
-    path: PathBuf,
-    temporary: PathBuf,
-    stream: zstd::stream::write::Encoder<'static, BufWriter<File>>,
-    sum: Context,
+/// Where a backup is written to.
+pub enum Destination<'a> {
+    /// It appears under this name when it is whole.
+    File {
+        path: &'a Path,
+        /// Take the place of a file that is there.
+        force: bool,
+    },
+    /// Whoever reads it knows by its last line whether it is whole.
+    Stream(Box<dyn io::Write + Send>),
 }
 
-impl Writer {
-    pub(crate) fn create(path: &Path, header: &Header, force: bool) -> Result<Self, FileError> {
+enum Output {
+    /// Written beside the path that was asked for; takes its place at the end.
+    File {
+        path: PathBuf,
+        temporary: PathBuf,
+        file: BufWriter<File>,
+    },
+    Stream(Box<dyn io::Write + Send>),
+}
+
+impl Output {
+    fn create(to: Destination<'_>) -> Result<Self, FileError> {
+        let (path, force) = match to {
+            Destination::File { path, force } => (path, force),
+            Destination::Stream(stream) => return Ok(Self::Stream(stream)),
+        };
         if !force && path.exists() {
             return Err(FileError::Exists { path: path.to_owned() });
         }
         let temporary = with_suffix(path, ".part");
-        let error = |source| FileError::Write { path: temporary.clone(), source };
-        // Everything of the hub is in it, if sealed.
-        let file =
-            File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary).map_err(error)?;
-        let mut stream = zstd::stream::write::Encoder::new(BufWriter::new(file), LEVEL).map_err(error)?;
-        stream.include_checksum(true).map_err(error)?;
-        let mut writer = Self { path: path.to_owned(), temporary, stream, sum: Context::new(&SHA256) };
+        // Everything of the hub is in it.
+        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
+        let file = file.map_err(|source| FileError::Write { path: temporary.clone(), source })?;
+        Ok(Self::File { path: path.to_owned(), temporary, file: BufWriter::new(file) })
+    }
+
+    fn failure(&self) -> impl Fn(io::Error) -> FileError + use<> {
+        let path = match self {
+            Self::File { temporary, .. } => Some(temporary.clone()),
+            Self::Stream(_) => None,
+        };
+        move |source| match &path {
+            Some(path) => FileError::Write { path: path.clone(), source },
+            None => FileError::Stream { source },
+        }
+    }
+
+    fn finish(self) -> Result<(), FileError> {
+        let failure = self.failure();
+        let finish = || match self {
+            Self::Stream(mut stream) => stream.flush(),
+            Self::File { path, temporary, file } => {
+                file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+                fs::rename(&temporary, &path)?;
+                File::open(path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")))?
+                    .sync_all()
+            }
+        };
+        finish().map_err(failure)
+    }
+}
+
+impl io::Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File { file, .. } => file.write(bytes),
+            Self::Stream(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File { file, .. } => file.flush(),
+            Self::Stream(stream) => stream.flush(),
+        }
+    }
+}
+
+pub(crate) struct Writer {
+    stream: zstd::stream::write::Encoder<'static, Output>,
+    sum: Context,
+}
+
+impl Writer {
+    pub(crate) fn create(to: Destination<'_>, header: &Header) -> Result<Self, FileError> {
+        let output = Output::create(to)?;
+        let failure = output.failure();
+        let mut stream = zstd::stream::write::Encoder::new(output, LEVEL).map_err(&failure)?;
+        stream.include_checksum(true).map_err(failure)?;
+        let mut writer = Self { stream, sum: Context::new(&SHA256) };
         writer.write(header)?;
         Ok(writer)
+    }
+
+    /// Files come before the first table.
+    pub(crate) fn file(&mut self, file: &Enclosed) -> Result<(), FileError> {
+        self.write(&Line::File { name: file.name.clone(), base64: BASE64.encode(&*file.content) })
     }
 
     pub(crate) fn table(&mut self, name: &str) -> Result<(), FileError> {
@@ -98,28 +199,20 @@ impl Writer {
         let mut text = serde_json::to_vec(line).expect("lines are plain JSON");
         text.push(b'\n');
         self.sum.update(&text);
-        self.stream.write_all(&text).map_err(|source| FileError::Write { path: self.temporary.clone(), source })
+        self.stream.write_all(&text).map_err(|source| self.stream.get_ref().failure()(source))
     }
 
-    /// Answers how long the file is.
-    pub(crate) fn finish(mut self) -> Result<u64, FileError> {
+    pub(crate) fn finish(mut self) -> Result<(), FileError> {
         let sum = hex::encode(self.sum.clone().finish());
         self.write(&Line::Sha256(sum))?;
-        let Self { path, temporary, stream, .. } = self;
-        let finish = || {
-            let file = stream.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            File::open(path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")))?
-                .sync_all()?;
-            Ok(file.metadata()?.len())
-        };
-        finish().map_err(|source| FileError::Write { path: path.clone(), source })
+        let failure = self.stream.get_ref().failure();
+        self.stream.finish().map_err(failure)?.finish()
     }
 }
 
 /// What a backup says, line by line.
 pub(crate) enum Entry {
+    File(Enclosed),
     Table(String),
     Row(Vec<Cell>),
     /// The end, and the sum was right.
@@ -131,23 +224,30 @@ pub(crate) struct Reader {
     stream: BufReader<zstd::stream::read::Decoder<'static, BufReader<File>>>,
     sum: Context,
     line: Vec<u8>,
+    /// Bytes of the files so far.
+    enclosed: usize,
 }
 
 impl Reader {
     pub(crate) fn open(path: &Path) -> Result<(Self, Header), FileError> {
         let read = |source| FileError::Read { path: path.to_owned(), source };
-        let stream = zstd::stream::read::Decoder::new(File::open(path).map_err(read)?).map_err(read)?;
+        let no_backup = || FileError::Format { path: path.to_owned() };
+        let mut file = BufReader::new(File::open(path).map_err(read)?);
+        if !file.fill_buf().map_err(read)?.starts_with(&MAGIC) {
+            return Err(no_backup());
+        }
+        let stream = zstd::stream::read::Decoder::with_buffer(file).map_err(read)?;
         let mut reader = Self {
             path: path.to_owned(),
             stream: BufReader::new(stream),
             sum: Context::new(&SHA256),
             line: Vec::new(),
+            enclosed: 0,
         };
-        let no_backup = |_| FileError::Format { path: path.to_owned() };
-        reader.next_line().map_err(no_backup)?;
-        let header: Header = serde_json::from_slice(&reader.line).map_err(|_| no_backup(reader.damaged("")))?;
+        reader.next_line()?;
+        let header: Header = serde_json::from_slice(&reader.line).map_err(|_| no_backup())?;
         if header.format != FORMAT {
-            return Err(FileError::Format { path: path.to_owned() });
+            return Err(no_backup());
         }
         Ok((reader, header))
     }
@@ -157,11 +257,30 @@ impl Reader {
         self.next_line()?;
         let line = serde_json::from_slice(&self.line).map_err(|error| self.damaged(&error.to_string()))?;
         match line {
+            Line::File { name, base64 } => self.enclosed(name, &base64).map(Entry::File),
             Line::Table(name) => Ok(Entry::Table(name)),
             Line::Row(row) => Ok(Entry::Row(row)),
-            Line::Sha256(sum) if sum == hex::encode(before.finish()) => Ok(Entry::End),
+            Line::Sha256(sum) if sum == hex::encode(before.finish()) => self.end(),
             Line::Sha256(_) => Err(self.damaged("its checksum is another")),
         }
+    }
+
+    /// Nothing follows, and the stream itself is whole: one that lost its last bytes is none, whatever its lines say.
+    fn end(&mut self) -> Result<Entry, FileError> {
+        match self.stream.fill_buf().map(<[u8]>::len) {
+            Ok(0) => Ok(Entry::End),
+            Ok(_) => Err(self.damaged("something follows its end")),
+            Err(error) => Err(self.damaged(&error.to_string())),
+        }
+    }
+
+    fn enclosed(&mut self, name: String, base64: &str) -> Result<Enclosed, FileError> {
+        self.enclosed += base64.len();
+        if self.enclosed > MAX_ENCLOSED {
+            return Err(self.damaged("its files are no keys: they are too long"));
+        }
+        let content = BASE64.decode(base64).map_err(|error| self.damaged(&error.to_string()))?;
+        Ok(Enclosed { name, content: content.into() })
     }
 
     fn next_line(&mut self) -> Result<(), FileError> {

@@ -27,7 +27,7 @@ const RESTORING: &str = "farwater_restoring";
 /// Rows that wait to be written together.
 const ROWS: usize = 64;
 
-/// Rows on their way in. Nothing of them is there until [`Target::finish`].
+/// Rows on their way in. Nothing of them is there until [`Target::take_place`].
 pub(super) struct Target {
     location: Location,
     connection: Connection,
@@ -37,11 +37,18 @@ pub(super) struct Target {
     waiting: Option<(Table, Vec<Vec<Cell>>)>,
 }
 
+/// A database in the making. One that has not taken its place must not fill the volume of the one that is there.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = remove_database(&self.0);
+    }
+}
+
 /// New tables are made beside the old ones and take their place at once.
 enum Place {
-    File {
-        temporary: PathBuf,
-    },
+    File(Temporary),
     /// The schema of the old ones, quoted.
     Schema(String),
 }
@@ -63,13 +70,13 @@ impl Target {
         }
         // A damaged file is what one restores after: then nothing is known of its counter.
         let replaced_counter = if is_there { counter_of(location).await.unwrap_or(0) } else { 0 };
-        let temporary = with_suffix(path, ".restoring");
-        remove_database(&temporary)?;
-        create_file(&temporary)?;
-        let mut connection = connect(&Location::from(&*temporary)).await?;
+        let temporary = Temporary(with_suffix(path, ".restoring"));
+        remove_database(&temporary.0)?;
+        create_file(&temporary.0)?;
+        let mut connection = connect(&Location::from(&*temporary.0)).await?;
         migrate(&mut connection, location, migrations).await?;
         begin(&mut connection, location).await?;
-        let (location, waiting, place) = (location.clone(), None, Place::File { temporary });
+        let (location, waiting, place) = (location.clone(), None, Place::File(temporary));
         Ok(Self { location, connection, place, _lock: Some(lock), replaced_counter, waiting })
     }
 
@@ -131,8 +138,8 @@ impl Target {
         Ok(())
     }
 
-    /// Brings the schema up to date and makes everything visible at once.
-    pub(super) async fn finish(mut self) -> Result<(), ArchiveError> {
+    /// All rows are written, and the schema is brought up to date.
+    pub(super) async fn complete(&mut self) -> Result<(), ArchiveError> {
         self.flush().await?;
         let at = |error: sqlx::Error| StoreError::from(error).at(&self.location);
         sqlx::query("DELETE FROM meta WHERE name = $1")
@@ -141,9 +148,14 @@ impl Target {
             .await
             .map_err(at)?;
         sqlx::raw_sql("COMMIT").execute(&mut self.connection).await.map_err(at)?;
-        migrate(&mut self.connection, &self.location, schema::newest()).await?;
+        migrate(&mut self.connection, &self.location, schema::newest()).await
+    }
+
+    /// Makes everything visible at once.
+    pub(super) async fn take_place(mut self) -> Result<(), ArchiveError> {
+        let at = |error: sqlx::Error| StoreError::from(error).at(&self.location);
         match &self.place {
-            Place::File { temporary } => {
+            Place::File(Temporary(temporary)) => {
                 self.connection.close().await.map_err(at)?;
                 let path = self.location.file().unwrap_or(temporary);
                 replace_file(temporary, path).map_err(|source| ArchiveError::Replace { path: path.to_owned(), source })

@@ -134,6 +134,112 @@ pub async fn mark_restored(connection: &mut Connection, cluster_uid: &str, epoch
     Ok(())
 }
 
+/// What a cluster's agent was told to be, and what it said of that. Texts are JSON, empty where there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentUpdateRow {
+    pub cluster_uid: String,
+    /// In its desired state.
+    pub settings: String,
+    /// What to go back to.
+    pub previous: String,
+    /// Seconds since 1970.
+    pub assigned: i64,
+    /// Digest of the settings that it went back from last.
+    pub failed: String,
+    pub reason: String,
+    /// What it said of itself last.
+    pub report: String,
+}
+
+from_row!(AgentUpdateRow, [cluster_uid, settings, previous, assigned, failed, reason, report]);
+
+const SELECT_UPDATE: &str =
+    "SELECT cluster_uid, settings, previous, assigned, failed, reason, report FROM agent_updates";
+
+pub async fn load_agent_update(
+    connection: &mut Connection,
+    cluster_uid: &str,
+) -> Result<Option<AgentUpdateRow>, StoreError> {
+    let sql = format!("{SELECT_UPDATE} WHERE cluster_uid = $1");
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).fetch_optional(connection).await?)
+}
+
+pub async fn load_agent_updates(connection: &mut Connection) -> Result<Vec<AgentUpdateRow>, StoreError> {
+    Ok(sqlx::query_as(SELECT_UPDATE).fetch_all(connection).await?)
+}
+
+/// Sets what an agent shall be; what it said of itself stays.
+pub async fn save_agent_update(connection: &mut Connection, row: &AgentUpdateRow) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO agent_updates (cluster_uid, settings, previous, assigned, failed, reason, report) \
+         VALUES ($1, $2, $3, $4, $5, $6, '') \
+         ON CONFLICT (cluster_uid) DO UPDATE SET settings = excluded.settings, previous = excluded.previous, \
+         assigned = excluded.assigned, failed = excluded.failed, reason = excluded.reason",
+    )
+    .bind(&row.cluster_uid)
+    .bind(&row.settings)
+    .bind(&row.previous)
+    .bind(row.assigned)
+    .bind(&row.failed)
+    .bind(&row.reason)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Sets what an agent said of itself; answers whether that is new.
+pub async fn save_agent_report(
+    connection: &mut Connection,
+    cluster_uid: &str,
+    report: &str,
+) -> Result<bool, StoreError> {
+    let done = sqlx::query(
+        "INSERT INTO agent_updates (cluster_uid, settings, previous, assigned, failed, reason, report) \
+         VALUES ($1, '', '', 0, '', '', $2) \
+         ON CONFLICT (cluster_uid) DO UPDATE SET report = excluded.report \
+         WHERE agent_updates.report <> excluded.report",
+    )
+    .bind(cluster_uid)
+    .bind(report)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// A cluster whose identity two agents use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quarantine {
+    pub cluster_uid: String,
+    /// Seconds since 1970.
+    pub since: i64,
+    /// Where the two run, as they said.
+    pub hosts: String,
+}
+
+from_row!(Quarantine, [cluster_uid, since, hosts]);
+
+pub async fn load_quarantines(connection: &mut Connection) -> Result<Vec<Quarantine>, StoreError> {
+    Ok(sqlx::query_as("SELECT cluster_uid, since, hosts FROM quarantines").fetch_all(connection).await?)
+}
+
+/// The first one stays.
+pub async fn save_quarantine(connection: &mut Connection, row: &Quarantine) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO quarantines (cluster_uid, since, hosts) VALUES ($1, $2, $3) ON CONFLICT (cluster_uid) DO NOTHING",
+    )
+    .bind(&row.cluster_uid)
+    .bind(row.since)
+    .bind(&row.hosts)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub async fn delete_quarantine(connection: &mut Connection, cluster_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM quarantines WHERE cluster_uid = $1").bind(cluster_uid).execute(connection).await?;
+    Ok(())
+}
+
 pub async fn save_join_token(connection: &mut Connection, token: &JoinToken) -> Result<(), StoreError> {
     sqlx::query("INSERT INTO join_tokens (hash, cluster_uid, expires) VALUES ($1, $2, $3)")
         .bind(token.hash.as_slice())

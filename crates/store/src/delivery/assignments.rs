@@ -1,6 +1,6 @@
 //! One row per service: where it belongs, what it could run and what it does run.
 
-use crate::{Connection, StoreError};
+use crate::{Connection, Kind, StoreError};
 use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE};
 use serde_json::Value;
 
@@ -99,9 +99,11 @@ pub async fn services_under_grants(connection: &mut Connection) -> Result<Vec<(S
         .await?)
 }
 
-/// (namespace, name) of every service that has a row.
-pub async fn services_known(connection: &mut Connection) -> Result<Vec<(String, String)>, StoreError> {
-    Ok(sqlx::query_as("SELECT namespace, name FROM assignments").fetch_all(connection).await?)
+/// (namespace, name) of every row whose service is no more.
+pub async fn services_gone(connection: &mut Connection, kind: &Kind) -> Result<Vec<(String, String)>, StoreError> {
+    let sql = "SELECT namespace, name FROM assignments WHERE NOT EXISTS (SELECT 1 FROM resources WHERE resources.kind = $1 \
+               AND resources.namespace = assignments.namespace AND resources.name = assignments.name)";
+    Ok(sqlx::query_as(sql).bind(kind.as_str()).fetch_all(connection).await?)
 }
 
 /// Whether a service's assignment may need what a source holds.

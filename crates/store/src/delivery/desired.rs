@@ -18,7 +18,7 @@ pub struct Desired {
     pub key_id: String,
     /// Base64, as it is sent.
     pub signature: String,
-    /// The entries' JSON, zstd-compressed; empty where only the head was asked for.
+    /// The JSON of entries and agent, zstd-compressed; empty where only the head was asked for.
     pub body: Vec<u8>,
     /// The bundles that the entries name; only written.
     pub bundles: Vec<Digest>,
@@ -124,7 +124,19 @@ pub async fn load_desired_bundles(connection: &mut Connection) -> Result<HashSet
 /// Forgets a cluster whose resource is gone: its desired state, identity, tokens and what it said. Nothing of this reaches
 /// the cluster; its agent is refused from now on and keeps what it has.
 pub async fn delete_cluster(connection: &mut Connection, cluster_uid: &str) -> Result<(), StoreError> {
-    for table in ["desired", "desired_bundles", "dirty", "agents", "join_tokens", "nonces", "reports", "heartbeats"] {
+    for table in [
+        "desired",
+        "desired_bundles",
+        "dirty",
+        "agents",
+        "agent_updates",
+        "agent_keys",
+        "quarantines",
+        "join_tokens",
+        "nonces",
+        "reports",
+        "heartbeats",
+    ] {
         let sql = format!("DELETE FROM {table} WHERE cluster_uid = $1");
         sqlx::query(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).execute(&mut *connection).await?;
     }

@@ -10,6 +10,7 @@ use crate::{
     garbage::{RelationChange, Relations},
     row::{FromParts, Labels, Parts, StoredParts, encode_labels, labels_of_object},
     seal::Sealer,
+    tallies::TallyChanges,
 };
 
 /// The rows as the writes so far leave them, and what watchers will be shown of it.
@@ -22,6 +23,8 @@ pub(super) struct Plan {
     pub rows: HashMap<Key, Slot>,
     /// What the garbage collector goes by, to be kept in step.
     pub relations: Vec<RelationChange>,
+    /// How many resources come into which state.
+    pub tallied: TallyChanges,
 }
 
 /// One key: its row, and whether the database has the same.
@@ -37,10 +40,11 @@ impl Plan {
         number: u64,
         sealer: Arc<Sealer>,
         ownerless: Arc<[Kind]>,
+        tallied: TallyChanges,
     ) -> Self {
         let slot = |(key, row)| (key, Slot { row: Some(row), changed: false });
         let rows = rows.into_iter().map(slot).collect();
-        Self { sealer, ownerless, number, changes: Vec::new(), rows, relations: Vec::new() }
+        Self { sealer, ownerless, number, changes: Vec::new(), rows, relations: Vec::new(), tallied }
     }
 
     /// One compare-and-swap. A refusal takes no number.
@@ -78,6 +82,7 @@ impl Plan {
         }
         let version = self.number + 1;
         let row = StoredParts::new(&parts, &key, version, &self.sealer);
+        self.tallied.add(&key.kind, parts.status.as_deref(), 1);
         let object = Arc::new(parts.into_object(version));
         self.relate(&key, &row.uid, Relations::default(), Some(Relations::of(&object)));
         Ok(self.append(key, Operation::Created, row, Labels::new(), object))
@@ -96,6 +101,10 @@ impl Plan {
         }
         let version = self.number + 1;
         let row = StoredParts::new(&parts, &key, version, &self.sealer);
+        if plain.status != parts.status {
+            self.tallied.add(&key.kind, plain.status.as_deref(), -1);
+            self.tallied.add(&key.kind, parts.status.as_deref(), 1);
+        }
         let object = Arc::new(parts.into_object(version));
         self.relate(&key, &row.uid, Relations::of_body(&plain.body), Some(Relations::of(&object)));
         Ok(self.append(key, Operation::Updated, row, old_labels, object))
@@ -103,7 +112,10 @@ impl Plan {
 
     fn delete(&mut self, key: Key, mut row: StoredParts) -> Result<Resource, WriteError> {
         row.version = self.number + 1;
-        let last = Resource::from_parts(row.clone().open(&key, &self.sealer)?, key.clone())?;
+        let plain = row.clone().open(&key, &self.sealer)?;
+        let status = plain.status.clone();
+        let last = Resource::from_parts(plain, key.clone())?;
+        self.tallied.add(&key.kind, status.as_deref(), -1);
         self.relate(&key, &row.uid, Relations::of(&last.object), None);
         let old_labels = labels_of_object(&last.object);
         Ok(self.append(key, Operation::Deleted, row, old_labels, last.object))

@@ -1,10 +1,16 @@
 //! Backups, restores, copies between the engines, and fsck.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs, io,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
 
 use farwater_store::{
     ApiToken, Key, Kind, OpenError, Resource, Store, WatchError,
-    archive::{ArchiveError, FileError, backup, copy_store, restore, verify},
+    archive::{
+        Allow, ArchiveError, Destination, Enclosed, FileError, backup, backup_to, copy_store, enclosed, restore, verify,
+    },
     delivery::{self, Agent, Assignment, Desired, load_agent, load_desired, load_dirty},
     fsck::{Severity, fsck},
 };
@@ -17,11 +23,14 @@ on_both_engines!(
     a_copy_goes_on_where_the_original_was,
     a_restore_replaces_by_force_only_and_only_what_nobody_uses,
     a_damaged_backup_is_refused_before_anything_is_touched,
+    a_backup_of_damaged_rows_takes_no_place_unless_that_is_allowed,
+    a_stream_encloses_files_and_is_a_backup,
     a_backup_of_a_busy_store_is_of_one_moment,
     fsck_finds_what_was_never_written,
 );
 
 const KEY: [u8; 32] = [7; 32];
+const REPLACE: Allow = Allow { replace: true, damage: false };
 
 /// One with the other engine.
 async fn other(place: &Place) -> Place {
@@ -129,7 +138,7 @@ async fn a_backup_brings_everything_back_into_either_engine(place: Place) {
     store.close().await;
 
     for target in [place.clone_empty().await, other(&place).await] {
-        let restored = restore(&file(&place), &target.location(), &KEY, false).await.unwrap();
+        let restored = restore(&file(&place), &target.location(), &KEY, Allow::default()).await.unwrap();
         assert!(restored.counter > later + 1_000_000_000, "no number is used again");
         let report = fsck(&target.location(), &KEY).await.unwrap();
         assert_eq!((report.findings, report.changes), (vec![], 0));
@@ -193,18 +202,18 @@ async fn a_restore_replaces_by_force_only_and_only_what_nobody_uses(place: Place
     for n in 0..9 {
         put(&store, "a", json!({"n": n})).await.unwrap();
     }
-    let in_use = restore(&file(&place), &place.location(), &KEY, true).await;
+    let in_use = restore(&file(&place), &place.location(), &KEY, REPLACE).await;
     assert!(matches!(in_use, Err(ArchiveError::Open(OpenError::Locked { .. }))), "{in_use:?}");
     store.close().await;
-    let occupied = restore(&file(&place), &place.location(), &KEY, false).await;
+    let occupied = restore(&file(&place), &place.location(), &KEY, Allow::default()).await;
     assert!(matches!(occupied, Err(ArchiveError::Occupied { .. })), "{occupied:?}");
-    let wrong = restore(&file(&place), &place.location(), &[8; 32], true).await;
+    let wrong = restore(&file(&place), &place.location(), &[8; 32], REPLACE).await;
     assert!(matches!(wrong, Err(ArchiveError::WrongKey { .. })), "{wrong:?}");
     let store = place.open().await;
     assert_eq!(store.position(), 10, "nothing was touched");
     store.close().await;
 
-    let restored = restore(&file(&place), &place.location(), &KEY, true).await.unwrap();
+    let restored = restore(&file(&place), &place.location(), &KEY, REPLACE).await.unwrap();
     assert_eq!(restored.copied.counter, 1);
     assert!(restored.counter > 10);
     let store = place.open().await;
@@ -230,7 +239,7 @@ async fn a_damaged_backup_is_refused_before_anything_is_touched(place: Place) {
         vec![],
     ] {
         fs::write(file(&place), bytes).unwrap();
-        let refused = restore(&file(&place), &place.location(), &KEY, true).await;
+        let refused = restore(&file(&place), &place.location(), &KEY, REPLACE).await;
         assert!(
             matches!(refused, Err(ArchiveError::File(FileError::Damaged { .. } | FileError::Format { .. }))),
             "{refused:?}"
@@ -238,6 +247,69 @@ async fn a_damaged_backup_is_refused_before_anything_is_touched(place: Place) {
     }
     let store = place.open().await;
     assert_eq!(store.list(&all()).await.unwrap().items.len(), 451);
+}
+
+async fn a_backup_of_damaged_rows_takes_no_place_unless_that_is_allowed(place: Place) {
+    let store = place.open().await;
+    fill(&store).await;
+    let damage = "UPDATE resources SET labels = '{}' WHERE name = 'all'";
+    store
+        .transact(move |tx| {
+            Box::pin(async move { Ok(sqlx::raw_sql(damage).execute(&mut **tx).await?.rows_affected()) })
+        })
+        .await
+        .unwrap();
+    store.close().await;
+    backup(&place.location(), &file(&place), false).await.unwrap();
+
+    let target = other(&place).await;
+    let store = target.open().await;
+    put(&store, "kept", json!({"n": 1})).await.unwrap();
+    store.close().await;
+    let refused = restore(&file(&place), &target.location(), &KEY, REPLACE).await;
+    assert!(matches!(&refused, Err(ArchiveError::Damaged { first, .. }) if first.contains("labels")), "{refused:?}");
+    assert!(!target.path().with_file_name("hub.db.restoring").exists(), "and nothing is left that takes room");
+    let store = target.open().await;
+    assert_eq!(store.get(&key("kept")).await.unwrap().unwrap().object["data"]["n"], 1, "nothing was touched");
+    store.close().await;
+    restore(&file(&place), &target.location(), &KEY, Allow { damage: true, ..REPLACE }).await.unwrap();
+    assert!(fsck(&target.location(), &KEY).await.unwrap().is_damaged);
+}
+
+/// What it is written to, and what has come there.
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn a_stream_encloses_files_and_is_a_backup(place: Place) {
+    let store = place.open().await;
+    fill(&store).await;
+    let files = ["keys/seal.key", "keys/ca.crt"]
+        .map(|name| Enclosed { name: name.to_owned(), content: name.as_bytes().to_vec().into() });
+    let sink = Sink::default();
+    let copied = backup_to(&place.location(), Destination::Stream(Box::new(sink.clone())), &files).await.unwrap();
+    store.close().await;
+    let whole = sink.0.lock().unwrap().clone();
+    fs::write(file(&place), &whole).unwrap();
+    assert_eq!(verify(&file(&place)).unwrap(), copied);
+    assert_eq!(enclosed(&file(&place)).unwrap(), files);
+    assert!(!format!("{files:?}").contains("107, 101"), "its content is not printed");
+    let target = place.clone_empty().await;
+    let restored = restore(&file(&place), &target.location(), &KEY, Allow::default()).await.unwrap();
+    assert_eq!(restored.copied.counter, copied.counter);
+
+    fs::write(file(&place), &whole[..whole.len() - 1]).unwrap();
+    let cut = verify(&file(&place));
+    assert!(matches!(cut, Err(ArchiveError::File(FileError::Damaged { .. }))), "{cut:?}");
 }
 
 async fn a_backup_of_a_busy_store_is_of_one_moment(place: Place) {
@@ -269,7 +341,7 @@ async fn a_backup_of_a_busy_store_is_of_one_moment(place: Place) {
     let target = place.clone_empty().await;
     for _ in 0..3 {
         backup(&place.location(), &file(&place), true).await.unwrap();
-        restore(&file(&place), &target.location(), &KEY, true).await.unwrap();
+        restore(&file(&place), &target.location(), &KEY, REPLACE).await.unwrap();
         assert_eq!(fsck(&target.location(), &KEY).await.unwrap().findings, []);
         let restored = target.open().await;
         let n =

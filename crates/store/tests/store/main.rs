@@ -15,5 +15,6 @@ mod replicas;
 mod resources;
 mod secrets;
 mod server;
+mod tallies;
 mod transactions;
 mod watches;

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use farwater_store::{ApiToken, BoundObject, ChangeHook, Connection, StoreError, WatchEvent, WriteError};
+use farwater_store::{
+    ApiToken, BoundObject, ChangeHook, Connection, StoreError, WatchEvent, WriteError,
+    delivery::{Assignment, save_assignment, services_gone},
+};
 use futures::future::BoxFuture;
 use serde_json::json;
 
@@ -15,6 +18,7 @@ on_both_engines!(
     the_hook_marks_in_the_same_transaction,
     the_first_value_of_a_fact_stays,
     tokens_are_found_until_they_expire_or_their_object_goes,
+    a_row_whose_resource_is_no_more_is_found,
 );
 
 async fn a_closure_is_committed_as_a_whole(place: Place) {
@@ -183,4 +187,26 @@ async fn tokens_are_found_until_they_expire_or_their_object_goes(place: Place) {
     assert_eq!(store.find_token(&[2; 32], 0).await.unwrap(), None);
     assert!(store.delete_token(&[3; 32]).await.unwrap());
     assert!(!store.delete_token(&[3; 32]).await.unwrap());
+}
+
+async fn a_row_whose_resource_is_no_more_is_found(place: Place) {
+    let store = place.open().await;
+    let (here, gone) = (put(&store, "here", json!({})).await.unwrap().key, key("gone"));
+    for key in [here.clone(), gone.clone()] {
+        let row = Assignment {
+            service_uid: format!("uid-{}", key.name),
+            namespace: key.namespace,
+            name: key.name,
+            cluster_uid: String::new(),
+            source_uid: String::new(),
+            generation: 1,
+            stamp: String::new(),
+            candidate: None,
+            assigned: None,
+            why: "{}".to_owned(),
+        };
+        store.transact(move |tx| Box::pin(async move { save_assignment(tx, &row).await })).await.unwrap();
+    }
+    let found = services_gone(&mut store.tables().await.unwrap(), &here.kind).await.unwrap();
+    assert_eq!(found, [(gone.namespace, gone.name)]);
 }

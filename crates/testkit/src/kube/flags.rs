@@ -19,12 +19,28 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::{ADMIN, Part, USERS, bare_command, ports};
-use crate::Tools;
+use crate::{Tools, process::within};
+
+/// Where a plane's processes run and are reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Of the API server.
+    pub address: Ipv4Addr,
+    /// The process whose network is theirs, if it is not ours.
+    pub network_of: Option<u32>,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { address: Ipv4Addr::LOCALHOST, network_of: None }
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     tools: Tools,
     dir: PathBuf,
+    place: Place,
     etcd: u16,
     etcd_peer: u16,
     pub(super) api: u16,
@@ -38,10 +54,11 @@ pub(super) struct Settings {
 
 impl Settings {
     /// Picks ports and writes the files that the parts read.
-    pub(super) fn choose(tools: Tools, dir: &Path) -> Result<Self> {
+    pub(super) fn choose(tools: Tools, dir: &Path, place: Place) -> Result<Self> {
         let settings = Self {
             tools,
             dir: dir.to_owned(),
+            place,
             etcd: ports::free()?,
             etcd_peer: ports::free()?,
             api: ports::free()?,
@@ -72,7 +89,7 @@ impl Settings {
 
     /// By IP address: the certificate that the server makes for itself is not valid for `localhost`.
     pub(super) fn url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.api)
+        format!("https://{}:{}", self.place.address, self.api)
     }
 
     /// The server's own certificate with the CA that signed it.
@@ -89,7 +106,10 @@ impl Settings {
             Part::Kwok => (bare_command(self.tools.kwok()), self.kwok()),
         };
         command.args(flags).current_dir(&self.dir).env("HOME", &self.dir);
-        command
+        match self.place.network_of {
+            Some(process) => within(process, &["--net"], &command),
+            None => command,
+        }
     }
 
     fn etcd(&self) -> Vec<OsString> {
@@ -111,8 +131,10 @@ impl Settings {
     fn api_server(&self) -> Vec<OsString> {
         Flags::default()
             .text("--etcd-servers", &format!("http://127.0.0.1:{}", self.etcd))
-            .text("--bind-address", "127.0.0.1")
-            .text("--advertise-address", "127.0.0.1")
+            .text("--bind-address", &self.place.address.to_string())
+            .text("--advertise-address", &self.place.address.to_string())
+            // Logs and exec: the node's name is known to no DNS.
+            .text("--kubelet-preferred-address-types", "InternalIP")
             .text("--secure-port", &self.api.to_string())
             .path("--cert-dir", self.file("certs"))
             .path("--service-account-key-file", self.file("sa.pub"))
@@ -174,12 +196,14 @@ impl Settings {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let tcp = TcpStream::connect((Ipv4Addr::LOCALHOST, self.api)).await?;
-        let name = ServerName::from(std::net::IpAddr::from(Ipv4Addr::LOCALHOST));
+        let tcp = TcpStream::connect((self.place.address, self.api)).await?;
+        let name = ServerName::from(std::net::IpAddr::from(self.place.address));
         let stream = TlsConnector::from(Arc::new(tls)).connect(name, tcp).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
-        let request = http::Request::get("/readyz").header("host", "127.0.0.1").body(Empty::<bytes::Bytes>::new())?;
+        let request = http::Request::get("/readyz")
+            .header("host", self.place.address.to_string())
+            .body(Empty::<bytes::Bytes>::new())?;
         let response = sender.send_request(request).await?;
         let status = response.status();
         let body = response.into_body().collect().await?.to_bytes();

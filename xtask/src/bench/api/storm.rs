@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use farwater_agent::wire::{Caller, HubClient, Identity, Keys, join_request};
+use farwater_agent::wire::{Caller, HubClient, Identity, Keys, Presence, Trust, join_request};
 use farwater_api::protocol::DesiredState;
 use farwater_testkit::Hub;
 use futures::{StreamExt as _, TryStreamExt as _, future::try_join_all, stream};
@@ -17,6 +17,7 @@ use tokio::{
 };
 
 use super::{
+    super::percentile,
     collection, fetch,
     fill::{cluster_of, namespace_of},
 };
@@ -25,13 +26,16 @@ const AGENTS: usize = 20;
 /// Of each agent: as many polls a second as some thousands of agents make.
 const POLL: Duration = Duration::from_millis(50);
 pub const POLLS_A_SECOND: u128 = AGENTS as u128 * 1_000 / POLL.as_millis();
-const QUIET: Duration = Duration::from_secs(20);
+/// Rest and storm take turns: what else goes on in the machine meets both.
+pub const ROUNDS: usize = 9;
+const QUIET: Duration = Duration::from_secs(5);
 /// Lists that are under way at one time; each asks for the next as soon as it has been answered.
 const LISTS_AT_ONCE: usize = 64;
 const LIST: usize = 50;
 const KUBERNETES: &str = "v1.36.0";
 
-pub struct Storm {
+/// How long polls took, without and with lists beside them.
+pub struct Round {
     pub quiet: Vec<Duration>,
     pub stormy: Vec<Duration>,
     /// Lists per second.
@@ -43,24 +47,45 @@ struct Agent {
     identity: Identity,
 }
 
-/// Polls without and with `count` lists.
-pub async fn storm(hub: &Hub, count: usize) -> Result<Storm> {
-    let agents: Vec<Arc<Agent>> = stream::iter(0..AGENTS).then(|n| join(hub, n)).map_ok(Arc::new).try_collect().await?;
-    let (end, ended) = watch::channel(false);
-    let polling = tokio::spawn(polls(agents.clone(), ended));
-    tokio::time::sleep(QUIET).await;
-    end.send_replace(true);
-    let quiet = polling.await??;
+impl Round {
+    /// By how much lists raise the polls' 99th percentile.
+    pub fn ratio(&mut self) -> f64 {
+        let (quiet, stormy) = (percentile(&mut self.quiet, 0.99), percentile(&mut self.stormy, 0.99));
+        (stormy.div_duration_f64(quiet) * 100.0).round() / 100.0
+    }
+}
 
+/// `count` lists in all.
+pub async fn storm(hub: &Hub, count: usize) -> Result<Vec<Round>> {
+    let agents: Vec<Arc<Agent>> = stream::iter(0..AGENTS).then(|n| join(hub, n)).map_ok(Arc::new).try_collect().await?;
+    let mut rounds = Vec::with_capacity(ROUNDS);
+    for n in 1..=ROUNDS {
+        let quiet = polls_during(&agents, async {
+            tokio::time::sleep(QUIET).await;
+            Ok(())
+        });
+        let quiet = quiet.await?;
+        let (kubeconfig, lists_now) = (hub.kubeconfig(), count / ROUNDS);
+        let begun = Instant::now();
+        let stormy = polls_during(&agents, async {
+            let load = std::thread::spawn(move || lists(&kubeconfig, lists_now));
+            tokio::task::spawn_blocking(move || load.join()).await?.map_err(|_| anyhow!("the load panicked"))?
+        });
+        let stormy = stormy.await?;
+        eprintln!("  round {n} of {ROUNDS}");
+        rounds.push(Round { quiet, stormy, lists: lists_now as f64 / begun.elapsed().as_secs_f64() });
+    }
+    Ok(rounds)
+}
+
+/// How long each poll took while `work` was done.
+async fn polls_during(agents: &[Arc<Agent>], work: impl Future<Output = Result<()>>) -> Result<Vec<Duration>> {
     let (end, ended) = watch::channel(false);
-    let polling = tokio::spawn(polls(agents, ended));
-    let kubeconfig = hub.kubeconfig();
-    let begun = Instant::now();
-    let load = std::thread::spawn(move || lists(&kubeconfig, count));
-    tokio::task::spawn_blocking(move || load.join()).await?.map_err(|_| anyhow!("the load panicked"))??;
-    let lists = count as f64 / begun.elapsed().as_secs_f64();
+    let polling = tokio::spawn(polls(agents.to_vec(), ended));
+    let worked = work.await;
     end.send_replace(true);
-    Ok(Storm { quiet, stormy: polling.await??, lists })
+    let times = polling.await??;
+    worked.map(|()| times)
 }
 
 async fn join(hub: &Hub, n: usize) -> Result<Agent> {
@@ -68,10 +93,10 @@ async fn join(hub: &Hub, n: usize) -> Result<Agent> {
     let keys = Keys::generate()?;
     let token = invitation.token.parse()?;
     let pin = invitation.ca_pin.parse().context("the pin of the hub's authority")?;
-    let client = HubClient::new(&hub.url(), pin)?;
+    let client = HubClient::new(&hub.url(), Trust::pinned(pin))?;
     let cluster_id = format!("storm-{n}");
     let answer = client.join(&join_request(&token, &keys, KUBERNETES, &cluster_id)?).await?;
-    let identity = Identity::new(&hub.url(), pin, &cluster_id, keys, answer);
+    let identity = Identity::new(&hub.url(), Some(pin), &cluster_id, keys, answer);
     Ok(Agent { hub: client, identity })
 }
 
@@ -84,9 +109,11 @@ async fn polls(agents: Vec<Arc<Agent>>, ended: watch::Receiver<bool>) -> Result<
             let mut beat = interval(POLL);
             beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let (mut times, mut etag) = (Vec::new(), None);
+            let presence = Presence::default();
             while !*ended.borrow() {
                 beat.tick().await;
-                let caller = Caller { identity: &agent.identity, kubernetes_version: KUBERNETES };
+                let (identity, presence) = (&agent.identity, &presence);
+                let caller = Caller { identity, kubernetes_version: KUBERNETES, presence };
                 let begun = Instant::now();
                 let poll = agent.hub.poll(&caller, etag.as_deref()).await?;
                 times.push(begun.elapsed());

@@ -242,7 +242,7 @@ const DIFFERENCES: &[Difference] = &[
         why: "`kubectl get all` shows what a tenant works with.",
         before: &[],
         ask: ("GET", "/apis/farwater.dev/v1alpha1", JSON, ""),
-        at: "/resources/0/categories/1",
+        at: "/resources/2/categories/1",
         real: "null",
         ours: r#""all""#,
     },

@@ -1,0 +1,485 @@
+//! The agent's own version and settings: from the signed desired state to its Deployment, and back where that does not work.
+//!
+//! ```text
+//! old agent:  change the Deployment ─► go on working, and watch ── too late ──► change it back
+//! new agent:      stand by ─► known to the hub, ready ─► (old one ends) ─► act ─► report ─► confirm
+//!                                                                           └─ too late, or started too often ─► change it back
+//! ```
+//!
+//! What is under way is written into the Deployment, so that whichever agent starts next knows of it.
+
+use std::{sync::Arc, time::Duration};
+
+use farwater_api::{
+    AGENT_NAMESPACE, Digest,
+    protocol::{AgentReport, AgentSettings, AgentUpdate, Verbatim},
+};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::{sync::watch, time::timeout};
+
+use crate::{
+    Agent,
+    kubernetes::{ApiError, Kubernetes, Resource},
+    messages::shorten,
+    options::Options,
+};
+
+/// Digest of the settings that are in force.
+const APPLIED: &str = "farwater.dev/agent-settings";
+/// The change that is under way.
+const ATTEMPT: &str = "farwater.dev/agent-update";
+/// The change that did not work last.
+const REFUSED: &str = "farwater.dev/agent-refused";
+/// The container of the agent in its pod.
+const CONTAINER: &str = "agent";
+/// Tells a new agent which settings it is the first to run with.
+const SETTINGS_VARIABLE: &str = "FARWATER_AGENT_SETTINGS";
+const LOG_VARIABLE: &str = "FARWATER_LOG";
+/// How often a new version may start without ever reporting.
+const STARTS: u32 = 3;
+/// Between two looks at a change that is under way.
+const LOOK: Duration = Duration::from_secs(3);
+
+/// What settings are about, of a Deployment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Template {
+    image: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    log: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    memory_limit: Option<String>,
+}
+
+impl Template {
+    fn with(&self, settings: &AgentSettings) -> Self {
+        let or = |new: &Option<String>, old: &Option<String>| new.clone().or_else(|| old.clone());
+        Self {
+            image: settings.image.clone().unwrap_or_else(|| self.image.clone()),
+            log: or(&settings.log, &self.log),
+            memory_limit: or(&settings.memory_limit, &self.memory_limit),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Attempt {
+    settings: Digest,
+    previous: Template,
+    /// Seconds since 1970.
+    deadline: i64,
+    /// Of the new version.
+    starts: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Refused {
+    settings: Digest,
+    reason: String,
+}
+
+/// The agent's Deployment, as far as it matters here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    version: String,
+    template: Template,
+    applied: Option<Digest>,
+    attempt: Option<Attempt>,
+    refused: Option<Refused>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Settled,
+    /// These settings are what the Deployment says already.
+    Adopt(Digest),
+    Begin(Template, Attempt),
+    Wait(Digest),
+    Confirm,
+    GoBack(Attempt, &'static str),
+    Failed(Refused),
+}
+
+/// Pure. `mine`: the settings that this process is the first to run with; `confirmed`: it has reported.
+fn decide(
+    wanted: Option<&Verbatim<AgentSettings>>,
+    mine: Option<Digest>,
+    seen: &Seen,
+    confirmed: bool,
+    now: i64,
+) -> Step {
+    if let Some(attempt) = &seen.attempt {
+        let is_new = mine == Some(attempt.settings);
+        return match () {
+            () if is_new && confirmed => Step::Confirm,
+            () if is_new && attempt.starts > STARTS => {
+                Step::GoBack(attempt.clone(), "it was started again and again without ever reporting")
+            }
+            () if now >= attempt.deadline => Step::GoBack(attempt.clone(), "it did not report in time"),
+            () if wanted.is_some_and(|wanted| wanted.digest() != attempt.settings) => {
+                Step::GoBack(attempt.clone(), "other settings are wanted")
+            }
+            () => Step::Wait(attempt.settings),
+        };
+    }
+    let Some(wanted) = wanted else { return Step::Settled };
+    let digest = wanted.digest();
+    if seen.applied == Some(digest) {
+        return Step::Settled;
+    }
+    if let Some(refused) = seen.refused.as_ref().filter(|refused| refused.settings == digest) {
+        return Step::Failed(refused.clone());
+    }
+    let next = seen.template.with(wanted);
+    if repository(&next.image) != repository(&seen.template.image) {
+        let reason = format!(
+            "{} is not of the repository that this agent was installed from ({}); change that in the cluster",
+            next.image,
+            repository(&seen.template.image)
+        );
+        return Step::Failed(Refused { settings: digest, reason });
+    }
+    if next == seen.template {
+        return Step::Adopt(digest);
+    }
+    let deadline = now.saturating_add_unsigned(wanted.deadline_seconds.clamp(1, 24 * 3600));
+    Step::Begin(next, Attempt { settings: digest, previous: seen.template.clone(), deadline, starts: 0 })
+}
+
+/// An image's name without tag and digest.
+fn repository(image: &str) -> &str {
+    let name = image.split('@').next().unwrap_or(image);
+    match name.rfind(':') {
+        // Not the port of a registry.
+        Some(colon) if !name[colon..].contains('/') => &name[..colon],
+        _ => name,
+    }
+}
+
+/// The Deployment that starts this agent; none where it was started by hand.
+pub struct Own {
+    deployment: Option<String>,
+    mine: Option<Digest>,
+}
+
+impl Own {
+    pub fn new(options: &Options) -> Self {
+        Self { deployment: options.deployment.clone(), mine: options.agent_settings }
+    }
+
+    /// Keeps the agent as the desired state says, for ever.
+    pub async fn run(&self, agent: &Arc<Agent>, mut wanted: watch::Receiver<Option<Verbatim<AgentSettings>>>) {
+        let Some(name) = &self.deployment else {
+            let reason = "it was not started by a Deployment of ours (FARWATER_DEPLOYMENT is not set)".to_owned();
+            let update = AgentUpdate::Unmanaged { reason };
+            agent.reports.set_agent(AgentReport { update, ..AgentReport::default() });
+            return std::future::pending().await;
+        };
+        let path = deployments().path(AGENT_NAMESPACE, name);
+        if let Err(error) = self.count_start(&agent.kubernetes, &path).await {
+            tracing::warn!(
+                error = crate::hub::chain(&error),
+                "can't write down that a new version of the agent started"
+            );
+        }
+        loop {
+            let settings = wanted.borrow_and_update().clone();
+            let settled = match self.advance(agent, &path, settings.as_ref()).await {
+                Ok(report) => {
+                    let settled = !matches!(report.update, AgentUpdate::Updating { .. });
+                    agent.reports.set_agent(report);
+                    settled
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        error = crate::hub::chain(&error),
+                        "can't keep the agent's Deployment as the hub says"
+                    );
+                    false
+                }
+            };
+            let changed = wanted.changed();
+            let gone =
+                if settled { changed.await.is_err() } else { matches!(timeout(LOOK, changed).await, Ok(Err(_))) };
+            if gone {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    async fn count_start(&self, kubernetes: &Kubernetes, path: &str) -> Result<(), ApiError> {
+        let seen = read(kubernetes, path).await?;
+        let Some(mut attempt) = seen.attempt.clone().filter(|attempt| self.mine == Some(attempt.settings)) else {
+            return Ok(());
+        };
+        attempt.starts += 1;
+        write(kubernetes, path, &seen, None, &[(ATTEMPT, Some(to_text(&attempt)))]).await
+    }
+
+    async fn advance(
+        &self,
+        agent: &Agent,
+        path: &str,
+        wanted: Option<&Verbatim<AgentSettings>>,
+    ) -> Result<AgentReport, ApiError> {
+        let kubernetes = &agent.kubernetes;
+        let seen = read(kubernetes, path).await?;
+        // Of this process: the old one goes on as it was.
+        let running = match &seen.attempt {
+            Some(attempt) if self.mine != Some(attempt.settings) => &attempt.previous.image,
+            _ => &seen.template.image,
+        };
+        let report = |settings, update| AgentReport { settings, image: Some(running.clone()), update };
+        let step = decide(wanted, self.mine, &seen, agent.reports.is_delivered(), Timestamp::now().as_second());
+        Ok(match step {
+            Step::Settled => report(seen.applied, AgentUpdate::Settled),
+            Step::Adopt(digest) => {
+                write(kubernetes, path, &seen, None, &[(APPLIED, Some(digest.to_string())), (REFUSED, None)]).await?;
+                report(Some(digest), AgentUpdate::Settled)
+            }
+            Step::Begin(template, attempt) => {
+                tracing::info!(from = seen.template.image, to = template.image, "changing the agent's own Deployment");
+                let annotations = [(ATTEMPT, Some(to_text(&attempt))), (REFUSED, None)];
+                write(kubernetes, path, &seen, Some((&template, Some(attempt.settings))), &annotations).await?;
+                report(seen.applied, AgentUpdate::Updating { settings: attempt.settings })
+            }
+            Step::Wait(settings) => report(seen.applied, AgentUpdate::Updating { settings }),
+            Step::Confirm => {
+                let applied = self.mine.map(|digest| digest.to_string());
+                write(kubernetes, path, &seen, None, &[(APPLIED, applied), (ATTEMPT, None), (REFUSED, None)]).await?;
+                tracing::info!(image = seen.template.image, "the new version of the agent is confirmed");
+                report(self.mine, AgentUpdate::Settled)
+            }
+            Step::GoBack(attempt, why) => {
+                let state = describe_pods(kubernetes).await;
+                let reason = shorten(&format!("{}: {why}{state}", seen.template.image));
+                let refused = Refused { settings: attempt.settings, reason: reason.clone() };
+                let annotations = [(ATTEMPT, None), (REFUSED, Some(to_text(&refused)))];
+                write(kubernetes, path, &seen, Some((&attempt.previous, seen.applied)), &annotations).await?;
+                tracing::warn!(reason, image = attempt.previous.image, "going back to the agent's version before");
+                report(seen.applied, AgentUpdate::Failed { settings: attempt.settings, reason })
+            }
+            Step::Failed(Refused { settings, reason }) => {
+                report(seen.applied, AgentUpdate::Failed { settings, reason })
+            }
+        })
+    }
+}
+
+fn deployments() -> Resource {
+    Resource {
+        group: "apps".into(),
+        version: "v1".into(),
+        kind: "Deployment".into(),
+        plural: "deployments".into(),
+        namespaced: true,
+    }
+}
+
+fn to_text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("an annotation is plain JSON")
+}
+
+async fn read(kubernetes: &Kubernetes, path: &str) -> Result<Seen, ApiError> {
+    parse(&kubernetes.get(None, path, false).await?)
+}
+
+/// An annotation that can't be read was written by somebody else: it says nothing.
+fn parse(deployment: &Value) -> Result<Seen, ApiError> {
+    let containers = deployment["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten();
+    let container = containers.into_iter().find(|container| container["name"] == CONTAINER);
+    let container = container
+        .ok_or_else(|| ApiError::Transport(format!("the agent's Deployment has no container named {CONTAINER}")))?;
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let variables = container["env"].as_array().into_iter().flatten();
+    let log = variables.into_iter().find(|variable| variable["name"] == LOG_VARIABLE);
+    let annotations = &deployment["metadata"]["annotations"];
+    Ok(Seen {
+        version: text(&deployment["metadata"]["resourceVersion"]).unwrap_or_default(),
+        template: Template {
+            image: text(&container["image"]).unwrap_or_default(),
+            log: log.and_then(|variable| text(&variable["value"])),
+            memory_limit: text(&container["resources"]["limits"]["memory"]),
+        },
+        applied: annotations[APPLIED].as_str().and_then(|digest| digest.parse().ok()),
+        attempt: from_text(&annotations[ATTEMPT]),
+        refused: from_text(&annotations[REFUSED]),
+    })
+}
+
+fn from_text<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    serde_json::from_str(value.as_str()?).ok()
+}
+
+/// Writes if nobody else has since `seen`. `template`: with the settings that its process is the first to run with.
+async fn write(
+    kubernetes: &Kubernetes,
+    path: &str,
+    seen: &Seen,
+    template: Option<(&Template, Option<Digest>)>,
+    annotations: &[(&str, Option<String>)],
+) -> Result<(), ApiError> {
+    let annotations: serde_json::Map<String, Value> =
+        annotations.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+    let mut patch = json!({"metadata": {"resourceVersion": seen.version, "annotations": annotations}});
+    if let Some((template, settings)) = template {
+        let variable = |name: &str, value: Option<String>| match value {
+            Some(value) => json!({"name": name, "value": value}),
+            None => json!({"name": name, "$patch": "delete"}),
+        };
+        patch["spec"] = json!({"template": {"spec": {"containers": [{
+            "name": CONTAINER,
+            "image": template.image,
+            "env": [
+                variable(LOG_VARIABLE, template.log.clone()),
+                variable(SETTINGS_VARIABLE, settings.map(|digest| digest.to_string())),
+            ],
+            "resources": {"limits": {"memory": template.memory_limit}},
+        }]}}});
+    }
+    kubernetes.patch_strategic(path, &patch).await.map(drop)
+}
+
+/// What pods of the agent that are not ready say of themselves. Without the right to ask, nothing.
+async fn describe_pods(kubernetes: &Kubernetes) -> String {
+    let mut found = String::new();
+    let collection = format!("/api/v1/namespaces/{AGENT_NAMESPACE}/pods");
+    let each = |pod: Value| {
+        let statuses = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+        for status in statuses.into_iter().filter(|status| status["ready"] != true) {
+            let ended = &status["lastState"]["terminated"]["message"];
+            let waiting = &status["state"]["waiting"];
+            let words = [ended, &waiting["reason"], &waiting["message"]];
+            let words: Vec<&str> = words.iter().filter_map(|word| word.as_str()).map(str::trim).collect();
+            if !words.is_empty() {
+                found = format!("; its pod says: {}", words.join(": "));
+            }
+        }
+    };
+    let selector = "app.kubernetes.io/name=farwater,app.kubernetes.io/component=agent";
+    if let Err(error) = kubernetes.list(None, &collection, selector, false, each).await {
+        tracing::debug!(error = crate::hub::chain(&error), "can't look at the agent's own pods");
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_000;
+
+    fn settings(image: &str) -> Verbatim<AgentSettings> {
+        AgentSettings { image: Some(image.to_owned()), deadline_seconds: 300, ..AgentSettings::default() }.into()
+    }
+
+    fn seen() -> Seen {
+        Seen {
+            template: Template { image: "r.example:5000/agent:1".to_owned(), ..Template::default() },
+            ..Seen::default()
+        }
+    }
+
+    fn attempted(image: &str) -> Seen {
+        let attempt =
+            Attempt { settings: settings(image).digest(), previous: seen().template, deadline: NOW + 300, starts: 1 };
+        Seen { attempt: Some(attempt), ..seen() }
+    }
+
+    const NEW: &str = "r.example:5000/agent:2";
+
+    #[test]
+    fn what_is_wanted_is_begun_once() {
+        let wanted = settings(NEW);
+        let Step::Begin(template, attempt) = decide(Some(&wanted), None, &seen(), true, NOW) else { panic!() };
+        assert_eq!((template.image.as_str(), attempt.deadline, attempt.previous), (NEW, NOW + 300, seen().template));
+        assert_eq!(decide(Some(&wanted), None, &attempted(NEW), true, NOW), Step::Wait(wanted.digest()));
+        assert_eq!(decide(None, None, &seen(), true, NOW), Step::Settled);
+        let applied = Seen { applied: Some(wanted.digest()), ..seen() };
+        assert_eq!(decide(Some(&wanted), None, &applied, true, NOW), Step::Settled);
+    }
+
+    #[test]
+    fn settings_that_change_nothing_restart_nothing() {
+        let wanted = settings("r.example:5000/agent:1");
+        assert_eq!(decide(Some(&wanted), None, &seen(), true, NOW), Step::Adopt(wanted.digest()));
+    }
+
+    #[test]
+    fn the_new_agent_confirms_once_it_has_reported() {
+        let wanted = settings(NEW);
+        let mine = Some(wanted.digest());
+        assert_eq!(decide(Some(&wanted), mine, &attempted(NEW), true, NOW), Step::Confirm);
+        assert_eq!(decide(Some(&wanted), mine, &attempted(NEW), false, NOW), Step::Wait(wanted.digest()));
+    }
+
+    #[test]
+    fn what_does_not_report_is_taken_back_by_whoever_is_left() {
+        let wanted = settings(NEW);
+        let late = NOW + 300;
+        for mine in [None, Some(wanted.digest())] {
+            assert!(matches!(decide(Some(&wanted), mine, &attempted(NEW), false, late), Step::GoBack(..)), "{mine:?}");
+        }
+        let mut crashing = attempted(NEW);
+        crashing.attempt.as_mut().unwrap().starts = STARTS + 1;
+        assert!(matches!(decide(Some(&wanted), Some(wanted.digest()), &crashing, false, NOW), Step::GoBack(..)));
+        // The old one isn't what crashes.
+        assert_eq!(decide(Some(&wanted), None, &crashing, true, NOW), Step::Wait(wanted.digest()));
+    }
+
+    #[test]
+    fn what_went_back_stays_back_until_the_settings_are_others() {
+        let wanted = settings(NEW);
+        let refused = Refused { settings: wanted.digest(), reason: "ErrImagePull".to_owned() };
+        let back = Seen { refused: Some(refused.clone()), ..seen() };
+        assert_eq!(decide(Some(&wanted), None, &back, true, NOW), Step::Failed(refused));
+        let again = AgentSettings { requested_at: Some("now".to_owned()), ..wanted.into_value() }.into();
+        assert!(matches!(decide(Some(&again), None, &back, true, NOW), Step::Begin(..)));
+    }
+
+    #[test]
+    fn settings_of_a_newer_hub_are_taken_as_far_as_they_are_known_and_reported_as_they_came() {
+        let json = json!({"image": NEW, "deadlineSeconds": 300, "cpuLimit": "1"});
+        let wanted: Verbatim<AgentSettings> = serde_json::from_value(json.clone()).unwrap();
+        let Step::Begin(template, attempt) = decide(Some(&wanted), None, &seen(), true, NOW) else { panic!() };
+        assert_eq!((template.image.as_str(), attempt.settings), (NEW, Digest::of_json(&json)));
+    }
+
+    #[test]
+    fn other_wishes_end_an_attempt() {
+        let other = settings("r.example:5000/agent:3");
+        assert!(matches!(decide(Some(&other), None, &attempted(NEW), true, NOW), Step::GoBack(..)));
+    }
+
+    #[test]
+    fn an_image_of_another_repository_is_not_taken() {
+        for image in ["evil.example/agent:2", "r.example:5000/other:1", "r.example:5000/agent/x:1"] {
+            let step = decide(Some(&settings(image)), None, &seen(), true, NOW);
+            let Step::Failed(refused) = step else { panic!("{image}: {step:?}") };
+            assert!(refused.reason.contains("r.example:5000/agent"), "{}", refused.reason);
+        }
+        let digest = format!("r.example:5000/agent@sha256:{}", "0".repeat(64));
+        assert!(matches!(decide(Some(&settings(&digest)), None, &seen(), true, NOW), Step::Begin(..)));
+    }
+
+    #[test]
+    fn a_deployment_is_read_as_it_was_written() {
+        let attempt = attempted(NEW).attempt.unwrap();
+        let deployment = json!({
+            "metadata": {"resourceVersion": "7", "annotations": {ATTEMPT: to_text(&attempt), REFUSED: "?"}},
+            "spec": {"template": {"spec": {"containers": [
+                {"name": "sidecar", "image": "x"},
+                {"name": "agent", "image": NEW, "env": [{"name": LOG_VARIABLE, "value": "debug"}],
+                 "resources": {"limits": {"memory": "512Mi"}}},
+            ]}}},
+        });
+        let seen = parse(&deployment).unwrap();
+        assert_eq!(seen.attempt, Some(attempt));
+        assert_eq!((seen.version.as_str(), seen.refused), ("7", None));
+        let template =
+            Template { image: NEW.to_owned(), log: Some("debug".to_owned()), memory_limit: Some("512Mi".to_owned()) };
+        assert_eq!(seen.template, template);
+    }
+}

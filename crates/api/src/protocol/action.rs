@@ -1,0 +1,133 @@
+//! What an agent is to do about a service, as far as it can be read.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde_json::Value;
+
+use super::Deployment;
+use crate::{Digest, service_deployment::DeletionPolicy};
+
+// "Self": the derived functions are inherent, and the traits below add what a derive can't say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", remote = "Self")]
+#[expect(clippy::large_enum_variant, reason = "nearly every action is the large one")]
+pub enum Action {
+    /// Keep this applied.
+    Apply(Deployment),
+    /// Change nothing: what the agent has goes on being kept. `reason` is for people.
+    Hold { reason: String },
+    /// The service was deleted. Stays listed until the agent has confirmed; absence alone deletes nothing.
+    Remove {
+        policy: DeletionPolicy,
+        #[serde(default, rename = "approvedPrune", skip_serializing_if = "Option::is_none")]
+        approved_prune: Option<Digest>,
+    },
+    /// Of a newer version. The service is held, and all others go on.
+    #[serde(skip)]
+    Unreadable(Unreadable),
+}
+
+/// An action that this version can't read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    json: Value,
+    problem: String,
+}
+
+/// The names of the actions that can be read.
+const KNOWN: [&str; 3] = ["Apply", "Hold", "Remove"];
+/// Longest text that is taken from what can't be read.
+const MAX_SHOWN: usize = 64;
+
+impl Unreadable {
+    /// What is the matter, and which version of the agent could do it.
+    pub fn explain(&self, agent_version: &str) -> String {
+        let text = |member: &str| {
+            self.json[member]
+                .as_str()
+                .map(|text| text.chars().filter(|c| !c.is_control()).take(MAX_SHOWN).collect::<String>())
+        };
+        let kind = text("type").unwrap_or_default();
+        let problem = match KNOWN.contains(&kind.as_str()) {
+            true => format!("can't read the action {kind} ({})", self.problem),
+            false => format!("does not know the action {kind:?}"),
+        };
+        let needed =
+            text("needsAgent").map_or_else(|| "the hub's version".to_owned(), |version| format!("{version} or later"));
+        format!("agent {agent_version} {problem}; upgrade the agent to {needed}")
+    }
+}
+
+impl Serialize for Action {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Unreadable(unreadable) => unreadable.json.serialize(serializer),
+            known => Self::serialize(known, serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Action {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let json = Value::deserialize(deserializer)?;
+        if !json.is_object() {
+            return Err(D::Error::custom("an action is an object"));
+        }
+        Ok(Self::deserialize(&json).unwrap_or_else(|error: serde_json::Error| {
+            Self::Unreadable(Unreadable { problem: error.to_string(), json })
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(json: Value, expected: &str) {
+        let action: Action = serde_json::from_value(json.clone()).unwrap();
+        let Action::Unreadable(unreadable) = &action else { panic!("{action:?}") };
+        assert_eq!(unreadable.explain("0.1.0"), expected);
+        assert_eq!(serde_json::to_value(&action).unwrap(), json);
+    }
+
+    #[test]
+    fn an_action_of_a_newer_version_is_kept_and_names_the_version() {
+        check(
+            json!({"type": "Migrate", "needsAgent": "0.3.0", "to": {"cluster": "west"}}),
+            "agent 0.1.0 does not know the action \"Migrate\"; upgrade the agent to 0.3.0 or later",
+        );
+        check(
+            json!({"type": "Migrate"}),
+            "agent 0.1.0 does not know the action \"Migrate\"; upgrade the agent to the hub's version",
+        );
+        check(json!({}), "agent 0.1.0 does not know the action \"\"; upgrade the agent to the hub's version");
+    }
+
+    #[test]
+    fn an_action_that_has_changed_is_not_read_as_another() {
+        check(
+            json!({"type": "Remove", "policy": "Archive", "needsAgent": "0.2.0"}),
+            "agent 0.1.0 can't read the action Remove (unknown variant `Archive`, expected `Orphan` or `Delete`); \
+             upgrade the agent to 0.2.0 or later",
+        );
+        check(
+            json!({"type": "Hold"}),
+            "agent 0.1.0 can't read the action Hold (missing field `reason`); upgrade the agent to the hub's version",
+        );
+    }
+
+    #[test]
+    fn known_actions_are_written_as_ever() {
+        for json in [
+            json!({"type": "Hold", "reason": "x"}),
+            json!({"type": "Remove", "policy": "Delete"}),
+            json!({"type": "Remove", "policy": "Orphan", "approvedPrune": Digest::of("p")}),
+        ] {
+            let action: Action = serde_json::from_value(json.clone()).unwrap();
+            assert!(!matches!(action, Action::Unreadable(_)));
+            assert_eq!(serde_json::to_value(&action).unwrap(), json);
+        }
+        assert!(serde_json::from_value::<Action>(json!("Hold")).is_err());
+    }
+}

@@ -1,0 +1,171 @@
+//! The hub's side: whether it is ready, and what of the fleet needs somebody.
+
+use farwater_api::{GitRepository, ServiceDeployment};
+use farwater_fleet::states;
+use http::StatusCode;
+
+use super::{
+    Check, Checks, Finding, Grade, Part,
+    figures::Figures,
+    local::{Answered, ask},
+};
+use crate::{connection::Session, failure::Result};
+
+/// As the alerts have it.
+const DISK_LOW: f64 = 0.15;
+const DISK_FULL: f64 = 0.03;
+/// Objects that wait for a controller; a start or a large commit makes as many for some moments.
+const WAITING: u64 = 1_000;
+
+pub fn add<'a>(checks: &mut Checks<'a>, session: &'a Session) {
+    checks.add(Part::Hub, "ready", ready(session));
+    checks.add_many(Part::Hub, "figures", fleet(session));
+}
+
+async fn ready(session: &Session) -> Finding {
+    match ask(session, "ask whether the hub is ready", "/readyz?verbose").await {
+        Ok(Answered { status: StatusCode::OK, body, .. }) => {
+            let parts: Vec<&str> = body.lines().filter_map(|line| line.strip_prefix("[+] ")).collect();
+            Finding::ok(if parts.is_empty() { "ready".to_owned() } else { format!("ready: {}", parts.join(", ")) })
+        }
+        Ok(Answered { status, body, .. }) => {
+            let parts: Vec<&str> = body.lines().filter_map(|line| line.strip_prefix("[-] ")).collect();
+            let found = if parts.is_empty() { status.to_string() } else { parts.join(", ") };
+            Finding::fail(format!("not ready: {found}"), "see docs/runbooks/hub-down.md; the hub's log says why")
+        }
+        Err(failure) => failure.into(),
+    }
+}
+
+async fn fleet(session: &Session) -> Vec<Check> {
+    let answered = match ask(session, "read the hub's metrics", "/metrics").await {
+        Ok(answered) => answered,
+        Err(failure) => return vec![Check::new(Part::Hub, "figures", failure)],
+    };
+    match answered.status {
+        StatusCode::OK => judge(&Figures::parse(&answered.body), true),
+        StatusCode::FORBIDDEN => {
+            let found = format!("/metrics is not yours to read; of the namespace {} alone:", session.namespace);
+            let told = Check::new(Part::Hub, "figures", Finding::warn(found, "ask for the role system:monitoring"));
+            match count(session).await {
+                Ok(figures) => [vec![told], judge(&figures, false)].concat(),
+                Err(failure) => vec![told, Check::new(Part::Hub, "services", failure)],
+            }
+        }
+        status => {
+            let finding = Finding::fail(format!("/metrics answers {status}"), "the hub's log says why");
+            vec![Check::new(Part::Hub, "figures", finding)]
+        }
+    }
+}
+
+/// The figures of one namespace, from its resources.
+async fn count(session: &Session) -> Result<Figures> {
+    let namespace = Some(session.namespace.as_str());
+    let (services, sources) =
+        tokio::join!(session.list::<ServiceDeployment>(namespace), session.list::<GitRepository>(namespace));
+    let services = services?.into_iter().map(|service| (states::SERVICES, serde_json::to_vec(&service.status).ok()));
+    let sources = sources?.into_iter().map(|source| (states::SOURCES, serde_json::to_vec(&source.status).ok()));
+    Ok(Figures::of_resources(services.chain(sources)))
+}
+
+/// `whole`: of the whole hub.
+fn judge(figures: &Figures, whole: bool) -> Vec<Check> {
+    let all = if whole { " -A" } else { "" };
+    let mut checks = Vec::new();
+    let mut push = |name, finding| checks.push(Check::new(Part::Hub, name, finding));
+    let trouble = |number: u64, grade: Grade, found: String, well: String, remedy: String| match number {
+        0 => Finding::ok(well),
+        _ => Finding { grade, found, remedy: Some(remedy) },
+    };
+    if whole {
+        let (silent, total) =
+            (figures.count("farwater_clusters{state=\"silent\"}"), figures.total("farwater_clusters"));
+        let waiting = figures.count("farwater_clusters{state=\"not_joined\"}");
+        let well = format!("{total}, none is silent, {waiting} have not joined");
+        let remedy = format!("{{program}} get clusters{all}; docs/runbooks/cluster-silent.md");
+        push("clusters", trouble(silent, Grade::Fail, format!("{silent} of {total} are silent"), well, remedy));
+        let restored = figures.count("farwater_clusters_restored");
+        if restored > 0 {
+            let found = format!("{restored} clusters know more than the hub's database: a backup was restored");
+            push("restored", Finding::fail(found, "docs/runbooks/cluster-restored.md"));
+        }
+    }
+    let (stale, total) = (figures.count("farwater_sources_stale"), figures.total("farwater_sources"));
+    let remedy = format!("{{program}} get gitrepositories{all}; docs/runbooks/source-stale.md");
+    let well = format!("{total}, all were asked");
+    push("sources", trouble(stale, Grade::Warn, format!("{stale} of {total} can't be asked"), well, remedy));
+    let failing = figures.count("farwater_services{state=\"failing\"}");
+    let (ready, total) = (figures.count("farwater_services{state=\"ready\"}"), figures.total("farwater_services"));
+    let remedy = format!("{{program}} get servicedeployments{all}; {{program}} why NAMESPACE/NAME");
+    let well = format!("{ready} of {total} are ready, none is failing");
+    push("services", trouble(failing, Grade::Fail, format!("{failing} of {total} are failing"), well, remedy));
+    let held = figures.count("farwater_services_prune_held");
+    let remedy = "{program} why NAMESPACE/NAME shows what would go; docs/runbooks/prune-held.md".to_owned();
+    let found = format!("{held} services hold a prune that waits for an approval");
+    push("prunes", trouble(held, Grade::Warn, found, "none waits for an approval".to_owned(), remedy));
+    if whole {
+        push("controllers", controllers(figures));
+        push("disk", disk(figures));
+    }
+    checks
+}
+
+fn controllers(figures: &Figures) -> Finding {
+    match figures.total("farwater_queue_depth") {
+        waiting if waiting > WAITING => {
+            Finding::warn(format!("{waiting} objects wait"), "docs/runbooks/controller-behind.md, if it stays so")
+        }
+        waiting => Finding::ok(format!("{waiting} objects wait")),
+    }
+}
+
+fn disk(figures: &Figures) -> Finding {
+    let remedy = "enlarge the hub's volume; docs/runbooks/disk-full.md";
+    let bytes = |name: &str| figures.get(&format!("farwater_data_filesystem_{name}_bytes"));
+    let (Some(available), Some(size)) = (bytes("available"), bytes("size")) else {
+        return Finding::warn("the hub does not say how full its disk is", remedy);
+    };
+    let share = if size > 0.0 { available / size } else { 0.0 };
+    let found = format!("{:.0} % free ({:.1} GiB)", share * 100.0, available / f64::from(1 << 30));
+    match share {
+        share if share < DISK_FULL => Finding::fail(found, remedy),
+        share if share < DISK_LOW => Finding::warn(found, remedy),
+        _ => Finding::ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graded(text: &str) -> Vec<(&'static str, Grade)> {
+        let checks = judge(&Figures::parse(text), true);
+        checks.into_iter().map(|check| (check.name, check.finding.grade)).collect()
+    }
+
+    #[test]
+    fn a_fleet_that_is_well_has_nothing_to_watch() {
+        let text = "farwater_clusters{state=\"ready\"} 3\nfarwater_services{state=\"ready\"} 5\n\
+                    farwater_data_filesystem_available_bytes 50\nfarwater_data_filesystem_size_bytes 100\n";
+        assert!(graded(text).iter().all(|(_, grade)| *grade == Grade::Ok), "{:?}", graded(text));
+    }
+
+    #[test]
+    fn what_needs_somebody_is_graded_by_how_soon() {
+        let text = "farwater_clusters{state=\"silent\"} 1\nfarwater_clusters_restored 1\nfarwater_sources_stale 1\n\
+                    farwater_services{state=\"failing\"} 2\nfarwater_services_prune_held 1\n\
+                    farwater_queue_depth{controller=\"a\"} 2000\n\
+                    farwater_data_filesystem_available_bytes 2\nfarwater_data_filesystem_size_bytes 100\n";
+        let expected = [
+            ("clusters", Grade::Fail),
+            ("restored", Grade::Fail),
+            ("sources", Grade::Warn),
+            ("services", Grade::Fail),
+            ("prunes", Grade::Warn),
+            ("controllers", Grade::Warn),
+            ("disk", Grade::Fail),
+        ];
+        assert_eq!(graded(text), expected);
+    }
+}

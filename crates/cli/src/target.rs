@@ -1,0 +1,365 @@
+//! A cluster that hub or agent are put into, found as kubectl finds it.
+
+use std::{
+    fmt,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::{
+    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    core::v1::Pod,
+};
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
+    core::{ApiResource, DynamicObject},
+};
+use serde_json::Value;
+
+use crate::{
+    exit,
+    failure::{Failure, Result, suggest},
+    text,
+};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(500);
+/// Who the objects' fields are managed by.
+const MANAGER: &str = "farwater-cli";
+const AT_ONCE: usize = 8;
+const PART_OF: &str = "app.kubernetes.io/part-of";
+
+/// The context that stands for the cluster of the pod that a command runs in.
+const IN_CLUSTER: &str = "in-cluster";
+
+/// Whether an object was made by us, or labelled so.
+pub fn is_ours(metadata: &ObjectMeta) -> bool {
+    metadata.labels.as_ref().is_some_and(|labels| labels.get(PART_OF).is_some_and(|part| part == "farwater"))
+}
+
+pub fn not_ours(object: &str) -> Failure {
+    Failure::new(exit::CONFLICT, format!("{object} is there and not ours; nothing was changed"))
+        .evidence(format!("it lacks the label {PART_OF}=farwater"))
+        .next("remove or rename it, or label it if it is")
+}
+
+pub struct Target {
+    pub client: Client,
+    /// The context's name.
+    pub context: String,
+    server: String,
+}
+
+impl Target {
+    /// The context of that name, or the current one. [`IN_CLUSTER`] is the cluster of the pod that this runs in, unless the kubeconfig
+    /// has one of that name.
+    pub async fn open(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self> {
+        let read = match kubeconfig {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
+        };
+        let has_none = || !read.as_ref().is_ok_and(|file| file.contexts.iter().any(|one| one.name == IN_CLUSTER));
+        if context == Some(IN_CLUSTER) && has_none() {
+            let config = Config::incluster().map_err(|error| {
+                Failure::usage("this is no pod with a service account: --context in-cluster names its cluster")
+                    .evidence(crate::failure::chain(&error))
+            })?;
+            return Self::of(IN_CLUSTER.to_owned(), config);
+        }
+        let kubeconfig = read.map_err(|error| {
+            Failure::usage("no kubeconfig of the cluster can be read")
+                .evidence(crate::failure::chain(&error))
+                .next("name it by KUBECONFIG, as for kubectl")
+        })?;
+        let known: Vec<String> = kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
+        let name = match context.map(str::to_owned).or_else(|| kubeconfig.current_context.clone()) {
+            Some(name) if known.contains(&name) => name,
+            Some(name) => return Err(no_context(&name, &known)),
+            None => {
+                return Err(Failure::usage("the kubeconfig has no current context").next("name one: --context NAME"));
+            }
+        };
+        let options = KubeConfigOptions { context: Some(name.clone()), ..KubeConfigOptions::default() };
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        Self::of(name.clone(), config.map_err(|error| unusable(&name, &error))?)
+    }
+
+    fn of(context: String, mut config: Config) -> Result<Self> {
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let client = Client::try_from(config).map_err(|error| unusable(&context, &error))?;
+        Ok(Self { client, context, server })
+    }
+
+    /// Before the first of them is applied: whether all of them may be, and what else is needed then, and none is somebody else's.
+    pub async fn prepare(&self, objects: &[Value], further: &[Right]) -> Result<()> {
+        let rights = of_objects(objects, &["get", "patch", "create"]).chain(further.iter().cloned());
+        self.require(rights).await?;
+        self.check_owners(objects).await
+    }
+
+    /// Makes or changes all of them, in order.
+    pub async fn apply(&self, objects: &[Value]) -> Result<()> {
+        for object in objects {
+            let place = Place::of(object);
+            let parameters = PatchParams::apply(MANAGER).force();
+            let patched = self.api(&place).patch(&place.name, &parameters, &Patch::Apply(object)).await;
+            patched.map_err(|error| self.failure(&format!("apply {place}"), &error))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes what is there of them, in the opposite order; the names of what was.
+    pub async fn delete(&self, objects: &[Value]) -> Result<Vec<String>> {
+        self.require(of_objects(objects, &["get", "delete"])).await?;
+        self.check_owners(objects).await?;
+        let mut deleted = Vec::new();
+        for object in objects.iter().rev() {
+            let place = Place::of(object);
+            match self.api(&place).delete(&place.name, &DeleteParams::background()).await {
+                Ok(_) => deleted.push(place.to_string()),
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(self.failure(&format!("delete {place}"), &error)),
+            }
+        }
+        Ok(deleted)
+    }
+
+    /// Waits until what was deleted is gone; what is still there after `longest`, and what it waits for.
+    pub async fn wait_until_gone(&self, objects: &[Value], longest: Duration) -> Result<Option<String>> {
+        let begun = Instant::now();
+        for object in objects.iter().rev() {
+            // One that was made anew meanwhile is another.
+            while let Some(found) = self.find(object).await?.filter(|found| found.metadata.deletion_timestamp.is_some())
+            {
+                if begun.elapsed() > longest {
+                    return Ok(Some(format!("{}: {}", Place::of(object), what_remains(&found))));
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        Ok(None)
+    }
+
+    /// One object, if it is there.
+    pub async fn find(&self, object: &Value) -> Result<Option<DynamicObject>> {
+        let place = Place::of(object);
+        let found = self.api(&place).get_opt(&place.name).await;
+        found.map_err(|error| self.failure(&format!("read {place}"), &error))
+    }
+
+    fn api(&self, place: &Place) -> Api<DynamicObject> {
+        match &place.namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &place.resource),
+            None => Api::all_with(self.client.clone(), &place.resource),
+        }
+    }
+
+    /// All rights that are missing, in one answer: a first half of the work helps nobody.
+    pub async fn require(&self, rights: impl IntoIterator<Item = Right>) -> Result<()> {
+        let mut questions: Vec<Right> = Vec::new();
+        for right in rights {
+            if !questions.contains(&right) {
+                questions.push(right);
+            }
+        }
+        let answers = stream::iter(questions).map(async |right| {
+            let allowed = self.may(&right).await?;
+            Ok::<_, Failure>((!allowed).then(|| right.to_string()))
+        });
+        let missing: Vec<Option<String>> = answers.buffered(AT_ONCE).try_collect().await?;
+        let missing: Vec<String> = missing.into_iter().flatten().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new(exit::DENIED, format!("rights are missing in {}; nothing was changed", self.context))
+            .evidence(format!("may not {}", missing.join("; "))))
+    }
+
+    async fn may(&self, right: &Right) -> Result<bool> {
+        let (resource, subresource) = match right.resource.split_once('/') {
+            Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
+            None => (&*right.resource, None),
+        };
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    group: Some(right.group.clone()),
+                    resource: Some(resource.to_owned()),
+                    subresource,
+                    namespace: right.namespace.clone(),
+                    verb: Some(right.verb.to_owned()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let api: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
+        let answer = api.create(&PostParams::default(), &review).await;
+        let answer = answer.map_err(|error| self.failure("ask what you may do", &error))?;
+        Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+
+    /// An object of the same name that is not ours is left alone. Namespaces may have been made for us.
+    async fn check_owners(&self, objects: &[Value]) -> Result<()> {
+        for object in objects.iter().filter(|object| object["kind"] != "Namespace") {
+            let Some(found) = self.find(object).await? else { continue };
+            if !is_ours(&found.metadata) {
+                return Err(not_ours(&Place::of(object).to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    /// What keeps a component's pods from being ready, in the cluster's words.
+    pub async fn describe_pods(&self, namespace: &str, component: &str) -> Result<String> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let selector = ListParams::default().labels(&format!("app.kubernetes.io/component={component}"));
+        let pods = pods.list(&selector).await;
+        let pods = pods.map_err(|error| self.failure(&format!("list pods in {namespace}"), &error))?;
+        let mut reasons: Vec<String> = pods.items.iter().map(describe_pod).collect();
+        if reasons.is_empty() {
+            reasons.push("waiting for its pod".to_owned());
+        }
+        Ok(reasons.join("; "))
+    }
+
+    pub fn failure(&self, attempt: &str, error: &kube::Error) -> Failure {
+        let place = format!("{} ({})", self.context, self.server);
+        match error {
+            kube::Error::Api(status) if status.code == 401 => {
+                Failure::new(exit::DENIED, format!("can't {attempt}: {place} does not accept your credentials"))
+                    .evidence(status.message.clone())
+            }
+            kube::Error::Api(status) if status.code == 403 => {
+                Failure::new(exit::DENIED, format!("can't {attempt} in {place}")).evidence(status.message.clone())
+            }
+            kube::Error::Api(status) => {
+                Failure::new(exit::CONFLICT, format!("can't {attempt} in {place}")).evidence(status.message.clone())
+            }
+            other => Failure::new(exit::UNREACHABLE, format!("can't {attempt}: {place} can't be reached"))
+                .evidence(crate::failure::chain(other)),
+        }
+    }
+}
+
+fn unusable(context: &str, error: &dyn std::error::Error) -> Failure {
+    Failure::usage(format!("the context {context} can't be used")).evidence(error.to_string())
+}
+
+fn describe_pod(pod: &Pod) -> String {
+    let status = pod.status.clone().unwrap_or_default();
+    let waiting = status.container_statuses.iter().flatten().find_map(|container| {
+        // Its own last words say more than that it is started again and again.
+        let ended = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+        if let Some(words) = ended.and_then(|ended| ended.message.clone()).filter(|words| !words.trim().is_empty()) {
+            return Some(format!("it ends again and again: {}", words.trim()));
+        }
+        let state = container.state.as_ref()?;
+        let (reason, message) = match (&state.waiting, &state.terminated) {
+            (Some(waiting), _) => (waiting.reason.clone(), waiting.message.clone()),
+            (None, Some(ended)) => (ended.reason.clone(), ended.message.clone()),
+            (None, None) => return None,
+        };
+        Some([reason, message].into_iter().flatten().collect::<Vec<_>>().join(": "))
+    });
+    let condition = || {
+        let failed = status.conditions.iter().flatten().find(|condition| condition.status == "False")?;
+        failed.message.clone().or_else(|| failed.reason.clone())
+    };
+    waiting.or_else(condition).unwrap_or_else(|| status.phase.clone().unwrap_or_else(|| "starting".to_owned()))
+}
+
+/// What keeps an object that is being deleted: what a namespace says of itself, else who has yet to let go.
+fn what_remains(object: &DynamicObject) -> String {
+    let conditions = object.data["status"]["conditions"].as_array().into_iter().flatten();
+    let held = conditions.filter(|condition| condition["status"] == "True");
+    let reasons: Vec<&str> = held.filter_map(|condition| condition["message"].as_str()).collect();
+    match reasons.is_empty() {
+        true => format!("waits for {}", object.metadata.finalizers.clone().unwrap_or_default().join(", ")),
+        false => reasons.join("; "),
+    }
+}
+
+fn no_context(name: &str, known: &[String]) -> Failure {
+    let failure = Failure::usage(format!("there is no context {name:?} in the kubeconfig"));
+    match suggest(name, known.iter().map(String::as_str)) {
+        Some(near) => failure.evidence(format!("did you mean {near:?}?")),
+        None => failure.evidence(format!("it has {}", text::plain(&known.join(", ")))),
+    }
+}
+
+/// Where an object is, by its type and name.
+struct Place {
+    resource: ApiResource,
+    namespace: Option<String>,
+    name: String,
+}
+
+impl Place {
+    fn of(object: &Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", &api_version));
+        let plural = match &*kind {
+            "NetworkPolicy" => "networkpolicies".to_owned(),
+            other => format!("{}s", other.to_lowercase()),
+        };
+        let resource = ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version: api_version.clone(),
+            kind,
+            plural,
+        };
+        let metadata = &object["metadata"];
+        Self { resource, namespace: metadata["namespace"].as_str().map(str::to_owned), name: text(&metadata["name"]) }
+    }
+}
+
+/// To do something to objects of a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Right {
+    verb: &'static str,
+    group: String,
+    /// In plural, with `/SUBRESOURCE` if it is one.
+    resource: String,
+    namespace: Option<String>,
+}
+
+impl Right {
+    /// In one namespace.
+    pub fn new(verb: &'static str, group: &str, resource: &str, namespace: &str) -> Self {
+        Self { verb, group: group.to_owned(), resource: resource.to_owned(), namespace: Some(namespace.to_owned()) }
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)?;
+        self.namespace.as_deref().map_or(Ok(()), |namespace| write!(f, " in {namespace}"))
+    }
+}
+
+fn of_objects(objects: &[Value], verbs: &'static [&'static str]) -> impl Iterator<Item = Right> {
+    objects.iter().flat_map(move |object| {
+        let Place { resource, namespace, .. } = Place::of(object);
+        verbs.iter().map(move |verb| Right {
+            verb,
+            group: resource.group.clone(),
+            resource: resource.plural.clone(),
+            namespace: namespace.clone(),
+        })
+    })
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let namespace = self.namespace.as_deref().map_or(String::new(), |namespace| format!("{namespace}/"));
+        write!(f, "{} {namespace}{}", self.resource.kind, self.name)
+    }
+}

@@ -1,0 +1,141 @@
+//! States: the few in which a service, a source or a cluster is counted, by its status alone.
+
+use serde::{Deserialize, de::IgnoredAny};
+
+/// Changes with what a state means: then everything is counted anew.
+pub const VERSION: &str = "1";
+
+pub const SERVICES: &str = "servicedeployments.farwater.dev";
+pub const SOURCES: &str = "gitrepositories.farwater.dev";
+pub const CLUSTERS: &str = "clusters.farwater.dev";
+/// What is counted.
+pub const KINDS: &[&str] = &[SERVICES, SOURCES, CLUSTERS];
+
+/// A service's or a source's; it is in exactly one of them.
+pub const READINESS: &[&str] = &[READY, PROGRESSING, FAILING, NOT_READY, HELD, NEW];
+pub const READY: &str = "ready";
+/// Not ready, and on its way without anybody's help.
+pub const PROGRESSING: &str = "progressing";
+/// Not ready, and it stays so until somebody changes something.
+pub const FAILING: &str = "failing";
+/// Not ready for another reason: a remote that can't be asked now, a prune that waits.
+pub const NOT_READY: &str = "not_ready";
+/// Nobody can say: it is suspended, or held.
+pub const HELD: &str = "held";
+/// Nothing has looked at it yet.
+pub const NEW: &str = "new";
+
+/// Besides: a service's prune waits for an approval.
+pub const PRUNE_HELD: &str = "prune_held";
+/// Besides: a source's remote could not be asked the last time.
+pub const STALE: &str = "stale";
+/// Besides: a cluster's agent has proven that the hub's database was restored, and nobody has confirmed it yet.
+pub const RESTORED: &str = "restored";
+
+/// What of a status is looked at.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    conditions: Vec<Condition>,
+    stale_since: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+impl Status {
+    fn condition(&self, kind: &str) -> Option<&str> {
+        self.conditions.iter().find(|condition| condition.kind == kind).map(|condition| &*condition.status)
+    }
+
+    fn holds(&self, kind: &str) -> bool {
+        self.condition(kind) == Some("True")
+    }
+
+    fn readiness(&self) -> &'static str {
+        match self.condition("Ready") {
+            None => NEW,
+            Some("True") => READY,
+            Some("False") if self.holds("Stalled") => FAILING,
+            Some("False") if self.holds("Reconciling") => PROGRESSING,
+            Some("False") => NOT_READY,
+            Some(_) => HELD,
+        }
+    }
+}
+
+/// The states of a resource by its kind and its status' JSON. A status that can't be read is none.
+pub fn states(kind: &str, status: Option<&[u8]>) -> Vec<&'static str> {
+    let status: Status = status.and_then(|json| serde_json::from_slice(json).ok()).unwrap_or_default();
+    let besides = match kind {
+        SERVICES => status.holds("PruneHeld").then_some(PRUNE_HELD),
+        SOURCES => status.stale_since.is_some().then_some(STALE),
+        CLUSTERS => status.holds("Restored").then_some(RESTORED),
+        _ => None,
+    };
+    // Whether a cluster polls is known by the minute, and not from its status.
+    let readiness = (kind != CLUSTERS).then(|| status.readiness());
+    readiness.into_iter().chain(besides).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_api::Condition;
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::conditions::{Verdict, resolve};
+
+    fn conditions(verdicts: Vec<Verdict>) -> Vec<Condition> {
+        resolve(&[], verdicts, 1, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn a_resource_is_counted_by_what_its_conditions_say() {
+        let check = |kind: &str, verdicts: Vec<Verdict>, expected: &[&str]| {
+            let status = json!({"conditions": conditions(verdicts)}).to_string();
+            assert_eq!(states(kind, Some(status.as_bytes())), expected, "{status}");
+        };
+        check(SERVICES, Verdict::ready("Applied", ""), &[READY]);
+        check(SERVICES, Verdict::reconciling("Progressing", ""), &[PROGRESSING]);
+        check(SERVICES, Verdict::stalled("Unhealthy", ""), &[FAILING]);
+        check(SERVICES, vec![Verdict::new("Ready", None, "Held", "")], &[HELD]);
+        let held = |holds| Verdict::new("PruneHeld", Some(holds), "ApprovalNeeded", "");
+        check(
+            SERVICES,
+            vec![Verdict::new("Ready", Some(false), "PruneHeld", ""), held(true)],
+            &[NOT_READY, PRUNE_HELD],
+        );
+        check(SERVICES, vec![held(false)], &[NEW]);
+        check(SOURCES, Verdict::stalled("Unauthorized", ""), &[FAILING]);
+        check(CLUSTERS, Verdict::ready("Connected", ""), &[]);
+        check(CLUSTERS, vec![Verdict::new("Restored", Some(true), "DatabaseOlderThanAgent", "")], &[RESTORED]);
+    }
+
+    #[test]
+    fn a_source_that_can_not_be_asked_is_stale() {
+        let status =
+            json!({"staleSince": "2026-01-01T00:00:00Z", "conditions": conditions(Verdict::ready("Fetched", ""))});
+        assert_eq!(states(SOURCES, Some(status.to_string().as_bytes())), [READY, STALE]);
+        assert_eq!(states(SERVICES, Some(status.to_string().as_bytes())), [READY]);
+    }
+
+    #[test]
+    fn what_nobody_has_looked_at_is_new() {
+        assert_eq!(states(SERVICES, None), [NEW]);
+        assert_eq!(states(SOURCES, Some(b"{}")), [NEW]);
+        assert_eq!(states(SOURCES, Some(b"[]")), [NEW]);
+    }
+
+    #[test]
+    fn every_state_is_listed() {
+        for state in [READY, PROGRESSING, FAILING, NOT_READY, HELD, NEW] {
+            assert!(READINESS.contains(&state));
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! advance_agents: AgentPolicies → what each cluster's agent shall be.
+//!
+//! What is assigned is a row per cluster; the cluster's desired state carries it. A policy that goes, or that selects a cluster no
+//! more, leaves its agent as it is.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use farwater_api::{
+    AgentPolicy, AgentPolicyStatus, Cluster, Digest,
+    protocol::{AgentReport, AgentSettings},
+};
+use farwater_fleet::{
+    agents::{Assigned, ClusterAgent, Decision, Limit, decide},
+    conditions::{self, Verdict},
+    duration::AGENT_DEADLINE,
+    placement::selects,
+};
+use farwater_store::{
+    Resource, StoreError,
+    delivery::{AgentUpdateRow, load_agent_updates, mark_cluster, save_agent_update},
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    chain,
+    resources::{self, Name, requested_at},
+    track_clusters::silence_deadline,
+};
+use crate::delivery::Delivery;
+
+/// While agents are on their way: how late a deadline that has passed, or a cluster that fell silent, is seen.
+const BUSY: Duration = Duration::from_secs(5);
+/// Else: a wake-up that was lost is made up for, and a cluster that comes back after a long silence gets its turn.
+const IDLE: Duration = Duration::from_secs(60);
+
+pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
+    loop {
+        let wait = match advance(&delivery).await {
+            Ok(true) => BUSY,
+            Ok(false) => IDLE,
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "advance agents");
+                BUSY
+            }
+        };
+        let woken = async {
+            tokio::select! { () = delivery.agents.notified() => {} () = tokio::time::sleep(wait) => {} }
+        };
+        if shutdown.run_until_cancelled(woken).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// A cluster that has an agent.
+struct Member {
+    agent: ClusterAgent,
+    row: AgentUpdateRow,
+}
+
+/// A member by what policies select it, also where its row can't be read: that is the matter of the policy which selects it.
+struct Candidate {
+    labels: BTreeMap<String, String>,
+    member: Result<Member, StoreError>,
+}
+
+/// Does what the policies ask for now; answers whether agents are on their way.
+async fn advance(delivery: &Delivery) -> Result<bool, StoreError> {
+    let mut policies = Vec::new();
+    resources::list_pages::<AgentPolicy>(&delivery.store, None, |resource| policies.push(resource)).await?;
+    if policies.is_empty() || !delivery.clusters.is_loaded() {
+        return Ok(false);
+    }
+    policies.sort_by(|a, b| a.key.name.cmp(&b.key.name));
+    let mut candidates = load_candidates(delivery).await?;
+    let mut busy = false;
+    for resource in &policies {
+        let policy: AgentPolicy = resources::parse(resource)?;
+        // The first by name has taken those that several select.
+        let selector = &policy.spec.cluster_selector;
+        let (own, rest): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|candidate| selects(selector, &candidate.labels));
+        candidates = rest;
+        busy |= advance_policy(delivery, resource, &policy, own).await?;
+    }
+    Ok(busy)
+}
+
+async fn load_candidates(delivery: &Delivery) -> Result<Vec<Candidate>, StoreError> {
+    let now = Timestamp::now().as_second();
+    let rows = load_agent_updates(&mut *delivery.store.tables().await?).await?;
+    let mut rows: BTreeMap<String, AgentUpdateRow> =
+        rows.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
+    let mut candidates = Vec::new();
+    let each = |resource: Resource| {
+        let Some(state) = delivery.clusters.get(&resource.uid).filter(|state| state.key_print.is_some()) else {
+            return;
+        };
+        let row = rows.remove(&resource.uid);
+        let row =
+            row.unwrap_or_else(|| AgentUpdateRow { cluster_uid: resource.uid.clone(), ..AgentUpdateRow::default() });
+        let name = format!("{}/{}", state.namespace, state.name);
+        let agent = read_agent(name, silence_deadline(&state, delivery.started) > now, &row, now);
+        let labels = resource.object["metadata"]["labels"].as_object().into_iter().flatten();
+        let labels = labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()));
+        candidates.push(Candidate { labels: labels.collect(), member: agent.map(|agent| Member { agent, row }) });
+    };
+    resources::list_pages::<Cluster>(&delivery.store, None, each).await?;
+    Ok(candidates)
+}
+
+fn read_agent(name: String, is_heard: bool, row: &AgentUpdateRow, now: i64) -> Result<ClusterAgent, StoreError> {
+    let failed: Option<Digest> = row.failed.parse().ok();
+    Ok(ClusterAgent {
+        name,
+        is_heard,
+        assigned: Assigned {
+            settings: read_settings(&row.cluster_uid, &row.settings)?,
+            previous: read_settings(&row.cluster_uid, &row.previous)?,
+            age: now - row.assigned,
+            failed: failed.map(|digest| (digest, row.reason.clone())),
+        },
+        report: read_report(&row.cluster_uid, &row.report)?,
+    })
+}
+
+fn read_settings(cluster_uid: &str, text: &str) -> Result<Option<AgentSettings>, StoreError> {
+    read_text(cluster_uid, text)
+}
+
+pub fn read_report(cluster_uid: &str, text: &str) -> Result<Option<AgentReport>, StoreError> {
+    read_text(cluster_uid, text)
+}
+
+/// The JSON of a row; none where the text is empty.
+pub fn read_text<T: DeserializeOwned>(cluster_uid: &str, text: &str) -> Result<Option<T>, StoreError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_str(text).map(Some).map_err(|error| StoreError::Row {
+        what: format!("the agent's settings of cluster {cluster_uid}"),
+        problem: error.to_string(),
+    })
+}
+
+fn settings_of(policy: &AgentPolicy) -> Result<AgentSettings, String> {
+    let spec = &policy.spec;
+    let deadline = AGENT_DEADLINE.check(&spec.deadline).map_err(|problem| format!("spec.deadline {problem}"))?;
+    Ok(AgentSettings {
+        image: spec.image.clone(),
+        log: spec.log.clone(),
+        memory_limit: spec.memory_limit.clone(),
+        deadline_seconds: deadline.as_secs(),
+        requested_at: requested_at(&policy.metadata).map(str::to_owned),
+    })
+}
+
+async fn advance_policy(
+    delivery: &Delivery,
+    resource: &Resource,
+    policy: &AgentPolicy,
+    candidates: Vec<Candidate>,
+) -> Result<bool, StoreError> {
+    let total = candidates.len();
+    let members: Result<Vec<Member>, StoreError> = candidates.into_iter().map(|candidate| candidate.member).collect();
+    let limit = match &policy.spec.max_unavailable {
+        IntOrString::Int(number) => Limit::parse(&number.to_string()),
+        IntOrString::String(text) => Limit::parse(text),
+    };
+    let limit = limit.ok_or_else(|| "spec.maxUnavailable must be a number above 0, or 1% to 100%".to_owned());
+    let wanted = settings_of(policy).and_then(|wanted| Ok((wanted, limit?)));
+    let (verdicts, decision) = match (members, wanted) {
+        (Ok(members), Ok((wanted, limit))) => {
+            let agents: Vec<ClusterAgent> = members.iter().map(|member| member.agent.clone()).collect();
+            let decision = decide(&wanted, limit, policy.spec.suspend, &agents);
+            carry_out(delivery, &members, &decision, &wanted).await?;
+            (explain(&decision, total, policy.spec.suspend), decision)
+        }
+        // Admission refuses these; what an older hub let in changes nothing.
+        (_, Err(problem)) => (Verdict::stalled("InvalidSpec", problem), Decision::default()),
+        // Who is how far can't be told, so nobody is asked for anything.
+        (Err(damage), _) => (Verdict::stalled("RowDamaged", damage.to_string()), Decision::default()),
+    };
+    let previous = policy.status.clone().unwrap_or_default();
+    let generation = policy.metadata.generation.unwrap_or(0);
+    let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+    let status = AgentPolicyStatus {
+        observed_generation: Some(generation),
+        conditions: conditions::resolve(&previous.conditions, verdicts, generation, Timestamp::now()),
+        clusters: count(total),
+        updated_clusters: count(decision.updated),
+        updating_clusters: count(decision.updating),
+        failed_clusters: count(decision.failed),
+    };
+    let name = Name::new("", &resource.key.name);
+    resources::write_status::<AgentPolicy>(&delivery.store, &name, &resource.uid, &status).await?;
+    Ok(decision.updating > 0)
+}
+
+/// Writes rows and marks their clusters in one transaction.
+async fn carry_out(
+    delivery: &Delivery,
+    members: &[Member],
+    decision: &Decision,
+    wanted: &AgentSettings,
+) -> Result<(), StoreError> {
+    let text = serde_json::to_string(wanted).map_err(StoreError::abort)?;
+    let now = Timestamp::now().as_second();
+    let mut rows = Vec::new();
+    for member in decision.assign.iter().filter_map(|index| members.get(*index)) {
+        tracing::info!(cluster = member.agent.name, image = wanted.image, "the agent is asked to change");
+        rows.push(AgentUpdateRow {
+            settings: text.clone(),
+            previous: member.row.settings.clone(),
+            assigned: now,
+            cluster_uid: member.row.cluster_uid.clone(),
+            ..AgentUpdateRow::default()
+        });
+    }
+    for (index, reason) in &decision.retract {
+        let Some(member) = members.get(*index) else { continue };
+        tracing::warn!(
+            cluster = member.agent.name,
+            image = wanted.image,
+            reason,
+            "the agent did not take its new settings"
+        );
+        rows.push(AgentUpdateRow {
+            settings: member.row.previous.clone(),
+            assigned: now,
+            failed: wanted.digest().to_string(),
+            reason: reason.clone(),
+            ..member.row.clone()
+        });
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let changed: Vec<String> = rows.iter().map(|row| row.cluster_uid.clone()).collect();
+    let written = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            for row in rows {
+                save_agent_update(tx, &row).await?;
+                mark_cluster(tx, &row.cluster_uid).await?;
+            }
+            Ok(())
+        })
+    });
+    written.await?;
+    delivery.dirty.notify_one();
+    // Their status says where they are.
+    changed.iter().for_each(|uid| delivery.check_cluster(uid));
+    Ok(())
+}
+
+fn explain(decision: &Decision, total: usize, suspended: bool) -> Vec<Verdict> {
+    let silent = match decision.silent {
+        0 => String::new(),
+        count => format!("; {count} not heard, passed over until they are"),
+    };
+    let progress = format!("{} of {total} agents are as the policy says{silent}", decision.updated);
+    if let Some((cluster, reason)) = &decision.halted {
+        return Verdict::stalled("Halted", format!("{progress}; halted at {cluster}: {reason}"));
+    }
+    if let Some((cluster, reason)) = &decision.unmanaged {
+        return Verdict::stalled("Unmanaged", format!("{progress}; {cluster} can't be changed from here: {reason}"));
+    }
+    if decision.updating > 0 || (decision.waiting > 0 && !suspended) {
+        return Verdict::reconciling("Updating", format!("{progress}; {} are on their way", decision.updating));
+    }
+    if decision.waiting > 0 {
+        return Verdict::stalled(
+            "Suspended",
+            format!("{progress}; {} wait, the policy is suspended", decision.waiting),
+        );
+    }
+    Verdict::ready("Updated", progress)
+}

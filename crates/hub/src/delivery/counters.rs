@@ -1,0 +1,79 @@
+//! What delivery counts on its way from a source to a cluster.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::Registry,
+};
+
+/// From a remote on the same machine to the longest that a fetch may take, in seconds.
+const FETCH_BUCKETS: [f64; 9] = [0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0];
+
+/// What came of asking a source's remote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchResult {
+    Moved,
+    Unchanged,
+    Failed,
+}
+
+impl FetchResult {
+    const ALL: [Self; 3] = [Self::Moved, Self::Unchanged, Self::Failed];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Moved => "moved",
+            Self::Unchanged => "unchanged",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FetchLabels {
+    result: &'static str,
+}
+
+pub struct Counters {
+    fetches: Family<FetchLabels, Counter>,
+    fetch_time: Histogram,
+    /// New desired states of clusters.
+    pub published: Counter,
+    /// Services that agents reported about.
+    pub reported: Counter,
+    /// Bundles that agents were sent.
+    pub bundles: Counter,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let counters = Self {
+            fetches: Family::default(),
+            fetch_time: Histogram::new(FETCH_BUCKETS),
+            published: Counter::default(),
+            reported: Counter::default(),
+            bundles: Counter::default(),
+        };
+        // There from the start: a rate begins with the first failure, not with the second.
+        for result in FetchResult::ALL {
+            drop(counters.fetches.get_or_create(&FetchLabels { result: result.as_str() }));
+        }
+        counters
+    }
+}
+
+impl Counters {
+    pub fn count_fetch(&self, result: FetchResult, took: std::time::Duration) {
+        self.fetches.get_or_create(&FetchLabels { result: result.as_str() }).inc();
+        self.fetch_time.observe(took.as_secs_f64());
+    }
+
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("fetches", "Remotes of sources that were asked, by what came of it", self.fetches.clone());
+        let help = "Time that a source's remote took, in seconds";
+        registry.register("fetch_duration_seconds", help, self.fetch_time.clone());
+        registry.register("desired_published", "New desired states of clusters", self.published.clone());
+        registry.register("services_reported", "Services that agents reported about", self.reported.clone());
+        registry.register("bundles_sent", "Bundles that agents were sent", self.bundles.clone());
+    }
+}

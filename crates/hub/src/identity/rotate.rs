@@ -1,0 +1,223 @@
+//! How the hub goes over to new keys: asked for while it runs, done by its next start, which alone writes the keys in use.
+//!
+//! New keys are made beside the old ones. The write of `trust.json` makes them the hub's, and is the only moment that counts; then
+//! they take the old ones' place. A start that finds that half done goes on. A private key that was replaced is gone.
+
+use std::path::Path;
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+use farwater_api::{Digest, protocol::SigningKey, succession::MAX_AUTHORITIES};
+use jiff::Timestamp;
+
+use super::{
+    IdentityError, Keys,
+    certificates::Authority,
+    files::{read_private, replace},
+    make_signing_key, parse_installation, parse_signing_key,
+    trust::{Former, MAX_FORMER, MAX_LINKS, Request, Trust, decide_authorities},
+};
+
+const SIGNING: &str = "signing.key";
+const NEXT_SIGNING: &str = "signing.next.key";
+
+/// The keys that change.
+pub(super) struct Material {
+    pub signing: Ed25519KeyPair,
+    pub authority: Authority,
+    pub trust: Trust,
+}
+
+impl Material {
+    /// Loads what is in use, makes it at the first start, and does what was asked for. `mounted`: the authority that the hub is
+    /// served under, if that is not its own.
+    pub fn open(
+        keys: &Keys,
+        installation: &str,
+        mounted: Option<Digest>,
+        now: Timestamp,
+    ) -> Result<Self, IdentityError> {
+        let material = Self::load(keys, installation, mounted, now)?;
+        let Some(next) = material.prepare(keys, installation, mounted, now)? else {
+            Request::remove(keys)?;
+            return Ok(material);
+        };
+        next.write(keys)?;
+        let material = Self::load(keys, installation, mounted, now)?;
+        Request::remove(keys)?;
+        let head = material.trust.head();
+        tracing::info!(
+            succession = head.position.sequence,
+            signing_key = head.signing_key.id,
+            authorities = ?head.authorities,
+            "the hub has gone over to other keys; agents follow by themselves"
+        );
+        Ok(material)
+    }
+
+    fn load(keys: &Keys, installation: &str, mounted: Option<Digest>, now: Timestamp) -> Result<Self, IdentityError> {
+        let trust = Trust::read(keys, installation)?;
+        if let Some(trust) = &trust {
+            finish(keys, trust)?;
+        }
+        let authority = Authority::open(keys, now)?;
+        let signing = keys.load(SIGNING, make_signing_key, parse_signing_key)?;
+        let (key, own) = (public(&signing), authority.pin());
+        let trust = match trust {
+            Some(trust) => trust,
+            None => {
+                let first = Trust::first(key.clone(), own, mounted.unwrap_or(own), now);
+                first.write(keys)?;
+                first
+            }
+        };
+        let other = |name, problem| Err(IdentityError::Corrupt { path: keys.path(name), problem });
+        if trust.head().signing_key != key {
+            return other(SIGNING, "is not the key that trust.json beside it names");
+        }
+        if trust.own_authority() != own {
+            return other("ca.crt", "is not the authority that trust.json beside it names");
+        }
+        Ok(Self { signing, authority, trust })
+    }
+
+    /// What `trust.json` shall be, if that is something else. The keys that it names lie beside those in use.
+    fn prepare(
+        &self,
+        keys: &Keys,
+        installation: &str,
+        mounted: Option<Digest>,
+        now: Timestamp,
+    ) -> Result<Option<Trust>, IdentityError> {
+        let request = Request::read(keys, &self.trust)?.unwrap_or_default();
+        let (mut next, head) = (self.trust.clone(), self.trust.head());
+        let (sequence, own) = (head.position.sequence, self.authority.pin());
+        let mut replaced = None;
+        if request.authority && mounted.is_some() {
+            tracing::warn!("the hub is served with a certificate of others; its own authority stays as it is");
+        } else if request.authority {
+            let (pin, former) = stage_authority(keys, &self.authority, sequence, now)?;
+            next = next.replace_authority(pin, former);
+            replaced = Some(own);
+        }
+        let signing_key = match request.signing_key {
+            true => public(&stage_signing_key(keys)?),
+            false => head.signing_key.clone(),
+        };
+        let served = mounted.unwrap_or(next.own_authority());
+        let authorities = decide_authorities(&head.authorities, replaced, served, &request);
+        if !head.authorities.contains(&served) && replaced.is_none() {
+            tracing::warn!(
+                authority = %served,
+                "the hub is served under an authority that agents were not told of before; those that don't reach it any more need \
+                 it in --ca-file, or join again"
+            );
+        }
+        if signing_key != head.signing_key || authorities != head.authorities {
+            next = next.extend(installation, &self.signing, (signing_key, authorities), now);
+        }
+        if request.revoke {
+            next = next.cut(sequence);
+        }
+        Ok((next != self.trust).then_some(next))
+    }
+}
+
+fn public(pair: &Ed25519KeyPair) -> SigningKey {
+    SigningKey::new(pair.public_key().as_ref())
+}
+
+/// The key that is next: what a start before this has left, or a new one.
+fn stage_signing_key(keys: &Keys) -> Result<Ed25519KeyPair, IdentityError> {
+    keys.for_next().load(NEXT_SIGNING, make_signing_key, parse_signing_key)
+}
+
+/// The same for the authority; and the way from the one in use to it.
+fn stage_authority(
+    keys: &Keys,
+    current: &Authority,
+    sequence: u64,
+    now: Timestamp,
+) -> Result<(Digest, Former), IdentityError> {
+    let next = Authority::stage(&keys.for_next(), now)?;
+    let successor = current.vouch_for(&next, now)?;
+    Ok((next.pin(), Former { until: sequence, certificate: current.pem().to_owned(), successor }))
+}
+
+/// Puts keys that are in use by the word of `trust.json` where keys in use lie.
+fn finish(keys: &Keys, trust: &Trust) -> Result<(), IdentityError> {
+    let next = keys.path(NEXT_SIGNING);
+    let staged = read_private(&next)?.and_then(|text| parse_signing_key(&text).ok());
+    if staged.is_some_and(|pair| public(&pair) == trust.head().signing_key) {
+        replace(&next, &keys.path(SIGNING))?;
+    }
+    Authority::finish(keys, trust.own_authority())
+}
+
+/// A change that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    SigningKey,
+    Authority,
+    /// Certificates, as DER, of authorities that will issue what the hub is served with.
+    Announce(Vec<Digest>),
+    /// Nothing leads from older keys to today's any more.
+    Revoke,
+}
+
+/// Asks for a change of a hub's keys, which its next start makes. Asked for twice it is made once.
+pub fn request_change(data_dir: &Path, change: Change) -> Result<Request, IdentityError> {
+    let (keys, trust) = read_trust(data_dir)?;
+    let mut request = Request::read(&keys, &trust)?.unwrap_or_default();
+    request.after = trust.head().position.sequence;
+    let refuse = |why: String| Err(IdentityError::Refused(why));
+    if change != Change::Revoke && trust.is_full() {
+        return refuse(format!("{MAX_LINKS} changes are kept; take old keys out of use first"));
+    }
+    match change {
+        Change::SigningKey => request.signing_key = true,
+        Change::Authority => {
+            if !trust.head().authorities.contains(&trust.own_authority()) {
+                return refuse(
+                    "the hub is served with a certificate of others: announce their next authority instead".into(),
+                );
+            }
+            if trust.former().len() >= MAX_FORMER && !request.revoke {
+                return refuse(format!(
+                    "{MAX_FORMER} former authorities are still shown to agents that go by them, and no more fit; take them out of \
+                     use first"
+                ));
+            }
+            request.authority = true;
+        }
+        Change::Announce(pins) => {
+            request.announced.extend(pins);
+            request.announced.sort();
+            request.announced.dedup();
+            let known = &trust.head().authorities;
+            let more = request.announced.iter().filter(|pin| !known.contains(pin)).count();
+            if known.len() + more > MAX_AUTHORITIES {
+                return refuse(format!(
+                    "agents take {MAX_AUTHORITIES} authorities at a time; take old ones out of use first"
+                ));
+            }
+        }
+        Change::Revoke => request.revoke = true,
+    }
+    request.write(&keys)?;
+    Ok(request)
+}
+
+/// Of a hub that may be running.
+pub(super) fn read_trust(data_dir: &Path) -> Result<(Keys, Trust), IdentityError> {
+    let keys = Keys { directory: data_dir.join("keys"), established: true };
+    let not_started = || IdentityError::NotStarted { path: data_dir.to_owned() };
+    let installation = read_private(&keys.path("installation"))?.ok_or_else(not_started)?;
+    let installation = parse_installation(&installation)
+        .map_err(|problem| IdentityError::Corrupt { path: keys.path("installation"), problem })?;
+    let trust = Trust::read(&keys, &installation)?.ok_or_else(not_started)?;
+    Ok((keys, trust))
+}
+
+#[cfg(test)]
+#[path = "rotate_tests.rs"]
+mod tests;

@@ -1,0 +1,217 @@
+//! Figures of the fleet, the database and the disk: read before a scrape, and at most every few seconds.
+//!
+//! Clusters are counted in memory (0.1 µs each); services and sources by the store's tallies, a dozen rows however many there
+//! are. Never one series for each of anything.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use farwater_fleet::states;
+use farwater_store::{StoreError, Tally};
+use jiff::Timestamp;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeMetric as _},
+    metrics::{MetricType, gauge::ConstGauge},
+};
+use tokio::time::Instant;
+
+use crate::{
+    controllers::{chain, track_clusters::silence_deadline},
+    delivery::{Delivery, clusters::ClusterState},
+};
+
+/// Scrapes that come faster are shown the same: they must not be work for the database.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// What was read last.
+#[derive(Debug, Default)]
+struct Read {
+    tallies: Vec<Tally>,
+    database_bytes: u64,
+    /// Seconds since 1970.
+    time: i64,
+}
+
+pub struct Figures {
+    delivery: Arc<Delivery>,
+    data_dir: PathBuf,
+    /// None: never yet.
+    read: Mutex<Option<Arc<Read>>>,
+    /// When it was tried last. Held while it is tried: others wait for the outcome.
+    tried: tokio::sync::Mutex<Option<Instant>>,
+}
+
+impl Figures {
+    pub fn new(delivery: Arc<Delivery>, data_dir: PathBuf) -> Self {
+        Self { delivery, data_dir, read: Mutex::default(), tried: tokio::sync::Mutex::default() }
+    }
+
+    /// Reads again what is old. What can't be read stays as it was, and the time of the figures says so.
+    pub async fn refresh(&self) {
+        let mut tried = self.tried.lock().await;
+        if tried.is_some_and(|time| time.elapsed() < FRESH) {
+            return;
+        }
+        match self.load().await {
+            Ok(read) => *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(read)),
+            Err(error) => tracing::warn!(error = %chain(&error), "the figures of the fleet can't be read"),
+        }
+        *tried = Some(Instant::now());
+    }
+
+    async fn load(&self) -> Result<Read, StoreError> {
+        let store = &self.delivery.store;
+        let (tallies, database_bytes) = (store.tallies().await?, store.bytes().await?);
+        Ok(Read { tallies, database_bytes, time: Timestamp::now().as_second() })
+    }
+
+    fn last(&self) -> Option<Arc<Read>> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Read {
+    fn number(&self, kind: &str, state: &str) -> u64 {
+        self.tallies.iter().find(|tally| tally.kind == kind && tally.state == state).map_or(0, |tally| tally.number)
+    }
+
+    fn by_readiness(&self, kind: &'static str) -> impl Iterator<Item = (&'static str, u64)> {
+        states::READINESS.iter().map(move |state| (*state, self.number(kind, state)))
+    }
+}
+
+/// Clusters by whether they are heard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Heard {
+    ready: u64,
+    silent: u64,
+    not_joined: u64,
+    /// Seconds since the cluster that is silent for the longest was heard, or since the hub's start.
+    longest_silence: u64,
+}
+
+impl Heard {
+    fn add(&mut self, cluster: &ClusterState, started: i64, now: i64) {
+        if cluster.key_print.is_none() {
+            self.not_joined += 1;
+            return;
+        }
+        let heard = cluster.heard().unwrap_or(0).max(started);
+        self.longest_silence = self.longest_silence.max(now.saturating_sub(heard).max(0).unsigned_abs());
+        if now <= silence_deadline(cluster, started) {
+            self.ready += 1;
+        } else {
+            self.silent += 1;
+        }
+    }
+}
+
+/// Writes one family after the other.
+struct Families<'a>(DescriptorEncoder<'a>);
+
+impl Families<'_> {
+    fn one<V: EncodeGaugeValue>(&mut self, name: &str, help: &str, value: V) -> std::fmt::Result {
+        let metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(value).encode(metric)
+    }
+
+    fn many(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (&'static str, u64)>,
+    ) -> std::fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (state, value) in values {
+            ConstGauge::new(value).encode(metric.encode_family(&[("state", state)])?)?;
+        }
+        Ok(())
+    }
+}
+
+/// The figures as a scrape is shown them.
+pub struct Shown(pub Arc<Figures>);
+
+impl std::fmt::Debug for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shown(..)")
+    }
+}
+
+impl Collector for Shown {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let mut families = Families(encoder);
+        self.encode_clusters(&mut families)?;
+        if let Some(read) = self.0.last() {
+            encode_read(&read, &mut families)?;
+        }
+        let Ok(disk) = rustix::fs::statvfs(&self.0.data_dir) else { return Ok(()) };
+        let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+        let help = "Size of the file system of the data directory";
+        families.one("data_filesystem_size_bytes", help, bytes(disk.f_blocks))?;
+        let help = "What the hub may still use of the file system of the data directory";
+        families.one("data_filesystem_available_bytes", help, bytes(disk.f_bavail))
+    }
+}
+
+impl Shown {
+    fn encode_clusters(&self, families: &mut Families<'_>) -> std::fmt::Result {
+        let delivery = &self.0.delivery;
+        // Before that nothing is known, which is not the same as no clusters.
+        if !delivery.clusters.is_loaded() {
+            return Ok(());
+        }
+        let now = Timestamp::now().as_second();
+        let mut heard = Heard::default();
+        delivery.clusters.each(|cluster| heard.add(cluster, delivery.started, now));
+        let values = [("ready", heard.ready), ("silent", heard.silent), ("not_joined", heard.not_joined)];
+        families.many("clusters", "Clusters by whether their agent polls", values)?;
+        let help = "Time since the cluster that is silent for the longest was heard, or since the hub's start";
+        families.one("cluster_longest_silence_seconds", help, heard.longest_silence)
+    }
+}
+
+fn encode_read(read: &Read, families: &mut Families<'_>) -> std::fmt::Result {
+    let help = "Clusters in which nothing is deleted until somebody confirms that the hub's backup is right";
+    families.one("clusters_restored", help, read.number(states::CLUSTERS, states::RESTORED))?;
+    families.many("sources", "Sources by readiness", read.by_readiness(states::SOURCES))?;
+    let help = "Sources whose remote could not be asked the last time";
+    families.one("sources_stale", help, read.number(states::SOURCES, states::STALE))?;
+    families.many("services", "Services by readiness", read.by_readiness(states::SERVICES))?;
+    let help = "Services with a prune that waits for an approval";
+    families.one("services_prune_held", help, read.number(states::SERVICES, states::PRUNE_HELD))?;
+    families.one("database_size_bytes", "What the database takes", read.database_bytes)?;
+    let help = "When the numbers of services and sources were read from the database";
+    families.one("figures_timestamp_seconds", help, read.time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_are_counted_by_when_they_were_heard() {
+        let cluster = |joined: bool, heard: Option<i64>| {
+            let mut state = ClusterState::new("uid", "farwater-admin", "east", Duration::from_secs(30));
+            state.key_print = joined.then(String::new);
+            if let Some(time) = heard {
+                state.hear(time);
+            }
+            state
+        };
+        let (started, now) = (1_000, 2_000);
+        let mut heard = Heard::default();
+        let clusters =
+            [cluster(false, None), cluster(true, Some(1_990)), cluster(true, Some(1_500)), cluster(true, None)];
+        clusters.iter().for_each(|cluster| heard.add(cluster, started, now));
+        assert_eq!(heard, Heard { ready: 1, silent: 2, not_joined: 1, longest_silence: 1_000 });
+        // A hub that was away heard nobody.
+        let mut heard = Heard::default();
+        heard.add(&cluster(true, Some(500)), started, 1_010);
+        assert_eq!(heard, Heard { ready: 1, longest_silence: 10, ..Heard::default() });
+    }
+}

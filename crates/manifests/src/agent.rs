@@ -1,0 +1,159 @@
+//! The agent in a cluster.
+
+use farwater_api::{ADMIN_SERVICE_ACCOUNT, AGENT_NAMESPACE};
+use serde_json::{Value, json};
+
+use crate::{
+    objects::{Part, RBAC, RBAC_GROUP, environment, probe},
+    rules::{AGENT_IN_CLUSTER, AGENT_IN_NAMESPACE},
+};
+
+pub mod names {
+    pub const NAME: &str = "farwater-agent";
+    pub const NAMESPACE: &str = farwater_api::AGENT_NAMESPACE;
+    /// The Secret with the one-time token, worth nothing after the join.
+    pub const JOIN: &str = "farwater-agent-join";
+    /// The Secret with the proxy's URL, which may hold a password.
+    pub const PROXY: &str = "farwater-agent-proxy";
+    /// The ConfigMap with further authorities.
+    pub const AUTHORITIES: &str = "farwater-agent-ca";
+    /// What binds the administrators' account to cluster-admin.
+    pub const ADMINISTRATOR: &str = farwater_api::ADMIN_SERVICE_ACCOUNT;
+}
+
+const TOKEN: &str = "token";
+/// Authorities that may vouch for the hub besides the pinned one.
+const AUTHORITIES: &str = "/etc/farwater/ca";
+const AUTHORITIES_FILE: &str = "ca.crt";
+const PROXY_KEY: &str = "url";
+const STATE: &str = "/var/lib/farwater-agent";
+const HEALTH_PORT: u16 = 8081;
+
+/// What differs from cluster to cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Agent {
+    /// The whole reference, by tag or digest.
+    pub image: String,
+    /// Where it reaches the hub: `https://HOST[:PORT]`.
+    pub hub: String,
+    /// `sha256:HEX` of the hub's authority.
+    pub ca_pin: String,
+    /// For the first start only; without it, the Secret is expected to be there or the agent to have joined.
+    pub join_token: Option<String>,
+    /// The HTTP proxy on its way to the hub: `http://[USER:PASSWORD@]HOST:PORT`.
+    pub https_proxy: Option<String>,
+    /// PEM of authorities that may vouch for the hub besides the pinned one: a company's, for what stands in between.
+    pub authorities: Option<String>,
+    /// Further variables: `NO_PROXY`, `FARWATER_LOG`.
+    pub environment: Vec<(String, String)>,
+    /// Whether services of the administrators' namespace may do anything in the cluster, as they may by default.
+    pub bind_administrator: bool,
+}
+
+impl Agent {
+    fn part() -> Part {
+        Part { name: names::NAME, component: "agent", namespace: AGENT_NAMESPACE, version: env!("CARGO_PKG_VERSION") }
+    }
+
+    /// In the order in which they have to be made.
+    pub fn objects(&self) -> Vec<Value> {
+        let part = Self::part();
+        let mut objects = vec![
+            part.namespace_object(),
+            part.object("v1", "ServiceAccount", names::NAME, json!({})),
+            part.object("v1", "ServiceAccount", ADMIN_SERVICE_ACCOUNT, json!({"automountServiceAccountToken": false})),
+        ];
+        if self.bind_administrator {
+            objects.push(part.cluster_object(
+                RBAC,
+                "ClusterRoleBinding",
+                names::ADMINISTRATOR,
+                json!({
+                    "roleRef": {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": "cluster-admin"},
+                    "subjects": [
+                        {"kind": "ServiceAccount", "name": ADMIN_SERVICE_ACCOUNT, "namespace": AGENT_NAMESPACE},
+                    ],
+                }),
+            ));
+        }
+        objects.extend(part.cluster_role(AGENT_IN_CLUSTER));
+        objects.extend(part.role(AGENT_IN_NAMESPACE));
+        if let Some(token) = &self.join_token {
+            let secret = json!({"type": "Opaque", "stringData": {TOKEN: token}});
+            objects.push(part.object("v1", "Secret", names::JOIN, secret));
+        }
+        if let Some(url) = &self.https_proxy {
+            let secret = json!({"type": "Opaque", "stringData": {PROXY_KEY: url}});
+            objects.push(part.object("v1", "Secret", names::PROXY, secret));
+        }
+        if let Some(pem) = &self.authorities {
+            let map = json!({"data": {AUTHORITIES_FILE: pem}});
+            objects.push(part.object("v1", "ConfigMap", names::AUTHORITIES, map));
+        }
+        // Only the node asks it how it is, and no policy keeps nodes out.
+        objects.extend([part.network_policy(json!([])), part.disruption_budget(), self.deployment()]);
+        objects
+    }
+
+    fn deployment(&self) -> Value {
+        let part = Self::part();
+        let token = json!({"name": names::JOIN, "key": TOKEN, "optional": true});
+        let mut variables = environment([
+            ("FARWATER_HUB", self.hub.clone()),
+            ("FARWATER_CA_PIN", self.ca_pin.clone()),
+            ("FARWATER_DEPLOYMENT", names::NAME.to_owned()),
+        ]);
+        variables.push(json!({"name": "FARWATER_JOIN_TOKEN", "valueFrom": {"secretKeyRef": token}}));
+        let mut mounts =
+            vec![json!({"name": "state", "mountPath": STATE}), json!({"name": "tmp", "mountPath": "/tmp"})];
+        let mut volumes = vec![
+            json!({"name": "state", "emptyDir": {"sizeLimit": "1Gi"}}),
+            json!({"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}),
+        ];
+        if self.https_proxy.is_some() {
+            let url = json!({"name": names::PROXY, "key": PROXY_KEY});
+            variables.push(json!({"name": "HTTPS_PROXY", "valueFrom": {"secretKeyRef": url}}));
+        }
+        if self.authorities.is_some() {
+            variables.extend(environment([("FARWATER_CA_FILE", format!("{AUTHORITIES}/{AUTHORITIES_FILE}"))]));
+            mounts.push(json!({"name": "ca", "mountPath": AUTHORITIES, "readOnly": true}));
+            volumes.push(json!({"name": "ca", "configMap": {"name": names::AUTHORITIES}}));
+        }
+        variables.extend(environment(self.environment.iter().map(|(name, value)| (name.as_str(), value.clone()))));
+        let seconds = |period: u64, failures: u64| {
+            [("periodSeconds".to_owned(), json!(period)), ("failureThreshold".to_owned(), json!(failures))]
+                .into_iter()
+                .collect()
+        };
+        let container = json!({
+            "image": self.image,
+            "args": ["--log-format", "json", "--health-listen", format!("[::]:{HEALTH_PORT}")],
+            "env": variables,
+            "ports": [{"name": "health", "containerPort": HEALTH_PORT}],
+            // It answers these without its hub and without its API server: a restart mends neither.
+            "livenessProbe": probe("/livez", "health", "HTTP", seconds(20, 3)),
+            "readinessProbe": probe("/readyz", "health", "HTTP", seconds(5, 3)),
+            "resources": {
+                "requests": {"cpu": "10m", "memory": "32Mi"},
+                "limits": {"memory": "512Mi"},
+            },
+            "volumeMounts": mounts,
+        });
+        let pod = json!({"volumes": volumes});
+        part.object(
+            "apps/v1",
+            "Deployment",
+            names::NAME,
+            json!({"spec": {
+                "replicas": 1,
+                // A new version stands by until it has shown that it reaches the hub; only then the old one ends. Which of
+                // the two acts, a Lease decides.
+                "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+                "minReadySeconds": 5,
+                "revisionHistoryLimit": 2,
+                "selector": {"matchLabels": part.selector()},
+                "template": part.pod(pod, container),
+            }}),
+        )
+    }
+}

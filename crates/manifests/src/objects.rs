@@ -1,0 +1,164 @@
+//! What the objects of both programs have in common.
+
+use serde_json::{Map, Value, json};
+
+use crate::rules::Rule;
+
+/// Who containers run as: the images' user.
+const USER: u64 = 65532;
+
+/// Of one program: its name, and where its objects are.
+#[derive(Clone, Copy)]
+pub struct Part {
+    pub name: &'static str,
+    pub component: &'static str,
+    pub namespace: &'static str,
+    pub version: &'static str,
+}
+
+impl Part {
+    /// What its pods are found by.
+    pub fn selector(self) -> Value {
+        json!({"app.kubernetes.io/name": "farwater", "app.kubernetes.io/component": self.component})
+    }
+
+    pub fn labels(self) -> Value {
+        let mut labels = self.selector();
+        labels["app.kubernetes.io/part-of"] = json!("farwater");
+        labels[crate::VERSION_LABEL] = json!(self.version);
+        labels
+    }
+
+    /// An object of the whole cluster; `content` is all but its type and metadata.
+    pub fn cluster_object(self, api_version: &str, kind: &str, name: &str, content: Value) -> Value {
+        let mut object = json!({
+            "apiVersion": api_version, "kind": kind, "metadata": {"name": name, "labels": self.labels()},
+        });
+        merge(&mut object, content);
+        object
+    }
+
+    /// An object in its namespace.
+    pub fn object(self, api_version: &str, kind: &str, name: &str, content: Value) -> Value {
+        let mut object = self.cluster_object(api_version, kind, name, content);
+        object["metadata"]["namespace"] = json!(self.namespace);
+        object
+    }
+
+    /// Nothing in it needs rights on its node.
+    pub fn namespace_object(self) -> Value {
+        let mut namespace = self.cluster_object("v1", "Namespace", self.namespace, json!({}));
+        namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = json!("restricted");
+        namespace
+    }
+
+    pub fn cluster_role(self, rules: &[Rule]) -> [Value; 2] {
+        let rules: Vec<_> = rules.iter().map(|rule| rule.value()).collect();
+        let subject = json!([{"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}]);
+        [
+            self.cluster_object(RBAC, "ClusterRole", self.name, json!({"rules": rules})),
+            self.cluster_object(
+                RBAC,
+                "ClusterRoleBinding",
+                self.name,
+                json!({
+                    "roleRef": {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": self.name}, "subjects": subject,
+                }),
+            ),
+        ]
+    }
+
+    pub fn role(self, rules: &[Rule]) -> [Value; 2] {
+        let rules: Vec<_> = rules.iter().map(|rule| rule.value()).collect();
+        let subject = json!([{"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}]);
+        [
+            self.object(RBAC, "Role", self.name, json!({"rules": rules})),
+            self.object(
+                RBAC,
+                "RoleBinding",
+                self.name,
+                json!({
+                    "roleRef": {"apiGroup": RBAC_GROUP, "kind": "Role", "name": self.name}, "subjects": subject,
+                }),
+            ),
+        ]
+    }
+
+    /// A pod of one container, with what every pod of ours has.
+    pub fn pod(self, pod: Value, container: Value) -> Value {
+        let mut only = json!({
+            "name": self.component,
+            "imagePullPolicy": "IfNotPresent",
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "securityContext": {
+                "allowPrivilegeEscalation": false,
+                "readOnlyRootFilesystem": true,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        });
+        merge(&mut only, container);
+        let mut spec = json!({
+            "serviceAccountName": self.name,
+            "enableServiceLinks": false,
+            "securityContext": {
+                "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [only],
+            // Only weighs where there are several: one that is alone goes anywhere.
+            "topologySpreadConstraints": [{
+                "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": self.selector()},
+            }],
+        });
+        merge(&mut spec, pod);
+        json!({"metadata": {"labels": self.labels()}, "spec": spec})
+    }
+
+    /// Lets in what is named by `ingress`, and everything out: repositories, databases and hubs lie anywhere.
+    pub fn network_policy(self, ingress: Value) -> Value {
+        self.object(
+            "networking.k8s.io/v1",
+            "NetworkPolicy",
+            self.name,
+            json!({"spec": {
+                "podSelector": {"matchLabels": self.selector()}, "policyTypes": ["Ingress"], "ingress": ingress,
+            }}),
+        )
+    }
+
+    /// One at a time may be evicted: a single pod must not hold up a node's drain.
+    pub fn disruption_budget(self) -> Value {
+        self.object(
+            "policy/v1",
+            "PodDisruptionBudget",
+            self.name,
+            json!({"spec": {
+                "maxUnavailable": 1, "selector": {"matchLabels": self.selector()},
+            }}),
+        )
+    }
+}
+
+pub const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+pub const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+/// Lays the fields of one object over another's.
+pub fn merge(object: &mut Value, over: Value) {
+    if let (Some(fields), Value::Object(over)) = (object.as_object_mut(), over) {
+        fields.extend(over);
+    }
+}
+
+/// `env` of a container.
+pub fn environment<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> Vec<Value> {
+    pairs.into_iter().map(|(name, value)| json!({"name": name, "value": value})).collect()
+}
+
+/// A probe of an HTTP path.
+pub fn probe(path: &str, port: &str, scheme: &str, timing: Map<String, Value>) -> Value {
+    let mut probe = json!({"httpGet": {"path": path, "port": port, "scheme": scheme}});
+    merge(&mut probe, Value::Object(timing));
+    probe
+}

@@ -1,0 +1,130 @@
+//! Rights in a cluster, each with its reason: manifests, chart and documentation say the same. The hub needs none.
+
+use serde_json::{Value, json};
+
+/// A rule of a Role or ClusterRole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// `""` is the core group.
+    pub groups: &'static [&'static str],
+    pub resources: &'static [&'static str],
+    /// Empty: all of them.
+    pub names: &'static [&'static str],
+    pub verbs: &'static [&'static str],
+    /// Reads after "it may do this to".
+    pub why: &'static str,
+}
+
+impl Rule {
+    pub(crate) fn value(&self) -> Value {
+        let mut rule = json!({"apiGroups": self.groups, "resources": self.resources, "verbs": self.verbs});
+        if !self.names.is_empty() {
+            rule["resourceNames"] = json!(self.names);
+        }
+        rule
+    }
+}
+
+/// Of the agent in the whole cluster. Objects of services are looked up, applied, watched and deleted as the account that a
+/// grant names, with that account's rights and no others.
+pub const AGENT_IN_CLUSTER: &[Rule] = &[
+    Rule {
+        groups: &[""],
+        resources: &["serviceaccounts"],
+        names: &[],
+        verbs: &["impersonate"],
+        why: "act as the account that a service's grant names; add resourceNames to narrow it to some accounts",
+    },
+    Rule {
+        groups: &[""],
+        resources: &["namespaces"],
+        names: &[],
+        verbs: &["get"],
+        why: "know whether a service's namespace is there, and tell this cluster from others by the uid of kube-system",
+    },
+];
+
+/// Of the agent in its own namespace.
+pub const AGENT_IN_NAMESPACE: &[Rule] = &[
+    Rule {
+        groups: &[""],
+        resources: &["secrets"],
+        names: &[],
+        verbs: &["get", "list", "create", "patch", "delete"],
+        why: "keep its identity, the last desired state, inventories and small bundles where they outlive its pod",
+    },
+    Rule {
+        groups: &["coordination.k8s.io"],
+        resources: &["leases"],
+        names: &[],
+        verbs: &["create"],
+        why: "make the Lease that decides which of two agents acts",
+    },
+    Rule {
+        groups: &["coordination.k8s.io"],
+        resources: &["leases"],
+        names: &["farwater-agent"],
+        verbs: &["get", "patch"],
+        why: "hold that Lease",
+    },
+    Rule {
+        groups: &["apps"],
+        resources: &["deployments"],
+        names: &["farwater-agent"],
+        verbs: &["get", "patch"],
+        why: "change itself to the version that its hub wants, and go back",
+    },
+    Rule {
+        groups: &[""],
+        resources: &["pods"],
+        names: &[],
+        verbs: &["list"],
+        why: "say why a new version of it does not start",
+    },
+];
+
+/// The page of the documentation.
+pub fn page() -> String {
+    format!(
+        "# What the agent may do, and why\n\n\
+         Objects of services are looked up, applied, watched and deleted as the service account that a\n\
+         [ClusterGrant](kinds/clustergrant.md) names, with that account's rights and no others. Services of the hub's namespace\n\
+         `farwater-admin` are applied as `farwater-system/farwater-administrator`, which `cluster join` binds to `cluster-admin`; the\n\
+         chart leaves that out with `bindAdministrator: false`.\n\n\
+         The hub has no rights in any cluster.\n\n\
+         ## In the whole cluster (ClusterRole `farwater-agent`)\n\n{}\n\
+         Discovery and `/version` are allowed to every authenticated user by Kubernetes' own `system:discovery`.\n\n\
+         ## In its namespace, `farwater-system` (Role `farwater-agent`)\n\n{}\n\
+         **Whoever reads Secrets there is the agent**, and whoever may change its Deployment too: give nobody rights in that\n\
+         namespace.\n",
+        table(AGENT_IN_CLUSTER),
+        table(AGENT_IN_NAMESPACE)
+    )
+}
+
+fn table(rules: &[Rule]) -> String {
+    let mut text = "| may | on | in order to |\n|---|---|---|\n".to_owned();
+    for rule in rules {
+        let names: String = rule.names.iter().map(|name| format!(" `{name}`")).collect();
+        let group =
+            rule.groups.iter().find(|group| !group.is_empty()).map_or(String::new(), |group| format!(".{group}"));
+        let resources = rule.resources.join(", ");
+        text.push_str(&format!("| {} | {resources}{group}{names} | {} |\n", rule.verbs.join(", "), rule.why));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    #[test]
+    fn the_page_of_rights_says_what_the_rules_say() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/rights.md");
+        if std::env::var_os("FARWATER_WRITE").is_some() {
+            fs::write(&path, super::page()).unwrap();
+        }
+        let known = fs::read_to_string(&path).unwrap_or_default();
+        assert!(known == super::page(), "docs/rights.md is not fresh: run this test with FARWATER_WRITE=1");
+    }
+}

@@ -1,0 +1,131 @@
+//! The keys of agents beside today's, and how far agents have followed the hub's own.
+
+use super::agents::Agent;
+use crate::{
+    Connection, Location, OpenError, StoreError, engine::Database, migrations::count_migrations, open::PATIENCE, schema,
+};
+
+const SELECT: &str =
+    "SELECT cluster_uid, since, next_key, next_sealing_key, former_key, request, sequence, link FROM agent_keys";
+
+/// What is known of one cluster's keys beside [`Agent`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentKeys {
+    pub cluster_uid: String,
+    /// When today's keys were first used; seconds since 1970.
+    pub since: i64,
+    /// Ed25519 and X25519; empty: none.
+    pub next_key: Vec<u8>,
+    pub next_sealing_key: Vec<u8>,
+    /// Ed25519; empty: none.
+    pub former_key: Vec<u8>,
+    /// Digest of the request for new keys that was met last.
+    pub request: String,
+    /// How far the agent has followed the hub's successions, and the digest of the last; empty at 0.
+    pub sequence: i64,
+    pub link: String,
+}
+
+from_row!(AgentKeys, [cluster_uid, since, next_key, next_sealing_key, former_key, request, sequence, link]);
+
+pub async fn load_agent_keys(connection: &mut Connection, cluster_uid: &str) -> Result<Option<AgentKeys>, StoreError> {
+    let sql = format!("{SELECT} WHERE cluster_uid = $1");
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).fetch_optional(connection).await?)
+}
+
+pub async fn load_all_agent_keys(connection: &mut Connection) -> Result<Vec<AgentKeys>, StoreError> {
+    Ok(sqlx::query_as(SELECT).fetch_all(connection).await?)
+}
+
+pub async fn save_agent_keys(connection: &mut Connection, row: &AgentKeys) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO agent_keys (cluster_uid, since, next_key, next_sealing_key, former_key, request, sequence, link) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
+         ON CONFLICT (cluster_uid) DO UPDATE SET since = excluded.since, next_key = excluded.next_key, \
+         next_sealing_key = excluded.next_sealing_key, former_key = excluded.former_key, request = excluded.request, \
+         sequence = excluded.sequence, link = excluded.link",
+    )
+    .bind(&row.cluster_uid)
+    .bind(row.since)
+    .bind(&row.next_key)
+    .bind(&row.next_sealing_key)
+    .bind(&row.former_key)
+    .bind(&row.request)
+    .bind(row.sequence)
+    .bind(&row.link)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// The agent goes by its new keys from now on, which `request` had asked for. False, and nothing is changed, where they aren't those that are next.
+pub async fn promote_keys(
+    connection: &mut Connection,
+    agent: &Agent,
+    next_key: &[u8],
+    request: Option<&str>,
+    now: i64,
+) -> Result<bool, StoreError> {
+    let Some(row) = load_agent_keys(connection, &agent.cluster_uid).await? else { return Ok(false) };
+    if row.next_key != next_key || next_key.is_empty() {
+        return Ok(false);
+    }
+    let done =
+        sqlx::query("UPDATE agents SET public_key = $2, sealing_key = $3 WHERE cluster_uid = $1 AND public_key = $4")
+            .bind(&agent.cluster_uid)
+            .bind(&row.next_key)
+            .bind(&row.next_sealing_key)
+            .bind(&agent.public_key)
+            .execute(&mut *connection)
+            .await?;
+    if done.rows_affected() != 1 {
+        return Ok(false);
+    }
+    let promoted = AgentKeys {
+        since: now,
+        next_key: Vec::new(),
+        next_sealing_key: Vec::new(),
+        former_key: agent.public_key.clone(),
+        request: request.map_or_else(|| row.request.clone(), str::to_owned),
+        ..row
+    };
+    save_agent_keys(connection, &promoted).await?;
+    Ok(true)
+}
+
+/// One cluster's keys, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterKeys {
+    pub namespace: String,
+    pub name: String,
+    /// When its agent's keys were first used; seconds since 1970.
+    pub since: i64,
+    /// How far it has followed the hub's successions, and the digest of the last; empty at 0.
+    pub sequence: i64,
+    pub link: String,
+}
+
+from_row!(ClusterKeys, [namespace, name, since, sequence, link]);
+
+/// The keys of all agents, from a database whose hub may run.
+pub async fn read_cluster_keys(location: &Location) -> Result<Vec<ClusterKeys>, OpenError> {
+    let database = Database { location: location.clone(), patience: PATIENCE };
+    let at = |error: StoreError| error.at(location);
+    let pool = database.reader_pool().map_err(at)?;
+    let mut connection = pool.acquire().await.map_err(|error| at(error.into()))?;
+    let found = count_migrations(&mut connection).await.map_err(|error| at(error.into()))?;
+    if found != schema::newest() {
+        return Err(OpenError::Schema { location: location.clone(), found, known: schema::newest() });
+    }
+    let rows = sqlx::query_as(
+        "SELECT resources.namespace, resources.name, COALESCE(agent_keys.since, agents.joined) AS since, \
+         COALESCE(agent_keys.sequence, 0) AS sequence, COALESCE(agent_keys.link, '') AS link \
+         FROM agents JOIN resources ON resources.uid = agents.cluster_uid AND resources.kind = 'clusters.farwater.dev' \
+         LEFT JOIN agent_keys ON agent_keys.cluster_uid = agents.cluster_uid \
+         ORDER BY resources.namespace, resources.name",
+    );
+    let rows = rows.fetch_all(&mut *connection).await.map_err(|error| at(error.into()))?;
+    drop(connection);
+    pool.close().await;
+    Ok(rows)
+}

@@ -1,0 +1,136 @@
+//! Images for real nodes: our programs as the tests build them, with this machine's libraries, and busybox.
+//!
+//! `cargo xtask image` makes those that are shipped: static programs, which take minutes to build. What starts them, who they run
+//! as and where they write is the same.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use farwater_image::{Image, Libraries, Node, Root, Start, USER, add_program};
+
+use crate::{farwater::program, node::PAUSE, process::bare_command};
+
+pub const HUB: &str = "localhost/farwater/hub:test";
+pub const AGENT: &str = "localhost/farwater/agent:test";
+/// The same agent under another tag.
+pub const AGENT_NEXT: &str = "localhost/farwater/agent:next";
+/// An image of the agent's repository whose program ends at once.
+pub const AGENT_BROKEN: &str = "localhost/farwater/agent:broken";
+pub const BUSYBOX: &str = "localhost/farwater/busybox:test";
+const ARCHITECTURE: &str = "amd64";
+
+/// Tar files of images.
+#[derive(Clone, Debug)]
+pub struct Images {
+    pub pause: PathBuf,
+    pub busybox: PathBuf,
+    pub hub: PathBuf,
+    pub agent: PathBuf,
+    pub agent_next: PathBuf,
+    pub agent_broken: PathBuf,
+}
+
+impl Images {
+    /// Makes all of them in a folder.
+    pub fn make(dir: &Path) -> Result<Self> {
+        let write = |name: &str, reference: &str, root: &Root, start: &Start| -> Result<PathBuf> {
+            let path = dir.join(name).with_extension("tar");
+            Image::new(reference, ARCHITECTURE, root, start)?.write_tar(&path)?;
+            Ok(path)
+        };
+        let busybox = fs::read("/bin/busybox").context("read busybox, of the Debian package busybox-static")?;
+        let mut small = Root::default();
+        small.add("bin/busybox", Node::program(busybox));
+        for name in ["sh", "sleep", "cat", "echo", "wc", "wget", "test"] {
+            small.add(format!("bin/{name}"), Node::Link { target: "busybox".into() });
+        }
+        let agent_root = agent(dir)?;
+        Ok(Self {
+            pause: write("pause", PAUSE, &small, &start(&["/bin/sleep", "2147483647"]))?,
+            busybox: write("busybox", BUSYBOX, &small, &start(&["/bin/sh"]))?,
+            hub: write(
+                "hub",
+                HUB,
+                &hub(dir)?,
+                &start(&["/usr/bin/farwater", "hub", "--data-dir", "/var/lib/farwater", "--listen", "0.0.0.0:8443"]),
+            )?,
+            agent: write("agent", AGENT, &agent_root, &start(&["/usr/bin/farwater-agent"]))?,
+            agent_next: write("agent-next", AGENT_NEXT, &agent_root, &start(&["/usr/bin/farwater-agent"]))?,
+            agent_broken: write(
+                "agent-broken",
+                AGENT_BROKEN,
+                &small,
+                &start(&["/bin/sh", "-c", "echo this version is broken >&2; exit 7"]),
+            )?,
+        })
+    }
+
+    pub fn all(&self) -> [&Path; 6] {
+        [&self.pause, &self.busybox, &self.hub, &self.agent, &self.agent_next, &self.agent_broken]
+    }
+}
+
+fn hub(dir: &Path) -> Result<Root> {
+    let mut root = ground("var/lib/farwater");
+    add(&mut root, "usr/bin/farwater", &stripped(dir, &program("farwater")?)?)?;
+    for (path, from) in [("usr/bin/git", "/usr/bin/git"), (REMOTE_HTTP, "/usr/lib/git-core/git-remote-http")] {
+        add(&mut root, path, Path::new(from))?;
+    }
+    root.add("usr/lib/git-core/git-remote-https", Node::Link { target: "git-remote-http".into() });
+    Ok(root)
+}
+
+const REMOTE_HTTP: &str = "usr/lib/git-core/git-remote-http";
+
+fn agent(dir: &Path) -> Result<Root> {
+    let mut root = ground("var/lib/farwater-agent");
+    add(&mut root, "usr/bin/farwater-agent", &stripped(dir, &program("farwater-agent")?)?)?;
+    Ok(root)
+}
+
+fn ground(state: &str) -> Root {
+    let mut root = Root::default();
+    root.add("etc/passwd", Node::text(format!("root:x:0:0::/:/\nnonroot:x:{USER}:{USER}::/{state}:/\n")));
+    root.add(state, Node::Folder { mode: 0o700, owner: USER });
+    root.add("tmp", Node::Folder { mode: 0o1777, owner: 0 });
+    root
+}
+
+fn start(entrypoint: &[&str]) -> Start {
+    Start {
+        entrypoint: entrypoint.iter().map(|part| (*part).to_owned()).collect(),
+        environment: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
+        working_folder: "/".to_owned(),
+        ..Start::default()
+    }
+}
+
+/// A copy without debug information: it is most of a program as tests build it.
+fn stripped(dir: &Path, program: &Path) -> Result<PathBuf> {
+    let copy = dir.join(program.file_name().context("a program has a name")?);
+    let mut strip = bare_command("strip");
+    strip.arg("-o").arg(&copy).arg(program);
+    let status = strip.status().context("run strip")?;
+    ensure!(status.success(), "strip {}: {status}", program.display());
+    Ok(copy)
+}
+
+/// A program with the libraries that this machine's loader would take.
+fn add(root: &mut Root, path: &str, program: &Path) -> Result<()> {
+    let output = Command::new("ldd").arg(program).output().context("run ldd")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut libraries = Libraries::new();
+    // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, and the loader alone with its path.
+    for line in text.lines() {
+        let place = line.rsplit("=> ").next().and_then(|rest| rest.trim().split(" (").next());
+        let Some(place) = place.filter(|place| place.starts_with('/')) else { continue };
+        let name = Path::new(place).file_name().context("a library has a name")?.to_string_lossy().into_owned();
+        let content = fs::read(place).with_context(|| format!("read {place}"))?;
+        libraries.insert(name, (place.trim_start_matches('/').into(), content));
+    }
+    add_program(root, path, fs::read(program)?, &libraries).with_context(|| format!("gather {}", program.display()))
+}

@@ -1,0 +1,273 @@
+//! Installing, leaving, backing up and restoring with what can't work: clear words, nothing changed, and nothing that a second run
+//! can't mend. No pod has to run for that, so the clusters have no nodes.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use farwater_api::{ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster};
+use farwater_testkit::{Hub, Plane, PlaneOptions, farwater::program, process::bare_command};
+use k8s_openapi::api::{
+    apps::v1::{Deployment, StatefulSet},
+    core::v1::{ConfigMap, Namespace, Secret},
+    rbac::v1::Role,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::json;
+
+const HUB_NAMESPACE: &str = "farwater-hub";
+
+/// A cluster without nodes, and somebody with a home of their own.
+struct Desk {
+    plane: Plane,
+    home: tempfile::TempDir,
+}
+
+impl Desk {
+    async fn make() -> Result<Self> {
+        Ok(Self { plane: Plane::start_with(PlaneOptions::without_nodes()).await?, home: tempfile::tempdir()? })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Result<Command> {
+        let mut command = bare_command(program("farwater")?);
+        command.args(arguments).env("HOME", self.home.path()).env("KUBECONFIG", self.plane.kubeconfig());
+        Ok(command)
+    }
+
+    /// The same, signed in at a hub.
+    fn at(&self, hub: &Hub, arguments: &[&str]) -> Result<Output> {
+        Ok(self.command(arguments)?.env("FARWATER_KUBECONFIG", hub.kubeconfig()).output()?)
+    }
+
+    fn refused(&self, arguments: &[&str], code: i32, parts: &[&str]) -> Result<()> {
+        check(arguments, self.command(arguments)?.output()?, code, parts)
+    }
+
+    async fn namespaces(&self) -> Result<Api<Namespace>> {
+        Ok(Api::all(self.plane.client().await?))
+    }
+
+    async fn has_namespace(&self, name: &str) -> Result<bool> {
+        Ok(self.namespaces().await?.get_opt(name).await?.is_some())
+    }
+}
+
+fn check(arguments: &[&str], output: Output, code: i32, parts: &[&str]) -> Result<()> {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.code() == Some(code), "{arguments:?} ended with {}, not {code}: {said}", output.status);
+    let missing: Vec<_> = parts.iter().filter(|part| !said.contains(**part)).collect();
+    ensure!(missing.is_empty(), "{arguments:?} does not say {missing:?}: {said}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_context_or_address_is_told_before_anything_is_done() -> Result<()> {
+    let desk = Desk::make().await?;
+    for command in [&["install"][..], &["admin", "backup", "file"], &["admin", "restore", "--yes", "file"]] {
+        let given = [command, &["--context", "amdin"]].concat();
+        desk.refused(&given, 2, &["there is no context \"amdin\"", "did you mean \"admin\""])?;
+    }
+    let two = ["admin", "backup", "--context", "admin", "--data-dir", "/nowhere", "file"];
+    desk.refused(&two, 2, &["name two hubs"])?;
+    desk.refused(&["admin", "backup", "file"], 2, &["no hub is named", "--context CTX"])?;
+    desk.refused(&["install", "--context", "admin", "--url", "http://hub.example.com"], 2, &["without TLS"])?;
+    desk.refused(&["install", "--context", "admin", "--url", "hub.example.com"], 2, &["is no address of a hub"])?;
+    let away = desk.path("away");
+    let text = fs::read_to_string(desk.plane.kubeconfig())?;
+    let mut config: serde_json::Value = serde_json::from_str(&text)?;
+    config["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:9");
+    fs::write(&away, config.to_string())?;
+    let away = away.display().to_string();
+    desk.refused(
+        &["install", "--context", "admin", "--kubeconfig", &away],
+        7,
+        &["https://127.0.0.1:9", "can't be reached"],
+    )?;
+    ensure!(!desk.has_namespace(HUB_NAMESPACE).await?);
+    Ok(())
+}
+
+/// A hub that runs on this machine, and a backup of it with its keys.
+async fn backup_of_a_hub(desk: &Desk, file: &Path) -> Result<Hub> {
+    let hub = Hub::start(&desk.path("hub")).await?;
+    let data = hub.dir().display().to_string();
+    let file = file.display().to_string();
+    let arguments = ["admin", "backup", "--data-dir", &data, "--with-keys", "--force", &file];
+    check(&arguments, desk.command(&arguments)?.output()?, 0, &["can take the hub's place"])?;
+    Ok(hub)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_rights_are_all_named_before_anything_is_changed() -> Result<()> {
+    let desk = Desk::make().await?;
+    let file = desk.path("backup");
+    let hub = backup_of_a_hub(&desk, &file).await?;
+    let file = file.display().to_string();
+    let enter =
+        ["may not", "get statefulsets in farwater-hub", "create pods/exec in farwater-hub", "nothing was changed"];
+    let make = ["patch namespaces", "create statefulsets in farwater-hub", "patch networkpolicies in farwater-hub"];
+    desk.refused(&["install", "--context", "alice"], 3, &[&enter[..], &make[..]].concat())?;
+    desk.refused(&["admin", "backup", "--context", "alice", "--force", &file], 3, &enter)?;
+    let replace =
+        ["patch statefulsets in farwater-hub", "create pods in farwater-hub", "get pods/attach in farwater-hub"];
+    let given = ["admin", "restore", "--context", "alice", "--yes", &file];
+    desk.refused(&given, 3, &[&enter[..], &replace[..]].concat())?;
+
+    let cluster = desk.plane.kubeconfig().display().to_string();
+    let join = ["cluster", "join", "east", "--context", "alice", "--cluster-kubeconfig", &cluster];
+    let named = ["may not", "create clusterroles", "patch deployments in farwater-system", "nothing was changed"];
+    check(&join, desk.at(&hub, &join)?, 3, &named)?;
+    let clusters: Api<Cluster> = Api::namespaced(hub.client().await?, ADMIN_NAMESPACE);
+    ensure!(clusters.get_opt("east").await?.is_none(), "nor was anything made in the hub");
+    clusters.create(&PostParams::default(), &Cluster::new("east", serde_json::from_value(json!({}))?)).await?;
+    let leave = ["cluster", "leave", "east", "--context", "alice", "--cluster-kubeconfig", &cluster];
+    check(&leave, desk.at(&hub, &leave)?, 3, &["delete clusterrolebindings", "nothing was changed"])?;
+    clusters.get("east").await.context("its Cluster stays")?;
+    ensure!(!desk.has_namespace(HUB_NAMESPACE).await? && !desk.has_namespace(AGENT_NAMESPACE).await?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn objects_of_others_are_left_alone() -> Result<()> {
+    let desk = Desk::make().await?;
+    let file = desk.path("backup");
+    let hub = backup_of_a_hub(&desk, &file).await?;
+    let client = desk.plane.client().await?;
+    for name in [HUB_NAMESPACE, AGENT_NAMESPACE] {
+        let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        desk.namespaces().await?.create(&PostParams::default(), &namespace).await?;
+    }
+    let workload = |name: &str| {
+        json!({"metadata": {"name": name}, "spec": {
+            "serviceName": name, "selector": {"matchLabels": {"app": "other"}},
+            "template": {"metadata": {"labels": {"app": "other"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}},
+        }})
+    };
+    let sets: Api<StatefulSet> = Api::namespaced(client.clone(), HUB_NAMESPACE);
+    let set = sets.create(&PostParams::default(), &serde_json::from_value(workload("farwater-hub"))?).await?;
+    let deployments: Api<Deployment> = Api::namespaced(client, AGENT_NAMESPACE);
+    deployments.create(&PostParams::default(), &serde_json::from_value(workload("farwater-agent"))?).await?;
+
+    let words = ["StatefulSet farwater-hub/farwater-hub is there and not ours", "nothing was changed"];
+    desk.refused(&["install", "--context", "admin"], 5, &words)?;
+    let file = file.display().to_string();
+    desk.refused(&["admin", "restore", "--context", "admin", "--yes", &file], 5, &words)?;
+    desk.refused(&["admin", "backup", "--context", "admin", "--force", &file], 5, &words)?;
+    let after = sets.get("farwater-hub").await?;
+    ensure!(after.metadata.generation == set.metadata.generation, "it was changed: {after:?}");
+
+    let cluster = desk.plane.kubeconfig().display().to_string();
+    let leave = ["cluster", "leave", "east", "--context", "admin", "--cluster-kubeconfig", &cluster];
+    check(&leave, desk.at(&hub, &leave)?, 5, &["Deployment farwater-system/farwater-agent is there and not ours"])?;
+    deployments.get("farwater-agent").await.context("it was deleted")?;
+    Ok(())
+}
+
+/// No pod ever runs here, so each run is cut short by its time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_run_that_was_cut_short_has_left_is_mended_by_the_next_and_taken_by_leave() -> Result<()> {
+    let desk = Desk::make().await?;
+    let client = desk.plane.client().await?;
+    for _ in 0..2 {
+        desk.refused(&["install", "--context", "admin", "--timeout", "1"], 6, &["not ready after 1 s"])?;
+    }
+    let sets: Api<StatefulSet> = Api::namespaced(client.clone(), HUB_NAMESPACE);
+    sets.get("farwater-hub").await?;
+    // There is a hub, but nothing to make a backup of.
+    let file = desk.path("backup").display().to_string();
+    desk.refused(&["admin", "backup", "--context", "admin", &file], 5, &["the hub's pod does not run"])?;
+    ensure!(!Path::new(&file).exists() && fs::read_dir(desk.home.path())?.count() == 0, "something is left");
+
+    let hub = Hub::start(&desk.path("hub")).await?;
+    let cluster = desk.plane.kubeconfig().display().to_string();
+    let join = ["cluster", "join", "east", "--context", "admin", "--timeout", "1", "--cluster-kubeconfig", &cluster];
+    check(&join, desk.at(&hub, &join)?, 6, &["nothing was heard of east's agent"])?;
+    let roles: Api<Role> = Api::namespaced(client.clone(), AGENT_NAMESPACE);
+    roles.delete("farwater-agent", &DeleteParams::default()).await?;
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), AGENT_NAMESPACE);
+    let first = secrets.get("farwater-agent-join").await?.data;
+    check(&join, desk.at(&hub, &join)?, 6, &["nothing was heard of east's agent"])?;
+    roles.get("farwater-agent").await?;
+    ensure!(secrets.get("farwater-agent-join").await?.data != first, "each run has a token of its own");
+
+    // Half of it is gone when it leaves.
+    roles.delete("farwater-agent", &DeleteParams::default()).await?;
+    let leave = ["cluster", "leave", "east", "--context", "admin", "--cluster-kubeconfig", &cluster];
+    check(&leave, desk.at(&hub, &leave)?, 0, &["deleted Cluster farwater-admin/east"])?;
+    let deployments: Api<Deployment> = Api::namespaced(client, AGENT_NAMESPACE);
+    ensure!(deployments.get_opt("farwater-agent").await?.is_none());
+    // A cluster that is dead: without its context only the hub forgets it.
+    check(&join, desk.at(&hub, &join)?, 6, &[])?;
+    let leave = ["cluster", "leave", "east"];
+    check(&leave, desk.at(&hub, &leave)?, 0, &["deleted Cluster farwater-admin/east"])
+}
+
+/// A small file system, unmounted when dropped.
+struct Volume<'a>(&'a Path);
+
+impl<'a> Volume<'a> {
+    fn mount(place: &'a Path, size: &str) -> Result<Self> {
+        fs::create_dir_all(place)?;
+        let size = format!("size={size}");
+        let status = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(place).status()?;
+        ensure!(status.success(), "mount: {status}");
+        Ok(Self(place))
+    }
+}
+
+impl Drop for Volume<'_> {
+    fn drop(&mut self) {
+        // Lazily: a killed hub may still hold it for a moment.
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+/// As much as fits.
+fn fill(place: &Path) {
+    // The error is the point.
+    let _ = fs::write(place, vec![0; 64 << 20]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_volume_stops_a_first_start_and_a_restore_and_loses_nothing() -> Result<()> {
+    let home = tempfile::tempdir()?;
+    let place = home.path().join("hub");
+    let _volume = Volume::mount(&place, "8m")?;
+    let data = place.display().to_string();
+    let run = |arguments: &[&str], code: i32, parts: &[&str]| -> Result<()> {
+        let mut command = bare_command(program("farwater")?);
+        check(arguments, command.args(arguments).env("HOME", home.path()).output()?, code, parts)
+    };
+    let ballast = place.join("ballast");
+    fill(&ballast);
+    run(&["hub", "--data-dir", &data, "--listen", "127.0.0.1:0"], 8, &["No space left on device", &data])?;
+    fs::remove_file(&ballast)?;
+
+    let mut hub = Hub::start(&place).await?;
+    let maps: Api<ConfigMap> = Api::namespaced(hub.client().await?, ADMIN_NAMESPACE);
+    let file = home.path().join("backup").display().to_string();
+    run(&["admin", "backup", "--data-dir", &data, "--with-keys", &file], 0, &[])?;
+    let map = serde_json::from_value(json!({"metadata": {"name": "later"}}))?;
+    maps.create(&PostParams::default(), &map).await?;
+    hub.stop()?;
+    fill(&ballast);
+    let mut restore = bare_command(program("farwater")?);
+    let refused = restore.args(["admin", "restore", "--data-dir", &data, "--force", &file]).output()?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(!refused.status.success() && (said.contains("full") || said.contains("No space")), "{said}");
+    fs::remove_file(&ballast)?;
+    hub.restart().await?;
+    let maps: Api<ConfigMap> = Api::namespaced(hub.client().await?, ADMIN_NAMESPACE);
+    maps.get("later").await.context("what was there is lost")?;
+    Ok(())
+}

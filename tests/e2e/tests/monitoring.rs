@@ -1,0 +1,209 @@
+//! What hub and agent tell a real Prometheus, and whether alerts and dashboards ask for what is told.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use farwater_api::GitRepository;
+use farwater_e2e::{Fleet, PATIENCE, config_map};
+use farwater_testkit::{
+    Launch, Prometheus, ports,
+    prometheus::{get, promtool},
+    shared, wait_for,
+};
+use serde_json::Value;
+
+fn repository() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+fn read(path: &str) -> Result<String> {
+    let path = repository().join(path);
+    fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+}
+
+/// Name, expression and runbook of every alert.
+fn alerts() -> Result<Vec<(String, String, String)>> {
+    let rules: Value = serde_saphyr::from_str(&read("deploy/monitoring/alerts.yaml")?)?;
+    let groups = rules["groups"].as_array().context("there are groups")?;
+    let rules = groups.iter().flat_map(|group| group["rules"].as_array().into_iter().flatten());
+    let text = |value: &Value| value.as_str().map(str::to_owned).with_context(|| format!("{value} is no text"));
+    rules
+        .map(|rule| Ok((text(&rule["alert"])?, text(&rule["expr"])?, text(&rule["annotations"]["runbook_url"])?)))
+        .collect()
+}
+
+/// Where each query of the dashboards stands, and the query with Grafana's variables filled in.
+fn queries() -> Result<Vec<(String, String)>> {
+    let mut queries = Vec::new();
+    for file in fs::read_dir(repository().join("deploy/monitoring/dashboards"))? {
+        let path = file?.path();
+        let dashboard: Value = serde_json::from_slice(&fs::read(&path)?)?;
+        for panel in dashboard["panels"].as_array().context("a dashboard has panels")? {
+            for target in panel["targets"].as_array().context("a panel has targets")? {
+                let query = target["expr"].as_str().context("a target has an expression")?;
+                let query = query.replace("$__rate_interval", "1m").replace("$agent", ".*");
+                ensure!(!query.contains('$'), "{query} has a variable that this test does not know");
+                queries.push((format!("{}: {}", dashboard["title"], panel["title"]), query));
+            }
+        }
+    }
+    Ok(queries)
+}
+
+/// The metrics of ours that an expression names.
+fn metrics_of(expression: &str) -> impl Iterator<Item = &str> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("farwater_") || word.starts_with("process_"))
+}
+
+#[test]
+fn every_alert_fires_when_it_should_and_has_its_runbook() -> Result<()> {
+    let folder = repository().join("deploy/monitoring");
+    let path = |name: &str| folder.join(name).display().to_string();
+    promtool(&["check", "rules", &path("alerts.yaml")], "")?;
+    promtool(&["test", "rules", &path("alerts-test.yaml")], "")?;
+    let tests: Value = serde_saphyr::from_str(&read("deploy/monitoring/alerts-test.yaml")?)?;
+    let tests = tests["tests"].as_array().context("there are tests")?;
+    let tested: Vec<&Value> = tests.iter().flat_map(|test| test["alert_rule_test"].as_array().unwrap()).collect();
+    let alerts = alerts()?;
+    ensure!(alerts.len() > 10);
+    for (alert, _, runbook) in &alerts {
+        let expected = |fires: bool| {
+            let of = |test: &&&Value| test["alertname"] == **alert;
+            let mut numbers = tested.iter().filter(of).filter_map(|test| Some(test["exp_alerts"].as_array()?.len()));
+            numbers.any(|number| (number > 0) == fires)
+        };
+        ensure!(expected(true) && expected(false), "{alert} is not shown to fire, or not to");
+        let page = runbook.strip_prefix("https://farwater.dev/runbooks/").context("a runbook of ours")?;
+        let text = read(&format!("docs/runbooks/{page}.md"))?;
+        ensure!(["**Means.**", "**Look.**", "**Do"].iter().all(|part| text.contains(part)), "{page} lacks a part");
+    }
+    let pages = fs::read_dir(repository().join("docs/runbooks"))?.count();
+    let named: BTreeSet<_> = alerts.iter().map(|(.., runbook)| runbook).collect();
+    ensure!(pages == named.len(), "{pages} runbooks for {} that alerts name", named.len());
+    Ok(())
+}
+
+/// A hub and an agent that are scraped without a token.
+struct Scraped {
+    fleet: Fleet,
+    hub: String,
+    agent: String,
+}
+
+impl Scraped {
+    async fn start() -> Result<Self> {
+        let (hub, agent) = (format!("127.0.0.1:{}", ports::free()?), format!("127.0.0.1:{}", ports::free()?));
+        let mut fleet = Fleet::launch(Launch::arguments(&["--metrics-listen", &hub])).await?;
+        fleet.join_with("east", shared(1).await?, Launch::arguments(&["--health-listen", &agent])).await?;
+        Ok(Self { fleet, hub, agent })
+    }
+
+    /// Waits until a series of the hub has this value.
+    async fn until(&self, series: &str, value: f64) -> Result<()> {
+        let url = format!("http://{}/metrics", self.hub);
+        wait_for(&format!("{series} to be {value}"), PATIENCE, || async {
+            let text = get(&url).await?;
+            let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+            let found = found.with_context(|| format!("there is no {series}:\n{text}"))?;
+            Ok((found.parse::<f64>()? == value).then_some(()))
+        })
+        .await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_query_of_alerts_and_dashboards_is_answered_by_a_scrape() -> Result<()> {
+    let scraped = Scraped::start().await?;
+    let files = config_map("a", "one");
+    let repository = scraped.fleet.repository("infra", &[("app/a.yaml", &files)]).await?;
+    scraped.fleet.deploy("app", "east", "infra", "app").await?;
+    scraped.fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    for address in [&scraped.hub, &scraped.agent] {
+        let text = get(&format!("http://{address}/metrics")).await?;
+        let said = promtool(&["check", "metrics"], &text)?;
+        ensure!(said.trim().is_empty(), "{said}");
+    }
+
+    let prometheus = Prometheus::start(&format!(
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{}]\nscrape_configs:\n\
+         - {{job_name: farwater-hub, static_configs: [{{targets: ['{}']}}]}}\n\
+         - {{job_name: farwater-agent, static_configs: [{{targets: ['{}']}}]}}\n",
+        crate::repository().join("deploy/monitoring/alerts.yaml").canonicalize()?.display(),
+        scraped.hub,
+        scraped.agent,
+    ))
+    .await?;
+    wait_for("some scrapes of both", PATIENCE, || async {
+        let scrapes = prometheus.query("count_over_time(up[5m]) >= 4 and up == 1").await?;
+        Ok((scrapes.len() == 2).then_some(()))
+    })
+    .await?;
+    let names = prometheus.ask("/api/v1/label/__name__/values").await?;
+    let names: BTreeSet<&str> = names.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let promised =
+        ["farwater_reconciles_total", "farwater_reconcile_errors_total", "farwater_queue_depth", "farwater_build_info"];
+    for name in promised {
+        ensure!(names.contains(name), "{name} is not scraped");
+    }
+    let queries = queries()?;
+    ensure!(queries.len() > 30);
+    for (place, query) in &queries {
+        ensure!(!prometheus.query(query).await?.is_empty(), "{place}: {query} is answered by nothing");
+    }
+    let alerts = alerts()?;
+    for (_, expression, _) in &alerts {
+        prometheus.query(expression).await?;
+    }
+    let expressions = queries.iter().map(|(_, query)| query).chain(alerts.iter().map(|(_, expression, _)| expression));
+    for expression in expressions {
+        for metric in metrics_of(expression) {
+            ensure!(names.contains(metric), "{metric} of {expression} is not scraped");
+        }
+    }
+    let rules = prometheus.ask("/api/v1/rules").await?;
+    let groups = rules["groups"].as_array().context("there are groups")?;
+    for rule in groups.iter().flat_map(|group| group["rules"].as_array().into_iter().flatten()) {
+        ensure!(rule["health"] == "ok" || rule["health"] == "unknown", "{rule}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_figures_follow_what_happens() -> Result<()> {
+    let mut scraped = Scraped::start().await?;
+    scraped.until("farwater_clusters{state=\"ready\"}", 1.0).await?;
+    let files = config_map("a", "one");
+    let repository = scraped.fleet.repository("infra", &[("app/a.yaml", &files)]).await?;
+    scraped.fleet.deploy("app", "east", "infra", "app").await?;
+    scraped.until("farwater_services{state=\"ready\"}", 1.0).await?;
+    scraped.until("farwater_sources{state=\"ready\"}", 1.0).await?;
+
+    // What the API server refuses.
+    repository.change("main", &[("app/b.yaml", Some("apiVersion: v1\nkind: Nonsense\nmetadata: {name: b}\n"))])?;
+    scraped.fleet.reconcile("infra").await?;
+    scraped.until("farwater_services{state=\"failing\"}", 1.0).await?;
+    scraped.until("farwater_services{state=\"ready\"}", 0.0).await?;
+    repository.change("main", &[("app/b.yaml", None)])?;
+    scraped.fleet.reconcile("infra").await?;
+    scraped.until("farwater_services{state=\"ready\"}", 1.0).await?;
+
+    // A remote that is gone.
+    let gone = serde_json::from_value(serde_json::json!({"url": "http://127.0.0.1:9/nowhere.git"}))?;
+    scraped.fleet.api().create(&kube::api::PostParams::default(), &GitRepository::new("gone", gone)).await?;
+    scraped.until("farwater_sources_stale", 1.0).await?;
+    scraped.fleet.api::<GitRepository>().delete("gone", &kube::api::DeleteParams::default()).await?;
+    scraped.until("farwater_sources_stale", 0.0).await?;
+
+    // A cluster whose agent is gone, also for the next hub.
+    scraped.fleet.agent("east")?.kill9();
+    scraped.until("farwater_clusters{state=\"silent\"}", 1.0).await?;
+    scraped.fleet.hub.restart().await?;
+    scraped.until("farwater_services{state=\"ready\"}", 1.0).await?;
+    scraped.until("farwater_clusters{state=\"silent\"}", 1.0).await?;
+    scraped.fleet.agent("east")?.restart()?;
+    scraped.until("farwater_clusters{state=\"ready\"}", 1.0).await?;
+    Ok(())
+}

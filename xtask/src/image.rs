@@ -1,0 +1,117 @@
+//! `cargo xtask image`: OCI images of hub and agent.
+//!
+//! The agent's holds one static program. The hub's holds another, and the git program that fetches sources, from pinned Debian
+//! packages. The same commit gives the same digests on every machine.
+
+mod debian;
+mod programs;
+
+use std::{collections::BTreeMap, fs, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context as _, Result};
+use farwater_image::{Image, Node, Root, Start, USER, add_program};
+
+use crate::repository;
+
+/// Make OCI images of hub and agent, as layouts and tar files, without a container engine
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// What comes before `/hub:VERSION` and `/agent:VERSION`: a registry and a path in it
+    #[arg(long, default_value = "localhost/farwater")]
+    repository: String,
+    /// Where they are written [default: `images` in the target directory]
+    #[arg(long)]
+    output: Option<PathBuf>,
+    /// Take the Debian packages' present versions, and pin them in deploy/images/debian.lock
+    #[arg(long)]
+    refresh: bool,
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const ARCHITECTURE: &str = "amd64";
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let output = match &arguments.output {
+        Some(folder) => folder.clone(),
+        None => repository::target_directory()?.join("images"),
+    };
+    fs::create_dir_all(&output)?;
+    let reference = |name: &str| format!("{}/{name}:{VERSION}", arguments.repository);
+    let Made { hub, agent } = make(&reference("hub"), &reference("agent"), arguments.refresh)?;
+    for (name, image) in [("agent", agent), ("hub", hub)] {
+        let layout = output.join(name);
+        if layout.exists() {
+            fs::remove_dir_all(&layout)?;
+        }
+        image.write_layout(&layout).with_context(|| format!("write {}", layout.display()))?;
+        image.write_tar(&output.join(format!("{name}.tar")))?;
+        println!(
+            "{:<34} {}  {:5.1} MB, {:5.1} MB unpacked",
+            image.reference,
+            image.digest,
+            image.compressed as f64 / 1e6,
+            image.unpacked as f64 / 1e6
+        );
+    }
+    eprintln!("layouts and tar files are in {}", output.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+pub struct Made {
+    pub hub: Image,
+    pub agent: Image,
+}
+
+/// What is shipped, under these names.
+pub fn make(hub_reference: &str, agent_reference: &str, refresh: bool) -> Result<Made> {
+    let git = debian::Packages::get(refresh)?;
+    let programs = programs::build()?;
+    Ok(Made {
+        agent: agent(agent_reference, fs::read(programs.agent)?)?,
+        hub: hub(hub_reference, fs::read(programs.hub)?, &git)?,
+    })
+}
+
+fn agent(reference: &str, program: Vec<u8>) -> Result<Image> {
+    let mut root = ground("/var/lib/farwater-agent");
+    root.add("usr/bin/farwater-agent", Node::program(program));
+    Ok(Image::new(reference, ARCHITECTURE, &root, &start("agent", &["/usr/bin/farwater-agent"]))?)
+}
+
+fn hub(reference: &str, program: Vec<u8>, git: &debian::Packages) -> Result<Image> {
+    let mut root = ground("/var/lib/farwater");
+    root.add("usr/bin/farwater", Node::program(program));
+    let libraries = git.libraries()?;
+    for path in ["usr/bin/git", "usr/lib/git-core/git-remote-http"] {
+        add_program(&mut root, path, git.file(path)?, &libraries)?;
+    }
+    root.add("usr/lib/git-core/git-remote-https", Node::Link { target: "git-remote-http".into() });
+    root.add("etc/ssl/certs/ca-certificates.crt", Node::text(git.authorities()?));
+    let entrypoint = ["/usr/bin/farwater", "hub", "--data-dir", "/var/lib/farwater", "--listen", "0.0.0.0:8443"];
+    Ok(Image::new(reference, ARCHITECTURE, &root, &start("hub", &entrypoint))?)
+}
+
+/// A user without a name would make some programs fail; a folder of its own for what a volume doesn't cover.
+fn ground(state: &str) -> Root {
+    let mut root = Root::default();
+    root.add("etc/passwd", Node::text(format!("root:x:0:0::/:/\nnonroot:x:{USER}:{USER}::{state}:/\n")));
+    root.add("etc/group", Node::text(format!("root:x:0:\nnonroot:x:{USER}:\n")));
+    root.add(state.trim_start_matches('/'), Node::Folder { mode: 0o700, owner: USER });
+    root.add("tmp", Node::Folder { mode: 0o1777, owner: 0 });
+    root
+}
+
+fn start(name: &str, entrypoint: &[&str]) -> Start {
+    let label = |name: &str, value: &str| (format!("org.opencontainers.image.{name}"), value.to_owned());
+    Start {
+        entrypoint: entrypoint.iter().map(|part| (*part).to_owned()).collect(),
+        environment: BTreeMap::from([("PATH".to_owned(), "/usr/bin".to_owned())]),
+        working_folder: "/".to_owned(),
+        labels: [
+            label("title", &format!("farwater-{name}")),
+            label("version", VERSION),
+            label("licenses", "Apache-2.0"),
+        ]
+        .into(),
+    }
+}

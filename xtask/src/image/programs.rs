@@ -1,0 +1,50 @@
+//! Static programs that are the same wherever they are built.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use crate::{repository, step};
+
+/// Static programs are made with the C library of this target: since 2.34 its name service needs no other files.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+pub struct Programs {
+    pub hub: PathBuf,
+    pub agent: PathBuf,
+}
+
+pub fn build() -> Result<Programs> {
+    let target = repository::target_directory()?.join("image");
+    let log = repository::target_directory()?.join("xtask/logs/image-build.log");
+    fs::create_dir_all(log.parent().unwrap_or(&target))?;
+    let build = |profile: &str, package: &str, program: &str| -> Result<PathBuf> {
+        let mut cargo = repository::cargo()?;
+        cargo.args(["build", "--locked", "--profile", profile, "-p", package, "--bin", program, "--target", TARGET]);
+        cargo.arg("--target-dir").arg(&target);
+        // Where things lie on this machine must not be in the program.
+        let prefixes = [(repository::root()?, "/farwater"), (cargo_home()?, "/cargo"), (target.clone(), "/target")];
+        let mut rust = vec!["-Ctarget-feature=+crt-static".to_owned()];
+        let mut c = Vec::new();
+        for (from, to) in &prefixes {
+            rust.push(format!("--remap-path-prefix={}={to}", from.display()));
+            c.push(format!("-ffile-prefix-map={}={to}", from.display()));
+        }
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f"));
+        cargo.env("CFLAGS_x86_64_unknown_linux_gnu", c.join(" ")).env("SOURCE_DATE_EPOCH", "0");
+        step::run(&format!("cargo build -p {package}, static"), cargo, &log)?;
+        Ok(target.join(TARGET).join(profile).join(program))
+    };
+    Ok(Programs {
+        agent: build("agent", "farwater-agent", "farwater-agent")?,
+        hub: build("release", "farwater-cli", "farwater")?,
+    })
+}
+
+fn cargo_home() -> Result<PathBuf> {
+    if let Some(home) = std::env::var_os("CARGO_HOME") {
+        return Ok(home.into());
+    }
+    let home = std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?;
+    Ok(PathBuf::from(home).join(".cargo"))
+}
