@@ -239,8 +239,7 @@ impl HubClient {
             .authorized(who, what, |token| self.request(Method::GET, &target, Some(token)).body(Full::default()))
             .await?;
         let body = read_body(what, response, MAX_ANSWER).await?;
-        let answer: Successions =
-            serde_json::from_slice(&body).map_err(|source| HubError::Malformed { what, source })?;
+        let answer: Successions = self.read(what, &body)?;
         Ok(answer.successions)
     }
 

@@ -25,8 +25,6 @@ use crate::{
     exit,
     failure::{Failure, Result},
     target::{Right, Target, is_ours, not_ours},
-    terminal::say,
-    text,
 };
 
 const PAUSE: Duration = Duration::from_secs(1);
@@ -115,28 +113,13 @@ impl InstalledHub<'_> {
 
     /// Says what it waits for, each time that changes.
     pub async fn wait_until_ready(&self, longest: Duration) -> Result<()> {
-        let begun = Instant::now();
-        let mut told = String::new();
-        loop {
-            let set = self.find().await?;
-            if is_rolled_out(&set) {
-                return Ok(());
-            }
-            let state = self.target.describe_pods(self.namespace, names::CONTAINER).await?;
-            if begun.elapsed() > longest {
-                return Err(Failure::new(
-                    exit::TIMEOUT,
-                    format!("the hub was not ready after {} s", longest.as_secs()),
-                )
+        let is_ready = async || Ok(is_rolled_out(&self.find().await?).then_some(()));
+        let late = |state| {
+            Failure::new(exit::TIMEOUT, format!("the hub was not ready after {} s", longest.as_secs()))
                 .evidence(state)
-                .next(self.kubectl(&format!("describe pod {}", self.pod_name()))));
-            }
-            if state != told {
-                say(&format!("  {}", text::plain(&state)));
-                told = state;
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
+                .next(self.kubectl(&format!("describe pod {}", self.pod_name())))
+        };
+        self.target.wait_for_pods((self.namespace, names::CONTAINER), longest, is_ready, late).await
     }
 
     /// Until no pod of it is left: what comes next is alone on the volume.

@@ -22,6 +22,7 @@ use serde_json::Value;
 use crate::{
     exit,
     failure::{Failure, Result, suggest},
+    terminal::say,
     text,
 };
 
@@ -216,6 +217,33 @@ impl Target {
     }
 
     /// What keeps a component's pods from being ready, in the cluster's words.
+    /// Waits until `done` gives something, and says how the pods of a component do, each time that changes. What is to be said
+    /// when `longest` has passed is made from how they did at last.
+    pub async fn wait_for_pods<T>(
+        &self,
+        (namespace, component): (&str, &str),
+        longest: Duration,
+        mut done: impl AsyncFnMut() -> Result<Option<T>>,
+        late: impl FnOnce(String) -> Failure,
+    ) -> Result<T> {
+        let begun = Instant::now();
+        let mut told = String::new();
+        loop {
+            if let Some(result) = done().await? {
+                return Ok(result);
+            }
+            let state = self.describe_pods(namespace, component).await?;
+            if begun.elapsed() > longest {
+                return Err(late(state));
+            }
+            if state != told {
+                say(&format!("  {}", text::plain(&state)));
+                told = state;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
     pub async fn describe_pods(&self, namespace: &str, component: &str) -> Result<String> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let selector = ListParams::default().labels(&format!("app.kubernetes.io/component={component}"));

@@ -1,6 +1,6 @@
 //! Threads that serve the API's clients and give way to all others: a storm of lists must not make agents late.
 
-use std::io;
+use std::{future::poll_fn, io, pin::pin, thread};
 
 use tokio::{
     runtime::{Builder, Runtime},
@@ -15,8 +15,18 @@ impl ApiThreads {
         Ok(Self(Some(runtime)))
     }
 
-    /// Goes on there with what was begun elsewhere.
+    /// Goes on there with what was begun elsewhere, and after each step lets those go first who have waited meanwhile: a thread that
+    /// is only nice is left to end its slice, which is longer than a poll takes.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        let work = async move {
+            let mut work = pin!(work);
+            poll_fn(|context| {
+                let step = work.as_mut().poll(context);
+                thread::yield_now();
+                step
+            })
+            .await;
+        };
         match &self.0 {
             Some(runtime) => runtime.spawn(work),
             None => tokio::spawn(work),

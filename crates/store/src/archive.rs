@@ -15,15 +15,8 @@ use sqlx::Connection as _;
 pub use file::{Destination, Enclosed, FileError};
 
 use crate::{
-    Location, OpenError, StoreError,
-    combiner::seconds_since_1970,
-    delivery,
-    engine::{Connection, Database},
-    fsck,
-    migrations::count_migrations,
-    open::{PATIENCE, SEAL_CHECK},
-    read, schema,
-    seal::Sealer,
+    Location, OpenError, StoreError, combiner::seconds_since_1970, delivery, engine::Connection, fsck,
+    migrations::count_migrations, open::SEAL_CHECK, read, schema, seal::Sealer, visit::Visit,
 };
 use chunk::{Cell, Pages};
 use file::{Entry, Header, Reader, Writer};
@@ -99,11 +92,9 @@ pub async fn backup(from: &Location, to: &Path, force: bool) -> Result<Copied, A
 
 /// The same to anywhere, and with files.
 pub async fn backup_to(from: &Location, to: Destination<'_>, enclosed: &[Enclosed]) -> Result<Copied, ArchiveError> {
-    let database = Database { location: from.clone(), patience: PATIENCE };
-    let pool = database.reader_pool().map_err(|error| error.at(from))?;
+    let mut visit = Visit::of(from).await?;
     let at = |error: sqlx::Error| StoreError::from(error).at(from);
-    let mut connection = pool.acquire().await.map_err(at)?;
-    let mut snapshot = connection.begin().await.map_err(at)?;
+    let mut snapshot = visit.connection().begin().await.map_err(at)?;
     let migrations = count_migrations(&mut snapshot).await.map_err(at)?;
     check_schema(&from.to_string(), migrations)?;
     let counter = read::load_counter(&mut snapshot).await.map_err(at)?;
@@ -123,8 +114,7 @@ pub async fn backup_to(from: &Location, to: Destination<'_>, enclosed: &[Enclose
         }
     }
     drop(snapshot);
-    drop(connection);
-    pool.close().await;
+    visit.end().await;
     writer.finish()?;
     Ok(copied)
 }

@@ -9,13 +9,12 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use crate::{
     Key, Kind, Location, OpenError, Operation, Resource, StoreError,
-    engine::{Connection, Database, Engine},
-    migrations::count_migrations,
-    open::{PATIENCE, SEAL_CHECK},
+    engine::{Connection, Engine},
+    open::SEAL_CHECK,
     read::{self, stored_parts},
     row::{FromParts, labels_of_object},
-    schema,
     seal::Sealer,
+    visit::Visit,
 };
 
 /// Rows that are read in one go.
@@ -81,32 +80,21 @@ impl Report {
 
 /// Checks the store at `location`, all of one moment, with the key of its sealed rows.
 pub async fn fsck(location: &Location, seal_key: &[u8; 32]) -> Result<Report, OpenError> {
-    let database = Database { location: location.clone(), patience: PATIENCE };
-    let at = |error: StoreError| error.at(location);
-    let pool = database.reader_pool().map_err(at)?;
-    let mut connection = pool.acquire().await.map_err(|error| at(error.into()))?;
-    let mut snapshot = connection.begin().await.map_err(|error| at(error.into()))?;
-    let found = count_migrations(&mut snapshot).await.map_err(|error| at(error.into()))?;
-    if found != schema::newest() {
-        return Err(OpenError::Schema { location: location.clone(), found, known: schema::newest() });
-    }
+    let mut visit = Visit::of_newest(location).await?;
+    let snapshot = visit.connection().begin().await;
+    let mut snapshot = snapshot.map_err(|error| StoreError::from(error).at(location))?;
     let report = check(&mut snapshot, location, seal_key).await?;
     drop(snapshot);
-    drop(connection);
-    pool.close().await;
+    visit.end().await;
     Ok(report)
 }
 
 /// Whether this key opens the sealed rows at `location`.
 pub async fn check_key(location: &Location, seal_key: &[u8; 32]) -> Result<(), OpenError> {
-    let database = Database { location: location.clone(), patience: PATIENCE };
-    let at = |error: StoreError| error.at(location);
-    let pool = database.reader_pool().map_err(at)?;
-    let mut connection = pool.acquire().await.map_err(|error| at(error.into()))?;
+    let mut visit = Visit::of(location).await?;
     let sealer = Sealer::new(seal_key, Vec::new());
-    let checked = check_seal(&mut connection, &sealer, location).await;
-    drop(connection);
-    pool.close().await;
+    let checked = check_seal(visit.connection(), &sealer, location).await;
+    visit.end().await;
     checked
 }
 

@@ -40,6 +40,7 @@ mod tail;
 mod tallies;
 mod tokens;
 mod tx;
+mod visit;
 mod watch;
 
 use std::{sync::Arc, time::Duration};

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster};
+use farwater_e2e::volume::Volume;
 use farwater_testkit::{Hub, Plane, PlaneOptions, farwater::program, process::bare_command};
 use k8s_openapi::api::{
     apps::v1::{Deployment, StatefulSet},
@@ -212,44 +213,17 @@ async fn what_a_run_that_was_cut_short_has_left_is_mended_by_the_next_and_taken_
     check(&leave, desk.at(&hub, &leave)?, 0, &["deleted Cluster farwater-admin/east"])
 }
 
-/// A small file system, unmounted when dropped.
-struct Volume<'a>(&'a Path);
-
-impl<'a> Volume<'a> {
-    fn mount(place: &'a Path, size: &str) -> Result<Self> {
-        fs::create_dir_all(place)?;
-        let size = format!("size={size}");
-        let status = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(place).status()?;
-        ensure!(status.success(), "mount: {status}");
-        Ok(Self(place))
-    }
-}
-
-impl Drop for Volume<'_> {
-    fn drop(&mut self) {
-        // Lazily: a killed hub may still hold it for a moment.
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
-    }
-}
-
-/// As much as fits.
-fn fill(place: &Path) {
-    // The error is the point.
-    let _ = fs::write(place, vec![0; 64 << 20]);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_volume_stops_a_first_start_and_a_restore_and_loses_nothing() -> Result<()> {
     let home = tempfile::tempdir()?;
     let place = home.path().join("hub");
-    let _volume = Volume::mount(&place, "8m")?;
+    let volume = Volume::mount(&place, "8m")?;
     let data = place.display().to_string();
     let run = |arguments: &[&str], code: i32, parts: &[&str]| -> Result<()> {
         let mut command = bare_command(program("farwater")?);
         check(arguments, command.args(arguments).env("HOME", home.path()).output()?, code, parts)
     };
-    let ballast = place.join("ballast");
-    fill(&ballast);
+    let ballast = volume.fill();
     run(&["hub", "--data-dir", &data, "--listen", "127.0.0.1:0"], 8, &["No space left on device", &data])?;
     fs::remove_file(&ballast)?;
 
@@ -260,7 +234,7 @@ async fn a_full_volume_stops_a_first_start_and_a_restore_and_loses_nothing() -> 
     let map = serde_json::from_value(json!({"metadata": {"name": "later"}}))?;
     maps.create(&PostParams::default(), &map).await?;
     hub.stop()?;
-    fill(&ballast);
+    volume.fill();
     let mut restore = bare_command(program("farwater")?);
     let refused = restore.args(["admin", "restore", "--data-dir", &data, "--force", &file]).output()?;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();

@@ -1,11 +1,11 @@
 //! What goes wrong when a cluster joins: the agent's words name the thing, the cause and the remedy. It goes on trying where that
 //! can help, ends where a person must act, and a second run mends what the first has left.
 
-use std::{fs, net::Ipv4Addr, path::Path, process::Command};
+use std::{fs, net::Ipv4Addr};
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::Cluster;
-use farwater_e2e::{Fleet, PATIENCE, condition, config_map};
+use farwater_e2e::{Fleet, PATIENCE, condition, config_map, volume::Volume};
 use farwater_testkit::{
     Agent, Hub, Launch, Plane, PlaneOptions, faketime, farwater::JoinToken, ports, shared, wait_for,
 };
@@ -137,35 +137,13 @@ async fn a_cluster_that_another_hub_keeps_is_refused_by_name_until_it_has_left()
     until_ready(&fleet, "west").await.with_context(|| agent.log_tail())
 }
 
-/// A small file system, unmounted when dropped.
-struct Volume<'a>(&'a Path);
-
-impl<'a> Volume<'a> {
-    fn mount(place: &'a Path, size: &str) -> Result<Self> {
-        fs::create_dir_all(place)?;
-        let size = format!("size={size}");
-        let status = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(place).status()?;
-        ensure!(status.success(), "mount: {status}");
-        Ok(Self(place))
-    }
-}
-
-impl Drop for Volume<'_> {
-    fn drop(&mut self) {
-        // Lazily: a killed agent may still hold it for a moment.
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_on_a_full_volume_joins_says_what_is_wrong_and_goes_on_when_there_is_room() -> Result<()> {
     let plane = shared(1).await?;
     let mut fleet = Fleet::start().await?;
     let place = fleet.state_dir("east");
-    let _volume = Volume::mount(&place, "64k")?;
-    let ballast = place.join("ballast");
-    // As much as fits; the error is the point.
-    let _ = fs::write(&ballast, vec![0; 1 << 20]);
+    let volume = Volume::mount(&place, "64k")?;
+    let ballast = volume.fill();
     fleet.join("east", plane).await?;
     let said = fleet.agent("east")?.process().output();
     check(&said, &["the identity is stored in one place only", "identity.json", "No space left on device"])?;

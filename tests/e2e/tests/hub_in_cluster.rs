@@ -218,13 +218,7 @@ async fn a_lost_hub_comes_back_into_a_new_installation_and_no_cluster_joins_anew
     let file = site.path("backup").display().to_string();
     backup(&site, &file)?;
 
-    let namespaces: Api<Namespace> = Api::all(site.node.client().await?);
-    namespaces.delete(HUB_NAMESPACE, &DeleteParams::default()).await?;
-    wait_for("the hub's namespace to be gone", 2 * PATIENCE, || async {
-        Ok(namespaces.get_opt(HUB_NAMESPACE).await?.is_none().then_some(()))
-    })
-    .await?;
-    site.node.provide("hub-2").await?;
+    lose_the_hub(&site).await?;
     site.install()?;
     // Nobody knows the clusters there.
     ensure!(site.ours::<farwater_api::Cluster>().await?.get_opt(CLUSTER).await?.is_none());
@@ -236,6 +230,17 @@ async fn a_lost_hub_comes_back_into_a_new_installation_and_no_cluster_joins_anew
     let volume = claims.get("data-farwater-hub-0").await?.spec.and_then(|spec| spec.volume_name);
     assert_eq!(volume.as_deref(), Some("hub-2"));
     Ok(())
+}
+
+/// With its namespace and volume; there is room for another.
+async fn lose_the_hub(site: &Site) -> Result<()> {
+    let namespaces: Api<Namespace> = Api::all(site.node.client().await?);
+    namespaces.delete(HUB_NAMESPACE, &DeleteParams::default()).await?;
+    wait_for("the hub's namespace to be gone", 2 * PATIENCE, || async {
+        Ok(namespaces.get_opt(HUB_NAMESPACE).await?.is_none().then_some(()))
+    })
+    .await?;
+    site.node.provide("hub-2").await.map(drop)
 }
 
 /// The database is on a server; the keys are on the volume.
@@ -270,13 +275,7 @@ async fn a_hub_on_postgresql_is_restored_and_its_keys_alone_where_the_database_s
 
     // The cluster of the hub is lost, and the server is not: its rows are newer than the backup's.
     make_map(&site, "newest").await?;
-    let namespaces: Api<Namespace> = Api::all(site.node.client().await?);
-    namespaces.delete(HUB_NAMESPACE, &DeleteParams::default()).await?;
-    wait_for("the hub's namespace to be gone", 2 * PATIENCE, || async {
-        Ok(namespaces.get_opt(HUB_NAMESPACE).await?.is_none().then_some(()))
-    })
-    .await?;
-    site.node.provide("hub-2").await?;
+    lose_the_hub(&site).await?;
     make_secret().await?;
     // Its own keys don't open what is there: it says so and does not start.
     let install = ["--database-secret", "database", "--timeout", "20"];

@@ -156,7 +156,7 @@ fn test(run: &Run) -> Result<Option<Counts>> {
     servers(&mut all);
     let mut result = step::run("tests", all, &log);
     // What goes through the hub's API and its controllers once more, on the other engine.
-    for program in TestProgram::of_package("farwater-hub")? {
+    for program in TestProgram::of_crate("hub")? {
         let mut command = program.command();
         command.env(postgres::CHOICE, "postgres");
         servers(&mut command);

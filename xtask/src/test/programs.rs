@@ -33,7 +33,8 @@ struct Target {
 }
 
 impl TestProgram {
-    pub fn of_package(package: &str) -> Result<Vec<Self>> {
+    /// Those of the crate in a folder of `crates`.
+    pub fn of_crate(folder: &str) -> Result<Vec<Self>> {
         let said = repository::cargo_output(&[
             "test",
             "--workspace",
@@ -42,9 +43,9 @@ impl TestProgram {
             "--quiet",
             "--message-format=json-render-diagnostics",
         ])?;
-        let folder = repository::root()?.join("crates").join(package.trim_start_matches("farwater-"));
+        let folder = repository::root()?.join("crates").join(folder);
         let programs: Vec<Self> = said.lines().filter_map(|line| Self::parse(line, &folder)).collect();
-        ensure!(!programs.is_empty(), "cargo names no test programs of {package}");
+        ensure!(!programs.is_empty(), "cargo names no test programs of {}", folder.display());
         Ok(programs)
     }
 
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_test_programs_of_one_package_are_told_from_all_else_that_cargo_says() {
+    fn the_test_programs_of_one_crate_are_told_from_all_else_that_cargo_says() {
         let parse = |line: &str| TestProgram::parse(line, Path::new("/w/crates/hub")).map(|program| program.name);
         let line = |package: &str, kind: &str, executable: &str| {
             format!(

@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use farwater_api::Cluster;
@@ -22,7 +22,6 @@ use crate::{
     text,
 };
 
-const PAUSE: Duration = Duration::from_secs(1);
 /// Of the agent's namespace, mostly: until its pod has ended.
 const GONE: Duration = Duration::from_secs(60);
 /// What a ConfigMap takes, with some room for what else it holds.
@@ -218,32 +217,22 @@ async fn install(args: &JoinArgs, session: &Session, namespace: &str, target: &T
     let asked = jiff::Timestamp::now();
     target.apply(&agent.objects()).await?;
     say(&format!("the agent is installed in {}; waiting for its first word", text::plain(&target.context)));
-    let (begun, longest) = (Instant::now(), Duration::from_secs(args.timeout));
-    let mut told = String::new();
-    loop {
+    let heard_since = async || {
         let cluster: Cluster = session.get(namespace, &args.name).await?;
         let status = cluster.status.unwrap_or_default();
-        if status.last_heard_time.is_some_and(|heard| heard.0 >= asked) {
-            let version = status.agent_version.unwrap_or_default();
-            say(&format!("{namespace}/{} has joined (agent {})", args.name, text::plain(&version)));
-            return print(&format!("{namespace}/{}\n", args.name));
-        }
-        let state = target.describe_pods(names::NAMESPACE, "agent").await?;
-        if begun.elapsed() > longest {
-            let waited = format!("nothing was heard of {}'s agent within {} s", args.name, args.timeout);
-            return Err(Failure::new(exit::TIMEOUT, waited).evidence(state).next(format!(
-                "kubectl --context {} -n {} logs deployment/{}",
-                target.context,
-                names::NAMESPACE,
-                names::NAME
-            )));
-        }
-        if state != told {
-            say(&format!("  {}", text::plain(&state)));
-            told = state;
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
+        let is_heard = status.last_heard_time.is_some_and(|heard| heard.0 >= asked);
+        Ok(is_heard.then(|| status.agent_version.unwrap_or_default()))
+    };
+    let late = |state| {
+        let waited = format!("nothing was heard of {}'s agent within {} s", args.name, args.timeout);
+        let log =
+            format!("kubectl --context {} -n {} logs deployment/{}", target.context, names::NAMESPACE, names::NAME);
+        Failure::new(exit::TIMEOUT, waited).evidence(state).next(log)
+    };
+    let longest = Duration::from_secs(args.timeout);
+    let version = target.wait_for_pods((names::NAMESPACE, "agent"), longest, heard_since, late).await?;
+    say(&format!("{namespace}/{} has joined (agent {})", args.name, text::plain(&version)));
+    print(&format!("{namespace}/{}\n", args.name))
 }
 
 /// Two hubs for one cluster would undo each other's work.

@@ -118,17 +118,13 @@ fn read_agent(name: String, is_heard: bool, row: &AgentUpdateRow, now: i64) -> R
         name,
         is_heard,
         assigned: Assigned {
-            settings: read_settings(&row.cluster_uid, &row.settings)?,
-            previous: read_settings(&row.cluster_uid, &row.previous)?,
+            settings: read_text(&row.cluster_uid, &row.settings)?,
+            previous: read_text(&row.cluster_uid, &row.previous)?,
             age: now - row.assigned,
             failed: failed.map(|digest| (digest, row.reason.clone())),
         },
         report: read_report(&row.cluster_uid, &row.report)?,
     })
-}
-
-fn read_settings(cluster_uid: &str, text: &str) -> Result<Option<AgentSettings>, StoreError> {
-    read_text(cluster_uid, text)
 }
 
 pub fn read_report(cluster_uid: &str, text: &str) -> Result<Option<AgentReport>, StoreError> {

@@ -1,9 +1,7 @@
 //! The keys of agents beside today's, and how far agents have followed the hub's own.
 
 use super::agents::Agent;
-use crate::{
-    Connection, Location, OpenError, StoreError, engine::Database, migrations::count_migrations, open::PATIENCE, schema,
-};
+use crate::{Connection, Location, OpenError, StoreError, visit::Visit};
 
 const SELECT: &str =
     "SELECT cluster_uid, since, next_key, next_sealing_key, former_key, request, sequence, link FROM agent_keys";
@@ -109,14 +107,7 @@ from_row!(ClusterKeys, [namespace, name, since, sequence, link]);
 
 /// The keys of all agents, from a database whose hub may run.
 pub async fn read_cluster_keys(location: &Location) -> Result<Vec<ClusterKeys>, OpenError> {
-    let database = Database { location: location.clone(), patience: PATIENCE };
-    let at = |error: StoreError| error.at(location);
-    let pool = database.reader_pool().map_err(at)?;
-    let mut connection = pool.acquire().await.map_err(|error| at(error.into()))?;
-    let found = count_migrations(&mut connection).await.map_err(|error| at(error.into()))?;
-    if found != schema::newest() {
-        return Err(OpenError::Schema { location: location.clone(), found, known: schema::newest() });
-    }
+    let mut visit = Visit::of_newest(location).await?;
     let rows = sqlx::query_as(
         "SELECT resources.namespace, resources.name, COALESCE(agent_keys.since, agents.joined) AS since, \
          COALESCE(agent_keys.sequence, 0) AS sequence, COALESCE(agent_keys.link, '') AS link \
@@ -124,8 +115,8 @@ pub async fn read_cluster_keys(location: &Location) -> Result<Vec<ClusterKeys>, 
          LEFT JOIN agent_keys ON agent_keys.cluster_uid = agents.cluster_uid \
          ORDER BY resources.namespace, resources.name",
     );
-    let rows = rows.fetch_all(&mut *connection).await.map_err(|error| at(error.into()))?;
-    drop(connection);
-    pool.close().await;
+    let rows = rows.fetch_all(visit.connection()).await;
+    let rows = rows.map_err(|error| StoreError::from(error).at(location))?;
+    visit.end().await;
     Ok(rows)
 }

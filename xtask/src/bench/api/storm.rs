@@ -2,6 +2,7 @@
 
 use std::{
     path::Path,
+    process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -132,10 +133,12 @@ async fn polls(agents: Vec<Arc<Agent>>, ended: watch::Receiver<bool>) -> Result<
     Ok(all)
 }
 
-/// In a thread of its own that gives way to the hub and to those who are measured, as clients on other machines do.
+/// In a thread of its own that runs only where the hub and those who are measured leave a core idle: clients of a hub are on other
+/// machines.
 fn lists(kubeconfig: &Path, count: usize) -> Result<()> {
-    // On Linux: of this thread.
-    rustix::process::setpriority_process(None, 10).context("lower the priority of the load")?;
+    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let lowered = Command::new("chrt").args(["--idle", "--pid", "0", &thread]).status().context("run chrt")?;
+    ensure!(lowered.success(), "the load's thread can't be made idle: chrt: {lowered}");
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let client = farwater_testkit::kube::client(kubeconfig, None).await?;
         let client = &client;

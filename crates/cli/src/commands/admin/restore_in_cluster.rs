@@ -197,25 +197,18 @@ impl Restore<'_> {
         self.remove_pod().await?;
         let made = self.hub.pods().create(&PostParams::default(), &self.pod).await;
         made.map_err(|error| self.hub.target.failure("make the pod that restores", &error))?;
-        let begun = Instant::now();
-        let mut told = String::new();
-        loop {
-            let state = self.hub.target.describe_pods(self.hub.namespace, helper_pod::COMPONENT).await?;
+        let has_started = async || {
             let pod = self.read_pod().await?;
             let container = pod.status.and_then(|status| status.container_statuses?.into_iter().next()?.state);
-            if container.is_some_and(|state| state.running.is_some() || state.terminated.is_some()) {
-                return Ok(());
-            }
-            if begun.elapsed() > STEP {
-                let waited = format!("the pod that restores did not start within {} s", STEP.as_secs());
-                return Err(Failure::new(exit::TIMEOUT, waited).evidence(state));
-            }
-            if state != told {
-                say(&format!("  {}", text::plain(&state)));
-                told = state;
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
+            let has = container.is_some_and(|state| state.running.is_some() || state.terminated.is_some());
+            Ok(has.then_some(()))
+        };
+        let late = |state| {
+            let waited = format!("the pod that restores did not start within {} s", STEP.as_secs());
+            Failure::new(exit::TIMEOUT, waited).evidence(state)
+        };
+        let pods = (self.hub.namespace, helper_pod::COMPONENT);
+        self.hub.target.wait_for_pods(pods, STEP, has_started, late).await
     }
 
     async fn read_pod(&self) -> Result<Pod> {

@@ -1,0 +1,47 @@
+//! A look into a store that a hub may have open.
+
+use crate::{
+    Location, OpenError, StoreError,
+    engine::{Connection, Database, Pool, PooledConnection},
+    migrations::count_migrations,
+    open::PATIENCE,
+    schema,
+};
+
+/// One connection that reads.
+pub(crate) struct Visit {
+    pool: Pool,
+    connection: PooledConnection,
+}
+
+impl Visit {
+    /// Of a store of any schema.
+    pub(crate) async fn of(location: &Location) -> Result<Self, OpenError> {
+        let database = Database { location: location.clone(), patience: PATIENCE };
+        let pool = database.reader_pool().map_err(|error| error.at(location))?;
+        let connection = pool.acquire().await.map_err(|error| StoreError::from(error).at(location))?;
+        Ok(Self { pool, connection })
+    }
+
+    /// # Errors
+    ///
+    /// Also where the schema is another than this program's.
+    pub(crate) async fn of_newest(location: &Location) -> Result<Self, OpenError> {
+        let mut visit = Self::of(location).await?;
+        let found = count_migrations(visit.connection()).await;
+        let found = found.map_err(|error| StoreError::from(error).at(location))?;
+        if found != schema::newest() {
+            return Err(OpenError::Schema { location: location.clone(), found, known: schema::newest() });
+        }
+        Ok(visit)
+    }
+
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    pub(crate) async fn end(self) {
+        drop(self.connection);
+        self.pool.close().await;
+    }
+}
