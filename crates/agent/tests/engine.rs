@@ -100,7 +100,7 @@ async fn a_wave_begins_when_all_before_it_is_healthy() {
     let client = gates(world, "one.example.com").await;
     namespace(&client, "waves").await;
     let gates = api(&client, "one.example.com", "v1", "Gate", "waves");
-    let closed = json!({"metadata": {"name": "gate"}, "status": status(false)});
+    let closed = json!({"apiVersion": "one.example.com/v1", "kind": "Gate", "metadata": {"name": "gate"}, "status": status(false)});
     gates.create(&PostParams::default(), &serde_json::from_value(closed).unwrap()).await.unwrap();
 
     let (now, next, last) = (config_map("now", "1"), in_wave("next", 1), in_wave("last", 2));
@@ -367,15 +367,15 @@ async fn a_conflict_names_the_other_manager_whoever_wins() {
 #[tokio::test]
 async fn drift_is_told_and_left_where_that_is_asked() {
     let world = world().await;
-    let off = annotated("off", "1", "farwater.dev/drift: 'Off'");
-    let files = [("a.yaml", config_map("a", "1")), ("b.yaml", config_map("b", "1")), ("c.yaml", off)];
+    let ignored = annotated("ignored", "1", "farwater.dev/drift: Ignore");
+    let files = [("a.yaml", config_map("a", "1")), ("b.yaml", config_map("b", "1")), ("c.yaml", ignored)];
     let files: Vec<(&str, &str)> = files.iter().map(|(n, t)| (*n, t.as_str())).collect();
     let mut service = Service::new(&world.hub, "reporting", &files);
     service.deployment.options.drift = DriftMode::Report;
     let entry = world.hub.set(service.entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
     let maps = config_maps(&world.client().await, "reporting");
-    write(&maps, "off", json!({"data": {"value": "theirs"}})).await;
+    write(&maps, "ignored", json!({"data": {"value": "theirs"}})).await;
     write(&maps, "a", json!({"data": {"value": "theirs"}})).await;
     maps.delete("b", &Default::default()).await.unwrap();
     let drifted = report(&world.hub, &entry, |r| {
@@ -385,9 +385,9 @@ async fn drift_is_told_and_left_where_that_is_asked() {
     assert_eq!(drifted.outcome, Outcome::Applied);
     assert!(message(&drifted, "ConfigMap", "a").contains("others changed it: .data.value (somebody)"), "{drifted:#?}");
     assert!(message(&drifted, "ConfigMap", "b").contains("others deleted it"), "{drifted:#?}");
-    assert_eq!(object(&drifted, "ConfigMap", "off").sync, SyncState::Synced);
+    assert_eq!(object(&drifted, "ConfigMap", "ignored").sync, SyncState::Synced);
     assert_eq!(maps.get("a").await.unwrap().data["data"]["value"], "theirs");
-    assert_eq!(maps.get("off").await.unwrap().data["data"]["value"], "theirs");
+    assert_eq!(maps.get("ignored").await.unwrap().data["data"]["value"], "theirs");
     // A new version is applied all the same.
     let next = service.with(&world.hub, &[("a.yaml", &config_map("a", "2")), ("b.yaml", &config_map("b", "2"))]);
     let entry = world.hub.set(next.entry());

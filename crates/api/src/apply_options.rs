@@ -82,8 +82,8 @@ pub enum DriftMode {
     Correct,
     /// Left as it is, and told.
     Report,
-    /// Left as it is.
-    Off,
+    /// Left as it is. Not called «Off», which YAML takes for a boolean.
+    Ignore,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -374,7 +374,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
 /// What is done about an object that others changed or deleted, where that is not to correct it.
 fn judge_drift(input: &PlanInput<'_>, object: &ResolvedObject, key: &ObjectKey) -> Option<Judgement> {
     match object.options.drift {
-        DriftMode::Off => Some(Judgement::Unchanged),
+        DriftMode::Ignore => Some(Judgement::Unchanged),
         DriftMode::Report => Some(Judgement::Drifted),
         DriftMode::Correct => input.cooling.contains(key).then_some(Judgement::Skip(SkipReason::Waiting(Wait::Fight))),
     }

@@ -91,12 +91,9 @@ async fn a_services_options_reach_its_objects() -> Result<()> {
             s.status.iter().flat_map(|s| &s.conditions).all(|c| c.type_ != "Drifted" || c.status != "True")
         })
         .await?;
-    let refused = services.patch(
-        "app",
-        &PatchParams::default(),
-        &Patch::Merge(json!({"spec": {"apply": {"drift": "Sometimes"}}})),
-    );
-    let error = refused.await.err().context("a wrong value is refused")?.to_string();
+    let wrong = Patch::Merge(json!({"spec": {"apply": {"drift": "Sometimes"}}}));
+    let refused = services.patch("app", &PatchParams::default(), &wrong).await;
+    let error = refused.err().context("a wrong value is refused")?.to_string();
     ensure!(error.contains("spec.apply.drift") && error.contains("Report"), "{error}");
     Ok(())
 }

@@ -442,5 +442,10 @@ fn baseline_before(task: &ServiceTask, plan: &Plan, results: &BTreeMap<ObjectKey
 
 /// Objects whose drift is neither corrected nor told.
 fn unobserved(resolved: &Resolved) -> BTreeSet<ObjectKey> {
-    resolved.objects.iter().filter(|object| object.options.drift == DriftMode::Off).map(|object| object.key()).collect()
+    resolved
+        .objects
+        .iter()
+        .filter(|object| object.options.drift == DriftMode::Ignore)
+        .map(|object| object.key())
+        .collect()
 }

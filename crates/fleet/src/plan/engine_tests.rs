@@ -133,7 +133,7 @@ fn drift_is_corrected_told_or_let_be() {
     check(DriftMode::Correct, 2, 0, 1);
     check(DriftMode::Report, 0, 2, 1);
     // One that is gone is told also where nobody looks at fields.
-    check(DriftMode::Off, 0, 1, 2);
+    check(DriftMode::Ignore, 0, 1, 2);
 }
 
 #[test]

@@ -144,7 +144,7 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
     let annotations = Annotations::of(&manifest["metadata"]);
     let drift = match annotations.policy(DRIFT)? {
         Some(mode) => mode,
-        None if annotations.either(FLUX_DRIFT, "disabled", "enabled")? == Some(true) => DriftMode::Off,
+        None if annotations.either(FLUX_DRIFT, "disabled", "enabled")? == Some(true) => DriftMode::Ignore,
         None => service.drift,
     };
     let method: Option<Method> = annotations.policy(METHOD)?;

@@ -49,8 +49,8 @@ fn ours_and_theirs_mean_the_same() {
     {
         check(replace, ObjectOptions { replace: true, ..defaults() });
     }
-    for off in [json!({"farwater.dev/drift": "Off"}), json!({"helm.toolkit.fluxcd.io/driftDetection": "disabled"})] {
-        check(off, ObjectOptions { drift: DriftMode::Off, ..defaults() });
+    for off in [json!({"farwater.dev/drift": "Ignore"}), json!({"helm.toolkit.fluxcd.io/driftDetection": "disabled"})] {
+        check(off, ObjectOptions { drift: DriftMode::Ignore, ..defaults() });
     }
     check(json!({"farwater.dev/adopt": "Never"}), ObjectOptions { adopt: AdoptPolicy::Never, ..defaults() });
     check(
@@ -73,7 +73,7 @@ fn a_value_that_means_nothing_is_named_and_never_the_default() {
         json!({"farwater.dev/adopt": "sometimes"}),
         "farwater.dev/adopt is \"sometimes\", and must be Always, IfNoDifference, Never",
     );
-    wrong(json!({"farwater.dev/drift": "off"}), "farwater.dev/drift is \"off\", and must be Correct, Report, Off");
+    wrong(json!({"farwater.dev/drift": "off"}), "farwater.dev/drift is \"off\", and must be Correct, Report, Ignore");
     wrong(json!({"farwater.dev/method": "Patch"}), "farwater.dev/method is \"Patch\", and must be Apply or Replace");
     wrong(
         json!({"kustomize.toolkit.fluxcd.io/force": "true"}),
