@@ -1,26 +1,24 @@
 //! Carries a plan out. Decides nothing: what the plan doesn't say isn't done.
 
+mod delete;
+mod send;
+
 use std::{collections::BTreeMap, time::Duration};
 
-use farwater_api::{
-    objects::{Health, ObjectRef},
-    protocol::ServiceAccount,
-};
+use farwater_api::{objects::Health, protocol::ServiceAccount};
 use farwater_fleet::{
     health,
-    plan::{Change, GroupVersionKind, LiveObject, ObjectKey, ResolvedObject, Stage, Wait, Wave},
-    prune::Candidate,
+    plan::{Change, GroupVersionKind, LiveObject, ObjectKey, ResolvedObject, Stage},
 };
-use futures::{
-    StreamExt as _,
-    stream::{self, FuturesUnordered},
-};
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use serde_json::json;
 
+pub use self::{delete::Deleted, send::Inspected};
 use crate::{
-    kinds::{Kinds, Served},
+    kinds::Kinds,
     kubernetes::{ApiError, Kubernetes},
-    live::{live_object, migration},
+    live::live_object,
+    service::Superseded,
     sync::jitter,
 };
 
@@ -38,6 +36,8 @@ pub enum Applied {
         live: LiveObject,
         health: Health,
         message: String,
+        /// What else is to be told of it: whose fields it took.
+        note: String,
     },
     Refused(String),
     Waiting(String),
@@ -49,8 +49,8 @@ pub struct Executor<'a> {
     pub kubernetes: &'a Kubernetes,
     pub kinds: &'a Kinds,
     pub account: &'a ServiceAccount,
-    /// Asked at each safe point: between two requests.
-    pub superseded: &'a (dyn Fn() -> bool + Sync),
+    /// Asked at each safe point: between two requests, and in each wait.
+    pub superseded: Superseded,
 }
 
 impl Executor<'_> {
@@ -63,18 +63,19 @@ impl Executor<'_> {
         }
     }
 
-    /// Applies one wave; `results` holds the earlier waves' and gets this one's. `blocked`: a namespace that could not
-    /// be made, and why.
-    pub async fn apply_wave(
+    /// Applies changes of one stage; `results` holds what was applied before and gets these. `blocked`: a namespace that could
+    /// not be made, and why.
+    pub async fn apply_stage(
         &self,
-        wave: &Wave,
+        stage: Stage,
+        changes: &[&Change],
         objects: &BTreeMap<ObjectKey, &ResolvedObject>,
         blocked: Option<(&str, &str)>,
         results: &mut BTreeMap<ObjectKey, Applied>,
     ) {
         // Begun one by one: a request that waits for its turn would take kilobytes, and a wave may hold thousands. By hand,
         // because a lazily mapped stream of these futures is not Send to the compiler.
-        let mut waiting = wave.changes.iter();
+        let mut waiting = changes.iter().copied();
         let mut running = FuturesUnordered::new();
         let mut done = Vec::new();
         loop {
@@ -88,8 +89,8 @@ impl Executor<'_> {
         }
         drop(running);
         results.extend(done);
-        if wave.stage == Stage::Definitions {
-            self.establish(wave, objects, results).await;
+        if stage == Stage::Definitions {
+            self.establish(changes, objects, results).await;
         }
     }
 
@@ -102,7 +103,7 @@ impl Executor<'_> {
     ) -> (ObjectKey, Applied) {
         let failed = |need: &&ObjectKey| earlier.get(need).is_some_and(|r| !matches!(r, Applied::Done { .. }));
         let applied = match (change.needs.iter().find(failed), objects.get(&change.object)) {
-            _ if (self.superseded)() => Applied::Superseded,
+            _ if self.superseded.has_come() => Applied::Superseded,
             _ if blocked.is_some_and(|(namespace, _)| namespace == change.object.namespace) => {
                 let (namespace, error) = blocked.unwrap_or_default();
                 Applied::Waiting(format!("waits for namespace {namespace}, which can't be made: {error}"))
@@ -114,39 +115,16 @@ impl Executor<'_> {
         (change.object.clone(), applied)
     }
 
-    async fn apply(&self, change: &Change, object: &ResolvedObject) -> Applied {
-        let gvk = GroupVersionKind::from(&object.object);
-        let Some(resource) = self.kinds.get(&gvk) else {
-            return Applied::Waiting(Wait::Kind.to_string());
-        };
-        let path = resource.path_of(&object.object);
-        if change.migrate
-            && let Err(error) = self.migrate(&path).await
-        {
-            return Applied::Refused(format!("take over from client-side apply: {error}"));
-        }
-        match self.persist(|| self.kubernetes.apply(Some(self.account), &path, object.body.clone())).await {
-            Ok(applied) => {
-                let (health, message) = health::evaluate(&applied);
-                Applied::Done { live: live_object(&applied), health, message: crate::messages::shorten(&message) }
-            }
-            Err(error) if error.is_not_found() && !error.to_string().contains("namespaces ") => {
-                self.kinds.forget(&gvk);
-                Applied::Waiting(format!("waits for its kind: {error}"))
-            }
-            Err(error) if error.is_not_found() => Applied::Waiting(format!("waits for its namespace: {error}")),
-            Err(error) => Applied::Refused(error.to_string()),
-        }
-    }
-
     /// Repeats what the API server asked to be repeated.
     async fn persist<T, F: Future<Output = Result<T, ApiError>>>(&self, send: impl Fn() -> F) -> Result<T, ApiError> {
         let mut tries = 1;
         loop {
             match send().await {
-                Err(ApiError::Status { code: 429 | 503, retry_after, .. }) if tries < TRIES && !(self.superseded)() => {
+                Err(ApiError::Status { code: 429 | 503, retry_after, .. })
+                    if tries < TRIES && !self.superseded.has_come() =>
+                {
                     let wait = retry_after.unwrap_or(Duration::from_millis(200) * tries);
-                    tokio::time::sleep(jitter(wait.min(Duration::from_secs(5)), 0.2)).await;
+                    self.pause(jitter(wait.min(Duration::from_secs(5)), 0.2)).await;
                     tries += 1;
                 }
                 other => return other,
@@ -154,35 +132,21 @@ impl Executor<'_> {
         }
     }
 
-    async fn migrate(&self, path: &str) -> Result<(), ApiError> {
-        for _ in 0..TRIES {
-            let object = match self.kubernetes.get(Some(self.account), path, true).await {
-                Err(e) if e.is_not_found() => return Ok(()),
-                other => other?,
-            };
-            if !live_object(&object).client_side {
-                return Ok(());
-            }
-            let Some(patch) = migration(&object) else { return Ok(()) };
-            match self.kubernetes.patch(Some(self.account), path, &patch).await {
-                // Somebody wrote in between: read again.
-                Err(e) if e.code() == 409 => {}
-                other => return other.map(drop),
-            }
-        }
-        Ok(())
+    /// Ended early by a newer assignment.
+    async fn pause(&self, time: Duration) {
+        tokio::select! { () = tokio::time::sleep(time) => {} () = self.superseded.comes() => {} }
     }
 
-    /// Waits until the definitions of a wave are established and their kinds served. Those that are not by then turn
+    /// Waits until definitions are established and their kinds served. Those that are not by then turn
     /// into waiting ones, so that what needs them waits too.
     async fn establish(
         &self,
-        wave: &Wave,
+        changes: &[&Change],
         objects: &BTreeMap<ObjectKey, &ResolvedObject>,
         results: &mut BTreeMap<ObjectKey, Applied>,
     ) {
         let deadline = tokio::time::Instant::now() + ESTABLISH_PATIENCE;
-        for change in &wave.changes {
+        for change in changes {
             let Some(object) = objects.get(&change.object) else { continue };
             if !matches!(results.get(&change.object), Some(Applied::Done { .. })) {
                 continue;
@@ -191,12 +155,12 @@ impl Executor<'_> {
             let applied = loop {
                 match self.is_established(object).await {
                     Ok(Some(done)) => break done,
-                    _ if (self.superseded)() => break Applied::Superseded,
+                    _ if self.superseded.has_come() => break Applied::Superseded,
                     _ if tokio::time::Instant::now() >= deadline => {
                         break Applied::Waiting("not established within 30 s".into());
                     }
                     Ok(None) | Err(_) => {
-                        tokio::time::sleep(pause).await;
+                        self.pause(pause).await;
                         pause = (pause * 2).min(Duration::from_secs(1));
                     }
                 }
@@ -231,35 +195,6 @@ impl Executor<'_> {
                 return Ok(None);
             }
         }
-        Ok(Some(Applied::Done { live: live_object(&live), health, message }))
-    }
-
-    /// Deletes, what was applied last first. Each object only with the uid that the plan names.
-    pub async fn delete(&self, candidates: &[Candidate]) -> BTreeMap<ObjectKey, Result<bool, ApiError>> {
-        let mut by_stage: BTreeMap<Stage, Vec<&Candidate>> = BTreeMap::new();
-        for candidate in candidates {
-            by_stage.entry(farwater_fleet::plan::stage_of(&candidate.object)).or_default().push(candidate);
-        }
-        let mut results = BTreeMap::new();
-        for stage in by_stage.into_values().rev() {
-            let deletes: Vec<_> = stage.into_iter().map(|candidate| self.delete_one(candidate)).collect();
-            let done: Vec<_> = stream::iter(deletes).buffer_unordered(PARALLEL).collect().await;
-            results.extend(done);
-        }
-        results
-    }
-
-    async fn delete_one(&self, candidate: &Candidate) -> (ObjectKey, Result<bool, ApiError>) {
-        (ObjectKey::from(&candidate.object), self.delete_object(&candidate.object, &candidate.uid).await)
-    }
-
-    async fn delete_object(&self, object: &ObjectRef, uid: &str) -> Result<bool, ApiError> {
-        match self.kinds.find(self.kubernetes, &GroupVersionKind::from(object)).await? {
-            Served::No => Ok(true),
-            Served::As(resource) => {
-                let path = resource.path_of(object);
-                self.persist(|| self.kubernetes.delete(Some(self.account), &path, Some(uid))).await
-            }
-        }
+        Ok(Some(Applied::Done { live: live_object(&live), health, message, note: String::new() }))
     }
 }

@@ -31,7 +31,7 @@ use tokio::time::timeout;
 use tower::{BoxError, ServiceBuilder};
 
 use crate::{
-    messages::{explain_status, shorten},
+    messages::{explain_status, field_conflicts, is_immutable, shorten},
     proxy::{Connector, Proxy, SettingError},
 };
 
@@ -64,12 +64,38 @@ pub enum ConnectError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
     #[error("{message}")]
-    Status { code: u16, reason: String, message: String, retry_after: Option<Duration> },
+    Status { code: u16, reason: String, message: String, retry_after: Option<Duration>, fault: Fault },
     #[error("the API server can't be reached: {0}")]
     Transport(String),
 }
 
+/// What of a refusal is decided upon, beside its code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    #[default]
+    Other,
+    /// Other field managers own fields with other values: which, and who.
+    FieldConflicts(String),
+    /// Nothing but fields that can't be changed while the object exists.
+    Immutable,
+}
+
+/// How a manifest is applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ApplyMode {
+    /// Takes over fields of others.
+    pub force: bool,
+    pub dry_run: bool,
+}
+
 impl ApiError {
+    pub fn fault(&self) -> &Fault {
+        match self {
+            Self::Status { fault, .. } => fault,
+            Self::Transport(_) => &Fault::Other,
+        }
+    }
+
     pub fn code(&self) -> u16 {
         match self {
             Self::Status { code, .. } => *code,
@@ -204,10 +230,17 @@ impl Kubernetes {
         }
     }
 
-    /// Server-side apply of a manifest in JSON as our field manager; takes over fields of others.
-    pub async fn apply(&self, who: As<'_>, path: &str, body: Vec<u8>) -> Result<Value, ApiError> {
-        let path = format!("{path}?fieldManager={FIELD_MANAGER}&force=true&fieldValidation=Strict");
+    /// Server-side apply of a manifest in JSON as our field manager.
+    pub async fn apply(&self, who: As<'_>, path: &str, body: Vec<u8>, mode: ApplyMode) -> Result<Value, ApiError> {
+        let dry_run = if mode.dry_run { "&dryRun=All" } else { "" };
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}&force={}&fieldValidation=Strict{dry_run}", mode.force);
         parse(&self.call(who, Method::PATCH, &path, JSON, Some(("application/apply-patch+yaml", body))).await?)
+    }
+
+    /// Writes an object as a whole.
+    pub async fn replace(&self, who: As<'_>, path: &str, object: &Value) -> Result<Value, ApiError> {
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}&fieldValidation=Strict");
+        parse(&self.call(who, Method::PUT, &path, JSON, Some((JSON, to_bytes(object)?))).await?)
     }
 
     /// A merge patch (an object) or a JSON patch (an array); answers with metadata.
@@ -375,10 +408,15 @@ fn refusal(status: StatusCode, retry_after: Option<Duration>, body: &[u8], about
             reason: value["reason"].as_str().unwrap_or_default().to_owned(),
             message: explain_status(&value, about_secret),
             retry_after,
+            fault: match field_conflicts(&value) {
+                Some(conflicts) => Fault::FieldConflicts(conflicts),
+                None if is_immutable(&value) => Fault::Immutable,
+                None => Fault::Other,
+            },
         },
         _ => {
             let message = format!("the API server answered {status}");
-            ApiError::Status { code, reason: String::new(), message, retry_after }
+            ApiError::Status { code, reason: String::new(), message, retry_after, fault: Fault::Other }
         }
     }
 }

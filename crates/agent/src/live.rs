@@ -1,7 +1,7 @@
 //! What the agent keeps of a live object's metadata.
 
 use farwater_api::{OWNER_ANNOTATION, SERVICE_LABEL};
-use farwater_fleet::plan::{LiveObject, owned_fields};
+use farwater_fleet::plan::{LiveObject, options, owned_fields};
 use serde_json::{Map, Value, json};
 
 /// Managers of tools that apply on the client side: what they wrote becomes ours when a service adopts the object.
@@ -19,6 +19,8 @@ pub fn live_object(object: &Value) -> LiveObject {
         fields: owned_fields(metadata),
         deleting: metadata["deletionTimestamp"].is_string(),
         client_side: metadata["managedFields"].as_array().is_some_and(|entries| entries.iter().any(is_client_side)),
+        protection: options::read_protection(metadata),
+        wave: options::read_wave(metadata).unwrap_or_default(),
     }
 }
 

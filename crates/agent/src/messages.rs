@@ -57,11 +57,46 @@ fn explain_cause(cause: &Value, about_secret: bool) -> String {
     let kind = cause["reason"].as_str().unwrap_or("FieldValueInvalid");
     let message = cause["message"].as_str().unwrap_or_default();
     // `Invalid value: "x": must be …`: what follows the value is the rule.
-    let rule = match message.split_once(" value: ") {
+    let rule = rule_of(message);
+    if rule.is_empty() || about_secret { format!("{field} ({kind})") } else { format!("{field}: {rule}") }
+}
+
+fn rule_of(message: &str) -> &str {
+    match message.split_once(" value: ") {
         Some((_, rest)) => rest.rsplit_once(": ").map_or("", |(_, rule)| rule),
         None => message,
+    }
+}
+
+fn causes(status: &Value) -> impl Iterator<Item = &Value> {
+    status["details"]["causes"].as_array().into_iter().flatten()
+}
+
+/// The fields that other managers own with other values, each with its manager; none where that is not what was refused.
+pub fn field_conflicts(status: &Value) -> Option<String> {
+    let conflicts = causes(status).filter(|cause| cause["reason"] == "FieldManagerConflict");
+    let named: Vec<String> = conflicts
+        .take(MAX_CAUSES)
+        .map(|cause| {
+            let message = cause["message"].as_str().unwrap_or_default();
+            let manager = message.split('"').nth(1).unwrap_or("another manager");
+            format!("{} ({manager})", cause["field"].as_str().unwrap_or_default())
+        })
+        .collect();
+    (!named.is_empty()).then(|| shorten(&named.join(", ")))
+}
+
+/// How API servers say that a field can't be changed once the object exists.
+const IMMUTABLE: [&str; 5] =
+    ["immutable", "updates to statefulset spec", "may not change once set", "cannot change", "can not be changed"];
+
+/// Whether nothing but immutable fields was wrong: an object that is made anew from this manifest is not refused for more.
+pub fn is_immutable(status: &Value) -> bool {
+    let is_rule = |cause: &Value| {
+        let rule = rule_of(cause["message"].as_str().unwrap_or_default());
+        IMMUTABLE.iter().any(|words| rule.contains(words))
     };
-    if rule.is_empty() || about_secret { format!("{field} ({kind})") } else { format!("{field}: {rule}") }
+    status["code"] == 422 && causes(status).next().is_some() && causes(status).all(is_rule)
 }
 
 /// `… (…; v1, Kind=Secret): .data.a: expected string, got &value.valueUnstructured{Value:5}`: the field and what was

@@ -278,8 +278,13 @@ mod tests {
             namespace: "web".into(),
             name: "a".into(),
         };
-        let object =
-            ObjectReport { object, sync: SyncState::Synced, health: Health::Current, message: message.to_owned() };
+        let object = ObjectReport {
+            object,
+            sync: SyncState::Synced,
+            health: Health::Current,
+            message: message.to_owned(),
+            waits_for: None,
+        };
         let entry = Digest::of(message.as_bytes());
         ServiceReport {
             entry,

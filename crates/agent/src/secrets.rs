@@ -7,7 +7,7 @@ use farwater_api::{ADMIN_SERVICE_ACCOUNT, AGENT_NAMESPACE};
 use serde_json::{Value, json};
 use zstd::{bulk::Compressor, zstd_safe::CParameter};
 
-use crate::kubernetes::{ApiError, Kubernetes, Resource, to_bytes};
+use crate::kubernetes::{ApiError, ApplyMode, Kubernetes, Resource, to_bytes};
 
 /// A Secret holds at most 1 MiB; base64 and metadata need room.
 pub const MAX_BYTES: usize = 700 << 10;
@@ -84,7 +84,8 @@ pub async fn save(kubernetes: &Kubernetes, purpose: &str, name: &str, bytes: &[u
         "type": "farwater.dev/agent",
         "data": {CONTENT: STANDARD.encode(bytes)},
     });
-    kubernetes.apply(None, &resource().path(AGENT_NAMESPACE, name), to_bytes(&secret)?).await.map(drop)
+    let mode = ApplyMode { force: true, dry_run: false };
+    kubernetes.apply(None, &resource().path(AGENT_NAMESPACE, name), to_bytes(&secret)?, mode).await.map(drop)
 }
 
 pub async fn remove(kubernetes: &Kubernetes, name: &str) -> Result<(), ApiError> {

@@ -2,6 +2,8 @@
 //! next safe point.
 
 mod apply;
+mod barrier;
+mod record;
 mod remove;
 pub(crate) mod rollout;
 mod steady;
@@ -12,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use barrier::Barrier;
 use farwater_api::{
     Digest,
     objects::{Health, ObjectRef, ObjectReport, Outcome, ServiceReport, SyncState},
@@ -40,6 +43,21 @@ pub struct Assignment {
     pub digest: Digest,
     /// The newest state doesn't list the service any more, without having asked to remove it. It is kept.
     pub unlisted: bool,
+}
+
+/// Tells whether an assignment has come that is newer than the one which is acted upon.
+#[derive(Clone, Debug)]
+pub struct Superseded(watch::Receiver<Assignment>);
+
+impl Superseded {
+    pub fn has_come(&self) -> bool {
+        // A sender that is gone is a newer assignment too: the process ends.
+        self.0.has_changed().unwrap_or(true)
+    }
+
+    pub async fn comes(&self) {
+        let _ = self.0.clone().changed().await;
+    }
 }
 
 /// How an attempt ended.
@@ -77,6 +95,9 @@ struct Status {
     sync: SyncState,
     health: Health,
     message: String,
+    /// What was noticed when it was applied, whatever its health is.
+    note: String,
+    waits_for: Option<ObjectRef>,
 }
 
 pub struct ServiceTask {
@@ -95,6 +116,14 @@ pub struct ServiceTask {
     health: steady::HealthQueue,
     /// Of the newest entry, until it is healthy.
     rollout: Option<Rollout>,
+    /// Whether all of the entry that was attempted last has been healthy.
+    arrived: bool,
+    /// Where the last attempt stopped for now: later waves wait.
+    barrier: Option<Barrier>,
+    /// Objects whose drift nobody wants to hear of.
+    unobserved: BTreeSet<ObjectKey>,
+    /// What a removal has left in the cluster, because it is protected.
+    left_behind: BTreeSet<ObjectKey>,
 }
 
 impl ServiceTask {
@@ -117,6 +146,10 @@ impl ServiceTask {
             backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
             health: steady::HealthQueue::default(),
             rollout: None,
+            arrived: false,
+            barrier: None,
+            unobserved: BTreeSet::new(),
+            left_behind: BTreeSet::new(),
         }
     }
 
@@ -147,6 +180,10 @@ impl ServiceTask {
             if self.steady(retry_at).await.is_break() {
                 return;
             }
+            if self.is_overtaken(&assignment) {
+                self.agent.metrics.count_apply(ApplyResult::Superseded);
+                self.report_superseded(&assignment);
+            }
         }
     }
 
@@ -154,13 +191,18 @@ impl ServiceTask {
         let first = self.attempted.as_ref().is_none_or(|(digest, ..)| *digest != assignment.digest);
         if first {
             self.begin_rollout(assignment);
+            self.arrived = false;
             self.set_outcome(assignment.digest, Outcome::Applying, String::new());
         }
         let ended = self.act(assignment).await;
         if let (Ended::Settled { .. }, Some((_, outcome, _))) = (&ended, &self.attempted) {
-            let is_applied = *outcome == Outcome::Applied;
-            self.agent.metrics.count_apply(if is_applied { ApplyResult::Applied } else { ApplyResult::Failed });
-            self.follow_rollout();
+            match outcome {
+                Outcome::Applied => self.agent.metrics.count_apply(ApplyResult::Applied),
+                // It goes on when what later waves wait for is healthy.
+                Outcome::Applying => {}
+                _ => self.agent.metrics.count_apply(ApplyResult::Failed),
+            }
+            self.follow_health();
         }
         ended
     }
@@ -175,12 +217,15 @@ impl ServiceTask {
         }
     }
 
-    /// Ends the trace of what has become healthy.
-    fn follow_rollout(&mut self) {
-        let Some(rollout) = &mut self.rollout else { return };
+    /// Notes when all that was applied has become healthy, and ends its trace.
+    fn follow_health(&mut self) {
         if !matches!(self.attempted, Some((_, Outcome::Applied, _))) {
             return;
         }
+        // Of what is kept though it left the source nothing is known, and nothing waited for.
+        let may_be_well = |status: &Status| matches!(status.health, Health::Current | Health::Unknown);
+        self.arrived |= self.statuses.values().all(may_be_well);
+        let Some(rollout) = &mut self.rollout else { return };
         rollout.wait_for_health();
         let is_well = |status: &Status| status.sync == SyncState::Synced && status.health == Health::Current;
         if self.statuses.values().all(is_well)
@@ -188,6 +233,14 @@ impl ServiceTask {
         {
             rollout.end(None);
         }
+    }
+
+    /// Whether a newer assignment has come before `old` was healthy. One that failed has had its end.
+    fn is_overtaken(&self, old: &Assignment) -> bool {
+        let under_way =
+            matches!(self.attempted, Some((digest, Outcome::Applying | Outcome::Applied, _)) if digest == old.digest);
+        let newer = self.assignments.borrow().digest != old.digest;
+        newer && under_way && !self.arrived && matches!(old.entry.action, Action::Apply(_))
     }
 
     async fn act(&mut self, assignment: &Assignment) -> Ended {
@@ -224,16 +277,17 @@ impl ServiceTask {
     }
 
     fn superseded(&self) -> bool {
-        self.assignments.has_changed().unwrap_or(true)
+        self.supersession().has_come()
+    }
+
+    fn supersession(&self) -> Superseded {
+        Superseded(self.assignments.clone())
     }
 
     /// Ends with the newer assignment, for waits that are safe to leave.
     fn until_superseded(&self) -> impl Future<Output = ()> + use<> {
-        let mut assignments = self.assignments.clone();
-        async move {
-            // A sender that is gone is a newer assignment too: the process ends.
-            let _ = assignments.changed().await;
-        }
+        let supersession = self.supersession();
+        async move { supersession.comes().await }
     }
 
     /// The account of the last deployment: what looks after the objects that exist.
@@ -273,19 +327,33 @@ impl ServiceTask {
                 shorten(&format!("kept: the hub does not list this service and has not asked to remove it. {message}"));
         }
         let objects = self.statuses.iter().map(|(key, status)| {
-            let mut message = status.message.clone();
-            if let Some(contender) = claims.get(key) {
-                let claim = format!("also stated by service {contender}, which is refused");
-                message = if message.is_empty() { claim } else { shorten(&format!("{message}; {claim}")) };
+            let claim =
+                claims.get(key).map(|contender| format!("also stated by service {contender}, which is refused"));
+            let parts = [status.message.as_str(), status.note.as_str(), claim.as_deref().unwrap_or_default()];
+            let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+            ObjectReport {
+                object: status.object.clone(),
+                sync: status.sync,
+                health: status.health,
+                message: shorten(&parts.join("; ")),
+                waits_for: status.waits_for.clone(),
             }
-            ObjectReport { object: status.object.clone(), sync: status.sync, health: status.health, message }
         });
         fit(ServiceReport { entry, outcome, message, held_prune: self.held.clone(), objects: objects.collect() })
     }
 
     fn set_status(&mut self, object: &ObjectRef, sync: SyncState, health: Health, message: impl Into<String>) {
-        let status = Status { object: object.clone(), sync, health, message: shorten(&message.into()) };
+        let message = shorten(&message.into());
+        let status = Status { object: object.clone(), sync, health, message, note: String::new(), waits_for: None };
         self.statuses.insert(ObjectKey::from(object), status);
+    }
+
+    /// It waits until another object is there, gone or healthy.
+    fn set_waiting(&mut self, object: &ObjectRef, on: &ObjectRef, message: impl Into<String>) {
+        self.set_status(object, SyncState::Waiting, Health::Unknown, message);
+        if let Some(status) = self.statuses.get_mut(&ObjectKey::from(object)) {
+            status.waits_for = Some(on.clone());
+        }
     }
 
     fn forget(&mut self, key: &ObjectKey) {

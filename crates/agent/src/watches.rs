@@ -24,7 +24,7 @@ use tokio_util::{
 };
 
 use crate::{
-    kubernetes::{ApiError, Kubernetes, Resource, WatchLease},
+    kubernetes::{ApiError, Fault, Kubernetes, Resource, WatchLease},
     live::live_object,
     sync::{Backoff, lock},
 };
@@ -309,7 +309,13 @@ impl Watches {
         if kind == "ERROR" {
             let code = object["code"].as_u64().and_then(|c| u16::try_from(c).ok()).unwrap_or(500);
             let message = crate::messages::explain_status(object, false);
-            return Err(ApiError::Status { code, reason: String::new(), message, retry_after: None });
+            return Err(ApiError::Status {
+                code,
+                reason: String::new(),
+                message,
+                retry_after: None,
+                fault: Fault::Other,
+            });
         }
         let version = object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
         if kind == "BOOKMARK" {

@@ -4,57 +4,17 @@
 
 mod support;
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use farwater_api::{
     objects::{Health, Outcome, SyncState},
     protocol::{Action, Entry, ServiceAccount},
     service_deployment::DeletionPolicy,
 };
-use farwater_testkit::{Plane, Process, wait_for};
-use kube::{
-    Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use farwater_testkit::wait_for;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use support::{FakeHub, Service, api, config_map, config_maps, gone, object, outcome, report, states, value};
-use tokio::sync::OnceCell;
-
-struct World {
-    hub: FakeHub,
-    plane: Plane,
-    _agent: Process,
-    _dir: tempfile::TempDir,
-}
-
-/// One plane, hub and agent for all tests of this program: each test brings services and namespaces of its own.
-async fn world() -> &'static World {
-    static WORLD: OnceCell<World> = OnceCell::const_new();
-    WORLD
-        .get_or_init(|| async {
-            let plane = Plane::start().await.unwrap();
-            let hub = FakeHub::start();
-            let dir = tempfile::tempdir().unwrap();
-            let log = std::env::var_os("AGENT_TEST_LOG").map_or_else(|| dir.path().join("agent.log"), PathBuf::from);
-            let agent = support::agent(&hub, plane.kubeconfig(), &dir.path().join("state"), &log, true);
-            World { hub, plane, _agent: agent, _dir: dir }
-        })
-        .await
-}
-
-impl World {
-    async fn client(&self) -> Client {
-        self.plane.client().await.unwrap()
-    }
-
-    /// Sets a service with these files and waits until all of it is applied.
-    async fn applied(&self, name: &str, files: &[(&str, &str)]) -> Service {
-        let service = Service::new(&self.hub, name, files);
-        let entry = self.hub.set(service.entry());
-        outcome(&self.hub, &entry, Outcome::Applied).await;
-        service
-    }
-}
+use support::{Service, api, config_map, config_maps, gone, object, outcome, report, states, value, world::world};
 
 #[tokio::test]
 async fn a_folder_becomes_objects_in_a_namespace_that_did_not_exist() {

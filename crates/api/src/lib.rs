@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod agent_policy;
+pub mod apply_options;
 pub mod cluster;
 pub mod cluster_grant;
 pub mod digest;

@@ -77,6 +77,8 @@ pub enum SyncState {
     Waiting,
     /// Would be pruned, held until approved.
     PruneHeld,
+    /// Changed by others and left so, as its drift mode asks; `message` says what differs.
+    Drifted,
     /// Said by an agent that is newer than who reads it.
     #[serde(other)]
     Unknown,
@@ -92,6 +94,9 @@ pub struct ObjectReport {
     /// At most 1 KiB; empty where there is nothing to say. Never holds values of Secrets.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// The object that this one waits for, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<ObjectRef>,
 }
 
 /// The outcome of the agent's last attempt at an entry.

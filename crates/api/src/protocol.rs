@@ -31,7 +31,7 @@ pub use self::{
     skew::{MAX_SKEW, PROTOCOL, PROTOCOL_HEADER, Skew, parse as parse_protocol},
     verbatim::Verbatim,
 };
-use crate::{Digest, canonical_json, objects::ServiceReport, succession::Position};
+use crate::{Digest, apply_options::ApplyOptions, canonical_json, objects::ServiceReport, succession::Position};
 
 /// Header of the hub's answers: seconds until the next poll.
 pub const POLL_INTERVAL_HEADER: &str = "farwater-poll-interval";
@@ -356,6 +356,9 @@ pub struct Deployment {
     /// The digest of the one prune plan that was approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_prune: Option<Digest>,
+    /// Where they are not the defaults, the action is `ApplyWithOptions`: an agent that doesn't know them holds the service.
+    #[serde(default, skip_serializing_if = "ApplyOptions::is_default")]
+    pub options: ApplyOptions,
 }
 
 /// The Secrets of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519, HKDF-SHA256 and

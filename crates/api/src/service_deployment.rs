@@ -5,7 +5,7 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, git_repository::LocalReference, objects::ObjectRef};
+use crate::{Digest, apply_options::ApplyOptions, git_repository::LocalReference, objects::ObjectRef};
 
 /// A folder of a source, kept applied on one cluster.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -43,6 +43,9 @@ pub struct ServiceDeploymentSpec {
     /// Whether objects that leave the source are deleted from the cluster.
     #[serde(default = "default_prune")]
     pub prune: bool,
+    /// How the objects are applied.
+    #[serde(default, skip_serializing_if = "ApplyOptions::is_default")]
+    pub apply: ApplyOptions,
     /// What happens to the objects when this resource is deleted.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
@@ -99,7 +102,8 @@ pub enum DeletionPolicy {
 pub struct ServiceDeploymentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`, `Reconciling`, `Stalled`, and `PruneHeld` while a prune waits for approval.
+    /// `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, and `Drifted` while objects differ from the
+    /// source that are not corrected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -159,6 +159,7 @@ fn judge_object(object: &ObjectReport) -> Mark {
     match (object.sync, object.health) {
         (SyncState::Refused, _) => Mark::new("✗", "Refused", Colour::Bad),
         (SyncState::Waiting, _) => Mark::new("…", "Waiting", Colour::Doubtful),
+        (SyncState::Drifted, _) => Mark::new("≠", "Drifted", Colour::Doubtful),
         (SyncState::PruneHeld, _) => Mark::new("⌫", "PruneHeld", Colour::Doubtful),
         (SyncState::Synced, Health::Current) => Mark::new("✓", "Current", Colour::Good),
         (SyncState::Synced, Health::Failed) => Mark::new("✗", "Failed", Colour::Bad),

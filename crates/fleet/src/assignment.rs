@@ -5,6 +5,7 @@
 
 use farwater_api::{
     Digest,
+    apply_options::ApplyOptions,
     protocol::{Action, Ceiling, Deployment},
     service_deployment::DeletionPolicy,
 };
@@ -108,6 +109,7 @@ pub struct EntryInputs<'a> {
     pub ceiling: Result<&'a Ceiling, &'a Denied>,
     pub target_namespace: &'a str,
     pub prune: bool,
+    pub options: &'a ApplyOptions,
     /// MAC of the service's Secrets, or which one is missing or unusable.
     pub secrets: Result<Option<Digest>, &'a str>,
     pub approved_prune: Option<Digest>,
@@ -149,6 +151,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         ceiling: ceiling.clone(),
         secrets,
         approved_prune: inputs.approved_prune,
+        options: inputs.options.clone(),
     })
 }
 
@@ -169,7 +172,10 @@ fn resolve_removal(inputs: EntryInputs<'_>) -> Action {
 
 #[cfg(test)]
 mod tests {
-    use farwater_api::protocol::ServiceAccount;
+    use farwater_api::{
+        apply_options::{AdoptPolicy, ConflictPolicy, DriftMode, ImmutablePolicy},
+        protocol::ServiceAccount,
+    };
 
     use super::*;
 
@@ -215,6 +221,13 @@ mod tests {
     }
 
     fn inputs<'a>(assigned: &'a Candidate, ceiling: &'a Ceiling) -> EntryInputs<'a> {
+        const DEFAULTS: &ApplyOptions = &ApplyOptions {
+            adopt: AdoptPolicy::Always,
+            conflicts: ConflictPolicy::Force,
+            drift: DriftMode::Correct,
+            immutable: ImmutablePolicy::Report,
+            ignore_differences: Vec::new(),
+        };
         EntryInputs {
             deleting: false,
             deletion_policy: DeletionPolicy::Delete,
@@ -226,6 +239,7 @@ mod tests {
             ceiling: Ok(ceiling),
             target_namespace: "web",
             prune: true,
+            options: DEFAULTS,
             secrets: Ok(None),
             approved_prune: None,
         }

@@ -3,14 +3,19 @@
 //! [`resolve`] turns rendered manifests into the exact objects to send; the edge looks up what the cluster holds of
 //! them; [`plan`] compares the two with the inventory. The executor decides nothing.
 
+pub mod differences;
+pub mod options;
+mod reasons;
 mod resolve;
+pub mod waves;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
+use std::collections::{BTreeMap, BTreeSet};
+
+use farwater_api::{
+    Digest, FIELD_MANAGER,
+    apply_options::{AdoptPolicy, DriftMode},
+    objects::ObjectRef,
 };
-
-use farwater_api::{Digest, FIELD_MANAGER, objects::ObjectRef};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -19,7 +24,9 @@ use crate::{
     ownership::proven_owner,
     prune::{self, Candidate, Guards, PrunePlan, Purpose},
 };
-pub use resolve::{Resolved, ResolvedObject, Scopes, resolve, stage_of};
+use options::{Guard, Protection};
+pub use reasons::{Forget, Keep, Refusal, Skip, SkipReason, Wait};
+pub use resolve::{Resolved, ResolvedObject, Scopes, Terms, resolve, stage_of};
 
 /// Manifests of one folder of a bundle.
 #[derive(Clone, Debug)]
@@ -111,6 +118,10 @@ pub struct LiveObject {
     pub deleting: bool,
     /// A client-side tool applied it: its fields must become ours first, or fields that leave the source stay for ever.
     pub client_side: bool,
+    /// From its annotations as they are now: people protect objects where they are.
+    pub protection: Protection,
+    /// The wave that its annotations name; 0 where they name none that can be read.
+    pub wave: i32,
 }
 
 /// Everything that a plan is made of.
@@ -136,12 +147,17 @@ pub struct PlanInput<'a> {
 pub struct Plan {
     /// The target namespace is missing and the source doesn't hold it. It is created, and never pruned.
     pub create_namespace: Option<String>,
+    /// In order, a wave's stages one after another. What is new in a wave waits until all before it is healthy, see [`waves::holder`].
     pub waves: Vec<Wave>,
     /// As desired already: not sent again.
     pub unchanged: Vec<ObjectKey>,
+    /// Changed or deleted by others, and to be told, not corrected.
+    pub drifted: Vec<ObjectKey>,
     pub skipped: Vec<Skip>,
     /// Deletes whose guards were passed by an earlier attempt.
     pub doomed: Vec<Candidate>,
+    /// Being deleted already: what goes after them waits.
+    pub going: Vec<Candidate>,
     /// Deletes that this plan adds, judged as if every change succeeded.
     pub prune: PrunePlan,
     /// Objects of the inventory that are neither desired nor deleted now, and why.
@@ -150,8 +166,10 @@ pub struct Plan {
     pub forgotten: Vec<(ObjectKey, Forget)>,
 }
 
+/// One stage of a wave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wave {
+    pub number: i32,
     pub stage: Stage,
     pub changes: Vec<Change>,
 }
@@ -176,146 +194,61 @@ pub struct Change {
     pub migrate: bool,
     /// Objects of this plan without which this one can't be applied.
     pub needs: Vec<ObjectKey>,
+    /// The uid of the live object, which is proven to be ours: it may be deleted and made anew where it can't be changed.
+    pub recreate: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     Create,
+    /// It was applied just so and is gone: others deleted it.
+    Restore,
     /// The manifest differs from what was applied last.
     Update,
     /// The live object differs from what was applied last.
     Drift,
     /// It exists and no service of ours owns it.
     Adopt,
+    /// The same, to be adopted only if applying changes nothing.
+    AdoptUnchanged,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skip {
-    pub object: ObjectRef,
-    pub reason: SkipReason,
-}
-
-/// Why an object of the source is not applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SkipReason {
-    Refused(Refusal),
-    Waiting(Wait),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    NamespaceNotAllowed(String),
-    KindNotAllowed,
-    KindDenied,
-    Duplicate { first: String, second: String },
-    OwnedBy { service: String, uid: String },
-    Forbidden(String),
-    Malformed(String),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// The cluster doesn't serve the kind.
-    Kind,
-    /// The live object is being deleted.
-    Deletion,
-    Lookup(String),
-    /// Somebody else keeps changing it back.
-    Fight,
-}
-
-impl SkipReason {
-    /// Whether the cluster lacks what the source says; a fought-over object exists and was applied.
-    pub fn is_unapplied(&self) -> bool {
-        *self != Self::Waiting(Wait::Fight)
+impl Cause {
+    /// Puts back what was applied before, and so waits for no wave.
+    pub fn is_repair(self) -> bool {
+        matches!(self, Self::Restore | Self::Drift)
     }
-}
 
-impl fmt::Display for SkipReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::Waiting(wait) => wait.fmt(f),
-        }
+    pub fn is_adoption(self) -> bool {
+        matches!(self, Self::Adopt | Self::AdoptUnchanged)
     }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NamespaceNotAllowed(namespace) => write!(f, "the grant does not allow namespace {namespace:?}"),
-            Self::KindNotAllowed => f.write_str("the grant's allowedKinds do not name this kind"),
-            Self::KindDenied => f.write_str("the grant's deniedKinds name this kind"),
-            Self::Duplicate { first, second } => write!(f, "stated twice: in {first} and in {second}"),
-            Self::OwnedBy { service, .. } => write!(f, "owned by service {service}"),
-            Self::Forbidden(message) | Self::Malformed(message) => f.write_str(message),
-        }
-    }
-}
-
-impl fmt::Display for Wait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Kind => f.write_str(
-                "waits for its kind, which the cluster does not serve: check apiVersion and kind, or install its definition",
-            ),
-            Self::Deletion => f.write_str("waits for the deletion of the object that has its name"),
-            Self::Lookup(message) => write!(f, "waits for a look-up: {message}"),
-            Self::Fight => f.write_str("something else keeps changing it back: repaired less often until that stops"),
-        }
-    }
-}
-
-/// Why an object that left the source stays.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Keep {
-    PruneOff,
-    IncompleteRender,
-    /// It is being deleted already.
-    Deleting,
-    Lookup(String),
-}
-
-impl fmt::Display for Keep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PruneOff => f.write_str("left the source and stays: prune is off"),
-            Self::IncompleteRender => f.write_str("not in the source as far as it could be read: stays"),
-            Self::Deleting => f.write_str("left the source and is being deleted"),
-            Self::Lookup(message) => write!(f, "left the source and stays until it can be looked up: {message}"),
-        }
-    }
-}
-
-/// Why an entry leaves the inventory without a delete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forget {
-    Gone,
-    /// Another object has its name now.
-    Replaced,
-    /// The live object's annotation doesn't prove that it is ours.
-    NotOurs,
 }
 
 /// Hash of the fields that the agent owns in `managedFields`, `None` where it owns none. A write by others to a value of
-/// ours takes that field from us, so an equal hash means that every value that we applied still stands.
+/// ours takes that field from us, so an equal hash means that every value that we applied still stands. Fields that the object's own
+/// annotation has ignored don't count.
 pub fn owned_fields(metadata: &Value) -> Option<Digest> {
     let entry = metadata["managedFields"].as_array()?.iter().find(|entry| {
         entry["manager"] == FIELD_MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null()
     })?;
-    Some(Digest::of_json(&entry["fieldsV1"]))
+    let ignored = options::live_pointers(metadata);
+    if ignored.is_empty() {
+        return Some(Digest::of_json(&entry["fieldsV1"]));
+    }
+    Some(Digest::of_json(&differences::without_fields(&entry["fieldsV1"], &ignored)))
 }
 
 /// Compares the source with the cluster. Deterministic: the same input gives the same plan.
 pub fn plan(input: &PlanInput<'_>) -> Plan {
-    let mut waves: BTreeMap<Stage, Vec<Change>> = BTreeMap::new();
-    let mut unchanged = Vec::new();
+    let mut waves: BTreeMap<(i32, Stage), Vec<Change>> = BTreeMap::new();
+    let (mut unchanged, mut drifted) = (Vec::new(), Vec::new());
     let mut skipped = input.resolved.skipped.clone();
     for object in &input.resolved.objects {
         match judge(input, object) {
-            Judgement::Change(change) => waves.entry(object.stage).or_default().push(change),
+            Judgement::Change(change) => waves.entry((object.wave, object.stage)).or_default().push(change),
             Judgement::Unchanged => unchanged.push(object.key()),
-            Judgement::Skip(reason) => skipped.push(Skip { object: object.object.clone(), reason }),
+            Judgement::Drifted => drifted.push(object.key()),
+            Judgement::Skip(reason) => skipped.push(Skip { object: object.object.clone(), wave: object.wave, reason }),
         }
     }
     let leaving = judge_leaving(input);
@@ -328,10 +261,12 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
     };
     Plan {
         create_namespace: namespace_to_create(input),
-        waves: waves.into_iter().map(|(stage, changes)| Wave { stage, changes }).collect(),
+        waves: waves.into_iter().map(|((number, stage), changes)| Wave { number, stage, changes }).collect(),
         unchanged,
+        drifted,
         skipped,
         doomed: leaving.doomed,
+        going: leaving.going,
         prune: prune::decide(leaving.candidates, &guards),
         kept: leaving.kept,
         forgotten: leaving.forgotten,
@@ -345,7 +280,7 @@ pub fn plan_removal(
     live: &BTreeMap<ObjectKey, Live>,
     approved_prune: Option<Digest>,
 ) -> Plan {
-    let leaving = sort_leaving(service_uid, inventory, live, inventory.entries.keys(), None);
+    let leaving = sort_leaving(service_uid, inventory, live, inventory.entries.keys(), Purpose::Removal, None);
     let guards = Guards {
         purpose: Purpose::Removal,
         desired: 0,
@@ -357,8 +292,10 @@ pub fn plan_removal(
         create_namespace: None,
         waves: Vec::new(),
         unchanged: Vec::new(),
+        drifted: Vec::new(),
         skipped: Vec::new(),
         doomed: leaving.doomed,
+        going: leaving.going,
         prune: prune::decide(leaving.candidates, &guards),
         kept: leaving.kept,
         forgotten: leaving.forgotten,
@@ -373,26 +310,36 @@ pub fn baseline(inventory: &Inventory) -> usize {
 enum Judgement {
     Change(Change),
     Unchanged,
+    Drifted,
     Skip(SkipReason),
 }
 
 fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     let key = object.key();
     let entry = input.inventory.entries.get(&key);
-    let change =
-        |cause, migrate| Judgement::Change(Change { object: key.clone(), cause, migrate, needs: object.needs.clone() });
+    let change = |cause, migrate, recreate| {
+        Judgement::Change(Change { object: key.clone(), cause, migrate, needs: object.needs.clone(), recreate })
+    };
     let live = match input.live.get(&key) {
         Some(Live::Present(live)) => live,
+        Some(Live::Absent) if entry.is_some_and(|e| e.uid.is_some() && e.hash == Some(object.hash)) => {
+            return match judge_drift(input, object, &key) {
+                None => change(Cause::Restore, false, None),
+                // That nobody looks at its fields doesn't make it be there.
+                Some(Judgement::Unchanged) => Judgement::Drifted,
+                Some(other) => other,
+            };
+        }
         Some(Live::Absent) if input.cooling.contains(&key) => {
             return Judgement::Skip(SkipReason::Waiting(Wait::Fight));
         }
-        Some(Live::Absent) => return change(Cause::Create, false),
+        Some(Live::Absent) => return change(Cause::Create, false, None),
         Some(Live::Forbidden(message)) => {
             return Judgement::Skip(SkipReason::Refused(Refusal::Forbidden(message.clone())));
         }
         Some(Live::Unknown(message)) => return Judgement::Skip(SkipReason::Waiting(Wait::Lookup(message.clone()))),
         // Its kind comes with this very plan, so there was nothing to look up.
-        None if !object.needs.is_empty() => return change(Cause::Create, false),
+        None if !object.needs.is_empty() => return change(Cause::Create, false, None),
         None => return Judgement::Skip(SkipReason::Waiting(Wait::Lookup("not looked up".into()))),
     };
     if live.deleting {
@@ -405,24 +352,38 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
         let refusal = Refusal::OwnedBy { service: service.clone(), uid: uid.to_owned() };
         return Judgement::Skip(SkipReason::Refused(refusal));
     }
+    let ours = owner == Some(input.service_uid);
+    let recreate = (object.options.recreate && ours).then(|| live.uid.clone());
     let Some(entry) = entry.filter(|e| e.uid.as_ref() == Some(&live.uid)) else {
-        let cause = if owner == Some(input.service_uid) { Cause::Update } else { Cause::Adopt };
-        return change(cause, live.client_side);
+        return match object.options.adopt {
+            _ if ours => change(Cause::Update, live.client_side, recreate),
+            AdoptPolicy::Always => change(Cause::Adopt, live.client_side, None),
+            AdoptPolicy::IfNoDifference => change(Cause::AdoptUnchanged, live.client_side, None),
+            AdoptPolicy::Never => Judgement::Skip(SkipReason::Refused(Refusal::Unowned)),
+        };
     };
     if entry.hash != Some(object.hash) {
-        change(Cause::Update, live.client_side)
-    } else if owner != Some(input.service_uid) || live.fields.is_none() || live.fields != entry.fields {
-        if input.cooling.contains(&key) {
-            return Judgement::Skip(SkipReason::Waiting(Wait::Fight));
-        }
-        change(Cause::Drift, false)
+        change(Cause::Update, live.client_side, recreate)
+    } else if !ours || live.fields.is_none() || live.fields != entry.fields {
+        judge_drift(input, object, &key).unwrap_or_else(|| change(Cause::Drift, false, recreate))
     } else {
         Judgement::Unchanged
     }
 }
 
+/// What is done about an object that others changed or deleted, where that is not to correct it.
+fn judge_drift(input: &PlanInput<'_>, object: &ResolvedObject, key: &ObjectKey) -> Option<Judgement> {
+    match object.options.drift {
+        DriftMode::Ignore => Some(Judgement::Unchanged),
+        DriftMode::Report => Some(Judgement::Drifted),
+        DriftMode::Correct => input.cooling.contains(key).then_some(Judgement::Skip(SkipReason::Waiting(Wait::Fight))),
+    }
+}
+
+#[derive(Default)]
 struct Leaving {
     doomed: Vec<Candidate>,
+    going: Vec<Candidate>,
     candidates: Vec<Candidate>,
     kept: Vec<(ObjectKey, Keep)>,
     forgotten: Vec<(ObjectKey, Forget)>,
@@ -438,7 +399,7 @@ fn judge_leaving(input: &PlanInput<'_>) -> Leaving {
     } else {
         None
     };
-    sort_leaving(input.service_uid, input.inventory, input.live, leaving, keep)
+    sort_leaving(input.service_uid, input.inventory, input.live, leaving, Purpose::Sync, keep)
 }
 
 /// Sorts what leaves: only an object with our uid and our proof is deleted; `keep` keeps what would be.
@@ -447,9 +408,10 @@ fn sort_leaving<'a>(
     inventory: &Inventory,
     live: &BTreeMap<ObjectKey, Live>,
     keys: impl Iterator<Item = &'a ObjectKey>,
+    purpose: Purpose,
     keep: Option<Keep>,
 ) -> Leaving {
-    let mut out = Leaving { doomed: Vec::new(), candidates: Vec::new(), kept: Vec::new(), forgotten: Vec::new() };
+    let mut out = Leaving::default();
     for key in keys {
         let Some(entry) = inventory.entries.get(key) else { continue };
         let object = match live.get(key) {
@@ -467,6 +429,16 @@ fn sort_leaving<'a>(
                 continue;
             }
         };
+        let guard = match purpose {
+            Purpose::Sync => &object.protection.prune,
+            Purpose::Removal => &object.protection.removal,
+        };
+        let candidate = Candidate {
+            object: entry.object.clone(),
+            uid: object.uid.clone(),
+            wave: object.wave,
+            confirm: *guard == Guard::Confirm,
+        };
         let ours = object.owner.as_deref().and_then(|a| proven_owner(a, key)) == Some(service_uid);
         if entry.uid.as_ref().is_some_and(|uid| *uid != object.uid) {
             out.forgotten.push((key.clone(), Forget::Replaced));
@@ -474,14 +446,40 @@ fn sort_leaving<'a>(
             out.forgotten.push((key.clone(), Forget::NotOurs));
         } else if object.deleting {
             out.kept.push((key.clone(), Keep::Deleting));
+            out.going.push(candidate);
+        } else if let Guard::Keep(annotation) = guard {
+            out.kept.push((key.clone(), Keep::Protected(annotation.clone())));
         } else if let Some(keep) = &keep {
             out.kept.push((key.clone(), keep.clone()));
         } else {
-            let candidate = Candidate { object: entry.object.clone(), uid: object.uid.clone() };
             if entry.doomed { &mut out.doomed } else { &mut out.candidates }.push(candidate);
         }
     }
+    keep_holders(&mut out);
     out
+}
+
+/// A namespace or a definition takes what it holds with it: it stays while that is protected.
+fn keep_holders(leaving: &mut Leaving) {
+    let protected: Vec<ObjectKey> = leaving
+        .kept
+        .iter()
+        .filter(|(_, keep)| matches!(keep, Keep::Protected(_)))
+        .map(|(key, _)| key.clone())
+        .collect();
+    if protected.is_empty() {
+        return;
+    }
+    for list in [&mut leaving.doomed, &mut leaving.candidates] {
+        list.retain(|candidate| {
+            let key = ObjectKey::from(&candidate.object);
+            let held = protected.iter().find(|held| waves::holds(&key, held));
+            if let Some(held) = held {
+                leaving.kept.push((key.clone(), Keep::Holds(held.clone())));
+            }
+            held.is_none()
+        });
+    }
 }
 
 fn namespace_to_create(input: &PlanInput<'_>) -> Option<String> {

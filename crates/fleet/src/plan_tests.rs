@@ -1,8 +1,14 @@
-use farwater_api::protocol::{Ceiling, ServiceAccount};
+use farwater_api::{
+    apply_options::ApplyOptions,
+    protocol::{Ceiling, ServiceAccount},
+};
 use proptest::prelude::*;
 
 use super::*;
 use crate::{ownership::owner_annotation, prune::Verdict};
+
+#[path = "plan/engine_tests.rs"]
+mod engine;
 
 const UID: &str = "uid-1";
 
@@ -38,7 +44,8 @@ fn resolved_under(ceiling: &Ceiling, documents: &[&str], errors: &[&str]) -> Res
         origin: format!("file-{n}"),
     });
     let render = Render { objects: objects.collect(), errors: errors.iter().map(|e| (*e).to_owned()).collect() };
-    resolve(render, UID, "web", ceiling, &scopes())
+    let options = ApplyOptions::default();
+    resolve(render, UID, Terms { target_namespace: "web", ceiling, options: &options }, &scopes())
 }
 
 fn resolved(documents: &[&str]) -> Resolved {
@@ -156,7 +163,7 @@ fn what_is_missing_is_created_and_what_differs_is_updated() {
     let mut cluster = Cluster::after(&source);
     cluster.set("m0", Live::Absent);
     let changed = resolved(&[&map("m0"), "{apiVersion: v1, kind: ConfigMap, metadata: {name: m1}, data: {a: b}}"]);
-    assert_eq!(changes(&cluster.plan(&changed)), [("m0".into(), Cause::Create), ("m1".into(), Cause::Update)]);
+    assert_eq!(changes(&cluster.plan(&changed)), [("m0".into(), Cause::Restore), ("m1".into(), Cause::Update)]);
 }
 
 #[test]

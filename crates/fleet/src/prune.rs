@@ -20,6 +20,10 @@ const LISTED: usize = 10;
 pub struct Candidate {
     pub object: ObjectRef,
     pub uid: String,
+    /// The later ones go first.
+    pub wave: i32,
+    /// Its annotation asks for an approval.
+    pub confirm: bool,
 }
 
 /// Why objects leave.
@@ -56,6 +60,8 @@ pub enum HoldReason {
     },
     /// A kind whose deletion takes other objects or data with it.
     Protected(ObjectRef),
+    /// An object whose annotation asks for an approval.
+    Confirm(ObjectRef),
     Unapplied(usize),
 }
 
@@ -65,6 +71,7 @@ impl fmt::Display for HoldReason {
             Self::EmptyRender => f.write_str("the source holds no objects any more"),
             Self::TooMany { deletes, inventory } => write!(f, "{deletes} of {inventory} objects would be deleted"),
             Self::Protected(object) => write!(f, "{object} is of a protected kind"),
+            Self::Confirm(object) => write!(f, "{object} has an annotation that asks for an approval"),
             Self::Unapplied(1) => f.write_str("1 object of the source is not applied yet"),
             Self::Unapplied(n) => write!(f, "{n} objects of the source are not applied yet"),
         }
@@ -158,6 +165,9 @@ fn hold_reasons(candidates: &[Candidate], guards: &Guards) -> Vec<HoldReason> {
     }
     if let Some(protected) = candidates.iter().find(|c| is_protected(&c.object)) {
         reasons.push(HoldReason::Protected(protected.object.clone()));
+    }
+    if let Some(asking) = candidates.iter().find(|c| c.confirm) {
+        reasons.push(HoldReason::Confirm(asking.object.clone()));
     }
     reasons
 }

@@ -15,7 +15,7 @@ fn candidate(kind: &str, name: &str) -> Candidate {
         namespace: "web".into(),
         name: name.into(),
     };
-    Candidate { object, uid: format!("uid-{name}") }
+    Candidate { object, uid: format!("uid-{name}"), wave: 0, confirm: false }
 }
 
 fn maps(count: usize) -> Vec<Candidate> {

@@ -50,6 +50,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         let message = format!("{} objects wait to be pruned: {}", held.count, held.reason);
         verdicts.push(Verdict::new("PruneHeld", Some(true), "ApprovalNeeded", message));
     }
+    verdicts.extend(report.and_then(drift_verdict));
     let mut status = ServiceDeploymentStatus {
         observed_generation: Some(inputs.generation),
         conditions: conditions::resolve(&inputs.previous.conditions, verdicts, inputs.generation, inputs.now),
@@ -77,6 +78,15 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     }
     fit(&mut status);
     status
+}
+
+/// What others changed and is left so, as the service or the object asks.
+fn drift_verdict(report: &ServiceReport) -> Option<Verdict> {
+    let drifted: Vec<&ObjectReport> = report.objects.iter().filter(|o| o.sync == SyncState::Drifted).collect();
+    let first = drifted.first()?;
+    let noun = if drifted.len() == 1 { "object differs" } else { "objects differ" };
+    let message = format!("{} {noun} from the source: {}: {}", drifted.len(), first.object, first.message);
+    Some(Verdict::new("Drifted", Some(true), "ChangedByOthers", message))
 }
 
 fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<Verdict> {
@@ -190,7 +200,7 @@ fn first_message(objects: &[ObjectReport]) -> String {
 fn rate(report: &ObjectReport) -> Option<bool> {
     match (report.sync, report.health) {
         (SyncState::Refused, _) | (_, Health::Failed) => Some(false),
-        (SyncState::Synced, Health::Current) => Some(true),
+        (SyncState::Synced | SyncState::Drifted, Health::Current) => Some(true),
         _ => None,
     }
 }

@@ -304,7 +304,8 @@ fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
     let refused: Vec<_> = objects.iter().filter(|o| o.sync == SyncState::Refused).collect();
     let list = NextStep::Farwater(format!("objects {}", flags(evidence.service)));
     if let Some(first) = refused.first() {
-        let finding = Finding::broken(Link::Objects, format!("{} was refused: {}", first.object, or_silence(first)));
+        let finding = Finding::broken(Link::Objects, format!("{} was refused: {}", first.object, or_silence(first)))
+            .because(waiters(objects, &first.object));
         return Some(refused.iter().skip(1).fold(finding, |f, o| f.because(describe(o))).next(list));
     }
     let waiting: Vec<_> = objects.iter().filter(|o| o.sync == SyncState::Waiting).collect();
@@ -317,7 +318,8 @@ fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
     let what =
         message.strip_prefix("waits ").map_or_else(|| format!("waits: {message}"), |what| format!("waits {what}"));
     let finding = Finding::progressing(Link::Objects, format!("{} {what}", first.object));
-    Some(waiting.iter().skip(1).fold(finding, |f, o| f.because(describe(o))).next(list))
+    let next = first.waits_for.as_ref().map_or(list, describe_in_cluster);
+    Some(waiting.iter().skip(1).fold(finding, |f, o| f.because(describe(o))).next(next))
 }
 
 fn judge_health(evidence: &Evidence<'_>) -> Option<Finding> {
@@ -331,7 +333,8 @@ fn judge_health(evidence: &Evidence<'_>) -> Option<Finding> {
         Health::Terminating => (Standing::Progressing, "is terminating"),
     };
     let message = if worst.message.is_empty() { String::new() } else { format!(": {}", worst.message) };
-    let finding = Finding::new(standing, Link::Health, format!("{} {verb}{message}", worst.object));
+    let finding = Finding::new(standing, Link::Health, format!("{} {verb}{message}", worst.object))
+        .because(waiters(objects, &worst.object));
     let others = objects.iter().filter(|o| o.object != worst.object && o.health < Health::Unknown);
     Some(others.fold(finding, |f, o| f.because(describe(o))).next(describe_in_cluster(&worst.object)))
 }
@@ -383,6 +386,9 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
     if let Some(counts) = status.objects {
         finding = finding.because(format!("{} of {} objects are healthy", counts.healthy, counts.total));
     }
+    if let Some(drifted) = find(&status.conditions, "Drifted").filter(|c| c.status == "True") {
+        finding = finding.because(sentence(drifted));
+    }
     for (held, what) in [
         (service.spec.suspend, "the service is suspended: new revisions are held"),
         (evidence.cluster.found().is_some_and(|c| c.spec.suspend), "the cluster is suspended: changes are held"),
@@ -415,6 +421,15 @@ fn sentence(condition: &Condition) -> String {
 
 fn or_silence(object: &ObjectReport) -> &str {
     if object.message.is_empty() { "no reason was given" } else { &object.message }
+}
+
+/// How many wait for this one; empty where none does.
+fn waiters(objects: &[ObjectReport], object: &ObjectRef) -> String {
+    match objects.iter().filter(|other| other.waits_for.as_ref() == Some(object)).count() {
+        0 => String::new(),
+        1 => "1 object of a later wave waits for it".to_owned(),
+        count => format!("{count} objects of later waves wait for it"),
+    }
 }
 
 fn describe(object: &ObjectReport) -> String {

@@ -251,6 +251,30 @@ fn what_others_wait_for_is_named_rather_than_who_waits() {
 }
 
 #[test]
+fn a_wave_that_waits_names_what_holds_it() {
+    let waits = |name: &str| {
+        let mut waits =
+            object("Deployment", name, "Waiting", "Unknown", "waits for wave 0: Job web/migrate is not ready");
+        waits["waitsFor"] = json!({"version": "v1", "kind": "Job", "namespace": "web", "name": "migrate"});
+        waits
+    };
+    let mut world = world();
+    world.objects = json!([waits("a"), waits("b"), object("Job", "migrate", "Synced", "InProgress", "")]);
+    let finding = judge(&world);
+    assert_eq!(finding.sentence, "Deployment.apps web/a waits for wave 0: Job web/migrate is not ready");
+    assert_eq!(finding.next, Some(NextStep::InCluster("describe job migrate -n web".into())));
+    for (sync, health, sentence) in [
+        ("Synced", "Failed", "Job web/migrate has failed: why"),
+        ("Refused", "Unknown", "Job web/migrate was refused: why"),
+    ] {
+        world.objects = json!([waits("a"), waits("b"), object("Job", "migrate", sync, health, "why")]);
+        let finding = judge(&world);
+        assert_eq!(finding.sentence, sentence);
+        assert_eq!(finding.evidence[0], "2 objects of later waves wait for it");
+    }
+}
+
+#[test]
 fn a_failed_object_wins_over_one_in_progress() {
     let mut world = world();
     world.objects = json!([

@@ -60,6 +60,8 @@ export function judgeObject(report: ObjectReport): Verdict {
       return { state: "progressing", word: "waiting", message };
     case "PruneHeld":
       return { state: "held", word: "prune held", message };
+    case "Drifted":
+      return { state: report.health === "Current" ? "held" : "unknown", word: "drifted", message };
     case "Unknown":
       return { state: "unknown", word: "unknown", message };
     case "Synced":

@@ -110,6 +110,7 @@ mod tests {
             sync: SyncState::Synced,
             health: if n + 1 == count { Health::Failed } else { Health::Current },
             message: message.to_owned(),
+            waits_for: None,
         };
         ServiceReport {
             entry: Digest::of(b"entry"),

@@ -7,22 +7,22 @@ use std::{
 
 use farwater_api::{
     Digest,
+    apply_options::DriftMode,
     objects::{Health, ObjectRef, Outcome, SyncState},
     protocol::Deployment,
 };
 use farwater_fleet::{
-    health,
     plan::{
-        Cause, GroupVersionKind, InventoryEntry, Keep, Live, ObjectKey, Plan, PlanInput, Refusal, Render, Resolved,
-        ResolvedObject, SkipReason, baseline, plan, resolve,
+        Cause, Change, GroupVersionKind, InventoryEntry, Keep, Live, ObjectKey, Plan, PlanInput, Render, Resolved,
+        Terms, baseline, plan, resolve,
     },
     prune::{self, Guards, PrunePlan, Purpose, Verdict},
 };
 use tokio::time::Instant;
 
-use super::{Ended, Note, ServiceTask};
+use super::{Barrier, Ended, Note, ServiceTask, record::Objects};
 use crate::{
-    execute::{Applied, Executor},
+    execute::{Applied, Deleted, Executor},
     hub::chain,
     lookup::{Lookup, Query},
     messages::shorten,
@@ -50,9 +50,11 @@ impl ServiceTask {
         let read = start.elapsed();
         self.step("download", begun, None);
         let begun = SystemTime::now();
-        self.look_up(deployment, &resolved).await;
-        if self.superseded() {
-            return Ended::Superseded;
+        let newer = self.until_superseded();
+        tokio::select! {
+            biased;
+            () = newer => return Ended::Superseded,
+            () = self.look_up(deployment, &resolved) => {}
         }
         let looked_up = start.elapsed();
         let plan = self.make_plan(deployment, &resolved).await;
@@ -115,7 +117,12 @@ impl ServiceTask {
     }
 
     fn resolve(&self, render: Render, deployment: &Deployment, scopes: &farwater_fleet::plan::Scopes) -> Resolved {
-        resolve(render, self.uid(), &deployment.target_namespace, &deployment.ceiling, scopes)
+        let terms = Terms {
+            target_namespace: &deployment.target_namespace,
+            ceiling: &deployment.ceiling,
+            options: &deployment.options,
+        };
+        resolve(render, self.uid(), terms, scopes)
     }
 
     /// Looks up what no watch keeps up to date.
@@ -200,34 +207,51 @@ impl ServiceTask {
     async fn execute(&mut self, deployment: &Deployment, resolved: &Resolved, plan: &Plan) -> Result<bool, Stopped> {
         self.remember_intent(deployment, resolved, plan).await?;
         let agent = self.agent.clone();
-        let assignments = self.assignments.clone();
-        let superseded = move || assignments.has_changed().unwrap_or(true);
         let account = deployment.ceiling.service_account.clone();
-        let executor =
-            Executor { kubernetes: &agent.kubernetes, kinds: &agent.kinds, account: &account, superseded: &superseded };
+        let superseded = self.supersession();
+        let executor = Executor { kubernetes: &agent.kubernetes, kinds: &agent.kinds, account: &account, superseded };
         let mut blocked = None;
         if let Some(namespace) = &plan.create_namespace
             && let Err(error) = executor.create_namespace(namespace).await
         {
             blocked = Some((namespace.as_str(), error.to_string()));
         }
-        let objects: BTreeMap<ObjectKey, &ResolvedObject> = resolved.objects.iter().map(|o| (o.key(), o)).collect();
-        let mut results = BTreeMap::new();
-        for wave in &plan.waves {
-            let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
-            executor.apply_wave(wave, &objects, blocked, &mut results).await;
-        }
-        self.record_results(&objects, plan, &results);
+        let objects: Objects<'_> = resolved.objects.iter().map(|o| (o.key(), o)).collect();
+        self.unobserved = unobserved(resolved);
+        self.record_unchanged(&objects, plan);
+        self.record_drift(&executor, &objects, plan).await;
         self.record_skips(plan);
+        let mut results = BTreeMap::new();
+        let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
+        self.barrier = None;
+        for wave in &plan.waves {
+            if self.barrier.is_none() && wave.changes.iter().any(|change| !change.cause.is_repair()) {
+                self.barrier = self.stop_before(wave.number, resolved, plan).await;
+            }
+            let waits = |change: &&Change| self.barrier.is_some() && !change.cause.is_repair();
+            let (held, open): (Vec<&Change>, Vec<&Change>) = wave.changes.iter().partition(waits);
+            if let Some(barrier) = &mut self.barrier {
+                barrier
+                    .held
+                    .extend(held.into_iter().filter_map(|change| Some(objects.get(&change.object)?.object.clone())));
+            }
+            executor.apply_stage(wave.stage, &open, &objects, blocked, &mut results).await;
+            self.record_results(&objects, &open, &results);
+        }
+        self.record_barrier();
         if !results.is_empty() {
             let applied = results.values().filter(|r| matches!(r, Applied::Done { .. })).count();
             tracing::info!(service = %self.name(), applied, of = results.len(), unchanged = plan.unchanged.len(), "applied");
         }
-        if superseded() || results.values().any(|r| matches!(r, Applied::Superseded)) {
+        if self.superseded() || results.values().any(|r| matches!(r, Applied::Superseded)) {
             self.save_inventory().await?;
             return Ok(false);
         }
-        let prune = self.judge_prune(deployment, resolved, plan, &results);
+        let prune = match &self.barrier {
+            None => self.judge_prune(deployment, resolved, plan, &results),
+            // What replaces must stand before what it replaced goes.
+            Some(_) => prune::decide(Vec::new(), &self.guards(deployment, resolved, plan, &results)),
+        };
         self.prune(&executor, plan, &prune).await?;
         self.record_leaving(plan, &prune, resolved);
         self.save_inventory().await?;
@@ -249,7 +273,7 @@ impl ServiceTask {
                 uid: None,
                 hash: None,
                 fields: None,
-                adopted: change.cause == Cause::Adopt,
+                adopted: change.cause.is_adoption(),
                 doomed: false,
             });
             // Its kind may be stated in another version now.
@@ -276,76 +300,6 @@ impl ServiceTask {
         self.stored.save(&agent.kubernetes).await.map_err(|e| Stopped(chain(&e)))
     }
 
-    fn record_results(
-        &mut self,
-        objects: &BTreeMap<ObjectKey, &ResolvedObject>,
-        plan: &Plan,
-        results: &BTreeMap<ObjectKey, Applied>,
-    ) {
-        for change in plan.waves.iter().flat_map(|w| &w.changes) {
-            let (Some(object), Some(result)) = (objects.get(&change.object), results.get(&change.object)) else {
-                continue;
-            };
-            match result {
-                Applied::Done { live, health, message } => {
-                    tracing::debug!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
-                    if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
-                        entry.uid = Some(live.uid.clone());
-                        entry.hash = Some(object.hash);
-                        entry.fields = live.fields;
-                    }
-                    self.live.insert(change.object.clone(), Live::Present(live.clone()));
-                    let mut message = message.clone();
-                    if change.cause == Cause::Adopt {
-                        tracing::info!(service = %self.name(), object = %object.object, "adopted");
-                        if message.is_empty() {
-                            message = "adopted: it existed before, owned by no service".to_owned();
-                        }
-                    }
-                    self.set_status(&object.object, SyncState::Synced, *health, message);
-                }
-                Applied::Refused(message) => {
-                    tracing::warn!(service = %self.name(), object = %object.object, error = message, "refused");
-                    // What it is now only a look-up tells.
-                    self.live.remove(&change.object);
-                    self.set_status(&object.object, SyncState::Refused, Health::Unknown, message.clone());
-                }
-                Applied::Waiting(message) => {
-                    self.live.remove(&change.object);
-                    self.set_status(&object.object, SyncState::Waiting, Health::Unknown, message.clone());
-                }
-                Applied::Superseded => {}
-            }
-        }
-        for key in &plan.unchanged {
-            let Some(object) = objects.get(key) else { continue };
-            match self.statuses.get_mut(key) {
-                // Of an unknown one the last word may be that the source did not state it, which it does again.
-                Some(status) if status.sync == SyncState::Synced && status.health != Health::Unknown => {}
-                _ if health::changes_after_apply(&object.object.group, &object.object.kind) => {
-                    self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
-                    self.health.ask_now(key.clone());
-                }
-                _ => self.set_status(&object.object, SyncState::Synced, Health::Current, ""),
-            }
-        }
-    }
-
-    fn record_skips(&mut self, plan: &Plan) {
-        let mut claims: BTreeMap<String, BTreeSet<ObjectKey>> = BTreeMap::new();
-        for skip in &plan.skipped {
-            if let SkipReason::Refused(Refusal::OwnedBy { uid, .. }) = &skip.reason {
-                claims.entry(uid.clone()).or_default().insert(ObjectKey::from(&skip.object));
-            }
-            let sync = match &skip.reason {
-                SkipReason::Refused(_) => SyncState::Refused,
-                SkipReason::Waiting(_) => SyncState::Waiting,
-            };
-            self.set_status(&skip.object, sync, Health::Unknown, skip.reason.to_string());
-        }
-        self.set_claims(claims);
-    }
-
     /// The guards again, now that it is known what could be applied.
     fn judge_prune(
         &self,
@@ -354,16 +308,25 @@ impl ServiceTask {
         plan: &Plan,
         results: &BTreeMap<ObjectKey, Applied>,
     ) -> PrunePlan {
+        prune::decide(plan.prune.candidates.clone(), &self.guards(deployment, resolved, plan, results))
+    }
+
+    fn guards(
+        &self,
+        deployment: &Deployment,
+        resolved: &Resolved,
+        plan: &Plan,
+        results: &BTreeMap<ObjectKey, Applied>,
+    ) -> Guards {
         let skipped = plan.skipped.iter().filter(|s| s.reason.is_unapplied()).count();
         let failed = results.values().filter(|r| !matches!(r, Applied::Done { .. })).count();
-        let guards = Guards {
+        Guards {
             purpose: Purpose::Sync,
             desired: resolved.stated(),
             inventory: baseline_before(self, plan, results),
             unapplied: skipped + failed,
             approved: deployment.approved_prune,
-        };
-        prune::decide(plan.prune.candidates.clone(), &guards)
+        }
     }
 
     /// Deletes what passed the guards. What is to go is written down first: see [`InventoryEntry::doomed`].
@@ -386,20 +349,20 @@ impl ServiceTask {
             return Ok(());
         }
         self.save_inventory().await?;
-        let results = executor.delete(&deletes).await;
+        let results = executor.delete(&deletes, &plan.going).await;
         for candidate in &deletes {
             let key = ObjectKey::from(&candidate.object);
             match results.get(&key) {
-                Some(Ok(true)) => {
+                Some(Deleted::Gone) => {
                     tracing::info!(service = %self.name(), object = %candidate.object, "pruned");
                     self.forget(&key);
                 }
-                Some(Ok(false)) => {
+                Some(Deleted::Going) => {
                     self.live.remove(&key);
                     let message = Keep::Deleting.to_string();
                     self.set_status(&candidate.object, SyncState::Synced, Health::Terminating, message);
                 }
-                Some(Err(error)) => {
+                Some(Deleted::Refused(error)) => {
                     self.live.remove(&key);
                     self.set_status(
                         &candidate.object,
@@ -408,51 +371,23 @@ impl ServiceTask {
                         format!("not pruned: {error}"),
                     );
                 }
+                Some(Deleted::Waits(obstacle)) => {
+                    let message = format!("its deletion waits until {obstacle} is gone");
+                    self.set_waiting(&candidate.object, obstacle, message);
+                }
                 None => {}
             }
         }
         Ok(())
     }
 
-    pub(super) fn record_leaving(&mut self, plan: &Plan, prune: &PrunePlan, resolved: &Resolved) {
-        self.held = prune.held();
-        if let Some(held) = self.held.clone() {
-            tracing::warn!(service = %self.name(), count = held.count, reason = held.reason, "prune is held");
-            for candidate in &prune.candidates {
-                let message = format!("left the source; its deletion waits for an approval: {}", held.reason);
-                self.set_status(&candidate.object, SyncState::PruneHeld, Health::Unknown, message);
-                self.health.ask_now(ObjectKey::from(&candidate.object));
-            }
-        }
-        for (key, keep) in &plan.kept {
-            if let Some(entry) = self.stored.inventory.entries.get(key) {
-                let object = entry.object.clone();
-                let health = if *keep == Keep::Deleting { Health::Terminating } else { Health::Unknown };
-                self.set_status(&object, SyncState::Synced, health, keep.to_string());
-            }
-        }
-        for (key, why) in &plan.forgotten {
-            tracing::info!(service = %self.name(), object = %key, ?why, "no longer in the inventory");
-            self.forget(key);
-        }
-        // What the source states no more and the inventory never had has no place in the report.
-        let stated: BTreeSet<&ObjectKey> = resolved.stated_keys().collect();
-        let entries = &self.stored.inventory.entries;
-        let skipped: BTreeSet<ObjectKey> = plan.skipped.iter().map(|s| ObjectKey::from(&s.object)).collect();
-        self.statuses.retain(|key, _| stated.contains(key) || entries.contains_key(key) || skipped.contains(key));
-        let leaving = entries.keys().any(|key| !stated.contains(key));
-        let unfinished = self.statuses.values().any(|s| s.sync != SyncState::Synced);
-        if resolved.complete && !leaving && !unfinished {
-            self.stored.inventory.baseline = self.stored.inventory.entries.len();
-        }
-    }
-
     fn conclude(&mut self, digest: Digest, resolved: &Resolved, errors: &[String], note: Option<Note>) -> Ended {
+        let held: BTreeSet<ObjectKey> = self.barrier.iter().flat_map(|b| &b.held).map(ObjectKey::from).collect();
         let unapplied: Vec<String> = self
             .statuses
-            .values()
-            .filter(|s| matches!(s.sync, SyncState::Refused | SyncState::Waiting))
-            .map(|s| format!("{}: {}", s.object, s.message))
+            .iter()
+            .filter(|(key, s)| matches!(s.sync, SyncState::Refused | SyncState::Waiting) && !held.contains(*key))
+            .map(|(_, s)| format!("{}: {}", s.object, s.message))
             .collect();
         let deleting = self.statuses.values().any(|s| s.health == Health::Terminating);
         let mut parts = Vec::new();
@@ -464,10 +399,16 @@ impl ServiceTask {
             parts.push(format!("{} of {} objects not applied: {first}", unapplied.len(), resolved.stated()));
         }
         let said = note.as_ref().map_or(Outcome::Applied, Note::outcome);
-        let outcome = if parts.is_empty() { said } else { Outcome::Failed };
+        let outcome = match &self.barrier {
+            _ if !parts.is_empty() => Outcome::Failed,
+            Some(barrier) => barrier.outcome(),
+            None => said,
+        };
+        parts.extend(self.barrier.as_ref().map(Barrier::explain));
         parts.extend(note.map(|note| note.text));
         self.set_outcome(digest, outcome, shorten(&parts.join("; ")));
-        // A source that can't be read is the same at the next look: only what the cluster refused may change.
+        // A source that can't be read is the same at the next look: only what the cluster refused may change. What later waves
+        // wait for is seen when it changes.
         Ended::Settled { retry: !unapplied.is_empty() || deleting }
     }
 
@@ -493,9 +434,18 @@ fn baseline_before(task: &ServiceTask, plan: &Plan, results: &BTreeMap<ObjectKey
     if task.stored.inventory.baseline > 0 {
         return task.stored.inventory.baseline;
     }
-    let created =
-        plan.waves.iter().flat_map(|w| &w.changes).filter(|change| {
-            matches!(change.cause, Cause::Create | Cause::Adopt) && results.contains_key(&change.object)
-        });
+    let created = plan.waves.iter().flat_map(|w| &w.changes).filter(|change| {
+        (change.cause == Cause::Create || change.cause.is_adoption()) && results.contains_key(&change.object)
+    });
     baseline(&task.stored.inventory).saturating_sub(created.count())
+}
+
+/// Objects whose drift is neither corrected nor told.
+fn unobserved(resolved: &Resolved) -> BTreeSet<ObjectKey> {
+    resolved
+        .objects
+        .iter()
+        .filter(|object| object.options.drift == DriftMode::Ignore)
+        .map(|object| object.key())
+        .collect()
 }

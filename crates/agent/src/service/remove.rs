@@ -24,16 +24,15 @@ impl ServiceTask {
         }
         let plan = plan_removal(self.uid(), &self.stored.inventory, &self.live, approved);
         let agent = self.agent.clone();
-        let assignments = self.assignments.clone();
-        let superseded = move || assignments.has_changed().unwrap_or(true);
-        let executor =
-            Executor { kubernetes: &agent.kubernetes, kinds: &agent.kinds, account: &account, superseded: &superseded };
+        let superseded = self.supersession();
+        let executor = Executor { kubernetes: &agent.kubernetes, kinds: &agent.kinds, account: &account, superseded };
         let prune = plan.prune.clone();
         if let Err(error) = self.prune(&executor, &plan, &prune).await {
             self.set_outcome(digest, Outcome::Failed, error.0);
             return Ended::Settled { retry: true };
         }
         self.record_removal(&plan);
+        self.release_protected(&plan, &account).await;
         self.held = prune.held();
         if let Some(held) = self.held.clone() {
             for candidate in &prune.candidates {
@@ -126,6 +125,29 @@ impl ServiceTask {
         self.live = found;
     }
 
+    /// What an annotation protects stays in the cluster and loses our marks.
+    async fn release_protected(
+        &mut self,
+        plan: &farwater_fleet::plan::Plan,
+        account: &farwater_api::protocol::ServiceAccount,
+    ) {
+        for (key, keep) in plan.kept.iter().filter(|(_, keep)| matches!(keep, Keep::Protected(_) | Keep::Holds(_))) {
+            match self.release(key, account).await {
+                Ok(()) => {
+                    tracing::warn!(service = %self.name(), object = %key, why = %keep, "stays without its service");
+                    self.forget(key);
+                    self.left_behind.insert(key.clone());
+                }
+                Err(error) => {
+                    if let Some(entry) = self.stored.inventory.entries.get(key) {
+                        let object = entry.object.clone();
+                        self.set_status(&object, SyncState::Refused, Health::Unknown, format!("not released: {error}"));
+                    }
+                }
+            }
+        }
+    }
+
     fn record_removal(&mut self, plan: &farwater_fleet::plan::Plan) {
         for (key, keep) in &plan.kept {
             if let Some(entry) = self.stored.inventory.entries.get(key) {
@@ -159,7 +181,12 @@ impl ServiceTask {
         self.stored.deployment = None;
         self.stored.inventory = Default::default();
         tracing::info!(service = %self.name(), "removed");
-        self.set_outcome(digest, Outcome::Removed, String::new());
+        let left: Vec<String> = std::mem::take(&mut self.left_behind).iter().map(ToString::to_string).collect();
+        let message = match left.as_slice() {
+            [] => String::new(),
+            left => shorten(&format!("{} stay, protected by their annotations: {}", left.len(), left.join(", "))),
+        };
+        self.set_outcome(digest, Outcome::Removed, message);
         Ended::Removed
     }
 

@@ -48,7 +48,7 @@ impl HealthQueue {
         self.due.insert(key, Instant::now());
     }
 
-    fn ask(&mut self, key: &ObjectKey, now: Instant) {
+    pub fn ask(&mut self, key: &ObjectKey, now: Instant) {
         let earliest = self.pauses.get(key).map_or(now + SETTLE, |(last, pause)| (*last + *pause).max(now + SETTLE));
         self.due.entry(key.clone()).or_insert(earliest);
     }
@@ -111,7 +111,10 @@ impl ServiceTask {
                 () = sleep_until(health_at.unwrap_or(now)), if health_at.is_some() => {
                     let due = self.health.take_due(Instant::now());
                     self.read_health(due).await;
-                    self.follow_rollout();
+                    if self.pass_barrier() {
+                        return ControlFlow::Continue(());
+                    }
+                    self.follow_health();
                     self.send_report();
                 }
             }
@@ -178,7 +181,8 @@ impl ServiceTask {
         let object = entry.object.clone();
         let as_applied = entry.uid.as_ref() == Some(&live.uid) && entry.fields == live.fields && live.fields.is_some();
         let deleting = live.deleting;
-        let desired = self.statuses.get(key).is_some_and(|s| s.sync == SyncState::Synced);
+        let sync = self.statuses.get(key).map(|s| s.sync);
+        let (desired, drifted) = (sync == Some(SyncState::Synced), sync == Some(SyncState::Drifted));
         self.live.insert(key.clone(), Live::Present(live));
         if deleting {
             let message = self.statuses.get(key).map_or_else(String::new, |s| s.message.clone());
@@ -189,7 +193,10 @@ impl ServiceTask {
         if health::changes_after_apply(&object.group, &object.kind) {
             self.health.ask(key, Instant::now());
         }
-        if !as_applied && desired {
+        if drifted && as_applied {
+            return true;
+        }
+        if !as_applied && desired && !self.unobserved.contains(key) {
             tracing::info!(service = %self.name(), object = %key, "changed by others");
             self.fights.note(key, Instant::now());
             return true;

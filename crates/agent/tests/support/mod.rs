@@ -3,13 +3,15 @@
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
 pub mod fake_hub;
+pub mod world;
 
 use std::{path::Path, process::Command, time::Duration};
 
 use farwater_api::{
     Digest,
     objects::{ObjectReport, Outcome, ServiceReport, SyncState},
-    protocol::{Ceiling, Deployment, Entry, ServiceAccount, ServiceIdentity},
+    protocol::{Action, Ceiling, Deployment, Entry, ServiceAccount, ServiceIdentity},
+    service_deployment::DeletionPolicy,
 };
 use farwater_bundle::{Limits, MemoryTree, RelPath, archive, closure};
 use farwater_testkit::{Process, process::bare_command, wait_for};
@@ -64,6 +66,7 @@ impl Service {
             },
             secrets: None,
             approved_prune: None,
+            options: Default::default(),
         };
         Self { identity, deployment }
     }
@@ -79,7 +82,12 @@ impl Service {
     }
 
     pub fn entry(&self) -> Entry {
-        Entry { service: self.identity.clone(), action: farwater_api::protocol::Action::Apply(self.deployment.clone()) }
+        Entry { service: self.identity.clone(), action: Action::Apply(self.deployment.clone()) }
+    }
+
+    /// The removal of it, with this policy.
+    pub fn removal(&self, policy: DeletionPolicy, approved_prune: Option<Digest>) -> Entry {
+        Entry { service: self.identity.clone(), action: Action::Remove { policy, approved_prune } }
     }
 
     pub fn uid(&self) -> &str {

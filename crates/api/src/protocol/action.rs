@@ -1,6 +1,6 @@
 //! What an agent is to do about a service, as far as it can be read.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 use serde_json::Value;
 
 use super::Deployment;
@@ -11,7 +11,7 @@ use crate::{Digest, service_deployment::DeletionPolicy};
 #[serde(tag = "type", remote = "Self")]
 #[expect(clippy::large_enum_variant, reason = "nearly every action is the large one")]
 pub enum Action {
-    /// Keep this applied.
+    /// Keep this applied. With options other than the defaults it is written as [`WITH_OPTIONS`].
     Apply(Deployment),
     /// Change nothing: what the agent has goes on being kept. `reason` is for people.
     Hold { reason: String },
@@ -34,7 +34,11 @@ pub struct Unreadable {
 }
 
 /// The names of the actions that can be read.
-const KNOWN: [&str; 3] = ["Apply", "Hold", "Remove"];
+const KNOWN: [&str; 4] = ["Apply", WITH_OPTIONS, "Hold", "Remove"];
+/// Apply with options, which are limits: an agent that doesn't know them must not go on without.
+const WITH_OPTIONS: &str = "ApplyWithOptions";
+/// The first version of the agent that knows all options.
+const WITH_OPTIONS_SINCE: &str = "0.1.0";
 /// Longest text that is taken from what can't be read.
 const MAX_SHOWN: usize = 64;
 
@@ -61,6 +65,12 @@ impl Serialize for Action {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Unreadable(unreadable) => unreadable.json.serialize(serializer),
+            Self::Apply(deployment) if !deployment.options.is_default() => {
+                let mut json = serde_json::to_value(deployment).map_err(S::Error::custom)?;
+                json["type"] = WITH_OPTIONS.into();
+                json["needsAgent"] = WITH_OPTIONS_SINCE.into();
+                json.serialize(serializer)
+            }
             known => Self::serialize(known, serializer),
         }
     }
@@ -72,10 +82,23 @@ impl<'de> Deserialize<'de> for Action {
         if !json.is_object() {
             return Err(D::Error::custom("an action is an object"));
         }
-        Ok(Self::deserialize(&json).unwrap_or_else(|error: serde_json::Error| {
-            Self::Unreadable(Unreadable { problem: error.to_string(), json })
-        }))
+        let read = if json["type"] == WITH_OPTIONS {
+            read_with_options(&json).map(Self::Apply)
+        } else {
+            Self::deserialize(&json).map_err(|error: serde_json::Error| error.to_string())
+        };
+        Ok(read.unwrap_or_else(|problem| Self::Unreadable(Unreadable { problem, json })))
     }
+}
+
+/// An option that isn't known is a limit that would not be kept.
+fn read_with_options(json: &Value) -> Result<Deployment, String> {
+    let deployment = Deployment::deserialize(json).map_err(|error| error.to_string())?;
+    let known = serde_json::to_value(&deployment.options).map_err(|error| error.to_string())?;
+    if known != json["options"] {
+        return Err("it has an option of a newer version".to_owned());
+    }
+    Ok(deployment)
 }
 
 #[cfg(test)]
@@ -114,6 +137,31 @@ mod tests {
         check(
             json!({"type": "Hold"}),
             "agent 0.1.0 can't read the action Hold (missing field `reason`); upgrade the agent to the hub's version",
+        );
+    }
+
+    #[test]
+    fn options_are_an_action_of_their_own_and_an_unknown_one_is_not_left_out() {
+        let apply = json!({"bundle": Digest::of("b"), "bundleBytes": 1, "path": "app", "targetNamespace": "web", "prune": true,
+            "ceiling": {"serviceAccount": {"namespace": "n", "name": "a"}}});
+        let mut with = apply.clone();
+        with["type"] = json!("ApplyWithOptions");
+        with["needsAgent"] = json!("0.1.0");
+        with["options"] = json!({"drift": "Report", "ignoreDifferences": [{"kind": "Deployment", "jsonPointers": ["/spec/replicas"]}]});
+        let action: Action = serde_json::from_value(with.clone()).unwrap();
+        assert!(matches!(&action, Action::Apply(deployment) if !deployment.options.is_default()), "{action:?}");
+        assert_eq!(serde_json::to_value(&action).unwrap(), with);
+        let mut plain = apply;
+        plain["type"] = json!("Apply");
+        let action: Action = serde_json::from_value(plain.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&action).unwrap(), plain);
+
+        with["needsAgent"] = json!("0.4.0");
+        with["options"] = json!({"drift": "Report", "retries": 3});
+        check(
+            with,
+            "agent 0.1.0 can't read the action ApplyWithOptions (it has an option of a newer version); \
+             upgrade the agent to 0.4.0 or later",
         );
     }
 

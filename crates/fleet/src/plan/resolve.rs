@@ -2,10 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use farwater_api::{Digest, OWNER_ANNOTATION, SERVICE_LABEL, objects::ObjectRef, protocol::Ceiling};
+use farwater_api::{
+    Digest, OWNER_ANNOTATION, SERVICE_LABEL, apply_options::ApplyOptions, objects::ObjectRef, protocol::Ceiling,
+};
 use serde_json::{Map, Value};
 
-use super::{GroupVersionKind, ObjectKey, Refusal, Render, RenderedObject, Scope, Skip, SkipReason, Stage, Wait};
+use super::{
+    GroupVersionKind, ObjectKey, Refusal, Render, RenderedObject, Scope, Skip, SkipReason, Stage, Wait,
+    options::{BadOption, ObjectOptions, ignored_annotations, read_options, read_wave},
+    waves,
+};
 use crate::ownership::{owner_annotation, service_label};
 
 /// The kinds that the cluster serves.
@@ -15,7 +21,7 @@ pub type Scopes = BTreeMap<GroupVersionKind, Scope>;
 #[derive(Clone, Debug)]
 pub struct Resolved {
     pub target_namespace: String,
-    /// Sorted by stage and name.
+    /// Sorted by wave, stage and name.
     pub objects: Vec<ResolvedObject>,
     pub skipped: Vec<Skip>,
     /// Whether all of the source is here: what is missing from an incomplete one proves nothing.
@@ -45,7 +51,9 @@ pub struct ResolvedObject {
     pub body: Vec<u8>,
     /// Of the manifest as sent.
     pub hash: Digest,
+    pub wave: i32,
     pub stage: Stage,
+    pub options: ObjectOptions,
     /// Objects of the same source that must be applied first: its namespace, its definition.
     pub needs: Vec<ObjectKey>,
 }
@@ -56,14 +64,17 @@ impl ResolvedObject {
     }
 }
 
+/// What a service asks for beside its manifests, and what its grant allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    pub target_namespace: &'a str,
+    pub ceiling: &'a Ceiling,
+    pub options: &'a ApplyOptions,
+}
+
 /// Resolves a render for one service. Objects that break a rule are skipped, each with its reason; the rest go on.
-pub fn resolve(
-    render: Render,
-    service_uid: &str,
-    target_namespace: &str,
-    ceiling: &Ceiling,
-    served: &Scopes,
-) -> Resolved {
+pub fn resolve(render: Render, service_uid: &str, terms: Terms<'_>, served: &Scopes) -> Resolved {
+    let Terms { target_namespace, ceiling, options } = terms;
     let complete = render.errors.is_empty();
     let defined = defined_kinds(&render.objects);
     let mut out = Resolved {
@@ -76,10 +87,15 @@ pub fn resolve(
     };
     let mut seen: BTreeMap<ObjectKey, (usize, String)> = BTreeMap::new();
     let mut duplicates: Vec<usize> = Vec::new();
+    let mut definitions: BTreeMap<ObjectKey, ObjectKey> = BTreeMap::new();
     for rendered in render.objects {
+        let wave = read_wave(&rendered.manifest["metadata"]);
+        // Of one whose own wave means nothing, that is what is said of it.
+        let at = wave.as_ref().copied().unwrap_or_default();
+        let skip = |object, reason| Skip { object, wave: at, reason };
         let Some(mut object) = object_ref(&rendered.manifest) else {
             let reason = Refusal::Malformed(format!("{}: no apiVersion, kind or name", rendered.origin));
-            out.skipped.push(Skip { object: nameless(&rendered.manifest), reason: SkipReason::Refused(reason) });
+            out.skipped.push(skip(nameless(&rendered.manifest), SkipReason::Refused(reason)));
             out.complete = false;
             continue;
         };
@@ -91,7 +107,7 @@ pub fn resolve(
                 key.namespace = namespace.to_owned();
                 out.stated.push(key);
             }
-            out.skipped.push(Skip { object, reason: SkipReason::Waiting(Wait::Kind) });
+            out.skipped.push(skip(object, SkipReason::Waiting(Wait::Kind)));
             continue;
         };
         match scope {
@@ -104,19 +120,31 @@ pub fn resolve(
         if let Some((first, origin)) = seen.get(&key) {
             let refusal = Refusal::Duplicate { first: origin.clone(), second: rendered.origin };
             duplicates.push(*first);
-            out.skipped.push(Skip { object, reason: SkipReason::Refused(refusal) });
+            out.skipped.push(skip(object, SkipReason::Refused(refusal)));
             continue;
         }
-        if let Some(refusal) = check_ceiling(ceiling, &object) {
-            out.skipped.push(Skip { object, reason: SkipReason::Refused(refusal) });
-            continue;
-        }
+        let finished = check_ceiling(ceiling, &object).map_or(Ok(()), Err).and_then(|()| {
+            finish(rendered.manifest, &object, service_uid, &key, options)
+                .and_then(|finished| wave.clone().map(|_| finished))
+                .map_err(Refusal::BadOption)
+        });
+        let (manifest, options) = match finished {
+            Ok(finished) => finished,
+            Err(refusal) => {
+                out.skipped.push(skip(object, SkipReason::Refused(refusal)));
+                continue;
+            }
+        };
         seen.insert(key.clone(), (out.objects.len(), rendered.origin));
-        let manifest = finish(rendered.manifest, &object, service_uid, &key);
+        if let Some(definition) = definition {
+            definitions.insert(key, definition.object.clone());
+        }
         let needs = definition.filter(|_| !served.contains_key(&gvk)).map(|d| d.object.clone()).into_iter().collect();
         out.objects.push(ResolvedObject {
             hash: Digest::of_json(&manifest),
+            wave: at,
             stage: stage_of(&object),
+            options,
             body: serde_json::to_vec(&manifest).expect("a manifest is plain JSON"),
             object,
             needs,
@@ -129,7 +157,8 @@ pub fn resolve(
         out.objects.remove(index);
     }
     add_namespace_needs(&mut out.objects);
-    out.objects.sort_by(|a, b| (a.stage, &a.object).cmp(&(b.stage, &b.object)));
+    waves::pull_forward(&mut out.objects, &definitions);
+    out.objects.sort_by(|a, b| (a.wave, a.stage, &a.object).cmp(&(b.wave, b.stage, &b.object)));
     out
 }
 
@@ -213,7 +242,14 @@ fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
 }
 
 /// Adds the namespace and our marks, and drops what an export of a live object holds and an apply must not.
-fn finish(mut manifest: Value, object: &ObjectRef, service_uid: &str, key: &ObjectKey) -> Value {
+fn finish(
+    mut manifest: Value,
+    object: &ObjectRef,
+    service_uid: &str,
+    key: &ObjectKey,
+    service: &ApplyOptions,
+) -> Result<(Value, ObjectOptions), BadOption> {
+    let ignored = ignored_annotations(&manifest, object, &service.ignore_differences);
     let metadata = entry_object(&mut manifest, "metadata");
     for server_side in ["managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink"] {
         metadata.remove(server_side);
@@ -223,10 +259,12 @@ fn finish(mut manifest: Value, object: &ObjectRef, service_uid: &str, key: &Obje
     } else {
         metadata.insert("namespace".into(), object.namespace.clone().into());
     }
-    for (field, name, value) in [
+    let marks = [
         ("labels", SERVICE_LABEL, service_label(service_uid)),
         ("annotations", OWNER_ANNOTATION, owner_annotation(service_uid, key)),
-    ] {
+    ];
+    let ignored = ignored.into_iter().map(|(name, value)| ("annotations", name, value));
+    for (field, name, value) in marks.into_iter().chain(ignored) {
         let value = Value::from(value);
         match metadata.get_mut(field).and_then(Value::as_object_mut) {
             Some(map) => {
@@ -237,7 +275,8 @@ fn finish(mut manifest: Value, object: &ObjectRef, service_uid: &str, key: &Obje
             }
         }
     }
-    manifest
+    let options = read_options(&manifest, object, service)?;
+    Ok((manifest, options))
 }
 
 fn entry_object<'a>(value: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {

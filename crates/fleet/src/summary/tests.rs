@@ -1,4 +1,5 @@
 use farwater_api::{
+    apply_options::ApplyOptions,
     objects::ObjectRef,
     protocol::{Ceiling, Deployment, ServiceAccount},
     service_deployment::HeldPrune,
@@ -32,6 +33,7 @@ fn apply() -> Action {
         },
         secrets: None,
         approved_prune: None,
+        options: ApplyOptions::default(),
     })
 }
 
@@ -43,7 +45,7 @@ fn object(name: &str, sync: SyncState, health: Health, message: &str) -> ObjectR
         namespace: "web".to_owned(),
         name: name.to_owned(),
     };
-    ObjectReport { object, sync, health, message: message.to_owned() }
+    ObjectReport { object, sync, health, message: message.to_owned(), waits_for: None }
 }
 
 fn report(outcome: Outcome, objects: Vec<ObjectReport>) -> ServiceReport {
@@ -146,6 +148,18 @@ fn failed_objects_come_first_and_are_named() {
     let names: Vec<_> = status.unhealthy.iter().map(|u| u.object.name.as_str()).collect();
     assert_eq!(names, ["bad", "slow"]);
     assert_eq!(status.objects, Some(ObjectCounts { total: 2, healthy: 0, progressing: 1, failed: 1 }));
+}
+
+#[test]
+fn a_drift_that_is_left_is_a_condition_and_no_failure() {
+    let objects = vec![
+        object("a", SyncState::Drifted, Health::Current, "others changed it: .data.value (somebody)"),
+        object("b", SyncState::Synced, Health::Current, ""),
+    ];
+    Case::new(Some(report(Outcome::Applied, objects))).check(&[
+        "Ready=True Applied: applied main@sha1:abc; 2 objects are healthy",
+        "Drifted=True ChangedByOthers: 1 object differs from the source: Deployment.apps web/a: others changed it: .data.value (somebody)",
+    ]);
 }
 
 #[test]

@@ -116,6 +116,7 @@ impl ServiceFacts {
             ceiling: ceiling.as_ref(),
             target_namespace: &spec.target_namespace,
             prune: spec.prune,
+            options: &spec.apply,
             secrets: secrets.as_ref().copied().map_err(String::as_str),
             approved_prune: approved.and_then(|digest| digest.parse().ok()),
         });

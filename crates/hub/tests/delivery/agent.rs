@@ -359,6 +359,7 @@ pub fn said(entry: &Entry, outcome: Outcome, objects: &[(&str, Health)]) -> Serv
         sync: SyncState::Synced,
         health: *health,
         message: String::new(),
+        waits_for: None,
     };
     ServiceReport {
         entry: entry.digest(),

@@ -1,0 +1,118 @@
+//! Between two waves: what is new in the later one waits until all before it is healthy.
+//!
+//! Nobody waits for it in an attempt: it ends, watches tell of the objects' health, and when the way is open a new attempt begins. So a
+//! newer assignment finds nothing that it would have to end.
+
+use std::collections::BTreeSet;
+
+use farwater_api::objects::{Health, ObjectRef, Outcome, SyncState};
+use farwater_fleet::plan::{
+    GroupVersionKind, ObjectKey, Plan, Resolved,
+    waves::{Holder, State, holder},
+};
+use tokio::time::Instant;
+
+use super::ServiceTask;
+
+/// Where an attempt stopped.
+#[derive(Debug)]
+pub(super) struct Barrier {
+    wave: i32,
+    holder: Holder,
+    /// The objects of the waves before, by wave.
+    before: Vec<(i32, ObjectRef)>,
+    /// What waits.
+    pub held: Vec<ObjectRef>,
+}
+
+impl Barrier {
+    pub fn explain(&self) -> String {
+        let Self { wave, holder, held, .. } = self;
+        let objects =
+            if held.len() == 1 { "1 object waits".to_owned() } else { format!("{} objects wait", held.len()) };
+        format!("wave {wave} has not begun, {objects}: {}", holder.message)
+    }
+
+    /// Of an attempt that stopped here.
+    pub fn outcome(&self) -> Outcome {
+        if self.holder.is_stuck { Outcome::Failed } else { Outcome::Applying }
+    }
+}
+
+impl ServiceTask {
+    /// Whether something before `wave` keeps it from beginning.
+    pub(super) async fn stop_before(&mut self, wave: i32, resolved: &Resolved, plan: &Plan) -> Option<Barrier> {
+        let stated = resolved.objects.iter().filter(|object| object.wave < wave);
+        let mut before: Vec<(i32, ObjectRef)> = stated.map(|object| (object.wave, object.object.clone())).collect();
+        // One that is fought over was applied.
+        let fought: BTreeSet<&ObjectRef> =
+            plan.skipped.iter().filter(|skip| !skip.reason.is_unapplied()).map(|skip| &skip.object).collect();
+        before.retain(|(_, object)| !fought.contains(object));
+        // Those that were skipped before there was a plan are not among the objects.
+        let skipped = resolved.skipped.iter().filter(|skip| skip.wave < wave);
+        before.extend(skipped.map(|skip| (skip.wave, skip.object.clone())));
+        if before.is_empty() {
+            return None;
+        }
+        self.read_first_health().await;
+        let holder = self.find_holder(&before)?;
+        Some(Barrier { wave, holder, before, held: Vec::new() })
+    }
+
+    fn find_holder(&self, before: &[(i32, ObjectRef)]) -> Option<Holder> {
+        holder(before.iter().map(|(wave, object)| (*wave, object)), |key| {
+            let status = self.statuses.get(key)?;
+            Some(State { sync: status.sync, health: status.health, message: status.message.clone() })
+        })
+    }
+
+    /// Says of each object that waits what it waits for.
+    pub(super) fn record_barrier(&mut self) {
+        let Some(barrier) = &self.barrier else { return };
+        let (held, holder) = (barrier.held.clone(), barrier.holder.clone());
+        for object in &held {
+            self.set_waiting(object, &holder.object, holder.explain());
+        }
+    }
+
+    /// After news of objects' health: whether the waves that wait may begin. What they wait for may be another object now.
+    pub(super) fn pass_barrier(&mut self) -> bool {
+        let Some(barrier) = self.barrier.take() else { return false };
+        let Some(holder) = self.find_holder(&barrier.before) else { return true };
+        let changed = holder != barrier.holder;
+        let barrier = self.barrier.insert(Barrier { holder, ..barrier });
+        if changed && let Some((digest, outcome, _)) = self.attempted.clone() {
+            let (now, message) = (barrier.outcome(), barrier.explain());
+            self.record_barrier();
+            // What else went wrong is said by the attempt that follows.
+            if matches!(outcome, Outcome::Applying) || now == Outcome::Failed {
+                self.attempted = Some((digest, now, message));
+            }
+        }
+        self.ask_unwatched();
+        false
+    }
+
+    /// Where no watch tells, what is waited for is asked again, less and less often.
+    fn ask_unwatched(&mut self) {
+        let (Some(barrier), Some(account)) = (&self.barrier, self.account()) else { return };
+        let is_open = |object: &ObjectRef| {
+            let status = self.statuses.get(&ObjectKey::from(object));
+            status.is_some_and(|status| status.sync == SyncState::Synced && status.health != Health::Current)
+        };
+        let is_watched = |object: &ObjectRef| {
+            let resource = self.agent.kinds.get(&GroupVersionKind::from(object));
+            resource.is_some_and(|r| self.agent.watches.covers(&account, &r, &object.namespace))
+        };
+        let unwatched: Vec<ObjectKey> = barrier
+            .before
+            .iter()
+            .filter(|(_, object)| is_open(object) && !is_watched(object))
+            .map(|(_, object)| ObjectKey::from(object))
+            .collect();
+        let now = Instant::now();
+        for key in unwatched {
+            self.health.ask(&key, now);
+        }
+    }
+}

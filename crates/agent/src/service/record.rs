@@ -1,0 +1,162 @@
+//! What an attempt's report says of each object.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farwater_api::objects::{Health, SyncState};
+use farwater_fleet::{
+    health,
+    plan::{Change, Keep, Live, ObjectKey, Plan, Refusal, Resolved, ResolvedObject, SkipReason},
+    prune::PrunePlan,
+};
+
+use super::ServiceTask;
+use crate::execute::{Applied, Executor, Inspected};
+
+/// The objects of a source, by name.
+pub(super) type Objects<'a> = BTreeMap<ObjectKey, &'a ResolvedObject>;
+
+impl ServiceTask {
+    pub(super) fn record_results(
+        &mut self,
+        objects: &Objects<'_>,
+        changes: &[&Change],
+        results: &BTreeMap<ObjectKey, Applied>,
+    ) {
+        for change in changes {
+            let (Some(object), Some(result)) = (objects.get(&change.object), results.get(&change.object)) else {
+                continue;
+            };
+            match result {
+                Applied::Done { live, health, message, note } => {
+                    tracing::debug!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
+                    if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
+                        entry.uid = Some(live.uid.clone());
+                        entry.hash = Some(object.hash);
+                        entry.fields = live.fields;
+                    }
+                    self.live.insert(change.object.clone(), Live::Present(live.clone()));
+                    let mut message = message.clone();
+                    if change.cause.is_adoption() {
+                        tracing::info!(service = %self.name(), object = %object.object, "adopted");
+                        if message.is_empty() {
+                            message = "adopted: it existed before, owned by no service".to_owned();
+                        }
+                    }
+                    self.set_status(&object.object, SyncState::Synced, *health, message);
+                    self.set_note(&change.object, note);
+                }
+                Applied::Refused(message) => {
+                    tracing::warn!(service = %self.name(), object = %object.object, error = message, "refused");
+                    // What it is now only a look-up tells.
+                    self.live.remove(&change.object);
+                    self.set_status(&object.object, SyncState::Refused, Health::Unknown, message.clone());
+                }
+                Applied::Waiting(message) => {
+                    self.live.remove(&change.object);
+                    self.set_status(&object.object, SyncState::Waiting, Health::Unknown, message.clone());
+                }
+                Applied::Superseded => {}
+            }
+        }
+    }
+
+    pub(super) fn record_unchanged(&mut self, objects: &Objects<'_>, plan: &Plan) {
+        for key in &plan.unchanged {
+            let Some(object) = objects.get(key) else { continue };
+            match self.statuses.get_mut(key) {
+                // Of an unknown one the last word may be that the source did not state it, which it does again.
+                Some(status) if status.sync == SyncState::Synced && status.health != Health::Unknown => {}
+                _ if health::changes_after_apply(&object.object.group, &object.object.kind) => {
+                    self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
+                    self.health.ask_now(key.clone());
+                }
+                _ => self.set_status(&object.object, SyncState::Synced, Health::Current, ""),
+            }
+        }
+    }
+
+    /// Objects that others changed and that are to be left so: what differs.
+    pub(super) async fn record_drift(&mut self, executor: &Executor<'_>, objects: &Objects<'_>, plan: &Plan) {
+        for key in &plan.drifted {
+            let Some(object) = objects.get(key) else { continue };
+            let (health, message) = match executor.inspect(object).await {
+                Ok(Inspected::Same(live)) => {
+                    if let Some(entry) = self.stored.inventory.entries.get_mut(key) {
+                        entry.fields = live.fields;
+                    }
+                    self.live.insert(key.clone(), Live::Present(live));
+                    self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
+                    self.health.ask_now(key.clone());
+                    continue;
+                }
+                Ok(Inspected::Differs { live, health, fields }) => {
+                    self.live.insert(key.clone(), Live::Present(live));
+                    (health, format!("others changed it: {fields}"))
+                }
+                Ok(Inspected::Gone) => (Health::Unknown, "others deleted it".to_owned()),
+                Err(error) => (Health::Unknown, format!("others changed it; what differs can't be told: {error}")),
+            };
+            let drift = object.options.drift;
+            self.set_status(
+                &object.object,
+                SyncState::Drifted,
+                health,
+                format!("{message}; it stays so: its drift mode is {drift:?}"),
+            );
+        }
+    }
+
+    pub(super) fn record_skips(&mut self, plan: &Plan) {
+        let mut claims: BTreeMap<String, BTreeSet<ObjectKey>> = BTreeMap::new();
+        for skip in &plan.skipped {
+            if let SkipReason::Refused(Refusal::OwnedBy { uid, .. }) = &skip.reason {
+                claims.entry(uid.clone()).or_default().insert(ObjectKey::from(&skip.object));
+            }
+            let sync = match &skip.reason {
+                SkipReason::Refused(_) => SyncState::Refused,
+                SkipReason::Waiting(_) => SyncState::Waiting,
+            };
+            self.set_status(&skip.object, sync, Health::Unknown, skip.reason.to_string());
+        }
+        self.set_claims(claims);
+    }
+
+    pub(super) fn record_leaving(&mut self, plan: &Plan, prune: &PrunePlan, resolved: &Resolved) {
+        self.held = prune.held();
+        if let Some(held) = self.held.clone() {
+            tracing::warn!(service = %self.name(), count = held.count, reason = held.reason, "prune is held");
+            for candidate in &prune.candidates {
+                let message = format!("left the source; its deletion waits for an approval: {}", held.reason);
+                self.set_status(&candidate.object, SyncState::PruneHeld, Health::Unknown, message);
+                self.health.ask_now(ObjectKey::from(&candidate.object));
+            }
+        }
+        for (key, keep) in &plan.kept {
+            if let Some(entry) = self.stored.inventory.entries.get(key) {
+                let object = entry.object.clone();
+                let health = if *keep == Keep::Deleting { Health::Terminating } else { Health::Unknown };
+                self.set_status(&object, SyncState::Synced, health, keep.to_string());
+            }
+        }
+        for (key, why) in &plan.forgotten {
+            tracing::info!(service = %self.name(), object = %key, ?why, "no longer in the inventory");
+            self.forget(key);
+        }
+        // What the source states no more and the inventory never had has no place in the report.
+        let stated: BTreeSet<&ObjectKey> = resolved.stated_keys().collect();
+        let entries = &self.stored.inventory.entries;
+        let skipped: BTreeSet<ObjectKey> = plan.skipped.iter().map(|s| ObjectKey::from(&s.object)).collect();
+        self.statuses.retain(|key, _| stated.contains(key) || entries.contains_key(key) || skipped.contains(key));
+        let leaving = entries.keys().any(|key| !stated.contains(key));
+        let unfinished = self.statuses.values().any(|s| !matches!(s.sync, SyncState::Synced | SyncState::Drifted));
+        if resolved.complete && !leaving && !unfinished {
+            self.stored.inventory.baseline = self.stored.inventory.entries.len();
+        }
+    }
+
+    fn set_note(&mut self, key: &ObjectKey, note: &str) {
+        if let Some(status) = self.statuses.get_mut(key) {
+            note.clone_into(&mut status.note);
+        }
+    }
+}

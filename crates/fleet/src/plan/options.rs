@@ -1,0 +1,313 @@
+//! What an object's annotations say about how it is applied and when it may go: ours, and those of Argo CD, Flux and Helm where the
+//! meaning is the same. A value that means nothing is an error of its object, never the default.
+
+use std::{collections::BTreeMap, fmt};
+
+use farwater_api::{
+    OWNER_ANNOTATION, SERVICE_LABEL,
+    apply_options::{
+        ADOPT, AdoptPolicy, ApplyOptions, CONFLICTS, ConflictPolicy, DRIFT, DriftMode, IGNORE_DIFFERENCES,
+        IGNORE_MANAGERS, IMMUTABLE, IgnoreDifference, ImmutablePolicy, METHOD, PRUNE, WAVE,
+    },
+    objects::ObjectRef,
+};
+use serde::{Deserialize, de::value::StrDeserializer};
+use serde_json::Value;
+
+use super::differences::Pointer;
+use crate::prune::is_protected;
+
+const ARGO_WAVE: &str = "argocd.argoproj.io/sync-wave";
+const ARGO_OPTIONS: &str = "argocd.argoproj.io/sync-options";
+const FLUX_PRUNE: &str = "kustomize.toolkit.fluxcd.io/prune";
+const FLUX_FORCE: &str = "kustomize.toolkit.fluxcd.io/force";
+const FLUX_DRIFT: &str = "helm.toolkit.fluxcd.io/driftDetection";
+const HELM_POLICY: &str = "helm.sh/resource-policy";
+/// Longest value that an error repeats.
+const MAX_SHOWN: usize = 64;
+
+/// How one object is applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectOptions {
+    pub adopt: AdoptPolicy,
+    pub conflicts: ConflictPolicy,
+    pub drift: DriftMode,
+    /// Whether it may be deleted and made anew where a change of it is refused as impossible.
+    pub recreate: bool,
+    /// Whether it is written as a whole, so that fields that are not in the source go.
+    pub replace: bool,
+    /// Fields that others may change.
+    pub ignore: Vec<Pointer>,
+    /// Field managers whose fields are theirs.
+    pub ignore_managers: Vec<String>,
+}
+
+impl ObjectOptions {
+    pub fn ignores(&self) -> bool {
+        !self.ignore.is_empty() || !self.ignore_managers.is_empty()
+    }
+}
+
+/// An annotation whose value means nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadOption {
+    name: String,
+    value: String,
+    expected: String,
+}
+
+impl BadOption {
+    pub(super) fn new(name: &str, value: &str, expected: impl Into<String>) -> Self {
+        let value = value.chars().filter(|c| !c.is_control()).take(MAX_SHOWN).collect();
+        Self { name: name.to_owned(), value, expected: expected.into() }
+    }
+}
+
+impl fmt::Display for BadOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {:?}, and must be {}", self.name, self.value, self.expected)
+    }
+}
+
+/// The annotations of a manifest or of a live object's metadata.
+#[derive(Clone, Copy, Debug)]
+struct Annotations<'a>(&'a Value);
+
+impl<'a> Annotations<'a> {
+    fn of(metadata: &'a Value) -> Self {
+        Self(&metadata["annotations"])
+    }
+
+    fn get(self, name: &str) -> Option<&'a str> {
+        self.0[name].as_str()
+    }
+
+    /// A member of a policy, by the name that it has in a service's spec.
+    fn policy<T: for<'de> Deserialize<'de>>(self, name: &str) -> Result<Option<T>, BadOption> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let read = T::deserialize(StrDeserializer::<serde::de::value::Error>::new(value.trim()));
+        read.map(Some).map_err(|error| BadOption::new(name, value, expected_by(&error.to_string())))
+    }
+
+    /// One of two words.
+    fn either(self, name: &str, yes: &str, no: &str) -> Result<Option<bool>, BadOption> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(value) if value.trim() == yes => Ok(Some(true)),
+            Some(value) if value.trim() == no => Ok(Some(false)),
+            Some(value) => Err(BadOption::new(name, value, format!("{yes} or {no}"))),
+        }
+    }
+
+    fn list(self, name: &str) -> impl Iterator<Item = &'a str> {
+        self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|item| !item.is_empty())
+    }
+
+    /// One of Argo CD's `Name=value` options; the last one counts.
+    fn argo(self, option: &str) -> Option<&'a str> {
+        self.list(ARGO_OPTIONS)
+            .filter_map(|item| item.split_once('='))
+            .filter(|(name, _)| *name == option)
+            .last()
+            .map(|(_, v)| v)
+    }
+
+    fn argo_flag(self, option: &str) -> Result<Option<bool>, BadOption> {
+        match self.argo(option) {
+            None => Ok(None),
+            Some("true") => Ok(Some(true)),
+            Some("false") => Ok(Some(false)),
+            Some(value) => Err(BadOption::new(&format!("{ARGO_OPTIONS} {option}"), value, "true or false")),
+        }
+    }
+}
+
+/// ``unknown variant `x`, expected `A` or `B` ``: what was expected.
+fn expected_by(error: &str) -> String {
+    let expected = error.split_once("expected ").map_or(error, |(_, rest)| rest);
+    expected.trim_start_matches("one of ").replace('`', "")
+}
+
+/// The object's wave, from its manifest's or its live metadata.
+pub fn read_wave(metadata: &Value) -> Result<i32, BadOption> {
+    let annotations = Annotations::of(metadata);
+    for name in [WAVE, ARGO_WAVE] {
+        if let Some(value) = annotations.get(name) {
+            return value.trim().parse().map_err(|_| BadOption::new(name, value, "an integer"));
+        }
+    }
+    Ok(0)
+}
+
+/// The options of an object of a source; what it doesn't say itself, its service says.
+pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions) -> Result<ObjectOptions, BadOption> {
+    let annotations = Annotations::of(&manifest["metadata"]);
+    let drift = match annotations.policy(DRIFT)? {
+        Some(mode) => mode,
+        None if annotations.either(FLUX_DRIFT, "disabled", "enabled")? == Some(true) => DriftMode::Ignore,
+        None => service.drift,
+    };
+    let method: Option<Method> = annotations.policy(METHOD)?;
+    let replace = match method {
+        Some(method) => method == Method::Replace,
+        None => annotations.argo_flag("Replace")?.unwrap_or_default(),
+    };
+    let own: Option<ImmutablePolicy> = match annotations.policy(IMMUTABLE)? {
+        Some(policy) => Some(policy),
+        None => {
+            let forced = annotations.either(FLUX_FORCE, "enabled", "disabled")?.or(annotations.argo_flag("Force")?);
+            forced.map(|forced| if forced { ImmutablePolicy::Recreate } else { ImmutablePolicy::Report })
+        }
+    };
+    // Only who names the object itself has thought of what goes with it.
+    let recreate = match own {
+        Some(policy) => policy == ImmutablePolicy::Recreate,
+        None => service.immutable == ImmutablePolicy::Recreate && !is_protected(object),
+    };
+    // The live object's own are read by `read_protection`; those of the source are checked before they get there.
+    if let Some(bad) = read_protection(&manifest["metadata"]).bad {
+        return Err(bad);
+    }
+    let ignore = annotations.list(IGNORE_DIFFERENCES).map(|text| read_pointer(IGNORE_DIFFERENCES, text, manifest));
+    Ok(ObjectOptions {
+        adopt: annotations.policy(ADOPT)?.unwrap_or(service.adopt),
+        conflicts: annotations.policy(CONFLICTS)?.unwrap_or(service.conflicts),
+        drift,
+        recreate,
+        replace,
+        ignore: ignore.collect::<Result<_, _>>()?,
+        ignore_managers: annotations.list(IGNORE_MANAGERS).map(str::to_owned).collect(),
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+enum Method {
+    Apply,
+    Replace,
+}
+
+/// The annotations that say for one object what its service's `ignoreDifferences` and its own ignore, where there are such: the
+/// live object then tells every watch what is no drift of it.
+pub fn ignored_annotations(
+    manifest: &Value,
+    object: &ObjectRef,
+    rules: &[IgnoreDifference],
+) -> BTreeMap<&'static str, String> {
+    let annotations = Annotations::of(&manifest["metadata"]);
+    let rules: Vec<&IgnoreDifference> = rules.iter().filter(|rule| matches(rule, object)).collect();
+    let mut all = BTreeMap::new();
+    if rules.is_empty() {
+        return all;
+    }
+    let pointers = rules.iter().flat_map(|rule| &rule.json_pointers);
+    let managers = rules.iter().flat_map(|rule| &rule.managed_fields_managers);
+    for (name, more) in [
+        (IGNORE_DIFFERENCES, pointers.map(String::as_str).collect::<Vec<_>>()),
+        (IGNORE_MANAGERS, managers.map(String::as_str).collect()),
+    ] {
+        let mut items: Vec<&str> = annotations.list(name).collect();
+        for item in more {
+            if !items.contains(&item) {
+                items.push(item);
+            }
+        }
+        if !items.is_empty() {
+            all.insert(name, items.join(","));
+        }
+    }
+    all
+}
+
+fn matches(rule: &IgnoreDifference, object: &ObjectRef) -> bool {
+    let fits = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|wanted| wanted == is || wanted == "*");
+    fits(&rule.group, &object.group)
+        && fits(&rule.kind, &object.kind)
+        && fits(&rule.namespace, &object.namespace)
+        && fits(&rule.name, &object.name)
+}
+
+fn read_pointer(name: &str, text: &str, manifest: &Value) -> Result<Pointer, BadOption> {
+    let bad = |expected: &str| BadOption::new(name, text, expected);
+    let pointer = Pointer::parse(text).ok_or_else(|| bad("a JSON pointer, such as /spec/replicas"))?;
+    if pointer.leads_into_list(manifest) {
+        return Err(bad("a pointer through maps: a list is ignored as a whole"));
+    }
+    let ours = ["apiVersion", "kind"].iter().any(|field| pointer.covers(&[field]))
+        || ["name", "namespace"].iter().any(|field| pointer.covers(&["metadata", field]))
+        || pointer.covers(&["metadata", "annotations", OWNER_ANNOTATION])
+        || pointer.covers(&["metadata", "annotations", name])
+        || pointer.covers(&["metadata", "labels", SERVICE_LABEL]);
+    if ours {
+        return Err(bad("a field that an agent can do without"));
+    }
+    Ok(pointer)
+}
+
+/// The pointers that a live object's annotation has ignored; one that can't be read ignores nothing.
+pub fn live_pointers(metadata: &Value) -> Vec<Pointer> {
+    Annotations::of(metadata).list(IGNORE_DIFFERENCES).filter_map(Pointer::parse).collect()
+}
+
+/// Whether a live object may be deleted: from the annotations that it has now, so that people can protect it where it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Protection {
+    /// When it leaves the source.
+    pub prune: Guard,
+    /// When its service is deleted.
+    pub removal: Guard,
+    pub bad: Option<BadOption>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Guard {
+    #[default]
+    None,
+    /// It goes once that was approved.
+    Confirm,
+    /// It stays. The annotation that says so.
+    Keep(String),
+}
+
+/// A value that means nothing protects: who wrote it meant something.
+pub fn read_protection(metadata: &Value) -> Protection {
+    let annotations = Annotations::of(metadata);
+    let mut protection = Protection::default();
+    if let Some(value) = annotations.get(PRUNE) {
+        let guard = read_guard(PRUNE, value, ["disabled", "confirm", "enabled"], &mut protection.bad);
+        (protection.prune, protection.removal) = (guard.clone(), guard);
+        return protection;
+    }
+    for name in [FLUX_PRUNE, HELM_POLICY] {
+        let Some(value) = annotations.get(name) else { continue };
+        let words = if name == FLUX_PRUNE { ["disabled", "", "enabled"] } else { ["keep", "", ""] };
+        let guard = read_guard(name, value, words, &mut protection.bad);
+        (protection.prune, protection.removal) = (guard.clone(), guard);
+    }
+    for (option, slot) in [("Prune", &mut protection.prune), ("Delete", &mut protection.removal)] {
+        let Some(value) = annotations.argo(option) else { continue };
+        let name = format!("{ARGO_OPTIONS} {option}");
+        *slot = read_guard(&name, value, ["false", "confirm", "true"], &mut protection.bad);
+    }
+    protection
+}
+
+/// `words`: what keeps, what asks, what does neither; an empty one doesn't exist.
+fn read_guard(name: &str, value: &str, words: [&str; 3], bad: &mut Option<BadOption>) -> Guard {
+    let value = value.trim();
+    let known = words.iter().position(|word| !word.is_empty() && *word == value);
+    match known {
+        Some(1) => Guard::Confirm,
+        Some(2) => Guard::None,
+        known => {
+            if known.is_none() {
+                let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+                *bad = Some(BadOption::new(name, value, words.join(" or ")));
+            }
+            Guard::Keep(format!("{name}: {value}"))
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "options_tests.rs"]
+mod tests;

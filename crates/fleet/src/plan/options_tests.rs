@@ -1,0 +1,195 @@
+use serde_json::json;
+
+use super::*;
+
+fn object(group: &str, kind: &str) -> ObjectRef {
+    ObjectRef {
+        group: group.into(),
+        version: "v1".into(),
+        kind: kind.into(),
+        namespace: "web".into(),
+        name: "a".into(),
+    }
+}
+
+fn manifest(annotations: Value) -> Value {
+    json!({"metadata": {"name": "a", "annotations": annotations}, "spec": {"replicas": 1, "list": [{"name": "x"}]}})
+}
+
+fn read(annotations: Value, service: &ApplyOptions) -> Result<ObjectOptions, String> {
+    read_options(&manifest(annotations), &object("apps", "Deployment"), service).map_err(|bad| bad.to_string())
+}
+
+#[track_caller]
+fn check(annotations: Value, expected: ObjectOptions) {
+    assert_eq!(read(annotations, &ApplyOptions::default()), Ok(expected));
+}
+
+#[track_caller]
+fn wrong(annotations: Value, expected: &str) {
+    assert_eq!(read(annotations, &ApplyOptions::default()), Err(expected.to_owned()));
+}
+
+fn defaults() -> ObjectOptions {
+    ObjectOptions::default()
+}
+
+#[test]
+fn ours_and_theirs_mean_the_same() {
+    check(json!({}), defaults());
+    for recreate in [
+        json!({"farwater.dev/immutable": "Recreate"}),
+        json!({"kustomize.toolkit.fluxcd.io/force": "enabled"}),
+        json!({"argocd.argoproj.io/sync-options": "Prune=false, Force=true"}),
+    ] {
+        check(recreate, ObjectOptions { recreate: true, ..defaults() });
+    }
+    for replace in
+        [json!({"farwater.dev/method": "Replace"}), json!({"argocd.argoproj.io/sync-options": "Replace=true"})]
+    {
+        check(replace, ObjectOptions { replace: true, ..defaults() });
+    }
+    for off in [json!({"farwater.dev/drift": "Ignore"}), json!({"helm.toolkit.fluxcd.io/driftDetection": "disabled"})] {
+        check(off, ObjectOptions { drift: DriftMode::Ignore, ..defaults() });
+    }
+    check(json!({"farwater.dev/adopt": "Never"}), ObjectOptions { adopt: AdoptPolicy::Never, ..defaults() });
+    check(
+        json!({"farwater.dev/conflicts": "Report"}),
+        ObjectOptions { conflicts: ConflictPolicy::Report, ..defaults() },
+    );
+    let ignore =
+        vec![Pointer::parse("/spec/replicas").unwrap(), Pointer::parse("/metadata/annotations/a.b~1c").unwrap()];
+    check(
+        json!({"farwater.dev/ignore-differences": "/spec/replicas, /metadata/annotations/a.b~1c", "farwater.dev/ignore-managers": "hpa"}),
+        ObjectOptions { ignore, ignore_managers: vec!["hpa".into()], ..defaults() },
+    );
+    // Ours come before theirs.
+    check(json!({"farwater.dev/method": "Apply", "argocd.argoproj.io/sync-options": "Replace=true"}), defaults());
+}
+
+#[test]
+fn a_value_that_means_nothing_is_named_and_never_the_default() {
+    wrong(
+        json!({"farwater.dev/adopt": "sometimes"}),
+        "farwater.dev/adopt is \"sometimes\", and must be Always, IfNoDifference, Never",
+    );
+    wrong(json!({"farwater.dev/drift": "off"}), "farwater.dev/drift is \"off\", and must be Correct, Report, Ignore");
+    wrong(json!({"farwater.dev/method": "Patch"}), "farwater.dev/method is \"Patch\", and must be Apply or Replace");
+    wrong(
+        json!({"kustomize.toolkit.fluxcd.io/force": "true"}),
+        "kustomize.toolkit.fluxcd.io/force is \"true\", and must be enabled or disabled",
+    );
+    wrong(
+        json!({"argocd.argoproj.io/sync-options": "Replace=yes"}),
+        "argocd.argoproj.io/sync-options Replace is \"yes\", and must be true or false",
+    );
+    wrong(
+        json!({"farwater.dev/prune": "false"}),
+        "farwater.dev/prune is \"false\", and must be disabled or confirm or enabled",
+    );
+    for (pointer, expected) in [
+        ("spec.replicas", "a JSON pointer, such as /spec/replicas"),
+        ("/spec/~2", "a JSON pointer, such as /spec/replicas"),
+        ("/spec/list/0/name", "a pointer through maps: a list is ignored as a whole"),
+        ("/metadata", "a field that an agent can do without"),
+        ("/metadata/annotations", "a field that an agent can do without"),
+        ("/kind", "a field that an agent can do without"),
+    ] {
+        wrong(
+            json!({"farwater.dev/ignore-differences": pointer}),
+            &format!("farwater.dev/ignore-differences is {pointer:?}, and must be {expected}"),
+        );
+    }
+}
+
+#[test]
+fn an_object_says_more_than_its_service() {
+    let service = ApplyOptions {
+        adopt: AdoptPolicy::Never,
+        drift: DriftMode::Report,
+        immutable: ImmutablePolicy::Recreate,
+        ..ApplyOptions::default()
+    };
+    let of_service =
+        ObjectOptions { adopt: AdoptPolicy::Never, drift: DriftMode::Report, recreate: true, ..defaults() };
+    assert_eq!(read(json!({}), &service), Ok(of_service.clone()));
+    let own =
+        json!({"farwater.dev/adopt": "Always", "farwater.dev/drift": "Correct", "farwater.dev/immutable": "Report"});
+    assert_eq!(read(own, &service), Ok(defaults()));
+    // What holds data is made anew only by its own word.
+    let of =
+        |annotations| read_options(&manifest(annotations), &object("apps", "StatefulSet"), &service).unwrap().recreate;
+    assert!(!of(json!({})) && of(json!({"farwater.dev/immutable": "Recreate"})));
+}
+
+#[test]
+fn what_a_service_ignores_is_written_on_the_objects_that_it_names() {
+    let rule = |kind: &str| IgnoreDifference {
+        kind: Some(kind.into()),
+        json_pointers: vec!["/spec/replicas".into(), "/spec/paused".into()],
+        managed_fields_managers: vec!["hpa".into()],
+        ..IgnoreDifference::default()
+    };
+    let own = manifest(json!({"farwater.dev/ignore-differences": "/spec/replicas,/spec/own"}));
+    let of = |rules: &[IgnoreDifference]| ignored_annotations(&own, &object("apps", "Deployment"), rules);
+    assert!(of(&[rule("Service")]).is_empty());
+    assert_eq!(
+        of(&[rule("Deployment")]),
+        BTreeMap::from([
+            (IGNORE_DIFFERENCES, "/spec/replicas,/spec/own,/spec/paused".to_owned()),
+            (IGNORE_MANAGERS, "hpa".to_owned())
+        ])
+    );
+}
+
+#[test]
+fn a_wave_is_an_integer() {
+    let check = |annotations: Value, expected: Result<i32, &str>| {
+        let read = read_wave(&manifest(annotations)["metadata"]).map_err(|bad| bad.to_string());
+        assert_eq!(read, expected.map_err(str::to_owned));
+    };
+    check(json!({}), Ok(0));
+    check(json!({"farwater.dev/wave": "-5"}), Ok(-5));
+    check(json!({"argocd.argoproj.io/sync-wave": "3"}), Ok(3));
+    check(json!({"farwater.dev/wave": "1", "argocd.argoproj.io/sync-wave": "3"}), Ok(1));
+    check(
+        json!({"argocd.argoproj.io/sync-wave": "first"}),
+        Err("argocd.argoproj.io/sync-wave is \"first\", and must be an integer"),
+    );
+}
+
+#[test]
+fn protection_is_read_from_the_live_object_and_a_typing_error_protects() {
+    let check = |annotations: Value, prune: &str, removal: &str| {
+        let protection = read_protection(&manifest(annotations)["metadata"]);
+        let said = |guard: &Guard| match guard {
+            Guard::None => String::new(),
+            Guard::Confirm => "confirm".to_owned(),
+            Guard::Keep(annotation) => annotation.clone(),
+        };
+        assert_eq!((said(&protection.prune).as_str(), said(&protection.removal).as_str()), (prune, removal));
+        protection.bad.is_some()
+    };
+    assert!(!check(json!({}), "", ""));
+    let ours = "farwater.dev/prune: disabled";
+    assert!(!check(json!({"farwater.dev/prune": "disabled"}), ours, ours));
+    assert!(!check(json!({"farwater.dev/prune": "confirm"}), "confirm", "confirm"));
+    assert!(check(
+        json!({"farwater.dev/prune": "disable"}),
+        "farwater.dev/prune: disable",
+        "farwater.dev/prune: disable"
+    ));
+    let flux = "kustomize.toolkit.fluxcd.io/prune: disabled";
+    assert!(!check(json!({"kustomize.toolkit.fluxcd.io/prune": "disabled"}), flux, flux));
+    assert!(!check(
+        json!({"helm.sh/resource-policy": "keep"}),
+        "helm.sh/resource-policy: keep",
+        "helm.sh/resource-policy: keep"
+    ));
+    let argo = |option: &str| json!({"argocd.argoproj.io/sync-options": option});
+    assert!(!check(argo("Prune=false"), "argocd.argoproj.io/sync-options Prune: false", ""));
+    assert!(!check(argo("Delete=false"), "", "argocd.argoproj.io/sync-options Delete: false"));
+    assert!(!check(argo("Prune=confirm,Delete=confirm"), "confirm", "confirm"));
+    // Ours, on the live object, comes before all.
+    assert!(!check(json!({"farwater.dev/prune": "enabled", "helm.sh/resource-policy": "keep"}), "", ""));
+}

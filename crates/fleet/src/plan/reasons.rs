@@ -1,0 +1,134 @@
+//! Why the plan leaves an object out, keeps it or forgets it.
+
+use std::fmt;
+
+use farwater_api::objects::ObjectRef;
+
+use super::{ObjectKey, options::BadOption};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skip {
+    pub object: ObjectRef,
+    pub wave: i32,
+    pub reason: SkipReason,
+}
+
+/// Why an object of the source is not applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    Refused(Refusal),
+    Waiting(Wait),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    NamespaceNotAllowed(String),
+    KindNotAllowed,
+    KindDenied,
+    Duplicate {
+        first: String,
+        second: String,
+    },
+    OwnedBy {
+        service: String,
+        uid: String,
+    },
+    /// It exists and belongs to no service, and is not to be adopted.
+    Unowned,
+    Forbidden(String),
+    Malformed(String),
+    /// An annotation of it has a value that means nothing.
+    BadOption(BadOption),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The cluster doesn't serve the kind.
+    Kind,
+    /// The live object is being deleted.
+    Deletion,
+    Lookup(String),
+    /// Somebody else keeps changing it back.
+    Fight,
+}
+
+impl SkipReason {
+    /// Whether the cluster lacks what the source says; a fought-over object exists and was applied.
+    pub fn is_unapplied(&self) -> bool {
+        *self != Self::Waiting(Wait::Fight)
+    }
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Waiting(wait) => wait.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NamespaceNotAllowed(namespace) => write!(f, "the grant does not allow namespace {namespace:?}"),
+            Self::KindNotAllowed => f.write_str("the grant's allowedKinds do not name this kind"),
+            Self::KindDenied => f.write_str("the grant's deniedKinds name this kind"),
+            Self::Duplicate { first, second } => write!(f, "stated twice: in {first} and in {second}"),
+            Self::OwnedBy { service, .. } => write!(f, "owned by service {service}"),
+            Self::Unowned => f.write_str("it exists, belongs to no service, and the adopt policy is Never"),
+            Self::BadOption(bad) => bad.fmt(f),
+            Self::Forbidden(message) | Self::Malformed(message) => f.write_str(message),
+        }
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kind => f.write_str(
+                "waits for its kind, which the cluster does not serve: check apiVersion and kind, or install its definition",
+            ),
+            Self::Deletion => f.write_str("waits for the deletion of the object that has its name"),
+            Self::Lookup(message) => write!(f, "waits for a look-up: {message}"),
+            Self::Fight => f.write_str("something else keeps changing it back: repaired less often until that stops"),
+        }
+    }
+}
+
+/// Why an object that left the source stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keep {
+    PruneOff,
+    IncompleteRender,
+    /// An annotation of the live object protects it.
+    Protected(String),
+    /// An object that is protected would go with it.
+    Holds(ObjectKey),
+    /// It is being deleted already.
+    Deleting,
+    Lookup(String),
+}
+
+impl fmt::Display for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PruneOff => f.write_str("left the source and stays: prune is off"),
+            Self::Protected(annotation) => write!(f, "left the source and stays: its annotation {annotation} says so"),
+            Self::Holds(held) => write!(f, "left the source and stays: {held}, which is protected, would go with it"),
+            Self::IncompleteRender => f.write_str("not in the source as far as it could be read: stays"),
+            Self::Deleting => f.write_str("left the source and is being deleted"),
+            Self::Lookup(message) => write!(f, "left the source and stays until it can be looked up: {message}"),
+        }
+    }
+}
+
+/// Why an entry leaves the inventory without a delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forget {
+    Gone,
+    /// Another object has its name now.
+    Replaced,
+    /// The live object's annotation doesn't prove that it is ours.
+    NotOurs,
+}
