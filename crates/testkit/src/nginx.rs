@@ -14,7 +14,7 @@ use crate::{
     temporary_folder,
 };
 
-pub const NGINX: Package = Package { program: "/usr/sbin/nginx", debian: "nginx-light" };
+pub const NGINX: Package = Package { program: "/usr/sbin/nginx", debian: "nginx" };
 const READY: Duration = Duration::from_secs(30);
 
 /// A running server. Dropped, it ends.

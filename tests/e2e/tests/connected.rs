@@ -28,8 +28,8 @@ use serde_json::json;
 /// Without a hint nothing would come in time.
 const RARELY: &str = "10m";
 const LIMIT: &str = "FARWATER_MAX_CONNECTED_AGENTS";
-/// A fraction of a second, on two cores that also build.
-const AT_ONCE: Duration = Duration::from_millis(900);
+/// A fraction of a second, which the bench measures; here debug builds share the machine with whatever else is tested.
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 async fn poll_every(fleet: &Fleet, cluster: &str, interval: &str) -> Result<()> {
     let patch = Patch::Merge(json!({"spec": {"pollInterval": interval}}));
