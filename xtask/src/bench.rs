@@ -5,6 +5,7 @@ mod agent_at_rest;
 mod api;
 mod apply_config_maps;
 mod commit_to_applied;
+mod connections;
 mod ground;
 mod hub_start;
 mod list_services;
@@ -63,8 +64,14 @@ const BENCHES: &[Bench] = &[
         run: |quick| Box::pin(hub_start::measure(quick)),
     },
     Bench {
+        name: "connections",
+        about: "memory and processor time of a hub with 5,000 connected agents at rest",
+        peer_inside: false,
+        run: |quick| Box::pin(connections::measure(quick)),
+    },
+    Bench {
         name: "commit-to-applied",
-        about: "from a commit, with a request to look, until the object is changed in a cluster",
+        about: "from a commit, with a request to look, until the object is changed in a cluster, with hints and without",
         peer_inside: false,
         run: |quick| Box::pin(commit_to_applied::measure(quick)),
     },

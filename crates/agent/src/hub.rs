@@ -1,5 +1,7 @@
 //! Requests to the hub.
 
+mod connect;
+
 use std::{
     path::Path,
     sync::{
@@ -13,7 +15,7 @@ use bytes::Bytes;
 use farwater_api::{
     Digest,
     protocol::{
-        JoinAnswer, JoinRequest, MAX_DESIRED_BYTES, MAX_SECRET_BYTES, POLL_INTERVAL_HEADER, PROTOCOL, PROTOCOL_HEADER,
+        CONNECTION_HEADER, JoinAnswer, JoinRequest, MAX_DESIRED_BYTES, MAX_SECRET_BYTES, POLL_INTERVAL_HEADER, PROTOCOL, PROTOCOL_HEADER,
         ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW, RENEW_KEYS_HEADER, SUCCESSION_HEADER, SealedSecrets,
         Skew, StatusAnswer, StatusReport, TokenAnswer, parse_protocol,
     },
@@ -36,6 +38,8 @@ use crate::{
     sync::lock,
     tls::{self, Pins, Trust, TrustError},
 };
+
+pub use connect::Socket;
 
 /// Until the first byte of an answer, and between two parts of one: a hub that is slower is as good as away.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -72,6 +76,8 @@ pub enum HubError {
     TooLarge { what: &'static str, limit: usize },
     #[error("{what}: the hub's answer is not what the protocol says")]
     Malformed { what: &'static str, source: serde_json::Error },
+    #[error("{what}: the answer is {status} without the switch to a WebSocket; what is in between must pass that on")]
+    NotSwitched { what: &'static str, status: StatusCode },
     #[error("write bundle")]
     Write(#[source] std::io::Error),
     #[error(transparent)]
@@ -123,6 +129,8 @@ pub struct Poll {
     pub succession: Option<u64>,
     /// The hub wants this agent to have new keys.
     pub renew_keys: bool,
+    /// The hub would keep a connection, to be opened within this time.
+    pub invited: Option<Duration>,
 }
 
 struct AccessToken {
@@ -135,6 +143,8 @@ struct AccessToken {
 pub struct HubClient {
     base: String,
     http: Client<HttpsConnector<Connector>, Full<Bytes>>,
+    /// For requests that switch to another protocol, which HTTP/2 has no way for.
+    switching: Client<HttpsConnector<Connector>, Full<Bytes>>,
     pub clock: Arc<Clock>,
     pins: Pins,
     token: Mutex<Option<AccessToken>>,
@@ -155,17 +165,16 @@ impl HubClient {
         }
         let pins = trust.pins.clone();
         let tls = tls::client_config(trust, clock.clone()).map_err(HubError::Tls)?;
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_only()
-            .enable_all_versions()
-            .wrap_connector(Connector::new(proxy));
+        let (way, builder) = (Connector::new(proxy), || HttpsConnectorBuilder::new().with_tls_config(tls.clone()));
+        let connector = builder().https_only().enable_all_versions().wrap_connector(way.clone());
         let http = Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(1)
             .build(connector);
-        Ok(Self { base, http, clock, pins, token: Mutex::new(None), protocol: AtomicU32::new(0) })
+        let connector = builder().https_only().enable_http1().wrap_connector(way);
+        let switching = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
+        Ok(Self { base, http, switching, clock, pins, token: Mutex::new(None), protocol: AtomicU32::new(0) })
     }
 
     /// The hub's protocol, as it said last; 0: it has not.
@@ -208,17 +217,13 @@ impl HubClient {
                 request.body(Full::default())
             })
             .await?;
-        let interval = response
-            .headers()
-            .get(POLL_INTERVAL_HEADER)
-            .and_then(|v| v.to_str().ok()?.parse::<f64>().ok())
-            .filter(|s| s.is_finite())
-            // Between what a hub may ask for and what keeps the agent useful, whatever the header says.
-            .map(|s| Duration::from_secs_f64(s.clamp(0.2, 3600.0)));
+        // Between what a hub may ask for and what keeps the agent useful, whatever the headers say.
+        let interval = read_seconds(&response, POLL_INTERVAL_HEADER, 0.2);
+        let invited = read_seconds(&response, CONNECTION_HEADER, 0.0);
         let succession = response.headers().get(SUCCESSION_HEADER).and_then(|v| v.to_str().ok()?.parse().ok());
         let renew_keys = response.headers().contains_key(RENEW_KEYS_HEADER);
         if response.status() == StatusCode::NOT_MODIFIED {
-            return Ok(Poll { interval, body: None, succession, renew_keys });
+            return Ok(Poll { interval, body: None, succession, renew_keys, invited });
         }
         let compressed = response.headers().get(header::CONTENT_ENCODING).is_some_and(|coding| coding == "zstd");
         let mut body = read_body(what, response, MAX_DESIRED_BYTES).await?;
@@ -228,7 +233,7 @@ impl HubClient {
                 .map_err(|_| HubError::TooLarge { what, limit: MAX_DESIRED_BYTES })?
                 .into();
         }
-        Ok(Poll { interval, body: Some(body), succession, renew_keys })
+        Ok(Poll { interval, body: Some(body), succession, renew_keys, invited })
     }
 
     /// The hub's successions after a number.
@@ -395,10 +400,11 @@ impl HubClient {
         }
     }
 
-    /// Sends, and turns every answer but 2xx and 304 into an error.
+    /// Sends, and turns every answer but 2xx, 304 and 101 into an error.
     async fn send(&self, what: &'static str, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, HubError> {
         let path = request.uri().path().to_owned();
-        let response = timeout(PATIENCE, self.http.request(request))
+        let client = if request.headers().contains_key(header::UPGRADE) { &self.switching } else { &self.http };
+        let response = timeout(PATIENCE, client.request(request))
             .await
             .map_err(|e| unreachable(what, e))?
             .map_err(|e| unreachable(what, e))?;
@@ -407,7 +413,7 @@ impl HubClient {
             self.protocol.store(hub, Ordering::Relaxed);
         }
         let status = response.status();
-        if status.is_success() || status == StatusCode::NOT_MODIFIED {
+        if status.is_success() || matches!(status, StatusCode::NOT_MODIFIED | StatusCode::SWITCHING_PROTOCOLS) {
             return Ok(response);
         }
         let retry_after = response
@@ -487,6 +493,11 @@ fn proxy_tls(proxy: &Proxy, trust: &Trust, clock: &Arc<Clock>) -> Result<rustls:
         others => others.unwrap_or_default(),
     };
     tls::client_config(others, clock.clone()).map_err(HubError::Tls)
+}
+
+fn read_seconds(response: &Response<Incoming>, name: &str, least: f64) -> Option<Duration> {
+    let seconds: f64 = response.headers().get(name)?.to_str().ok()?.parse().ok()?;
+    seconds.is_finite().then(|| Duration::from_secs_f64(seconds.clamp(least, 3600.0)))
 }
 
 async fn read_body(what: &'static str, response: Response<Incoming>, limit: usize) -> Result<Bytes, HubError> {

@@ -7,6 +7,7 @@
 
 mod bundles;
 mod clock;
+mod connection;
 mod execute;
 mod fights;
 mod health;
@@ -22,6 +23,7 @@ mod lookup;
 mod messages;
 mod metrics;
 mod options;
+mod pause;
 mod poll;
 mod proxy;
 mod render;
@@ -55,7 +57,7 @@ pub use options::{JoinToken, LogFormat, Options};
 /// An agent's side of the protocol without the agent: for load on a hub.
 pub mod wire {
     pub use crate::{
-        hub::{Caller, HubClient, HubError, Poll},
+        hub::{Caller, HubClient, HubError, Poll, Socket},
         identity::{Identity, Keys, Presence},
         join::join_request,
         options::JoinToken,
@@ -65,6 +67,7 @@ pub mod wire {
 
 use crate::{
     bundles::Bundles,
+    connection::Connection,
     health::Health,
     hub::{Caller, HubClient},
     identity::{Identity, Presence},
@@ -90,6 +93,7 @@ pub(crate) struct Agent {
     kubernetes_version: String,
     kinds: Kinds,
     hub: HubClient,
+    connection: Connection,
     /// Replaced as a whole when keys change.
     identity: RwLock<Arc<Identity>>,
     presence: Presence,
@@ -228,6 +232,7 @@ async fn act(
         kubernetes_version,
         kinds: Kinds::default(),
         hub,
+        connection: Connection::default(),
         identity: RwLock::new(Arc::new(identity)),
         presence,
         bundles,
@@ -247,6 +252,7 @@ async fn act(
     let accepted = accepted.map(|state| AcceptedStatement { statement: state.statement, signature: state.signature });
     tokio::join!(
         poll::run(&agent, store, accepted, poll::Listeners { supervisor: &mut supervisor, health, wanted }),
+        connection::run(&agent),
         agent.reports.run(&agent),
         own.run(&agent, settings),
     );

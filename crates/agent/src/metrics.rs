@@ -44,12 +44,18 @@ pub struct Metrics {
     /// Seconds since 1970; 0: none yet.
     last_poll: AtomicU64,
     applies: [AtomicU64; 3],
+    /// Connections that were opened, and attempts in vain.
+    connections: [AtomicU64; 2],
+    /// 1 while there is one.
+    connected: AtomicU64,
+    hints: AtomicU64,
     /// There once the agent has joined.
     reports: OnceLock<Arc<Reports>>,
 }
 
 const POLLS: [&str; 3] = ["unchanged", "new", "failed"];
 const APPLIES: [&str; 3] = ["applied", "failed", "superseded"];
+const CONNECTIONS: [&str; 2] = ["opened", "failed"];
 const OUTCOMES: [&str; 5] = ["applying", "applied", "failed", "superseded", "removed"];
 
 impl Metrics {
@@ -75,6 +81,18 @@ impl Metrics {
         self.applies[result as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    pub fn count_connection(&self, opened: bool) {
+        self.connections[usize::from(!opened)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn set_connected(&self, connected: bool) {
+        self.connected.store(connected.into(), Ordering::Relaxed);
+    }
+
+    pub fn count_hint(&self) {
+        self.hints.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub fn set_accepted(&self, statement: &Statement) {
         self.epoch.store(statement.epoch, Ordering::Relaxed);
         self.generation.store(statement.generation, Ordering::Relaxed);
@@ -93,6 +111,13 @@ impl Metrics {
         text.many("farwater_agent_polls_total", Kind::Counter, "Polls, by what came of them.", "result", polls);
         let help = "When the hub last answered a poll; 0 if it has not since the start.";
         text.one("farwater_agent_last_poll_timestamp_seconds", Kind::Gauge, help, read(&self.last_poll));
+        let help = "1 while the hub tells of changes over a connection.";
+        text.one("farwater_agent_connected", Kind::Gauge, help, read(&self.connected));
+        let connections = CONNECTIONS.into_iter().zip(self.connections.iter().map(read));
+        let help = "Connections to the hub, by what came of the attempt.";
+        text.many("farwater_agent_connections_total", Kind::Counter, help, "result", connections);
+        let help = "How often the hub has hinted at something to poll for.";
+        text.one("farwater_agent_hints_total", Kind::Counter, help, read(&self.hints));
         let applies = APPLIES.into_iter().zip(self.applies.iter().map(read));
         let help = "Attempts to apply a service, by how they ended.";
         text.many("farwater_agent_applies_total", Kind::Counter, help, "result", applies);

@@ -13,10 +13,7 @@ use farwater_api::{
     },
 };
 use farwater_telemetry::traces::Interval;
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep},
-};
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     Agent,
@@ -24,6 +21,7 @@ use crate::{
     hub::{HubError, Poll},
     identity::Untrusted,
     metrics::PollResult,
+    pause::Pause,
     state::StateStore,
     succeed::{self, Process},
     supervise::Supervisor,
@@ -84,15 +82,19 @@ pub async fn run(
     let mut full_at = Instant::now();
     let (mut ahead, mut skew, mut away) = (None, Skew::default(), false);
     let mut keys = KeyChanges::default();
+    let mut link = agent.connection.follow();
     if let Some(accepted) = &accepted {
         note_accepted(agent, accepted);
     }
     loop {
         let full = Instant::now() >= full_at;
         let begun = SystemTime::now();
+        let known = *link.borrow_and_update();
         let polled = poll(agent, store, accepted.as_ref(), full, (&mut interval, &mut keys)).await;
         tell_of_skew(agent, &mut skew);
-        let wait = match polled {
+        // A change of keys that has to be tried again is, with a poll.
+        let (settled, mut hold) = (polled.is_ok() && keys.pause.is_none(), false);
+        let usual = match polled {
             Ok(polled) => {
                 agent.metrics.count_poll(match polled {
                     Polled::Unchanged => PollResult::Unchanged,
@@ -127,6 +129,7 @@ pub async fn run(
                 let wait = match &error {
                     // Never later than without the error: a hub that is back sees no more polls than it always does.
                     PollError::Hub(hub) => {
+                        hold = hub.retry_after().is_some();
                         hub.retry_after().unwrap_or_else(|| backoff.advance().min(jitter(interval, 0.1)))
                     }
                     PollError::Untrusted(refused) => {
@@ -143,7 +146,8 @@ pub async fn run(
                 wait
             }
         };
-        sleep(wait).await;
+        let accepted = accepted.as_ref().map(|accepted| accepted.statement.number());
+        Pause { usual, settled, hold, accepted }.wait(&mut link, known).await;
     }
 }
 
@@ -159,6 +163,9 @@ async fn poll(
     let answer = agent.hub.poll(&agent.caller(&identity), etag.as_deref()).await?;
     if let Some(asked) = answer.interval {
         *interval = asked;
+    }
+    if let Some(within) = answer.invited {
+        agent.connection.invite(within);
     }
     keys.change(agent, store, &answer, accepted).await;
     let Some(body) = answer.body else { return Ok(Polled::Unchanged) };

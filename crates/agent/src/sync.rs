@@ -15,6 +15,11 @@ pub fn jitter(duration: Duration, share: f64) -> Duration {
     duration.mul_f64(rand::random_range(1.0 - share..=1.0 + share))
 }
 
+/// Any time up to `longest`: what many were made to do at once is spread over all of it.
+pub fn full_jitter(longest: Duration) -> Duration {
+    longest.mul_f64(rand::random_range(0.0..=1.0))
+}
+
 /// Waits that double from `first` to `most`.
 #[derive(Clone, Debug)]
 pub struct Backoff {

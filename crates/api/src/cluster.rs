@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Version", type_ = "string", json_path = ".status.kubernetesVersion"),
     printcolumn(name = "Heard", type_ = "date", json_path = ".status.lastHeardTime"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Agent", type_ = "string", json_path = ".status.agentVersion", priority = 1)
+    printcolumn(name = "Agent", type_ = "string", json_path = ".status.agentVersion", priority = 1),
+    printcolumn(name = "Connected", type_ = "boolean", json_path = ".status.connected", priority = 1)
 )]
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
@@ -66,4 +67,7 @@ pub struct ClusterStatus {
     /// When the agent last asked. Kept beside the resource and merged in when it is read, so it wakes no watch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heard_time: Option<Time>,
+    /// Whether the agent has a connection over which it is told of changes at once; absent: it polls. Merged in like the time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connected: Option<bool>,
 }

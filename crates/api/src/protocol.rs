@@ -9,6 +9,7 @@
 //! | `GET /agent/v1/secrets/<service uid>/<mac>` | access token | [`SealedSecrets`]; 403 unless desired |
 //! | `POST /agent/v1/status` [`StatusReport`] | access token | [`StatusAnswer`], or 409 to send everything |
 //! | `GET /agent/v1/successions/<sequence>` | access token | [`Successions`](crate::succession::Successions), 403 where they were cut off |
+//! | `GET /agent/v1/connection`, `Upgrade: websocket` | access token | 101 and [`Hint`]s, or 503: go on polling |
 //! | `POST /agent/v1/keys` [`KeysRequest`](crate::succession::KeysRequest) | the agent's former key | [`KeysAnswer`](crate::succession::KeysAnswer), 401 |
 //!
 //! Errors are [`ProtocolError`]; any other path under `/agent` is 404. A state that can't be loaded is 503, never an empty list. The ETag of a desired
@@ -18,6 +19,7 @@
 //! `tests/wire` hold us to it.
 
 mod action;
+mod connection;
 mod skew;
 mod verbatim;
 
@@ -28,6 +30,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 
 pub use self::{
     action::{Action, Unreadable},
+    connection::{CONNECTION_HEADER, CONNECTION_PATH, Hint, MAX_CONNECTION_MESSAGE, Number, close},
     skew::{MAX_SKEW, PROTOCOL, PROTOCOL_HEADER, Skew, parse as parse_protocol},
     verbatim::Verbatim,
 };
@@ -293,6 +296,10 @@ pub struct Statement {
 }
 
 impl Statement {
+    pub fn number(&self) -> Number {
+        Number { epoch: self.epoch, generation: self.generation }
+    }
+
     /// Of what is signed; the statement's canonical JSON follows.
     pub const PREFIX: &[u8] = b"farwater-desired-v1\n";
 

@@ -98,6 +98,10 @@ pub struct HubArgs {
     #[arg(long, value_name = "N", env = "FARWATER_MAX_AGENT_REQUESTS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_agent_requests: Option<u32>,
 
+    /// Agents that are told of changes over a connection of their own; further ones only poll, and with 0 all do [default: 10000]
+    #[arg(long, value_name = "N", env = "FARWATER_MAX_CONNECTED_AGENTS", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub max_connected_agents: Option<u32>,
+
     /// How long running requests may take to end when the hub stops, in seconds [default: 10]
     #[arg(long, value_name = "SECONDS", env = "FARWATER_DRAIN_SECONDS", value_parser = clap::value_parser!(u32).range(0..=600))]
     pub drain_seconds: Option<u32>,
@@ -138,6 +142,7 @@ pub struct Config {
     pub max_api_requests: usize,
     pub max_watches: usize,
     pub max_agent_requests: usize,
+    pub max_connected_agents: usize,
     pub drain: Duration,
     pub patience: Patience,
 }
@@ -239,6 +244,7 @@ impl HubArgs {
             max_api_requests: set.max_api_requests.unwrap_or(64) as usize,
             max_watches: set.max_watches.unwrap_or(10_000) as usize,
             max_agent_requests: set.max_agent_requests.unwrap_or(256) as usize,
+            max_connected_agents: set.max_connected_agents.unwrap_or(10_000) as usize,
             drain: Duration::from_secs(set.drain_seconds.unwrap_or(10).into()),
             patience: Patience::default(),
         })
@@ -265,6 +271,7 @@ impl HubArgs {
             max_api_requests: self.max_api_requests.or(other.max_api_requests),
             max_watches: self.max_watches.or(other.max_watches),
             max_agent_requests: self.max_agent_requests.or(other.max_agent_requests),
+            max_connected_agents: self.max_connected_agents.or(other.max_connected_agents),
             drain_seconds: self.drain_seconds.or(other.drain_seconds),
         }
     }

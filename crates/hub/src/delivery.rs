@@ -10,6 +10,8 @@ pub mod admission;
 mod answer;
 mod bundles;
 pub mod clusters;
+mod connection;
+pub mod connections;
 mod counters;
 pub mod desired;
 pub mod join;
@@ -40,6 +42,7 @@ use crate::{
 };
 use answer::Refusal;
 use clusters::Clusters;
+use connections::Connections;
 use counters::Counters;
 pub use counters::FetchResult;
 
@@ -57,6 +60,7 @@ pub struct Delivery {
     /// Seconds since 1970: nobody was heard before.
     pub started: i64,
     pub clusters: Clusters,
+    pub connections: Connections,
     pub mirrors: Mirrors,
     pub checks: Checks,
     pub sources: Arc<WorkQueue<Name>>,
@@ -80,7 +84,13 @@ pub struct Delivery {
 
 impl Delivery {
     /// `data` is the hub's data directory: mirrors and bundles lie there.
-    pub async fn open(store: Store, identity: Arc<Identity>, data: PathBuf, url: String) -> Result<Self, OpenError> {
+    pub async fn open(
+        store: Store,
+        identity: Arc<Identity>,
+        data: PathBuf,
+        url: String,
+        connections: Connections,
+    ) -> Result<Self, OpenError> {
         let started = Timestamp::now().as_second();
         // Above every epoch of an earlier installation with the same keys, whatever became of its database.
         let epoch = store.init_meta("epoch", &started.to_string()).await?;
@@ -92,6 +102,7 @@ impl Delivery {
             epoch,
             started,
             clusters: Clusters::default(),
+            connections,
             mirrors: Mirrors::open(&data)?,
             checks: Checks::default(),
             sources: Arc::default(),
@@ -112,6 +123,7 @@ impl Delivery {
     pub fn check_cluster(&self, uid: &str) {
         if let Some(state) = self.clusters.get(uid) {
             state.settle(false);
+            state.wake();
         }
         self.cluster_work.add(uid.to_owned());
     }
@@ -147,11 +159,15 @@ impl Delivery {
         ]
     }
 
-    /// Sets `status.lastHeardTime` of a Cluster that is being read: it is kept beside the resource, so that a poll wakes no
-    /// watch.
+    /// Sets `status.lastHeardTime` and `status.connected` of a Cluster that is being read: they are kept beside the resource, so that
+    /// a poll or a connection that breaks wakes no watch.
     pub fn merge_last_heard(&self, cluster: &mut Value) {
         let Some(uid) = cluster["metadata"]["uid"].as_str() else { return };
-        let Some(heard) = self.clusters.get(uid).and_then(|state| state.heard()) else { return };
+        let Some(state) = self.clusters.get(uid) else { return };
+        if state.connection().is_some() {
+            cluster["status"]["connected"] = true.into();
+        }
+        let Some(heard) = state.heard() else { return };
         if let Ok(time) = Timestamp::from_second(heard) {
             cluster["status"]["lastHeardTime"] = time.to_string().into();
         }
@@ -186,6 +202,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {
         Endpoint::post("/agent/v1/join", join::post_join).map(|handler| handler.layer(small())),
         Endpoint::post("/agent/v1/token", token::post_token).map(|handler| handler.layer(small())),
         Endpoint::get("/agent/v1/desired", desired::get_desired),
+        Endpoint::get("/agent/v1/connection", connection::get_connection),
         Endpoint::get("/agent/v1/bundles/{digest}", bundles::get_bundle),
         Endpoint::get("/agent/v1/secrets/{service}/{mac}", secrets::get_secrets),
         Endpoint::post("/agent/v1/status", status::post_status).map(|handler| handler.layer(status)),

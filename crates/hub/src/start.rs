@@ -26,7 +26,7 @@ use crate::{
         self,
         resume::{self, Resume},
     },
-    delivery,
+    delivery::{self, connections::Connections},
     identity::{DataDirError, FileError, IdentityError, Mounted, MountedError, ServerNames, end_of, is_valid_for},
     logging, routes,
     server::{Certificate, Renewal, Server, Yielding, tls_config},
@@ -174,7 +174,9 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
 
     let left = resume::take(&store, &identity).await?;
     let url = advertise.url().to_owned();
-    let delivery = Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url).await?;
+    let connections = Connections::new(config.max_connected_agents);
+    let delivery =
+        Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url, connections).await?;
     let delivery = Arc::new(delivery);
     let metrics = Metrics::new(Arc::clone(&delivery), Arc::clone(&certificate), config.data_dir.clone());
     let admin_kubeconfig = data.admin_kubeconfig();
@@ -259,6 +261,7 @@ impl Running {
     /// Accepts nothing more, ends watches, lets requests end, stops the controllers, and closes the database.
     pub async fn stop(self) {
         self.hub.shutdown.cancel();
+        self.hub.delivery.connections.close(self.hub.config.drain).await;
         for server in self.servers {
             if let Err(error) = server.await {
                 tracing::error!(%error, "a server ended badly");

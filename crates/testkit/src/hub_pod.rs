@@ -124,6 +124,8 @@ type Objects = Vec<(String, Value)>;
 impl<'a> Ground<'a> {
     async fn make(site: &'a Site) -> Result<Self> {
         let interval = format!("{}s", INTERVAL.as_secs());
+        // What is counted are polls, and a connected agent makes few.
+        site.set_variable("FARWATER_MAX_CONNECTED_AGENTS", "0").await?;
         site.deploy().await?;
         site.poll_every(&interval).await?;
         let hub = crate::kube::client_that_asks_once(&site.kubeconfig()).await?;

@@ -13,6 +13,7 @@ pub mod images;
 pub mod informer;
 pub mod kube;
 pub mod ledger;
+pub mod nginx;
 pub mod node;
 pub mod packages;
 pub mod ports;

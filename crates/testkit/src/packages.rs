@@ -1,6 +1,6 @@
 //! Programs of the operating system that tests need.
 
-use std::{path::Path, process::Command};
+use std::{fs::File, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -31,7 +31,13 @@ pub const NODE: [Package; 9] = [
 /// Makes sure that the programs are there. As root on Debian the missing packages are installed, after saying which;
 /// anywhere else the command to run is the error.
 pub fn require(packages: &[Package]) -> Result<()> {
-    let missing: Vec<_> = packages.iter().filter(|package| !on_path(package.program)).collect();
+    if missing(packages).is_empty() {
+        return Ok(());
+    }
+    // Of two that install at once, one takes away the archives that the other has fetched. Ends with the file.
+    let lock = File::create(std::env::temp_dir().join("farwater-packages.lock")).context("make the lock of packages")?;
+    lock.lock().context("wait for another one that installs packages")?;
+    let missing = missing(packages);
     if missing.is_empty() {
         return Ok(());
     }
@@ -48,6 +54,10 @@ pub fn require(packages: &[Package]) -> Result<()> {
     let mut install = vec!["install", "--yes", "--no-install-recommends"];
     install.extend(names);
     apt_get(&install)
+}
+
+fn missing(packages: &[Package]) -> Vec<&Package> {
+    packages.iter().filter(|package| !on_path(package.program)).collect()
 }
 
 fn apt_get(arguments: &[&str]) -> Result<()> {

@@ -8,7 +8,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster, ClusterStatus, GitRepository, ServiceDeployment};
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use k8s_openapi::api::{
+    apps::v1::{Deployment, StatefulSet},
+    core::v1::Pod,
+};
 use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams, PostParams},
@@ -79,6 +82,22 @@ impl Site {
         let url = self.url();
         let own = ["install", "--context", CONTEXT, "--url", &url, "--service-type", "NodePort", "--image", HUB];
         self.farwater(&[&own[..], more].concat())
+    }
+
+    /// Gives the hub's program a variable, and waits until it runs with it.
+    pub async fn set_variable(&self, name: &str, value: &str) -> Result<()> {
+        let sets: Api<StatefulSet> = self.theirs(HUB_NAMESPACE).await?;
+        let container = json!({"name": "hub", "env": [{"name": name, "value": value}]});
+        let patch = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
+        sets.patch("farwater-hub", &PatchParams::default(), &Patch::Strategic(patch)).await?;
+        wait_for("the hub to run with another variable", PATIENCE, || async {
+            let set = sets.get("farwater-hub").await?;
+            let status = set.status.unwrap_or_default();
+            let is_seen = status.observed_generation == set.metadata.generation;
+            let is_new = status.update_revision == status.current_revision && status.ready_replicas == Some(1);
+            Ok((is_seen && is_new).then_some(()))
+        })
+        .await
     }
 
     pub fn join(&self) -> Result<()> {

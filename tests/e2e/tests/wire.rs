@@ -70,7 +70,8 @@ impl Recording {
     /// A cluster whose agent reaches its hub through the recorder, and thinks that a Deployment starts it.
     async fn start() -> Result<Self> {
         let plane = shared(1).await?;
-        let mut fleet = Fleet::start().await?;
+        // The recorder passes on requests and their answers.
+        let mut fleet = Fleet::launch(Launch::arguments(&["--max-connected-agents", "0"])).await?;
         fleet.take_turn(plane).await?;
         let recorder = Recorder::start(&fleet.hub).await?;
         let deployment = own_deployment(plane, &fleet.unique).await?;

@@ -12,9 +12,29 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Of the demo's clusters.
 const POLL: Duration = Duration::from_secs(2);
 
+/// Of hints: milliseconds.
+const GOALS: [f64; 2] = [120.0, 300.0];
+
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let rounds = if quick { 5 } else { 50 };
-    let mut scene = Scene::start().await?;
+    let mut figures = Vec::new();
+    for hints in [true, false] {
+        let mut times = times(rounds, hints).await?;
+        let way = if hints { "told over a connection" } else { "at any moment of a poll every 2 s" };
+        let workload = format!("{rounds} commits, on request, {way}, one of two clusters");
+        let name = |figure: &str| format!("commit_to_applied_{}{figure}", if hints { "with_hints_" } else { "" });
+        for (share, figure, goal) in [(0.5, "p50", GOALS[0]), (0.99, "p99", GOALS[1])] {
+            let value = milliseconds(percentile(&mut times, share));
+            let figure = Figure::new(&name(figure), &workload, value, "ms");
+            figures.push(if hints { figure.at_most(goal) } else { figure });
+        }
+    }
+    Ok(figures)
+}
+
+async fn times(rounds: usize, hints: bool) -> Result<Vec<Duration>> {
+    let limit: &[&str] = if hints { &[] } else { &["--max-connected-agents", "0"] };
+    let mut scene = Scene::start_with(limit).await?;
     demo::wait_until_healthy(&scene).await?;
     let mut times = Vec::new();
     for round in 1..=rounds {
@@ -31,9 +51,5 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         times.push(start.elapsed());
         eprintln!("round {round} of {rounds}: {:?}", start.elapsed());
     }
-    let workload = format!("{rounds} commits, on request, at any moment of a poll every 2 s, one of two clusters");
-    Ok(vec![
-        Figure::new("commit_to_applied_p50", &workload, milliseconds(percentile(&mut times, 0.5)), "ms"),
-        Figure::new("commit_to_applied_p99", &workload, milliseconds(percentile(&mut times, 0.99)), "ms"),
-    ])
+    Ok(times)
 }

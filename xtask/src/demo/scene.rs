@@ -22,8 +22,9 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use kube::{
     Api, Client,
-    api::{DeleteParams, WatchEvent, WatchParams},
+    api::{DeleteParams, Patch, PatchParams, WatchEvent, WatchParams},
 };
+use serde_json::json;
 use walkdir::WalkDir;
 
 use super::screen::say;
@@ -55,6 +56,11 @@ pub struct Scene {
 
 impl Scene {
     pub async fn start() -> Result<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// With more options of the hub.
+    pub async fn start_with(options: &[&str]) -> Result<Self> {
         let tools = Tools::find()?;
         let dir = temporary_folder("farwater-demo-")?;
         say("starting two Kubernetes control planes, each with two KWOK nodes, and a Git server");
@@ -66,7 +72,7 @@ impl Scene {
         say(&format!("  {} holds examples/fleet/apps", git.url("fleet")));
 
         say("starting the hub");
-        let hub = Hub::start(&dir.path().join("hub")).await?;
+        let hub = Hub::start_with(&dir.path().join("hub"), options).await?;
         let client = hub.client().await?;
         let mut scene = Self {
             agents: Vec::new(),
@@ -129,11 +135,10 @@ impl Scene {
 
     /// The hub looks now instead of at its next poll.
     pub async fn ask_now(&self) -> Result<()> {
-        let mut command = self.hub_kubectl();
-        command
-            .args(["annotate", "--overwrite", "gitrepositories.farwater.dev/fleet", "-n", ADMIN_NAMESPACE])
-            .arg(format!("{REQUESTED_AT}={}", jiff::Timestamp::now()));
-        run(command).map(drop)
+        let sources: Api<GitRepository> = Api::namespaced(self.client.clone(), ADMIN_NAMESPACE);
+        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now()}}});
+        sources.patch("fleet", &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
     }
 
     pub fn change_greeting(&mut self, greeting: &str) -> Result<String> {

@@ -1,5 +1,7 @@
 //! The hub's side of the agent protocol, with real TLS, tokens and signatures.
 
+pub mod connections;
+
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -14,7 +16,7 @@ use farwater_api::{
     Digest,
     objects::ServiceReport,
     protocol::{
-        Action, Assertion, ClusterIdentity, DesiredState, Entry, JoinAnswer, JoinRequest, POLL_INTERVAL_HEADER,
+        Action, Assertion, CONNECTION_HEADER, CONNECTION_PATH, ClusterIdentity, DesiredState, Entry, JoinAnswer, JoinRequest, POLL_INTERVAL_HEADER,
         ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW, REASON_IDENTITY_UNKNOWN, REASON_TOKEN_USED,
         SignedAssertion, SigningKey, Statement, StatusAnswer, StatusReport, TokenAnswer, Verbatim, tag,
     },
@@ -29,6 +31,8 @@ use hyper_util::{
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use connections::Connections;
+
 pub const TOKEN: &str = "one-time-token";
 const INSTALLATION: &str = "installation-1";
 const CLUSTER: &str = "cluster-uid-1";
@@ -38,6 +42,7 @@ pub struct FakeHub {
     address: SocketAddr,
     ca: Arc<(String, Digest)>,
     state: Arc<Mutex<State>>,
+    pub connections: Connections,
 }
 
 struct State {
@@ -65,6 +70,8 @@ struct State {
     forged: Option<DesiredState>,
     /// Downloads wait while this is set.
     slow_bundles: bool,
+    /// Seconds between polls, as it asks for.
+    interval: f64,
 }
 
 impl FakeHub {
@@ -95,6 +102,7 @@ impl FakeHub {
             address: listener.local_addr().unwrap(),
             ca: Arc::new(ca),
             state: Arc::new(Mutex::new(State::new())),
+            connections: Connections::default(),
         };
         let served = hub.clone();
         std::thread::spawn(move || {
@@ -115,7 +123,8 @@ impl FakeHub {
                     let hub = hub.clone();
                     async move { Ok::<_, std::convert::Infallible>(hub.answer(request).await) }
                 });
-                let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+                let builder = auto::Builder::new(TokioExecutor::new());
+                let _ = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
             });
         }
     }
@@ -200,6 +209,10 @@ impl FakeHub {
         self.with(|s| s.sequence = 0);
     }
 
+    pub fn poll_every(&self, seconds: f64) {
+        self.with(|s| s.interval = seconds);
+    }
+
     pub fn generation(&self) -> u64 {
         self.with(|s| s.generation)
     }
@@ -217,7 +230,8 @@ impl FakeHub {
         self.with(|s| s.forged = state);
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn answer(&self, mut request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let upgrade = hyper::upgrade::on(&mut request);
         let (parts, body) = request.into_parts();
         // An agent that is killed sends half a request.
         let Ok(body) = body.collect().await else { return refuse(StatusCode::BAD_REQUEST, "Invalid", None) };
@@ -241,7 +255,14 @@ impl FakeHub {
             "/agent/v1/join" => s.join(serde_json::from_slice(&body).unwrap(), &self.ca.0),
             "/agent/v1/token" => s.token(&serde_json::from_slice(&body).unwrap()),
             _ if authorization != "Bearer access" => refuse(StatusCode::UNAUTHORIZED, "TokenExpired", Some(s.now())),
-            "/agent/v1/desired" => s.poll(etag),
+            CONNECTION_PATH => self.connections.open(&parts.headers, upgrade),
+            "/agent/v1/desired" => {
+                let mut response = s.poll(etag);
+                if self.connections.invites() {
+                    response.headers_mut().insert(CONNECTION_HEADER, "0.05".parse().unwrap());
+                }
+                response
+            }
             "/agent/v1/status" => s.status(serde_json::from_slice(&body).unwrap()),
             _ => s.bundle(path.rsplit('/').next().unwrap_or_default()),
         })
@@ -271,6 +292,7 @@ impl State {
             clock: 0,
             forged: None,
             slow_bundles: false,
+            interval: 0.3,
         }
     }
 
@@ -359,7 +381,7 @@ impl State {
             response.headers_mut().insert("content-encoding", "zstd".parse().unwrap());
             response
         };
-        response.headers_mut().insert(POLL_INTERVAL_HEADER, "0.3".parse().unwrap());
+        response.headers_mut().insert(POLL_INTERVAL_HEADER, self.interval.to_string().parse().unwrap());
         response
     }
 
@@ -405,6 +427,6 @@ fn json(status: StatusCode, body: &impl serde::Serialize) -> Response<Full<Bytes
     response
 }
 
-fn refuse(status: StatusCode, reason: &str, hub_time: Option<i64>) -> Response<Full<Bytes>> {
+pub(super) fn refuse(status: StatusCode, reason: &str, hub_time: Option<i64>) -> Response<Full<Bytes>> {
     json(status, &ProtocolError { reason: reason.into(), message: "refused by the fake hub".into(), hub_time })
 }

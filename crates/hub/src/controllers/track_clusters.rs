@@ -247,6 +247,7 @@ fn resolve_status(
         agent_version: agent.map(|agent| agent.agent_version.clone()),
         agent_image: report.and_then(|report| report.image.clone()),
         last_heard_time: None,
+        connected: None,
     }
 }
 

@@ -15,6 +15,8 @@ use farwater_api::{
 };
 use http::HeaderValue;
 
+use super::connections::Live;
+
 /// Seconds by which a clock may be off without anybody being told.
 pub const MIN_SKEW: i64 = 60;
 
@@ -52,6 +54,7 @@ struct Heard {
     /// Whether the Cluster's status says that the agent and this hub don't go together.
     skew_shown: AtomicBool,
     instances: Mutex<Instances>,
+    connection: Mutex<Option<Arc<Live>>>,
 }
 
 /// The processes that have asked with this cluster's identity. One follows another; one that was followed and comes back runs
@@ -140,7 +143,45 @@ impl ClusterState {
         let mut instances = self.instances();
         let found = instances.meet(instance, host) && !instances.quarantined;
         instances.quarantined |= found;
+        drop(instances);
+        // The connection of the process before, or of one that is refused from now on.
+        if found || self.connection().is_some_and(|live| *live.instance != *instance) {
+            self.wake();
+        }
         found
+    }
+
+    /// Whether no other process has been heard since this one.
+    pub fn is_current(&self, instance: &str) -> bool {
+        let current = &self.instances().current.id;
+        current.is_empty() || instance.is_empty() || **current == *instance
+    }
+
+    /// The agent's connection, if it has one with this replica.
+    pub fn connection(&self) -> Option<Arc<Live>> {
+        self.connected().clone()
+    }
+
+    /// From now on this is the agent's connection; the one before ends.
+    pub fn connect(&self, live: Arc<Live>) {
+        if let Some(before) = self.connected().replace(live) {
+            before.wake.notify_one();
+        }
+    }
+
+    pub fn disconnect(&self, live: &Arc<Live>) {
+        self.connected().take_if(|current| Arc::ptr_eq(current, live));
+    }
+
+    /// Has the connection look at what has changed.
+    pub fn wake(&self) {
+        if let Some(live) = &*self.connected() {
+            live.wake.notify_one();
+        }
+    }
+
+    fn connected(&self) -> MutexGuard<'_, Option<Arc<Live>>> {
+        self.heard.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How long the process that asks must still be heard until it is known to be the only one; zero: it is.
@@ -245,13 +286,16 @@ impl Clusters {
     }
 
     pub fn remove(&self, uid: &str) {
-        self.write().remove(uid);
+        if let Some(state) = self.write().remove(uid) {
+            state.wake();
+        }
     }
 
-    /// Changes one cluster, if it is known.
+    /// Changes one cluster, if it is known. A connected agent hears of it.
     pub fn change(&self, uid: &str, change: impl FnOnce(&mut ClusterState)) {
         if let Some(state) = self.write().get_mut(uid) {
             change(Arc::make_mut(state));
+            state.wake();
         }
     }
 

@@ -34,6 +34,53 @@ struct FetchLabels {
     result: &'static str,
 }
 
+/// Why a connection of an agent has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By the agent.
+    Closed,
+    /// By what is in between, mostly.
+    Broken,
+    /// A ping had no answer.
+    Silent,
+    /// The same agent has opened another one, or another process speaks for its cluster.
+    Replaced,
+    /// Its polls are refused too.
+    Refused,
+    /// It said more than agents do.
+    Noisy,
+    HubStops,
+}
+
+impl Ended {
+    const ALL: [Self; 7] = [
+        Self::Closed,
+        Self::Broken,
+        Self::Silent,
+        Self::Replaced,
+        Self::Refused,
+        Self::Noisy,
+        Self::HubStops,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Broken => "broken",
+            Self::Silent => "silent",
+            Self::Replaced => "replaced",
+            Self::Refused => "refused",
+            Self::Noisy => "noisy",
+            Self::HubStops => "hub_stops",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndLabels {
+    reason: &'static str,
+}
+
 pub struct Counters {
     fetches: Family<FetchLabels, Counter>,
     fetch_time: Histogram,
@@ -43,6 +90,11 @@ pub struct Counters {
     pub reported: Counter,
     /// Bundles that agents were sent.
     pub bundles: Counter,
+    /// Connections that agents have opened.
+    pub connected: Counter,
+    ends: Family<EndLabels, Counter>,
+    /// What connected agents were told beside the first message.
+    pub hints: Counter,
 }
 
 impl Default for Counters {
@@ -53,10 +105,16 @@ impl Default for Counters {
             published: Counter::default(),
             reported: Counter::default(),
             bundles: Counter::default(),
+            connected: Counter::default(),
+            ends: Family::default(),
+            hints: Counter::default(),
         };
         // There from the start: a rate begins with the first failure, not with the second.
         for result in FetchResult::ALL {
             drop(counters.fetches.get_or_create(&FetchLabels { result: result.as_str() }));
+        }
+        for reason in Ended::ALL {
+            drop(counters.ends.get_or_create(&EndLabels { reason: reason.as_str() }));
         }
         counters
     }
@@ -68,6 +126,10 @@ impl Counters {
         self.fetch_time.observe(took.as_secs_f64());
     }
 
+    pub fn count_ended(&self, reason: Ended) {
+        self.ends.get_or_create(&EndLabels { reason: reason.as_str() }).inc();
+    }
+
     pub fn register(&self, registry: &mut Registry) {
         registry.register("fetches", "Remotes of sources that were asked, by what came of it", self.fetches.clone());
         let help = "Time that a source's remote took, in seconds";
@@ -75,5 +137,9 @@ impl Counters {
         registry.register("desired_published", "New desired states of clusters", self.published.clone());
         registry.register("services_reported", "Services that agents reported about", self.reported.clone());
         registry.register("bundles_sent", "Bundles that agents were sent", self.bundles.clone());
+        registry.register("agent_connections", "Connections that agents have opened", self.connected.clone());
+        let help = "Connections of agents that have ended, by why";
+        registry.register("agent_connections_ended", help, self.ends.clone());
+        registry.register("agent_hints", "What connected agents were told", self.hints.clone());
     }
 }

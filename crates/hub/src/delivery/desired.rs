@@ -9,7 +9,10 @@ use axum::{
 };
 use farwater_api::{
     Digest,
-    protocol::{Action, AgentSettings, DesiredState, Entry, RENEW_KEYS_HEADER, SUCCESSION_HEADER, Statement, Verbatim},
+    protocol::{
+        Action, AgentSettings, CONNECTION_HEADER, DesiredState, Entry, Number, RENEW_KEYS_HEADER, SUCCESSION_HEADER,
+        Statement, Verbatim,
+    },
 };
 use farwater_store::{
     StoreError,
@@ -38,6 +41,11 @@ pub async fn get_desired(State(delivery): State<Arc<Delivery>>, headers: HeaderM
     };
     let (name, value) = answer::poll_interval(cluster.poll_interval.as_secs());
     response.headers_mut().insert(name, value);
+    if let Some(within) = delivery.connections.invite(&cluster)
+        && let Ok(value) = HeaderValue::from_str(&format!("{:.3}", within.as_secs_f64()))
+    {
+        response.headers_mut().insert(HeaderName::from_static(CONNECTION_HEADER), value);
+    }
     // Only while there is something to do.
     let last = delivery.identity.trusted().position;
     if cluster.position != last {
@@ -152,6 +160,12 @@ pub fn etag(row: &Desired) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("\"{}.{}.{}\"", row.epoch, row.generation, row.tag.to_hex())).ok()
 }
 
+/// Of the state that an ETag is of.
+pub fn number(etag: &HeaderValue) -> Option<Number> {
+    let mut parts = etag.to_str().ok()?.strip_prefix('"')?.split('.');
+    Some(Number { epoch: parts.next()?.parse().ok()?, generation: parts.next()?.parse().ok()? })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -176,6 +190,7 @@ mod tests {
             bundles: Vec::new(),
             body: encode(&read).unwrap(),
         };
+        assert_eq!(number(&etag(&row).unwrap()), Some(Number { epoch: 1, generation: 1 }));
         let served = serde_json::to_value(decode(row.clone(), "i").unwrap()).unwrap();
         assert_eq!((&served["entries"], &served["agent"]), (&entries, &agent));
         assert_eq!(served["statement"]["agent"], Digest::of_json(&agent).to_string());

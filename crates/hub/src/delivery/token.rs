@@ -74,6 +74,14 @@ fn verify<'a>(identity: &Identity, token: &'a str) -> Option<Claims<'a>> {
 
 /// Which cluster's agent is asking. A request of it is its heartbeat.
 pub fn authenticate(delivery: &Delivery, headers: &HeaderMap) -> Result<Arc<ClusterState>, Refusal> {
+    identify(delivery, headers).map(|(state, _)| state)
+}
+
+/// The same, and which of its processes.
+pub fn identify<'a>(
+    delivery: &Delivery,
+    headers: &'a HeaderMap,
+) -> Result<(Arc<ClusterState>, &'a str), Refusal> {
     let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let claims = token.and_then(|token| verify(&delivery.identity, token)).ok_or(Refusal::AccessTokenUnknown)?;
     let now = Timestamp::now().as_second();
@@ -91,7 +99,7 @@ pub fn authenticate(delivery: &Delivery, headers: &HeaderMap) -> Result<Arc<Clus
         delivery.check_cluster(&state.uid);
     }
     state.hear(now);
-    Ok(state)
+    Ok((state, claims.instance))
 }
 
 /// Two processes with one identity, as of a cluster that was copied, would act on one signed state in two places and report over

@@ -170,6 +170,8 @@ impl Shown {
         delivery.clusters.each(|cluster| heard.add(cluster, delivery.started, now));
         let values = [("ready", heard.ready), ("silent", heard.silent), ("not_joined", heard.not_joined)];
         families.many("clusters", "Clusters by whether their agent polls", values)?;
+        let help = "Agents that are connected";
+        families.one("connected_agents", help, delivery.connections.open() as u64)?;
         let help = "Time since the cluster that is silent for the longest was heard, or since the hub's start";
         families.one("cluster_longest_silence_seconds", help, heard.longest_silence)
     }

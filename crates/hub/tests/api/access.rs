@@ -232,7 +232,7 @@ fn questions_of_path(method: &str, path: &str) -> Vec<Question> {
         (
             "GET",
             "/healthz" | "/livez" | "/readyz" | "/version" | "/version/" | "/metrics" | "/" | "/ui" | "/ui/"
-            | "/agent/v1/desired",
+            | "/agent/v1/desired" | "/agent/v1/connection",
         ) => ("GET", path.to_owned(), None),
         _ => panic!("{method} {path} is served and not in the table of access"),
     };

@@ -10,7 +10,7 @@ use farwater_api::{ADMIN_NAMESPACE, GROUP, VERSION};
 use farwater_hub::{
     DataDir, Identity,
     controllers::{self, resume},
-    delivery::Delivery,
+    delivery::{Delivery, connections::Connections},
 };
 use farwater_store::{
     Change, Key, Kind, Location, OpenOptions, PostgresUrl, Store, Write, WriteError, delivery::MarkClusters,
@@ -28,6 +28,9 @@ use tower::ServiceExt as _;
 
 /// Far above what anything here takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Agents that may be connected.
+pub const CONNECTIONS: usize = 2;
 
 pub struct Rig {
     data: tempfile::TempDir,
@@ -72,8 +75,10 @@ impl Rig {
         identity.note_successions(&store).await.unwrap();
         let url = "https://hub.test:8443".to_owned();
         let left = resume::take(&store, &identity).await.unwrap();
-        let delivery = Delivery::open(store.clone(), Arc::clone(&identity), data.path().to_owned(), url).await.unwrap();
-        let delivery = Arc::new(delivery);
+        let connections = Connections::new(CONNECTIONS);
+        let delivery =
+            Delivery::open(store.clone(), Arc::clone(&identity), data.path().to_owned(), url, connections).await;
+        let delivery = Arc::new(delivery.unwrap());
         let shutdown = CancellationToken::new();
         let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), left, shutdown.clone()));
         let router = farwater_hub::delivery::router(Arc::clone(&delivery));
@@ -144,6 +149,15 @@ impl Rig {
             assert!(started.elapsed() < PATIENCE, "waited in vain until {what}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// The agents' door on a socket, as plain HTTP.
+    pub async fn serve(&self) -> std::net::SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = self.router.clone();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        address
     }
 
     pub async fn send(&self, request: Request<Body>) -> Response<Body> {
