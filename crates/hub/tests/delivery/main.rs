@@ -16,3 +16,5 @@ mod rig;
 mod secrets;
 mod sources;
 mod updating;
+mod versions;
+mod waiting;
