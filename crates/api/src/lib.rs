@@ -13,6 +13,7 @@ pub mod cluster;
 pub mod cluster_grant;
 pub mod digest;
 pub mod git_repository;
+pub mod history;
 pub mod objects;
 pub mod protocol;
 pub mod service_deployment;

@@ -57,6 +57,38 @@ pub struct ServiceDeploymentSpec {
     /// Holds the service at what it runs now.
     #[serde(default)]
     pub suspend: bool,
+    /// Why `suspend` is set, and until when it counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspension: Option<Suspension>,
+    /// Keeps the service at a bundle of its history, whatever its source has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pin: Option<Pin>,
+    /// Services of this namespace, on whatever cluster: a newer bundle of this one is delivered once they are healthy at what is
+    /// assigned to them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub depends_on: Vec<LocalReference>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+pub struct Suspension {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub reason: Option<String>,
+    /// From then on the service goes on by itself, as if `suspend` were not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Time>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+pub struct Pin {
+    /// Digest of a bundle that `servicedeployments/NAME/history` lists.
+    pub bundle: Digest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub reason: Option<String>,
 }
 
 const fn default_prune() -> bool {
@@ -102,8 +134,8 @@ pub enum DeletionPolicy {
 pub struct ServiceDeploymentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, and `Drifted` while objects differ from the
-    /// source that are not corrected.
+    /// `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source
+    /// that are not corrected, and `Pinned`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -116,6 +148,15 @@ pub struct ServiceDeploymentStatus {
     /// The digest of the bundle that is assigned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle_digest: Option<Digest>,
+    /// What the source has, where a pin, a suspension or a dependency holds it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_revision: Option<String>,
+    /// Who set the pin that stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_by: Option<String>,
+    /// Who set the suspension that stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended_by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectCounts>,
     /// The first objects that are failed, in progress or refused; never more than five.

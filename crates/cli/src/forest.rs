@@ -150,8 +150,9 @@ fn judge_service(service: &ServiceDeployment) -> (Mark, String) {
             _ => (Mark::new("…", "Progressing", Colour::Doubtful), message),
         }
     };
-    let suspended = service.spec.suspend.then(|| "suspended".to_owned());
-    let details: Vec<String> = [revision, counts, held, suspended, message].into_iter().flatten().collect();
+    let pinned = service.spec.pin.as_ref().map(|_| "pinned".to_owned());
+    // One that is over by now is no news, and one that counts is what the message says.
+    let details: Vec<String> = [revision, counts, held, pinned, message].into_iter().flatten().collect();
     (mark, details.join("  "))
 }
 

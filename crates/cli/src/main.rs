@@ -14,6 +14,7 @@ mod installed_hub;
 mod kinds;
 mod program;
 mod scope;
+mod service;
 mod table;
 mod target;
 mod terminal;
@@ -26,7 +27,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
     commands::{
-        admin, cluster, completion, deploy, doctor, get, hub, install, login, objects, tree, version, wait, why,
+        admin, cluster, completion, deploy, doctor, get, history, hub, install, login, objects, resume, rollback,
+        suspend, tree, version, wait, why,
     },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
@@ -76,6 +78,14 @@ enum Ask {
     Wait(wait::WaitArgs),
     /// Shows every object of a service.
     Objects(objects::ObjectsArgs),
+    /// Shows what was assigned to a service, why, and what became of it.
+    History(history::HistoryArgs),
+    /// Pins a service to a version of its history, or lets it go on.
+    Rollback(rollback::RollbackArgs),
+    /// Has a service stand still, for a reason and a while.
+    Suspend(suspend::SuspendArgs),
+    /// Has a suspended service go on.
+    Resume(resume::ResumeArgs),
     /// Says what is wrong here, in the hub and, with --context, in a cluster, and the remedy for each.
     Doctor(doctor::DoctorArgs),
     /// Shows the version of this program and of the hub.
@@ -147,6 +157,10 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Why(args) => why::run(args, &open().await?).await,
         Ask::Wait(args) => wait::run(args, &open().await?).await,
         Ask::Objects(args) => objects::run(args, &open().await?).await,
+        Ask::History(args) => history::run(args, &open().await?).await,
+        Ask::Rollback(args) => rollback::run(args, &open().await?).await,
+        Ask::Suspend(args) => suspend::run(args, &open().await?).await,
+        Ask::Resume(args) => resume::run(args, &open().await?).await,
         Ask::Doctor(args) => doctor::run(args, connect, program).await,
         Ask::Version(args) => version::run(args, connect, program).await,
     }

@@ -7,8 +7,9 @@ use farwater_api::{
     Digest,
     apply_options::ApplyOptions,
     protocol::{Action, Ceiling, Deployment},
-    service_deployment::DeletionPolicy,
+    service_deployment::{DeletionPolicy, ServiceDeploymentSpec},
 };
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::placement::Denied;
@@ -25,6 +26,16 @@ pub struct Candidate {
     pub bundle_bytes: u64,
     /// Folder inside the bundle.
     pub path: String,
+    /// URL that it came from. A pin stands under the grants of its own source, whatever the service names now.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
+}
+
+impl Candidate {
+    /// Whether two are the same to an agent: another revision of the same content is.
+    pub fn is_same_content(&self, other: &Self) -> bool {
+        self.bundle == other.bundle && self.path == other.path
+    }
 }
 
 /// Why there is no candidate for what a service asks for now.
@@ -44,13 +55,23 @@ pub enum Trouble {
     /// A Secret that the service names is missing or can't be sent.
     #[error("{message}")]
     Secret { message: String },
+    /// What the service is pinned to is not there.
+    #[error("{message}")]
+    Pin { message: String },
+    /// Services wait for one another.
+    #[error("it depends on itself: {cycle}")]
+    Cycle { cycle: String },
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// By the service or by its cluster.
     pub suspended: bool,
+    /// What the service is pinned to takes the place of what its source has.
+    pub pinned: Option<Result<&'a Candidate, &'a Trouble>>,
     pub candidate: Result<&'a Candidate, &'a Trouble>,
+    /// What other services lack for a newer bundle of this one. A pin doesn't wait: it is the way back.
+    pub waits: &'a [String],
     pub ceiling: Result<&'a Ceiling, &'a Denied>,
     pub assigned: Option<&'a Candidate>,
 }
@@ -68,14 +89,47 @@ pub enum Why {
     /// The candidate is what is assigned.
     Current,
     Suspended,
+    /// Services that it depends on are not there yet: which, and what they lack.
+    Waiting(String),
     /// The right to deploy is missing or was lost.
     NotGranted(String),
     Trouble(Trouble),
 }
 
+/// What a row says of the last decision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decided {
+    #[serde(flatten)]
+    pub why: Why,
+    /// Whether the service's own suspension counted then: its end changes what the agent is told, and nothing else does so
+    /// without a write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<bool>,
+    /// Whether there was no source of the name that the spec has: one that is made is news to the service.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sourceless: bool,
+}
+
+/// Whether a service is to stand still at a time.
+pub fn is_suspended(spec: &ServiceDeploymentSpec, now: Timestamp) -> bool {
+    spec.suspend && suspension_end(spec).is_none_or(|until| now < until)
+}
+
+/// When a suspension ends by itself.
+pub fn suspension_end(spec: &ServiceDeploymentSpec) -> Option<Timestamp> {
+    spec.suspension.as_ref().filter(|_| spec.suspend)?.until.as_ref().map(|until| until.0)
+}
+
+/// `the service is suspended until … : reason`
+pub fn describe_suspension(spec: &ServiceDeploymentSpec) -> String {
+    let until = suspension_end(spec).map(|until| format!(" until {until}")).unwrap_or_default();
+    let reason = spec.suspension.as_ref().and_then(|suspension| suspension.reason.as_deref());
+    format!("the service is suspended{until}{}", reason.map(|reason| format!(": {reason}")).unwrap_or_default())
+}
+
 /// Whether a candidate becomes the assignment. Nothing that is missing or broken takes an assignment away.
 pub fn decide(inputs: Inputs<'_>) -> Decision {
-    let candidate = match inputs.candidate {
+    let candidate = match inputs.pinned.unwrap_or(inputs.candidate) {
         Err(trouble) => return Decision::Keep(Why::Trouble(trouble.clone())),
         Ok(candidate) => candidate,
     };
@@ -92,6 +146,10 @@ pub fn decide(inputs: Inputs<'_>) -> Decision {
     if inputs.suspended {
         return Decision::Keep(Why::Suspended);
     }
+    let is_news = inputs.assigned.is_none_or(|assigned| !assigned.is_same_content(candidate));
+    if is_news && inputs.pinned.is_none() && !inputs.waits.is_empty() {
+        return Decision::Keep(Why::Waiting(inputs.waits.join("; ")));
+    }
     Decision::Assign(candidate.clone())
 }
 
@@ -100,7 +158,10 @@ pub fn decide(inputs: Inputs<'_>) -> Decision {
 pub struct EntryInputs<'a> {
     pub deleting: bool,
     pub deletion_policy: DeletionPolicy,
-    pub suspended: bool,
+    /// Services that depend on it: where they are, it is not deleted yet.
+    pub dependents: &'a [String],
+    /// Why the service stands still, if it does.
+    pub suspended: Option<&'a str>,
     pub cluster_suspended: bool,
     /// The hub came back from a backup older than what the cluster's agent has seen, and nobody has confirmed it yet.
     pub restored: bool,
@@ -128,12 +189,13 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         Ok(ceiling) => ceiling,
         Err(denied) => return hold(denied.to_string()),
     };
-    if inputs.suspended {
-        return hold("the service is suspended".to_owned());
+    if let Some(suspension) = inputs.suspended {
+        return hold(suspension.to_owned());
     }
     let Some(assigned) = inputs.assigned else {
         return hold(match inputs.why {
             Why::Trouble(trouble) => trouble.to_string(),
+            Why::Waiting(reasons) => reasons.clone(),
             _ => "no revision is assigned yet".to_owned(),
         });
     };
@@ -163,6 +225,10 @@ fn resolve_removal(inputs: EntryInputs<'_>) -> Action {
                 reason: "the hub was restored from a backup; nothing is deleted until confirmed".to_owned(),
             };
         }
+        DeletionPolicy::Delete if !inputs.dependents.is_empty() => {
+            let names = inputs.dependents.join(", ");
+            return Action::Hold { reason: format!("{names} depends on it and goes first") };
+        }
         // Who has no right on the cluster deletes nothing there, and isn't kept from deleting the resource.
         DeletionPolicy::Delete if inputs.ceiling.is_err() => DeletionPolicy::Orphan,
         policy => policy,
@@ -186,6 +252,7 @@ mod tests {
             bundle: Digest::of(bundle),
             bundle_bytes: 10,
             path: "apps/web".to_owned(),
+            source: String::new(),
         }
     }
 
@@ -208,7 +275,8 @@ mod tests {
         let (ceiling, denied) = (ceiling(), denied());
         let trouble = Trouble::SourceMissing { name: "infra".to_owned() };
         let check = |suspended, candidate, ceiling, assigned, expected| {
-            assert_eq!(decide(Inputs { suspended, candidate, ceiling, assigned }), expected);
+            let inputs = Inputs { suspended, pinned: None, candidate, waits: &[], ceiling, assigned };
+            assert_eq!(decide(inputs), expected);
         };
         check(false, Ok(&new), Ok(&ceiling), None, Decision::Assign(new.clone()));
         check(false, Ok(&new), Ok(&ceiling), Some(&old), Decision::Assign(new.clone()));
@@ -231,7 +299,8 @@ mod tests {
         EntryInputs {
             deleting: false,
             deletion_policy: DeletionPolicy::Delete,
-            suspended: false,
+            dependents: &[],
+            suspended: None,
             cluster_suspended: false,
             restored: false,
             assigned: Some(assigned),
@@ -264,7 +333,8 @@ mod tests {
         check_action(base, &format!("{apply} prune=true"));
         check_action(EntryInputs { prune: false, ..base }, &format!("{apply} prune=false"));
         check_action(EntryInputs { restored: true, ..base }, &format!("{apply} prune=false"));
-        check_action(EntryInputs { suspended: true, ..base }, "hold: the service is suspended");
+        let suspended = Some("the service is suspended");
+        check_action(EntryInputs { suspended, ..base }, "hold: the service is suspended");
         check_action(EntryInputs { ceiling: Err(&denied), ..base }, &format!("hold: {denied}"));
         check_action(EntryInputs { assigned: None, ..base }, "hold: no revision is assigned yet");
         let why = Why::Trouble(Trouble::SourceEmpty { name: "infra".to_owned() });
@@ -279,7 +349,7 @@ mod tests {
         let deleting = EntryInputs { deleting: true, ..base };
         check_action(deleting, "remove Delete");
         check_action(EntryInputs { secrets: no_secret, ..deleting }, "remove Delete");
-        check_action(EntryInputs { suspended: true, ..deleting }, "remove Delete");
+        check_action(EntryInputs { suspended, ..deleting }, "remove Delete");
         check_action(EntryInputs { cluster_suspended: true, ..deleting }, "hold: the cluster is suspended");
         check_action(EntryInputs { ceiling: Err(&denied), ..deleting }, "remove Orphan");
         check_action(
@@ -288,5 +358,91 @@ mod tests {
         );
         let orphan = EntryInputs { deletion_policy: DeletionPolicy::Orphan, restored: true, ..deleting };
         check_action(orphan, "remove Orphan");
+
+        let dependents = &["web".to_owned(), "api".to_owned()];
+        check_action(EntryInputs { dependents, ..deleting }, "hold: web, api depends on it and goes first");
+        check_action(EntryInputs { dependents, ..base }, &format!("{apply} prune=true"));
+        // Who lets go of its objects takes nothing from anybody.
+        check_action(EntryInputs { dependents, ..orphan }, "remove Orphan");
+    }
+
+    #[test]
+    fn a_pin_stands_in_for_the_source_under_the_same_grants() {
+        let (old, new) = (candidate("1", "a"), candidate("2", "b"));
+        let (ceiling, denied) = (ceiling(), denied());
+        let gone = Trouble::SourceMissing { name: "infra".to_owned() };
+        let lost = Trouble::Pin { message: "not in the history".to_owned() };
+        let waits = ["database is failing".to_owned()];
+        let base = Inputs {
+            suspended: false,
+            pinned: Some(Ok(&old)),
+            candidate: Ok(&new),
+            waits: &waits,
+            ceiling: Ok(&ceiling),
+            assigned: Some(&new),
+        };
+        assert_eq!(decide(base), Decision::Assign(old.clone()));
+        assert_eq!(decide(Inputs { candidate: Err(&gone), ..base }), Decision::Assign(old.clone()));
+        assert_eq!(decide(Inputs { assigned: Some(&old), ..base }), Decision::Keep(Why::Current));
+        assert_eq!(decide(Inputs { suspended: true, ..base }), Decision::Keep(Why::Suspended));
+        let refused = Decision::Keep(Why::NotGranted(denied.to_string()));
+        assert_eq!(decide(Inputs { ceiling: Err(&denied), ..base }), refused);
+        assert_eq!(decide(Inputs { pinned: Some(Err(&lost)), ..base }), Decision::Keep(Why::Trouble(lost)));
+    }
+
+    #[test]
+    fn a_newer_bundle_waits_for_dependencies_and_another_revision_of_the_same_does_not() {
+        let (old, new) = (candidate("1", "a"), candidate("2", "b"));
+        let same = Candidate { revision: "main@sha1:3".to_owned(), ..old.clone() };
+        let ceiling = ceiling();
+        let waits = ["database is failing".to_owned(), "cache does not exist".to_owned()];
+        let check = |candidate, waits, assigned, expected| {
+            let inputs = Inputs {
+                suspended: false,
+                pinned: None,
+                candidate: Ok(candidate),
+                waits,
+                ceiling: Ok(&ceiling),
+                assigned,
+            };
+            assert_eq!(decide(inputs), expected);
+        };
+        let waiting = Decision::Keep(Why::Waiting("database is failing; cache does not exist".to_owned()));
+        check(&new, &waits[..], Some(&old), waiting.clone());
+        check(&new, &waits[..], None, waiting);
+        check(&same, &waits[..], Some(&old), Decision::Assign(same.clone()));
+        check(&old, &waits[..], Some(&old), Decision::Keep(Why::Current));
+        check(&new, &[], Some(&old), Decision::Assign(new.clone()));
+    }
+
+    #[test]
+    fn a_suspension_counts_until_its_end_and_without_one_for_good() {
+        let spec = |suspend, suspension| ServiceDeploymentSpec {
+            suspend,
+            suspension: serde_json::from_value(suspension).unwrap(),
+            ..ServiceDeploymentSpec::default()
+        };
+        let at = |time: &str| time.parse::<Timestamp>().unwrap();
+        let until = spec(true, serde_json::json!({"until": "2026-01-01T12:00:00Z", "reason": "a move"}));
+        assert!(is_suspended(&until, at("2026-01-01T11:59:59Z")) && !is_suspended(&until, at("2026-01-01T12:00:00Z")));
+        assert_eq!(describe_suspension(&until), "the service is suspended until 2026-01-01T12:00:00Z: a move");
+        assert!(is_suspended(&spec(true, serde_json::Value::Null), at("2026-01-01T12:00:00Z")));
+        assert_eq!(describe_suspension(&spec(true, serde_json::Value::Null)), "the service is suspended");
+        // What suspends is `suspend`; the rest says why and how long.
+        assert!(!is_suspended(&spec(false, serde_json::json!({"reason": "x"})), at("2026-01-01T12:00:00Z")));
+    }
+
+    #[test]
+    fn rows_of_older_hubs_say_nothing_of_suspensions() {
+        let read = |text: &str| serde_json::from_str::<Decided>(text).unwrap();
+        assert_eq!(read(r#"{"type":"Current"}"#), Decided { why: Why::Current, suspended: None, sourceless: false });
+        for why in
+            [Why::Suspended, Why::Waiting("x".to_owned()), Why::Trouble(Trouble::Pin { message: "y".to_owned() })]
+        {
+            let decided = Decided { why: why.clone(), suspended: Some(true), sourceless: true };
+            let text = serde_json::to_string(&decided).unwrap();
+            assert_eq!(read(&text), decided);
+            assert_eq!(serde_json::from_str::<Why>(&text).unwrap(), why);
+        }
     }
 }

@@ -4,7 +4,7 @@ use farwater_api::{
     Digest, ServiceDeploymentStatus,
     objects::{Health, ObjectReport, Outcome, ServiceReport, SyncState},
     protocol::Action,
-    service_deployment::{ObjectCounts, UnhealthyObject},
+    service_deployment::{ObjectCounts, Pin, UnhealthyObject},
 };
 use jiff::Timestamp;
 
@@ -17,6 +17,8 @@ use crate::{
 pub const MAX_STATUS_BYTES: usize = 4096;
 /// Reason of a service whose agent has said nothing about the current entry: what it said before is no news.
 pub const WAITING_FOR_AGENT: &str = "WaitingForAgent";
+/// Begins the message of a service whose removal waits for something.
+pub const REMOVAL_HELD: &str = "removal is held";
 const MAX_UNHEALTHY: usize = 5;
 const MAX_UNHEALTHY_MESSAGE_BYTES: usize = 256;
 const MAX_HELD_OBJECTS: usize = 10;
@@ -30,6 +32,9 @@ pub struct Inputs<'a> {
     /// Whether the cluster's agent has an identity.
     pub joined: bool,
     pub assigned: Option<&'a Candidate>,
+    /// What its source has.
+    pub candidate: Option<&'a Candidate>,
+    pub pin: Option<&'a Pin>,
     pub why: &'a Why,
     /// The entry as the cluster's desired state has it now.
     pub action: &'a Action,
@@ -51,11 +56,15 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         verdicts.push(Verdict::new("PruneHeld", Some(true), "ApprovalNeeded", message));
     }
     verdicts.extend(report.and_then(drift_verdict));
+    verdicts.extend(pin_verdict(&inputs));
     let mut status = ServiceDeploymentStatus {
         observed_generation: Some(inputs.generation),
         conditions: conditions::resolve(&inputs.previous.conditions, verdicts, inputs.generation, inputs.now),
         assigned_revision: inputs.assigned.map(|assigned| assigned.revision.clone()),
         bundle_digest: inputs.assigned.map(|assigned| assigned.bundle),
+        held_revision: held_candidate(&inputs).map(|candidate| candidate.revision.clone()),
+        pinned_by: inputs.previous.pinned_by.clone(),
+        suspended_by: inputs.previous.suspended_by.clone(),
         applied_revision: inputs.previous.applied_revision.clone(),
         objects: inputs.previous.objects,
         unhealthy: Vec::new(),
@@ -89,12 +98,40 @@ fn drift_verdict(report: &ServiceReport) -> Option<Verdict> {
     Some(Verdict::new("Drifted", Some(true), "ChangedByOthers", message))
 }
 
+/// What the source has and the service is not to run now.
+fn held_candidate<'a>(inputs: &Inputs<'a>) -> Option<&'a Candidate> {
+    let is_held = inputs.pin.is_some() || matches!(inputs.why, Why::Suspended | Why::Waiting(_));
+    let news = |candidate: &&Candidate| inputs.assigned.is_none_or(|assigned| !assigned.is_same_content(candidate));
+    inputs.candidate.filter(|_| is_held).filter(news)
+}
+
+/// Beside how the service is: a pinned one may be well.
+fn pin_verdict(inputs: &Inputs<'_>) -> Option<Verdict> {
+    let pin = inputs.pin.filter(|_| !inputs.deleting)?;
+    let (assigned, by) = (inputs.assigned.filter(|assigned| assigned.bundle == pin.bundle), &inputs.previous.pinned_by);
+    let what = assigned.map_or_else(|| pin.bundle.to_string(), |assigned| assigned.revision.clone());
+    let by = by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+    let reason = pin.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let held = held_candidate(inputs).map(|held| format!("; {} is held back", held.revision)).unwrap_or_default();
+    Some(Verdict::new("Pinned", Some(true), "Pinned", format!("pinned to {what}{by}{reason}{held}")))
+}
+
 fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<Verdict> {
     if inputs.deleting {
         return Verdict::reconciling("Removing", removal_message(inputs, report));
     }
     if let Why::Trouble(trouble) = inputs.why {
         return trouble_verdicts(inputs, trouble);
+    }
+    if let Why::Waiting(reasons) = inputs.why {
+        let newer = inputs.candidate.map_or("the newer version", |candidate| &candidate.revision);
+        let kept =
+            inputs.assigned.map_or_else(String::new, |assigned| format!("; {} stays assigned", assigned.revision));
+        return Verdict::reconciling("DependencyNotReady", format!("{newer} {reasons}{kept}"));
+    }
+    // What is asked for is not allowed, and what stands is: a pin to what came from a source that is allowed no more.
+    if let (Why::NotGranted(reason), Action::Apply(_), Some(kept)) = (inputs.why, inputs.action, inputs.assigned) {
+        return Verdict::stalled("NotGranted", format!("{reason}; {} stays assigned", kept.revision));
     }
     match inputs.action {
         Action::Hold { reason } if matches!(inputs.why, Why::NotGranted(_)) => {
@@ -120,13 +157,15 @@ fn trouble_verdicts(inputs: &Inputs<'_>, trouble: &crate::assignment::Trouble) -
         Trouble::SourceMissing { .. } => Verdict::stalled("SourceNotFound", message),
         Trouble::SourceEmpty { .. } => Verdict::reconciling("SourceNotReady", message),
         Trouble::Secret { .. } => Verdict::stalled("SecretNotReady", message),
+        Trouble::Pin { .. } => Verdict::stalled("PinFailed", message),
+        Trouble::Cycle { .. } => Verdict::stalled("DependencyCycle", message),
         Trouble::Bundle { revision, .. } => Verdict::stalled("BundleFailed", format!("{revision}: {message}")),
     }
 }
 
 fn removal_message(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> String {
     match (inputs.action, report) {
-        (Action::Hold { reason }, _) => format!("removal is held: {reason}"),
+        (Action::Hold { reason }, _) => format!("{REMOVAL_HELD}: {reason}"),
         (_, Some(report)) if !report.message.is_empty() => report.message.clone(),
         (_, Some(_)) => format!("cluster {} is removing it", inputs.cluster),
         (_, None) => format!("waits for the agent of cluster {} to confirm the removal", inputs.cluster),
@@ -151,7 +190,7 @@ fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
                 if report.message.is_empty() { first_message(&report.objects) } else { report.message.clone() };
             Verdict::stalled("ApplyFailed", with_detail(format!("{revision} was not applied completely"), &reason))
         }
-        Outcome::Applied => health_verdicts(report, revision),
+        Outcome::Applied => health_verdicts(report, revision, inputs.pin.is_some()),
         Outcome::Unknown => {
             let message =
                 format!("the agent of cluster {} says what only a newer hub knows; upgrade the hub", inputs.cluster);
@@ -168,7 +207,7 @@ fn waiting_message(inputs: &Inputs<'_>, revision: &str) -> String {
     }
 }
 
-fn health_verdicts(report: &ServiceReport, revision: &str) -> Vec<Verdict> {
+fn health_verdicts(report: &ServiceReport, revision: &str, pinned: bool) -> Vec<Verdict> {
     let counts = count(&report.objects);
     if counts.failed > 0 {
         let message = format!("{} of {} objects failed", counts.failed, counts.total);
@@ -183,14 +222,15 @@ fn health_verdicts(report: &ServiceReport, revision: &str) -> Vec<Verdict> {
         let message = format!("{} objects wait to be pruned: {}", held.count, held.reason);
         return vec![Verdict::new("Ready", Some(false), "PruneHeld", message)];
     }
-    Verdict::ready("Applied", format!("applied {revision}; {} objects are healthy", counts.total))
+    let pinned = if pinned { " and pinned" } else { "" };
+    Verdict::ready("Applied", format!("applied {revision}{pinned}; {} objects are healthy", counts.total))
 }
 
 fn with_detail(message: String, detail: &str) -> String {
     if detail.is_empty() { message } else { format!("{message}: {detail}") }
 }
 
-fn first_message(objects: &[ObjectReport]) -> String {
+pub(crate) fn first_message(objects: &[ObjectReport]) -> String {
     first_unhealthy(objects).first().map_or_else(String::new, |first| {
         if first.message.is_empty() { first.object.to_string() } else { format!("{}: {}", first.object, first.message) }
     })
@@ -209,7 +249,7 @@ fn desired(objects: &[ObjectReport]) -> impl Iterator<Item = &ObjectReport> {
     objects.iter().filter(|report| report.sync != SyncState::PruneHeld)
 }
 
-fn count(objects: &[ObjectReport]) -> ObjectCounts {
+pub(crate) fn count(objects: &[ObjectReport]) -> ObjectCounts {
     let mut counts = ObjectCounts::default();
     for report in desired(objects) {
         counts.total += 1;

@@ -1,6 +1,6 @@
 //! Why a service is not healthy: the first broken link from Git to health.
 //!
-//! The chain is source → bundle → placement → cluster → agent → objects → health → prune. Links are judged in this
+//! The chain is source → bundle → dependencies → placement → cluster → agent → objects → health → prune. Links are judged in this
 //! order and the first that is not in order is the answer: everything behind it is a consequence, or yesterday's news.
 
 use farwater_api::{
@@ -11,7 +11,7 @@ use farwater_api::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::summary::WAITING_FOR_AGENT;
+use crate::summary::{REMOVAL_HELD, WAITING_FOR_AGENT};
 
 /// Lines of evidence that are worth reading; the rest is a command away.
 const MAX_EVIDENCE: usize = 6;
@@ -22,6 +22,7 @@ const MAX_EVIDENCE: usize = 6;
 pub enum Link {
     Source,
     Bundle,
+    Dependencies,
     Placement,
     Cluster,
     Agent,
@@ -130,6 +131,16 @@ impl Finding {
 
 /// The first broken link, or the news that there is none.
 pub fn explain(evidence: &Evidence<'_>) -> Finding {
+    let mut finding = judge(evidence);
+    // A pin is not what is broken, and may well be why nothing changes.
+    if let Some(pin) = describe_pin(evidence.service) {
+        finding.evidence.insert(0, pin);
+        finding.evidence.truncate(MAX_EVIDENCE);
+    }
+    finding
+}
+
+fn judge(evidence: &Evidence<'_>) -> Finding {
     judge_deletion(evidence)
         .or_else(|| judge_source(evidence))
         .or_else(|| judge_assignment(evidence))
@@ -153,6 +164,11 @@ fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
         return Some(finding.because("the service is being deleted, which the agent has to confirm"));
     }
     let age = ago(since.0, evidence.now);
+    let ready = service.status.as_ref().and_then(|status| find(&status.conditions, "Ready"));
+    if let Some(held) = ready.filter(|c| c.reason == "Removing" && c.message.starts_with(REMOVAL_HELD)) {
+        let told = format!("the service is being deleted for {age}; {}", sentence(held));
+        return Some(Finding::progressing(Link::Dependencies, told));
+    }
     let finding = Finding::progressing(
         Link::Agent,
         format!("the service is being deleted for {age}; the agent has not yet confirmed that it {what}"),
@@ -160,7 +176,18 @@ fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
     Some(judge_prune(evidence).map_or(finding, |held| held.because("the service is being deleted")))
 }
 
+/// The hub's own words, or what the spec says as long as there are none.
+fn describe_pin(service: &ServiceDeployment) -> Option<String> {
+    let pin = service.spec.pin.as_ref()?;
+    let told = service.status.as_ref().and_then(|status| find(&status.conditions, "Pinned"));
+    Some(told.map_or_else(|| format!("pinned to {}", pin.bundle), sentence))
+}
+
 fn judge_source(evidence: &Evidence<'_>) -> Option<Finding> {
+    // Whatever became of it: what is pinned is kept.
+    if evidence.service.spec.pin.is_some() {
+        return None;
+    }
     let reference = &evidence.service.spec.source_ref.name;
     let namespace = namespace_of(evidence.service);
     let source = match evidence.source {
@@ -224,6 +251,9 @@ fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
         let finding = match c.reason.as_str() {
             "SourceNotFound" => Finding::broken(Link::Source, told),
             "SourceNotReady" => Finding::progressing(Link::Source, told),
+            "PinFailed" => Finding::broken(Link::Bundle, told),
+            "DependencyNotReady" => Finding::progressing(Link::Dependencies, told),
+            "DependencyCycle" => Finding::broken(Link::Dependencies, told),
             "BundleFailed" => Finding::broken(Link::Bundle, format!("no bundle of {path:?} can be made: {told}")),
             "NotGranted" => Finding::broken(Link::Placement, format!("the service is held: {told}")),
             "Held" => Finding::broken(Link::Placement, format!("the service is {told}")),
@@ -231,7 +261,14 @@ fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
             _ => return None,
         };
         let grants = || NextStep::Farwater("get clustergrants -o wide".to_owned());
-        let next = if c.reason == "NotGranted" { grants() } else { look.clone() };
+        let next = match c.reason.as_str() {
+            "NotGranted" => grants(),
+            "Held" if service.spec.suspend => NextStep::Farwater(format!("resume {}", flags(service))),
+            "PinFailed" => NextStep::Farwater(format!("history {}", flags(service))),
+            _ => look.clone(),
+        };
+        let by = status.suspended_by.as_ref().filter(|_| c.reason == "Held" && service.spec.suspend);
+        let finding = by.into_iter().fold(finding, |finding, by| finding.because(format!("suspended by {by}")));
         Some(finding.because(revisions(service)).next(next))
     });
     if refusal.is_some() {
@@ -390,7 +427,6 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
         finding = finding.because(sentence(drifted));
     }
     for (held, what) in [
-        (service.spec.suspend, "the service is suspended: new revisions are held"),
         (evidence.cluster.found().is_some_and(|c| c.spec.suspend), "the cluster is suspended: changes are held"),
         (evidence.source.found().is_some_and(|s| s.spec.suspend), "the source is suspended: commits are not fetched"),
     ] {
@@ -456,7 +492,7 @@ fn revisions(service: &ServiceDeployment) -> String {
         "assigned {}, applied {}",
         status.assigned_revision.as_deref().unwrap_or("nothing"),
         status.applied_revision.as_deref().unwrap_or("nothing")
-    )
+    ) + &status.held_revision.map(|held| format!(", held back {held}")).unwrap_or_default()
 }
 
 fn namespace_of(service: &ServiceDeployment) -> &str {

@@ -180,6 +180,51 @@ fn a_suspended_service_is_held() {
 }
 
 #[test]
+fn a_suspension_is_told_with_its_end_its_author_and_the_way_out() {
+    let mut world = world();
+    let told = "held: the service is suspended until 2026-01-01T13:00:00Z: a move";
+    world.service["spec"]["suspend"] = json!(true);
+    world.service["status"]["suspendedBy"] = json!("ann");
+    world.service["status"]["heldRevision"] = json!("main@sha1:c");
+    world.service["status"]["conditions"] = json!([condition("Ready", "Unknown", "Held", told)]);
+    let finding = judge(&world);
+    assert_eq!(finding.sentence, format!("the service is {told}"));
+    let revisions = "assigned main@sha1:b, applied main@sha1:b, held back main@sha1:c";
+    assert_eq!(finding.evidence, ["suspended by ann", revisions]);
+    assert_eq!(finding.next, Some(NextStep::Farwater("resume web -n team-a".to_owned())));
+}
+
+#[test]
+fn a_pinned_service_is_well_without_its_source_and_says_that_it_is_pinned() {
+    let pinned = "pinned to main@sha1:b by ann (c crashes); main@sha1:c is held back";
+    let mut world = world();
+    world.source = Value::Null;
+    world.service["spec"]["pin"] = json!({"bundle": format!("sha256:{}", "0".repeat(64))});
+    world.service["status"]["conditions"] =
+        json!([condition("Ready", "True", "Applied", ""), condition("Pinned", "True", "Pinned", pinned)]);
+    let finding = judge(&world);
+    assert_eq!((finding.standing, finding.evidence[0].as_str()), (Standing::Healthy, pinned));
+    world.objects = json!([object("Deployment", "web", "Synced", "Failed", "crash")]);
+    let finding = judge(&world);
+    assert_eq!((finding.link, finding.evidence[0].as_str()), (Some(Link::Health), pinned));
+}
+
+#[test]
+fn a_dependency_that_is_missing_or_ill_is_what_a_service_waits_for() {
+    let told = "main@sha1:c waits for service database, which does not exist; main@sha1:b stays assigned";
+    let reason = "DependencyNotReady";
+    progressing(|w| w.service["status"]["conditions"] = reconciling(reason, told), Link::Dependencies, told);
+    let told = "it depends on itself: web → database → web; main@sha1:b stays assigned";
+    broken(|w| w.service["status"]["conditions"] = stalled("DependencyCycle", told), Link::Dependencies, told);
+    let held = "removal is held: api depends on it and goes first";
+    let delete = |w: &mut World| {
+        w.service["metadata"]["deletionTimestamp"] = json!("2026-01-01T11:59:00Z");
+        w.service["status"]["conditions"] = reconciling("Removing", held);
+    };
+    progressing(delete, Link::Dependencies, &format!("the service is being deleted for 60s; {held}"));
+}
+
+#[test]
 fn the_hubs_word_about_an_older_spec_is_no_answer() {
     let breaks = |w: &mut World| {
         w.service["metadata"]["generation"] = json!(4);

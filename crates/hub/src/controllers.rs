@@ -6,6 +6,7 @@ pub mod advance_agents;
 pub mod assign_revisions;
 pub mod collect_mirrors;
 pub mod compute_desired;
+pub mod dependencies;
 pub mod fetch_sources;
 pub mod git;
 pub mod queue;
@@ -18,6 +19,7 @@ pub mod services;
 pub mod summarize_reports;
 pub mod trace_deliveries;
 pub mod track_clusters;
+pub mod versions;
 
 use std::sync::Arc;
 

@@ -18,6 +18,7 @@ macro_rules! from_row {
 mod agents;
 mod assignments;
 mod desired;
+mod history;
 mod keys;
 mod sources;
 
@@ -28,13 +29,17 @@ pub use agents::{
     save_heartbeats, save_join_token, save_quarantine, save_report, use_nonce,
 };
 pub use assignments::{
-    Assignment, assignments_named, assignments_of_cluster, assignments_of_source, assignments_unplaced,
-    delete_assignment, is_source_used, load_assignment, save_assignment, save_service_secrets, services_gone,
-    services_of_secret, services_under_grants, stamp,
+    Assignment, assignments_named, assignments_of_cluster, assignments_of_namespace, assignments_of_source,
+    assignments_unplaced, delete_assignment, is_source_used, load_assignment, save_assignment, save_service_secrets,
+    services_gone, services_of_secret, services_under_grants, stamp,
 };
 pub use desired::{
     Desired, DirtyMark, clear_mark, delete_cluster, is_desired, load_desired, load_desired_bundles, load_desired_heads,
     load_dirty, mark_all, mark_cluster, raise_all_epochs, save_desired,
+};
+pub use history::{
+    VersionRow, dependencies_of, dependents_of, load_history, load_history_bundles, load_newest_version, load_version,
+    save_dependencies, save_version, trim_history,
 };
 pub use keys::{
     AgentKeys, ClusterKeys, load_agent_keys, load_all_agent_keys, promote_keys, read_cluster_keys, save_agent_keys,

@@ -118,6 +118,7 @@ fn station(link: Link) -> &'static str {
     match link {
         Link::Source => "the source",
         Link::Bundle => "the bundle",
+        Link::Dependencies => "a dependency",
         Link::Placement => "placement",
         Link::Cluster => "the cluster",
         Link::Agent => "the agent",

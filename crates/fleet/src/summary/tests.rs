@@ -15,6 +15,7 @@ fn candidate() -> Candidate {
         bundle: Digest::of("bundle"),
         bundle_bytes: 1,
         path: String::new(),
+        source: String::new(),
     }
 }
 
@@ -60,6 +61,8 @@ struct Case {
     joined: bool,
     report: Option<ServiceReport>,
     previous: ServiceDeploymentStatus,
+    candidate: Option<Candidate>,
+    pin: Option<Pin>,
 }
 
 impl Case {
@@ -72,6 +75,8 @@ impl Case {
             joined: true,
             report,
             previous: ServiceDeploymentStatus::default(),
+            candidate: Some(candidate()),
+            pin: None,
         }
     }
 
@@ -83,6 +88,8 @@ impl Case {
             cluster: "east",
             joined: self.joined,
             assigned: self.assigned.as_ref(),
+            candidate: self.candidate.as_ref(),
+            pin: self.pin.as_ref(),
             why: &self.why,
             action: &self.action,
             entry: Digest::of("entry"),
@@ -229,4 +236,41 @@ fn what_only_a_newer_hub_understands_is_neither_applied_nor_removed() {
     assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("Unknown", "ReportUnknown"));
     assert!(ready.message.contains("upgrade the hub: paused"), "{}", ready.message);
     assert_eq!((status.applied_revision, status.objects.unwrap().healthy), (None, 0));
+}
+
+fn newer() -> Candidate {
+    Candidate { revision: "main@sha1:def".to_owned(), bundle: Digest::of("newer"), ..candidate() }
+}
+
+#[test]
+fn a_pin_says_by_whom_it_is_and_what_it_holds_back() {
+    let objects = vec![object("web", SyncState::Synced, Health::Current, "")];
+    let pin = Pin { bundle: candidate().bundle, reason: Some("def crashes".to_owned()) };
+    let previous = ServiceDeploymentStatus { pinned_by: Some("ann".to_owned()), ..ServiceDeploymentStatus::default() };
+    let pinned = Case {
+        candidate: Some(newer()),
+        pin: Some(pin),
+        previous,
+        ..Case::new(Some(report(Outcome::Applied, objects)))
+    };
+    let status = pinned.check(&[
+        "Ready=True Applied: applied main@sha1:abc and pinned; 1 objects are healthy",
+        "Pinned=True Pinned: pinned to main@sha1:abc by ann (def crashes); main@sha1:def is held back",
+    ]);
+    assert_eq!((status.held_revision.as_deref(), status.pinned_by.as_deref()), (Some("main@sha1:def"), Some("ann")));
+    // Another revision of the same content is nothing that is held back.
+    let same = Candidate { revision: "main@sha1:def".to_owned(), ..candidate() };
+    assert_eq!(Case { candidate: Some(same), ..pinned }.status().held_revision, None);
+}
+
+#[test]
+fn what_waits_for_a_dependency_is_named_with_what_it_waits_for() {
+    let why = Why::Waiting("waits for service database, which does not exist".to_owned());
+    let message = "main@sha1:def waits for service database, which does not exist; main@sha1:abc stays assigned";
+    let waiting = Case { why, candidate: Some(newer()), ..Case::new(None) };
+    let status = waiting.check(&[
+        &format!("Ready=False DependencyNotReady: {message}"),
+        &format!("Reconciling=True DependencyNotReady: {message}"),
+    ]);
+    assert_eq!(status.held_revision.as_deref(), Some("main@sha1:def"));
 }

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::BTreeSet};
 
 use farwater_api::{Cluster, ClusterGrantSpec, ServiceDeployment, ServiceDeploymentSpec};
-use farwater_fleet::placement::selects;
+use farwater_fleet::{conditions::cut, placement::selects};
 use farwater_store::{Key, Kind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::Value;
@@ -18,8 +18,8 @@ use super::{
 use crate::{
     Hub,
     auth::{Attributes, Escalation, EscalationError},
-    controllers::resources::list_pages,
-    delivery::admission::{Inadmissible, check_service},
+    controllers::resources::{AUTHORS, Name, list_pages},
+    delivery::admission::{Inadmissible, check_dependencies, check_pin, check_service},
 };
 
 /// Refuses a write that its sender has no right to make although they may write the kind.
@@ -74,15 +74,61 @@ async fn check_placement(call: &Call, object: &Value, old: Option<&Value>) -> Re
         serde_json::from_value(object["spec"].clone()).map_err(|error| ApiError::bad_request(error.to_string()))?;
     // One that can't be read is checked as if it were new.
     let old = old.and_then(|old| serde_json::from_value::<ServiceDeployment>(old.clone()).ok());
-    let checked = check_service(&call.hub.store, meta::text(object, "namespace"), &spec, old.as_ref()).await;
+    let checked = check_all(call, object, &spec, old.as_ref()).await;
+    let invalid = |field: &str, value: &Value, why: &Inadmissible| {
+        let cause = FieldError::invalid(&format!("spec.{field}"), value, &why.to_string());
+        ApiError::invalid(&call.kind.group, &call.kind.kind, name, vec![cause])
+    };
+    let spec = &object["spec"];
     checked.map_err(|error| match error {
         Inadmissible::Denied(why) => call.forbidden(name, &why.to_string()),
-        Inadmissible::ClusterChanged => {
-            let cause = FieldError::invalid("spec.clusterRef", &object["spec"]["clusterRef"], &error.to_string());
-            ApiError::invalid(&call.kind.group, &call.kind.kind, name, vec![cause])
-        }
+        Inadmissible::ClusterChanged => invalid("clusterRef", &spec["clusterRef"], &error),
+        Inadmissible::Pin(_) => invalid("pin.bundle", &spec["pin"]["bundle"], &error),
+        Inadmissible::DependsOn(_) => invalid("dependsOn", &spec["dependsOn"], &error),
         Inadmissible::Store(error) => store_failed(error),
     })
+}
+
+async fn check_all(
+    call: &Call,
+    object: &Value,
+    spec: &ServiceDeploymentSpec,
+    old: Option<&ServiceDeployment>,
+) -> Result<(), Inadmissible> {
+    let (hub, namespace) = (&call.hub, meta::text(object, "namespace"));
+    check_service(&hub.store, namespace, spec, old).await?;
+    check_dependencies(&hub.store, &Name::new(namespace, meta::text(object, "name")), spec, old).await?;
+    check_pin(&hub.delivery, namespace, meta::text(object, "uid"), spec, old).await
+}
+
+/// Who pins or suspends a service is recorded with it: nobody writes that of somebody else.
+pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
+    if call.kind.group != farwater_api::GROUP || call.kind.plural != "servicedeployments" {
+        return;
+    }
+    let suspension = |object: &Value| match object["spec"]["suspend"].as_bool() {
+        Some(true) => object["spec"].get("suspension").cloned().unwrap_or_default(),
+        // Unlike anything that is stated.
+        _ => Value::Bool(false),
+    };
+    let pin = |object: &Value| object["spec"].get("pin").cloned().unwrap_or(Value::Bool(false));
+    let [pinned_by, suspended_by] = AUTHORS;
+    sign_field(call, object, old, pinned_by, pin);
+    sign_field(call, object, old, suspended_by, suspension);
+}
+
+fn sign_field(call: &Call, object: &mut Value, old: Option<&Value>, field: &str, stated: impl Fn(&Value) -> Value) {
+    /// A status is small, and names of users are not bounded.
+    const LONGEST: usize = 128;
+    let now = stated(object);
+    if old.map_or(Value::Bool(false), &stated) == now {
+        return;
+    }
+    if now != Value::Bool(false) {
+        object["status"][field] = cut(&call.user.name, LONGEST).into();
+    } else if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
+        status.remove(field);
+    }
 }
 
 /// Nobody grants what they don't hold. What garbage collection needs may change: an object that is stuck would keep its grant.

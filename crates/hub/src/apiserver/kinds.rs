@@ -432,11 +432,15 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
         kind.categories.push("all".into());
     }
     match kind.plural.as_str() {
-        "servicedeployments" => kind.subresources.push(Subresource {
-            name: "objects",
-            verbs: &["get"],
-            kind: Some((farwater_api::GROUP, farwater_api::VERSION, "ObjectReportList")),
-        }),
+        "servicedeployments" => {
+            for (name, list) in [("history", "HistoryEntryList"), ("objects", "ObjectReportList")] {
+                kind.subresources.push(Subresource {
+                    name,
+                    verbs: &["get"],
+                    kind: Some((farwater_api::GROUP, farwater_api::VERSION, list)),
+                });
+            }
+        }
         "clusters" => kind.subresources.push(Subresource {
             name: "join",
             verbs: &["create"],

@@ -1,10 +1,12 @@
-//! Subresources that are no part of the object: tokens of service accounts, invitations of clusters, and what agents
-//! report of a service's objects.
+//! Subresources that are no part of the object: tokens of service accounts, invitations of clusters, what agents
+//! report of a service's objects, and what was assigned to it before.
 
 use std::time::Duration;
 
 use axum::response::Response;
 use bytes::Bytes;
+use farwater_store::Resource;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -17,7 +19,7 @@ use super::{
 };
 use crate::{
     auth::{TokenError, TokenOwner},
-    controllers::resources::Name,
+    controllers::{resources::Name, versions},
     delivery::{
         join::{self, InviteError},
         status::load_objects,
@@ -29,6 +31,7 @@ pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         ("serviceaccounts", "token") => create_token(call, &body).await,
         ("clusters", "join") => invite_cluster(call).await,
         ("servicedeployments", "objects") => list_objects(call).await,
+        ("servicedeployments", "history") => list_versions(call).await,
         _ => Err(ApiError::no_such_path()),
     }
 }
@@ -59,13 +62,24 @@ async fn invite_cluster(call: &Call) -> Result<Response, ApiError> {
 async fn list_objects(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
     let objects = load_objects(&call.hub.delivery, &service.uid).await.map_err(store_failed)?;
+    Ok(answer_list("ObjectReportList", &service, &objects))
+}
+
+/// What was assigned to a service, the newest first.
+async fn list_versions(call: &Call) -> Result<Response, ApiError> {
+    let service = call.load(&call.info.name).await?;
+    let entries = versions::load_entries(&call.hub.delivery, &service.uid).await.map_err(store_failed)?;
+    Ok(answer_list("HistoryEntryList", &service, &entries))
+}
+
+fn answer_list(kind: &str, of: &Resource, items: &impl Serialize) -> Response {
     let answer = json!({
         "apiVersion": our_api_version(),
-        "kind": "ObjectReportList",
-        "metadata": {"resourceVersion": service.version.to_string()},
-        "items": objects,
+        "kind": kind,
+        "metadata": {"resourceVersion": of.version.to_string()},
+        "items": items,
     });
-    Ok(respond::json(200, &answer))
+    respond::json(200, &answer)
 }
 
 fn invalid(name: &str, cause: FieldError) -> ApiError {

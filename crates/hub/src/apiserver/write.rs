@@ -92,6 +92,7 @@ pub async fn create_object(call: &Call, mut object: Value, dry_run: bool) -> Res
 
 async fn create_once(call: &Call, mut object: Value, dry_run: bool) -> Result<Value, ApiError> {
     strategy::prepare_create(&mut object, call.kind);
+    admission::sign(call, &mut object, None);
     check_rules(call, &object, None, Part::Main)?;
     admission::admit(call, &object, None).await?;
     let name = meta::text(&object, "name").to_owned();
@@ -345,6 +346,9 @@ pub async fn replace(
 ) -> Result<Option<Value>, ApiError> {
     let may_retry = patch || meta::text(&object, "resourceVersion").is_empty();
     let mut object = prepare(call, current, object, patch)?;
+    if part_of(call) == Part::Main {
+        admission::sign(call, &mut object, Some(&current.object));
+    }
     FieldManager::keep_times(&current.object, &mut object);
     check_rules(call, &object, Some(&current.object), part_of(call))?;
     admission::admit(call, &object, Some(&current.object)).await?;

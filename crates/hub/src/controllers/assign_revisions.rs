@@ -3,18 +3,26 @@
 //! One decision, `fleet::assignment::decide`, says whether a candidate becomes the assignment. What is missing or broken is
 //! a reason to keep the old one, and is told in the service's status.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use farwater_api::{AGENT_FINALIZER, GitRepository, ServiceDeployment};
+use farwater_api::{
+    AGENT_FINALIZER, GitRepository, ServiceDeployment, git_repository::LocalReference, service_deployment::Pin,
+};
 use farwater_fleet::{
-    assignment::{Candidate, Decision, Inputs, Trouble, Why, decide},
+    assignment::{Candidate, Decided, Decision, Inputs, Trouble, Why, decide, is_suspended, suspension_end},
+    dependencies::cycle_trouble,
+    history::Pinned,
     placement::cluster_candidates,
 };
 use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
-        Assignment, Bundle, Revision, assignments_named, delete_assignment, delete_report, load_assignment,
-        load_report, load_revision, mark_cluster, save_assignment, save_bundle, save_service_secrets, stamp,
+        Assignment, Bundle, Revision, assignments_named, delete_assignment, delete_report, dependencies_of,
+        load_assignment, load_report, load_revision, mark_cluster, save_assignment, save_bundle, save_dependencies,
+        save_service_secrets, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -23,17 +31,25 @@ use serde_json::Value;
 
 use super::{
     chain,
+    dependencies::{self, Waits},
     git::{self, BundleFailure},
     queue::Next,
     resources::{self, Name, Stored as _},
     services::{ClusterFacts, ServiceFacts, load_grants, read_json},
     summarize_reports::is_removed,
     trace_deliveries::Assigned,
+    versions,
 };
 use crate::{
     apiserver::manage,
     delivery::{Delivery, secrets, status},
 };
+
+/// A service that waits for others is woken by them; this is for a wake-up that was lost.
+const RECHECK: Duration = Duration::from_secs(60);
+/// Timers and the clock of suspensions are two: what is due is looked at this late, and what is not for this long at most.
+const SOON: Duration = Duration::from_millis(50);
+const LONGEST_REST: Duration = Duration::from_secs(600);
 
 #[derive(Debug, thiserror::Error)]
 pub enum AssignError {
@@ -82,9 +98,18 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let source_name = Name::new(&name.namespace, &service.spec.source_ref.name);
     let (candidate, bundle) = resolve_candidate(&delivery, &name, &service, source.as_ref(), row.as_ref()).await?;
     let source_uid = source.as_ref().map(|source| source.uid.clone());
-    let secrets = service.spec.secrets.iter().map(|secret| secret.name.clone()).collect();
-    let next = decide_row(&delivery, &name, &resource, service, (cluster, source, candidate), row.as_ref()).await?;
-    save_row(&delivery, row, next, bundle, secrets, begun).await?;
+    let stated = Stated::of(&service);
+    let found = Found {
+        cluster,
+        source,
+        pinned: versions::resolve_pin(&delivery, &resource.uid, service.spec.pin.as_ref()).await?,
+        candidate,
+        // Behind the source: what it depends on is held against what that has now, or something newer.
+        waits: dependencies::load_waits(&delivery, &name, &service).await?,
+    };
+    let next = decide_row(&delivery, &name, &resource, service, found, row.as_ref()).await?;
+    let again = stated.next_look(&next)?;
+    save_row(&delivery, row, next, bundle, stated, begun).await?;
     if let Some(value) = request {
         match source_uid {
             Some(uid) if !answered => pass_on(&delivery, &name, &value, &uid, source_name),
@@ -92,7 +117,42 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         }
     }
     delivery.summaries.add(name);
-    Ok(Next::OnChange)
+    Ok(again)
+}
+
+/// What of a spec has rows of its own, and who wrote it.
+struct Stated {
+    secrets: Vec<String>,
+    depends_on: Vec<String>,
+    pin: Option<Pin>,
+    pinned_by: Option<String>,
+    suspended_until: Option<Timestamp>,
+}
+
+impl Stated {
+    fn of(service: &ServiceDeployment) -> Self {
+        let names = |all: &[LocalReference]| all.iter().map(|reference| reference.name.clone()).collect();
+        let spec = &service.spec;
+        Self {
+            secrets: names(&spec.secrets),
+            depends_on: names(&spec.depends_on),
+            pin: spec.pin.clone(),
+            pinned_by: service.status.as_ref().and_then(|status| status.pinned_by.clone()),
+            suspended_until: suspension_end(spec),
+        }
+    }
+
+    /// When time alone may change the decision.
+    fn next_look(&self, row: &Assignment) -> Result<Next, StoreError> {
+        let decided: Decided = read_json(&row.service_uid, &row.why)?;
+        let end = self.suspended_until.filter(|_| decided.suspended == Some(true));
+        let rest = end.map(|end| Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or(SOON).max(SOON));
+        let recheck = matches!(decided.why, Why::Waiting(_)).then_some(RECHECK);
+        Ok(match rest.into_iter().chain(recheck).min() {
+            Some(wait) => Next::After(wait.min(LONGEST_REST)),
+            None => Next::OnChange,
+        })
+    }
 }
 
 /// The request annotation, unless the status acknowledges it already.
@@ -116,19 +176,22 @@ async fn forget_old_rows(delivery: &Delivery, name: &Name, current: Option<&str>
     if old.is_empty() {
         return Ok(());
     }
+    let mut freed = Vec::new();
     let forget = delivery.store.transact(move |tx| {
         Box::pin(async move {
             for row in old {
+                freed.extend(dependencies_of(tx, &row.service_uid).await?);
                 delete_assignment(tx, &row.service_uid).await?;
                 delete_report(tx, &row.service_uid).await?;
                 if !row.cluster_uid.is_empty() {
                     mark_cluster(tx, &row.cluster_uid).await?;
                 }
             }
-            Ok(())
+            Ok(freed)
         })
     });
-    forget.await?;
+    dependencies::wake(delivery, &name.namespace, forget.await?);
+    dependencies::wake_dependents(delivery, name).await?;
     delivery.dirty.notify_one();
     Ok(())
 }
@@ -203,7 +266,7 @@ async fn resolve_candidate(
         _ => None,
     };
     if let Some(known) = known.filter(|known| known.revision == text && Some(&known.path) == path.as_ref().ok()) {
-        return Ok((Ok(known), None));
+        return Ok((Ok(Candidate { source: source.url.clone(), ..known }), None));
     }
     match git::make_bundle(delivery, &source.uid, &revision.commit, &service.spec.path).await {
         Ok(bundle) => {
@@ -213,6 +276,7 @@ async fn resolve_candidate(
                 bundle: bundle.digest,
                 bundle_bytes: bundle.bytes,
                 path: bundle.path.clone(),
+                source: source.url.clone(),
             };
             Ok((Ok(candidate), Some(bundle)))
         }
@@ -234,16 +298,26 @@ fn known_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
     row.candidate.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
 }
 
-type Found = (Result<ClusterFacts, Trouble>, Option<Source>, Result<Candidate, Trouble>);
+/// What a service's references lead to.
+struct Found {
+    cluster: Result<ClusterFacts, Trouble>,
+    source: Option<Source>,
+    pinned: Option<Result<Candidate, Trouble>>,
+    candidate: Result<Candidate, Trouble>,
+    waits: Waits,
+}
 
 async fn decide_row(
     delivery: &Delivery,
     name: &Name,
     resource: &Resource,
     service: ServiceDeployment,
-    (cluster, source, candidate): Found,
+    Found { cluster, source, pinned, mut candidate, waits }: Found,
     row: Option<&Assignment>,
 ) -> Result<Assignment, StoreError> {
+    let is_suspended = is_suspended(&service.spec, Timestamp::now());
+    let sourceless = source.is_none();
+    let write_why = |why: Why| write_json(&Decided { why, suspended: Some(is_suspended), sourceless });
     let mut next = Assignment {
         service_uid: resource.uid.clone(),
         namespace: name.namespace.clone(),
@@ -254,7 +328,7 @@ async fn decide_row(
         stamp: stamp(&resource.object),
         candidate: row.and_then(|row| row.candidate.clone()),
         assigned: row.and_then(|row| row.assigned.clone()),
-        why: write_json(&Why::Current)?,
+        why: write_why(Why::Current)?,
     };
     // A source that went away is still the one whose mirror the assignment needs.
     if source.is_none() {
@@ -263,25 +337,32 @@ async fn decide_row(
     if let Ok(candidate) = &candidate {
         next.candidate = Some(write_json(candidate)?);
     }
+    if let Some(cycle) = &waits.cycle {
+        candidate = Err(cycle_trouble(cycle));
+    }
     let cluster = match cluster {
         Ok(cluster) => cluster,
         Err(trouble) => {
-            next.why = write_json(&Why::Trouble(trouble))?;
+            next.why = write_why(Why::Trouble(trouble))?;
             return Ok(next);
         }
     };
-    let suspended = service.spec.suspend || cluster.suspended;
-    let facts = ServiceFacts::new(resource, service, &next, source.map(|source| source.url))?;
+    let mut facts = ServiceFacts::new(resource, service, &next, source.map(|source| source.url))?;
+    if let Some(Ok(pinned)) = pinned.as_ref().filter(|pinned| pinned.as_ref().is_ok_and(|one| !one.source.is_empty())) {
+        facts.source_url = Some(pinned.source.clone());
+    }
     let ceiling = facts.check_placement(&cluster, &load_grants(&delivery.store).await?);
     let decision = decide(Inputs {
-        suspended,
+        suspended: is_suspended || cluster.suspended,
+        pinned: pinned.as_ref().map(Result::as_ref),
         candidate: candidate.as_ref(),
+        waits: &waits.reasons,
         ceiling: ceiling.as_ref(),
         assigned: facts.assigned.as_ref(),
     });
     match decision {
         Decision::Assign(candidate) => next.assigned = Some(write_json(&candidate)?),
-        Decision::Keep(why) => next.why = write_json(&why)?,
+        Decision::Keep(why) => next.why = write_why(why)?,
     }
     Ok(next)
 }
@@ -290,16 +371,19 @@ fn write_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(StoreError::abort)
 }
 
+/// What is assigned now, where it has another content than before.
+fn new_version(old: Option<&Assignment>, new: &Assignment) -> Result<Option<Candidate>, StoreError> {
+    let assigned = |row: &Assignment| -> Result<Option<Candidate>, StoreError> {
+        row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
+    };
+    let before = old.map(assigned).transpose()?.flatten();
+    Ok(assigned(new)?.filter(|now| before.is_none_or(|before| !before.is_same_content(now))))
+}
+
 /// Whether a cluster's desired state may differ because of a row's change. Another revision of the same content changes
 /// nothing there.
-fn changes_entry(old: &Assignment, new: &Assignment) -> Result<bool, StoreError> {
-    let assigned = |row: &Assignment| -> Result<_, StoreError> {
-        let candidate: Option<Candidate> =
-            row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
-        Ok(candidate.map(|candidate| (candidate.bundle, candidate.path)))
-    };
-    let same_row = old.cluster_uid == new.cluster_uid && old.stamp == new.stamp && old.why == new.why;
-    Ok(!same_row || assigned(old)? != assigned(new)?)
+fn changes_entry(old: &Assignment, new: &Assignment) -> bool {
+    old.cluster_uid != new.cluster_uid || old.stamp != new.stamp || old.why != new.why
 }
 
 /// Writes the row if it differs, and marks the cluster in the same transaction. `begun`: when the service was looked at.
@@ -308,13 +392,17 @@ async fn save_row(
     old: Option<Assignment>,
     new: Assignment,
     bundle: Option<Bundle>,
-    secrets: Vec<String>,
+    stated: Stated,
     begun: SystemTime,
 ) -> Result<(), StoreError> {
     if old.as_ref() == Some(&new) {
         return Ok(());
     }
-    let mark = old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new))?;
+    let version = new_version(old.as_ref(), &new)?;
+    let mark = version.is_some() || old.as_ref().is_none_or(|old| changes_entry(old, &new));
+    // What a service depends on is of its spec.
+    let is_restated = old.as_ref().is_none_or(|old| old.stamp != new.stamp);
+    let name = Name::new(&new.namespace, &new.name);
     if mark {
         // Before it is written: what comes of it may be told at once.
         let (source_uid, interval) = (new.source_uid.clone(), Interval::since(begun));
@@ -327,14 +415,25 @@ async fn save_row(
                 save_bundle(tx, bundle).await?;
             }
             save_assignment(tx, &new).await?;
-            save_service_secrets(tx, &new, &secrets).await?;
+            save_service_secrets(tx, &new, &stated.secrets).await?;
+            let mut freed = Vec::new();
+            if is_restated {
+                freed = dependencies_of(tx, &new.service_uid).await?;
+                save_dependencies(tx, &new.service_uid, &new.namespace, &stated.depends_on).await?;
+            }
+            if let Some(version) = &version {
+                let pinned = stated.pin.as_ref().map(|pin| Pinned { pin, by: stated.pinned_by.as_deref() });
+                versions::note_assignment(tx, &new.service_uid, version, pinned).await?;
+            }
             for uid in clusters.into_iter().flatten().filter(|uid| mark && !uid.is_empty()) {
                 mark_cluster(tx, &uid).await?;
             }
-            Ok(())
+            freed.retain(|name| !stated.depends_on.contains(name));
+            Ok(freed)
         })
     });
-    saved.await?;
+    dependencies::wake(delivery, &name.namespace, saved.await?);
+    dependencies::wake_dependents(delivery, &name).await?;
     if mark {
         delivery.dirty.notify_one();
     }
@@ -357,7 +456,9 @@ async fn remove_service(
         _ => return finish_removal(delivery, name, resource).await,
     };
     let source = find_source(delivery, name, &service).await?;
-    let facts = ServiceFacts::new(resource, service, &row, source.map(|source| source.url))?;
+    let stated = Stated { secrets: Vec::new(), ..Stated::of(&service) };
+    let mut facts = ServiceFacts::new(resource, service, &row, source.map(|source| source.url))?;
+    dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let secrets = secrets::resolve(delivery, &facts).await?;
     let (entry, _) = facts.resolve_entry(&cluster, &load_grants(&delivery.store).await?, &secrets);
     let report = load_report(&mut *delivery.store.tables().await?, &resource.uid).await?;
@@ -368,7 +469,13 @@ async fn remove_service(
     let mut next = row.clone();
     next.stamp = stamp(&resource.object);
     next.generation = resource.object["metadata"]["generation"].as_i64().unwrap_or(0);
-    save_row(delivery, Some(row), next, None, Vec::new(), SystemTime::now()).await?;
+    // So that the cluster is marked when the last of them has gone.
+    let why = match facts.dependents.is_empty() {
+        true => Why::Current,
+        false => Why::Waiting(format!("waits until {} are gone", facts.dependents.join(", "))),
+    };
+    next.why = write_json(&Decided { why, suspended: Some(facts.suspended), sourceless: false })?;
+    save_row(delivery, Some(row), next, None, stated, SystemTime::now()).await?;
     delivery.summaries.add(name.clone());
     Ok(())
 }
@@ -396,15 +503,17 @@ async fn finish_removal(delivery: &Delivery, name: &Name, resource: &Resource) -
             if let Some(row) = load_assignment(tx, &uid).await?.filter(|row| !row.cluster_uid.is_empty()) {
                 mark_cluster(tx, &row.cluster_uid).await?;
             }
+            let freed = dependencies_of(tx, &uid).await?;
             delete_assignment(tx, &uid).await?;
             delete_report(tx, &uid).await?;
             if let Some(change) = change {
                 tx.write(Write { key, change }).await?;
             }
-            Ok(())
+            Ok(freed)
         })
     });
-    finished.await?;
+    dependencies::wake(delivery, &name.namespace, finished.await?);
+    dependencies::wake_dependents(delivery, name).await?;
     delivery.dirty.notify_one();
     delivery.collect.notify_one();
     tracing::info!(service = %name, "removed");

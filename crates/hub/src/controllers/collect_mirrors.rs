@@ -1,12 +1,12 @@
 //! collect_mirrors: mirrors of sources that are gone and that no service needs any more are removed, and bundles that a
-//! desired state names are kept.
+//! desired state or a service's history names are kept.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use farwater_api::GitRepository;
 use farwater_store::{
     StoreError,
-    delivery::{delete_revision, is_source_used, load_desired_bundles, load_revisions},
+    delivery::{delete_revision, is_source_used, load_desired_bundles, load_history_bundles, load_revisions},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +30,9 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
 }
 
 pub async fn collect_mirrors(delivery: &Delivery) -> Result<(), StoreError> {
-    delivery.mirrors.pin(load_desired_bundles(&mut *delivery.store.tables().await?).await?);
+    let mut kept = load_desired_bundles(&mut *delivery.store.tables().await?).await?;
+    kept.extend(load_history_bundles(&mut *delivery.store.tables().await?).await?);
+    delivery.mirrors.pin(kept);
     // On the disk first: a source that is made in between has its resource by the time that resources are listed.
     let mut candidates: HashSet<String> = delivery.mirrors.list().await.into_iter().collect();
     let revisions = load_revisions(&mut *delivery.store.tables().await?).await?;

@@ -22,7 +22,7 @@ use farwater_telemetry::traces::{self, Interval};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    advance_agents, chain,
+    advance_agents, chain, dependencies,
     resources::{self, Name},
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
     trace_deliveries::{self, NewEntry, Published, new_entries},
@@ -138,7 +138,8 @@ async fn resolve_entries(
         // A row whose service is gone or was made again is cleared by assign_revisions.
         let Some((resource, service)) = found.filter(|(resource, _)| resource.uid == row.service_uid) else { continue };
         let url = urls.get(&delivery.store, &Name::new(&row.namespace, &service.spec.source_ref.name)).await?;
-        let facts = ServiceFacts::new(&resource, service, row, url)?;
+        let mut facts = ServiceFacts::new(&resource, service, row, url)?;
+        dependencies::find_dependents(&delivery.store, &mut facts).await?;
         let secrets = secrets::resolve(delivery, &facts).await?;
         entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets).0));
     }

@@ -83,7 +83,7 @@ impl Mirrors {
         }
     }
 
-    /// Bundles that must stay whatever the cache's size: those that a desired state names.
+    /// Bundles that must stay whatever the cache's size: those that a desired state or a history names.
     pub fn pin(&self, digests: HashSet<Digest>) {
         self.cache.pin(digests);
     }

@@ -144,15 +144,30 @@ pub async fn change<T: Stored>(
     Err(refused.map_or(StoreError::Closed, StoreError::from))
 }
 
-/// Sets the status. One that is equal to the stored one is not written.
+/// What the API server says in a status, in the write that it speaks of: who pinned and who suspended a service.
+pub const AUTHORS: [&str; 2] = ["pinnedBy", "suspendedBy"];
+
+/// Sets the status, but for what the API server says there. One that is equal to the stored one is not written.
 pub async fn write_status<T: Stored>(
     store: &Store,
     name: &Name,
     uid: &str,
     status: &impl Serialize,
 ) -> Result<(), StoreError> {
-    let status = serde_json::to_value(status).map_err(StoreError::abort)?;
-    change::<T>(store, name, uid, "status", |object| object["status"] = status.clone()).await
+    let mut status = serde_json::to_value(status).map_err(StoreError::abort)?;
+    if let Some(status) = status.as_object_mut() {
+        status.retain(|field, _| !AUTHORS.contains(&field.as_str()));
+    }
+    change::<T>(store, name, uid, "status", |object| {
+        let mut next = status.clone();
+        for field in AUTHORS {
+            if let Some(author) = object["status"].get(field) {
+                next[field] = author.clone();
+            }
+        }
+        object["status"] = next;
+    })
+    .await
 }
 
 /// Whether a service stays until its agent has confirmed its removal.

@@ -10,13 +10,13 @@ use std::{
 };
 
 use farwater_api::{AgentPolicy, Cluster, ClusterGrant, GitRepository, ServiceDeployment};
-use farwater_fleet::duration::POLL_INTERVAL;
+use farwater_fleet::{assignment::Decided, duration::POLL_INTERVAL};
 use farwater_store::{
     Kind, Operation, StoreError, WatchError, WatchEvent,
     delivery::{
-        assignments_of_cluster, assignments_of_source, assignments_unplaced, load_agents, load_all_agent_keys,
-        load_desired_heads, load_heartbeats, load_quarantines, mark_all, mark_cluster, services_gone,
-        services_of_secret, services_under_grants,
+        Assignment, assignments_of_cluster, assignments_of_namespace, assignments_of_source, assignments_unplaced,
+        load_agents, load_all_agent_keys, load_desired_heads, load_heartbeats, load_quarantines, mark_all,
+        mark_cluster, services_gone, services_of_secret, services_under_grants,
     },
 };
 use futures::StreamExt as _;
@@ -271,9 +271,11 @@ async fn route_repository(delivery: &Delivery, name: Name, event: &WatchEvent) -
         let mut tables = delivery.store.tables().await?;
         let mut rows = assignments_of_source(&mut tables, uid).await?;
         if event.operation == Operation::Created {
-            rows.extend(
-                assignments_unplaced(&mut tables).await?.into_iter().filter(|row| row.namespace == name.namespace),
-            );
+            // Also of one that was made again: their rows name the one before, whose mirror they need.
+            let waits = |row: &Assignment| {
+                row.source_uid.is_empty() || serde_json::from_str(&row.why).is_ok_and(|said: Decided| said.sourceless)
+            };
+            rows.extend(assignments_of_namespace(&mut tables, &name.namespace).await?.into_iter().filter(waits));
         }
         rows
     };

@@ -7,13 +7,14 @@ use farwater_api::{
     protocol::{Entry, ServiceIdentity},
 };
 use farwater_fleet::{
-    assignment::{Candidate, EntryInputs, Trouble, Why, resolve_action},
+    assignment::{Candidate, Decided, EntryInputs, Trouble, Why, describe_suspension, is_suspended, resolve_action},
     placement::{self, NamedGrant},
 };
 use farwater_store::{
     Resource, Store, StoreError,
     delivery::{Agent, Assignment, load_agent},
 };
+use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 
 use super::resources::{self, Name};
@@ -61,7 +62,13 @@ pub struct ServiceFacts {
     pub name: Name,
     pub service: ServiceDeployment,
     pub assigned: Option<Candidate>,
+    /// What its source has.
+    pub candidate: Option<Candidate>,
     pub why: Why,
+    /// Whether its own suspension counts.
+    pub suspended: bool,
+    /// Services that are to go before it.
+    pub dependents: Vec<String>,
     pub source_url: Option<String>,
 }
 
@@ -72,13 +79,27 @@ impl ServiceFacts {
         row: &Assignment,
         source_url: Option<String>,
     ) -> Result<Self, StoreError> {
+        let candidate = |text: &Option<String>| -> Result<Option<Candidate>, StoreError> {
+            text.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
+        };
+        let assigned = candidate(&row.assigned)?;
+        let decided: Decided = read_json(&row.service_uid, &row.why)?;
+        // What was decided for this spec counts until it is decided again, whatever a clock says: who decides marks the cluster.
+        let known = decided.suspended.filter(|_| service.metadata.generation == Some(row.generation));
+        let suspended = known.unwrap_or_else(|| is_suspended(&service.spec, Timestamp::now()));
+        let pin = service.spec.pin.as_ref();
+        let pinned = assigned.as_ref().filter(|assigned| pin.is_some_and(|pin| pin.bundle == assigned.bundle));
+        let pinned_source = pinned.map(|pinned| pinned.source.clone()).filter(|url| !url.is_empty());
         Ok(Self {
             uid: resource.uid.clone(),
             name: Name::new(&resource.key.namespace, &resource.key.name),
             service,
-            assigned: row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?,
-            why: read_json(&row.service_uid, &row.why)?,
-            source_url,
+            candidate: candidate(&row.candidate)?,
+            why: decided.why,
+            suspended,
+            dependents: Vec::new(),
+            source_url: pinned_source.or(source_url),
+            assigned,
         })
     }
 
@@ -104,11 +125,13 @@ impl ServiceFacts {
             (_, Ok(_), Err(message)) => Why::Trouble(Trouble::Secret { message: message.clone() }),
             (why, Ok(_), Ok(_)) => why.clone(),
         };
+        let suspension = self.suspended.then(|| describe_suspension(spec));
         let approved = self.service.metadata.annotations.as_ref().and_then(|all| all.get(APPROVE_PRUNE));
         let action = resolve_action(EntryInputs {
             deleting: self.deleting(),
             deletion_policy: spec.deletion_policy,
-            suspended: spec.suspend,
+            dependents: &self.dependents,
+            suspended: suspension.as_deref(),
             cluster_suspended: cluster.suspended,
             restored: cluster.restored(),
             assigned: self.assigned.as_ref(),

@@ -18,9 +18,11 @@ use farwater_store::{
 use jiff::Timestamp;
 
 use super::{
+    dependencies,
     queue::Next,
     resources::{self, Name},
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
+    versions,
 };
 use crate::delivery::{Delivery, secrets, status};
 
@@ -38,7 +40,8 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     }
     let url =
         SourceUrls::default().get(&delivery.store, &Name::new(&name.namespace, &service.spec.source_ref.name)).await?;
-    let facts = ServiceFacts::new(&resource, service, &row, url)?;
+    let mut facts = ServiceFacts::new(&resource, service, &row, url)?;
+    dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let cluster = load_cluster(&delivery, &row).await?;
     let (entry, why) = match &cluster {
         Some(cluster) => {
@@ -57,6 +60,8 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         cluster: &facts.service.spec.cluster_ref.name,
         joined: cluster.is_some_and(|cluster| cluster.agent.is_some()),
         assigned: facts.assigned.as_ref(),
+        candidate: facts.candidate.as_ref(),
+        pin: facts.service.spec.pin.as_ref(),
         why: &why,
         action: &entry.action,
         entry: entry.digest(),
@@ -67,6 +72,10 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         now: Timestamp::now(),
     });
     resources::write_status::<ServiceDeployment>(&delivery.store, &name, &resource.uid, &status).await?;
+    versions::note_report(&delivery, &facts, &entry, said.as_ref()).await?;
+    if dependencies::standing(&previous) != dependencies::standing(&status) {
+        dependencies::wake_dependents(&delivery, &name).await?;
+    }
     if handled.is_some() {
         requests.forget(&name);
     }

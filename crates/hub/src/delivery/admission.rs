@@ -4,12 +4,20 @@
 //! tells people at once.
 
 use farwater_api::{Cluster, GitRepository, ServiceDeployment, ServiceDeploymentSpec};
-use farwater_fleet::placement::{self, Denied};
+use farwater_fleet::{
+    dependencies::{cycle_trouble, find_cycle},
+    placement::{self, Denied},
+};
 use farwater_store::{Store, StoreError};
 
+use super::Delivery;
 use crate::controllers::{
+    chain,
+    dependencies::load_graph,
+    git::{self, LoadError},
     resources::{self, Name},
     services::load_grants,
+    versions,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +28,12 @@ pub enum Inadmissible {
     /// Answer 422, for `spec.clusterRef`.
     #[error("clusterRef is immutable; delete the service and make it again")]
     ClusterChanged,
+    /// Answer 422, for `spec.pin.bundle`.
+    #[error("{0}")]
+    Pin(String),
+    /// Answer 422, for `spec.dependsOn`.
+    #[error("{0}")]
+    DependsOn(String),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -56,6 +70,63 @@ pub async fn check_service(
     };
     placement::check(request, &load_grants(store).await?)?;
     Ok(())
+}
+
+/// A new pin goes back to what was assigned before and is still there, from a source that the tenant may still deploy. `uid`: of
+/// the service; empty for one that is about to be made.
+pub async fn check_pin(
+    delivery: &Delivery,
+    namespace: &str,
+    uid: &str,
+    service: &ServiceDeploymentSpec,
+    old: Option<&ServiceDeployment>,
+) -> Result<(), Inadmissible> {
+    let Some(pin) = service.pin.as_ref().filter(|_| old.is_none_or(|old| old.spec.pin != service.pin)) else {
+        return Ok(());
+    };
+    let found = versions::load_pinned(&mut *delivery.store.tables().await?, uid, &pin.bundle).await?;
+    let version = found.map_err(|trouble| Inadmissible::Pin(trouble.to_string()))?;
+    if namespace != farwater_api::ADMIN_NAMESPACE {
+        let labels = find_labels(&delivery.store, namespace, service).await?.unwrap_or_default();
+        let request = placement::Request {
+            namespace,
+            cluster: &service.cluster_ref.name,
+            cluster_labels: &labels,
+            source: Some(version.source.as_str()).filter(|url| !url.is_empty()),
+            target_namespace: &service.target_namespace,
+        };
+        placement::check(request, &load_grants(&delivery.store).await?)?;
+    }
+    let loaded = git::load_bundle(delivery, &pin.bundle).await;
+    let gone = |why: String| {
+        let (bundle, number) = (&pin.bundle, version.told.number);
+        Inadmissible::Pin(format!("{bundle}, version {number} of this service, is gone from this hub: {why}"))
+    };
+    match loaded {
+        Ok(_) => Ok(()),
+        Err(LoadError::Store(error)) => Err(error.into()),
+        Err(error) => Err(gone(chain(&error))),
+    }
+}
+
+/// Services that wait for one another would wait for good.
+pub async fn check_dependencies(
+    store: &Store,
+    name: &Name,
+    service: &ServiceDeploymentSpec,
+    old: Option<&ServiceDeployment>,
+) -> Result<(), Inadmissible> {
+    if service.depends_on.is_empty() || old.is_some_and(|old| old.spec.depends_on == service.depends_on) {
+        return Ok(());
+    }
+    let names = service.depends_on.iter().map(|reference| reference.name.clone()).collect();
+    let Some(graph) = load_graph(store, name, names).await? else {
+        return Err(Inadmissible::DependsOn("too many services hang together".to_owned()));
+    };
+    match find_cycle(&name.name, &graph) {
+        Some(cycle) => Err(Inadmissible::DependsOn(cycle_trouble(&cycle).to_string())),
+        None => Ok(()),
+    }
 }
 
 async fn find_labels(

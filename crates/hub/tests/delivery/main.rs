@@ -17,3 +17,5 @@ mod rig;
 mod secrets;
 mod sources;
 mod updating;
+mod versions;
+mod waiting;

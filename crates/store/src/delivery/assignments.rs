@@ -1,5 +1,6 @@
 //! One row per service: where it belongs, what it could run and what it does run.
 
+use super::history::{delete_dependencies, delete_history};
 use crate::{Connection, Kind, StoreError};
 use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE};
 use serde_json::Value;
@@ -43,6 +44,7 @@ pub fn stamp(service: &Value) -> String {
 /// Conditions that an index serves: the table grows with the services, and must not be read for one of them.
 const OF_SERVICE: &str = "service_uid = $1";
 const OF_NAME: &str = "namespace = $1 AND name = $2";
+const OF_NAMESPACE: &str = "namespace = $1";
 const OF_CLUSTER: &str = "cluster_uid = $1";
 const OF_SOURCE: &str = "source_uid = $1";
 
@@ -75,6 +77,13 @@ pub async fn assignments_of_source(
     source_uid: &str,
 ) -> Result<Vec<Assignment>, StoreError> {
     select(connection, OF_SOURCE, &[source_uid]).await
+}
+
+pub async fn assignments_of_namespace(
+    connection: &mut Connection,
+    namespace: &str,
+) -> Result<Vec<Assignment>, StoreError> {
+    select(connection, OF_NAMESPACE, &[namespace]).await
 }
 
 /// Services whose cluster or source was not found.
@@ -175,8 +184,11 @@ async fn delete_service_secrets(connection: &mut Connection, service_uid: &str) 
     Ok(())
 }
 
+/// With all that is kept of the service beside its row.
 pub async fn delete_assignment(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
     delete_service_secrets(connection, service_uid).await?;
+    delete_dependencies(connection, service_uid).await?;
+    delete_history(connection, service_uid).await?;
     sqlx::query("DELETE FROM assignments WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
     Ok(())
 }
@@ -195,6 +207,7 @@ mod tests {
         let questions = [
             (OF_SERVICE, "(service_uid=?)"),
             (OF_NAME, "(namespace=? AND name=?)"),
+            (OF_NAMESPACE, "(namespace=?)"),
             (OF_CLUSTER, "(cluster_uid=?)"),
             (OF_SOURCE, "(source_uid=?)"),
         ];

@@ -9,6 +9,7 @@ mod archives;
 mod commits;
 mod faults;
 mod garbage;
+mod history;
 mod kill9;
 mod order;
 mod replicas;

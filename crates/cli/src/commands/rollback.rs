@@ -1,0 +1,86 @@
+//! `farwater rollback`: a service pinned to a version of its history, or let go on again.
+
+use farwater_api::{ServiceDeployment, history::HistoryEntry};
+use farwater_fleet::history::{Refusal, choose};
+use serde_json::json;
+
+use crate::{
+    commands::wait::{self, Goal, Wanted},
+    connection::Session,
+    exit,
+    failure::{Failure, Result},
+    scope::{NamespaceArgs, service_name},
+    service,
+    terminal::{print, say},
+};
+
+#[derive(Debug, clap::Args)]
+pub struct RollbackArgs {
+    /// The service: NAME or NAMESPACE/NAME.
+    service: String,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+    /// The version: its number, or the beginning of its commit, as `history` shows them [default: the last healthy one before
+    /// what runs].
+    #[arg(long, value_name = "VERSION", conflicts_with = "clear")]
+    to: Option<String>,
+    /// Why, for whoever looks at the service later.
+    #[arg(long, value_name = "TEXT", conflicts_with = "clear")]
+    reason: Option<String>,
+    /// Takes the pin away: the service goes on with what its source has.
+    #[arg(long, visible_alias = "unpin")]
+    clear: bool,
+    /// Returns when every object is healthy, or 6 when the time is up.
+    #[arg(long)]
+    wait: bool,
+    /// How long --wait waits.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = wait::parse_duration)]
+    timeout: std::time::Duration,
+}
+
+pub async fn run(args: RollbackArgs, session: &Session) -> Result<u8> {
+    let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
+    let told = match args.clear {
+        true => clear(session, namespace, name).await?,
+        false => pin(session, namespace, name, &args).await?,
+    };
+    print(&format!("{} {told}\n", service::qualified(name)))?;
+    if args.wait {
+        let wanted = Wanted { namespace: namespace.to_owned(), names: vec![name.to_owned()] };
+        return wait::until(session, &wanted, Goal::Healthy, args.timeout).await;
+    }
+    say(&format!("next: {} wait {name} -n {namespace}", session.program.name()));
+    Ok(exit::YES)
+}
+
+async fn pin(session: &Session, namespace: &str, name: &str, args: &RollbackArgs) -> Result<String> {
+    let history: Vec<HistoryEntry> = service::items(session, namespace, name, "history").await?;
+    let target = choose(&history, args.to.as_deref()).map_err(|refusal| refused(namespace, name, &refusal))?;
+    let pin = json!({"bundle": target.bundle, "reason": args.reason});
+    let changed = service::change(session, namespace, name, "pin", json!({"pin": pin})).await?;
+    warn_of_suspension(&changed);
+    Ok(format!("pinned to version {}: {}", target.number, target.revision))
+}
+
+async fn clear(session: &Session, namespace: &str, name: &str) -> Result<String> {
+    let before: ServiceDeployment = session.get(namespace, name).await?;
+    if before.spec.pin.is_none() {
+        return Ok("unchanged: it is not pinned".to_owned());
+    }
+    let changed = service::change(session, namespace, name, "unpin", json!({"pin": null})).await?;
+    warn_of_suspension(&changed);
+    let held = before.status.and_then(|status| status.held_revision);
+    Ok(held.map_or_else(|| "unpinned".to_owned(), |held| format!("unpinned: {held} is next")))
+}
+
+fn warn_of_suspension(service: &ServiceDeployment) {
+    if service.spec.suspend {
+        say("the service is suspended: nothing changes before it is resumed");
+    }
+}
+
+fn refused(namespace: &str, name: &str, refusal: &Refusal) -> Failure {
+    let code = if matches!(refusal, Refusal::Ambiguous { .. }) { exit::USAGE } else { exit::CONFLICT };
+    Failure::new(code, format!("{namespace}/{name} can't be rolled back: {refusal}"))
+        .next(format!("{{program}} history {name} -n {namespace}"))
+}

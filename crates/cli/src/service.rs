@@ -1,0 +1,58 @@
+//! One service, as the commands that steer it ask for it and change it.
+
+use farwater_api::{GROUP, ServiceDeployment, VERSION};
+use http::Method;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::{connection::Session, failure::Result, kinds};
+
+fn path(namespace: &str, name: &str) -> String {
+    format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicedeployments/{name}")
+}
+
+/// `servicedeployment.farwater.dev/NAME`
+pub fn qualified(name: &str) -> String {
+    let kind = kinds::ours().into_iter().find(|kind| kind.plural == "servicedeployments");
+    kind.map_or_else(|| name.to_owned(), |kind| kind.qualified(name))
+}
+
+/// Merges fields into the spec.
+pub async fn change(
+    session: &Session,
+    namespace: &str,
+    name: &str,
+    verb: &str,
+    spec: Value,
+) -> Result<ServiceDeployment> {
+    let path = format!("{}?fieldManager=farwater-cli&fieldValidation=Strict", path(namespace, name));
+    let attempt = format!("{verb} {namespace}/{name}");
+    let patch = json!({"spec": spec});
+    let changed = session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await;
+    read(session, &attempt, named(session, namespace, name, changed).await?)
+}
+
+/// The items of a list below a service.
+pub async fn items<T: DeserializeOwned>(
+    session: &Session,
+    namespace: &str,
+    name: &str,
+    subresource: &str,
+) -> Result<Vec<T>> {
+    let attempt = format!("read the {subresource} of {namespace}/{name}");
+    let found = session.read(&attempt, &format!("{}/{subresource}", path(namespace, name))).await;
+    let mut answer = named(session, namespace, name, found).await?;
+    read(session, &attempt, answer["items"].take())
+}
+
+/// The typed look-up names what was perhaps meant.
+async fn named(session: &Session, namespace: &str, name: &str, answer: Result<Value>) -> Result<Value> {
+    if answer.as_ref().is_err_and(|failure| failure.is_missing()) {
+        session.get::<ServiceDeployment>(namespace, name).await?;
+    }
+    answer
+}
+
+fn read<T: DeserializeOwned>(session: &Session, attempt: &str, value: Value) -> Result<T> {
+    serde_json::from_value(value).map_err(|error| session.failure(attempt, &kube::Error::SerdeError(error)))
+}

@@ -1,0 +1,113 @@
+//! Dependencies between services: what keeps a newer version waiting, and cycles.
+//!
+//! A service waits for those that it names and never for those that name it, and the graph has no cycle: so a version that
+//! mends a service that others wait for is always delivered.
+
+use std::collections::BTreeMap;
+
+use farwater_api::{ServiceDeployment, ServiceDeploymentStatus};
+
+use crate::assignment::{Candidate, Trouble, Why};
+
+/// A service that another one names.
+#[derive(Clone, Copy, Debug)]
+pub struct Dependency<'a> {
+    pub name: &'a str,
+    /// None: there is no such service.
+    pub service: Option<&'a ServiceDeployment>,
+    /// None: nothing was decided about it yet.
+    pub decided: Option<Decided<'a>>,
+}
+
+/// What was decided about it last.
+#[derive(Clone, Copy, Debug)]
+pub struct Decided<'a> {
+    /// The generation that it was decided for.
+    pub generation: i64,
+    pub candidate: Option<&'a Candidate>,
+    pub assigned: Option<&'a Candidate>,
+    pub why: &'a Why,
+    /// The revision that its source has now; none if nobody knows.
+    pub newest: Option<&'a str>,
+}
+
+/// What it lacks for others to go on, in one sentence.
+pub fn judge(dependency: Dependency<'_>) -> Option<String> {
+    let name = dependency.name;
+    let waits = |what: String| Some(format!("waits for service {name}, which {what}"));
+    let Some(service) = dependency.service else { return waits("does not exist".to_owned()) };
+    if service.metadata.deletion_timestamp.is_some() {
+        return waits("is being deleted".to_owned());
+    }
+    let generation = service.metadata.generation.unwrap_or_default();
+    let Some(decided) = dependency.decided.filter(|decided| decided.generation == generation) else {
+        return waits("was not looked at yet".to_owned());
+    };
+    match decided.why {
+        Why::Waiting(reasons) => return waits(format!("itself {reasons}")),
+        Why::Trouble(trouble) => return waits(format!("stands still: {trouble}")),
+        Why::NotGranted(reason) => return waits(format!("is held: {reason}")),
+        Why::Current | Why::Suspended => {}
+    }
+    // What a pin or a suspension holds is what was decided, whatever the source has.
+    let stands = service.spec.pin.is_some() || *decided.why == Why::Suspended;
+    let known = decided.candidate.map(|candidate| candidate.revision.as_str());
+    if let Some(newest) = decided.newest.filter(|newest| !stands && known != Some(newest)) {
+        return waits(format!("was not looked at since {newest} came"));
+    }
+    let Some(assigned) = decided.assigned else { return waits("has nothing assigned yet".to_owned()) };
+    let status = service.status.clone().unwrap_or_default();
+    let is_current = status.observed_generation == Some(generation) && status.bundle_digest == Some(assigned.bundle);
+    if is_current && is_healthy(&status) {
+        return None;
+    }
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready").filter(|_| is_current);
+    let told = ready.map(|condition| format!(": {}", condition.message)).unwrap_or_default();
+    waits(format!("is not healthy at {}{told}", assigned.revision))
+}
+
+/// Ready, or so in all but what holds something back: a suspension, a prune that waits.
+fn is_healthy(status: &ServiceDeploymentStatus) -> bool {
+    let Some(ready) = status.conditions.iter().find(|condition| condition.type_ == "Ready") else { return false };
+    let all = status.objects.is_some_and(|objects| objects.healthy == objects.total);
+    let applied = status.applied_revision.is_some() && status.applied_revision == status.assigned_revision;
+    ready.status == "True" || (matches!(ready.reason.as_str(), "Held" | "PruneHeld") && all && applied)
+}
+
+/// The way from a service back to itself, if there is one, with it at both ends.
+pub fn find_cycle(from: &str, names: &BTreeMap<String, Vec<String>>) -> Option<Vec<String>> {
+    let mut path = vec![from];
+    let mut open: Vec<_> = vec![names.get(from).into_iter().flatten()];
+    let mut seen = vec![from];
+    while let Some(next) = open.last_mut() {
+        let Some(name) = next.next() else {
+            open.pop();
+            path.pop();
+            continue;
+        };
+        if name == from {
+            path.push(from);
+            return Some(path.into_iter().map(str::to_owned).collect());
+        }
+        if !seen.contains(&name.as_str()) {
+            seen.push(name);
+            path.push(name);
+            open.push(names.get(name).into_iter().flatten());
+        }
+    }
+    None
+}
+
+/// `web → database → web`
+pub fn show_cycle(cycle: &[String]) -> String {
+    cycle.join(" → ")
+}
+
+/// What a service that is in a cycle says; both admission and the decision do.
+pub fn cycle_trouble(cycle: &[String]) -> Trouble {
+    Trouble::Cycle { cycle: show_cycle(cycle) }
+}
+
+#[cfg(test)]
+#[path = "dependencies_tests.rs"]
+mod tests;

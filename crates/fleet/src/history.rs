@@ -1,0 +1,335 @@
+//! History: what a service was assigned, why, and what became of it; and which version a rollback goes back to.
+
+use farwater_api::{
+    Digest,
+    history::{Cause, HistoryEntry, VersionResult},
+    objects::{Outcome, ServiceReport},
+    service_deployment::Pin,
+};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    assignment::Candidate,
+    conditions::{cut, whole_seconds},
+    summary,
+};
+
+/// Versions that are kept of each service: some weeks of a busy one, and what a million services add to a database stays small.
+pub const KEPT: usize = 20;
+const MAX_MESSAGE_BYTES: usize = 256;
+/// Shorter than that, the beginning of a commit's id is a guess.
+const LEAST_COMMIT: usize = 4;
+
+/// A version, and what makes it assignable again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Version {
+    #[serde(flatten)]
+    pub told: HistoryEntry,
+    pub content_id: Digest,
+    pub bundle_bytes: u64,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
+}
+
+/// Who pinned a service, and the pin.
+#[derive(Clone, Copy, Debug)]
+pub struct Pinned<'a> {
+    pub pin: &'a Pin,
+    pub by: Option<&'a str>,
+}
+
+impl Version {
+    /// The version that follows `last`.
+    pub fn new(last: Option<&Self>, candidate: &Candidate, pinned: Option<Pinned<'_>>, now: Timestamp) -> Self {
+        let pin = pinned.filter(|pinned| pinned.pin.bundle == candidate.bundle);
+        let cause = match (pin, last) {
+            (Some(_), _) => Cause::Pinned,
+            (None, None) => Cause::Created,
+            (None, Some(last)) if last.told.cause == Cause::Pinned => Cause::Unpinned,
+            (None, Some(last)) if last.told.path != candidate.path || last.source != candidate.source => Cause::Spec,
+            (None, Some(_)) => Cause::Commit,
+        };
+        let told = HistoryEntry {
+            number: last.map_or(1, |last| last.told.number + 1),
+            revision: candidate.revision.clone(),
+            bundle: candidate.bundle,
+            path: candidate.path.clone(),
+            cause,
+            by: pin.and_then(|pinned| pinned.by).map(str::to_owned),
+            reason: pin.and_then(|pinned| pinned.pin.reason.clone()),
+            assigned: whole_seconds(now),
+            result: VersionResult::Pending,
+            message: String::new(),
+            settled: None,
+        };
+        let Candidate { content_id, bundle_bytes, ref source, .. } = *candidate;
+        Self { told, content_id, bundle_bytes, source: source.clone() }
+    }
+
+    pub fn candidate(&self) -> Candidate {
+        Candidate {
+            revision: self.told.revision.clone(),
+            content_id: self.content_id,
+            bundle: self.told.bundle,
+            bundle_bytes: self.bundle_bytes,
+            path: self.told.path.clone(),
+            source: self.source.clone(),
+        }
+    }
+
+    /// Notes what an agent says of it; whether that is news.
+    pub fn note_report(&mut self, report: &ServiceReport, now: Timestamp) -> bool {
+        let Some((result, message)) = judge_report(report) else { return false };
+        if result == self.told.result || self.told.result == VersionResult::Healthy {
+            return false;
+        }
+        self.settle(result, &message, now);
+        true
+    }
+
+    /// The next version came; whether that says anything of this one.
+    pub fn supersede(&mut self, now: Timestamp) -> bool {
+        match self.told.result {
+            VersionResult::Pending => self.settle(VersionResult::Superseded, "", now),
+            VersionResult::Applied => {
+                self.settle(VersionResult::Superseded, "it was applied and not healthy yet", now);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn settle(&mut self, result: VersionResult, message: &str, now: Timestamp) {
+        self.told.result = result;
+        self.told.message = cut(message, MAX_MESSAGE_BYTES);
+        self.told.settled = Some(whole_seconds(now));
+    }
+}
+
+fn judge_report(report: &ServiceReport) -> Option<(VersionResult, String)> {
+    let counts = summary::count(&report.objects);
+    let first = || summary::first_message(&report.objects);
+    match report.outcome {
+        Outcome::Failed if report.message.is_empty() => Some((VersionResult::Failed, first())),
+        Outcome::Failed => Some((VersionResult::Failed, report.message.clone())),
+        Outcome::Applied if counts.failed > 0 => Some((VersionResult::Failed, first())),
+        Outcome::Applied if counts.healthy < counts.total => Some((VersionResult::Applied, String::new())),
+        Outcome::Applied => Some((VersionResult::Healthy, String::new())),
+        Outcome::Applying | Outcome::Superseded | Outcome::Removed | Outcome::Unknown => None,
+    }
+}
+
+/// Why no version can be gone back to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("nothing was ever assigned to it")]
+    Empty,
+    #[error("no version before {0} was healthy")]
+    NoneHealthy(u64),
+    #[error("its history has no version {0:?}")]
+    Missing(String),
+    #[error("{text:?} may be {}", numbers.iter().map(|number| format!("version {number}")).collect::<Vec<_>>().join(" or "))]
+    Ambiguous { text: String, numbers: Vec<u64> },
+}
+
+/// The version that is meant, of a history with the newest first: by number, digest, revision or the beginning of its commit.
+pub fn choose<'a>(history: &'a [HistoryEntry], wanted: Option<&str>) -> Result<&'a HistoryEntry, Refusal> {
+    let current = history.first().ok_or(Refusal::Empty)?;
+    let Some(wanted) = wanted else { return choose_previous(history, current) };
+    if let Some(found) = history.iter().find(|entry| wanted.parse() == Ok(entry.number)) {
+        return Ok(found);
+    }
+    let mut found: Vec<&HistoryEntry> = history.iter().filter(|entry| is_named(entry, wanted)).collect();
+    // The newest speaks for those that brought the same back.
+    let mut seen = Vec::new();
+    found.retain(|entry| {
+        !seen.contains(&entry.bundle) && {
+            seen.push(entry.bundle);
+            true
+        }
+    });
+    match found.as_slice() {
+        [] => Err(Refusal::Missing(wanted.to_owned())),
+        [one] => Ok(one),
+        several => Err(Refusal::Ambiguous {
+            text: wanted.to_owned(),
+            numbers: several.iter().map(|entry| entry.number).collect(),
+        }),
+    }
+}
+
+fn is_named(entry: &HistoryEntry, wanted: &str) -> bool {
+    let commit = entry.revision.rsplit(':').next().unwrap_or_default();
+    entry.revision == wanted
+        || entry.bundle.to_string() == wanted
+        || (wanted.len() >= LEAST_COMMIT && commit.starts_with(wanted))
+}
+
+/// The newest healthy one with other content from before what runs now: of a version that was pinned, from before it came first.
+fn choose_previous<'a>(history: &'a [HistoryEntry], current: &HistoryEntry) -> Result<&'a HistoryEntry, Refusal> {
+    let same = |entry: &&HistoryEntry| current.cause == Cause::Pinned && entry.bundle == current.bundle;
+    let origin = history.iter().rfind(same).unwrap_or(current);
+    let earlier = history.iter().filter(|entry| entry.number < origin.number && entry.bundle != current.bundle);
+    let mut healthy = earlier.filter(|entry| entry.result == VersionResult::Healthy);
+    healthy.next().ok_or(Refusal::NoneHealthy(origin.number))
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_api::objects::{Health, ObjectRef, ObjectReport, SyncState};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn candidate(commit: &str, bundle: &str) -> Candidate {
+        Candidate {
+            revision: format!("main@sha1:{commit}"),
+            content_id: Digest::of(bundle),
+            bundle: Digest::of(bundle),
+            bundle_bytes: 10,
+            path: "apps/web".to_owned(),
+            source: "https://git.example.com/infra.git".to_owned(),
+        }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn report(outcome: Outcome, health: Health) -> ServiceReport {
+        let object = ObjectRef {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: "ConfigMap".to_owned(),
+            namespace: "web".to_owned(),
+            name: "web".to_owned(),
+        };
+        let object = ObjectReport { object, sync: SyncState::Synced, health, message: "crashes".to_owned() };
+        ServiceReport {
+            entry: Digest::of("entry"),
+            outcome,
+            message: String::new(),
+            held_prune: None,
+            objects: vec![object],
+        }
+    }
+
+    /// A history, newest first, of `(bundle, healthy, pinned)`.
+    fn history(versions: &[(&str, bool, bool)]) -> Vec<HistoryEntry> {
+        let mut all: Vec<Version> = Vec::new();
+        for (i, (bundle, healthy, pinned)) in versions.iter().enumerate() {
+            let candidate = candidate(&format!("abc{i}"), bundle);
+            let pin = Pin { bundle: candidate.bundle, reason: None };
+            let pinned = pinned.then_some(Pinned { pin: &pin, by: Some("ann") });
+            let mut next = Version::new(all.last(), &candidate, pinned, at(100));
+            if *healthy {
+                next.settle(VersionResult::Healthy, "", at(101));
+            }
+            all.push(next);
+        }
+        all.into_iter().rev().map(|version| version.told).collect()
+    }
+
+    #[test]
+    fn a_version_says_why_it_was_assigned() {
+        let first = Version::new(None, &candidate("1", "a"), None, at(1));
+        let second = Version::new(Some(&first), &candidate("2", "b"), None, at(2));
+        let pin = Pin { bundle: Digest::of("a"), reason: Some("b crashes".to_owned()) };
+        let pinned = Pinned { pin: &pin, by: Some("ann") };
+        let third = Version::new(Some(&second), &candidate("1", "a"), Some(pinned), at(3));
+        let fourth = Version::new(Some(&third), &candidate("3", "c"), None, at(4));
+        let moved = Candidate { path: "other".to_owned(), ..candidate("3", "d") };
+        let fifth = Version::new(Some(&fourth), &moved, None, at(5));
+        let all = [&first, &second, &third, &fourth, &fifth];
+        let causes = [Cause::Created, Cause::Commit, Cause::Pinned, Cause::Unpinned, Cause::Spec];
+        assert_eq!(all.map(|version| version.told.cause), causes);
+        assert_eq!(all.map(|version| version.told.number), [1, 2, 3, 4, 5]);
+        assert_eq!((third.told.by.as_deref(), third.told.reason.as_deref()), (Some("ann"), Some("b crashes")));
+        assert_eq!(third.candidate(), candidate("1", "a"));
+        let text = serde_json::to_string(&third).unwrap();
+        assert_eq!(serde_json::from_str::<Version>(&text).unwrap(), third);
+        // A pin that is not followed yet is not the cause of what comes meanwhile.
+        assert_eq!(Version::new(Some(&first), &candidate("2", "b"), Some(pinned), at(6)).told.cause, Cause::Commit);
+    }
+
+    #[test]
+    fn a_version_is_healthy_once_and_for_all_and_failed_until_it_is() {
+        let mut version = Version::new(None, &candidate("1", "a"), None, at(1));
+        let mut note = |outcome, health, second| {
+            let news = version.note_report(&report(outcome, health), at(second));
+            (news, version.told.result, version.told.settled.as_ref().map_or(0, |time| time.0.as_second()))
+        };
+        assert_eq!(note(Outcome::Applying, Health::Unknown, 2), (false, VersionResult::Pending, 0));
+        assert_eq!(note(Outcome::Applied, Health::InProgress, 3), (true, VersionResult::Applied, 3));
+        assert_eq!(note(Outcome::Applied, Health::Failed, 4), (true, VersionResult::Failed, 4));
+        assert_eq!(note(Outcome::Applied, Health::Failed, 5), (false, VersionResult::Failed, 4));
+        assert_eq!(note(Outcome::Applied, Health::Current, 6), (true, VersionResult::Healthy, 6));
+        assert_eq!(note(Outcome::Failed, Health::Current, 7), (false, VersionResult::Healthy, 6));
+        assert!(!version.supersede(at(8)));
+        let mut pending = Version::new(None, &candidate("1", "a"), None, at(1));
+        assert!(pending.supersede(at(2)) && pending.told.result == VersionResult::Superseded);
+    }
+
+    #[test]
+    fn a_rollback_goes_to_the_last_healthy_version_before() {
+        let check = |versions: &[(&str, bool, bool)], expected: Result<u64, Refusal>| {
+            let history = history(versions);
+            assert_eq!(choose(&history, None).map(|entry| entry.number), expected);
+        };
+        check(&[], Err(Refusal::Empty));
+        check(&[("a", true, false)], Err(Refusal::NoneHealthy(1)));
+        check(&[("a", true, false), ("b", false, false)], Ok(1));
+        check(&[("a", true, false), ("b", false, false), ("c", false, false)], Ok(1));
+        check(&[("a", false, false), ("b", true, false)], Err(Refusal::NoneHealthy(2)));
+        // Again: from where it came first, not from what was rolled back.
+        let twice = [("a", true, false), ("b", true, false), ("c", true, false), ("b", true, true)];
+        check(&twice, Ok(1));
+        // The same content again is no other version.
+        check(&[("a", true, false), ("b", true, false), ("a", true, false)], Ok(2));
+    }
+
+    #[test]
+    fn versions_are_named_by_number_commit_revision_or_digest() {
+        let history = history(&[("a", true, false), ("b", true, false), ("a", true, true)]);
+        let choose = |text: &str| choose(&history, Some(text)).map(|entry| entry.number);
+        assert_eq!(choose("1"), Ok(1));
+        assert_eq!(choose("abc1"), Ok(2));
+        assert_eq!(choose("main@sha1:abc0"), Ok(1));
+        assert_eq!(choose(&Digest::of("a").to_string()), Ok(3));
+        assert_eq!(choose("9"), Err(Refusal::Missing("9".to_owned())));
+        assert_eq!(choose("abc"), Err(Refusal::Missing("abc".to_owned())));
+        let long = self::history(&[("a", true, false); 12].map(|_| ("x", true, false)));
+        assert_eq!(super::choose(&long, Some("abc1")).map(|entry| entry.number), Ok(12));
+        let two = Refusal::Ambiguous { text: "abc1".to_owned(), numbers: vec![12, 11, 2] };
+        let names: Vec<String> = (0..12).map(|n| n.to_string()).collect();
+        let versions: Vec<_> = names.iter().map(|name| (name.as_str(), true, false)).collect();
+        assert_eq!(super::choose(&self::history(&versions), Some("abc1")).map(|entry| entry.number), Err(two));
+    }
+
+    proptest! {
+        /// Whatever was assigned: a rollback never chooses what runs, nor what never was healthy, and repeated it goes further
+        /// back until there is nothing left.
+        #[test]
+        fn rollbacks_end(courses in prop::collection::vec((0..4u8, any::<bool>()), 1..20)) {
+            let names: Vec<String> = courses.iter().map(|(bundle, _)| bundle.to_string()).collect();
+            let versions: Vec<_> =
+                names.iter().zip(&courses).map(|(name, (_, healthy))| (name.as_str(), *healthy, false)).collect();
+            let mut all = history(&versions);
+            let mut least = u64::MAX;
+            for _ in 0..versions.len() {
+                let current = all[0].clone();
+                let Ok(target) = choose(&all, None) else { return Ok(()) };
+                prop_assert!(target.bundle != current.bundle && target.result == VersionResult::Healthy);
+                prop_assert!(target.number < least);
+                least = target.number;
+                let mut next = target.clone();
+                next.number = current.number + 1;
+                next.cause = Cause::Pinned;
+                all.insert(0, next);
+            }
+            prop_assert!(choose(&all, None).is_err());
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The versions of a service: noted when they are assigned and when their agent speaks of them, and found again for a pin.
+
+use farwater_api::{
+    Digest,
+    history::HistoryEntry,
+    objects::ServiceReport,
+    protocol::{Action, Entry},
+    service_deployment::Pin,
+};
+use farwater_fleet::{
+    assignment::{Candidate, Trouble},
+    history::{KEPT, Pinned, Version},
+};
+use farwater_store::{
+    Connection, StoreError,
+    delivery::{VersionRow, load_history, load_newest_version, load_version, save_version, trim_history},
+};
+use jiff::Timestamp;
+
+use super::services::ServiceFacts;
+use crate::delivery::Delivery;
+
+fn read(row: &VersionRow) -> Result<Version, StoreError> {
+    serde_json::from_str(&row.version).map_err(|error| StoreError::Row {
+        what: format!("version {} of service {}", row.number, row.service_uid),
+        problem: error.to_string(),
+    })
+}
+
+fn row(service_uid: &str, version: &Version) -> Result<VersionRow, StoreError> {
+    Ok(VersionRow {
+        service_uid: service_uid.to_owned(),
+        number: i64::try_from(version.told.number).map_err(StoreError::abort)?,
+        bundle: version.told.bundle.to_string(),
+        version: serde_json::to_string(version).map_err(StoreError::abort)?,
+    })
+}
+
+/// Notes what was assigned, in the transaction that assigns it.
+pub async fn note_assignment(
+    tx: &mut Connection,
+    service_uid: &str,
+    candidate: &Candidate,
+    pinned: Option<Pinned<'_>>,
+) -> Result<(), StoreError> {
+    let now = Timestamp::now();
+    let mut last = load_newest_version(tx, service_uid).await?.as_ref().map(read).transpose()?;
+    if let Some(last) = &mut last
+        && last.supersede(now)
+    {
+        save_version(tx, &row(service_uid, last)?).await?;
+    }
+    let next = row(service_uid, &Version::new(last.as_ref(), candidate, pinned, now))?;
+    save_version(tx, &next).await?;
+    trim_history(tx, service_uid, next.number, KEPT).await
+}
+
+/// Notes what an agent says of the version that it is asked for. A service of before there was a history begins one.
+pub async fn note_report(
+    delivery: &Delivery,
+    facts: &ServiceFacts,
+    entry: &Entry,
+    report: Option<&ServiceReport>,
+) -> Result<(), StoreError> {
+    let (Action::Apply(deployment), Some(assigned)) = (&entry.action, &facts.assigned) else { return Ok(()) };
+    let now = Timestamp::now();
+    let newest = load_newest_version(&mut *delivery.store.tables().await?, &facts.uid).await?;
+    let mut version = match &newest {
+        Some(row) => read(row)?,
+        None => Version::new(None, assigned, None, now),
+    };
+    let report = report.filter(|report| report.entry == entry.digest() && version.told.bundle == deployment.bundle);
+    let is_news = report.is_some_and(|report| version.note_report(report, now));
+    if newest.is_some() && !is_news {
+        return Ok(());
+    }
+    let (uid, next) = (facts.uid.clone(), row(&facts.uid, &version)?);
+    let saved = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            // A newer one that came meanwhile has the last word.
+            if load_newest_version(tx, &uid).await? == newest {
+                save_version(tx, &next).await?;
+            }
+            Ok(())
+        })
+    });
+    saved.await
+}
+
+/// What a service is pinned to, as it was assigned before.
+pub async fn load_pinned(
+    tables: &mut Connection,
+    service_uid: &str,
+    bundle: &Digest,
+) -> Result<Result<Version, Trouble>, StoreError> {
+    let found = load_version(tables, service_uid, bundle).await?.as_ref().map(read).transpose()?;
+    let message = || {
+        format!(
+            "{bundle} is not in the history of this service, which holds the last {KEPT} versions that were assigned to it"
+        )
+    };
+    Ok(found.ok_or_else(|| Trouble::Pin { message: message() }))
+}
+
+/// The candidate of a pin, if there is one.
+pub async fn resolve_pin(
+    delivery: &Delivery,
+    service_uid: &str,
+    pin: Option<&Pin>,
+) -> Result<Option<Result<Candidate, Trouble>>, StoreError> {
+    let Some(pin) = pin else { return Ok(None) };
+    let found = load_pinned(&mut *delivery.store.tables().await?, service_uid, &pin.bundle).await?;
+    Ok(Some(found.map(|version| version.candidate())))
+}
+
+/// Answer of `GET servicedeployments/NAME/history`: the newest first.
+pub async fn load_entries(delivery: &Delivery, service_uid: &str) -> Result<Vec<HistoryEntry>, StoreError> {
+    let rows = load_history(&mut *delivery.store.tables().await?, service_uid).await?;
+    rows.iter().map(|row| Ok(read(row)?.told)).collect()
+}

@@ -1,0 +1,131 @@
+//! Versions of services, and which services depend on which.
+
+use std::collections::HashSet;
+
+use farwater_api::Digest;
+use farwater_store::{
+    Store,
+    delivery::{
+        Assignment, VersionRow, delete_assignment, dependencies_of, dependents_of, load_history, load_history_bundles,
+        load_newest_version, load_version, save_assignment, save_dependencies, save_version, trim_history,
+    },
+};
+
+use crate::setup::Place;
+
+on_both_engines!(
+    the_newest_versions_are_kept_and_the_newest_is_read_alone,
+    bundles_of_histories_are_named_once,
+    dependents_are_found_by_the_name_that_they_state,
+    a_service_that_goes_takes_its_history_along,
+);
+
+fn version(service: &str, number: i64, bundle: &str) -> VersionRow {
+    VersionRow {
+        service_uid: service.to_owned(),
+        number,
+        bundle: Digest::of(bundle).to_string(),
+        version: format!("{{\"number\":{number}}}"),
+    }
+}
+
+async fn save(store: &Store, rows: Vec<VersionRow>) {
+    let saved = store.transact(move |tx| {
+        Box::pin(async move {
+            for row in &rows {
+                save_version(tx, row).await?;
+                trim_history(tx, &row.service_uid, row.number, 3).await?;
+            }
+            Ok(())
+        })
+    });
+    saved.await.unwrap();
+}
+
+async fn numbers(store: &Store, service: &str) -> Vec<i64> {
+    let rows = load_history(&mut store.tables().await.unwrap(), service).await.unwrap();
+    rows.into_iter().map(|row| row.number).collect()
+}
+
+async fn the_newest_versions_are_kept_and_the_newest_is_read_alone(place: Place) {
+    let store = place.open().await;
+    assert_eq!(load_newest_version(&mut store.tables().await.unwrap(), "web").await.unwrap(), None);
+    save(&store, (1..=12).map(|n| version("web", n, &format!("b{}", n % 2))).collect()).await;
+    save(&store, vec![version("other", 1, "b1")]).await;
+    assert_eq!((numbers(&store, "web").await, numbers(&store, "other").await), (vec![12, 11, 10], vec![1]));
+    {
+        let mut tables = store.tables().await.unwrap();
+        assert_eq!(load_newest_version(&mut tables, "web").await.unwrap(), Some(version("web", 12, "b0")));
+        let found = load_version(&mut tables, "web", &Digest::of("b0")).await.unwrap();
+        assert_eq!(found.map(|row| row.number), Some(12));
+        assert_eq!(load_version(&mut tables, "web", &Digest::of("other")).await.unwrap(), None);
+        assert_eq!(load_version(&mut tables, "none", &Digest::of("b0")).await.unwrap(), None);
+    }
+    // What is said of one later takes its place.
+    let told = VersionRow { version: "{\"result\":\"Healthy\"}".to_owned(), ..version("web", 12, "b0") };
+    save(&store, vec![told.clone()]).await;
+    assert_eq!(load_newest_version(&mut store.tables().await.unwrap(), "web").await.unwrap(), Some(told));
+    assert_eq!(numbers(&store, "web").await, [12, 11, 10]);
+}
+
+async fn bundles_of_histories_are_named_once(place: Place) {
+    let store = place.open().await;
+    assert!(load_history_bundles(&mut store.tables().await.unwrap()).await.unwrap().is_empty());
+    let rows = (0..40).flat_map(|n| (1..=3).map(move |v| version(&format!("s{n}"), v, &format!("b{}", v + n % 2))));
+    save(&store, rows.collect()).await;
+    let found = load_history_bundles(&mut store.tables().await.unwrap()).await.unwrap();
+    assert_eq!(found, ["b1", "b2", "b3", "b4"].map(Digest::of).into_iter().collect::<HashSet<_>>());
+}
+
+fn assignment(namespace: &str, name: &str) -> Assignment {
+    Assignment {
+        service_uid: format!("{namespace}-{name}"),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        cluster_uid: String::new(),
+        source_uid: String::new(),
+        generation: 1,
+        stamp: String::new(),
+        candidate: None,
+        assigned: None,
+        why: "{}".to_owned(),
+    }
+}
+
+async fn state(store: &Store, namespace: &str, name: &str, depends_on: &[&str]) {
+    let row = assignment(namespace, name);
+    let names: Vec<String> = depends_on.iter().map(|name| (*name).to_owned()).collect();
+    let saved = store.transact(move |tx| {
+        Box::pin(async move {
+            save_assignment(tx, &row).await?;
+            save_dependencies(tx, &row.service_uid, &row.namespace, &names).await
+        })
+    });
+    saved.await.unwrap();
+}
+
+async fn dependents(store: &Store, namespace: &str, name: &str) -> Vec<String> {
+    dependents_of(&mut store.tables().await.unwrap(), namespace, name).await.unwrap()
+}
+
+async fn dependents_are_found_by_the_name_that_they_state(place: Place) {
+    let store = place.open().await;
+    state(&store, "a", "web", &["database", "cache", "cache"]).await;
+    state(&store, "a", "api", &["database"]).await;
+    state(&store, "b", "web", &["database"]).await;
+    assert_eq!(dependents(&store, "a", "database").await, ["api", "web"]);
+    assert_eq!(dependents(&store, "b", "database").await, ["web"]);
+    let found = dependencies_of(&mut store.tables().await.unwrap(), "a-web").await.unwrap();
+    assert_eq!(found, ["cache", "database"]);
+    state(&store, "a", "web", &["cache"]).await;
+    assert_eq!(dependents(&store, "a", "database").await, ["api"]);
+}
+
+async fn a_service_that_goes_takes_its_history_along(place: Place) {
+    let store = place.open().await;
+    state(&store, "a", "web", &["database"]).await;
+    save(&store, vec![version("a-web", 1, "b1"), version("a-api", 1, "b2")]).await;
+    store.transact(|tx| Box::pin(async move { delete_assignment(tx, "a-web").await })).await.unwrap();
+    assert_eq!((numbers(&store, "a-web").await, numbers(&store, "a-api").await), (vec![], vec![1]));
+    assert!(dependents(&store, "a", "database").await.is_empty());
+}

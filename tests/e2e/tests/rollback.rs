@@ -1,0 +1,230 @@
+//! Back to what worked: a version of a service's history, whatever has become of where it came from.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use farwater_api::{GitRepository, ServiceDeployment};
+use farwater_e2e::{Fleet, condition, config_map};
+use farwater_testkit::{Plane, git::Repository, shared};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, api::DeleteParams};
+use serde_json::Value;
+
+const GOOD: &str = "good";
+/// The API server takes no such name.
+const BAD: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Not_A_Name}\n";
+
+async fn value(plane: &Plane, fleet: &Fleet) -> Result<Option<String>> {
+    let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+    let found = api.get_opt("a").await?;
+    Ok(found.and_then(|map| map.data).and_then(|data| data.get("value").cloned()))
+}
+
+async fn until_value(plane: &Plane, fleet: &Fleet, wanted: &str) -> Result<()> {
+    let what = format!("the object to say {wanted:?}");
+    fleet.until(&what, || async { Ok((value(plane, fleet).await?.as_deref() == Some(wanted)).then_some(())) }).await
+}
+
+/// Number, cause and result of each version, the newest first, as `farwater history` tells them.
+fn history(fleet: &Fleet) -> Result<Vec<(u64, String, String)>> {
+    let ran = fleet.cli().expect(0, &["history", "app", "-o", "json"])?;
+    let entries: Vec<Value> = serde_json::from_str(&ran.stdout)?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    Ok(entries.iter().map(|e| (e["number"].as_u64().unwrap_or(0), text(&e["cause"]), text(&e["result"]))).collect())
+}
+
+fn told(history: &[(u64, String, String)]) -> Vec<(u64, &str, &str)> {
+    history.iter().map(|(number, cause, result)| (*number, cause.as_str(), result.as_str())).collect()
+}
+
+/// A service whose first version is healthy and whose second one fails.
+async fn failing(plane: &Plane) -> Result<(Fleet, Repository, [String; 2])> {
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", GOOD))]).await?;
+    let first = repository.branch("main").context("a commit")?;
+    fleet.deploy("app", "east", "infra", "app").await?;
+    fleet.until_applied("app", &first).await?;
+    let second =
+        repository.change("main", &[("app/a.yaml", Some(&config_map("a", "bad"))), ("app/b.yaml", Some(BAD))])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_condition("app", "Stalled", "True", "Not_A_Name").await?;
+    until_value(plane, &fleet, "bad").await?;
+    Ok((fleet, repository, [first, second]))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
+    let plane = shared(1).await?;
+    let (mut fleet, repository, [first, second]) = failing(plane).await?;
+    let before = [(2, "Commit", "Failed"), (1, "Created", "Healthy")];
+    fleet.until("the history to say it", || async { Ok((told(&history(&fleet)?) == before).then_some(())) }).await?;
+
+    let cli = fleet.cli();
+    let ran = cli.expect(0, &["rollback", "app", "--reason", "it crashes", "--wait", "--timeout", "90s"])?;
+    ensure!(ran.stdout.contains(&format!("pinned to version 1: main@sha1:{first}")), "{ran:?}");
+    ensure!(value(plane, &fleet).await?.as_deref() == Some(GOOD), "what was rolled back is what runs");
+    let service = fleet.until_condition("app", "Pinned", "True", "it crashes").await?;
+    let status = service.status.unwrap_or_default();
+    ensure!(condition(&status.conditions, "Ready") == Some("True"));
+    ensure!(status.held_revision.is_some_and(|held| held.ends_with(&second)), "what is held back is named");
+    let by = status.pinned_by.context("who pinned it")?;
+    ensure!(history(&fleet)?[0].1 == "Pinned");
+    let why = cli.why("app")?;
+    let pinned = why["evidence"][0].as_str().unwrap_or_default();
+    ensure!(why["standing"] == "healthy" && pinned.contains(&by) && pinned.contains(&second), "{why:#}");
+
+    // Upstream is deleted with its resource, hub and agent start again, and the agent has lost what it knew.
+    fleet.git.stop().await;
+    fleet.api::<GitRepository>().delete("infra", &DeleteParams::default()).await?;
+    fleet.hub.restart().await?;
+    fleet.agent("east")?.kill9();
+    std::fs::remove_dir_all(fleet.state_dir("east").join("bundles"))?;
+    fleet.agent("east")?.restart()?;
+    let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+    maps.delete("a", &DeleteParams::default()).await?;
+    until_value(plane, &fleet, GOOD).await?;
+    fleet
+        .always("the pinned version stands", Duration::from_secs(3), || async {
+            let ready = fleet.service("app").await?.status.unwrap_or_default();
+            Ok(value(plane, &fleet).await?.as_deref() == Some(GOOD)
+                && ready.pinned_by.as_deref() == Some(by.as_str())
+                && condition(&ready.conditions, "Stalled").is_none())
+        })
+        .await?;
+
+    // Upstream is back with a fix: it comes when the pin is gone, and not before.
+    fleet.git.resume().await?;
+    let fixed = repository.change("main", &[("app/a.yaml", Some(&config_map("a", "fixed"))), ("app/b.yaml", None)])?;
+    let spec = serde_json::from_value(serde_json::json!({"url": fleet.git.url("infra")}))?;
+    fleet.api().create(&Default::default(), &GitRepository::new("infra", spec)).await?;
+    fleet
+        .until_service("app", "hold the fix back", |s| {
+            s.status.as_ref().and_then(|s| s.held_revision.as_deref()).is_some_and(|held| held.ends_with(&fixed))
+        })
+        .await?;
+    ensure!(value(plane, &fleet).await?.as_deref() == Some(GOOD));
+    let ran = cli.expect(0, &["rollback", "app", "--clear", "--wait", "--timeout", "90s"])?;
+    ensure!(ran.stdout.contains("unpinned"), "{ran:?}");
+    fleet.until_applied("app", &fixed).await?;
+    until_value(plane, &fleet, "fixed").await?;
+    let status = fleet.service("app").await?.status.unwrap_or_default();
+    ensure!(status.pinned_by.is_none() && status.held_revision.is_none());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_version_is_named_by_hand_and_one_that_never_was_is_refused() -> Result<()> {
+    let plane = shared(2).await?;
+    let (fleet, _repository, [first, second]) = failing(plane).await?;
+    let cli = fleet.cli();
+    let ran = cli.run(&["rollback", "app", "--to", "99"])?;
+    ensure!(ran.code != 0 && ran.stderr.contains("its history has no version \"99\""), "{ran:?}");
+    cli.expect(0, &["rollback", "app", "--to", &second[..10]])?;
+    fleet.until_condition("app", "Pinned", "True", &second).await?;
+    cli.expect(0, &["rollback", "app", "--to", &first[..10]])?;
+    fleet.until_applied("app", &first).await?;
+
+    // By kubectl, as any field; and a digest that nobody assigned is refused with its reason.
+    let none = format!("sha256:{}", "0".repeat(64));
+    let pin = |bundle: &str| format!("{{\"spec\":{{\"pin\":{{\"bundle\":\"{bundle}\"}}}}}}");
+    let refused = cli.kubectl(&["patch", "sd", "app", "-n", "farwater-admin", "--type=merge", "-p", &pin(&none)]);
+    let refused = format!("{:#}", refused.err().context("the pin was taken")?);
+    ensure!(refused.contains("spec.pin.bundle") && refused.contains("is not in the history"), "{refused}");
+    let path = "/apis/farwater.dev/v1alpha1/namespaces/farwater-admin/servicedeployments/app/history";
+    let list: Value = serde_json::from_str(&cli.kubectl(&["get", "--raw", path])?)?;
+    ensure!(list["kind"] == "HistoryEntryList", "{list:#}");
+    let newest = list["items"][0]["bundle"].as_str().context("a bundle")?;
+    cli.kubectl(&["patch", "sd", "app", "-n", "farwater-admin", "--type=merge", "-p", &pin(newest)])?;
+    let remove = [
+        "patch",
+        "sd",
+        "app",
+        "-n",
+        "farwater-admin",
+        "--type=json",
+        "-p",
+        "[{\"op\":\"remove\",\"path\":\"/spec/pin\"}]",
+    ];
+    cli.kubectl(&remove)?;
+    fleet.until_condition("app", "Stalled", "True", "Not_A_Name").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_suspension_keeps_what_stands_and_goes_on_when_it_is_over() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", GOOD))]).await?;
+    fleet.deploy("app", "east", "infra", "app").await?;
+    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    let cli = fleet.cli();
+    cli.expect(0, &["suspend", "app", "--reason", "a move", "--for", "15s"])?;
+    let service = fleet.until_condition("app", "Ready", "Unknown", "a move").await?;
+    ensure!(service.status.unwrap_or_default().suspended_by.is_some());
+    let next = repository.change("main", &[("app/a.yaml", Some(&config_map("a", "next")))])?;
+    fleet.reconcile("infra").await?;
+    let why = cli.why("app")?;
+    ensure!(why["sentence"].as_str().unwrap_or_default().contains("a move"), "{why:#}");
+    // What stands is kept: it is put back when somebody takes it away.
+    let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+    api.delete("a", &DeleteParams::default()).await?;
+    until_value(plane, &fleet, GOOD).await?;
+    fleet.until_applied("app", &next).await?;
+    until_value(plane, &fleet, "next").await?;
+
+    cli.expect(0, &["suspend", "app", "--reason", "for good", "--indefinitely"])?;
+    fleet.until_condition("app", "Ready", "Unknown", "for good").await?;
+    cli.expect(0, &["resume", "app"])?;
+    let is_resumed = |s: &ServiceDeployment| s.status.as_ref().is_some_and(|s| s.suspended_by.is_none());
+    fleet.until_service("app", "be resumed", is_resumed).await?;
+    fleet.until_applied("app", &next).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_database_holds_back_what_depends_on_it_and_goes_last() -> Result<()> {
+    let plane = shared(2).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("west", plane).await?;
+    let files = [("db/a.yaml", config_map("db", "1")), ("web/a.yaml", config_map("web", "1"))];
+    let files: Vec<_> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    let repository = fleet.repository("infra", &files).await?;
+    let delete = serde_json::json!({"deletionPolicy": "Delete"});
+    let on_db = serde_json::json!({"deletionPolicy": "Delete", "dependsOn": [{"name": "db"}]});
+    fleet.deploy_with("web", "west", "infra", "web", on_db).await?;
+    fleet.until_condition("web", "Reconciling", "True", "waits for service db, which does not exist").await?;
+    fleet.deploy_with("db", "west", "infra", "db", delete).await?;
+    fleet.until_applied("web", &repository.branch("main").unwrap_or_default()).await?;
+
+    let cli = fleet.cli();
+    let cycle = "{\"spec\":{\"dependsOn\":[{\"name\":\"web\"}]}}";
+    let refused = cli.kubectl(&["patch", "sd", "db", "-n", "farwater-admin", "--type=merge", "-p", cycle]);
+    let refused = format!("{:#}", refused.err().context("the cycle was taken")?);
+    ensure!(refused.contains("db → web → db"), "{refused}");
+
+    let next = config_map("web", "2");
+    repository.change("main", &[("db/b.yaml", Some(BAD)), ("web/a.yaml", Some(&next))])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_condition("web", "Reconciling", "True", "waits for service db").await?;
+    fleet.until_condition("db", "Stalled", "True", "Not_A_Name").await?;
+    fleet.until_condition("web", "Ready", "False", "Not_A_Name").await?;
+    let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("web"));
+    let web = maps.get("web").await?.data.unwrap_or_default();
+    ensure!(web.get("value").is_some_and(|value| value == "1"), "what waits was delivered: {web:?}");
+    let fixed = repository.change("main", &[("db/b.yaml", None)])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_applied("web", &fixed).await?;
+    ensure!(maps.get("web").await?.data.unwrap_or_default().get("value").is_some_and(|value| value == "2"));
+
+    cli.kubectl(&["delete", "sd", "db", "-n", "farwater-admin", "--wait=false"])?;
+    fleet.until_condition("db", "Ready", "False", "web depends on it and goes first").await?;
+    let database: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("db"));
+    ensure!(database.get_opt("db").await?.is_some());
+    cli.kubectl(&["delete", "sd", "web", "-n", "farwater-admin"])?;
+    let services: Api<ServiceDeployment> = fleet.api();
+    fleet.until("db to be gone", || async { Ok(services.get_opt("db").await?.is_none().then_some(())) }).await?;
+    ensure!(database.get_opt("db").await?.is_none() && maps.get_opt("web").await?.is_none());
+    Ok(())
+}
