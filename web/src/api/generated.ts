@@ -1,5 +1,21 @@
 // Written from the Rust types by `crates/cli/tests/web_types.rs`; do not edit.
 
+export type AdoptPolicy = "Always" | "IfNoDifference" | "Never";
+
+/** How the objects of a service are applied. An object's own annotations come before these. */
+export interface ApplyOptions {
+  /** Whether objects that exist already and belong to no service become this service's. */
+  adopt?: AdoptPolicy;
+  /** What becomes of fields that another field manager owns with another value. */
+  conflicts?: ConflictPolicy;
+  /** What becomes of objects that others changed or deleted. */
+  drift?: DriftMode;
+  /** Fields that others may change: no drift, and left as they are when the object is applied again. */
+  ignoreDifferences?: IgnoreDifference[];
+  /** What becomes of an object whose change the API server refuses because a field of it can't be changed. Kinds that hold data or other objects are made anew only where their own annotation says so. */
+  immutable?: ImmutablePolicy;
+}
+
 export interface ClusterReference {
   name: string;
   /** The service's own namespace if absent, then the administrators'. */
@@ -28,7 +44,11 @@ export interface ClusterStatus {
   observedGeneration?: number;
 }
 
+export type ConflictPolicy = "Force" | "Report";
+
 export type DeletionPolicy = "Orphan" | "Delete";
+
+export type DriftMode = "Correct" | "Report" | "Ignore";
 
 /** What to follow in a repository. Exactly one field may be set. */
 export interface GitReference {
@@ -86,6 +106,20 @@ export interface HeldPrune {
   reason: string;
 }
 
+/** Fields of some objects, named as in Argo CD. What is left out of `group`, `kind`, `namespace` and `name` matches all. */
+export interface IgnoreDifference {
+  group?: string;
+  /** JSON pointers (RFC 6901) through maps: `/spec/replicas`. A list is named as a whole. */
+  jsonPointers?: string[];
+  kind?: string;
+  /** Field managers: what one of them owns is its own. */
+  managedFieldsManagers?: string[];
+  name?: string;
+  namespace?: string;
+}
+
+export type ImmutablePolicy = "Report" | "Recreate";
+
 /** The name of an object in the same namespace. */
 export interface LocalReference {
   name: string;
@@ -118,10 +152,14 @@ export interface ObjectReport {
   namespace?: string;
   sync: SyncState;
   version: string;
+  /** The object that this one waits for, where it is one. */
+  waitsFor?: ObjectRef;
 }
 
 /** A folder of a source, kept applied on one cluster. */
 export interface ServiceDeploymentSpec {
+  /** How the objects are applied. */
+  apply?: ApplyOptions;
   /** The cluster; immutable. */
   clusterRef: ClusterReference;
   /** What happens to the objects when this resource is deleted. */
@@ -148,7 +186,7 @@ export interface ServiceDeploymentStatus {
   assignedRevision?: string;
   /** The digest of the bundle that is assigned. */
   bundleDigest?: string;
-  /** `Ready`, `Reconciling`, `Stalled`, and `PruneHeld` while a prune waits for approval. */
+  /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, and `Drifted` while objects differ from the source that are not corrected. */
   conditions?: Condition[];
   /** A prune that waits for `farwater.dev/approve-prune: <digest>`. */
   heldPrune?: HeldPrune;
@@ -169,7 +207,7 @@ export interface SourceReference {
 }
 
 /** What the agent did or did not do with one object. */
-export type SyncState = "Synced" | "Refused" | "Waiting" | "PruneHeld" | "Unknown";
+export type SyncState = "Synced" | "Refused" | "Waiting" | "PruneHeld" | "Drifted" | "Unknown";
 
 export interface UnhealthyObject {
   /** Cut at 256 bytes. */

@@ -81,7 +81,7 @@ fn what_came_last_goes_first_and_content_before_what_holds_it() {
     assert_eq!(rounds(&all), [vec!["a", "ark"], vec!["web", "boats.sea.io"]]);
     // A definition of a later wave than its resources is as early as they are, or each would wait for the other.
     let all = [candidate(5, definition()), candidate(0, boat()), candidate(7, namespace())];
-    assert_eq!(rounds(&all), [vec!["ark"], vec!["web", "boats.sea.io"]]);
+    assert_eq!(rounds(&all), [["ark"], ["web"], ["boats.sea.io"]]);
 }
 
 #[test]
