@@ -206,7 +206,8 @@ mod tests {
             namespace: "web".to_owned(),
             name: "web".to_owned(),
         };
-        let object = ObjectReport { object, sync: SyncState::Synced, health, message: "crashes".to_owned() };
+        let message = "crashes".to_owned();
+        let object = ObjectReport { object, sync: SyncState::Synced, health, message, waits_for: None };
         ServiceReport {
             entry: Digest::of("entry"),
             outcome,
