@@ -120,14 +120,24 @@ export interface ObjectReport {
   version: string;
 }
 
+export interface Pin {
+  /** Digest of a bundle that `servicedeployments/NAME/history` lists. */
+  bundle: string;
+  reason?: string;
+}
+
 /** A folder of a source, kept applied on one cluster. */
 export interface ServiceDeploymentSpec {
   /** The cluster; immutable. */
   clusterRef: ClusterReference;
   /** What happens to the objects when this resource is deleted. */
   deletionPolicy: DeletionPolicy;
+  /** Services of this namespace, on whatever cluster: a newer bundle of this one is delivered once they are healthy at what is assigned to them. */
+  dependsOn?: LocalReference[];
   /** Folder of the source, relative to its root; empty or `.` is the root. */
   path: string;
+  /** Keeps the service at a bundle of its history, whatever its source has. */
+  pin?: Pin;
   /** Whether objects that leave the source are deleted from the cluster. */
   prune: boolean;
   /** Secrets of the service's own namespace in the hub that the cluster gets too, in `targetNamespace` and under the same names. They travel sealed to the cluster's agent and are in no bundle. */
@@ -136,6 +146,8 @@ export interface ServiceDeploymentSpec {
   sourceRef: SourceReference;
   /** Holds the service at what it runs now. */
   suspend: boolean;
+  /** Why `suspend` is set, and until when it counts. */
+  suspension?: Suspension;
   /** Namespace of the cluster for objects that name none; created if missing. */
   targetNamespace: string;
 }
@@ -148,15 +160,21 @@ export interface ServiceDeploymentStatus {
   assignedRevision?: string;
   /** The digest of the bundle that is assigned. */
   bundleDigest?: string;
-  /** `Ready`, `Reconciling`, `Stalled`, and `PruneHeld` while a prune waits for approval. */
+  /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, and `Pinned`. */
   conditions?: Condition[];
   /** A prune that waits for `farwater.dev/approve-prune: <digest>`. */
   heldPrune?: HeldPrune;
+  /** What the source has, where a pin, a suspension or a dependency holds it back. */
+  heldRevision?: string;
   /** When the agent last applied something. */
   lastAppliedTime?: Time;
   lastHandledReconcileAt?: string;
   objects?: ObjectCounts;
   observedGeneration?: number;
+  /** Who set the pin that stands. */
+  pinnedBy?: string;
+  /** Who set the suspension that stands. */
+  suspendedBy?: string;
   /** The first objects that are failed, in progress or refused; never more than five. */
   unhealthy?: UnhealthyObject[];
 }
@@ -166,6 +184,12 @@ export type SourceKind = "GitRepository";
 export interface SourceReference {
   kind: SourceKind;
   name: string;
+}
+
+export interface Suspension {
+  reason?: string;
+  /** From then on the service goes on by itself, as if `suspend` were not set. */
+  until?: Time;
 }
 
 /** What the agent did or did not do with one object. */
