@@ -188,7 +188,7 @@ async fn a_bad_database_holds_back_what_depends_on_it_and_goes_last() -> Result<
     let plane = shared(2).await?;
     let mut fleet = Fleet::start().await?;
     fleet.join("west", plane).await?;
-    let files = [("db/a.yaml", config_map("db", "1")), ("web/a.yaml", config_map("web", "1"))];
+    let files = [("db/a.yaml", config_map("db", "one")), ("web/a.yaml", config_map("web", "one"))];
     let files: Vec<_> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
     let repository = fleet.repository("infra", &files).await?;
     let delete = serde_json::json!({"deletionPolicy": "Delete"});
@@ -204,7 +204,7 @@ async fn a_bad_database_holds_back_what_depends_on_it_and_goes_last() -> Result<
     let refused = format!("{:#}", refused.err().context("the cycle was taken")?);
     ensure!(refused.contains("db → web → db"), "{refused}");
 
-    let next = config_map("web", "2");
+    let next = config_map("web", "two");
     repository.change("main", &[("db/b.yaml", Some(BAD)), ("web/a.yaml", Some(&next))])?;
     fleet.reconcile("infra").await?;
     fleet.until_condition("web", "Reconciling", "True", "waits for service db").await?;
@@ -212,11 +212,11 @@ async fn a_bad_database_holds_back_what_depends_on_it_and_goes_last() -> Result<
     fleet.until_condition("web", "Ready", "False", "Not_A_Name").await?;
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("web"));
     let web = maps.get("web").await?.data.unwrap_or_default();
-    ensure!(web.get("value").is_some_and(|value| value == "1"), "what waits was delivered: {web:?}");
+    ensure!(web.get("value").is_some_and(|value| value == "one"), "what waits was delivered: {web:?}");
     let fixed = repository.change("main", &[("db/b.yaml", None)])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("web", &fixed).await?;
-    ensure!(maps.get("web").await?.data.unwrap_or_default().get("value").is_some_and(|value| value == "2"));
+    ensure!(maps.get("web").await?.data.unwrap_or_default().get("value").is_some_and(|value| value == "two"));
 
     cli.kubectl(&["delete", "sd", "db", "-n", "farwater-admin", "--wait=false"])?;
     fleet.until_condition("db", "Ready", "False", "web depends on it and goes first").await?;
