@@ -38,6 +38,8 @@ export interface ClusterStatus {
   clockSkewSeconds?: number;
   /** `Ready` (joined and heard within three polls), `ClockSkewed` while the agent's machine has another time than the hub, and `Restored` while nothing is deleted because the hub's database was restored from a backup; the annotation `farwater.dev/confirm-restored` ends that. `AgentUpdated` is False where the agent went back from what its AgentPolicy says. `VersionSkew` while the agent is newer than the hub, or more than two releases older. */
   conditions?: Condition[];
+  /** Whether the agent has a connection over which it is told of changes at once; absent: it polls. Merged in like the time. */
+  connected?: boolean;
   kubernetesVersion?: string;
   /** When the agent last asked. Kept beside the resource and merged in when it is read, so it wakes no watch. */
   lastHeardTime?: Time;
@@ -156,6 +158,12 @@ export interface ObjectReport {
   waitsFor?: ObjectRef;
 }
 
+export interface Pin {
+  /** Digest of a bundle that `servicedeployments/NAME/history` lists. */
+  bundle: string;
+  reason?: string;
+}
+
 /** A folder of a source, kept applied on one cluster. */
 export interface ServiceDeploymentSpec {
   /** How the objects are applied. */
@@ -164,8 +172,12 @@ export interface ServiceDeploymentSpec {
   clusterRef: ClusterReference;
   /** What happens to the objects when this resource is deleted. */
   deletionPolicy: DeletionPolicy;
+  /** Services of this namespace, on whatever cluster: a newer bundle of this one is delivered once they are healthy at what is assigned to them. */
+  dependsOn?: LocalReference[];
   /** Folder of the source, relative to its root; empty or `.` is the root. */
   path: string;
+  /** Keeps the service at a bundle of its history, whatever its source has. */
+  pin?: Pin;
   /** Whether objects that leave the source are deleted from the cluster. */
   prune: boolean;
   /** Secrets of the service's own namespace in the hub that the cluster gets too, in `targetNamespace` and under the same names. They travel sealed to the cluster's agent and are in no bundle. */
@@ -174,6 +186,8 @@ export interface ServiceDeploymentSpec {
   sourceRef: SourceReference;
   /** Holds the service at what it runs now. */
   suspend: boolean;
+  /** Why `suspend` is set, and until when it counts. */
+  suspension?: Suspension;
   /** Namespace of the cluster for objects that name none; created if missing. */
   targetNamespace: string;
 }
@@ -186,15 +200,21 @@ export interface ServiceDeploymentStatus {
   assignedRevision?: string;
   /** The digest of the bundle that is assigned. */
   bundleDigest?: string;
-  /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, and `Drifted` while objects differ from the source that are not corrected. */
+  /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source that are not corrected, and `Pinned`. */
   conditions?: Condition[];
   /** A prune that waits for `farwater.dev/approve-prune: <digest>`. */
   heldPrune?: HeldPrune;
+  /** What the source has, where a pin, a suspension or a dependency holds it back. */
+  heldRevision?: string;
   /** When the agent last applied something. */
   lastAppliedTime?: Time;
   lastHandledReconcileAt?: string;
   objects?: ObjectCounts;
   observedGeneration?: number;
+  /** Who set the pin that stands. */
+  pinnedBy?: string;
+  /** Who set the suspension that stands. */
+  suspendedBy?: string;
   /** The first objects that are failed, in progress or refused; never more than five. */
   unhealthy?: UnhealthyObject[];
 }
@@ -204,6 +224,12 @@ export type SourceKind = "GitRepository";
 export interface SourceReference {
   kind: SourceKind;
   name: string;
+}
+
+export interface Suspension {
+  reason?: string;
+  /** From then on the service goes on by itself, as if `suspend` were not set. */
+  until?: Time;
 }
 
 /** What the agent did or did not do with one object. */
