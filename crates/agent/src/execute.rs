@@ -8,6 +8,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     health,
+    ownership::proven_owner,
     plan::{Change, GroupVersionKind, LiveObject, ObjectKey, ResolvedObject, Stage, Wait, Wave},
     prune::Candidate,
 };
@@ -49,6 +50,8 @@ pub struct Executor<'a> {
     pub kubernetes: &'a Kubernetes,
     pub kinds: &'a Kinds,
     pub account: &'a ServiceAccount,
+    /// The service's uid.
+    pub service: &'a str,
     /// Asked at each safe point: between two requests.
     pub superseded: &'a (dyn Fn() -> bool + Sync),
 }
@@ -256,9 +259,29 @@ impl Executor<'_> {
     async fn delete_object(&self, object: &ObjectRef, uid: &str) -> Result<bool, ApiError> {
         match self.kinds.find(self.kubernetes, &GroupVersionKind::from(object)).await? {
             Served::No => Ok(true),
-            Served::As(resource) => {
-                let path = resource.path_of(object);
-                self.persist(|| self.kubernetes.delete(Some(self.account), &path, Some(uid))).await
+            Served::As(resource) => self.delete_own(&resource.path_of(object), &ObjectKey::from(object), uid).await,
+        }
+    }
+
+    /// Only while it is the planned object and our own, as it was read a moment ago: it may have gone to another service since it was
+    /// planned, under the same uid.
+    async fn delete_own(&self, path: &str, key: &ObjectKey, uid: &str) -> Result<bool, ApiError> {
+        let mut tries = 1;
+        loop {
+            let live = match self.persist(|| self.kubernetes.get(Some(self.account), path, true)).await {
+                Ok(object) => live_object(&object),
+                Err(error) if error.is_not_found() => return Ok(true),
+                Err(error) => return Err(error),
+            };
+            let ours = live.owner.as_deref().and_then(|owner| proven_owner(owner, key)) == Some(self.service);
+            if live.uid != uid || !ours {
+                return Ok(true);
+            }
+            let exactly = Some((uid, live.resource_version.as_str()));
+            match self.persist(|| self.kubernetes.delete(Some(self.account), path, exactly)).await {
+                // Somebody wrote in between: look again.
+                Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
+                other => return other,
             }
         }
     }

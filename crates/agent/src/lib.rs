@@ -23,6 +23,7 @@ mod messages;
 mod metrics;
 mod options;
 mod poll;
+mod preview;
 mod proxy;
 mod render;
 mod reports;
@@ -34,6 +35,7 @@ mod succeed;
 mod supervise;
 mod sync;
 mod tls;
+mod tombstones;
 mod update;
 mod watches;
 #[cfg(test)]
@@ -75,7 +77,7 @@ use crate::{
     metrics::Metrics,
     reports::Reports,
     sealed::Sealed,
-    service::{Claims, rollout::LastPoll},
+    service::{Claims, Leaving, rollout::LastPoll},
     supervise::Supervisor,
     sync::lock,
     watches::Watches,
@@ -100,6 +102,7 @@ pub(crate) struct Agent {
     last_poll: LastPoll,
     watches: Arc<Watches>,
     claims: Claims,
+    leaving: Leaving,
     /// Services that live on this cluster: uid → `namespace/name`.
     services: Mutex<BTreeMap<String, String>>,
 }
@@ -236,6 +239,7 @@ async fn act(
         metrics,
         last_poll: LastPoll::default(),
         claims: Claims::default(),
+        leaving: Leaving::default(),
         services: Mutex::default(),
     });
     let mut supervisor = Supervisor::new(agent.clone(), inventories);

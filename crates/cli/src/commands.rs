@@ -11,6 +11,7 @@ pub mod install;
 pub mod login;
 pub mod objects;
 pub mod tree;
+pub mod undo;
 pub mod version;
 pub mod wait;
 pub mod why;

@@ -26,7 +26,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
     commands::{
-        admin, cluster, completion, deploy, doctor, get, hub, install, login, objects, tree, version, wait, why,
+        admin, cluster, completion, deploy, doctor, get, hub, install, login, objects, tree, undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
@@ -74,6 +74,8 @@ enum Ask {
     Why(why::WhyArgs),
     /// Waits until services are healthy or applied.
     Wait(wait::WaitArgs),
+    /// Brings back what the last deletion of a service took.
+    Undo(undo::UndoArgs),
     /// Shows every object of a service.
     Objects(objects::ObjectsArgs),
     /// Says what is wrong here, in the hub and, with --context, in a cluster, and the remedy for each.
@@ -146,6 +148,7 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Tree(args) => tree::run(args, &open().await?).await,
         Ask::Why(args) => why::run(args, &open().await?).await,
         Ask::Wait(args) => wait::run(args, &open().await?).await,
+        Ask::Undo(args) => undo::run(args, &open().await?).await,
         Ask::Objects(args) => objects::run(args, &open().await?).await,
         Ask::Doctor(args) => doctor::run(args, connect, program).await,
         Ask::Version(args) => version::run(args, connect, program).await,
@@ -164,7 +167,8 @@ mod tests {
 
     #[test]
     fn commands_of_the_pages_are_understood() {
-        let pages = ["agent", "backup", "hub", "install", "kinds/agentpolicy", "monitoring", "uninstall", "upgrade"];
+        let pages =
+            ["agent", "backup", "hub", "install", "kinds/agentpolicy", "monitoring", "undo", "uninstall", "upgrade"];
         let mut count = 0;
         for page in pages {
             let path = format!("{}/../../docs/{page}.md", env!("CARGO_MANIFEST_DIR"));

@@ -16,10 +16,12 @@ use serde_json::Value;
 
 pub use crate::ownership::ObjectKey;
 use crate::{
+    origin::Origin,
     ownership::proven_owner,
-    prune::{self, Candidate, Guards, PrunePlan, Purpose},
+    prune::{self, Candidate, Guards, HoldReason, PrunePlan, Purpose},
+    transfer::Transfers,
 };
-pub use resolve::{Resolved, ResolvedObject, Scopes, resolve, stage_of};
+pub use resolve::{Resolved, ResolvedObject, Scopes, check_ceiling, resolve, stage_of};
 
 /// Manifests of one folder of a bundle.
 #[derive(Clone, Debug)]
@@ -86,6 +88,8 @@ pub struct Inventory {
     /// Objects when the service was last in sync, nothing left to prune: what the guards' shares are shares of. An
     /// interrupted attempt grows the inventory, which must not widen the guards. 0 before the first time.
     pub baseline: usize,
+    /// Where the objects came from when the service was last in sync.
+    pub origin: Option<Origin>,
 }
 
 /// What the cluster holds under an object's name. A failed look-up is never "gone".
@@ -109,8 +113,29 @@ pub struct LiveObject {
     /// See [`owned_fields`].
     pub fields: Option<Digest>,
     pub deleting: bool,
+    /// What is known of a deletion under way.
+    pub ending: Option<Box<Ending>>,
     /// A client-side tool applied it: its fields must become ours first, or fields that leave the source stay for ever.
     pub client_side: bool,
+}
+
+/// A deletion that is under way, and what it waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// As in `deletionTimestamp`.
+    pub since: String,
+    pub finalizers: Vec<String>,
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "since {}", self.since)?;
+        match self.finalizers.as_slice() {
+            [] => Ok(()),
+            [one] => write!(f, "; waits for finalizer {one}"),
+            more => write!(f, "; waits for finalizers {}", more.join(", ")),
+        }
+    }
 }
 
 /// Everything that a plan is made of.
@@ -129,6 +154,24 @@ pub struct PlanInput<'a> {
     pub cooling: &'a BTreeSet<ObjectKey>,
     /// Whether the target namespace exists; `None` where that is not known.
     pub target_namespace_exists: Option<bool>,
+    /// Why the hub has every prune wait.
+    pub hold_prune: Option<&'a str>,
+    /// Where the source's objects come from.
+    pub origin: Option<&'a Origin>,
+    pub transfers: &'a Transfers,
+}
+
+/// What holds a prune whatever it takes: the hub's word, and another origin than the objects came from.
+pub fn hold_reasons(inventory: &Inventory, origin: Option<&Origin>, hold_prune: Option<&str>) -> Vec<HoldReason> {
+    let swap = match (&inventory.origin, origin) {
+        (Some(before), Some(now)) => before.swapped_for(now),
+        _ => None,
+    };
+    let swap = swap.map(HoldReason::Swapped);
+    // The hub sees the same swap, and says it in the same words.
+    let said = swap.as_ref().map(ToString::to_string);
+    let hub = hold_prune.filter(|reason| said.as_deref() != Some(*reason));
+    hub.map(|reason| HoldReason::Hub(reason.to_owned())).into_iter().chain(swap).collect()
 }
 
 /// What is to be done, in order. Immutable and printable.
@@ -274,6 +317,8 @@ pub enum Keep {
     /// It is being deleted already.
     Deleting,
     Lookup(String),
+    /// Another service states it, and takes it over.
+    Claimed(String),
 }
 
 impl fmt::Display for Keep {
@@ -283,6 +328,7 @@ impl fmt::Display for Keep {
             Self::IncompleteRender => f.write_str("not in the source as far as it could be read: stays"),
             Self::Deleting => f.write_str("left the source and is being deleted"),
             Self::Lookup(message) => write!(f, "left the source and stays until it can be looked up: {message}"),
+            Self::Claimed(service) => write!(f, "left the source; service {service} takes it over"),
         }
     }
 }
@@ -319,12 +365,14 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
         }
     }
     let leaving = judge_leaving(input);
+    let held = hold_reasons(input.inventory, input.origin, input.hold_prune);
     let guards = Guards {
         purpose: Purpose::Sync,
         desired: input.resolved.stated(),
         inventory: baseline(input.inventory),
         unapplied: skipped.iter().filter(|s| s.reason.is_unapplied()).count(),
         approved: input.approved_prune,
+        held: &held,
     };
     Plan {
         create_namespace: namespace_to_create(input),
@@ -344,14 +392,16 @@ pub fn plan_removal(
     inventory: &Inventory,
     live: &BTreeMap<ObjectKey, Live>,
     approved_prune: Option<Digest>,
+    claimed: &BTreeMap<ObjectKey, String>,
 ) -> Plan {
-    let leaving = sort_leaving(service_uid, inventory, live, inventory.entries.keys(), None);
+    let leaving = sort_leaving(service_uid, inventory, live, inventory.entries.keys(), (None, claimed));
     let guards = Guards {
         purpose: Purpose::Removal,
         desired: 0,
         inventory: baseline(inventory),
         unapplied: 0,
         approved: approved_prune,
+        held: &[],
     };
     Plan {
         create_namespace: None,
@@ -400,6 +450,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     }
     let owner = live.owner.as_deref().and_then(|annotation| proven_owner(annotation, &key));
     if let Some(uid) = owner.filter(|uid| *uid != input.service_uid)
+        && input.transfers.offered.get(&key).map(String::as_str) != Some(uid)
         && let Some(service) = input.services.get(uid)
     {
         let refusal = Refusal::OwnedBy { service: service.clone(), uid: uid.to_owned() };
@@ -433,21 +484,22 @@ fn judge_leaving(input: &PlanInput<'_>) -> Leaving {
     let leaving = input.inventory.entries.keys().filter(|key| !stays.contains(key));
     let keep = if !input.resolved.complete {
         Some(Keep::IncompleteRender)
-    } else if !input.prune {
+    } else if !input.prune && input.hold_prune.is_none() {
         Some(Keep::PruneOff)
     } else {
         None
     };
-    sort_leaving(input.service_uid, input.inventory, input.live, leaving, keep)
+    sort_leaving(input.service_uid, input.inventory, input.live, leaving, (keep, &input.transfers.claimed))
 }
 
-/// Sorts what leaves: only an object with our uid and our proof is deleted; `keep` keeps what would be.
+/// Sorts what leaves: only an object with our uid and our proof is deleted; `keep` keeps what would be, and so does another
+/// service that states it.
 fn sort_leaving<'a>(
     service_uid: &str,
     inventory: &Inventory,
     live: &BTreeMap<ObjectKey, Live>,
     keys: impl Iterator<Item = &'a ObjectKey>,
-    keep: Option<Keep>,
+    (keep, claimed): (Option<Keep>, &BTreeMap<ObjectKey, String>),
 ) -> Leaving {
     let mut out = Leaving { doomed: Vec::new(), candidates: Vec::new(), kept: Vec::new(), forgotten: Vec::new() };
     for key in keys {
@@ -476,6 +528,8 @@ fn sort_leaving<'a>(
             out.kept.push((key.clone(), Keep::Deleting));
         } else if let Some(keep) = &keep {
             out.kept.push((key.clone(), keep.clone()));
+        } else if let Some(service) = claimed.get(key).filter(|_| !entry.doomed) {
+            out.kept.push((key.clone(), Keep::Claimed(service.clone())));
         } else {
             let candidate = Candidate { object: entry.object.clone(), uid: object.uid.clone() };
             if entry.doomed { &mut out.doomed } else { &mut out.candidates }.push(candidate);

@@ -8,24 +8,26 @@ use std::{
 use farwater_api::{
     Digest,
     objects::{Health, ObjectRef, Outcome, SyncState},
-    protocol::Deployment,
+    protocol::{Deployment, ServiceAccount},
 };
 use farwater_fleet::{
     health,
+    origin::Origin,
     plan::{
-        Cause, GroupVersionKind, InventoryEntry, Keep, Live, ObjectKey, Plan, PlanInput, Refusal, Render, Resolved,
-        ResolvedObject, SkipReason, baseline, plan, resolve,
+        Cause, GroupVersionKind, InventoryEntry, Keep, Live, LiveObject, ObjectKey, Plan, PlanInput, Render, Resolved,
+        ResolvedObject, SkipReason, baseline, hold_reasons, plan, resolve,
     },
     prune::{self, Guards, PrunePlan, Purpose, Verdict},
 };
 use tokio::time::Instant;
 
-use super::{Ended, Note, ServiceTask};
+use super::{Ended, Note, ServiceTask, leaving::claims};
 use crate::{
     execute::{Applied, Executor},
     hub::chain,
     lookup::{Lookup, Query},
     messages::shorten,
+    preview::count_contents,
     watches::Want,
 };
 
@@ -55,7 +57,15 @@ impl ServiceTask {
             return Ended::Superseded;
         }
         let looked_up = start.elapsed();
-        let plan = self.make_plan(deployment, &resolved).await;
+        let mut plan = self.make_plan(deployment, &resolved).await;
+        self.declare(digest, &plan);
+        if !plan.prune.candidates.is_empty() {
+            self.hear_others().await;
+            if self.superseded() {
+                return Ended::Superseded;
+            }
+            plan = self.make_plan(deployment, &resolved).await;
+        }
         tracing::debug!(service = %self.name(), ?read, ?looked_up, planned = ?start.elapsed(), "planned");
         self.step("plan", begun, None);
         let begun = SystemTime::now();
@@ -68,6 +78,11 @@ impl ServiceTask {
                 self.set_outcome(digest, Outcome::Failed, message);
                 return Ended::Settled { retry: true };
             }
+        }
+        if let Err(Stopped(message)) = self.undo(deployment).await {
+            tracing::warn!(service = %self.name(), error = message, "can't undo");
+            self.set_outcome(digest, Outcome::Failed, message);
+            return Ended::Settled { retry: true };
         }
         self.read_first_health().await;
         self.watch(deployment);
@@ -164,6 +179,7 @@ impl ServiceTask {
         let cooling = self.fights.cooling(Instant::now());
         let services = self.agent.service_names();
         let target_namespace_exists = self.target_namespace_exists(deployment).await;
+        let (origin, transfers) = (origin(deployment), self.transfers());
         plan(&PlanInput {
             service_uid: self.uid(),
             prune: deployment.prune,
@@ -174,6 +190,9 @@ impl ServiceTask {
             services: &services,
             cooling: &cooling,
             target_namespace_exists,
+            hold_prune: deployment.hold_prune.as_deref(),
+            origin: Some(&origin),
+            transfers: &transfers,
         })
     }
 
@@ -203,8 +222,14 @@ impl ServiceTask {
         let assignments = self.assignments.clone();
         let superseded = move || assignments.has_changed().unwrap_or(true);
         let account = deployment.ceiling.service_account.clone();
-        let executor =
-            Executor { kubernetes: &agent.kubernetes, kinds: &agent.kinds, account: &account, superseded: &superseded };
+        let service = self.uid().to_owned();
+        let executor = Executor {
+            kubernetes: &agent.kubernetes,
+            kinds: &agent.kinds,
+            account: &account,
+            service: &service,
+            superseded: &superseded,
+        };
         let mut blocked = None;
         if let Some(namespace) = &plan.create_namespace
             && let Err(error) = executor.create_namespace(namespace).await
@@ -218,7 +243,7 @@ impl ServiceTask {
             executor.apply_wave(wave, &objects, blocked, &mut results).await;
         }
         self.record_results(&objects, plan, &results);
-        self.record_skips(plan);
+        self.record_skips(plan, &results);
         if !results.is_empty() {
             let applied = results.values().filter(|r| matches!(r, Applied::Done { .. })).count();
             tracing::info!(service = %self.name(), applied, of = results.len(), unchanged = plan.unchanged.len(), "applied");
@@ -229,7 +254,9 @@ impl ServiceTask {
         }
         let prune = self.judge_prune(deployment, resolved, plan, &results);
         self.prune(&executor, plan, &prune).await?;
-        self.record_leaving(plan, &prune, resolved);
+        self.record_leaving(plan, &prune, resolved, deployment);
+        self.offer(plan);
+        self.preview(&account, &prune).await;
         self.save_inventory().await?;
         Ok(true)
     }
@@ -263,8 +290,9 @@ impl ServiceTask {
         if self.stored.inventory.entries.is_empty() {
             return Ok(());
         }
-        let kept = Deployment { approved_prune: None, ..deployment.clone() };
-        let held = self.stored.deployment.as_ref().is_some_and(|d| Deployment { prune: false, ..d.clone() } == kept);
+        let kept = Deployment { approved_prune: None, undo: None, ..deployment.clone() };
+        let unpruned = |d: &Deployment| Deployment { prune: false, hold_prune: None, ..d.clone() };
+        let held = self.stored.deployment.as_ref().is_some_and(|stored| unpruned(stored) == kept);
         if !held {
             self.stored.deployment = Some(kept);
         }
@@ -331,19 +359,18 @@ impl ServiceTask {
         }
     }
 
-    fn record_skips(&mut self, plan: &Plan) {
-        let mut claims: BTreeMap<String, BTreeSet<ObjectKey>> = BTreeMap::new();
+    fn record_skips(&mut self, plan: &Plan, results: &BTreeMap<ObjectKey, Applied>) {
         for skip in &plan.skipped {
-            if let SkipReason::Refused(Refusal::OwnedBy { uid, .. }) = &skip.reason {
-                claims.entry(uid.clone()).or_default().insert(ObjectKey::from(&skip.object));
-            }
             let sync = match &skip.reason {
                 SkipReason::Refused(_) => SyncState::Refused,
                 SkipReason::Waiting(_) => SyncState::Waiting,
             };
             self.set_status(&skip.object, sync, Health::Unknown, skip.reason.to_string());
         }
-        self.set_claims(claims);
+        let mut offered = self.transfers().offered;
+        // What was taken is claimed no more, which its former owner is told.
+        offered.retain(|key, _| !matches!(results.get(key), Some(Applied::Done { .. })));
+        self.set_claims(claims(plan, &offered));
     }
 
     /// The guards again, now that it is known what could be applied.
@@ -356,12 +383,15 @@ impl ServiceTask {
     ) -> PrunePlan {
         let skipped = plan.skipped.iter().filter(|s| s.reason.is_unapplied()).count();
         let failed = results.values().filter(|r| !matches!(r, Applied::Done { .. })).count();
+        let reason = deployment.hold_prune.as_deref();
+        let held = hold_reasons(&self.stored.inventory, Some(&origin(deployment)), reason);
         let guards = Guards {
             purpose: Purpose::Sync,
             desired: resolved.stated(),
             inventory: baseline_before(self, plan, results),
             unapplied: skipped + failed,
             approved: deployment.approved_prune,
+            held: &held,
         };
         prune::decide(plan.prune.candidates.clone(), &guards)
     }
@@ -375,6 +405,7 @@ impl ServiceTask {
     ) -> Result<(), Stopped> {
         let mut deletes = plan.doomed.clone();
         if prune.verdict == Verdict::Delete {
+            self.keep_states(executor.account, prune).await?;
             for candidate in &prune.candidates {
                 if let Some(entry) = self.stored.inventory.entries.get_mut(&ObjectKey::from(&candidate.object)) {
                     entry.doomed = true;
@@ -414,7 +445,13 @@ impl ServiceTask {
         Ok(())
     }
 
-    pub(super) fn record_leaving(&mut self, plan: &Plan, prune: &PrunePlan, resolved: &Resolved) {
+    pub(super) fn record_leaving(
+        &mut self,
+        plan: &Plan,
+        prune: &PrunePlan,
+        resolved: &Resolved,
+        deployment: &Deployment,
+    ) {
         self.held = prune.held();
         if let Some(held) = self.held.clone() {
             tracing::warn!(service = %self.name(), count = held.count, reason = held.reason, "prune is held");
@@ -428,7 +465,8 @@ impl ServiceTask {
             if let Some(entry) = self.stored.inventory.entries.get(key) {
                 let object = entry.object.clone();
                 let health = if *keep == Keep::Deleting { Health::Terminating } else { Health::Unknown };
-                self.set_status(&object, SyncState::Synced, health, keep.to_string());
+                let message = format!("{keep}{}", self.ending(key));
+                self.set_status(&object, SyncState::Synced, health, message);
             }
         }
         for (key, why) in &plan.forgotten {
@@ -443,8 +481,30 @@ impl ServiceTask {
         let leaving = entries.keys().any(|key| !stated.contains(key));
         let unfinished = self.statuses.values().any(|s| s.sync != SyncState::Synced);
         if resolved.complete && !leaving && !unfinished {
-            self.stored.inventory.baseline = self.stored.inventory.entries.len();
+            let inventory = &mut self.stored.inventory;
+            inventory.baseline = inventory.entries.len();
+            inventory.origin = Some(origin(deployment).or(inventory.origin.as_ref()));
         }
+    }
+
+    /// Since when an object is being deleted, and what that waits for.
+    pub(super) fn ending(&self, key: &ObjectKey) -> String {
+        match self.live.get(key) {
+            Some(Live::Present(LiveObject { ending: Some(ending), .. })) => format!(" {ending}"),
+            _ => String::new(),
+        }
+    }
+
+    /// Counts what goes with what is held, once per plan.
+    pub(super) async fn preview(&mut self, account: &ServiceAccount, prune: &PrunePlan) {
+        let Some(held) = &mut self.held else { return };
+        let known = self.previewed.take().filter(|(digest, _)| *digest == held.digest);
+        let contents = match known {
+            Some((_, contents)) => contents,
+            None => count_contents(&self.agent.kubernetes, account, &prune.candidates).await,
+        };
+        held.contents.clone_from(&contents);
+        self.previewed = Some((held.digest, contents));
     }
 
     fn conclude(&mut self, digest: Digest, resolved: &Resolved, errors: &[String], note: Option<Note>) -> Ended {
@@ -486,6 +546,11 @@ impl ServiceTask {
             .collect();
         self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), wants);
     }
+}
+
+/// Where a deployment's objects come from.
+fn origin(deployment: &Deployment) -> Origin {
+    Origin { root: deployment.origin.clone(), path: deployment.path.clone() }
 }
 
 /// What the guards count against: this plan's own additions must not widen them.

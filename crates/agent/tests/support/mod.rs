@@ -64,6 +64,9 @@ impl Service {
             },
             secrets: None,
             approved_prune: None,
+            hold_prune: None,
+            origin: None,
+            undo: None,
         };
         Self { identity, deployment }
     }
