@@ -1,9 +1,11 @@
 //! `cargo xtask campaign NAME`: counts that are too long for every test run. The record lies under docs/campaigns and is
 //! written after each round, so that a campaign that was stopped goes on where it was.
 
+mod hostile_api;
 mod hub_pod;
 mod informer;
 mod kill9;
+mod prune_chaos;
 mod watch_order;
 
 use std::{
@@ -95,6 +97,23 @@ const CAMPAIGNS: &[Campaign] = &[
         engines: &[Engine::Sqlite],
         needs_programs: true,
         round: |seed, _| Box::pin(hub_pod::round(seed)),
+    },
+    Campaign {
+        name: "prune-chaos",
+        about: "random faults in Git, the hub and the API server: no object goes that nobody meant to go, by its uid, and all others do",
+        goal: 2_000,
+        engines: &[Engine::Sqlite],
+        needs_programs: true,
+        round: |seed, _| Box::pin(prune_chaos::round(seed)),
+    },
+    Campaign {
+        name: "hostile-api",
+        about: "objects applied through an API server that refuses 30 %, takes up to 2 s, forgets versions and cuts watches: all arrive, \
+                none is called synced before, Retry-After is kept, and lists stay few",
+        goal: 5_000,
+        engines: &[Engine::Sqlite],
+        needs_programs: true,
+        round: |seed, _| Box::pin(hostile_api::round(seed)),
     },
 ];
 

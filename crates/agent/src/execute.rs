@@ -49,6 +49,8 @@ pub struct Executor<'a> {
     pub kubernetes: &'a Kubernetes,
     pub kinds: &'a Kinds,
     pub account: &'a ServiceAccount,
+    /// The service's uid.
+    pub service: &'a str,
     /// Asked at each safe point: between two requests, and in each wait.
     pub superseded: Superseded,
 }

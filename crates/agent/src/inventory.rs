@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 
 use farwater_api::{
     Digest,
+    deletion::Deletion,
     protocol::{Deployment, ServiceIdentity},
 };
 use farwater_fleet::{
+    origin::Origin,
     ownership::service_label,
     plan::{Inventory, InventoryEntry, ObjectKey},
 };
@@ -47,6 +49,11 @@ struct Chunk {
     /// is removed as its account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deployment: Option<Deployment>,
+    /// Of the whole service, in its first chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin: Option<Origin>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deletion: Option<Deletion>,
     entries: Vec<InventoryEntry>,
 }
 
@@ -56,6 +63,8 @@ pub struct Stored {
     pub service: ServiceIdentity,
     pub inventory: Inventory,
     pub deployment: Option<Deployment>,
+    /// What was deleted last. Its states are in [`tombstones`](crate::tombstones).
+    pub deletion: Option<Deletion>,
     place: BTreeMap<ObjectKey, usize>,
     /// Digest of each Secret's content as it was last read or written.
     written: BTreeMap<usize, Digest>,
@@ -67,6 +76,7 @@ impl Stored {
             service,
             inventory: Inventory::default(),
             deployment: None,
+            deletion: None,
             place: BTreeMap::new(),
             written: BTreeMap::new(),
         }
@@ -83,9 +93,14 @@ impl Stored {
             }
         }
         for (number, entries) in chunks {
-            let (baseline, deployment) =
-                if number == 0 { (self.inventory.baseline, self.deployment.clone()) } else { (0, None) };
-            let bytes = encode(&Chunk { service: self.service.clone(), baseline, deployment, entries });
+            let mut chunk = Chunk::new(self.service.clone(), entries);
+            if number == 0 {
+                chunk.baseline = self.inventory.baseline;
+                chunk.deployment = self.deployment.clone();
+                chunk.origin = self.inventory.origin.clone();
+                chunk.deletion = self.deletion.clone();
+            }
+            let bytes = encode(&chunk);
             let digest = Digest::of(&bytes);
             if self.written.get(&number) == Some(&digest) {
                 continue;
@@ -137,6 +152,12 @@ impl Stored {
     }
 }
 
+impl Chunk {
+    fn new(service: ServiceIdentity, entries: Vec<InventoryEntry>) -> Self {
+        Self { service, baseline: 0, deployment: None, origin: None, deletion: None, entries }
+    }
+}
+
 fn encode(chunk: &Chunk) -> Vec<u8> {
     serde_json::to_vec(chunk).expect("an inventory is plain JSON")
 }
@@ -156,6 +177,8 @@ pub async fn load_all(kubernetes: &Kubernetes) -> Result<BTreeMap<String, Stored
         let stored = all.entry(chunk.service.uid.clone()).or_insert_with(|| Stored::new(chunk.service.clone()));
         stored.inventory.baseline = stored.inventory.baseline.max(chunk.baseline);
         stored.deployment = stored.deployment.take().or(chunk.deployment);
+        stored.inventory.origin = stored.inventory.origin.take().or(chunk.origin);
+        stored.deletion = stored.deletion.take().or(chunk.deletion);
         stored.written.insert(number, Digest::of(&bytes));
         for entry in chunk.entries {
             let key = ObjectKey::from(&entry.object);

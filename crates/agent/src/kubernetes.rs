@@ -103,6 +103,14 @@ impl ApiError {
         }
     }
 
+    /// How long the API server asked to be left alone.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            Self::Transport(_) => None,
+        }
+    }
+
     pub fn is_not_found(&self) -> bool {
         self.code() == 404
     }
@@ -262,12 +270,12 @@ impl Kubernetes {
         parse(&self.call(who, Method::POST, &path, JSON, Some((JSON, to_bytes(object)?))).await?)
     }
 
-    /// Deletes the object with this uid and no other. `true`: it is gone; `false`: finalizers hold it.
-    pub async fn delete(&self, who: As<'_>, path: &str, uid: Option<&str>) -> Result<bool, ApiError> {
+    /// Deletes the object with this uid and resourceVersion and no other. `true`: it is gone; `false`: finalizers hold it.
+    pub async fn delete(&self, who: As<'_>, path: &str, exactly: Option<(&str, &str)>) -> Result<bool, ApiError> {
         let mut options =
             serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
-        if let Some(uid) = uid {
-            options["preconditions"] = serde_json::json!({"uid": uid});
+        if let Some((uid, version)) = exactly {
+            options["preconditions"] = serde_json::json!({"uid": uid, "resourceVersion": version});
         }
         match self.call(who, Method::DELETE, path, JSON, Some((JSON, to_bytes(&options)?))).await {
             Ok(body) => Ok(parse(&body)?["kind"] == "Status"),

@@ -25,6 +25,7 @@ mod metrics;
 mod options;
 mod pause;
 mod poll;
+mod preview;
 mod proxy;
 mod render;
 mod reports;
@@ -36,6 +37,7 @@ mod succeed;
 mod supervise;
 mod sync;
 mod tls;
+mod tombstones;
 mod update;
 mod watches;
 #[cfg(test)]
@@ -78,7 +80,7 @@ use crate::{
     metrics::Metrics,
     reports::Reports,
     sealed::Sealed,
-    service::{Claims, rollout::LastPoll},
+    service::{Claims, Leaving, rollout::LastPoll},
     supervise::Supervisor,
     sync::lock,
     watches::Watches,
@@ -104,6 +106,7 @@ pub(crate) struct Agent {
     last_poll: LastPoll,
     watches: Arc<Watches>,
     claims: Claims,
+    leaving: Leaving,
     /// Services that live on this cluster: uid → `namespace/name`.
     services: Mutex<BTreeMap<String, String>>,
 }
@@ -241,6 +244,7 @@ async fn act(
         metrics,
         last_poll: LastPoll::default(),
         claims: Claims::default(),
+        leaving: Leaving::default(),
         services: Mutex::default(),
     });
     let mut supervisor = Supervisor::new(agent.clone(), inventories);

@@ -1,7 +1,7 @@
 //! What the agent keeps of a live object's metadata.
 
 use farwater_api::{OWNER_ANNOTATION, SERVICE_LABEL};
-use farwater_fleet::plan::{LiveObject, options, owned_fields};
+use farwater_fleet::plan::{Ending, LiveObject, options, owned_fields};
 use serde_json::{Map, Value, json};
 
 /// Managers of tools that apply on the client side: what they wrote becomes ours when a service adopts the object.
@@ -18,6 +18,11 @@ pub fn live_object(object: &Value) -> LiveObject {
         service_label: text(&metadata["labels"][SERVICE_LABEL]),
         fields: owned_fields(metadata),
         deleting: metadata["deletionTimestamp"].is_string(),
+        ending: metadata["deletionTimestamp"].as_str().map(|since| {
+            let finalizers = metadata["finalizers"].as_array().into_iter().flatten();
+            let finalizers = finalizers.filter_map(|finalizer| finalizer.as_str().map(str::to_owned)).collect();
+            Box::new(Ending { since: since.to_owned(), finalizers })
+        }),
         client_side: metadata["managedFields"].as_array().is_some_and(|entries| entries.iter().any(is_client_side)),
         protection: options::read_protection(metadata),
         wave: options::read_wave(metadata).unwrap_or_default(),

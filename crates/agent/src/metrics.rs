@@ -194,7 +194,14 @@ mod tests {
         metrics.follow(&reports);
         let entry = Digest::of("x");
         let outcome = Outcome::Failed;
-        let report = ServiceReport { entry, outcome, message: String::new(), held_prune: None, objects: Vec::new() };
+        let report = ServiceReport {
+            entry,
+            outcome,
+            message: String::new(),
+            held_prune: None,
+            deletion: None,
+            objects: Vec::new(),
+        };
         reports.set("a", report);
         assert_eq!(line(&metrics, "farwater_agent_services{outcome=\"failed\"}"), "1");
         assert_eq!(line(&metrics, "farwater_agent_services{outcome=\"applied\"}"), "0");

@@ -291,6 +291,7 @@ mod tests {
             outcome: Outcome::Applied,
             message: String::new(),
             held_prune: None,
+            deletion: None,
             objects: vec![object],
         }
     }

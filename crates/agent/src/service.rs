@@ -3,10 +3,12 @@
 
 mod apply;
 mod barrier;
+mod leaving;
 mod record;
 mod remove;
 pub(crate) mod rollout;
 mod steady;
+mod undo;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,9 +21,10 @@ use farwater_api::{
     Digest,
     objects::{Health, ObjectRef, ObjectReport, Outcome, ServiceReport, SyncState},
     protocol::{Action, Entry, ServiceAccount},
-    service_deployment::{DeletionPolicy, HeldPrune},
+    service_deployment::{Contents, DeletionPolicy, HeldPrune},
 };
 use farwater_fleet::plan::{Live, ObjectKey};
+pub use leaving::Leaving;
 use rollout::Rollout;
 use tokio::{sync::watch, time::Instant};
 
@@ -109,6 +112,8 @@ pub struct ServiceTask {
     live: BTreeMap<ObjectKey, Live>,
     statuses: BTreeMap<ObjectKey, Status>,
     held: Option<HeldPrune>,
+    /// The contents of what is held, and the plan that they were counted for.
+    previewed: Option<(Digest, Vec<Contents>)>,
     /// The entry that was attempted last, and how that ended.
     attempted: Option<(Digest, Outcome, String)>,
     fights: Fights,
@@ -141,6 +146,7 @@ impl ServiceTask {
             live: BTreeMap::new(),
             statuses: BTreeMap::new(),
             held: None,
+            previewed: None,
             attempted: None,
             fights: Fights::default(),
             backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
@@ -190,11 +196,16 @@ impl ServiceTask {
     async fn attempt(&mut self, assignment: &Assignment) -> Ended {
         let first = self.attempted.as_ref().is_none_or(|(digest, ..)| *digest != assignment.digest);
         if first {
+            self.find_predecessor().await;
             self.begin_rollout(assignment);
             self.arrived = false;
             self.set_outcome(assignment.digest, Outcome::Applying, String::new());
         }
         let ended = self.act(assignment).await;
+        if !matches!(ended, Ended::Superseded) {
+            // What could not be read or looked up by now says nothing about others' objects.
+            self.agent.leaving.note_planned(self.uid(), assignment.digest);
+        }
         if let (Ended::Settled { .. }, Some((_, outcome, _))) = (&ended, &self.attempted) {
             match outcome {
                 Outcome::Applied => self.agent.metrics.count_apply(ApplyResult::Applied),
@@ -263,6 +274,7 @@ impl ServiceTask {
         match self.stored.deployment.clone() {
             Some(mut deployment) => {
                 deployment.prune = false;
+                deployment.hold_prune = None;
                 self.apply(digest, &deployment, Some(note)).await
             }
             None => {
@@ -339,7 +351,8 @@ impl ServiceTask {
                 waits_for: status.waits_for.clone(),
             }
         });
-        fit(ServiceReport { entry, outcome, message, held_prune: self.held.clone(), objects: objects.collect() })
+        let (held_prune, deletion) = (self.held.clone(), self.stored.deletion.clone());
+        fit(ServiceReport { entry, outcome, message, held_prune, deletion, objects: objects.collect() })
     }
 
     fn set_status(&mut self, object: &ObjectRef, sync: SyncState, health: Health, message: impl Into<String>) {
@@ -368,6 +381,9 @@ impl ServiceTask {
         let changed = self.agent.set_claims(self.uid(), &self.name(), claims);
         for owner in changed {
             if let Some(mailbox) = self.agent.watches.mailbox(&farwater_fleet::ownership::service_label(&owner)) {
+                if self.agent.leaving.offers_something(&owner) {
+                    mailbox.retry();
+                }
                 mailbox.poke();
             }
         }

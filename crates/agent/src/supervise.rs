@@ -42,6 +42,15 @@ impl Supervisor {
         for uid in unlisted {
             self.drop_or_keep(&uid);
         }
+        for (uid, entry) in &listed {
+            // All of them before any: none deletes what another one of this state takes over.
+            let is_news =
+                self.services.get(*uid).is_none_or(|service| service.assignment.borrow().digest != entry.digest());
+            if is_news {
+                let name = format!("{}/{}", entry.service.namespace, entry.service.name);
+                self.agent.leaving.expect(uid, &name, entry.digest());
+            }
+        }
         for (uid, entry) in listed {
             let assignment = Assignment { entry: Entry::clone(entry), digest: entry.digest(), unlisted: false };
             match self.services.get(uid) {
@@ -88,6 +97,7 @@ impl Supervisor {
             self.services.remove(uid);
             self.agent.watches.unregister(&service_label(uid));
             self.agent.reports.forget(uid);
+            self.agent.leaving.forget(uid);
             lock(&self.agent.services).remove(uid);
             return;
         }

@@ -80,6 +80,8 @@ pub struct Pending {
     pub lists: Vec<Listed>,
     /// Something else changed that belongs in the report.
     pub poked: bool,
+    /// Another attempt is asked for.
+    pub retry: bool,
 }
 
 #[derive(Debug)]
@@ -108,6 +110,11 @@ impl Mailbox {
 
     pub fn poke(&self) {
         lock(&self.pending).poked = true;
+        self.arrived.notify_one();
+    }
+
+    pub fn retry(&self) {
+        lock(&self.pending).retry = true;
         self.arrived.notify_one();
     }
 
@@ -236,7 +243,8 @@ impl Watches {
                         synced.store(false, Ordering::Relaxed);
                         tracing::warn!(kind = key.resource.kind, %error, "can't watch; drift is not seen at once");
                     }
-                    tokio::time::sleep(backoff.advance()).await;
+                    // Asked to wait longer, it does.
+                    tokio::time::sleep(backoff.advance().max(error.retry_after().unwrap_or_default())).await;
                     continue;
                 }
             }

@@ -11,6 +11,7 @@ pub mod agent_policy;
 pub mod apply_options;
 pub mod cluster;
 pub mod cluster_grant;
+pub mod deletion;
 pub mod digest;
 pub mod git_repository;
 pub mod history;
@@ -42,6 +43,8 @@ pub const REQUESTED_AT: &str = "farwater.dev/requestedAt";
 pub const FLUX_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
 /// Annotation on a ServiceDeployment that approves one held prune; its value is the plan's digest.
 pub const APPROVE_PRUNE: &str = "farwater.dev/approve-prune";
+/// Annotation on a ServiceDeployment that asks for what its last deletion took; see [`deletion::undo_request`].
+pub const UNDO: &str = "farwater.dev/undo";
 /// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup: its value, the epoch that
 /// the `Restored` condition names, confirms that the backup is right, and deletions are made again.
 pub const CONFIRM_RESTORED: &str = "farwater.dev/confirm-restored";

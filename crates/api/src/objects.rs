@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, service_deployment::HeldPrune};
+use crate::{Digest, deletion::Deletion, service_deployment::HeldPrune};
 
 /// One object of a cluster. `namespace` is empty for cluster-scoped objects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -128,6 +128,8 @@ pub struct ServiceReport {
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_prune: Option<HeldPrune>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion: Option<Deletion>,
     pub objects: Vec<ObjectReport>,
 }
 

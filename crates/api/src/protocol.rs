@@ -366,6 +366,15 @@ pub struct Deployment {
     /// Where they are not the defaults, the action is `ApplyWithOptions`: an agent that doesn't know them holds the service.
     #[serde(default, skip_serializing_if = "ApplyOptions::is_default")]
     pub options: ApplyOptions,
+    /// Why every prune waits for an approval. `prune` is false beside it: an agent that doesn't know this keeps everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_prune: Option<String>,
+    /// The first commit of the history that the bundle is of: whatever its address, that is the same repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+    /// A request to bring back what a deletion took; see [`undo_request`](crate::deletion::undo_request).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undo: Option<String>,
 }
 
 /// The Secrets of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519, HKDF-SHA256 and

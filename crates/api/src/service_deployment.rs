@@ -5,7 +5,9 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, apply_options::ApplyOptions, git_repository::LocalReference, objects::ObjectRef};
+use crate::{
+    Digest, apply_options::ApplyOptions, deletion::Deletion, git_repository::LocalReference, objects::ObjectRef,
+};
 
 /// A folder of a source, kept applied on one cluster.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -165,6 +167,9 @@ pub struct ServiceDeploymentStatus {
     /// A prune that waits for `farwater.dev/approve-prune: <digest>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_prune: Option<HeldPrune>,
+    /// What the agent deleted last; `farwater undo` brings it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_deletion: Option<Deletion>,
     /// When the agent last applied something.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_applied_time: Option<Time>,
@@ -199,4 +204,31 @@ pub struct HeldPrune {
     pub count: u32,
     /// The first ten objects that would go.
     pub objects: Vec<ObjectRef>,
+    /// What goes with the namespaces and definitions among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contents: Vec<Contents>,
+}
+
+/// What an object takes with it when it is deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Contents {
+    pub object: ObjectRef,
+    /// How many of which kind, the most first; of the kinds that the service's account may list.
+    pub counts: Vec<KindCount>,
+    /// Kinds that could not be counted.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unknown: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KindCount {
+    /// `Kind.group`, as messages name kinds.
+    pub kind: String,
+    pub count: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }

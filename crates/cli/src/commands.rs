@@ -15,6 +15,7 @@ pub mod resume;
 pub mod rollback;
 pub mod suspend;
 pub mod tree;
+pub mod undo;
 pub mod version;
 pub mod wait;
 pub mod why;

@@ -27,6 +27,10 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("tree", Effect::Reads),
     ("why", Effect::Reads),
     ("wait", Effect::Reads),
+    (
+        "undo",
+        Effect::Writes(&["ServiceDeployment, annotation `farwater.dev/undo`: the deletion that its agent undoes"]),
+    ),
     ("objects", Effect::Reads),
     ("history", Effect::Reads),
     ("rollback", Effect::Writes(&["ServiceDeployment `spec.pin`"])),

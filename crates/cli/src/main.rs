@@ -28,7 +28,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use crate::{
     commands::{
         admin, cluster, completion, deploy, doctor, get, history, hub, install, login, objects, resume, rollback,
-        suspend, tree, version, wait, why,
+        suspend, tree, undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
@@ -76,6 +76,8 @@ enum Ask {
     Why(why::WhyArgs),
     /// Waits until services are healthy or applied.
     Wait(wait::WaitArgs),
+    /// Brings back what the last deletion of a service took.
+    Undo(undo::UndoArgs),
     /// Shows every object of a service.
     Objects(objects::ObjectsArgs),
     /// Shows what was assigned to a service, why, and what became of it.
@@ -156,6 +158,7 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Tree(args) => tree::run(args, &open().await?).await,
         Ask::Why(args) => why::run(args, &open().await?).await,
         Ask::Wait(args) => wait::run(args, &open().await?).await,
+        Ask::Undo(args) => undo::run(args, &open().await?).await,
         Ask::Objects(args) => objects::run(args, &open().await?).await,
         Ask::History(args) => history::run(args, &open().await?).await,
         Ask::Rollback(args) => rollback::run(args, &open().await?).await,
@@ -178,7 +181,8 @@ mod tests {
 
     #[test]
     fn commands_of_the_pages_are_understood() {
-        let pages = ["agent", "backup", "hub", "install", "kinds/agentpolicy", "monitoring", "uninstall", "upgrade"];
+        let pages =
+            ["agent", "backup", "hub", "install", "kinds/agentpolicy", "monitoring", "undo", "uninstall", "upgrade"];
         let mut count = 0;
         for page in pages {
             let path = format!("{}/../../docs/{page}.md", env!("CARGO_MANIFEST_DIR"));

@@ -29,6 +29,9 @@ pub struct Candidate {
     /// URL that it came from. A pin stands under the grants of its own source, whatever the service names now.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
+    /// The first commit of the history that the revision is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
 }
 
 impl Candidate {
@@ -174,6 +177,10 @@ pub struct EntryInputs<'a> {
     /// MAC of the service's Secrets, or which one is missing or unusable.
     pub secrets: Result<Option<Digest>, &'a str>,
     pub approved_prune: Option<Digest>,
+    /// Why every prune waits for an approval.
+    pub hold_prune: Option<&'a str>,
+    /// A request to bring back what a deletion took.
+    pub undo: Option<&'a str>,
 }
 
 /// What the agent is told about a service. Every service is always listed: what can't be applied is held.
@@ -204,16 +211,20 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         Ok(secrets) => secrets,
         Err(problem) => return hold(problem.to_owned()),
     };
+    let prune = inputs.prune && !inputs.restored;
     Action::Apply(Deployment {
         bundle: assigned.bundle,
         bundle_bytes: assigned.bundle_bytes,
         path: assigned.path.clone(),
         target_namespace: inputs.target_namespace.to_owned(),
-        prune: inputs.prune && !inputs.restored,
+        prune: prune && inputs.hold_prune.is_none(),
         ceiling: ceiling.clone(),
         secrets,
         approved_prune: inputs.approved_prune,
         options: inputs.options.clone(),
+        hold_prune: inputs.hold_prune.filter(|_| prune).map(str::to_owned),
+        origin: assigned.origin.clone(),
+        undo: inputs.undo.map(str::to_owned),
     })
 }
 
@@ -253,6 +264,7 @@ mod tests {
             bundle_bytes: 10,
             path: "apps/web".to_owned(),
             source: String::new(),
+            origin: None,
         }
     }
 
@@ -311,13 +323,18 @@ mod tests {
             options: DEFAULTS,
             secrets: Ok(None),
             approved_prune: None,
+            hold_prune: None,
+            undo: None,
         }
     }
 
     #[track_caller]
     fn check_action(inputs: EntryInputs<'_>, expected: &str) {
         let action = match resolve_action(inputs) {
-            Action::Apply(deployment) => format!("apply {} prune={}", deployment.bundle.short(), deployment.prune),
+            Action::Apply(deployment) => {
+                let held = deployment.hold_prune.map(|reason| format!(" held: {reason}")).unwrap_or_default();
+                format!("apply {} prune={}{held}", deployment.bundle.short(), deployment.prune)
+            }
             Action::Hold { reason } => format!("hold: {reason}"),
             Action::Remove { policy, .. } => format!("remove {policy:?}"),
             Action::Unreadable(_) => panic!("a hub reads what it makes"),
@@ -333,6 +350,12 @@ mod tests {
         check_action(base, &format!("{apply} prune=true"));
         check_action(EntryInputs { prune: false, ..base }, &format!("{apply} prune=false"));
         check_action(EntryInputs { restored: true, ..base }, &format!("{apply} prune=false"));
+        check_action(
+            EntryInputs { hold_prune: Some("swapped"), ..base },
+            &format!("{apply} prune=false held: swapped"),
+        );
+        let off = EntryInputs { hold_prune: Some("swapped"), prune: false, ..base };
+        check_action(off, &format!("{apply} prune=false"));
         let suspended = Some("the service is suspended");
         check_action(EntryInputs { suspended, ..base }, "hold: the service is suspended");
         check_action(EntryInputs { ceiling: Err(&denied), ..base }, &format!("hold: {denied}"));

@@ -31,6 +31,8 @@ pub struct Version {
     pub bundle_bytes: u64,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
 }
 
 /// Who pinned a service, and the pin.
@@ -64,8 +66,8 @@ impl Version {
             message: String::new(),
             settled: None,
         };
-        let Candidate { content_id, bundle_bytes, ref source, .. } = *candidate;
-        Self { told, content_id, bundle_bytes, source: source.clone() }
+        let Candidate { content_id, bundle_bytes, ref source, ref origin, .. } = *candidate;
+        Self { told, content_id, bundle_bytes, source: source.clone(), origin: origin.clone() }
     }
 
     pub fn candidate(&self) -> Candidate {
@@ -76,6 +78,7 @@ impl Version {
             bundle_bytes: self.bundle_bytes,
             path: self.told.path.clone(),
             source: self.source.clone(),
+            origin: self.origin.clone(),
         }
     }
 

@@ -9,7 +9,10 @@ mod reasons;
 mod resolve;
 pub mod waves;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use farwater_api::{
     Digest, FIELD_MANAGER,
@@ -21,12 +24,14 @@ use serde_json::Value;
 
 pub use crate::ownership::ObjectKey;
 use crate::{
+    origin::Origin,
     ownership::proven_owner,
-    prune::{self, Candidate, Guards, PrunePlan, Purpose},
+    prune::{self, Candidate, Guards, HoldReason, PrunePlan, Purpose},
+    transfer::Transfers,
 };
 use options::{Guard, Protection};
 pub use reasons::{Forget, Keep, Refusal, Skip, SkipReason, Wait};
-pub use resolve::{Resolved, ResolvedObject, Scopes, Terms, resolve, stage_of};
+pub use resolve::{Resolved, ResolvedObject, Scopes, Terms, check_ceiling, resolve, stage_of};
 
 /// Manifests of one folder of a bundle.
 #[derive(Clone, Debug)]
@@ -93,6 +98,8 @@ pub struct Inventory {
     /// Objects when the service was last in sync, nothing left to prune: what the guards' shares are shares of. An
     /// interrupted attempt grows the inventory, which must not widen the guards. 0 before the first time.
     pub baseline: usize,
+    /// Where the objects came from when the service was last in sync.
+    pub origin: Option<Origin>,
 }
 
 /// What the cluster holds under an object's name. A failed look-up is never "gone".
@@ -116,12 +123,33 @@ pub struct LiveObject {
     /// See [`owned_fields`].
     pub fields: Option<Digest>,
     pub deleting: bool,
+    /// What is known of a deletion under way.
+    pub ending: Option<Box<Ending>>,
     /// A client-side tool applied it: its fields must become ours first, or fields that leave the source stay for ever.
     pub client_side: bool,
     /// From its annotations as they are now: people protect objects where they are.
     pub protection: Protection,
     /// The wave that its annotations name; 0 where they name none that can be read.
     pub wave: i32,
+}
+
+/// A deletion that is under way, and what it waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// As in `deletionTimestamp`.
+    pub since: String,
+    pub finalizers: Vec<String>,
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "since {}", self.since)?;
+        match self.finalizers.as_slice() {
+            [] => Ok(()),
+            [one] => write!(f, "; waits for finalizer {one}"),
+            more => write!(f, "; waits for finalizers {}", more.join(", ")),
+        }
+    }
 }
 
 /// Everything that a plan is made of.
@@ -140,6 +168,24 @@ pub struct PlanInput<'a> {
     pub cooling: &'a BTreeSet<ObjectKey>,
     /// Whether the target namespace exists; `None` where that is not known.
     pub target_namespace_exists: Option<bool>,
+    /// Why the hub has every prune wait.
+    pub hold_prune: Option<&'a str>,
+    /// Where the source's objects come from.
+    pub origin: Option<&'a Origin>,
+    pub transfers: &'a Transfers,
+}
+
+/// What holds a prune whatever it takes: the hub's word, and another origin than the objects came from.
+pub fn hold_reasons(inventory: &Inventory, origin: Option<&Origin>, hold_prune: Option<&str>) -> Vec<HoldReason> {
+    let swap = match (&inventory.origin, origin) {
+        (Some(before), Some(now)) => before.swapped_for(now),
+        _ => None,
+    };
+    let swap = swap.map(HoldReason::Swapped);
+    // The hub sees the same swap, and says it in the same words.
+    let said = swap.as_ref().map(ToString::to_string);
+    let hub = hold_prune.filter(|reason| said.as_deref() != Some(*reason));
+    hub.map(|reason| HoldReason::Hub(reason.to_owned())).into_iter().chain(swap).collect()
 }
 
 /// What is to be done, in order. Immutable and printable.
@@ -252,12 +298,14 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
         }
     }
     let leaving = judge_leaving(input);
+    let held = hold_reasons(input.inventory, input.origin, input.hold_prune);
     let guards = Guards {
         purpose: Purpose::Sync,
         desired: input.resolved.stated(),
         inventory: baseline(input.inventory),
         unapplied: skipped.iter().filter(|s| s.reason.is_unapplied()).count(),
         approved: input.approved_prune,
+        held: &held,
     };
     Plan {
         create_namespace: namespace_to_create(input),
@@ -279,14 +327,17 @@ pub fn plan_removal(
     inventory: &Inventory,
     live: &BTreeMap<ObjectKey, Live>,
     approved_prune: Option<Digest>,
+    claimed: &BTreeMap<ObjectKey, String>,
 ) -> Plan {
-    let leaving = sort_leaving(service_uid, inventory, live, inventory.entries.keys(), Purpose::Removal, None);
+    let leaving =
+        sort_leaving(service_uid, inventory, live, inventory.entries.keys(), Purpose::Removal, (None, claimed));
     let guards = Guards {
         purpose: Purpose::Removal,
         desired: 0,
         inventory: baseline(inventory),
         unapplied: 0,
         approved: approved_prune,
+        held: &[],
     };
     Plan {
         create_namespace: None,
@@ -347,6 +398,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     }
     let owner = live.owner.as_deref().and_then(|annotation| proven_owner(annotation, &key));
     if let Some(uid) = owner.filter(|uid| *uid != input.service_uid)
+        && input.transfers.offered.get(&key).map(String::as_str) != Some(uid)
         && let Some(service) = input.services.get(uid)
     {
         let refusal = Refusal::OwnedBy { service: service.clone(), uid: uid.to_owned() };
@@ -394,22 +446,24 @@ fn judge_leaving(input: &PlanInput<'_>) -> Leaving {
     let leaving = input.inventory.entries.keys().filter(|key| !stays.contains(key));
     let keep = if !input.resolved.complete {
         Some(Keep::IncompleteRender)
-    } else if !input.prune {
+    } else if !input.prune && input.hold_prune.is_none() {
         Some(Keep::PruneOff)
     } else {
         None
     };
-    sort_leaving(input.service_uid, input.inventory, input.live, leaving, Purpose::Sync, keep)
+    let staying = (keep, &input.transfers.claimed);
+    sort_leaving(input.service_uid, input.inventory, input.live, leaving, Purpose::Sync, staying)
 }
 
-/// Sorts what leaves: only an object with our uid and our proof is deleted; `keep` keeps what would be.
+/// Sorts what leaves: only an object with our uid and our proof is deleted; `keep` keeps what would be, and so does another
+/// service that states it.
 fn sort_leaving<'a>(
     service_uid: &str,
     inventory: &Inventory,
     live: &BTreeMap<ObjectKey, Live>,
     keys: impl Iterator<Item = &'a ObjectKey>,
     purpose: Purpose,
-    keep: Option<Keep>,
+    (keep, claimed): (Option<Keep>, &BTreeMap<ObjectKey, String>),
 ) -> Leaving {
     let mut out = Leaving::default();
     for key in keys {
@@ -451,6 +505,8 @@ fn sort_leaving<'a>(
             out.kept.push((key.clone(), Keep::Protected(annotation.clone())));
         } else if let Some(keep) = &keep {
             out.kept.push((key.clone(), keep.clone()));
+        } else if let Some(service) = claimed.get(key).filter(|_| !entry.doomed) {
+            out.kept.push((key.clone(), Keep::Claimed(service.clone())));
         } else {
             if entry.doomed { &mut out.doomed } else { &mut out.candidates }.push(candidate);
         }

@@ -72,6 +72,7 @@ struct Cluster {
     live: BTreeMap<ObjectKey, Live>,
     services: BTreeMap<String, String>,
     cooling: BTreeSet<ObjectKey>,
+    transfers: Transfers,
 }
 
 impl Cluster {
@@ -117,6 +118,9 @@ impl Cluster {
             services: &self.services,
             cooling: &self.cooling,
             target_namespace_exists: Some(true),
+            hold_prune: None,
+            origin: None,
+            transfers: &self.transfers,
         }
     }
 
@@ -418,4 +422,60 @@ proptest! {
         let told = changes(&plan).len() + plan.unchanged.len() + plan.skipped.len();
         prop_assert_eq!(told, after);
     }
+}
+
+#[test]
+fn what_another_service_of_the_tenant_states_is_left_to_it() {
+    let source = resolved_maps(0..10);
+    let mut cluster = Cluster::after(&source);
+    let key = source.objects[9].key();
+    cluster.transfers.claimed.insert(key.clone(), "team/next".into());
+    let left = cluster.plan(&resolved_maps(0..9));
+    assert_eq!(left.kept, [(key.clone(), Keep::Claimed("team/next".into()))]);
+    assert!(left.prune.candidates.is_empty() && left.forgotten.is_empty());
+    // What it states itself is nobody else's.
+    assert!(cluster.plan(&source).kept.is_empty());
+    let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &cluster.transfers.claimed);
+    assert_eq!((removal.kept.len(), removal.prune.candidates.len()), (1, 9));
+    // Once the other one has applied it, it is forgotten.
+    cluster.object("m9").owner = Some(owner_annotation("uid-2", &key));
+    assert_eq!(cluster.plan(&resolved_maps(0..9)).forgotten, [(key, Forget::NotOurs)]);
+}
+
+#[test]
+fn only_what_its_owner_offers_is_taken_from_a_living_service() {
+    let source = resolved(&[&map("a")]);
+    let key = source.objects[0].key();
+    let mut cluster = Cluster::default();
+    cluster.services.insert("uid-2".into(), "team/other".into());
+    let owner = Some(owner_annotation("uid-2", &key));
+    cluster.live.insert(key.clone(), Live::Present(LiveObject { uid: "u".into(), owner, ..LiveObject::default() }));
+    cluster.transfers.offered.insert(key.clone(), "uid-3".into());
+    assert_eq!(skips(&cluster.plan(&source)).len(), 1, "its owner is another one");
+    cluster.transfers.offered.insert(key, "uid-2".into());
+    assert_eq!(changes(&cluster.plan(&source)), [("a".into(), Cause::Adopt)]);
+}
+
+#[test]
+fn a_prune_that_follows_from_another_origin_waits() {
+    let origin = |root: &str, path: &str| Origin { root: Some(root.into()), path: path.into() };
+    let mut cluster = Cluster::after(&resolved_maps(0..20));
+    cluster.inventory.origin = Some(origin("a", "app"));
+    let next = resolved_maps(0..19);
+    let held = |now: &Origin, hold_prune| {
+        let input = PlanInput { origin: Some(now), hold_prune, ..cluster.input(&next, &cluster.live) };
+        plan(&input).prune.held().map(|held| held.reason)
+    };
+    assert_eq!(held(&origin("a", "app"), None), None);
+    assert!(held(&origin("b", "app"), None).unwrap().contains("another repository"));
+    assert!(held(&origin("a", "lib"), None).unwrap().contains("folder \"lib\""));
+    let said = held(&origin("a", "lib"), None).unwrap();
+    assert_eq!(held(&origin("a", "lib"), Some(&said)), Some(said), "said once");
+    // The hub's word counts although it has switched pruning off for agents that don't know it.
+    let (now, off) = (origin("a", "app"), cluster.input(&next, &cluster.live));
+    let input = PlanInput { prune: false, hold_prune: Some("not asked"), origin: Some(&now), ..off };
+    let held = plan(&input).prune;
+    assert_eq!(held.held().unwrap().reason, "not asked");
+    let approved = PlanInput { approved_prune: Some(held.digest), ..input };
+    assert_eq!(plan(&approved).prune.verdict, Verdict::Delete);
 }

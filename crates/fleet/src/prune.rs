@@ -7,6 +7,8 @@ use std::fmt;
 
 use farwater_api::{Digest, objects::ObjectRef, service_deployment::HeldPrune};
 
+use crate::origin::Swap;
+
 /// More deletes than this many, and than [`SHARE`] of the inventory, are held: a few objects of a small service come
 /// and go in one commit, a broken generator loses many.
 const FEW: usize = 5;
@@ -38,7 +40,7 @@ pub enum Purpose {
 
 /// What the guards look at.
 #[derive(Clone, Copy, Debug)]
-pub struct Guards {
+pub struct Guards<'a> {
     pub purpose: Purpose,
     /// Objects that the complete render holds.
     pub desired: usize,
@@ -48,6 +50,8 @@ pub struct Guards {
     pub unapplied: usize,
     /// The digest that was approved.
     pub approved: Option<Digest>,
+    /// What holds a prune whatever it takes.
+    pub held: &'a [HoldReason],
 }
 
 /// Why a prune waits.
@@ -63,6 +67,10 @@ pub enum HoldReason {
     /// An object whose annotation asks for an approval.
     Confirm(ObjectRef),
     Unapplied(usize),
+    /// The source is another one than the objects came from.
+    Swapped(Swap),
+    /// The hub said so.
+    Hub(String),
 }
 
 impl fmt::Display for HoldReason {
@@ -72,6 +80,8 @@ impl fmt::Display for HoldReason {
             Self::TooMany { deletes, inventory } => write!(f, "{deletes} of {inventory} objects would be deleted"),
             Self::Protected(object) => write!(f, "{object} is of a protected kind"),
             Self::Confirm(object) => write!(f, "{object} has an annotation that asks for an approval"),
+            Self::Swapped(swap) => swap.fmt(f),
+            Self::Hub(reason) => f.write_str(reason),
             Self::Unapplied(1) => f.write_str("1 object of the source is not applied yet"),
             Self::Unapplied(n) => write!(f, "{n} objects of the source are not applied yet"),
         }
@@ -105,6 +115,7 @@ impl PrunePlan {
             reason: reasons.join("; "),
             count: u32::try_from(self.candidates.len()).unwrap_or(u32::MAX),
             objects: self.candidates.iter().take(LISTED).map(|c| c.object.clone()).collect(),
+            contents: Vec::new(),
         })
     }
 }
@@ -133,7 +144,7 @@ pub fn digest_of(candidates: &[Candidate]) -> Digest {
 }
 
 /// Decides on a delete set. All of it goes, or all of it waits: a part that went would change the set that people see.
-pub fn decide(mut candidates: Vec<Candidate>, guards: &Guards) -> PrunePlan {
+pub fn decide(mut candidates: Vec<Candidate>, guards: &Guards<'_>) -> PrunePlan {
     candidates.sort_by(|a, b| a.object.cmp(&b.object).then_with(|| a.uid.cmp(&b.uid)));
     let digest = digest_of(&candidates);
     let verdict = if candidates.is_empty() {
@@ -149,8 +160,8 @@ pub fn decide(mut candidates: Vec<Candidate>, guards: &Guards) -> PrunePlan {
     PrunePlan { digest, candidates, verdict }
 }
 
-fn hold_reasons(candidates: &[Candidate], guards: &Guards) -> Vec<HoldReason> {
-    let mut reasons = Vec::new();
+fn hold_reasons(candidates: &[Candidate], guards: &Guards<'_>) -> Vec<HoldReason> {
+    let mut reasons = guards.held.to_vec();
     if guards.purpose == Purpose::Sync {
         let deletes = candidates.len();
         let inventory = guards.inventory;

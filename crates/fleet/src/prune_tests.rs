@@ -22,9 +22,10 @@ fn maps(count: usize) -> Vec<Candidate> {
     (0..count).map(|n| candidate("ConfigMap", &format!("m{n}"))).collect()
 }
 
-const GUARDS: Guards = Guards { purpose: Purpose::Sync, desired: 100, inventory: 100, unapplied: 0, approved: None };
+const GUARDS: Guards<'_> =
+    Guards { purpose: Purpose::Sync, desired: 100, inventory: 100, unapplied: 0, approved: None, held: &[] };
 
-fn check(candidates: Vec<Candidate>, guards: Guards, reasons: &[&str]) {
+fn check(candidates: Vec<Candidate>, guards: Guards<'_>, reasons: &[&str]) {
     let plan = decide(candidates, &guards);
     match plan.held() {
         Some(held) => {

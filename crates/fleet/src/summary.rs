@@ -2,6 +2,7 @@
 
 use farwater_api::{
     Digest, ServiceDeploymentStatus,
+    deletion::Deletion,
     objects::{Health, ObjectReport, Outcome, ServiceReport, SyncState},
     protocol::Action,
     service_deployment::{ObjectCounts, Pin, UnhealthyObject},
@@ -22,6 +23,8 @@ pub const REMOVAL_HELD: &str = "removal is held";
 const MAX_UNHEALTHY: usize = 5;
 const MAX_UNHEALTHY_MESSAGE_BYTES: usize = 256;
 const MAX_HELD_OBJECTS: usize = 10;
+const MAX_HELD_CONTENTS: usize = 3;
+const MAX_HELD_KINDS: usize = 8;
 
 /// What a summary is made from. `report` may speak of an older entry; then it says nothing about now.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +72,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         objects: inputs.previous.objects,
         unhealthy: Vec::new(),
         held_prune: None,
+        last_deletion: inputs.report.and_then(|report| report.deletion.clone()),
         last_applied_time: inputs.previous.last_applied_time.clone(),
         last_handled_reconcile_at: inputs.requested_at.map(str::to_owned),
     };
@@ -77,6 +81,8 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         status.unhealthy = first_unhealthy(&report.objects);
         status.held_prune = report.held_prune.clone().map(|mut held| {
             held.objects.truncate(MAX_HELD_OBJECTS);
+            held.contents.truncate(MAX_HELD_CONTENTS);
+            held.contents.iter_mut().for_each(|contents| contents.counts.truncate(MAX_HELD_KINDS));
             held.reason = cut(&held.reason, MAX_UNHEALTHY_MESSAGE_BYTES);
             held
         });
@@ -273,12 +279,19 @@ fn first_unhealthy(objects: &[ObjectReport]) -> Vec<UnhealthyObject> {
     failed.chain(progressing).take(MAX_UNHEALTHY).map(cut_one).collect()
 }
 
+/// Drops one example; false where none is left.
+fn shorten_deletion(deletion: &mut Deletion) -> bool {
+    deletion.objects.pop().is_some() || deletion.undone.as_mut().is_some_and(|undone| undone.failures.pop().is_some())
+}
+
 /// Drops examples until the status fits; counts and conditions stay.
 fn fit(status: &mut ServiceDeploymentStatus) {
     let bytes = |status: &ServiceDeploymentStatus| serde_json::to_vec(status).map_or(0, |json| json.len());
     while bytes(status) > MAX_STATUS_BYTES {
         let held = status.held_prune.as_mut().and_then(|held| held.objects.pop()).is_some();
-        if !held && status.unhealthy.pop().is_none() {
+        let contents = !held && status.held_prune.as_mut().and_then(|held| held.contents.pop()).is_some();
+        let deleted = !held && !contents && status.last_deletion.as_mut().is_some_and(shorten_deletion);
+        if !held && !contents && !deleted && status.unhealthy.pop().is_none() {
             return;
         }
     }

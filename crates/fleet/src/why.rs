@@ -6,7 +6,7 @@
 use farwater_api::{
     APPROVE_PRUNE, Cluster, Condition, GitRepository, ServiceDeployment,
     objects::{Health, ObjectRef, ObjectReport, SyncState},
-    service_deployment::HeldPrune,
+    service_deployment::{Contents, HeldPrune},
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -378,7 +378,7 @@ fn judge_health(evidence: &Evidence<'_>) -> Option<Finding> {
 
 fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
     let held = evidence.service.status.as_ref()?.held_prune.as_ref()?;
-    let HeldPrune { digest, reason, count, objects } = held;
+    let HeldPrune { digest, reason, count, objects, contents } = held;
     let noun = if *count == 1 { "object" } else { "objects" };
     let finding =
         Finding::broken(Link::Prune, format!("the deletion of {count} {noun} waits for your approval: {reason}"));
@@ -387,7 +387,18 @@ fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
         farwater_api::GROUP,
         flags(evidence.service)
     ));
-    Some(objects.iter().fold(finding, |f, o| f.because(format!("would delete {o}"))).next(approve))
+    let finding = objects.iter().fold(finding, |f, o| f.because(format!("would delete {o}")));
+    Some(contents.iter().fold(finding, |f, contents| f.because(describe_contents(contents))).next(approve))
+}
+
+fn describe_contents(contents: &Contents) -> String {
+    let counts: Vec<_> = contents.counts.iter().map(|one| format!("{} {}", one.count, one.kind)).collect();
+    let counted = if counts.is_empty() { "nothing".to_owned() } else { counts.join(", ") };
+    let unknown = match contents.unknown {
+        0 => String::new(),
+        kinds => format!(", and what of {kinds} more kinds could not be counted"),
+    };
+    format!("with {} would go {counted}{unknown}", contents.object)
 }
 
 /// The hub's own word, where the objects gave no reason.

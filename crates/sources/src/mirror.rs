@@ -118,6 +118,28 @@ impl Mirror {
         repository.merge_base(before, now).is_ok_and(|base| base.is_some_and(|base| base.detach() == before))
     }
 
+    /// Whether two commits have a common ancestor. False too if that can't be told: a commit may be of another mirror.
+    pub fn are_related(&self, before: &ObjectId, now: &ObjectId) -> bool {
+        let repository = self.repository.to_thread_local();
+        let (Ok(before), Ok(now)) = (to_gix(before), to_gix(now)) else { return false };
+        repository.merge_base(before, now).is_ok_and(|base| base.is_some())
+    }
+
+    /// The first commit of a history, by first parents. It stays what it is for as long as a repository is the same one.
+    pub fn first_commit(&self, commit: &ObjectId) -> Result<ObjectId, MirrorError> {
+        let objects = self.objects();
+        let mut id = *commit;
+        loop {
+            match objects.read(&id, MAX_COMMIT_BYTES).map_err(|source| MirrorError::Commit { id, source })? {
+                (gix::objs::Kind::Commit, data) => match first_parent(&data) {
+                    Some(parent) => id = parent,
+                    None => return Ok(id),
+                },
+                _ => return Err(MirrorError::NotACommit { id }),
+            }
+        }
+    }
+
     /// The object database, for [`closure`] and [`archive::pack`].
     pub fn objects(&self) -> MirrorObjects {
         let mut repository = self.repository.to_thread_local();
@@ -227,6 +249,12 @@ fn parse_tree(mut data: &[u8], id_len: usize) -> Option<Vec<Entry>> {
 fn header(data: &[u8], name: &str) -> Option<ObjectId> {
     let line = data.split(|b| *b == b'\n').next()?;
     std::str::from_utf8(line).ok()?.strip_prefix(name)?.strip_prefix(' ')?.parse().ok()
+}
+
+/// The line behind a commit's tree, where there is one.
+fn first_parent(commit: &[u8]) -> Option<ObjectId> {
+    let (_, rest) = commit.split_at_checked(commit.iter().position(|byte| *byte == b'\n')? + 1)?;
+    header(rest, "parent")
 }
 
 fn to_gix(id: &ObjectId) -> Result<gix::ObjectId, Box<dyn std::error::Error + Send + Sync>> {

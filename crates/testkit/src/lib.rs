@@ -4,6 +4,7 @@
 //! even when that one is killed (see [`watchdog`]).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod api_faults;
 pub mod authority;
 pub mod faketime;
 pub mod farwater;

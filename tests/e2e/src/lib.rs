@@ -1,6 +1,8 @@
 //! A small fleet of the real programs: a hub, a Git server, and agents beside real control planes.
 
 pub mod cli;
+pub mod hostile;
+pub mod prune_chaos;
 pub mod volume;
 
 use std::{

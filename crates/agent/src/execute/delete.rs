@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use farwater_api::objects::ObjectRef;
 use farwater_fleet::{
+    ownership::proven_owner,
     plan::{GroupVersionKind, ObjectKey, Stage, stage_of, waves::Departure},
     prune::Candidate,
 };
 use futures::{StreamExt as _, stream};
 
-use super::{Executor, PARALLEL};
-use crate::{kinds::Served, kubernetes::ApiError};
+use super::{Executor, PARALLEL, TRIES};
+use crate::{kinds::Served, kubernetes::ApiError, live::live_object};
 
 /// What became of one delete.
 #[derive(Clone, Debug)]
@@ -68,9 +69,29 @@ impl Executor<'_> {
     pub(super) async fn delete_object(&self, object: &ObjectRef, uid: &str) -> Result<bool, ApiError> {
         match self.kinds.find(self.kubernetes, &GroupVersionKind::from(object)).await? {
             Served::No => Ok(true),
-            Served::As(resource) => {
-                let path = resource.path_of(object);
-                self.persist(|| self.kubernetes.delete(Some(self.account), &path, Some(uid))).await
+            Served::As(resource) => self.delete_own(&resource.path_of(object), &ObjectKey::from(object), uid).await,
+        }
+    }
+
+    /// Only while it is the planned object and our own, as it was read a moment ago: it may have gone to another service since it was
+    /// planned, under the same uid.
+    async fn delete_own(&self, path: &str, key: &ObjectKey, uid: &str) -> Result<bool, ApiError> {
+        let mut tries = 1;
+        loop {
+            let live = match self.persist(|| self.kubernetes.get(Some(self.account), path, true)).await {
+                Ok(object) => live_object(&object),
+                Err(error) if error.is_not_found() => return Ok(true),
+                Err(error) => return Err(error),
+            };
+            let ours = live.owner.as_deref().and_then(|owner| proven_owner(owner, key)) == Some(self.service);
+            if live.uid != uid || !ours {
+                return Ok(true);
+            }
+            let exactly = Some((uid, live.resource_version.as_str()));
+            match self.persist(|| self.kubernetes.delete(Some(self.account), path, exactly)).await {
+                // Somebody wrote in between: look again.
+                Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
+                other => return other,
             }
         }
     }

@@ -117,6 +117,7 @@ mod tests {
             outcome: Outcome::Failed,
             message: "m".repeat(1024),
             held_prune: None,
+            deletion: None,
             objects: (0..count).map(object).collect(),
         }
     }

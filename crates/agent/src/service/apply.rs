@@ -9,14 +9,15 @@ use farwater_api::{
     Digest,
     apply_options::DriftMode,
     objects::{Health, ObjectRef, Outcome, SyncState},
-    protocol::Deployment,
+    protocol::{Deployment, ServiceAccount},
 };
 use farwater_fleet::{
+    origin::Origin,
     plan::{
         Cause, Change, GroupVersionKind, InventoryEntry, Keep, Live, ObjectKey, Plan, PlanInput, Render, Resolved,
-        Terms, baseline, plan, resolve,
+        Terms, baseline, hold_reasons, plan, resolve,
     },
-    prune::{self, Guards, PrunePlan, Purpose, Verdict},
+    prune::{self, Guards, HoldReason, PrunePlan, Purpose, Verdict},
 };
 use tokio::time::Instant;
 
@@ -26,6 +27,7 @@ use crate::{
     hub::chain,
     lookup::{Lookup, Query},
     messages::shorten,
+    preview::count_contents,
     watches::Want,
 };
 
@@ -57,7 +59,15 @@ impl ServiceTask {
             () = self.look_up(deployment, &resolved) => {}
         }
         let looked_up = start.elapsed();
-        let plan = self.make_plan(deployment, &resolved).await;
+        let mut plan = self.make_plan(deployment, &resolved).await;
+        self.declare(digest, &plan);
+        if !plan.prune.candidates.is_empty() {
+            self.hear_others().await;
+            if self.superseded() {
+                return Ended::Superseded;
+            }
+            plan = self.make_plan(deployment, &resolved).await;
+        }
         tracing::debug!(service = %self.name(), ?read, ?looked_up, planned = ?start.elapsed(), "planned");
         self.step("plan", begun, None);
         let begun = SystemTime::now();
@@ -70,6 +80,11 @@ impl ServiceTask {
                 self.set_outcome(digest, Outcome::Failed, message);
                 return Ended::Settled { retry: true };
             }
+        }
+        if let Err(Stopped(message)) = self.undo(deployment).await {
+            tracing::warn!(service = %self.name(), error = message, "can't undo");
+            self.set_outcome(digest, Outcome::Failed, message);
+            return Ended::Settled { retry: true };
         }
         self.read_first_health().await;
         self.watch(deployment);
@@ -171,6 +186,7 @@ impl ServiceTask {
         let cooling = self.fights.cooling(Instant::now());
         let services = self.agent.service_names();
         let target_namespace_exists = self.target_namespace_exists(deployment).await;
+        let (origin, transfers) = (origin(deployment), self.transfers());
         plan(&PlanInput {
             service_uid: self.uid(),
             prune: deployment.prune,
@@ -181,6 +197,9 @@ impl ServiceTask {
             services: &services,
             cooling: &cooling,
             target_namespace_exists,
+            hold_prune: deployment.hold_prune.as_deref(),
+            origin: Some(&origin),
+            transfers: &transfers,
         })
     }
 
@@ -209,7 +228,9 @@ impl ServiceTask {
         let agent = self.agent.clone();
         let account = deployment.ceiling.service_account.clone();
         let superseded = self.supersession();
-        let executor = Executor { kubernetes: &agent.kubernetes, kinds: &agent.kinds, account: &account, superseded };
+        let service = self.uid().to_owned();
+        let (kubernetes, kinds) = (&agent.kubernetes, &agent.kinds);
+        let executor = Executor { kubernetes, kinds, account: &account, service: &service, superseded };
         let mut blocked = None;
         if let Some(namespace) = &plan.create_namespace
             && let Err(error) = executor.create_namespace(namespace).await
@@ -239,6 +260,7 @@ impl ServiceTask {
             self.record_results(&objects, &open, &results);
         }
         self.record_barrier();
+        self.record_claims(plan, &results);
         if !results.is_empty() {
             let applied = results.values().filter(|r| matches!(r, Applied::Done { .. })).count();
             tracing::info!(service = %self.name(), applied, of = results.len(), unchanged = plan.unchanged.len(), "applied");
@@ -247,13 +269,14 @@ impl ServiceTask {
             self.save_inventory().await?;
             return Ok(false);
         }
-        let prune = match &self.barrier {
-            None => self.judge_prune(deployment, resolved, plan, &results),
-            // What replaces must stand before what it replaced goes.
-            Some(_) => prune::decide(Vec::new(), &self.guards(deployment, resolved, plan, &results)),
-        };
+        let held = hold_reasons(&self.stored.inventory, Some(&origin(deployment)), deployment.hold_prune.as_deref());
+        // What replaces must stand before what it replaced goes.
+        let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
+        let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, &held));
         self.prune(&executor, plan, &prune).await?;
-        self.record_leaving(plan, &prune, resolved);
+        self.record_leaving(plan, &prune, resolved, deployment);
+        self.offer(plan);
+        self.preview(&account, &prune).await;
         self.save_inventory().await?;
         Ok(true)
     }
@@ -287,8 +310,9 @@ impl ServiceTask {
         if self.stored.inventory.entries.is_empty() {
             return Ok(());
         }
-        let kept = Deployment { approved_prune: None, ..deployment.clone() };
-        let held = self.stored.deployment.as_ref().is_some_and(|d| Deployment { prune: false, ..d.clone() } == kept);
+        let kept = Deployment { approved_prune: None, undo: None, ..deployment.clone() };
+        let unpruned = |d: &Deployment| Deployment { prune: false, hold_prune: None, ..d.clone() };
+        let held = self.stored.deployment.as_ref().is_some_and(|stored| unpruned(stored) == kept);
         if !held {
             self.stored.deployment = Some(kept);
         }
@@ -301,23 +325,14 @@ impl ServiceTask {
     }
 
     /// The guards again, now that it is known what could be applied.
-    fn judge_prune(
+    fn guards<'a>(
         &self,
         deployment: &Deployment,
         resolved: &Resolved,
         plan: &Plan,
         results: &BTreeMap<ObjectKey, Applied>,
-    ) -> PrunePlan {
-        prune::decide(plan.prune.candidates.clone(), &self.guards(deployment, resolved, plan, results))
-    }
-
-    fn guards(
-        &self,
-        deployment: &Deployment,
-        resolved: &Resolved,
-        plan: &Plan,
-        results: &BTreeMap<ObjectKey, Applied>,
-    ) -> Guards {
+        held: &'a [HoldReason],
+    ) -> Guards<'a> {
         let skipped = plan.skipped.iter().filter(|s| s.reason.is_unapplied()).count();
         let failed = results.values().filter(|r| !matches!(r, Applied::Done { .. })).count();
         Guards {
@@ -326,6 +341,7 @@ impl ServiceTask {
             inventory: baseline_before(self, plan, results),
             unapplied: skipped + failed,
             approved: deployment.approved_prune,
+            held,
         }
     }
 
@@ -338,6 +354,7 @@ impl ServiceTask {
     ) -> Result<(), Stopped> {
         let mut deletes = plan.doomed.clone();
         if prune.verdict == Verdict::Delete {
+            self.keep_states(executor.account, prune).await?;
             for candidate in &prune.candidates {
                 if let Some(entry) = self.stored.inventory.entries.get_mut(&ObjectKey::from(&candidate.object)) {
                     entry.doomed = true;
@@ -379,6 +396,18 @@ impl ServiceTask {
             }
         }
         Ok(())
+    }
+
+    /// Counts what goes with what is held, once per plan.
+    pub(super) async fn preview(&mut self, account: &ServiceAccount, prune: &PrunePlan) {
+        let Some(held) = &mut self.held else { return };
+        let known = self.previewed.take().filter(|(digest, _)| *digest == held.digest);
+        let contents = match known {
+            Some((_, contents)) => contents,
+            None => count_contents(&self.agent.kubernetes, account, &prune.candidates).await,
+        };
+        held.contents.clone_from(&contents);
+        self.previewed = Some((held.digest, contents));
     }
 
     fn conclude(&mut self, digest: Digest, resolved: &Resolved, errors: &[String], note: Option<Note>) -> Ended {
@@ -427,6 +456,11 @@ impl ServiceTask {
             .collect();
         self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), wants);
     }
+}
+
+/// Where a deployment's objects come from.
+pub(super) fn origin(deployment: &Deployment) -> Origin {
+    Origin { root: deployment.origin.clone(), path: deployment.path.clone() }
 }
 
 /// What the guards count against: this plan's own additions must not widen them.

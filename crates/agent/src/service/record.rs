@@ -2,14 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farwater_api::objects::{Health, SyncState};
+use farwater_api::{
+    objects::{Health, SyncState},
+    protocol::Deployment,
+};
 use farwater_fleet::{
     health,
-    plan::{Change, Keep, Live, ObjectKey, Plan, Refusal, Resolved, ResolvedObject, SkipReason},
+    plan::{Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason},
     prune::PrunePlan,
 };
 
-use super::ServiceTask;
+use super::{ServiceTask, apply::origin, leaving::claims};
 use crate::execute::{Applied, Executor, Inspected};
 
 /// The objects of a source, by name.
@@ -107,21 +110,29 @@ impl ServiceTask {
     }
 
     pub(super) fn record_skips(&mut self, plan: &Plan) {
-        let mut claims: BTreeMap<String, BTreeSet<ObjectKey>> = BTreeMap::new();
         for skip in &plan.skipped {
-            if let SkipReason::Refused(Refusal::OwnedBy { uid, .. }) = &skip.reason {
-                claims.entry(uid.clone()).or_default().insert(ObjectKey::from(&skip.object));
-            }
             let sync = match &skip.reason {
                 SkipReason::Refused(_) => SyncState::Refused,
                 SkipReason::Waiting(_) => SyncState::Waiting,
             };
             self.set_status(&skip.object, sync, Health::Unknown, skip.reason.to_string());
         }
-        self.set_claims(claims);
     }
 
-    pub(super) fn record_leaving(&mut self, plan: &Plan, prune: &PrunePlan, resolved: &Resolved) {
+    /// What was taken is claimed no more, which its former owner is told.
+    pub(super) fn record_claims(&mut self, plan: &Plan, results: &BTreeMap<ObjectKey, Applied>) {
+        let mut offered = self.transfers().offered;
+        offered.retain(|key, _| !matches!(results.get(key), Some(Applied::Done { .. })));
+        self.set_claims(claims(plan, &offered));
+    }
+
+    pub(super) fn record_leaving(
+        &mut self,
+        plan: &Plan,
+        prune: &PrunePlan,
+        resolved: &Resolved,
+        deployment: &Deployment,
+    ) {
         self.held = prune.held();
         if let Some(held) = self.held.clone() {
             tracing::warn!(service = %self.name(), count = held.count, reason = held.reason, "prune is held");
@@ -135,7 +146,8 @@ impl ServiceTask {
             if let Some(entry) = self.stored.inventory.entries.get(key) {
                 let object = entry.object.clone();
                 let health = if *keep == Keep::Deleting { Health::Terminating } else { Health::Unknown };
-                self.set_status(&object, SyncState::Synced, health, keep.to_string());
+                let message = format!("{keep}{}", self.ending(key));
+                self.set_status(&object, SyncState::Synced, health, message);
             }
         }
         for (key, why) in &plan.forgotten {
@@ -150,7 +162,17 @@ impl ServiceTask {
         let leaving = entries.keys().any(|key| !stated.contains(key));
         let unfinished = self.statuses.values().any(|s| !matches!(s.sync, SyncState::Synced | SyncState::Drifted));
         if resolved.complete && !leaving && !unfinished {
-            self.stored.inventory.baseline = self.stored.inventory.entries.len();
+            let inventory = &mut self.stored.inventory;
+            inventory.baseline = inventory.entries.len();
+            inventory.origin = Some(origin(deployment).or(inventory.origin.as_ref()));
+        }
+    }
+
+    /// Since when an object is being deleted, and what that waits for.
+    pub(super) fn ending(&self, key: &ObjectKey) -> String {
+        match self.live.get(key) {
+            Some(Live::Present(LiveObject { ending: Some(ending), .. })) => format!(" {ending}"),
+            _ => String::new(),
         }
     }
 

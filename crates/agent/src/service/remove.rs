@@ -22,10 +22,18 @@ impl ServiceTask {
         if self.superseded() {
             return Ended::Superseded;
         }
-        let plan = plan_removal(self.uid(), &self.stored.inventory, &self.live, approved);
+        self.agent.leaving.note_planned(self.uid(), digest);
+        self.hear_others().await;
+        if self.superseded() {
+            return Ended::Superseded;
+        }
+        let claimed = self.transfers().claimed;
+        let plan = plan_removal(self.uid(), &self.stored.inventory, &self.live, approved, &claimed);
         let agent = self.agent.clone();
         let superseded = self.supersession();
-        let executor = Executor { kubernetes: &agent.kubernetes, kinds: &agent.kinds, account: &account, superseded };
+        let service = self.uid().to_owned();
+        let (kubernetes, kinds) = (&agent.kubernetes, &agent.kinds);
+        let executor = Executor { kubernetes, kinds, account: &account, service: &service, superseded };
         let prune = plan.prune.clone();
         if let Err(error) = self.prune(&executor, &plan, &prune).await {
             self.set_outcome(digest, Outcome::Failed, error.0);
@@ -33,7 +41,9 @@ impl ServiceTask {
         }
         self.record_removal(&plan);
         self.release_protected(&plan, &account).await;
+        self.offer(&plan);
         self.held = prune.held();
+        self.preview(&account, &prune).await;
         if let Some(held) = self.held.clone() {
             for candidate in &prune.candidates {
                 let message = format!("its deletion waits for an approval: {}", held.reason);
@@ -153,7 +163,7 @@ impl ServiceTask {
             if let Some(entry) = self.stored.inventory.entries.get(key) {
                 let object = entry.object.clone();
                 let (health, message) = match keep {
-                    Keep::Deleting => (Health::Terminating, "being deleted".to_owned()),
+                    Keep::Deleting => (Health::Terminating, format!("being deleted{}", self.ending(key))),
                     other => (Health::Unknown, other.to_string()),
                 };
                 self.set_status(&object, SyncState::Synced, health, shorten(&message));

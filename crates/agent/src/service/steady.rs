@@ -132,7 +132,7 @@ impl ServiceTask {
 
     /// Whether a new attempt is needed.
     async fn digest_events(&mut self, pending: Pending) -> bool {
-        let mut drifted = false;
+        let mut drifted = pending.retry;
         let mut left = Vec::new();
         for listed in &pending.lists {
             left.extend(self.missing_from(listed));

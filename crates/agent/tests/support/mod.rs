@@ -67,6 +67,9 @@ impl Service {
             secrets: None,
             approved_prune: None,
             options: Default::default(),
+            hold_prune: None,
+            origin: None,
+            undo: None,
         };
         Self { identity, deployment }
     }

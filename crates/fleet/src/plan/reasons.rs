@@ -108,6 +108,8 @@ pub enum Keep {
     /// It is being deleted already.
     Deleting,
     Lookup(String),
+    /// Another service states it, and takes it over.
+    Claimed(String),
 }
 
 impl fmt::Display for Keep {
@@ -119,6 +121,7 @@ impl fmt::Display for Keep {
             Self::IncompleteRender => f.write_str("not in the source as far as it could be read: stays"),
             Self::Deleting => f.write_str("left the source and is being deleted"),
             Self::Lookup(message) => write!(f, "left the source and stays until it can be looked up: {message}"),
+            Self::Claimed(service) => write!(f, "left the source; service {service} takes it over"),
         }
     }
 }

@@ -216,7 +216,7 @@ fn nameless(manifest: &Value) -> ObjectRef {
 }
 
 /// The grant's limits. The cluster's RBAC of the service account decides on the rest.
-fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
+pub fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
     let names_kind = |patterns: &[String]| {
         patterns.iter().any(|p| match p.split_once('.') {
             Some((kind, group)) => kind == object.kind && group == object.group,

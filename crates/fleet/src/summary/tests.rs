@@ -16,6 +16,7 @@ fn candidate() -> Candidate {
         bundle_bytes: 1,
         path: String::new(),
         source: String::new(),
+        origin: None,
     }
 }
 
@@ -35,6 +36,9 @@ fn apply() -> Action {
         secrets: None,
         approved_prune: None,
         options: ApplyOptions::default(),
+        hold_prune: None,
+        origin: None,
+        undo: None,
     })
 }
 
@@ -50,7 +54,14 @@ fn object(name: &str, sync: SyncState, health: Health, message: &str) -> ObjectR
 }
 
 fn report(outcome: Outcome, objects: Vec<ObjectReport>) -> ServiceReport {
-    ServiceReport { entry: Digest::of("entry"), outcome, message: String::new(), held_prune: None, objects }
+    ServiceReport {
+        entry: Digest::of("entry"),
+        outcome,
+        message: String::new(),
+        held_prune: None,
+        deletion: None,
+        objects,
+    }
 }
 
 struct Case {
@@ -177,6 +188,7 @@ fn a_held_prune_is_a_condition_of_its_own() {
         reason: "nothing would be left".to_owned(),
         count: 4,
         objects: vec![],
+        contents: vec![],
     });
     let status = Case::new(Some(held)).check(&[
         "Ready=False PruneHeld: 4 objects wait to be pruned: nothing would be left",
@@ -220,6 +232,7 @@ fn a_status_never_exceeds_four_kilobytes() {
         reason: long.clone(),
         count: 50,
         objects: (0..50).map(|_| object(&long, SyncState::PruneHeld, Health::Current, "").object).collect(),
+        contents: vec![],
     });
     let status = Case::new(Some(huge)).status();
     assert!(serde_json::to_vec(&status).unwrap().len() <= MAX_STATUS_BYTES);

@@ -20,9 +20,10 @@ use farwater_fleet::{
 use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
-        Assignment, Bundle, Revision, assignments_named, delete_assignment, delete_report, dependencies_of,
-        load_assignment, load_report, load_revision, mark_cluster, save_assignment, save_bundle, save_dependencies,
-        save_service_secrets, stamp,
+        Assignment, Bundle, Revision, ServiceOrigin, SourceOrigin, assignments_named, delete_assignment, delete_report,
+        dependencies_of, load_assignment, load_report, load_revision, load_service_origin, load_source_origin,
+        mark_cluster, save_assignment, save_bundle, save_dependencies, save_service_origin, save_service_secrets,
+        stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -69,6 +70,7 @@ struct Source {
     uid: String,
     url: String,
     revision: Option<Revision>,
+    origin: Option<SourceOrigin>,
 }
 
 pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next, AssignError> {
@@ -94,10 +96,13 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let request = open_request(&service);
     // Before the revision is read: it is the answer's, or newer.
     let answered = request.as_deref().is_some_and(|value| delivery.checks.requests.is_answered(&name, value));
+    // Before the source is read: one that was asked since this was written has what it has now.
+    let known = load_service_origin(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let source = find_source(&delivery, &name, &service).await?;
     let source_name = Name::new(&name.namespace, &service.spec.source_ref.name);
     let (candidate, bundle) = resolve_candidate(&delivery, &name, &service, source.as_ref(), row.as_ref()).await?;
     let source_uid = source.as_ref().map(|source| source.uid.clone());
+    let is_asked = source.as_ref().is_some_and(|source| source.origin.as_ref().is_none_or(|origin| !origin.unasked));
     let stated = Stated::of(&service);
     let found = Found {
         cluster,
@@ -110,6 +115,9 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let next = decide_row(&delivery, &name, &resource, service, found, row.as_ref()).await?;
     let again = stated.next_look(&next)?;
     save_row(&delivery, row, next, bundle, stated, begun).await?;
+    if let Some(known) = known.filter(|known| known.unasked && is_asked) {
+        trust_source(&delivery, known).await?;
+    }
     if let Some(value) = request {
         match source_uid {
             Some(uid) if !answered => pass_on(&delivery, &name, &value, &uid, source_name),
@@ -153,6 +161,22 @@ impl Stated {
             None => Next::OnChange,
         })
     }
+}
+
+/// After a restore: what the source has now is what is assigned now.
+async fn trust_source(delivery: &Delivery, known: ServiceOrigin) -> Result<(), StoreError> {
+    let trusted = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            save_service_origin(tx, &ServiceOrigin { unasked: false, ..known.clone() }).await?;
+            match load_assignment(tx, &known.service_uid).await?.filter(|row| !row.cluster_uid.is_empty()) {
+                Some(row) => mark_cluster(tx, &row.cluster_uid).await,
+                None => Ok(()),
+            }
+        })
+    });
+    trusted.await?;
+    delivery.dirty.notify_one();
+    Ok(())
 }
 
 /// The request annotation, unless the status acknowledges it already.
@@ -229,8 +253,11 @@ async fn find_source(
     let Some((resource, repository)) = resources::load::<GitRepository>(&delivery.store, &source).await? else {
         return Ok(None);
     };
-    let revision = load_revision(&mut *delivery.store.tables().await?, &resource.uid).await?;
-    Ok(Some(Source { uid: resource.uid, url: repository.spec.url, revision }))
+    // Before the revision: a source that was asked has that revision, or a newer one.
+    let mut tables = delivery.store.tables().await?;
+    let origin = load_source_origin(&mut tables, &resource.uid).await?;
+    let revision = load_revision(&mut tables, &resource.uid).await?;
+    Ok(Some(Source { uid: resource.uid, url: repository.spec.url, revision, origin }))
 }
 
 /// The resource stays until the agent has confirmed the removal, so it is held before anything is assigned.
@@ -277,6 +304,7 @@ async fn resolve_candidate(
                 bundle_bytes: bundle.bytes,
                 path: bundle.path.clone(),
                 source: source.url.clone(),
+                origin: source.origin.as_ref().map(|origin| origin.root.clone()).filter(|root| !root.is_empty()),
             };
             Ok((Ok(candidate), Some(bundle)))
         }
@@ -382,8 +410,14 @@ fn new_version(old: Option<&Assignment>, new: &Assignment) -> Result<Option<Cand
 
 /// Whether a cluster's desired state may differ because of a row's change. Another revision of the same content changes
 /// nothing there.
-fn changes_entry(old: &Assignment, new: &Assignment) -> bool {
-    old.cluster_uid != new.cluster_uid || old.stamp != new.stamp || old.why != new.why
+fn changes_entry(old: &Assignment, new: &Assignment) -> Result<bool, StoreError> {
+    let assigned = |row: &Assignment| -> Result<_, StoreError> {
+        let candidate: Option<Candidate> =
+            row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
+        Ok(candidate.map(|candidate| (candidate.bundle, candidate.path, candidate.origin)))
+    };
+    let same_row = old.cluster_uid == new.cluster_uid && old.stamp == new.stamp && old.why == new.why;
+    Ok(!same_row || assigned(old)? != assigned(new)?)
 }
 
 /// Writes the row if it differs, and marks the cluster in the same transaction. `begun`: when the service was looked at.
@@ -399,7 +433,7 @@ async fn save_row(
         return Ok(());
     }
     let version = new_version(old.as_ref(), &new)?;
-    let mark = version.is_some() || old.as_ref().is_none_or(|old| changes_entry(old, &new));
+    let mark = version.is_some() || old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new))?;
     // What a service depends on is of its spec.
     let is_restated = old.as_ref().is_none_or(|old| old.stamp != new.stamp);
     let name = Name::new(&new.namespace, &new.name);
@@ -460,6 +494,7 @@ async fn remove_service(
     let mut facts = ServiceFacts::new(resource, service, &row, source.map(|source| source.url))?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let secrets = secrets::resolve(delivery, &facts).await?;
+    // A removal takes what there is, wherever it came from.
     let (entry, _) = facts.resolve_entry(&cluster, &load_grants(&delivery.store).await?, &secrets);
     let report = load_report(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let said = report.as_ref().map(status::decode).transpose()?;

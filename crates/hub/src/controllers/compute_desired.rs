@@ -3,28 +3,32 @@
 //! Computed when something changes, never when somebody asks. A state is published under a new generation only if its tag
 //! differs, so that recomputing is free of consequences.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{collections::HashMap, sync::Arc, time::SystemTime};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     ServiceDeployment,
     protocol::{Entry, MAX_DESIRED_BYTES, Statement, Verbatim, tag},
 };
-use farwater_fleet::placement::NamedGrant;
+use farwater_fleet::{
+    assignment::{Candidate, Why},
+    placement::NamedGrant,
+};
 use farwater_store::{
     StoreError,
     delivery::{
-        Assignment, Desired, DirtyMark, assignments_of_cluster, clear_mark, load_agent_update, load_desired,
-        load_dirty, save_desired,
+        Assignment, Desired, DirtyMark, ServiceOrigin, assignments_of_cluster, clear_mark, load_agent_update,
+        load_desired, load_dirty, load_revision, save_desired, service_origins_of_cluster,
     },
 };
 use farwater_telemetry::traces::{self, Interval};
+use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    advance_agents, chain, dependencies,
+    advance_agents, chain, dependencies, git,
     resources::{self, Name},
-    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, read_json},
     trace_deliveries::{self, NewEntry, Published, new_entries},
 };
 use crate::delivery::{
@@ -38,6 +42,8 @@ const BATCH: u32 = 200;
 /// Between two rounds that had something to do. The first change is computed at once; of those that follow, as many as come
 /// in this time make one round, because each round reads all services of a cluster.
 const GATHER: std::time::Duration = std::time::Duration::from_millis(100);
+/// How long after a fetch the services of a source are published together: bundles of a large one take their time.
+const HALFWAY_SECONDS: i64 = 5;
 /// A mark whose wake-up was lost is seen this late.
 const IDLE: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -81,10 +87,12 @@ pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
     let mut published = Vec::new();
     for mark in marks {
         match compute_cluster(delivery, &mark, &grants).await {
-            Ok(next) => {
+            Ok(Computed::Now(next)) => {
                 done += 1;
-                published.push((mark, next));
+                published.push((mark, next.map(|next| *next)));
             }
+            // It keeps its mark, and comes again in the next round.
+            Ok(Computed::Later) => done += 1,
             // One that can't be computed keeps its mark and what it serves, and doesn't hold up the others.
             Err(error) => {
                 tracing::error!(cluster = mark.cluster_uid, error = %chain(&error), "compute a desired state")
@@ -102,32 +110,68 @@ struct Next {
     news: Vec<NewEntry>,
 }
 
-/// The cluster's next state, if it differs from the current one.
-async fn compute_cluster(
-    delivery: &Delivery,
-    mark: &DirtyMark,
-    grants: &[NamedGrant],
-) -> Result<Option<Next>, StoreError> {
-    let Some(state) = delivery.clusters.get(&mark.cluster_uid) else { return Ok(None) };
+enum Computed {
+    /// The cluster's next state, if it differs from the current one.
+    Now(Option<Box<Next>>),
+    /// A source has moved, and not all of its services are assigned from it.
+    Later,
+}
+
+async fn compute_cluster(delivery: &Delivery, mark: &DirtyMark, grants: &[NamedGrant]) -> Result<Computed, StoreError> {
+    let Some(state) = delivery.clusters.get(&mark.cluster_uid) else { return Ok(Computed::Now(None)) };
     let name = Name::new(&state.namespace, &state.name);
     let Some(cluster) = ClusterFacts::load(&delivery.store, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
-        return Ok(None);
+        return Ok(Computed::Now(None));
     };
-    let (rows, current, update) = {
+    let (rows, origins, current, update) = {
         let mut tables = delivery.store.tables().await?;
         let rows = assignments_of_cluster(&mut tables, &cluster.uid).await?;
         let current = load_desired(&mut tables, &cluster.uid).await?;
-        (rows, current, load_agent_update(&mut tables, &cluster.uid).await?)
+        let origins = service_origins_of_cluster(&mut tables, &cluster.uid).await?;
+        (rows, origins, current, load_agent_update(&mut tables, &cluster.uid).await?)
     };
-    let entries = resolve_entries(delivery, &cluster, &rows, grants).await?;
+    if is_halfway(delivery, &rows).await? {
+        return Ok(Computed::Later);
+    }
+    let entries = resolve_entries(delivery, &cluster, (&rows, &origins), grants).await?;
     let agent = update.map(|row| advance_agents::read_text(&row.cluster_uid, &row.settings)).transpose()?.flatten();
-    next_desired(delivery, &cluster, Content { entries, agent }, current)
+    let next = next_desired(delivery, &cluster, Content { entries, agent }, current)?;
+    Ok(Computed::Now(next.map(Box::new)))
+}
+
+/// Whether a commit has reached some services of its source and not others: what one of them gives up another one may take over, so
+/// they are published together. What can't be assigned is not waited for, and nothing for long.
+async fn is_halfway(delivery: &Delivery, rows: &[Assignment]) -> Result<bool, StoreError> {
+    let mut by_source: HashMap<&str, Vec<&Assignment>> = HashMap::new();
+    for row in rows.iter().filter(|row| !row.source_uid.is_empty()) {
+        by_source.entry(&row.source_uid).or_default().push(row);
+    }
+    for (source, rows) in by_source.into_iter().filter(|(_, rows)| rows.len() > 1) {
+        let Some(revision) = load_revision(&mut *delivery.store.tables().await?, source).await? else { continue };
+        if Timestamp::now().as_second() - revision.fetched > HALFWAY_SECONDS {
+            continue;
+        }
+        let text = git::format_revision(&revision.reference, &revision.commit);
+        let (mut here, mut waits) = (false, false);
+        for row in rows {
+            let why: Why = read_json(&row.service_uid, &row.why)?;
+            let candidate = row.candidate.as_deref().map(|text| read_json::<Candidate>(&row.service_uid, text));
+            match candidate.transpose()? {
+                Some(candidate) if candidate.revision == text => here = true,
+                _ => waits |= !matches!(why, Why::Trouble(_)),
+            }
+        }
+        if here && waits {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 async fn resolve_entries(
     delivery: &Delivery,
     cluster: &ClusterFacts,
-    rows: &[Assignment],
+    (rows, origins): (&[Assignment], &HashMap<String, ServiceOrigin>),
     grants: &[NamedGrant],
 ) -> Result<Vec<Verbatim<Entry>>, StoreError> {
     let mut urls = SourceUrls::default();
@@ -138,7 +182,7 @@ async fn resolve_entries(
         // A row whose service is gone or was made again is cleared by assign_revisions.
         let Some((resource, service)) = found.filter(|(resource, _)| resource.uid == row.service_uid) else { continue };
         let url = urls.get(&delivery.store, &Name::new(&row.namespace, &service.spec.source_ref.name)).await?;
-        let mut facts = ServiceFacts::new(&resource, service, row, url)?;
+        let mut facts = ServiceFacts::new(&resource, service, row, url)?.from_origin(origins.get(&row.service_uid))?;
         dependencies::find_dependents(&delivery.store, &mut facts).await?;
         let secrets = secrets::resolve(delivery, &facts).await?;
         entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets).0));

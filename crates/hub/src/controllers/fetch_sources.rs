@@ -17,7 +17,10 @@ use farwater_fleet::{
 };
 use farwater_store::{
     StoreError,
-    delivery::{Revision, assignments_of_source, load_revision, save_revision},
+    delivery::{
+        Revision, SourceOrigin, assignments_of_source, load_revision, load_source_origin, save_revision,
+        save_source_origin,
+    },
 };
 use farwater_telemetry::traces::Interval;
 use jiff::Timestamp;
@@ -124,11 +127,18 @@ struct Source {
     repository: GitRepository,
     requested: Option<String>,
     interval: Duration,
+    /// What was known of its repository.
+    origin: Option<SourceOrigin>,
 }
 
 impl Source {
     fn status(&self) -> GitRepositoryStatus {
         self.repository.status.clone().unwrap_or_default()
+    }
+
+    /// What the database says of it was restored, and may be older than what agents have seen.
+    fn is_unasked(&self) -> bool {
+        self.origin.as_ref().is_some_and(|origin| origin.unasked)
     }
 
     /// What of a request is news: one that the status acknowledges already was handled before a restart.
@@ -146,7 +156,7 @@ impl Source {
                     && status.stale_since.is_none()
                     && status.revision.is_some()
                     && (self.requested.is_none() || status.last_handled_reconcile_at == self.requested);
-                !settled
+                !settled || self.is_unasked()
             }
         }
     }
@@ -159,14 +169,18 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, S
         answer_requests(&delivery, &resource.uid);
         return Ok(Next::OnChange);
     }
+    let (served, origin) = {
+        let mut tables = delivery.store.tables().await?;
+        (load_revision(&mut tables, &resource.uid).await?, load_source_origin(&mut tables, &resource.uid).await?)
+    };
     let source = Source {
         uid: resource.uid,
+        origin,
         generation: repository.metadata.generation.unwrap_or(0),
         requested: resources::requested_at(&repository.metadata).map(str::to_owned),
         interval: SOURCE_INTERVAL.check(&repository.spec.interval).unwrap_or(DEFAULT_INTERVAL),
         repository,
     };
-    let served = load_revision(&mut *delivery.store.tables().await?, &source.uid).await?;
     if source.repository.spec.suspend {
         delivery.checks.forget(&source.uid);
         write_suspended(&delivery, &name, &source, served.as_ref()).await?;
@@ -251,7 +265,7 @@ async fn ask_remote(delivery: &Arc<Delivery>, name: &Name, source: &Source) -> R
         None => None,
     };
     let timeout = SOURCE_TIMEOUT.check(&spec.timeout).unwrap_or(DEFAULT_TIMEOUT);
-    git::fetch(delivery, &source.uid, spec, secret, timeout).await
+    git::fetch(delivery, &source.uid, spec, secret, source.origin.clone(), timeout).await
 }
 
 type SecretData = std::collections::BTreeMap<String, Vec<u8>>;
@@ -297,6 +311,8 @@ async fn record(
         Ok(fetch) => fetch,
         Err(failure) => return write_failure(delivery, name, source, served.as_ref(), failure, now).await,
     };
+    let asked_again = source.is_unasked();
+    let origin = (source.origin.as_ref() != Some(&fetch.origin)).then_some(fetch.origin);
     let revision = if moved {
         let revision = Revision {
             source_uid: source.uid.clone(),
@@ -305,9 +321,20 @@ async fn record(
             fetched: now.as_second(),
         };
         let row = revision.clone();
-        delivery.store.transact(move |tx| Box::pin(async move { save_revision(tx, &row).await })).await?;
+        let saved = delivery.store.transact(move |tx| {
+            Box::pin(async move {
+                if let Some(origin) = &origin {
+                    save_source_origin(tx, origin).await?;
+                }
+                save_revision(tx, &row).await
+            })
+        });
+        saved.await?;
         revision
     } else {
+        if let Some(origin) = origin {
+            delivery.store.transact(move |tx| Box::pin(async move { save_source_origin(tx, &origin).await })).await?;
+        }
         served.unwrap_or_else(|| unreachable!("a revision that did not move is served"))
     };
     let text = revision_text(&revision);
@@ -319,6 +346,8 @@ async fn record(
     resources::write_status::<GitRepository>(&delivery.store, name, &source.uid, &status).await?;
     if moved {
         tracing::info!(source = %name, revision = text, "fetched");
+    }
+    if moved || asked_again {
         for row in assignments_of_source(&mut *delivery.store.tables().await?, &source.uid).await? {
             delivery.services.add(Name { namespace: row.namespace, name: row.name });
         }

@@ -15,7 +15,7 @@ use farwater_sources::{
 };
 use farwater_store::{
     StoreError,
-    delivery::{Bundle, bundle_of_content, bundle_of_digest},
+    delivery::{Bundle, SourceOrigin, bundle_of_content, bundle_of_digest},
 };
 use tokio::sync::Semaphore;
 
@@ -106,6 +106,34 @@ pub struct Fetch {
     /// The branch or tag; empty for a commit.
     pub reference: String,
     pub commit: String,
+    pub origin: SourceOrigin,
+}
+
+/// What is known of the repository that a source is, once it is at a commit: the same one as long as its history has a beginning in
+/// common with what was known before.
+async fn find_origin(
+    delivery: &Delivery,
+    source_uid: &str,
+    known: Option<SourceOrigin>,
+    commit: &str,
+) -> Result<SourceOrigin, BundleFailure> {
+    let known = known.unwrap_or_default();
+    let next =
+        SourceOrigin { source_uid: source_uid.to_owned(), commit_id: commit.to_owned(), unasked: false, ..known };
+    if !next.root.is_empty() && known.commit_id == commit {
+        return Ok(next);
+    }
+    let (before, now) = (known.commit_id.parse().ok(), parse_commit(commit)?);
+    let mirror = open_mirror(&delivery.mirrors, source_uid).await?;
+    let (root, is_known) = (next.root.clone(), !next.root.is_empty());
+    let found = tokio::task::spawn_blocking(move || match before {
+        Some(before) if is_known && mirror.are_related(&before, &now) => Ok(root),
+        _ => mirror.first_commit(&now).map(|first| first.to_string()),
+    });
+    match found.await {
+        Ok(root) => Ok(SourceOrigin { root: root?, ..next }),
+        Err(error) => Err(BundleFailure::Machine(error.into())),
+    }
 }
 
 /// Why a source can't be brought up to date.
@@ -158,6 +186,7 @@ pub async fn fetch(
     source_uid: &str,
     spec: &GitRepositorySpec,
     secret: Option<BTreeMap<String, Vec<u8>>>,
+    known: Option<SourceOrigin>,
     timeout: Duration,
 ) -> Result<Fetch, SourceFailure> {
     let reason = if secret.is_some() { "SecretInvalid" } else { "SpecInvalid" };
@@ -171,7 +200,12 @@ pub async fn fetch(
     if let Some(before) = synced.rewritten {
         tracing::warn!(url = spec.url, %before, now = %synced.revision.commit, "the branch's history was rewritten");
     }
-    Ok(Fetch { reference: synced.revision.name.unwrap_or_default(), commit: synced.revision.commit.to_string() })
+    let commit = synced.revision.commit.to_string();
+    // Which repository this is decides about deletions: what can't be told is not served.
+    let origin = find_origin(delivery, source_uid, known, &commit)
+        .await
+        .map_err(|error| SourceFailure::passing("MirrorFailed", format!("read the history of {commit}: {error}")))?;
+    Ok(Fetch { reference: synced.revision.name.unwrap_or_default(), commit, origin })
 }
 
 #[derive(Debug)]
@@ -182,6 +216,15 @@ pub enum BundleFailure {
     Damaged(Box<dyn std::error::Error + Send + Sync>),
     /// Of this machine.
     Machine(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl std::fmt::Display for BundleFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Content(message) => f.write_str(message),
+            Self::Damaged(error) | Self::Machine(error) => f.write_str(&chain(&**error)),
+        }
+    }
 }
 
 impl From<MirrorError> for BundleFailure {

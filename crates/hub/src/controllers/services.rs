@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 
 use farwater_api::{
-    APPROVE_PRUNE, Cluster, ClusterGrant, Digest, GitRepository, ServiceDeployment,
+    APPROVE_PRUNE, Cluster, ClusterGrant, Digest, GitRepository, ServiceDeployment, UNDO,
+    deletion::MAX_UNDO_BYTES,
     protocol::{Entry, ServiceIdentity},
 };
 use farwater_fleet::{
     assignment::{Candidate, Decided, EntryInputs, Trouble, Why, describe_suspension, is_suspended, resolve_action},
+    origin::Origin,
     placement::{self, NamedGrant},
 };
 use farwater_store::{
     Resource, Store, StoreError,
-    delivery::{Agent, Assignment, load_agent},
+    delivery::{Agent, Assignment, ServiceOrigin, load_agent},
 };
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -70,6 +72,10 @@ pub struct ServiceFacts {
     /// Services that are to go before it.
     pub dependents: Vec<String>,
     pub source_url: Option<String>,
+    /// Where its objects came from when nothing was left to prune.
+    pub origin: Option<Origin>,
+    /// The database was restored, and what the source has since is not assigned yet.
+    unasked: bool,
 }
 
 impl ServiceFacts {
@@ -100,7 +106,35 @@ impl ServiceFacts {
             dependents: Vec::new(),
             source_url: pinned_source.or(source_url),
             assigned,
+            origin: None,
+            unasked: false,
         })
+    }
+
+    /// With what is known of where its objects came from.
+    pub fn from_origin(mut self, known: Option<&ServiceOrigin>) -> Result<Self, StoreError> {
+        let Some(known) = known else { return Ok(self) };
+        self.unasked = known.unasked;
+        self.origin = match known.origin.as_str() {
+            "" => None,
+            text => Some(read_json(&self.uid, text)?),
+        };
+        Ok(self)
+    }
+
+    /// Where the objects of what is assigned come from.
+    pub fn assigned_origin(&self) -> Option<Origin> {
+        let assigned = self.assigned.as_ref()?;
+        Some(Origin { root: assigned.origin.clone(), path: assigned.path.clone() })
+    }
+
+    /// Why no prune may be made without an approval, whatever it takes.
+    fn hold_prune(&self) -> Option<String> {
+        if self.unasked {
+            let source = &self.service.spec.source_ref.name;
+            return Some(format!("GitRepository {source} has not been asked since the hub was restored from a backup"));
+        }
+        Some(self.origin.as_ref()?.swapped_for(&self.assigned_origin()?)?.to_string())
     }
 
     pub fn deleting(&self) -> bool {
@@ -126,7 +160,8 @@ impl ServiceFacts {
             (why, Ok(_), Ok(_)) => why.clone(),
         };
         let suspension = self.suspended.then(|| describe_suspension(spec));
-        let approved = self.service.metadata.annotations.as_ref().and_then(|all| all.get(APPROVE_PRUNE));
+        let annotation = |name: &str| Some(self.service.metadata.annotations.as_ref()?.get(name)?.as_str());
+        let hold_prune = self.hold_prune();
         let action = resolve_action(EntryInputs {
             deleting: self.deleting(),
             deletion_policy: spec.deletion_policy,
@@ -141,7 +176,9 @@ impl ServiceFacts {
             prune: spec.prune,
             options: &spec.apply,
             secrets: secrets.as_ref().copied().map_err(String::as_str),
-            approved_prune: approved.and_then(|digest| digest.parse().ok()),
+            approved_prune: annotation(APPROVE_PRUNE).and_then(|digest| digest.parse().ok()),
+            hold_prune: hold_prune.as_deref(),
+            undo: annotation(UNDO).filter(|request| request.len() <= MAX_UNDO_BYTES),
         });
         let service = ServiceIdentity {
             uid: self.uid.clone(),

@@ -13,7 +13,9 @@ use farwater_fleet::{
 };
 use farwater_store::{
     StoreError,
-    delivery::{Assignment, load_assignment, load_report},
+    delivery::{
+        Assignment, ServiceOrigin, load_assignment, load_report, load_service_origin, mark_cluster, save_service_origin,
+    },
 };
 use jiff::Timestamp;
 
@@ -29,9 +31,10 @@ use crate::delivery::{Delivery, secrets, status};
 pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let Some((resource, service)) = found else { return Ok(Next::OnChange) };
-    let (row, report) = {
+    let (row, report, known) = {
         let mut tables = delivery.store.tables().await?;
-        (load_assignment(&mut tables, &resource.uid).await?, load_report(&mut tables, &resource.uid).await?)
+        let row = load_assignment(&mut tables, &resource.uid).await?;
+        (row, load_report(&mut tables, &resource.uid).await?, load_service_origin(&mut tables, &resource.uid).await?)
     };
     // assign_revisions comes first, and asks for a summary when it is done.
     let Some(row) = row else { return Ok(Next::OnChange) };
@@ -40,7 +43,7 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     }
     let url =
         SourceUrls::default().get(&delivery.store, &Name::new(&name.namespace, &service.spec.source_ref.name)).await?;
-    let mut facts = ServiceFacts::new(&resource, service, &row, url)?;
+    let mut facts = ServiceFacts::new(&resource, service, &row, url)?.from_origin(known.as_ref())?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let cluster = load_cluster(&delivery, &row).await?;
     let (entry, why) = match &cluster {
@@ -73,6 +76,9 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     });
     resources::write_status::<ServiceDeployment>(&delivery.store, &name, &resource.uid, &status).await?;
     versions::note_report(&delivery, &facts, &entry, said.as_ref()).await?;
+    if is_in_sync(said.as_ref(), &entry) {
+        trust_origin(&delivery, &facts, &row.cluster_uid, known).await?;
+    }
     if dependencies::standing(&previous) != dependencies::standing(&status) {
         dependencies::wake_dependents(&delivery, &name).await?;
     }
@@ -83,6 +89,46 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         delivery.services.add(name);
     }
     Ok(Next::OnChange)
+}
+
+/// Whether the agent has applied exactly this entry, and found nothing that would have to go.
+fn is_in_sync(report: Option<&ServiceReport>, entry: &Entry) -> bool {
+    let Action::Apply(deployment) = &entry.action else { return false };
+    let may_prune = deployment.prune || deployment.hold_prune.is_some();
+    may_prune
+        && report.is_some_and(|report| {
+            report.outcome == Outcome::Applied && report.held_prune.is_none() && report.entry == entry.digest()
+        })
+}
+
+/// Nothing of another origin is left: from here on this is where the objects come from.
+async fn trust_origin(
+    delivery: &Delivery,
+    facts: &ServiceFacts,
+    cluster_uid: &str,
+    known: Option<ServiceOrigin>,
+) -> Result<(), StoreError> {
+    let Some(assigned) = facts.assigned_origin() else { return Ok(()) };
+    let origin = assigned.or(facts.origin.as_ref());
+    if facts.origin.as_ref() == Some(&origin) {
+        return Ok(());
+    }
+    let was_held = facts.origin.is_some();
+    let origin = serde_json::to_string(&origin).map_err(StoreError::abort)?;
+    let known = known.unwrap_or_default();
+    let next = ServiceOrigin { service_uid: facts.uid.clone(), origin, ..known };
+    let cluster_uid = cluster_uid.to_owned();
+    let saved = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            save_service_origin(tx, &next).await?;
+            if was_held { mark_cluster(tx, &cluster_uid).await } else { Ok(()) }
+        })
+    });
+    saved.await?;
+    if was_held {
+        delivery.dirty.notify_one();
+    }
+    Ok(())
 }
 
 /// Whether the agent has confirmed exactly this removal.

@@ -8,6 +8,7 @@ use axum::{
     extract::{State, rejection::BytesRejection},
 };
 use farwater_api::{
+    GitRepository,
     objects::{ObjectReport, ServiceReport},
     protocol::{
         AcceptedStatement, AgentReport, AgentUpdate, MAX_REPORTED_OBJECTS, SigningKey, StatusAnswer, StatusReport,
@@ -17,8 +18,8 @@ use farwater_fleet::conditions::cut;
 use farwater_store::{
     StoreError,
     delivery::{
-        Report, assignments_of_cluster, change_agent, delete_report, delete_reports, load_agent, load_desired,
-        load_report, mark_cluster, mark_restored, save_agent_report, save_desired, save_report,
+        Report, assignments_of_cluster, change_agent, delete_report, delete_reports, distrust_sources, load_agent,
+        load_desired, load_report, mark_cluster, mark_restored, save_agent_report, save_desired, save_report,
     },
 };
 use http::HeaderMap;
@@ -30,7 +31,7 @@ use super::{
     clusters::ClusterState,
     token::{authenticate, check_versions, note_clock, verify_signature},
 };
-use crate::controllers::resources::Name;
+use crate::controllers::resources::{self, Name};
 
 /// As protocol.rs says of an object's message.
 const MAX_MESSAGE_BYTES: usize = 1024;
@@ -204,6 +205,7 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
                 save_desired(tx, &row).await?;
             }
             mark_restored(tx, &uid, epoch).await?;
+            distrust_sources(tx, Some(&uid)).await?;
             mark_cluster(tx, &uid).await
         })
     });
@@ -211,7 +213,21 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
     // Until it is computed anew, there is no answer rather than an unsigned one.
     delivery.clusters.change(&cluster.uid, |state| state.etag = None);
     delivery.check_cluster(&cluster.uid);
+    ask_sources(delivery, &cluster.uid).await?;
     Ok(delivery.note_new_entries(&cluster.uid).await?)
+}
+
+/// Has the sources of a cluster's services asked at once: what the database says of them is old.
+async fn ask_sources(delivery: &Delivery, cluster_uid: &str) -> Result<(), StoreError> {
+    let rows = assignments_of_cluster(&mut *delivery.store.tables().await?, cluster_uid).await?;
+    let sources: HashSet<String> = rows.into_iter().map(|row| row.source_uid).collect();
+    resources::list_pages::<GitRepository>(&delivery.store, None, |resource| {
+        if sources.contains(&resource.uid) {
+            delivery.checks.hurry(&resource.uid);
+            delivery.sources.add(Name::new(&resource.key.namespace, &resource.key.name));
+        }
+    })
+    .await
 }
 
 /// Answer of `GET servicedeployments/NAME/objects`: the state of each object as the agent said last; none if it has said

@@ -366,6 +366,7 @@ pub fn said(entry: &Entry, outcome: Outcome, objects: &[(&str, Health)]) -> Serv
         outcome,
         message: String::new(),
         held_prune: None,
+        deletion: None,
         objects: objects.iter().map(object).collect(),
     }
 }

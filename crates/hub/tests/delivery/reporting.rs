@@ -100,8 +100,13 @@ async fn a_held_prune_is_approved_by_its_digest() {
     let (_, entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
     let plan = Digest::of("plan");
     let mut report = said(&entry, Outcome::Applied, &[]);
-    report.held_prune =
-        Some(HeldPrune { digest: plan, reason: "nothing would be left".to_owned(), count: 3, objects: vec![] });
+    report.held_prune = Some(HeldPrune {
+        digest: plan,
+        reason: "nothing would be left".to_owned(),
+        count: 3,
+        objects: vec![],
+        contents: vec![],
+    });
     agent.say(&rig, &uid, report).await;
     let service = rig
         .wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "PruneHeld") == "True/ApprovalNeeded")

@@ -1,8 +1,11 @@
 //! One row per service: where it belongs, what it could run and what it does run.
 
-use super::history::{delete_dependencies, delete_history};
+use super::{
+    history::{delete_dependencies, delete_history},
+    origins::delete_service_origin,
+};
 use crate::{Connection, Kind, StoreError};
-use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE};
+use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE, UNDO};
 use serde_json::Value;
 
 const SELECT: &str = "SELECT service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, \
@@ -37,8 +40,13 @@ from_row!(
 /// What of a service's object decides about its entry: two objects with one stamp make the same entry.
 pub fn stamp(service: &Value) -> String {
     let metadata = &service["metadata"];
-    let approved = metadata["annotations"][APPROVE_PRUNE].as_str().unwrap_or_default();
-    format!("{} {} {approved}", metadata["generation"], metadata["deletionTimestamp"].is_string())
+    let annotation = |name: &str| metadata["annotations"][name].as_str().unwrap_or_default();
+    let undo = match annotation(UNDO) {
+        "" => String::new(),
+        request => format!(" {request}"),
+    };
+    let deleting = metadata["deletionTimestamp"].is_string();
+    format!("{} {deleting} {}{undo}", metadata["generation"], annotation(APPROVE_PRUNE))
 }
 
 /// Conditions that an index serves: the table grows with the services, and must not be read for one of them.
@@ -189,6 +197,7 @@ pub async fn delete_assignment(connection: &mut Connection, service_uid: &str) -
     delete_service_secrets(connection, service_uid).await?;
     delete_dependencies(connection, service_uid).await?;
     delete_history(connection, service_uid).await?;
+    delete_service_origin(connection, service_uid).await?;
     sqlx::query("DELETE FROM assignments WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::origins::distrust_sources;
 use crate::{Connection, StoreError, read};
 use farwater_api::Digest;
 
@@ -192,6 +193,7 @@ pub async fn raise_all_epochs(connection: &mut Connection, least: u64) -> Result
     sqlx::query("UPDATE desired SET epoch = $1, signature = ''").bind(epoch as i64).execute(&mut *connection).await?;
     sqlx::query("UPDATE agents SET restored_epoch = $1").bind(epoch as i64).execute(&mut *connection).await?;
     read::save_meta(connection, "epoch", &epoch.to_string()).await?;
+    distrust_sources(connection, None).await?;
     mark_all(connection).await?;
     Ok(epoch)
 }

@@ -2,7 +2,7 @@
 
 use farwater_api::Digest;
 
-use super::desired::parse_digest;
+use super::{desired::parse_digest, origins::delete_source_origin};
 use crate::{Connection, StoreError};
 
 /// The served revision of a source.
@@ -61,8 +61,8 @@ pub async fn save_revision(connection: &mut Connection, revision: &Revision) -> 
 }
 
 pub async fn delete_revision(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM revisions WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
-    Ok(())
+    sqlx::query("DELETE FROM revisions WHERE source_uid = $1").bind(source_uid).execute(&mut *connection).await?;
+    delete_source_origin(connection, source_uid).await
 }
 
 type BundleRow = (String, String, i64, String, String, String);

@@ -1,0 +1,196 @@
+//! Objects that leave a service for another one of its tenant, and what it must know of those before it deletes anything.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Mutex,
+    time::Duration,
+};
+
+use farwater_api::Digest;
+use farwater_fleet::{
+    ownership::service_label,
+    plan::{Keep, ObjectKey, Plan, Refusal, SkipReason, Wait},
+    transfer::{Transfers, may_transfer},
+};
+use tokio::sync::Notify;
+
+use super::ServiceTask;
+use crate::sync::lock;
+
+/// A deletion waits this long for the services beside it to say what they state. One that can't say it by then has not taken
+/// anything over yet.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What services leave to others, and which ones have not said yet what they state.
+#[derive(Default)]
+pub struct Leaving {
+    /// Owner's uid → object → who may take it, by name.
+    offers: Mutex<BTreeMap<String, BTreeMap<ObjectKey, String>>>,
+    /// Uid → name, and the digest of the entry that it has not planned yet.
+    unplanned: Mutex<BTreeMap<String, (String, Digest)>>,
+    planned: Notify,
+}
+
+impl Leaving {
+    /// A service is given an entry.
+    pub fn expect(&self, uid: &str, name: &str, entry: Digest) {
+        lock(&self.unplanned).insert(uid.to_owned(), (name.to_owned(), entry));
+    }
+
+    /// A service has said what it states of an entry, or can't.
+    pub fn note_planned(&self, uid: &str, entry: Digest) {
+        let mut unplanned = lock(&self.unplanned);
+        if unplanned.get(uid).is_some_and(|(_, expected)| *expected == entry) {
+            unplanned.remove(uid);
+            self.planned.notify_waiters();
+        }
+    }
+
+    /// A service is gone.
+    pub fn forget(&self, uid: &str) {
+        lock(&self.unplanned).remove(uid);
+        lock(&self.offers).remove(uid);
+        self.planned.notify_waiters();
+    }
+
+    /// Until every other service of the tenant has said what it states.
+    async fn until_planned(&self, uid: &str, name: &str) {
+        loop {
+            let planned = self.planned.notified();
+            let mut planned = std::pin::pin!(planned);
+            planned.as_mut().enable();
+            let waits = lock(&self.unplanned).iter().any(|(other, (of, _))| other != uid && may_transfer(name, of));
+            if !waits {
+                return;
+            }
+            planned.await;
+        }
+    }
+
+    /// Replaces what a service offers; gives those that are offered something new.
+    fn offer(&self, uid: &str, offers: BTreeMap<ObjectKey, String>) -> BTreeSet<String> {
+        let mut all = lock(&self.offers);
+        let before = all.remove(uid).unwrap_or_default();
+        let news = offers.iter().filter(|(key, to)| before.get(key) != Some(to)).map(|(_, to)| to.clone()).collect();
+        if !offers.is_empty() {
+            all.insert(uid.to_owned(), offers);
+        }
+        news
+    }
+
+    pub fn offers_something(&self, uid: &str) -> bool {
+        lock(&self.offers).contains_key(uid)
+    }
+
+    fn offered_to(&self, name: &str) -> BTreeMap<ObjectKey, String> {
+        let all = lock(&self.offers);
+        let offers = all.iter().flat_map(|(owner, objects)| objects.iter().map(move |(key, to)| (owner, key, to)));
+        offers.filter(|(_, _, to)| *to == name).map(|(owner, key, _)| (key.clone(), owner.clone())).collect()
+    }
+}
+
+impl ServiceTask {
+    /// What other services have to do with this one's objects, as they said it last.
+    pub(super) fn transfers(&self) -> Transfers {
+        let name = self.name();
+        let claims = self.agent.claims_on(self.uid());
+        let claimed = claims.into_iter().filter(|(_, contender)| may_transfer(&name, contender)).collect();
+        Transfers { offered: self.agent.leaving.offered_to(&name), claimed }
+    }
+
+    /// Says what this service states of others' objects, before any of them decides on a deletion.
+    pub(super) fn declare(&self, entry: Digest, plan: &Plan) {
+        self.set_claims(claims(plan, &self.transfers().offered));
+        let is_open = |reason: &SkipReason| matches!(reason, SkipReason::Waiting(Wait::Lookup(_)));
+        // Whose an object is that can't be looked up shows later.
+        if !plan.skipped.iter().any(|skip| is_open(&skip.reason)) {
+            self.agent.leaving.note_planned(self.uid(), entry);
+        }
+    }
+
+    /// Before a deletion: until the services beside this one have said what they state.
+    pub(super) async fn hear_others(&self) {
+        let name = self.name();
+        let heard = self.agent.leaving.until_planned(self.uid(), &name);
+        tokio::select! {
+            biased;
+            () = self.until_superseded() => {}
+            heard = tokio::time::timeout(PATIENCE, heard) => if heard.is_err() {
+                tracing::warn!(service = %name, "services beside it have not said what they state: deleting without them");
+            }
+        }
+    }
+
+    /// Leaves to others what they state.
+    pub(super) fn offer(&mut self, plan: &Plan) {
+        let offers = plan.kept.iter().filter_map(|(key, keep)| match keep {
+            Keep::Claimed(service) => Some((key.clone(), service.clone())),
+            _ => None,
+        });
+        let offers: BTreeMap<ObjectKey, String> = offers.collect();
+        // Its new owner's label keeps events of it from us.
+        self.live.retain(|key, _| !offers.contains_key(key));
+        let news = self.agent.leaving.offer(self.uid(), offers);
+        let uids = self.agent.service_names().into_iter().filter(|(_, name)| news.contains(name));
+        for (uid, name) in uids {
+            tracing::info!(service = %self.name(), to = name, "objects are left to another service");
+            if let Some(mailbox) = self.agent.watches.mailbox(&service_label(&uid)) {
+                mailbox.retry();
+            }
+        }
+    }
+}
+
+/// Objects of others that a plan states, by their owners' uids: what is refused, and what was offered and is not taken yet.
+pub(super) fn claims(plan: &Plan, offered: &BTreeMap<ObjectKey, String>) -> BTreeMap<String, BTreeSet<ObjectKey>> {
+    let mut claims: BTreeMap<String, BTreeSet<ObjectKey>> = BTreeMap::new();
+    for change in plan.waves.iter().flat_map(|wave| &wave.changes) {
+        if let Some(owner) = offered.get(&change.object) {
+            claims.entry(owner.clone()).or_default().insert(change.object.clone());
+        }
+    }
+    for skip in &plan.skipped {
+        if let SkipReason::Refused(Refusal::OwnedBy { uid, .. }) = &skip.reason {
+            claims.entry(uid.clone()).or_default().insert(ObjectKey::from(&skip.object));
+        }
+    }
+    claims
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey { group: String::new(), kind: "ConfigMap".into(), namespace: "web".into(), name: name.into() }
+    }
+
+    #[test]
+    fn an_offer_is_news_to_its_taker_once() {
+        let leaving = Leaving::default();
+        let offers = BTreeMap::from([(key("a"), "team/new".to_owned())]);
+        assert_eq!(leaving.offer("old", offers.clone()), BTreeSet::from(["team/new".to_owned()]));
+        assert!(leaving.offer("old", offers).is_empty() && leaving.offers_something("old"));
+        assert_eq!(leaving.offered_to("team/new"), BTreeMap::from([(key("a"), "old".to_owned())]));
+        assert!(leaving.offered_to("team/other").is_empty());
+        leaving.offer("old", BTreeMap::new());
+        assert!(!leaving.offers_something("old") && leaving.offered_to("team/new").is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_deletion_waits_for_services_of_its_tenant_only() {
+        let leaving = Leaving::default();
+        let entry = Digest::of("entry");
+        leaving.expect("self", "team/self", entry);
+        leaving.expect("stranger", "other/web", entry);
+        leaving.until_planned("self", "team/self").await;
+        leaving.expect("beside", "team/beside", entry);
+        let wait = leaving.until_planned("self", "team/self");
+        tokio::pin!(wait);
+        assert!(futures::poll!(&mut wait).is_pending());
+        leaving.note_planned("beside", Digest::of("an older one"));
+        assert!(futures::poll!(&mut wait).is_pending());
+        leaving.note_planned("beside", entry);
+        wait.await;
+    }
+}

@@ -1,0 +1,191 @@
+//! Keeps what a plan is about to delete, and brings it back when somebody asks for that.
+//!
+//! What comes back is nobody's: without our marks and outside of the inventory no later plan prunes it, and a source that states
+//! it again adopts it with its content as it is then.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use farwater_api::{
+    deletion::{MAX_LISTED, Undone, Unrestored, requested_deletion},
+    objects::ObjectRef,
+    protocol::{Deployment, ServiceAccount},
+};
+use farwater_fleet::{
+    conditions::cut,
+    plan::{GroupVersionKind, Stage, check_ceiling, stage_of},
+    prune::PrunePlan,
+    revive::{give_back, revive},
+};
+use futures::{StreamExt as _, stream};
+use tokio::time::Instant;
+
+use super::{ServiceTask, apply::Stopped};
+use crate::{
+    hub::chain,
+    kinds::Served,
+    kubernetes::ApiError,
+    tombstones::{self, State, Tombstones},
+};
+
+/// Objects that are made at the same time.
+const PARALLEL: usize = 16;
+/// How long the kinds of definitions that were restored may take to be served, and what the API server is asked to repeat.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(500);
+const MAX_REASON_BYTES: usize = 256;
+
+impl ServiceTask {
+    fn tombstones(&self) -> Tombstones<'_> {
+        Tombstones { kubernetes: &self.agent.kubernetes, kinds: &self.agent.kinds, service: &self.stored.service }
+    }
+
+    /// Keeps the last states of what goes, and writes down that it goes. The inventory is saved by the caller.
+    pub(super) async fn keep_states(&mut self, account: &ServiceAccount, prune: &PrunePlan) -> Result<(), Stopped> {
+        let kept = self.tombstones().keep(account, prune.digest, &prune.candidates).await;
+        self.stored.deletion = Some(kept.map_err(|error| Stopped(format!("nothing is pruned: {}", chain(&error))))?);
+        let kubernetes = self.agent.kubernetes.clone();
+        tokio::spawn(async move { tombstones::collect(&kubernetes).await });
+        Ok(())
+    }
+
+    /// A service that is new here may have had a predecessor of its name.
+    pub(super) async fn find_predecessor(&mut self) {
+        if self.stored.deletion.is_some() || self.stored.deployment.is_some() || self.attempted.is_some() {
+            return;
+        }
+        match self.tombstones().newest().await {
+            Ok(deletion) => self.stored.deletion = deletion,
+            Err(error) => tracing::debug!(service = %self.name(), error = chain(&error), "can't look for deletions"),
+        }
+    }
+
+    /// Answers a request once: what it restored, what it could not, and why.
+    pub(super) async fn undo(&mut self, deployment: &Deployment) -> Result<(), Stopped> {
+        let Some(request) = &deployment.undo else { return Ok(()) };
+        let Some(deletion) = self.stored.deletion.clone() else { return Ok(()) };
+        let is_answered = deletion.undone.as_ref().is_some_and(|undone| undone.request == *request);
+        if is_answered || requested_deletion(request) != Some(deletion.digest) {
+            return Ok(());
+        }
+        let loaded = self.tombstones().load(deletion.digest).await.map_err(|error| Stopped(chain(&error)))?;
+        let mut undone = Undone { request: request.clone(), restored: 0, failed: 0, failures: Vec::new() };
+        match loaded {
+            Some(states) => {
+                for (object, result) in self.restore(states, deployment).await {
+                    match result {
+                        Ok(()) => undone.restored += 1,
+                        Err(reason) => undone.note_failure(object, &reason),
+                    }
+                }
+                undone.failed += deletion.lost;
+            }
+            None => {
+                undone.failed = deletion.count;
+                if let Some(object) = deletion.objects.first() {
+                    undone.failures.push(unrestored(object.clone(), "its last state is kept no more"));
+                }
+            }
+        }
+        tracing::info!(service = %self.name(), restored = undone.restored, failed = undone.failed, "undone");
+        if let Some(deletion) = &mut self.stored.deletion {
+            deletion.undone = Some(undone);
+        }
+        self.save_inventory().await
+    }
+
+    /// In the order of a sync: what others need comes first.
+    async fn restore(&self, states: Vec<State>, deployment: &Deployment) -> Vec<(ObjectRef, Result<(), String>)> {
+        let mut stages: BTreeMap<Stage, Vec<State>> = BTreeMap::new();
+        for state in states {
+            stages.entry(stage_of(&state.object)).or_default().push(state);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let mut results = Vec::new();
+        for stage in stages.into_values() {
+            let objects: Vec<_> =
+                stage.into_iter().map(|state| self.restore_one(state, deployment, deadline)).collect();
+            let mut running = stream::iter(objects).buffer_unordered(PARALLEL);
+            while let Some(result) = running.next().await {
+                results.push(result);
+            }
+        }
+        results
+    }
+
+    async fn restore_one(
+        &self,
+        State { object, state }: State,
+        deployment: &Deployment,
+        deadline: Instant,
+    ) -> (ObjectRef, Result<(), String>) {
+        if let Some(refusal) = check_ceiling(&deployment.ceiling, &object) {
+            return (object, Err(refusal.to_string()));
+        }
+        let mut result = self.make_again(&object, &state, deployment).await;
+        while let Err(error) = &result
+            && error.may_pass()
+            && Instant::now() < deadline
+        {
+            tokio::time::sleep(PAUSE).await;
+            result = self.make_again(&object, &state, deployment).await;
+        }
+        (object, result.map_err(|error| error.to_string()))
+    }
+
+    async fn make_again(
+        &self,
+        object: &ObjectRef,
+        state: &serde_json::Value,
+        deployment: &Deployment,
+    ) -> Result<(), RestoreError> {
+        let (agent, account) = (&self.agent, Some(&deployment.ceiling.service_account));
+        let body = revive(state.clone()).map_err(RestoreError::Unfit)?;
+        let found = agent.kinds.find(&agent.kubernetes, &GroupVersionKind::from(object)).await?;
+        let Served::As(resource) = found else { return Err(RestoreError::NotServed) };
+        let made = agent.kubernetes.create(account, &resource.collection(&object.namespace), &body).await?;
+        let Some(patch) = give_back(state, &made) else { return Ok(()) };
+        // It is there with its content; whose fields they are matters to the next apply only.
+        if let Err(error) = agent.kubernetes.patch(account, &resource.path_of(object), &patch).await {
+            tracing::debug!(%object, %error, "can't give the fields of a restored object back to their managers");
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum RestoreError {
+    #[error("{0}")]
+    Unfit(String),
+    #[error("the cluster does not serve its kind")]
+    NotServed,
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
+
+impl RestoreError {
+    /// A kind may come with a definition that was restored a moment ago; conflicts say that it exists.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Unfit(_) => false,
+            Self::NotServed => true,
+            Self::Api(error) => error.is_transient() && error.code() != 409,
+        }
+    }
+}
+
+fn unrestored(object: ObjectRef, reason: &str) -> Unrestored {
+    Unrestored { object, message: cut(reason, MAX_REASON_BYTES) }
+}
+
+trait NoteFailure {
+    fn note_failure(&mut self, object: ObjectRef, reason: &str);
+}
+
+impl NoteFailure for Undone {
+    fn note_failure(&mut self, object: ObjectRef, reason: &str) {
+        self.failed += 1;
+        if self.failures.len() < MAX_LISTED {
+            self.failures.push(unrestored(object, reason));
+        }
+    }
+}

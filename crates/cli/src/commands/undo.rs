@@ -1,0 +1,109 @@
+//! `farwater undo`: brings back what the last deletion of a service took.
+
+use std::time::Duration;
+
+use farwater_api::{
+    ServiceDeployment, UNDO,
+    deletion::{Deletion, Undone, undo_request},
+};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::{
+    commands::wait::parse_duration,
+    connection::Session,
+    exit,
+    failure::{Failure, Result},
+    scope::{NamespaceArgs, service_name},
+    terminal::{print, say},
+    text,
+};
+
+/// Between two looks at the service: an agent answers at its next poll, which is seconds away at the least.
+const PAUSE: Duration = Duration::from_millis(500);
+
+#[derive(Debug, clap::Args)]
+pub struct UndoArgs {
+    /// The service: NAME or NAMESPACE/NAME.
+    service: String,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+    /// How long the agent may take, for example 90s or 10m; then the exit code is 6.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+pub async fn run(args: UndoArgs, session: &Session) -> Result<u8> {
+    let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
+    let service: ServiceDeployment = session.get(namespace, name).await?;
+    let Some(deletion) = last_deletion(&service) else {
+        say(&format!("nothing of {namespace}/{name} was deleted that is known"));
+        return Ok(exit::NO);
+    };
+    if let Some(undone) = deletion.undone.as_ref().filter(|undone| undone.failed == 0) {
+        print(&format!("{namespace}/{name} {} restored already\n", objects(undone.restored)))?;
+        return Ok(exit::YES);
+    }
+    if service.spec.suspend {
+        return Err(Failure::new(
+            exit::CONFLICT,
+            format!("{namespace}/{name} is suspended: its agent changes nothing"),
+        )
+        .next(session.kubectl(&format!(
+            "patch servicedeployment {name} -n {namespace} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'"
+        ))));
+    }
+    let request = undo_request(&deletion.digest, &jiff::Timestamp::now().to_string());
+    let api: Api<ServiceDeployment> = Api::namespaced(session.client.clone(), namespace);
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {UNDO: request}}}));
+    session.bounded("ask for it", api.patch(name, &PatchParams::default(), &patch)).await?;
+    say(&format!("asked the agent of cluster {} for {}", service.spec.cluster_ref.name, objects(deletion.count)));
+    match tokio::time::timeout(args.timeout, answered(session, (namespace, name), &request)).await {
+        Ok(undone) => tell(&format!("{namespace}/{name}"), &undone?),
+        Err(_) => {
+            say(&format!("timed out after {}s; the request stands, and the agent answers it", args.timeout.as_secs()));
+            say(&format!("  next: {} why {name} -n {namespace}", session.program.name()));
+            Ok(exit::TIMEOUT)
+        }
+    }
+}
+
+fn last_deletion(service: &ServiceDeployment) -> Option<&Deletion> {
+    service.status.as_ref()?.last_deletion.as_ref()
+}
+
+/// Until the agent has said what came of it. A hub that is away for a moment is no answer.
+async fn answered(session: &Session, (namespace, name): (&str, &str), request: &str) -> Result<Undone> {
+    loop {
+        match session.get::<ServiceDeployment>(namespace, name).await {
+            Ok(service) => {
+                let undone = last_deletion(&service).and_then(|deletion| deletion.undone.clone());
+                if let Some(undone) = undone.filter(|undone| undone.request == request) {
+                    return Ok(undone);
+                }
+            }
+            Err(failure) if failure.code == exit::UNREACHABLE => {}
+            Err(failure) => return Err(failure),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn tell(service: &str, undone: &Undone) -> Result<u8> {
+    print(&format!("{service} {} restored\n", objects(undone.restored)))?;
+    if undone.failed == 0 {
+        return Ok(exit::YES);
+    }
+    say(&format!("{} could not be restored:", objects(undone.failed)));
+    for one in &undone.failures {
+        say(&format!("  {}: {}", text::plain(&one.object.to_string()), text::plain(&one.message)));
+    }
+    Ok(exit::NO)
+}
+
+fn objects(count: u32) -> String {
+    format!("{count} {}", if count == 1 { "object" } else { "objects" })
+}

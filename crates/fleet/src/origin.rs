@@ -1,0 +1,91 @@
+//! Where a service's objects come from, and whether that is another place than before.
+//!
+//! What is missing from another repository, or from another folder, was not deleted by anybody: a prune that follows from
+//! such a change waits for an approval.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A place that objects come from. The address is not part of it: a repository that moved is the same one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The first commit of its history; `None` where that isn't known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+    /// The folder.
+    pub path: String,
+}
+
+/// How two origins differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Swap {
+    Repository { before: String, now: String },
+    Folder { before: String, now: String },
+}
+
+impl fmt::Display for Swap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Repository { before, now } => write!(
+                f,
+                "the source is another repository: its history begins with {} and began with {}",
+                short(now),
+                short(before)
+            ),
+            Self::Folder { before, now } => {
+                write!(f, "the objects come from folder {:?} and came from {:?}", shown(now), shown(before))
+            }
+        }
+    }
+}
+
+fn short(commit: &str) -> &str {
+    commit.get(..12).unwrap_or(commit)
+}
+
+fn shown(path: &str) -> &str {
+    if path.is_empty() { "." } else { path }
+}
+
+impl Origin {
+    /// What makes `now` another place than this. What isn't known differs from nothing.
+    pub fn swapped_for(&self, now: &Self) -> Option<Swap> {
+        if let (Some(before), Some(now)) = (&self.root, &now.root)
+            && before != now
+        {
+            return Some(Swap::Repository { before: before.clone(), now: now.clone() });
+        }
+        (self.path != now.path).then(|| Swap::Folder { before: self.path.clone(), now: now.path.clone() })
+    }
+
+    /// This, with what it doesn't know taken from an earlier one.
+    pub fn or(self, earlier: Option<&Self>) -> Self {
+        let root = self.root.or_else(|| earlier.and_then(|earlier| earlier.root.clone()));
+        Self { root, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(root: &str, path: &str) -> Origin {
+        Origin { root: (!root.is_empty()).then(|| root.to_owned()), path: path.to_owned() }
+    }
+
+    #[test]
+    fn another_history_or_folder_is_another_origin_and_what_is_unknown_is_not() {
+        let check = |before: &Origin, now: &Origin, expected: Option<&str>| {
+            let swap = before.swapped_for(now).map(|swap| swap.to_string());
+            assert!(swap.is_some() == expected.is_some(), "{swap:?}");
+            assert!(swap.unwrap_or_default().contains(expected.unwrap_or_default()));
+        };
+        check(&origin("a", "app"), &origin("a", "app"), None);
+        check(&origin("a", "app"), &origin("b", "app"), Some("begins with b and began with a"));
+        check(&origin("a", "app"), &origin("a", ""), Some("folder \".\" and came from \"app\""));
+        check(&origin("", "app"), &origin("b", "app"), None);
+        check(&origin("a", "app"), &origin("", "app"), None);
+        assert_eq!(origin("", "app").or(Some(&origin("a", "x"))), origin("a", "app"));
+    }
+}

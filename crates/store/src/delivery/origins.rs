@@ -1,0 +1,121 @@
+//! Which repository a source is, which one a service's objects came from, and what must be asked again after a restore.
+
+use std::collections::HashMap;
+
+use crate::{Connection, StoreError};
+
+/// What is known of a source's repository.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceOrigin {
+    pub source_uid: String,
+    /// The first commit of the served revision's history; empty while that isn't known.
+    pub root: String,
+    pub commit_id: String,
+    /// The database was restored, and the source has not been asked since.
+    pub unasked: bool,
+}
+
+/// Where a service's objects came from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceOrigin {
+    pub service_uid: String,
+    /// JSON; empty before the service was in sync for the first time.
+    pub origin: String,
+    /// The database was restored, and what the source has since is not assigned yet.
+    pub unasked: bool,
+}
+
+pub async fn load_source_origin(
+    connection: &mut Connection,
+    source_uid: &str,
+) -> Result<Option<SourceOrigin>, StoreError> {
+    let row: Option<(String, String, i64)> =
+        sqlx::query_as("SELECT root, commit_id, unasked FROM origins WHERE source_uid = $1")
+            .bind(source_uid)
+            .fetch_optional(connection)
+            .await?;
+    let source_uid = source_uid.to_owned();
+    Ok(row.map(|(root, commit_id, unasked)| SourceOrigin { source_uid, root, commit_id, unasked: unasked != 0 }))
+}
+
+pub async fn save_source_origin(connection: &mut Connection, row: &SourceOrigin) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO origins (source_uid, root, commit_id, unasked) VALUES ($1, $2, $3, $4) ON CONFLICT (source_uid) \
+         DO UPDATE SET root = excluded.root, commit_id = excluded.commit_id, unasked = excluded.unasked",
+    )
+    .bind(&row.source_uid)
+    .bind(&row.root)
+    .bind(&row.commit_id)
+    .bind(i64::from(row.unasked))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn delete_source_origin(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM origins WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
+    Ok(())
+}
+
+fn service_origin((service_uid, origin, unasked): (String, String, i64)) -> ServiceOrigin {
+    ServiceOrigin { service_uid, origin, unasked: unasked != 0 }
+}
+
+pub async fn load_service_origin(
+    connection: &mut Connection,
+    service_uid: &str,
+) -> Result<Option<ServiceOrigin>, StoreError> {
+    let row = sqlx::query_as("SELECT service_uid, origin, unasked FROM service_origins WHERE service_uid = $1")
+        .bind(service_uid)
+        .fetch_optional(connection)
+        .await?;
+    Ok(row.map(service_origin))
+}
+
+/// Those of all services of a cluster, by service.
+pub async fn service_origins_of_cluster(
+    connection: &mut Connection,
+    cluster_uid: &str,
+) -> Result<HashMap<String, ServiceOrigin>, StoreError> {
+    let rows: Vec<_> = sqlx::query_as(
+        "SELECT service_origins.service_uid, origin, unasked FROM assignments JOIN service_origins \
+         ON service_origins.service_uid = assignments.service_uid WHERE assignments.cluster_uid = $1",
+    )
+    .bind(cluster_uid)
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.into_iter().map(service_origin).map(|row| (row.service_uid.clone(), row)).collect())
+}
+
+pub async fn save_service_origin(connection: &mut Connection, row: &ServiceOrigin) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO service_origins (service_uid, origin, unasked) VALUES ($1, $2, $3) ON CONFLICT (service_uid) \
+         DO UPDATE SET origin = excluded.origin, unasked = excluded.unasked",
+    )
+    .bind(&row.service_uid)
+    .bind(&row.origin)
+    .bind(i64::from(row.unasked))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn delete_service_origin(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM service_origins WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    Ok(())
+}
+
+/// What a restored database says of the sources of one cluster's services, or of all, is not what they have now: they are asked
+/// again, and until then nothing is deleted because of it.
+pub async fn distrust_sources(connection: &mut Connection, cluster_uid: Option<&str>) -> Result<(), StoreError> {
+    let statements = [
+        "INSERT INTO origins (source_uid, root, commit_id, unasked) SELECT DISTINCT source_uid, '', '', 1 FROM assignments \
+         WHERE ($1 = '' OR cluster_uid = $1) AND source_uid <> '' ON CONFLICT (source_uid) DO UPDATE SET unasked = 1",
+        "INSERT INTO service_origins (service_uid, origin, unasked) SELECT service_uid, '', 1 FROM assignments \
+         WHERE ($1 = '' OR cluster_uid = $1) ON CONFLICT (service_uid) DO UPDATE SET unasked = 1",
+    ];
+    for statement in statements {
+        sqlx::query(statement).bind(cluster_uid.unwrap_or_default()).execute(&mut *connection).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! An API server that is overloaded, slow and forgetful: what an agent does against it is bounded, and it never says that it is done
+//! before it is.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use farwater_api::ServiceDeployment;
+use farwater_testkit::{
+    Launch, Plane,
+    api_faults::{ApiFaults, Faults, Seen},
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, api::ListParams};
+use serde::Serialize;
+
+use crate::{Fleet, condition};
+
+const CLUSTER: &str = "hostile";
+const SERVICE: &str = "many";
+/// Objects in one file: a folder of thousands of files is another subject.
+const PER_FILE: usize = 100;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    pub objects: usize,
+    /// Until all were applied for the first time, and until a change of all was.
+    pub seconds: Vec<f64>,
+    pub seen: Seen,
+    /// When the service was called synced and was not.
+    pub lies: Vec<String>,
+    /// While everything stood still for ten seconds.
+    pub lists_at_rest: u64,
+}
+
+impl Outcome {
+    pub fn check(&self) -> Result<()> {
+        ensure!(self.lies.is_empty(), "{:#?}", self.lies);
+        ensure!(self.seen.early == 0, "{} requests came earlier than they were told to", self.seen.early);
+        // Each watch that lost its place lists once, each attempt looks up what it has to; a storm is a multiple of that.
+        let bound = 200 + 3 * (self.seen.expired + self.seen.cut);
+        ensure!(self.seen.lists <= bound, "{} lists for {:?}", self.seen.lists, self.seen);
+        ensure!(self.lists_at_rest <= 20, "{} lists while nothing changed", self.lists_at_rest);
+        Ok(())
+    }
+}
+
+fn files(objects: usize, value: &str) -> Vec<(String, String)> {
+    let map =
+        |n| format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m{n:05}}}\ndata: {{value: {value}}}\n");
+    let starts = (0..objects).step_by(PER_FILE);
+    let file = |from: usize| (from..objects.min(from + PER_FILE)).map(map).collect::<String>();
+    starts.map(|from| (format!("app/{from:05}.yaml"), file(from))).collect()
+}
+
+async fn values(plane: &kube::Client, namespace: &str) -> Result<BTreeMap<String, String>> {
+    let api: Api<ConfigMap> = Api::namespaced(plane.clone(), namespace);
+    let mut found = BTreeMap::new();
+    let mut page = ListParams::default().limit(500);
+    loop {
+        let list = api.list(&page).await?;
+        for map in list.items {
+            let name = map.metadata.name.unwrap_or_default();
+            if name != "kube-root-ca.crt" {
+                found.insert(name, map.data.unwrap_or_default().remove("value").unwrap_or_default());
+            }
+        }
+        match list.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => page = page.continue_token(&next),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// Applies so many objects through a server that refuses 30 % with 429 or 503, takes up to two seconds, forgets versions and cuts
+/// watches; changes them all once; and lets it rest.
+pub async fn run(plane: &Plane, seed: u64, objects: usize, patience: Duration) -> Result<Outcome> {
+    let mut fleet = Fleet::start().await?;
+    let place = fleet.state_dir("proxy").with_extension("place");
+    std::fs::create_dir_all(&place)?;
+    let proxy = ApiFaults::start(plane, &place, seed).await?;
+    fleet.join_in(CLUSTER, plane, proxy.kubeconfig(), Launch::default(), |_| ()).await?;
+    let client = plane.client().await?;
+    proxy.set(Faults {
+        refused: 0.3,
+        latency: Duration::from_secs(2),
+        expired: 0.2,
+        cut: Some(Duration::from_secs(5)),
+        reads: None,
+    });
+    let first = files(objects, "one");
+    let borrowed = |files: &[(String, String)]| -> Vec<(String, String)> { files.to_vec() };
+    let text = borrowed(&first);
+    let text: Vec<_> = text.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let repository = fleet.repository("infra", &text).await?;
+    fleet.deploy(SERVICE, CLUSTER, "infra", "app").await?;
+    let namespace = fleet.namespace(SERVICE);
+    let mut outcome =
+        Outcome { objects, seconds: Vec::new(), seen: Seen::default(), lies: Vec::new(), lists_at_rest: 0 };
+    for value in ["one", "two"] {
+        let begun = Instant::now();
+        if value == "two" {
+            let next = files(objects, value);
+            let next: Vec<_> = next.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+            repository.commit("main", &next)?;
+            fleet.reconcile("infra").await?;
+        }
+        let commit = repository.branch("main").context("a branch")?;
+        until_synced(&fleet, &commit, patience).await?;
+        let found = values(&client, &namespace).await?;
+        let wrong = found.values().filter(|found| *found != value).count();
+        if found.len() != objects || wrong > 0 {
+            outcome.lies.push(format!("synced at {value} with {} objects, {wrong} of them old", found.len()));
+        }
+        outcome.seconds.push(begun.elapsed().as_secs_f64());
+    }
+    outcome.seen = proxy.seen();
+    proxy.set(Faults::default());
+    // Watches that were cut are opened again first.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let before = proxy.seen().lists;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    outcome.lists_at_rest = proxy.seen().lists - before;
+    fleet.agent(CLUSTER)?.kill9();
+    Ok(outcome)
+}
+
+async fn until_synced(fleet: &Fleet, commit: &str, patience: Duration) -> Result<()> {
+    let services: Api<ServiceDeployment> = fleet.api();
+    farwater_testkit::wait_for(&format!("{SERVICE} to be synced"), patience, || async {
+        let status = services.get(SERVICE).await?.status.unwrap_or_default();
+        let applied = status.applied_revision.as_deref().is_some_and(|revision| revision.ends_with(commit));
+        Ok((applied && condition(&status.conditions, "Ready") == Some("True")).then_some(()))
+    })
+    .await
+}

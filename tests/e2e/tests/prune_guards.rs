@@ -1,0 +1,338 @@
+//! What holds a prune, in the hub and in the agent, and what objects do that move, hang or take others with them.
+
+use std::{collections::BTreeMap, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use farwater_api::{
+    APPROVE_PRUNE, CONFIRM_RESTORED, Cluster, GitRepository, ServiceDeployment, service_deployment::HeldPrune,
+};
+use farwater_e2e::{Fleet, PATIENCE, config_map};
+use farwater_testkit::{Plane, farwater::program, shared, wait_for};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Namespace},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+
+const SPAN: Duration = Duration::from_secs(3);
+
+/// Of each ConfigMap.
+async fn uids(plane: &Plane, namespace: &str) -> Result<BTreeMap<String, String>> {
+    let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, namespace);
+    let maps = api.list(&ListParams::default()).await?.items.into_iter();
+    let maps = maps.filter_map(|map| Some((map.metadata.name?, map.metadata.uid?)));
+    Ok(maps.filter(|(name, _)| name != "kube-root-ca.crt").collect())
+}
+
+/// ConfigMaps as files of a folder.
+fn maps(folder: &str, names: std::ops::Range<usize>) -> Vec<(String, String)> {
+    names.map(|n| (format!("{folder}/m{n:02}.yaml"), config_map(&format!("m{n:02}"), "one"))).collect()
+}
+
+fn borrowed(files: &[(String, String)]) -> Vec<(&str, &str)> {
+    files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect()
+}
+
+async fn held(fleet: &Fleet, service: &str) -> Result<HeldPrune> {
+    let found = fleet.until_service(service, "hold its prune", |s| {
+        s.status.as_ref().is_some_and(|status| status.held_prune.is_some())
+    });
+    found.await?.status.and_then(|status| status.held_prune).context("a held prune")
+}
+
+async fn point_at(fleet: &Fleet, source: &str, url: &str) -> Result<()> {
+    let patch = Patch::Merge(json!({"spec": {"url": url}}));
+    fleet.api::<GitRepository>().patch(source, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+async fn point_to(fleet: &Fleet, service: &str, path: &str) -> Result<()> {
+    let patch = Patch::Merge(json!({"spec": {"path": path}}));
+    fleet.api::<ServiceDeployment>().patch(service, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+/// One object of twenty is missing: no guard of numbers sees that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_repository_history_or_folder_holds_what_it_lacks() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let files = maps("app", 0..20);
+    let mut all = files.clone();
+    all.extend(maps("lib", 0..19));
+    let repository = fleet.repository("infra", &borrowed(&all)).await?;
+    fleet.deploy("app", "east", "infra", "app").await?;
+    let first = repository.branch("main").unwrap_or_default();
+    fleet.until_applied("app", &first).await?;
+    let namespace = fleet.namespace("app");
+    let before = uids(plane, &namespace).await?;
+    let same = || async { Ok(uids(plane, &namespace).await? == before) };
+
+    // Its address moved, and it is the same one: nothing is held.
+    let copy = fleet.git.root().join("moved");
+    let copied = Command::new("cp").arg("-r").arg(repository.path()).arg(&copy).status()?;
+    ensure!(copied.success());
+    point_at(&fleet, "infra", &fleet.git.url("moved")).await?;
+    fleet.until_applied("app", &first).await?;
+
+    let other = fleet.git.create("other")?;
+    other.commit("main", &borrowed(&files[..19]))?;
+    point_at(&fleet, "infra", &fleet.git.url("other")).await?;
+    let swapped = held(&fleet, "app").await?;
+    ensure!(swapped.count == 1 && swapped.reason.contains("another repository"), "{swapped:?}");
+    fleet.always("nothing goes", SPAN, same).await?;
+    point_at(&fleet, "infra", &fleet.git.url("infra")).await?;
+    fleet.until_applied("app", &first).await?;
+    fleet.until_service("app", "hold nothing", |s| s.status.as_ref().is_some_and(|s| s.held_prune.is_none())).await?;
+
+    // A new root on the same branch.
+    repository.rewrite("main", &borrowed(&files[..19]))?;
+    fleet.reconcile("infra").await?;
+    ensure!(held(&fleet, "app").await?.reason.contains("another repository"));
+    fleet.always("nothing goes", SPAN, same).await?;
+    repository.set_ref("refs/heads/main", &first)?;
+    fleet.reconcile("infra").await?;
+    fleet.until_applied("app", &first).await?;
+
+    point_to(&fleet, "app", "lib").await?;
+    let moved = held(&fleet, "app").await?;
+    ensure!(moved.count == 1 && moved.reason.contains("folder \"lib\""), "{moved:?}");
+    // The agent refuses on its own account too, whatever becomes of the hub meanwhile.
+    let agent = fleet.agent("east")?;
+    agent.restart()?;
+    fleet.always("nothing goes", SPAN, same).await?;
+
+    // Approved, exactly that goes, and from then on this is the origin.
+    fleet.annotate("app", APPROVE_PRUNE, &moved.digest.to_string()).await?;
+    fleet
+        .until("the object to go", || async { Ok((uids(plane, &namespace).await?.len() == 19).then_some(())) })
+        .await?;
+    fleet.until_applied("app", &first).await?;
+    repository.change("main", &[("lib/m00.yaml", None)])?;
+    fleet.reconcile("infra").await?;
+    fleet
+        .until("a prune to be made unasked", || async {
+            Ok((uids(plane, &namespace).await?.len() == 18).then_some(()))
+        })
+        .await?;
+    Ok(())
+}
+
+/// The hub comes back from a backup that is older than a commit; somebody confirms at once, and Git is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_hub_that_is_confirmed_early_asks_its_sources_first() -> Result<()> {
+    let plane = shared(2).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("west", plane).await?;
+    let repository = fleet.repository("infra", &borrowed(&maps("app", 0..10))).await?;
+    fleet.deploy("app", "west", "infra", "app").await?;
+    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    let data = fleet.hub.dir().display().to_string();
+    let file = fleet.hub.dir().with_extension("backup").display().to_string();
+    admin(&["backup", "--data-dir", &data, &file])?;
+    let files = maps("app", 10..12);
+    let more: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), Some(text.as_str()))).collect();
+    let commit = repository.change("main", &more)?;
+    fleet.reconcile("infra").await?;
+    fleet.until_applied("app", &commit).await?;
+    let namespace = fleet.namespace("app");
+    let before = uids(plane, &namespace).await?;
+    ensure!(before.len() == 12);
+
+    fleet.git.stop().await;
+    fleet.hub.stop()?;
+    let said = admin(&["restore", "--data-dir", &data, "--force", &file])?;
+    let (_, confirmation) = said.split_once(&format!("{CONFIRM_RESTORED}=")).with_context(|| said.clone())?;
+    let epoch: String = confirmation.chars().take_while(char::is_ascii_digit).collect();
+    fleet.hub.restart().await?;
+    fleet.client = fleet.hub.client().await?;
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {CONFIRM_RESTORED: epoch}}}));
+    fleet.api::<Cluster>().patch("west", &PatchParams::default(), &patch).await?;
+    let held = held(&fleet, "app").await?;
+    ensure!(held.count == 2 && held.reason.contains("has not been asked since the hub was restored"), "{held:?}");
+    fleet
+        .always("what is newer than the backup stays", SPAN, || async { Ok(uids(plane, &namespace).await? == before) })
+        .await?;
+
+    // Asked, it says what there is, and nothing has to go.
+    fleet.git.resume().await?;
+    fleet.until_applied("app", &commit).await?;
+    ensure!(uids(plane, &namespace).await? == before);
+    repository.change("main", &[("app/m00.yaml", None)])?;
+    fleet.reconcile("infra").await?;
+    fleet.until("prunes to go on", || async { Ok((uids(plane, &namespace).await?.len() == 11).then_some(())) }).await?;
+    Ok(())
+}
+
+fn admin(arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program("farwater")?).arg("admin").args(arguments).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "farwater admin {arguments:?}: {said}");
+    Ok(said)
+}
+
+/// From one service to another and back, in one commit each: whichever of the two is looked at first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn objects_that_move_between_services_are_neither_deleted_nor_made_again() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let mut files = maps("one", 0..10);
+    files.extend(maps("two", 20..30));
+    let repository = fleet.repository("infra", &borrowed(&files)).await?;
+    let namespace = fleet.namespace("shared");
+    let target = json!({"targetNamespace": namespace});
+    for name in ["one", "two"] {
+        fleet.deploy_with(name, "east", "infra", name, target.clone()).await?;
+        fleet.until_applied(name, &repository.branch("main").unwrap_or_default()).await?;
+    }
+    let before = uids(plane, &namespace).await?;
+    ensure!(before.len() == 20);
+    for (n, (from, to)) in [("one", "two"), ("two", "one"), ("one", "two")].into_iter().enumerate() {
+        let text = config_map("m03", &format!("moved {n}"));
+        let text = text.replace("moved ", "moved-");
+        let (old, new) = (format!("{from}/m03.yaml"), format!("{to}/m03.yaml"));
+        let commit = repository.change("main", &[(&old, None), (&new, Some(&text))])?;
+        fleet.reconcile("infra").await?;
+        for name in ["one", "two"] {
+            fleet.until_applied(name, &commit).await?;
+        }
+        ensure!(uids(plane, &namespace).await? == before, "move {n}");
+        let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &namespace);
+        let data = api.get("m03").await?.data.unwrap_or_default();
+        ensure!(data["value"] == format!("moved-{n}"), "{data:?}");
+    }
+    // First stated by both: refused until the other lets it go.
+    let text = config_map("m05", "taken");
+    repository.change("main", &[("two/m05.yaml", Some(&text))])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_condition("two", "Ready", "False", "owned by service farwater-admin/one").await?;
+    let commit = repository.change("main", &[("one/m05.yaml", None)])?;
+    fleet.reconcile("infra").await?;
+    for name in ["one", "two"] {
+        fleet.until_applied(name, &commit).await?;
+    }
+    ensure!(uids(plane, &namespace).await? == before);
+    // It is the new owner's to prune.
+    repository.change("main", &[("two/m05.yaml", None)])?;
+    fleet.reconcile("infra").await?;
+    fleet.until("it to be pruned", || async { Ok((uids(plane, &namespace).await?.len() == 19).then_some(())) }).await?;
+    // A service that is deleted leaves to others what they state.
+    let patch = Patch::Merge(json!({"spec": {"deletionPolicy": "Delete"}}));
+    fleet.api::<ServiceDeployment>().patch("one", &PatchParams::default(), &patch).await?;
+    repository.change("main", &[("two/m07.yaml", Some(&config_map("m07", "heir")))])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_condition("two", "Ready", "False", "owned by service farwater-admin/one").await?;
+    fleet.delete_service("one").await?;
+    fleet.until_condition("two", "Ready", "True", "").await?;
+    let left = uids(plane, &namespace).await?;
+    ensure!(left.get("m07") == before.get("m07"), "{left:?}");
+    Ok(())
+}
+
+const DEFINITION: &str = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: boats.PLACE.example.com}\n\
+    spec:\n  group: PLACE.example.com\n  scope: Namespaced\n  names: {kind: Boat, plural: boats, singular: boat}\n  versions:\n  \
+    - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_held_namespace_and_definition_show_what_goes_with_them_and_a_finalizer_that_hangs_is_named() -> Result<()> {
+    let plane = shared(2).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("west", plane).await?;
+    let place = fleet.unique.clone();
+    let (definition, extra) = (DEFINITION.replace("PLACE", &place), fleet.namespace("extra"));
+    let namespace = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {extra}}}\n");
+    let mut files = maps("app", 0..20);
+    files.push(("app/definition.yaml".into(), definition));
+    files.push(("app/namespace.yaml".into(), namespace));
+    let repository = fleet.repository("infra", &borrowed(&files)).await?;
+    fleet.deploy("app", "west", "infra", "app").await?;
+    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    let client = plane.client().await?;
+    let inside: Api<ConfigMap> = Api::namespaced(client.clone(), &extra);
+    for n in 0..4 {
+        let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": format!("others-{n}")}}))?;
+        inside.create(&Default::default(), &map).await?;
+    }
+    let kind = kube::core::GroupVersionKind::gvk(&format!("{place}.example.com"), "v1", "Boat");
+    let boats: Api<kube::api::DynamicObject> =
+        Api::namespaced_with(client.clone(), &extra, &kube::api::ApiResource::from_gvk(&kind));
+    for n in 0..3 {
+        let boat = json!({"apiVersion": format!("{place}.example.com/v1"), "kind": "Boat", "metadata": {"name": format!("boat-{n}")}});
+        boats.create(&Default::default(), &serde_json::from_value(boat)?).await?;
+    }
+
+    let gone = [("app/definition.yaml", None), ("app/namespace.yaml", None), ("app/m00.yaml", None)];
+    repository.change("main", &gone)?;
+    fleet.reconcile("infra").await?;
+    let held = held(&fleet, "app").await?;
+    ensure!(held.count == 3, "{held:?}");
+    let counted = |kind: &str| {
+        let contents = held.contents.iter().find(|contents| contents.object.kind == kind);
+        contents.map(|contents| contents.counts.clone()).unwrap_or_default()
+    };
+    let boats_of = |counts: &[farwater_api::service_deployment::KindCount]| {
+        counts.iter().find(|one| one.kind.starts_with("Boat.")).map(|one| one.count)
+    };
+    ensure!(boats_of(&counted("CustomResourceDefinition")) == Some(3), "{:?}", held.contents);
+    // kube-root-ca.crt is the fifth.
+    let in_namespace = counted("Namespace");
+    ensure!(in_namespace.iter().any(|one| one.kind == "ConfigMap" && one.count == 5), "{:?}", held.contents);
+    ensure!(boats_of(&in_namespace) == Some(3), "{:?}", held.contents);
+    let why = fleet.cli().run(&["why", "app"])?;
+    ensure!(why.stdout.contains("5 ConfigMap") && why.stdout.contains("3 Boat."), "{why:?}");
+
+    // A finalizer that nobody takes off.
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &fleet.namespace("app"));
+    let hang = Patch::Merge(json!({"metadata": {"finalizers": ["example.com/stuck"]}}));
+    maps.patch("m00", &PatchParams::default(), &hang).await?;
+    fleet.annotate("app", APPROVE_PRUNE, &held.digest.to_string()).await?;
+    wait_for("the report to name the finalizer", PATIENCE, || async {
+        let objects = fleet.objects("app").await?;
+        let stuck = objects.into_iter().find(|one| one.object.name == "m00");
+        Ok(stuck.filter(|one| one.message.contains("example.com/stuck") && one.message.contains("since 20")).map(drop))
+    })
+    .await?;
+    maps.patch("m00", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"finalizers": null}}))).await?;
+    let (namespaces, definitions): (Api<Namespace>, Api<CustomResourceDefinition>) =
+        (Api::all(client.clone()), Api::all(client));
+    fleet
+        .until("all three to be gone", || async {
+            let left = namespaces.get_opt(&extra).await?.is_some()
+                || definitions.get_opt(&format!("boats.{place}.example.com")).await?.is_some()
+                || maps.get_opt("m00").await?.is_some();
+            Ok((!left).then_some(()))
+        })
+        .await
+}
+
+/// Nobody answers for a cluster whose agent is gone: its service goes when the Cluster does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_cluster_blocks_no_deletion_and_loses_no_workload() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let repository = fleet.repository("infra", &borrowed(&maps("app", 0..3))).await?;
+    fleet.deploy_with("app", "east", "infra", "app", json!({"deletionPolicy": "Delete"})).await?;
+    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    let namespace = fleet.namespace("app");
+    let before = uids(plane, &namespace).await?;
+    fleet.agent("east")?.kill9();
+    fleet.api::<ServiceDeployment>().delete("app", &DeleteParams::default()).await?;
+    fleet
+        .until_service("app", "say what it waits for", |s| {
+            let conditions = s.status.iter().flat_map(|status| &status.conditions);
+            conditions.into_iter().any(|one| one.message.contains("to confirm the removal"))
+        })
+        .await?;
+    fleet.api::<Cluster>().delete("east", &DeleteParams::default()).await?;
+    let services = fleet.api::<ServiceDeployment>();
+    fleet.until("the service to go", || async { Ok(services.get_opt("app").await?.is_none().then_some(())) }).await?;
+    ensure!(uids(plane, &namespace).await? == before, "its workload stays");
+    Ok(())
+}
