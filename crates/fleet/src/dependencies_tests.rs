@@ -14,6 +14,7 @@ fn candidate(commit: &str) -> Candidate {
         bundle_bytes: 1,
         path: "database".to_owned(),
         source: String::new(),
+        origin: None,
     }
 }
 

@@ -194,6 +194,7 @@ mod tests {
             bundle_bytes: 10,
             path: "apps/web".to_owned(),
             source: "https://git.example.com/infra.git".to_owned(),
+            origin: None,
         }
     }
 
@@ -216,6 +217,7 @@ mod tests {
             outcome,
             message: String::new(),
             held_prune: None,
+            deletion: None,
             objects: vec![object],
         }
     }

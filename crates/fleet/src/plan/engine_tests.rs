@@ -165,11 +165,11 @@ fn what_an_annotation_protects_stays_and_so_does_what_holds_it() {
             "Namespace web left the source and stays: ConfigMap web/a, which is protected, would go with it"
         ]
     );
-    let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None);
+    let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &BTreeMap::new());
     assert_eq!((removal.kept.len(), removal.prune.candidates.len()), (2, 3));
     // Argo CD's options tell the two apart.
     cluster.object("a").protection = Protection { removal: Guard::None, ..keep(Guard::Keep("x".into())) };
-    assert!(plan_removal(UID, &cluster.inventory, &cluster.live, None).kept.is_empty());
+    assert!(plan_removal(UID, &cluster.inventory, &cluster.live, None, &BTreeMap::new()).kept.is_empty());
     cluster.object("a").protection = keep(Guard::Confirm);
     let plan = cluster.plan(&resolved(&[namespace, &map("b"), &map("c"), &map("d")]));
     assert!(plan.prune.held().unwrap().reason.contains("asks for an approval"));
@@ -293,7 +293,7 @@ proptest! {
         let documents: Vec<String> =
             options.iter().enumerate().filter(|(n, _)| stated[*n]).map(|(n, option)| document(n, *option)).collect();
         let source = under(&ApplyOptions::default(), &documents);
-        let plan = if removal { plan_removal(UID, &cluster.inventory, &cluster.live, None) } else { cluster.plan(&source) };
+        let plan = if removal { plan_removal(UID, &cluster.inventory, &cluster.live, None, &BTreeMap::new()) } else { cluster.plan(&source) };
         for candidate in plan.prune.candidates.iter().chain(&plan.doomed) {
             let key = ObjectKey::from(&candidate.object);
             prop_assert_eq!(cluster.inventory.entries[&key].uid.as_deref(), Some(candidate.uid.as_str()));
