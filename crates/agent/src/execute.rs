@@ -20,17 +20,14 @@ use serde_json::json;
 
 use crate::{
     kinds::{Kinds, Served},
-    kubernetes::{ApiError, Kubernetes},
+    kubernetes::{ApiError, Kubernetes, TRIES},
     live::{live_object, migration},
-    sync::jitter,
 };
 
 /// Applies in flight. A bare client gains nothing beyond them, and each takes 15 KB here.
 const PARALLEL: usize = 64;
 /// How long a definition may take to be established and served.
 const ESTABLISH_PATIENCE: Duration = Duration::from_secs(30);
-/// Tries of one request that the API server asked to be repeated.
-const TRIES: u32 = 4;
 
 /// What became of one change.
 #[derive(Clone, Debug)]
@@ -147,9 +144,8 @@ impl Executor<'_> {
         let mut tries = 1;
         loop {
             match send().await {
-                Err(ApiError::Status { code: 429 | 503, retry_after, .. }) if tries < TRIES && !(self.superseded)() => {
-                    let wait = retry_after.unwrap_or(Duration::from_millis(200) * tries);
-                    tokio::time::sleep(jitter(wait.min(Duration::from_secs(5)), 0.2)).await;
+                Err(error) if tries < TRIES && error.pause(tries).is_some() && !(self.superseded)() => {
+                    tokio::time::sleep(error.pause(tries).unwrap_or_default()).await;
                     tries += 1;
                 }
                 other => return other,
@@ -268,7 +264,7 @@ impl Executor<'_> {
     async fn delete_own(&self, path: &str, key: &ObjectKey, uid: &str) -> Result<bool, ApiError> {
         let mut tries = 1;
         loop {
-            let live = match self.persist(|| self.kubernetes.get(Some(self.account), path, true)).await {
+            let live = match self.kubernetes.get(Some(self.account), path, true).await {
                 Ok(object) => live_object(&object),
                 Err(error) if error.is_not_found() => return Ok(true),
                 Err(error) => return Err(error),
