@@ -16,18 +16,15 @@ use serde_json::json;
 pub use self::{delete::Deleted, send::Inspected};
 use crate::{
     kinds::Kinds,
-    kubernetes::{ApiError, Kubernetes},
+    kubernetes::{ApiError, Kubernetes, TRIES},
     live::live_object,
     service::Superseded,
-    sync::jitter,
 };
 
 /// Applies in flight. A bare client gains nothing beyond them, and each takes 15 KB here.
 const PARALLEL: usize = 64;
 /// How long a definition may take to be established and served.
 const ESTABLISH_PATIENCE: Duration = Duration::from_secs(30);
-/// Tries of one request that the API server asked to be repeated.
-const TRIES: u32 = 4;
 
 /// What became of one change.
 #[derive(Clone, Debug)]
@@ -122,11 +119,8 @@ impl Executor<'_> {
         let mut tries = 1;
         loop {
             match send().await {
-                Err(ApiError::Status { code: 429 | 503, retry_after, .. })
-                    if tries < TRIES && !self.superseded.has_come() =>
-                {
-                    let wait = retry_after.unwrap_or(Duration::from_millis(200) * tries);
-                    self.pause(jitter(wait.min(Duration::from_secs(5)), 0.2)).await;
+                Err(error) if tries < TRIES && error.pause(tries).is_some() && !self.superseded.has_come() => {
+                    self.pause(error.pause(tries).unwrap_or_default()).await;
                     tries += 1;
                 }
                 other => return other,

@@ -37,6 +37,10 @@ use crate::{
 
 /// Longest that one request other than a watch may take: webhooks may need 30 s.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Tries of one request that the API server asked to be repeated.
+pub const TRIES: u32 = 4;
+/// Asked to wait longer, the attempt ends and comes again later.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Largest answer that is read: a page of 500 objects' metadata, or one object.
 const MAX_ANSWER: usize = 32 << 20;
 /// Streams per connection that watches use. API servers allow 100 or more.
@@ -101,6 +105,13 @@ impl ApiError {
             Self::Status { code, .. } => *code,
             Self::Transport(_) => 0,
         }
+    }
+
+    /// How long to wait before what the API server wants repeated is: never less than it asked for. `None`: it does not want that.
+    pub fn pause(&self, tried: u32) -> Option<Duration> {
+        let Self::Status { code: 429 | 503, retry_after, .. } = self else { return None };
+        let wait = retry_after.unwrap_or(Duration::from_millis(200) * tried);
+        (wait <= LONGEST_PAUSE).then(|| wait.mul_f64(rand::random_range(1.05..=1.3)))
     }
 
     /// How long the API server asked to be left alone.
@@ -284,7 +295,31 @@ impl Kubernetes {
         }
     }
 
+    /// What only reads, and what is the agent's own, is repeated where the API server asks for that. A service's writes are repeated by
+    /// its task, which may have been given something newer meanwhile.
     async fn call(
+        &self,
+        who: As<'_>,
+        method: Method,
+        path: &str,
+        accept: &str,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> Result<Bytes, ApiError> {
+        let tries = if method == Method::GET || who.is_none() { TRIES } else { 1 };
+        let mut tried = 1;
+        loop {
+            let body = body.as_ref().map(|(kind, bytes)| (*kind, bytes.clone()));
+            match self.call_once(who, method.clone(), path, accept, body).await {
+                Err(error) if tried < tries && error.pause(tried).is_some() => {
+                    tokio::time::sleep(error.pause(tried).unwrap_or_default()).await;
+                    tried += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn call_once(
         &self,
         who: As<'_>,
         method: Method,

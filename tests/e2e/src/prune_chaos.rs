@@ -26,7 +26,11 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
+use rand::{
+    RngExt as _, SeedableRng as _,
+    rngs::StdRng,
+    seq::{IndexedRandom as _, SliceRandom as _},
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -143,6 +147,8 @@ pub struct Chaos {
     plane: kube::Client,
     place: std::path::PathBuf,
     services: Vec<Service>,
+    /// Of the coming waves.
+    globals: Vec<Option<Global>>,
     random: StdRng,
     outcome: Outcome,
 }
@@ -176,6 +182,7 @@ impl Chaos {
             plane: plane.client().await?,
             place,
             services: Vec::new(),
+            globals: Vec::new(),
             random: StdRng::seed_from_u64(seed),
             outcome: Outcome::default(),
         };
@@ -247,7 +254,7 @@ impl Chaos {
     async fn wave(&mut self, plane: &Plane) -> Result<()> {
         let before = self.uids().await?;
         let backup = self.place.join(unique_name("backup")).display().to_string();
-        let global = GLOBALS.choose(&mut self.random).copied().filter(|_| self.random.random_bool(0.5));
+        let global = self.next_global();
         if global == Some(Global::HubRestored) {
             admin(&["backup", "--data-dir", &self.fleet.hub.dir().display().to_string(), &backup])?;
             // What the backup doesn't know.
@@ -286,6 +293,15 @@ impl Chaos {
         }
         self.note_losses(&before, &format!("after {said}")).await?;
         self.lose_on_purpose(&before).await.with_context(|| format!("after {said}"))
+    }
+
+    /// Each of them in turn, in an order of its own every time; some waves have none.
+    fn next_global(&mut self) -> Option<Global> {
+        if self.globals.is_empty() {
+            self.globals = GLOBALS.into_iter().map(Some).chain([None]).collect();
+            self.globals.shuffle(&mut self.random);
+        }
+        self.globals.pop().flatten()
     }
 
     /// An object more for each service.
@@ -378,7 +394,7 @@ impl Chaos {
         // An emptied folder may be meant.
         let held = service.status.and_then(|status| status.held_prune);
         if let (Fault::EmptyFolder, Some(held)) = (fault, held)
-            && self.random.random_bool(0.2)
+            && self.random.random_bool(0.5)
             && usize::try_from(held.count).is_ok_and(|count| count > self.services[n].files.len())
         {
             self.approve(n, &held.digest.to_string()).await?;

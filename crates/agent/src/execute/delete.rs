@@ -10,8 +10,12 @@ use farwater_fleet::{
 };
 use futures::{StreamExt as _, stream};
 
-use super::{Executor, PARALLEL, TRIES};
-use crate::{kinds::Served, kubernetes::ApiError, live::live_object};
+use super::{Executor, PARALLEL};
+use crate::{
+    kinds::Served,
+    kubernetes::{ApiError, TRIES},
+    live::live_object,
+};
 
 /// What became of one delete.
 #[derive(Clone, Debug)]
@@ -78,7 +82,7 @@ impl Executor<'_> {
     async fn delete_own(&self, path: &str, key: &ObjectKey, uid: &str) -> Result<bool, ApiError> {
         let mut tries = 1;
         loop {
-            let live = match self.persist(|| self.kubernetes.get(Some(self.account), path, true)).await {
+            let live = match self.kubernetes.get(Some(self.account), path, true).await {
                 Ok(object) => live_object(&object),
                 Err(error) if error.is_not_found() => return Ok(true),
                 Err(error) => return Err(error),

@@ -126,7 +126,7 @@ impl ServiceTask {
             && error.may_pass()
             && Instant::now() < deadline
         {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(error.retry_after().max(PAUSE)).await;
             result = self.make_again(&object, &state, deployment).await;
         }
         (object, result.map_err(|error| error.to_string()))
@@ -163,6 +163,13 @@ enum RestoreError {
 }
 
 impl RestoreError {
+    fn retry_after(&self) -> Duration {
+        match self {
+            Self::Api(error) => error.retry_after().unwrap_or_default(),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// A kind may come with a definition that was restored a moment ago; conflicts say that it exists.
     fn may_pass(&self) -> bool {
         match self {
