@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use farwater_image::{Image, Libraries, Node, Root, Start, USER, add_program};
 
-use crate::{farwater::program, node::PAUSE, process::bare_command};
+use crate::{farwater::program, node::PAUSE, packages, process::bare_command};
 
 pub const HUB: &str = "localhost/farwater/hub:test";
 pub const AGENT: &str = "localhost/farwater/agent:test";
@@ -42,6 +42,7 @@ impl Images {
             Image::new(reference, ARCHITECTURE, root, start)?.write_tar(&path)?;
             Ok(path)
         };
+        packages::require(&packages::NODE)?;
         let busybox = fs::read("/bin/busybox").context("read busybox, of the Debian package busybox-static")?;
         let mut small = Root::default();
         small.add("bin/busybox", Node::program(busybox));

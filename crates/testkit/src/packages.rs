@@ -52,7 +52,7 @@ pub fn require(packages: &[Package]) -> Result<()> {
     eprintln!("installing Debian packages: {}", names.join(" "));
     apt_get(&["update"])?;
     // A fresh `apt-get install` of a server would start it: none of ours may run as a service.
-    let mut install = vec!["install", "--yes", "--no-install-recommends"];
+    let mut install = vec!["install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"];
     install.extend(names);
     apt_get(&install)
 }

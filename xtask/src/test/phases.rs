@@ -3,7 +3,7 @@
 use std::{fs, path::Path, process::Command, time::SystemTime};
 
 use anyhow::{Context as _, Result};
-use farwater_testkit::{Plane, Postgres, Tools, kube::plane_variable, packages, postgres, prometheus};
+use farwater_testkit::{Plane, Postgres, Tools, faketime, kube::plane_variable, packages, postgres, prometheus, squid};
 
 use super::{
     Run,
@@ -24,7 +24,7 @@ pub struct Phase {
 pub const PHASES: &[Phase] = &[
     Phase {
         name: "tools",
-        about: "Kubernetes, kwok and kubectl from their Go modules, PostgreSQL, Prometheus, Chromium",
+        about: "Kubernetes, kwok and kubectl from their Go modules, PostgreSQL, Prometheus, Chromium, containerd, squid",
         needed_by_the_rest: true,
         run: tools,
     },
@@ -59,6 +59,10 @@ const LINES_OF_A_FAILURE: usize = 12;
 fn tools(_: &Run) -> Result<Option<Counts>> {
     packages::require(&[packages::GIT, postgres::POSTGRES])?;
     packages::require(&prometheus::PROMETHEUS)?;
+    // All that tests would ask for themselves, several at a time.
+    packages::require(&packages::NODE)?;
+    packages::require(&squid::SQUID)?;
+    packages::require(&[faketime::library()?])?;
     if std::env::var_os("FARWATER_CHROMIUM").is_none() {
         packages::require(&[packages::CHROMIUM])?;
     }
