@@ -15,9 +15,9 @@ use bytes::Bytes;
 use farwater_api::{
     Digest,
     protocol::{
-        CONNECTION_HEADER, JoinAnswer, JoinRequest, MAX_DESIRED_BYTES, MAX_SECRET_BYTES, POLL_INTERVAL_HEADER, PROTOCOL, PROTOCOL_HEADER,
-        ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW, RENEW_KEYS_HEADER, SUCCESSION_HEADER, SealedSecrets,
-        Skew, StatusAnswer, StatusReport, TokenAnswer, parse_protocol,
+        CONNECTION_HEADER, JoinAnswer, JoinRequest, MAX_DESIRED_BYTES, MAX_SECRET_BYTES, POLL_INTERVAL_HEADER,
+        PROTOCOL, PROTOCOL_HEADER, ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW, RENEW_KEYS_HEADER,
+        SUCCESSION_HEADER, SealedSecrets, Skew, StatusAnswer, StatusReport, TokenAnswer, parse_protocol,
     },
     succession::{KeysAnswer, KeysRequest, SignedSuccession, Successions},
 };

@@ -35,7 +35,8 @@ pub fn require(packages: &[Package]) -> Result<()> {
         return Ok(());
     }
     // Of two that install at once, one takes away the archives that the other has fetched. Ends with the file.
-    let lock = File::create(std::env::temp_dir().join("farwater-packages.lock")).context("make the lock of packages")?;
+    let lock =
+        File::create(std::env::temp_dir().join("farwater-packages.lock")).context("make the lock of packages")?;
     lock.lock().context("wait for another one that installs packages")?;
     let missing = missing(packages);
     if missing.is_empty() {

@@ -110,7 +110,12 @@ async fn a_commit_is_applied_at_once_with_hints_and_at_the_next_poll_without() -
 }
 
 /// Joins with an agent that finds its hub elsewhere, and has a commit come at once.
-async fn comes_at_once(fleet: &mut Fleet, plane: &Plane, launch: Launch, told: impl FnOnce(&mut JoinToken)) -> Result<()> {
+async fn comes_at_once(
+    fleet: &mut Fleet,
+    plane: &Plane,
+    launch: Launch,
+    told: impl FnOnce(&mut JoinToken),
+) -> Result<()> {
     fleet.join_in("east", plane, plane.kubeconfig(), launch, told).await?;
     until_connected(fleet, "east", true).await?;
     let repository = deploy(fleet, "east").await?;

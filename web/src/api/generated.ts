@@ -22,6 +22,8 @@ export interface ClusterStatus {
   clockSkewSeconds?: number;
   /** `Ready` (joined and heard within three polls), `ClockSkewed` while the agent's machine has another time than the hub, and `Restored` while nothing is deleted because the hub's database was restored from a backup; the annotation `farwater.dev/confirm-restored` ends that. `AgentUpdated` is False where the agent went back from what its AgentPolicy says. `VersionSkew` while the agent is newer than the hub, or more than two releases older. */
   conditions?: Condition[];
+  /** Whether the agent has a connection over which it is told of changes at once; absent: it polls. Merged in like the time. */
+  connected?: boolean;
   kubernetesVersion?: string;
   /** When the agent last asked. Kept beside the resource and merged in when it is read, so it wakes no watch. */
   lastHeardTime?: Time;

@@ -16,9 +16,10 @@ use farwater_api::{
     Digest,
     objects::ServiceReport,
     protocol::{
-        Action, Assertion, CONNECTION_HEADER, CONNECTION_PATH, ClusterIdentity, DesiredState, Entry, JoinAnswer, JoinRequest, POLL_INTERVAL_HEADER,
-        ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW, REASON_IDENTITY_UNKNOWN, REASON_TOKEN_USED,
-        SignedAssertion, SigningKey, Statement, StatusAnswer, StatusReport, TokenAnswer, Verbatim, tag,
+        Action, Assertion, CONNECTION_HEADER, CONNECTION_PATH, ClusterIdentity, DesiredState, Entry, JoinAnswer,
+        JoinRequest, POLL_INTERVAL_HEADER, ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW,
+        REASON_IDENTITY_UNKNOWN, REASON_TOKEN_USED, SignedAssertion, SigningKey, Statement, StatusAnswer, StatusReport,
+        TokenAnswer, Verbatim, tag,
     },
 };
 use http::{Request, Response, StatusCode};

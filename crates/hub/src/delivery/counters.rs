@@ -53,15 +53,8 @@ pub enum Ended {
 }
 
 impl Ended {
-    const ALL: [Self; 7] = [
-        Self::Closed,
-        Self::Broken,
-        Self::Silent,
-        Self::Replaced,
-        Self::Refused,
-        Self::Noisy,
-        Self::HubStops,
-    ];
+    const ALL: [Self; 7] =
+        [Self::Closed, Self::Broken, Self::Silent, Self::Replaced, Self::Refused, Self::Noisy, Self::HubStops];
 
     pub fn as_str(self) -> &'static str {
         match self {

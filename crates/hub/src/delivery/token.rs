@@ -78,10 +78,7 @@ pub fn authenticate(delivery: &Delivery, headers: &HeaderMap) -> Result<Arc<Clus
 }
 
 /// The same, and which of its processes.
-pub fn identify<'a>(
-    delivery: &Delivery,
-    headers: &'a HeaderMap,
-) -> Result<(Arc<ClusterState>, &'a str), Refusal> {
+pub fn identify<'a>(delivery: &Delivery, headers: &'a HeaderMap) -> Result<(Arc<ClusterState>, &'a str), Refusal> {
     let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let claims = token.and_then(|token| verify(&delivery.identity, token)).ok_or(Refusal::AccessTokenUnknown)?;
     let now = Timestamp::now().as_second();

@@ -231,8 +231,17 @@ fn questions_of_path(method: &str, path: &str) -> Vec<Question> {
         ("GET", "/ui/{*path}") => ("GET", "/ui/none".to_owned(), None),
         (
             "GET",
-            "/healthz" | "/livez" | "/readyz" | "/version" | "/version/" | "/metrics" | "/" | "/ui" | "/ui/"
-            | "/agent/v1/desired" | "/agent/v1/connection",
+            "/healthz"
+            | "/livez"
+            | "/readyz"
+            | "/version"
+            | "/version/"
+            | "/metrics"
+            | "/"
+            | "/ui"
+            | "/ui/"
+            | "/agent/v1/desired"
+            | "/agent/v1/connection",
         ) => ("GET", path.to_owned(), None),
         _ => panic!("{method} {path} is served and not in the table of access"),
     };

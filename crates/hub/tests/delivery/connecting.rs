@@ -127,8 +127,7 @@ async fn a_connected_agent_is_told_of_its_own_clusters_changes_and_of_no_others(
     rig.wait_idle().await;
 
     assert!(is_invited(&rig, &east).await);
-    let (mut at_east, mut at_west) =
-        (Connection::open(address, &east).await, Connection::open(address, &west).await);
+    let (mut at_east, mut at_west) = (Connection::open(address, &east).await, Connection::open(address, &west).await);
     // What may have changed between its poll and the connection.
     at_east.hinted(&rig, &east).await;
     at_west.hinted(&rig, &west).await;
@@ -165,8 +164,7 @@ async fn a_connected_agent_is_told_of_its_own_clusters_changes_and_of_no_others(
 async fn as_many_are_connected_as_may_be_and_an_agent_has_one_connection() {
     let rig = Rig::start().await;
     let address = rig.serve().await;
-    let (east, west, north) =
-        (joined(&rig, "east").await, joined(&rig, "west").await, joined(&rig, "north").await);
+    let (east, west, north) = (joined(&rig, "east").await, joined(&rig, "west").await, joined(&rig, "north").await);
     assert_eq!(CONNECTIONS, 2);
     let first = Connection::open(address, &east).await;
     let at_west = Connection::open(address, &west).await;
