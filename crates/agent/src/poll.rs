@@ -92,8 +92,7 @@ pub async fn run(
         let known = *link.borrow_and_update();
         let polled = poll(agent, store, accepted.as_ref(), full, (&mut interval, &mut keys)).await;
         tell_of_skew(agent, &mut skew);
-        // A change of keys that has to be tried again is, with a poll.
-        let (settled, mut hold) = (polled.is_ok() && keys.pause.is_none(), false);
+        let (settled, mut hold) = (polled.is_ok() && !keys.asked, false);
         let usual = match polled {
             Ok(polled) => {
                 agent.metrics.count_poll(match polled {
@@ -192,6 +191,8 @@ struct KeyChanges {
     pause: Option<(Instant, Backoff)>,
     /// The hub has been told how far this agent has followed since it showed an unknown key.
     told_position: bool,
+    /// The hub's last answer asked for one: what comes of it, it learns by the next poll.
+    asked: bool,
 }
 
 impl KeyChanges {
@@ -209,11 +210,13 @@ impl KeyChanges {
         answer: &Poll,
         accepted: Option<&AcceptedStatement>,
     ) {
+        let succession = answer.succession.is_some_and(|last| last > agent.identity().position.sequence);
+        self.asked = answer.succession.is_some() || answer.renew_keys;
         if self.pause.as_ref().is_some_and(|(until, _)| *until > Instant::now()) {
             return;
         }
         let mut result = Ok(());
-        if answer.succession.is_some_and(|last| last > agent.identity().position.sequence) {
+        if succession {
             let key = accepted.map(|accepted| &*accepted.statement.key_id);
             result = succeed::follow_hub(agent, store, key).await;
         }

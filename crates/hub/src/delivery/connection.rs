@@ -231,7 +231,6 @@ struct Told {
 impl Told {
     /// What has changed since.
     fn next(&mut self, cluster: &ClusterState, delivery: &Delivery) -> impl Iterator<Item = Hint> + use<> {
-        let is_first = self.keep_alive.is_zero();
         let keep_alive = KEEP_ALIVE.min(cluster.poll_interval * 3 / 2);
         // One whose clock is set right says so with a poll.
         let is_skewed = cluster.ahead().is_some_and(|ahead| ahead.abs() >= MIN_SKEW);
@@ -246,10 +245,10 @@ impl Told {
         self.number = number.or(self.number);
         let keys = cluster.position != delivery.identity.trusted().position
             || keys::wants_keys(cluster, Timestamp::now().as_second());
-        // It has polled a moment before it came.
-        let asked = keys && !self.keys && !is_first;
+        let asked = keys && !self.keys;
         self.keys = keys;
-        let poll = (news.is_some() || asked).then_some(Hint::Poll { desired: news.filter(|_| !asked) });
-        welcome.into_iter().chain(poll)
+        let news = news.map(|number| Hint::Poll { desired: Some(number) });
+        let asked = asked.then_some(Hint::Poll { desired: None });
+        welcome.into_iter().chain(news).chain(asked)
     }
 }
