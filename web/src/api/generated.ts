@@ -48,6 +48,30 @@ export interface ClusterStatus {
 
 export type ConflictPolicy = "Force" | "Report";
 
+/** What an object takes with it when it is deleted. */
+export interface Contents {
+  /** How many of which kind, the most first; of the kinds that the service's account may list. */
+  counts: KindCount[];
+  object: ObjectRef;
+  /** Kinds that could not be counted. */
+  unknown?: number;
+}
+
+/** The last deletion of a service's objects. Their states lie in the cluster alone. */
+export interface Deletion {
+  count: number;
+  /** Of the plan that took them: what a request to undo names. */
+  digest: string;
+  /** How many were too large to be kept. */
+  lost?: number;
+  /** The first ten. */
+  objects?: ObjectRef[];
+  /** Seconds since 1970. */
+  time: number;
+  /** What came of the last request to undo it. */
+  undone?: Undone;
+}
+
 export type DeletionPolicy = "Orphan" | "Delete";
 
 export type DriftMode = "Correct" | "Report" | "Ignore";
@@ -99,6 +123,8 @@ export interface GitRepositoryStatus {
 export type Health = "Failed" | "InProgress" | "Terminating" | "Current" | "Unknown";
 
 export interface HeldPrune {
+  /** What goes with the namespaces and definitions among them. */
+  contents?: Contents[];
   count: number;
   /** The plan's digest: what an approval must name. */
   digest: string;
@@ -121,6 +147,12 @@ export interface IgnoreDifference {
 }
 
 export type ImmutablePolicy = "Report" | "Recreate";
+
+export interface KindCount {
+  count: number;
+  /** `Kind.group`, as messages name kinds. */
+  kind: string;
+}
 
 /** The name of an object in the same namespace. */
 export interface LocalReference {
@@ -208,6 +240,8 @@ export interface ServiceDeploymentStatus {
   heldRevision?: string;
   /** When the agent last applied something. */
   lastAppliedTime?: Time;
+  /** What the agent deleted last; `farwater undo` brings it back. */
+  lastDeletion?: Deletion;
   lastHandledReconcileAt?: string;
   objects?: ObjectCounts;
   observedGeneration?: number;
@@ -235,8 +269,24 @@ export interface Suspension {
 /** What the agent did or did not do with one object. */
 export type SyncState = "Synced" | "Refused" | "Waiting" | "PruneHeld" | "Drifted" | "Unknown";
 
+export interface Undone {
+  /** How many could not be restored. */
+  failed?: number;
+  /** The first ten of them, and why not. */
+  failures?: Unrestored[];
+  /** The request that this answers. */
+  request: string;
+  restored: number;
+}
+
 export interface UnhealthyObject {
   /** Cut at 256 bytes. */
+  message: string;
+  object: ObjectRef;
+}
+
+export interface Unrestored {
+  /** Cut at 256 bytes. Never holds values of Secrets. */
   message: string;
   object: ObjectRef;
 }
