@@ -53,6 +53,12 @@ pub struct Assignment {
 pub struct Superseded(watch::Receiver<Assignment>);
 
 impl Superseded {
+    /// By something that is to come with the sender.
+    #[cfg(test)]
+    pub fn by(assignments: watch::Receiver<Assignment>) -> Self {
+        Self(assignments)
+    }
+
     pub fn has_come(&self) -> bool {
         // A sender that is gone is a newer assignment too: the process ends.
         self.0.has_changed().unwrap_or(true)

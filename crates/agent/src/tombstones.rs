@@ -69,6 +69,8 @@ struct Head {
 pub struct Tombstones<'a> {
     pub kubernetes: &'a Kubernetes,
     pub kinds: &'a Kinds,
+    /// Of the hub: what another one's services left is not this one's to bring back.
+    pub installation: String,
     pub service: &'a ServiceIdentity,
 }
 
@@ -100,7 +102,7 @@ fn now_ms() -> u64 {
 impl Tombstones<'_> {
     /// Of the service's name: one that is made again under it can bring back what the former one's deletion took.
     fn label(&self) -> String {
-        service_label(&format!("{}/{}", self.service.namespace, self.service.name))
+        service_label(&format!("{}/{}/{}", self.installation, self.service.namespace, self.service.name))
     }
 
     /// Keeps the states of what a plan is about to delete.

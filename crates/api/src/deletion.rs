@@ -23,7 +23,7 @@ pub struct Deletion {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<ObjectRef>,
     /// How many were too large to be kept.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub lost: u32,
     /// What came of the last request to undo it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ pub struct Undone {
     pub request: String,
     pub restored: u32,
     /// How many could not be restored.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub failed: u32,
     /// The first ten of them, and why not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -50,10 +50,6 @@ pub struct Unrestored {
     pub object: ObjectRef,
     /// Cut at 256 bytes. Never holds values of Secrets.
     pub message: String,
-}
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 /// The value of [`crate::UNDO`]: the deletion, and what makes this request another than the last.

@@ -65,6 +65,11 @@ pub const AGENT_NAMESPACE: &str = "farwater-system";
 /// The service account, in [`AGENT_NAMESPACE`], that services of the administrators' namespace are applied as.
 pub const ADMIN_SERVICE_ACCOUNT: &str = "farwater-administrator";
 
+/// Of numbers that are left out where they say nothing.
+pub fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
+}
+
 /// The definitions of our kinds, as a management cluster would install them.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     let mut all =

@@ -375,6 +375,10 @@ pub struct Deployment {
     /// A request to bring back what a deletion took; see [`undo_request`](crate::deletion::undo_request).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
+    /// How often what the service asks for has changed. What returns to an earlier content is another entry, so that a report on that
+    /// content from before says nothing of it.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub turn: u64,
 }
 
 /// The Secrets of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519, HKDF-SHA256 and

@@ -217,7 +217,7 @@ pub struct Contents {
     /// How many of which kind, the most first; of the kinds that the service's account may list.
     pub counts: Vec<KindCount>,
     /// Kinds that could not be counted.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub unknown: u32,
 }
 
@@ -227,8 +227,4 @@ pub struct KindCount {
     /// `Kind.group`, as messages name kinds.
     pub kind: String,
     pub count: u32,
-}
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }

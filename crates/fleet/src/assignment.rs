@@ -111,6 +111,9 @@ pub struct Decided {
     /// Whether there was no source of the name that the spec has: one that is made is news to the service.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sourceless: bool,
+    /// As in [`Deployment::turn`].
+    #[serde(default, skip_serializing_if = "farwater_api::is_zero")]
+    pub turn: u64,
 }
 
 /// Whether a service is to stand still at a time.
@@ -181,6 +184,7 @@ pub struct EntryInputs<'a> {
     pub hold_prune: Option<&'a str>,
     /// A request to bring back what a deletion took.
     pub undo: Option<&'a str>,
+    pub turn: u64,
 }
 
 /// What the agent is told about a service. Every service is always listed: what can't be applied is held.
@@ -225,6 +229,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         hold_prune: inputs.hold_prune.filter(|_| prune).map(str::to_owned),
         origin: assigned.origin.clone(),
         undo: inputs.undo.map(str::to_owned),
+        turn: inputs.turn,
     })
 }
 
@@ -325,6 +330,7 @@ mod tests {
             approved_prune: None,
             hold_prune: None,
             undo: None,
+            turn: 0,
         }
     }
 
@@ -458,11 +464,14 @@ mod tests {
     #[test]
     fn rows_of_older_hubs_say_nothing_of_suspensions() {
         let read = |text: &str| serde_json::from_str::<Decided>(text).unwrap();
-        assert_eq!(read(r#"{"type":"Current"}"#), Decided { why: Why::Current, suspended: None, sourceless: false });
+        assert_eq!(
+            read(r#"{"type":"Current"}"#),
+            Decided { why: Why::Current, suspended: None, sourceless: false, turn: 0 }
+        );
         for why in
             [Why::Suspended, Why::Waiting("x".to_owned()), Why::Trouble(Trouble::Pin { message: "y".to_owned() })]
         {
-            let decided = Decided { why: why.clone(), suspended: Some(true), sourceless: true };
+            let decided = Decided { why: why.clone(), suspended: Some(true), sourceless: true, turn: 2 };
             let text = serde_json::to_string(&decided).unwrap();
             assert_eq!(read(&text), decided);
             assert_eq!(serde_json::from_str::<Why>(&text).unwrap(), why);

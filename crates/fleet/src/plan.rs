@@ -483,10 +483,7 @@ fn sort_leaving<'a>(
                 continue;
             }
         };
-        let guard = match purpose {
-            Purpose::Sync => &object.protection.prune,
-            Purpose::Removal => &object.protection.removal,
-        };
+        let guard = object.protection.guard(purpose);
         let candidate = Candidate {
             object: entry.object.clone(),
             uid: object.uid.clone(),

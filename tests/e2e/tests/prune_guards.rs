@@ -154,7 +154,10 @@ async fn a_restored_hub_that_is_confirmed_early_asks_its_sources_first() -> Resu
     let patch = Patch::Merge(json!({"metadata": {"annotations": {CONFIRM_RESTORED: epoch}}}));
     fleet.api::<Cluster>().patch("west", &PatchParams::default(), &patch).await?;
     let held = held(&fleet, "app").await?;
-    ensure!(held.count == 2 && held.reason.contains("has not been asked since the hub was restored"), "{held:?}");
+    ensure!(
+        held.count == 2 && held.reason.contains("the hub was restored from a backup, and what GitRepository"),
+        "{held:?}"
+    );
     fleet
         .always("what is newer than the backup stays", SPAN, || async { Ok(uids(plane, &namespace).await? == before) })
         .await?;

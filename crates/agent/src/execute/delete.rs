@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use farwater_api::objects::ObjectRef;
 use farwater_fleet::{
     ownership::proven_owner,
-    plan::{GroupVersionKind, ObjectKey, Stage, stage_of, waves::Departure},
-    prune::Candidate,
+    plan::{GroupVersionKind, Keep, LiveObject, ObjectKey, Stage, stage_of, waves::Departure},
+    prune::{Candidate, Purpose},
 };
 use futures::{StreamExt as _, stream};
 
@@ -24,13 +24,20 @@ pub enum Deleted {
     /// Asked to go; a finalizer holds it.
     Going,
     Refused(ApiError),
+    /// Somebody has protected it since it was planned.
+    Kept(Keep),
     /// Another one must be gone first.
     Waits(ObjectRef),
 }
 
 impl Executor<'_> {
     /// `going`: what is being deleted already.
-    pub async fn delete(&self, deletes: &[Candidate], going: &[Candidate]) -> BTreeMap<ObjectKey, Deleted> {
+    pub async fn delete(
+        &self,
+        deletes: &[Candidate],
+        going: &[Candidate],
+        purpose: Purpose,
+    ) -> BTreeMap<ObjectKey, Deleted> {
         let mut departure = Departure::new(deletes, going);
         let mut results = BTreeMap::new();
         loop {
@@ -47,7 +54,7 @@ impl Executor<'_> {
                 by_stage.entry(stage_of(&candidate.object)).or_default().push(candidate.clone());
             }
             for stage in by_stage.into_values().rev() {
-                let asked: Vec<_> = stage.iter().map(|candidate| self.delete_one(candidate)).collect();
+                let asked: Vec<_> = stage.iter().map(|candidate| self.delete_one(candidate, purpose)).collect();
                 let done: Vec<_> = stream::iter(asked).buffer_unordered(PARALLEL).collect().await;
                 for (key, deleted) in done {
                     match deleted {
@@ -60,43 +67,148 @@ impl Executor<'_> {
         }
     }
 
-    async fn delete_one(&self, candidate: &Candidate) -> (ObjectKey, Deleted) {
-        let deleted = match self.delete_object(&candidate.object, &candidate.uid).await {
-            Ok(true) => Deleted::Gone,
-            Ok(false) => Deleted::Going,
-            Err(error) => Deleted::Refused(error),
+    async fn delete_one(&self, candidate: &Candidate, purpose: Purpose) -> (ObjectKey, Deleted) {
+        let guard = |live: &LiveObject| live.protection.forbids(purpose, candidate.confirm);
+        let deleted = self.delete_object(&candidate.object, &candidate.uid, guard).await;
+        (ObjectKey::from(&candidate.object), deleted.unwrap_or_else(Deleted::Refused))
+    }
+
+    /// Makes room for the object that replaces it.
+    pub(super) async fn delete_replaced(&self, object: &ObjectRef, uid: &str) -> Result<Deleted, ApiError> {
+        self.delete_object(object, uid, |_| None).await
+    }
+
+    async fn delete_object(
+        &self,
+        object: &ObjectRef,
+        uid: &str,
+        guard: impl Fn(&LiveObject) -> Option<Keep>,
+    ) -> Result<Deleted, ApiError> {
+        let resource = match self.kinds.find(self.kubernetes, &GroupVersionKind::from(object)).await? {
+            Served::No => return Ok(Deleted::Gone),
+            Served::As(resource) => resource,
         };
-        (ObjectKey::from(&candidate.object), deleted)
-    }
-
-    /// `false`: it is still there.
-    pub(super) async fn delete_object(&self, object: &ObjectRef, uid: &str) -> Result<bool, ApiError> {
-        match self.kinds.find(self.kubernetes, &GroupVersionKind::from(object)).await? {
-            Served::No => Ok(true),
-            Served::As(resource) => self.delete_own(&resource.path_of(object), &ObjectKey::from(object), uid).await,
-        }
-    }
-
-    /// Only while it is the planned object and our own, as it was read a moment ago: it may have gone to another service since it was
-    /// planned, under the same uid.
-    async fn delete_own(&self, path: &str, key: &ObjectKey, uid: &str) -> Result<bool, ApiError> {
+        let (path, key) = (resource.path_of(object), ObjectKey::from(object));
+        // Only while it is the planned object, our own and not protected, as it was read a moment ago: it may have gone to another
+        // service since it was planned, under the same uid.
         let mut tries = 1;
         loop {
-            let live = match self.kubernetes.get(Some(self.account), path, true).await {
+            let live = match self.kubernetes.get(Some(self.account), &path, true).await {
                 Ok(object) => live_object(&object),
-                Err(error) if error.is_not_found() => return Ok(true),
+                Err(error) if error.is_not_found() => return Ok(Deleted::Gone),
                 Err(error) => return Err(error),
             };
-            let ours = live.owner.as_deref().and_then(|owner| proven_owner(owner, key)) == Some(self.service);
+            let ours = live.owner.as_deref().and_then(|owner| proven_owner(owner, &key)) == Some(self.service);
             if live.uid != uid || !ours {
-                return Ok(true);
+                return Ok(Deleted::Gone);
+            }
+            if let Some(keep) = guard(&live) {
+                return Ok(Deleted::Kept(keep));
             }
             let exactly = Some((uid, live.resource_version.as_str()));
-            match self.persist(|| self.kubernetes.delete(Some(self.account), path, exactly)).await {
+            match self.persist(|| self.kubernetes.delete(Some(self.account), &path, exactly)).await {
                 // Somebody wrote in between: look again.
                 Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
-                other => return other,
+                Ok(true) => return Ok(Deleted::Gone),
+                Ok(false) => return Ok(Deleted::Going),
+                Err(error) => return Err(error),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_api::{
+        Digest, OWNER_ANNOTATION,
+        protocol::{Action, Entry, ServiceAccount, ServiceIdentity},
+    };
+    use farwater_fleet::ownership::owner_annotation;
+    use k8s_openapi::api::{core::v1::ConfigMap, rbac::v1::ClusterRoleBinding};
+    use kube::{
+        Api, Client, Resource as _,
+        api::{Patch, PatchParams, PostParams},
+    };
+    use serde_json::json;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::{
+        kinds::Kinds,
+        kubernetes::Kubernetes,
+        service::{Assignment, Superseded},
+    };
+
+    fn reference(name: &str) -> ObjectRef {
+        ObjectRef {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: "ConfigMap".to_owned(),
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// A ConfigMap that the service `uid` owns, as a plan deletes it.
+    async fn candidate(maps: &Api<ConfigMap>, name: &str, confirm: bool) -> Candidate {
+        let owner = owner_annotation("uid", &ObjectKey::from(&reference(name)));
+        let map = json!({"metadata": {"name": name, "annotations": {OWNER_ANNOTATION: owner}}});
+        let made = maps.create(&PostParams::default(), &serde_json::from_value(map).unwrap()).await.unwrap();
+        Candidate { object: reference(name), uid: made.meta().uid.clone().unwrap(), wave: 0, confirm }
+    }
+
+    async fn annotate(maps: &Api<ConfigMap>, name: &str, value: &str) {
+        let patch = json!({"metadata": {"annotations": {"farwater.dev/prune": value}}});
+        maps.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    async fn bind(client: &Client, account: &ServiceAccount) {
+        let binding = json!({
+            "metadata": {"name": "deleter"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "namespace": account.namespace, "name": account.name}],
+        });
+        let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+        bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_was_protected_since_it_was_planned_stays() {
+        let plane = farwater_testkit::Plane::start().await.unwrap();
+        let client = plane.client().await.unwrap();
+        let account = ServiceAccount { namespace: "default".to_owned(), name: "deleter".to_owned() };
+        bind(&client, &account).await;
+        let maps: Api<ConfigMap> = Api::default_namespaced(client);
+        let mut deletes = Vec::new();
+        for (name, confirm) in [("goes", false), ("kept", false), ("asks", false), ("was-asked", true)] {
+            deletes.push(candidate(&maps, name, confirm).await);
+        }
+        annotate(&maps, "kept", "disabled").await;
+        annotate(&maps, "asks", "confirm").await;
+        annotate(&maps, "was-asked", "confirm").await;
+
+        let service = ServiceIdentity { uid: "uid".to_owned(), namespace: "team".to_owned(), name: "web".to_owned() };
+        let entry = Entry { service, action: Action::Hold { reason: String::new() } };
+        let digest = Digest::of("entry");
+        let (_next, assignments) = watch::channel(Assignment { entry, digest, unlisted: false });
+        let kubernetes = Kubernetes::connect(Some(plane.kubeconfig())).await.unwrap();
+        let executor = Executor {
+            kubernetes: &kubernetes,
+            kinds: &Kinds::default(),
+            account: &account,
+            service: "uid",
+            superseded: Superseded::by(assignments),
+        };
+        let results = executor.delete(&deletes, &[], Purpose::Sync).await;
+        let said = |name: &str| match &results[&ObjectKey::from(&reference(name))] {
+            Deleted::Kept(keep) => keep.to_string(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(said("goes"), "Gone");
+        assert_eq!(said("kept"), "left the source and stays: its annotation farwater.dev/prune: disabled says so");
+        assert_eq!(said("asks"), "left the source and stays: its annotation farwater.dev/prune: confirm says so");
+        assert_eq!(said("was-asked"), "Gone");
+        assert!(maps.get_opt("goes").await.unwrap().is_none() && maps.get_opt("was-asked").await.unwrap().is_none());
+        assert!(maps.get_opt("kept").await.unwrap().is_some() && maps.get_opt("asks").await.unwrap().is_some());
     }
 }

@@ -10,7 +10,7 @@ use farwater_fleet::{
 };
 use serde_json::Value;
 
-use super::{Applied, Executor, TRIES};
+use super::{Applied, Deleted, Executor, TRIES};
 use crate::{
     kubernetes::{ApiError, ApplyMode, Fault, to_bytes},
     live::{live_object, migration},
@@ -57,9 +57,9 @@ impl Executor<'_> {
             && *error.fault() == Fault::Immutable
         {
             tracing::info!(object = %object.object, %error, "made anew");
-            match self.delete_object(&object.object, uid).await {
-                Ok(true) => sent = self.write(&path, object, false).await,
-                Ok(false) => return Applied::Waiting("is made anew: waits until the old one is gone".to_owned()),
+            match self.delete_replaced(&object.object, uid).await {
+                Ok(Deleted::Gone) => sent = self.write(&path, object, false).await,
+                Ok(_) => return Applied::Waiting("is made anew: waits until the old one is gone".to_owned()),
                 Err(error) => return Applied::Refused(format!("make anew: {error}")),
             }
         }

@@ -273,7 +273,7 @@ impl ServiceTask {
         // What replaces must stand before what it replaced goes.
         let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
         let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, &held));
-        self.prune(&executor, plan, &prune).await?;
+        self.prune(&executor, plan, &prune, Purpose::Sync).await?;
         self.record_leaving(plan, &prune, resolved, deployment);
         self.offer(plan);
         self.preview(&account, &prune).await;
@@ -351,6 +351,7 @@ impl ServiceTask {
         executor: &Executor<'_>,
         plan: &Plan,
         prune: &PrunePlan,
+        purpose: Purpose,
     ) -> Result<(), Stopped> {
         let mut deletes = plan.doomed.clone();
         if prune.verdict == Verdict::Delete {
@@ -366,7 +367,7 @@ impl ServiceTask {
             return Ok(());
         }
         self.save_inventory().await?;
-        let results = executor.delete(&deletes, &plan.going).await;
+        let results = executor.delete(&deletes, &plan.going, purpose).await;
         for candidate in &deletes {
             let key = ObjectKey::from(&candidate.object);
             match results.get(&key) {
@@ -387,6 +388,11 @@ impl ServiceTask {
                         Health::Unknown,
                         format!("not pruned: {error}"),
                     );
+                }
+                Some(Deleted::Kept(keep)) => {
+                    tracing::warn!(service = %self.name(), object = %candidate.object, %keep, "not deleted");
+                    self.live.remove(&key);
+                    self.set_status(&candidate.object, SyncState::Synced, Health::Unknown, keep.to_string());
                 }
                 Some(Deleted::Waits(obstacle)) => {
                     let message = format!("its deletion waits until {obstacle} is gone");

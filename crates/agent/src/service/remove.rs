@@ -7,6 +7,7 @@ use farwater_api::{
 use farwater_fleet::{
     ownership::proven_owner,
     plan::{GroupVersionKind, Keep, Live, ObjectKey, plan_removal},
+    prune::Purpose,
 };
 use serde_json::json;
 
@@ -35,7 +36,7 @@ impl ServiceTask {
         let (kubernetes, kinds) = (&agent.kubernetes, &agent.kinds);
         let executor = Executor { kubernetes, kinds, account: &account, service: &service, superseded };
         let prune = plan.prune.clone();
-        if let Err(error) = self.prune(&executor, &plan, &prune).await {
+        if let Err(error) = self.prune(&executor, &plan, &prune, Purpose::Removal).await {
             self.set_outcome(digest, Outcome::Failed, error.0);
             return Ended::Settled { retry: true };
         }

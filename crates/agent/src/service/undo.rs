@@ -36,7 +36,12 @@ const MAX_REASON_BYTES: usize = 256;
 
 impl ServiceTask {
     fn tombstones(&self) -> Tombstones<'_> {
-        Tombstones { kubernetes: &self.agent.kubernetes, kinds: &self.agent.kinds, service: &self.stored.service }
+        Tombstones {
+            kubernetes: &self.agent.kubernetes,
+            kinds: &self.agent.kinds,
+            installation: self.agent.identity().installation.clone(),
+            service: &self.stored.service,
+        }
     }
 
     /// Keeps the last states of what goes, and writes down that it goes. The inventory is saved by the caller.

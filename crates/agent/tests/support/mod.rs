@@ -70,6 +70,7 @@ impl Service {
             hold_prune: None,
             origin: None,
             undo: None,
+            turn: 0,
         };
         Self { identity, deployment }
     }

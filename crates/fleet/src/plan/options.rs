@@ -14,8 +14,9 @@ use farwater_api::{
 use serde::{Deserialize, de::value::StrDeserializer};
 use serde_json::Value;
 
+use super::Keep;
 use super::differences::Pointer;
-use crate::prune::is_protected;
+use crate::prune::{Purpose, is_protected};
 
 const ARGO_WAVE: &str = "argocd.argoproj.io/sync-wave";
 const ARGO_OPTIONS: &str = "argocd.argoproj.io/sync-options";
@@ -256,6 +257,25 @@ pub struct Protection {
     /// When its service is deleted.
     pub removal: Guard,
     pub bad: Option<BadOption>,
+}
+
+impl Protection {
+    pub fn guard(&self, purpose: Purpose) -> &Guard {
+        match purpose {
+            Purpose::Sync => &self.prune,
+            Purpose::Removal => &self.removal,
+        }
+    }
+
+    /// Why an object stays that was to go when it was planned: somebody has protected it since. `confirmed`: its deletion was approved.
+    pub fn forbids(&self, purpose: Purpose, confirmed: bool) -> Option<Keep> {
+        match self.guard(purpose) {
+            Guard::None => None,
+            Guard::Confirm if confirmed => None,
+            Guard::Confirm => Some(Keep::Protected(format!("{PRUNE}: confirm"))),
+            Guard::Keep(annotation) => Some(Keep::Protected(annotation.clone())),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -39,6 +39,7 @@ fn apply() -> Action {
         hold_prune: None,
         origin: None,
         undo: None,
+        turn: 0,
     })
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use farwater_api::{
-    AGENT_FINALIZER, GitRepository, ServiceDeployment, git_repository::LocalReference, service_deployment::Pin,
+    AGENT_FINALIZER, Digest, GitRepository, ServiceDeployment, git_repository::LocalReference, service_deployment::Pin,
 };
 use farwater_fleet::{
     assignment::{Candidate, Decided, Decision, Inputs, Trouble, Why, decide, is_suspended, suspension_end},
@@ -101,6 +101,7 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let source = find_source(&delivery, &name, &service).await?;
     let source_name = Name::new(&name.namespace, &service.spec.source_ref.name);
     let (candidate, bundle) = resolve_candidate(&delivery, &name, &service, source.as_ref(), row.as_ref()).await?;
+    let is_found = candidate.is_ok();
     let source_uid = source.as_ref().map(|source| source.uid.clone());
     let is_asked = source.as_ref().is_some_and(|source| source.origin.as_ref().is_none_or(|origin| !origin.unasked));
     let stated = Stated::of(&service);
@@ -114,8 +115,10 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     };
     let next = decide_row(&delivery, &name, &resource, service, found, row.as_ref()).await?;
     let again = stated.next_look(&next)?;
+    // Not with what was assigned before, because what the source has can't be, or may not.
+    let is_current = is_found && next.assigned.is_some() && next.assigned == next.candidate;
     save_row(&delivery, row, next, bundle, stated, begun).await?;
-    if let Some(known) = known.filter(|known| known.unasked && is_asked) {
+    if let Some(known) = known.filter(|known| known.unasked && is_asked && is_current) {
         trust_source(&delivery, known).await?;
     }
     if let Some(value) = request {
@@ -345,7 +348,8 @@ async fn decide_row(
 ) -> Result<Assignment, StoreError> {
     let is_suspended = is_suspended(&service.spec, Timestamp::now());
     let sourceless = source.is_none();
-    let write_why = |why: Why| write_json(&Decided { why, suspended: Some(is_suspended), sourceless });
+    let turn = row.map(read_turn).transpose()?.unwrap_or_default();
+    let write_why = |why: Why| write_json(&Decided { why, suspended: Some(is_suspended), sourceless, turn });
     let mut next = Assignment {
         service_uid: resource.uid.clone(),
         namespace: name.namespace.clone(),
@@ -408,27 +412,46 @@ fn new_version(old: Option<&Assignment>, new: &Assignment) -> Result<Option<Cand
     Ok(assigned(new)?.filter(|now| before.is_none_or(|before| !before.is_same_content(now))))
 }
 
+fn read_turn(row: &Assignment) -> Result<u64, StoreError> {
+    Ok(read_json::<Decided>(&row.service_uid, &row.why)?.turn)
+}
+
+/// Counts a change of what is asked for: of the spec, of the content, or of the cluster.
+fn count_turn(old: &Assignment, new: &mut Assignment) -> Result<(), StoreError> {
+    let same = old.cluster_uid == new.cluster_uid && old.stamp == new.stamp;
+    if !same || assigned_content(old)? != assigned_content(new)? {
+        let decided: Decided = read_json(&new.service_uid, &new.why)?;
+        new.why = write_json(&Decided { turn: decided.turn + 1, ..decided })?;
+    }
+    Ok(())
+}
+
+/// What of an assignment an agent is told.
+fn assigned_content(row: &Assignment) -> Result<Option<(Digest, String, Option<String>)>, StoreError> {
+    let candidate: Option<Candidate> =
+        row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
+    Ok(candidate.map(|candidate| (candidate.bundle, candidate.path, candidate.origin)))
+}
+
 /// Whether a cluster's desired state may differ because of a row's change. Another revision of the same content changes
 /// nothing there.
 fn changes_entry(old: &Assignment, new: &Assignment) -> Result<bool, StoreError> {
-    let assigned = |row: &Assignment| -> Result<_, StoreError> {
-        let candidate: Option<Candidate> =
-            row.assigned.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
-        Ok(candidate.map(|candidate| (candidate.bundle, candidate.path, candidate.origin)))
-    };
     let same_row = old.cluster_uid == new.cluster_uid && old.stamp == new.stamp && old.why == new.why;
-    Ok(!same_row || assigned(old)? != assigned(new)?)
+    Ok(!same_row || assigned_content(old)? != assigned_content(new)?)
 }
 
 /// Writes the row if it differs, and marks the cluster in the same transaction. `begun`: when the service was looked at.
 async fn save_row(
     delivery: &Delivery,
     old: Option<Assignment>,
-    new: Assignment,
+    mut new: Assignment,
     bundle: Option<Bundle>,
     stated: Stated,
     begun: SystemTime,
 ) -> Result<(), StoreError> {
+    if let Some(old) = &old {
+        count_turn(old, &mut new)?;
+    }
     if old.as_ref() == Some(&new) {
         return Ok(());
     }
@@ -509,7 +532,8 @@ async fn remove_service(
         true => Why::Current,
         false => Why::Waiting(format!("waits until {} are gone", facts.dependents.join(", "))),
     };
-    next.why = write_json(&Decided { why, suspended: Some(facts.suspended), sourceless: false })?;
+    next.why =
+        write_json(&Decided { why, suspended: Some(facts.suspended), sourceless: false, turn: read_turn(&row)? })?;
     save_row(delivery, Some(row), next, None, stated, SystemTime::now()).await?;
     delivery.summaries.add(name.clone());
     Ok(())

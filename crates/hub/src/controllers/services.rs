@@ -67,6 +67,8 @@ pub struct ServiceFacts {
     /// What its source has.
     pub candidate: Option<Candidate>,
     pub why: Why,
+    /// As in [`Deployment::turn`](farwater_api::protocol::Deployment::turn).
+    turn: u64,
     /// Whether its own suspension counts.
     pub suspended: bool,
     /// Services that are to go before it.
@@ -102,6 +104,7 @@ impl ServiceFacts {
             service,
             candidate: candidate(&row.candidate)?,
             why: decided.why,
+            turn: decided.turn,
             suspended,
             dependents: Vec::new(),
             source_url: pinned_source.or(source_url),
@@ -132,7 +135,9 @@ impl ServiceFacts {
     fn hold_prune(&self) -> Option<String> {
         if self.unasked {
             let source = &self.service.spec.source_ref.name;
-            return Some(format!("GitRepository {source} has not been asked since the hub was restored from a backup"));
+            return Some(format!(
+                "the hub was restored from a backup, and what GitRepository {source} has since is not assigned yet"
+            ));
         }
         Some(self.origin.as_ref()?.swapped_for(&self.assigned_origin()?)?.to_string())
     }
@@ -178,6 +183,7 @@ impl ServiceFacts {
             secrets: secrets.as_ref().copied().map_err(String::as_str),
             approved_prune: annotation(APPROVE_PRUNE).and_then(|digest| digest.parse().ok()),
             hold_prune: hold_prune.as_deref(),
+            turn: self.turn,
             undo: annotation(UNDO).filter(|request| request.len() <= MAX_UNDO_BYTES),
         });
         let service = ServiceIdentity {

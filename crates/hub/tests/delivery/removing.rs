@@ -7,6 +7,7 @@ use farwater_api::{
     protocol::{AcceptedStatement, Action, Entry, Statement, Verbatim},
     service_deployment::DeletionPolicy,
 };
+use farwater_store::delivery::distrust_sources;
 use farwater_testkit::wire;
 
 use crate::{
@@ -211,4 +212,34 @@ async fn a_restored_backup_is_newer_than_what_agents_know_and_deletes_nothing_un
     })
     .await;
     agent.wait_entry(&rig, &web, removed).await;
+}
+
+/// What the backup has assigned may lack what was made since.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_restore_nothing_is_pruned_by_what_the_backup_had_assigned() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let agent = Agent::join(&rig, "east").await;
+    let held = |entry: &Entry| applied(entry).is_some_and(|deployment| deployment.hold_prune.is_some());
+    agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some() && !held(entry)).await;
+    let point = async |path: &str| {
+        rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| service["spec"]["path"] = path.into()).await;
+    };
+    point("nowhere").await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/BundleFailed").await;
+    let distrusted = rig.store.transact(|tx| Box::pin(async move { distrust_sources(tx, None).await }));
+    distrusted.await.unwrap();
+
+    // The source has been asked, and what it has can't be assigned.
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    point("nowhere-either").await;
+    let (_, entry) = agent.wait_entry(&rig, &uid, held).await;
+    assert!(applied(&entry).unwrap().hold_prune.as_ref().unwrap().contains("is not assigned yet"));
+    rig.wait_idle().await;
+    assert!(held(&agent.desired(&rig).await.entries[0]));
+    point("apps/web").await;
+    agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some() && !held(entry)).await;
 }

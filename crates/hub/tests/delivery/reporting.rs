@@ -42,6 +42,18 @@ async fn yesterdays_healthy_is_not_todays() {
     rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| s["status"]["objects"]["progressing"] == 1).await;
     agent.say(&rig, &uid, said(&next, Outcome::Applied, &[("other", Health::Current)])).await;
     rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", ready("True/Applied")).await;
+
+    // Back to the first content: a report on it from before comes late.
+    git.change("main", &[("apps/web/web.yaml", Some(WEB))]).unwrap();
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    let (_, back) = agent.wait_entry(&rig, &uid, |new| new.digest() != next.digest()).await;
+    assert_eq!(applied(&back).unwrap().bundle, applied(&entry).unwrap().bundle);
+    agent.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
+    rig.wait_idle().await;
+    let service = rig.get("ServiceDeployment", ADMIN_NAMESPACE, "web").await.unwrap();
+    assert_eq!(condition(&service, "Ready"), "False/WaitingForAgent");
+    agent.say(&rig, &uid, said(&back, Outcome::Applied, &[("web", Health::Current)])).await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", ready("True/Applied")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

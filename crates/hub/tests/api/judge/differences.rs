@@ -247,6 +247,20 @@ const DIFFERENCES: &[Difference] = &[
         ours: r#""all""#,
     },
     Difference {
+        what: "Who suspended or pinned a service",
+        why: "The server writes it into the status with the change, so that nobody says it of somebody else.",
+        before: &[],
+        ask: (
+            "POST",
+            "OWN/servicedeployments?dryRun=All",
+            JSON,
+            r#"{"apiVersion":"farwater.dev/v1alpha1","kind":"ServiceDeployment","metadata":{"name":"a"},"spec":{"clusterRef":{"name":"a"},"sourceRef":{"name":"b"},"targetNamespace":"c","suspend":true}}"#,
+        ),
+        at: "/status/suspendedBy",
+        real: "null",
+        ours: r#""farwater-admin""#,
+    },
+    Difference {
         what: "The namespaces that Kubernetes makes",
         why: "A hub makes `farwater-admin`; Events about what has no namespace lie there.",
         before: &[],

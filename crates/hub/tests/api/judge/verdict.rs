@@ -1,6 +1,7 @@
 //! What is compared of an answer: all but what is each server's own.
 
 use farwater_api::AGENT_FINALIZER;
+use farwater_hub::controllers::resources::AUTHORS;
 use serde_json::{Map, Value, json};
 
 use super::court::{Answer, Equal, Step};
@@ -9,6 +10,10 @@ fn normalize(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.retain(|key, value| {
+                // Who suspended or pinned a service stands among the deliberate differences.
+                if let Some(status) = value.as_object_mut().filter(|_| key == "status") {
+                    status.retain(|field, _| !AUTHORS.contains(&field.as_str()));
+                }
                 let same_when_empty = matches!(key.as_str(), "continue" | "format");
                 // An apply that empties a status leaves null there, and an empty one in the hub.
                 let emptied = key == "status" && (value.is_null() || value.as_object().is_some_and(Map::is_empty));
