@@ -249,7 +249,7 @@ const DIFFERENCES: &[Difference] = &[
     Difference {
         what: "Who suspended or pinned a service",
         why: "The server writes it into the status with the change, so that nobody says it of somebody else.",
-        before: &[],
+        before: &[Send("POST", GRANTS, GRANT)],
         ask: (
             "POST",
             "OWN/servicedeployments?dryRun=All",

@@ -83,10 +83,22 @@ fn normalize_managers(entries: &mut Value) {
             entry["manager"] = json!("farwater-hub");
         }
         normalize_owners(&mut entry["fieldsV1"]);
+        forget_authors(&mut entry["fieldsV1"]);
     }
+    list.retain(|entry| entry["fieldsV1"].as_object().is_none_or(|fields| !fields.is_empty()));
     list.sort_by_key(place);
     if !ordered {
         list.push(json!("the entries are not in order"));
+    }
+}
+
+/// See [`AUTHORS`]: an object that nobody managed so far is managed with them.
+fn forget_authors(fields: &mut Value) {
+    let Some(Value::Object(status)) = fields.get_mut("f:status") else { return };
+    let before = status.len();
+    status.retain(|field, _| !AUTHORS.iter().any(|author| field.strip_prefix("f:") == Some(author)));
+    if status.len() < before && status.keys().all(|field| field == ".") {
+        fields.as_object_mut().unwrap().remove("f:status");
     }
 }
 
