@@ -24,7 +24,7 @@ pub fn live_object(object: &Value) -> LiveObject {
             Box::new(Ending { since: since.to_owned(), finalizers })
         }),
         client_side: metadata["managedFields"].as_array().is_some_and(|entries| entries.iter().any(is_client_side)),
-        protection: options::read_protection(metadata),
+        protection: Box::new(options::read_protection(metadata)),
         wave: options::read_wave(metadata).unwrap_or_default(),
     }
 }

@@ -26,7 +26,7 @@ pub enum StateError {
     #[error("{what} {}", path.display())]
     File { what: &'static str, path: PathBuf, source: io::Error },
     #[error("{what} Secret {name}")]
-    Cluster { what: &'static str, name: &'static str, source: ApiError },
+    Cluster { what: &'static str, name: &'static str, source: Box<ApiError> },
     #[error("read {place}: its content is damaged")]
     Damaged { place: String, source: serde_json::Error },
     #[error("start: another agent uses the state directory {}", dir.display())]
@@ -165,12 +165,12 @@ impl StateStore<'_> {
     }
 
     async fn load_secret(&self, name: &'static str) -> Result<Option<Vec<u8>>, StateError> {
-        let error = |source| StateError::Cluster { what: "read", name, source };
+        let error = |source| StateError::Cluster { what: "read", name, source: Box::new(source) };
         secrets::load(self.kubernetes, name).await.map_err(error)
     }
 
     async fn save_secret(&self, purpose: &str, name: &'static str, bytes: &[u8]) -> Result<(), StateError> {
-        let error = |source| StateError::Cluster { what: "write", name, source };
+        let error = |source| StateError::Cluster { what: "write", name, source: Box::new(source) };
         secrets::save(self.kubernetes, purpose, name, bytes).await.map_err(error)
     }
 }

@@ -128,7 +128,7 @@ pub struct LiveObject {
     /// A client-side tool applied it: its fields must become ours first, or fields that leave the source stay for ever.
     pub client_side: bool,
     /// From its annotations as they are now: people protect objects where they are.
-    pub protection: Protection,
+    pub protection: Box<Protection>,
     /// The wave that its annotations name; 0 where they name none that can be read.
     pub wave: i32,
 }

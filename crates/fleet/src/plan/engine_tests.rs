@@ -154,7 +154,7 @@ fn what_an_annotation_protects_stays_and_so_does_what_holds_it() {
     let source = resolved(&[namespace, &map("a"), &map("b"), &map("c"), &map("d")]);
     let mut cluster = Cluster::after(&source);
     let keep = |guard: Guard| Protection { prune: guard.clone(), removal: guard, bad: None };
-    cluster.object("a").protection = keep(Guard::Keep("farwater.dev/prune: disabled".into()));
+    *cluster.object("a").protection = keep(Guard::Keep("farwater.dev/prune: disabled".into()));
     let plan = cluster.plan(&resolved(&[&map("b"), &map("c"), &map("d")]));
     assert!(plan.prune.candidates.is_empty());
     let kept: Vec<String> = plan.kept.iter().map(|(key, why)| format!("{key} {why}")).collect();
@@ -168,9 +168,9 @@ fn what_an_annotation_protects_stays_and_so_does_what_holds_it() {
     let removal = plan_removal(UID, &cluster.inventory, &cluster.live, None, &BTreeMap::new());
     assert_eq!((removal.kept.len(), removal.prune.candidates.len()), (2, 3));
     // Argo CD's options tell the two apart.
-    cluster.object("a").protection = Protection { removal: Guard::None, ..keep(Guard::Keep("x".into())) };
+    *cluster.object("a").protection = Protection { removal: Guard::None, ..keep(Guard::Keep("x".into())) };
     assert!(plan_removal(UID, &cluster.inventory, &cluster.live, None, &BTreeMap::new()).kept.is_empty());
-    cluster.object("a").protection = keep(Guard::Confirm);
+    *cluster.object("a").protection = keep(Guard::Confirm);
     let plan = cluster.plan(&resolved(&[namespace, &map("b"), &map("c"), &map("d")]));
     assert!(plan.prune.held().unwrap().reason.contains("asks for an approval"));
 }

@@ -76,7 +76,7 @@ async fn check_placement(call: &Call, object: &Value, old: Option<&Value>) -> Re
     let old = old.and_then(|old| serde_json::from_value::<ServiceDeployment>(old.clone()).ok());
     let checked = check_all(call, object, &spec, old.as_ref()).await;
     let invalid = |field: &str, value: &Value, why: &Inadmissible| {
-        let cause = FieldError::invalid(&format!("spec.{field}"), value, &why.to_string());
+        let cause = FieldError::invalid(format!("spec.{field}"), value, &why.to_string());
         ApiError::invalid(&call.kind.group, &call.kind.kind, name, vec![cause])
     };
     let spec = &object["spec"];

@@ -238,7 +238,7 @@ impl Told {
         let welcome = (self.keep_alive, self.poll) != (keep_alive, poll);
         (self.keep_alive, self.poll) = (keep_alive, poll);
         let welcome = welcome
-            .then(|| Hint::Welcome { keep_alive_seconds: keep_alive.as_secs_f64(), poll_seconds: poll.as_secs_f64() });
+            .then_some(Hint::Welcome { keep_alive_seconds: keep_alive.as_secs_f64(), poll_seconds: poll.as_secs_f64() });
         // None while it is computed anew: then it will be another.
         let number = cluster.etag.as_ref().and_then(desired::number);
         let news = number.filter(|number| self.number != Some(*number));
