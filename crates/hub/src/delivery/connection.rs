@@ -237,8 +237,10 @@ impl Told {
         let poll = if is_skewed { cluster.poll_interval } else { CONNECTED_POLL.max(cluster.poll_interval) };
         let welcome = (self.keep_alive, self.poll) != (keep_alive, poll);
         (self.keep_alive, self.poll) = (keep_alive, poll);
-        let welcome = welcome
-            .then_some(Hint::Welcome { keep_alive_seconds: keep_alive.as_secs_f64(), poll_seconds: poll.as_secs_f64() });
+        let welcome = welcome.then_some(Hint::Welcome {
+            keep_alive_seconds: keep_alive.as_secs_f64(),
+            poll_seconds: poll.as_secs_f64(),
+        });
         // None while it is computed anew: then it will be another.
         let number = cluster.etag.as_ref().and_then(desired::number);
         let news = number.filter(|number| self.number != Some(*number));
