@@ -3,6 +3,7 @@
 
 mod apply;
 mod barrier;
+pub(crate) mod basis;
 mod leaving;
 mod record;
 mod remove;
@@ -53,6 +54,10 @@ pub struct Assignment {
 pub struct Superseded(watch::Receiver<Assignment>);
 
 impl Superseded {
+    pub fn by(assignments: watch::Receiver<Assignment>) -> Self {
+        Self(assignments)
+    }
+
     pub fn has_come(&self) -> bool {
         // A sender that is gone is a newer assignment too: the process ends.
         self.0.has_changed().unwrap_or(true)
