@@ -203,17 +203,17 @@ pub struct Identity {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Untrusted {
     #[error(
-        "verify desired state: signed by key {key:?}, which is not the hub's ({known}, succession {sequence}); a hub whose keys/ was \
+        "verify what the hub says: signed by key {key:?}, which is not the hub's ({known}, succession {sequence}); a hub whose keys/ was \
          restored needs the newest copy"
     )]
     UnknownKey { key: String, known: String, sequence: u64 },
-    #[error("verify desired state: the signature is wrong")]
+    #[error("verify what the hub says: the signature is wrong")]
     Signature,
-    #[error("verify desired state: made for installation {0:?}")]
+    #[error("verify what the hub says: made for installation {0:?}")]
     Installation(String),
-    #[error("verify desired state: made for cluster {0:?}")]
+    #[error("verify what the hub says: made for cluster {0:?}")]
     Cluster(String),
-    #[error("verify desired state: its entries are not those that were signed")]
+    #[error("verify what the hub says: its entries are not those that were signed")]
     Tag,
     #[error("verify desired state: it holds {0} services, at most {MAX_SERVICES} are accepted")]
     TooMany(usize),

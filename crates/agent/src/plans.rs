@@ -80,7 +80,7 @@ async fn answer_all(agent: &Arc<Agent>) -> Result<(), HubError> {
 
 async fn answer(agent: Arc<Agent>, request: PlanRequest) -> PlanReport {
     if let Err(error) = agent.identity().verify_request(&request) {
-        return PlanReport::Failed(format!("the agent does not take the request: {}", chain(&error)));
+        return PlanReport::Failed(format!("the agent does not trust the request: {}", chain(&error)));
     }
     match timeout(PATIENCE, make(&agent, &request)).await {
         Ok(Ok(plan)) => PlanReport::Planned(Box::new(plan)),

@@ -217,6 +217,8 @@ async fn local_files_are_planned_and_a_secrets_values_are_nowhere() -> Result<()
     ensure!(found.is_empty(), "in the clear: {found:?}");
     let log = fleet.agent("east")?.process().output();
     ensure!(texts.iter().all(|text| !log.contains(text)), "the agent's log");
+    let log = fleet.hub.process().output();
+    ensure!(texts.iter().all(|text| !log.contains(text)), "the hub's log");
     // Somebody's files leave nothing behind, here or there.
     ensure!(bundles(&fleet)? == kept && contents(plane, &namespace).await? == there);
     Ok(())
@@ -244,7 +246,7 @@ async fn what_can_not_be_planned_says_why() -> Result<()> {
 
     refused(&fleet, 4, &["none"], &["there is no ServiceDeployment \"none\""])?;
     refused(&fleet, 4, &["app", "--ref", "nosuch"], &["branch or tag nosuch does not exist", "main"])?;
-    refused(&fleet, 5, &["app", "--ref", "-x"], &["is not a name that Git takes"])?;
+    refused(&fleet, 5, &["app", "--ref=-x"], &["is not a name that Git takes"])?;
     refused(&fleet, 5, &["app", "--ref", "other"], &["no such folder"])?;
     refused(&fleet, 2, &["app", "--ref", "main", "--local", "."], &["cannot be used with"])?;
     refused(&fleet, 2, &["app", "--local", "/nonexistent"], &["can't read"])?;
