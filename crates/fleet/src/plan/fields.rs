@@ -242,7 +242,7 @@ impl Walk<'_> {
         shorten(&mut texts);
         let [live, planned, applied] = texts;
         let path = crate::conditions::cut(path, MAX_SHOWN_VALUE);
-        let field = FieldChange { path, live, planned, applied, origin: self.origin(at) };
+        let field = FieldChange { path, live, planned, applied, origin: self.origin(at, hides) };
         let lengths = [&field.live, &field.planned, &field.applied].map(|text| text.as_ref().map_or(0, String::len));
         // The names of its members count too.
         let bytes = field.path.len() + lengths.iter().sum::<usize>() + 80;
@@ -254,13 +254,15 @@ impl Walk<'_> {
         self.out.fields.push(field);
     }
 
-    fn origin(&self, at: At<'_>) -> FieldOrigin {
+    /// `is_secret`: a Secret's `stringData` is owned under that name and lives under another, and its values are never normalised.
+    fn origin(&self, at: At<'_>, is_secret: bool) -> FieldOrigin {
         let is_owned = at.owned.is_some();
         if !self.knows {
             return if is_owned { FieldOrigin::Source } else { FieldOrigin::Unknown };
         }
         // Who changes a value of ours takes the field from us.
-        let (ours, theirs) = (at.source != at.applied, at.applied.is_some() && !is_owned);
+        let stands = if is_secret { at.live == at.applied } else { is_owned };
+        let (ours, theirs) = (at.source != at.applied, at.applied.is_some() && !stands);
         match (ours, theirs) {
             (true, true) => FieldOrigin::Both,
             (true, false) => FieldOrigin::Source,

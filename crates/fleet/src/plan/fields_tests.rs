@@ -146,6 +146,15 @@ data.user: #13 > #13, was #13 (Source)
 type: - > \"Opaque\", was - (Source)
 hidden 3";
     check(case, expected);
+    // As `stringData` is owned; somebody has changed it.
+    let by_hand = Case {
+        live: "kind: Secret\ndata: {user: bWluZQ==}",
+        owned: "{f:stringData: {f:user: {}}}",
+        planned: "kind: Secret\ndata: {user: YQ==}",
+        source: "kind: Secret\ndata: {user: YQ==}",
+        applied: Some("kind: Secret\ndata: {user: YQ==}"),
+    };
+    check(by_hand, "data.user: #17 > #13, was #13 (Cluster)\nhidden 3");
     let emptied = Case {
         live: "kind: Secret\ndata: {user: YQ==}",
         owned: "{f:data: {f:user: {}}}",
