@@ -33,6 +33,19 @@ pub enum BundleError {
     Content { digest: Digest, source: ArchiveError },
     #[error("store bundle {digest}")]
     Store { digest: Digest, source: std::io::Error },
+    #[error("bundle {0} is not kept here any more")]
+    NotKept(Digest),
+}
+
+/// What becomes of what is got from the hub once it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shelf {
+    /// It is kept, here and in the cluster.
+    Kept,
+    /// It is for a question, and leaves nothing behind.
+    Passing,
+    /// Nothing is got: what is kept already is read, or nothing.
+    Nothing,
 }
 
 pub struct Bundles {
@@ -58,6 +71,7 @@ impl Bundles {
     pub async fn open(
         &self,
         deployment: &Deployment,
+        shelf: Shelf,
         hub: &HubClient,
         caller: &Caller<'_>,
         kubernetes: &Kubernetes,
@@ -71,7 +85,7 @@ impl Bundles {
         limits.total_bytes = deployment.bundle_bytes;
         let single = lock(&self.downloads).entry(digest).or_default().clone();
         let guard = single.lock().await;
-        let result = self.open_single(digest, limits, hub, caller, kubernetes).await;
+        let result = self.open_single(digest, (limits, shelf), hub, caller, kubernetes).await;
         drop(guard);
         let mut downloads = lock(&self.downloads);
         if Arc::strong_count(&single) <= 2 {
@@ -83,7 +97,7 @@ impl Bundles {
     async fn open_single(
         &self,
         digest: Digest,
-        limits: Limits,
+        (limits, shelf): (Limits, Shelf),
         hub: &HubClient,
         caller: &Caller<'_>,
         kubernetes: &Kubernetes,
@@ -109,6 +123,9 @@ impl Bundles {
             self.store(digest, &compressed)?;
             return Ok(archive);
         }
+        if shelf == Shelf::Nothing {
+            return Err(BundleError::NotKept(digest));
+        }
         let temporary = path.with_extension("part");
         // zstd never grows its input by more than this.
         let most = limits.total_bytes + (limits.total_bytes >> 8) + 1024;
@@ -119,6 +136,10 @@ impl Bundles {
             let _ = std::fs::remove_file(&temporary);
             BundleError::Content { digest, source }
         })?;
+        if shelf == Shelf::Passing {
+            let _ = std::fs::remove_file(&temporary);
+            return Ok(archive);
+        }
         std::fs::rename(&temporary, &path).map_err(|source| BundleError::Store { digest, source })?;
         self.copy_to_cluster(&name, &compressed, kubernetes).await;
         Ok(archive)

@@ -1,6 +1,7 @@
 //! Requests to the hub.
 
 mod connect;
+mod plans;
 
 use std::{
     path::Path,
@@ -15,9 +16,10 @@ use bytes::Bytes;
 use farwater_api::{
     Digest,
     protocol::{
-        CONNECTION_HEADER, JoinAnswer, JoinRequest, MAX_DESIRED_BYTES, MAX_SECRET_BYTES, POLL_INTERVAL_HEADER,
-        PROTOCOL, PROTOCOL_HEADER, ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW, RENEW_KEYS_HEADER,
-        SUCCESSION_HEADER, SealedSecrets, Skew, StatusAnswer, StatusReport, TokenAnswer, parse_protocol,
+        CONNECTION_HEADER, JoinAnswer, JoinRequest, MAX_DESIRED_BYTES, MAX_SECRET_BYTES, PLAN_HEADER,
+        POLL_INTERVAL_HEADER, PROTOCOL, PROTOCOL_HEADER, ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW,
+        RENEW_KEYS_HEADER, SUCCESSION_HEADER, SealedSecrets, Skew, StatusAnswer, StatusReport, TokenAnswer,
+        parse_protocol,
     },
     succession::{KeysAnswer, KeysRequest, SignedSuccession, Successions},
 };
@@ -131,6 +133,8 @@ pub struct Poll {
     pub renew_keys: bool,
     /// The hub would keep a connection, to be opened within this time.
     pub invited: Option<Duration>,
+    /// Somebody waits for a plan.
+    pub plan: bool,
 }
 
 struct AccessToken {
@@ -222,8 +226,9 @@ impl HubClient {
         let invited = read_seconds(&response, CONNECTION_HEADER, 0.0);
         let succession = response.headers().get(SUCCESSION_HEADER).and_then(|v| v.to_str().ok()?.parse().ok());
         let renew_keys = response.headers().contains_key(RENEW_KEYS_HEADER);
+        let plan = response.headers().contains_key(PLAN_HEADER);
         if response.status() == StatusCode::NOT_MODIFIED {
-            return Ok(Poll { interval, body: None, succession, renew_keys, invited });
+            return Ok(Poll { interval, body: None, succession, renew_keys, invited, plan });
         }
         let compressed = response.headers().get(header::CONTENT_ENCODING).is_some_and(|coding| coding == "zstd");
         let mut body = read_body(what, response, MAX_DESIRED_BYTES).await?;
@@ -233,7 +238,7 @@ impl HubClient {
                 .map_err(|_| HubError::TooLarge { what, limit: MAX_DESIRED_BYTES })?
                 .into();
         }
-        Ok(Poll { interval, body: Some(body), succession, renew_keys, invited })
+        Ok(Poll { interval, body: Some(body), succession, renew_keys, invited, plan })
     }
 
     /// The hub's successions after a number.

@@ -12,8 +12,8 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_api::{
     Digest,
     protocol::{
-        Assertion, ClusterIdentity, DesiredState, JoinAnswer, SealedSecrets, SignedAssertion, SigningKey, Statement,
-        Verbatim, tag,
+        Assertion, ClusterIdentity, DesiredState, JoinAnswer, PlanRequest, PlanStatement, SealedSecrets,
+        SignedAssertion, SigningKey, Statement, Verbatim, tag,
     },
     succession::{Broken, Handover, MAX_HANDOVERS, Position, SignedHandover, SignedSuccession, Trusted},
 };
@@ -203,17 +203,17 @@ pub struct Identity {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Untrusted {
     #[error(
-        "verify desired state: signed by key {key:?}, which is not the hub's ({known}, succession {sequence}); a hub whose keys/ was \
+        "verify what the hub says: signed by key {key:?}, which is not the hub's ({known}, succession {sequence}); a hub whose keys/ was \
          restored needs the newest copy"
     )]
     UnknownKey { key: String, known: String, sequence: u64 },
-    #[error("verify desired state: the signature is wrong")]
+    #[error("verify what the hub says: the signature is wrong")]
     Signature,
-    #[error("verify desired state: made for installation {0:?}")]
+    #[error("verify what the hub says: made for installation {0:?}")]
     Installation(String),
-    #[error("verify desired state: made for cluster {0:?}")]
+    #[error("verify what the hub says: made for cluster {0:?}")]
     Cluster(String),
-    #[error("verify desired state: its entries are not those that were signed")]
+    #[error("verify what the hub says: its entries are not those that were signed")]
     Tag,
     #[error("verify desired state: it holds {0} services, at most {MAX_SERVICES} are accepted")]
     TooMany(usize),
@@ -327,24 +327,30 @@ impl Identity {
 
     /// Checks signature, addressee and entries of a desired state, and that it is not older than `accepted`.
     pub fn verify(&self, state: &DesiredState, accepted: Option<&Statement>) -> Result<(), Untrusted> {
-        self.verify_signature(&state.statement, &state.signature, None)?;
+        let statement = &state.statement;
+        self.verify_signature(&statement.key_id, &statement.message(), &state.signature, None)?;
         self.verify_content(state, accepted)
+    }
+
+    /// Checks signature, addressee and entry of a request for a plan.
+    pub fn verify_request(&self, request: &PlanRequest) -> Result<(), Untrusted> {
+        let statement = &request.statement;
+        let message = statement.message_for(PlanStatement::PREFIX);
+        self.verify_signature(&statement.key_id, &message, &request.signature, None)?;
+        self.verify_addressee(&statement.installation, &statement.cluster_uid)?;
+        if statement.entry == request.entry.digest() { Ok(()) } else { Err(Untrusted::Tag) }
     }
 
     /// The same for one that was accepted before, perhaps when the hub had another key.
     pub fn verify_stored(&self, state: &DesiredState) -> Result<(), Untrusted> {
-        self.verify_signature(&state.statement, &state.signature, self.former_key.as_ref())?;
+        let (statement, former) = (&state.statement, self.former_key.as_ref());
+        self.verify_signature(&statement.key_id, &statement.message(), &state.signature, former)?;
         self.verify_content(state, None)
     }
 
     fn verify_content(&self, state: &DesiredState, accepted: Option<&Statement>) -> Result<(), Untrusted> {
         let statement = &state.statement;
-        if statement.installation != self.installation {
-            return Err(Untrusted::Installation(statement.installation.clone()));
-        }
-        if statement.cluster_uid != self.cluster.uid {
-            return Err(Untrusted::Cluster(statement.cluster_uid.clone()));
-        }
+        self.verify_addressee(&statement.installation, &statement.cluster_uid)?;
         if state.entries.len() > MAX_SERVICES {
             return Err(Untrusted::TooMany(state.entries.len()));
         }
@@ -366,21 +372,32 @@ impl Identity {
         }
     }
 
+    fn verify_addressee(&self, installation: &str, cluster_uid: &str) -> Result<(), Untrusted> {
+        if installation != self.installation {
+            return Err(Untrusted::Installation(installation.to_owned()));
+        }
+        if cluster_uid != self.cluster.uid {
+            return Err(Untrusted::Cluster(cluster_uid.to_owned()));
+        }
+        Ok(())
+    }
+
     fn verify_signature(
         &self,
-        statement: &Verbatim<Statement>,
+        key_id: &str,
+        message: &[u8],
         signature: &str,
         former: Option<&SigningKey>,
     ) -> Result<(), Untrusted> {
-        let key = self.signing_keys.iter().chain(former).find(|key| key.id == statement.key_id);
+        let key = self.signing_keys.iter().chain(former).find(|key| key.id == key_id);
         let key = key.ok_or_else(|| Untrusted::UnknownKey {
-            key: statement.key_id.chars().take(64).collect(),
+            key: key_id.chars().take(64).collect(),
             known: self.signing_keys.first().map(|key| key.id.clone()).unwrap_or_default(),
             sequence: self.position.sequence,
         })?;
         let decode = |text: &str| STANDARD.decode(text).map_err(|_| Untrusted::Signature);
         UnparsedPublicKey::new(&signature::ED25519, decode(&key.public_key)?)
-            .verify(&statement.message(), &decode(signature)?)
+            .verify(message, &decode(signature)?)
             .map_err(|_| Untrusted::Signature)
     }
 }

@@ -227,3 +227,31 @@ fn keys_of_its_own_change_step_by_step_and_open_what_was_sealed_before() {
     let printed = format!("{begun:?}");
     assert!(!printed.contains(&begun.next_keys.as_ref().unwrap().signing.0), "{printed}");
 }
+
+#[test]
+fn a_request_for_a_plan_is_taken_from_our_hub_for_our_cluster_alone() {
+    let hub = Hub::new();
+    let request = |change: &dyn Fn(&mut PlanStatement), prefix: &[u8]| {
+        let entry = Verbatim::from(entry("a"));
+        let mut statement = PlanStatement {
+            installation: "i".into(),
+            cluster_uid: "c".into(),
+            id: "1".into(),
+            entry: entry.digest(),
+            key_id: "k".into(),
+        };
+        change(&mut statement);
+        let statement = Verbatim::from(statement);
+        let signature = STANDARD.encode(hub.key.sign(&statement.message_for(prefix)).as_ref());
+        PlanRequest { statement, signature, entry }
+    };
+    let check = |request: PlanRequest, expected| assert_eq!(hub.identity.verify_request(&request), expected);
+    let prefix = PlanStatement::PREFIX;
+    check(request(&|_| {}, prefix), Ok(()));
+    check(request(&|s| s.cluster_uid = "d".into(), prefix), Err(Untrusted::Cluster("d".into())));
+    check(request(&|s| s.installation = "j".into(), prefix), Err(Untrusted::Installation("j".into())));
+    // What was signed for another purpose, and an entry that was not.
+    check(request(&|_| {}, Statement::PREFIX), Err(Untrusted::Signature));
+    let other = PlanRequest { entry: entry("b").into(), ..request(&|_| {}, prefix) };
+    check(other, Err(Untrusted::Tag));
+}

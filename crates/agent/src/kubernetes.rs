@@ -257,8 +257,9 @@ impl Kubernetes {
     }
 
     /// Writes an object as a whole.
-    pub async fn replace(&self, who: As<'_>, path: &str, object: &Value) -> Result<Value, ApiError> {
-        let path = format!("{path}?fieldManager={FIELD_MANAGER}&fieldValidation=Strict");
+    pub async fn replace(&self, who: As<'_>, path: &str, object: &Value, dry_run: bool) -> Result<Value, ApiError> {
+        let dry_run = if dry_run { "&dryRun=All" } else { "" };
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}&fieldValidation=Strict{dry_run}");
         parse(&self.call(who, Method::PUT, &path, JSON, Some((JSON, to_bytes(object)?))).await?)
     }
 

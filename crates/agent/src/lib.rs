@@ -24,6 +24,7 @@ mod messages;
 mod metrics;
 mod options;
 mod pause;
+mod plans;
 mod poll;
 mod preview;
 mod proxy;
@@ -78,6 +79,7 @@ use crate::{
     kubernetes::Kubernetes,
     lease::Lease,
     metrics::Metrics,
+    plans::Plans,
     reports::Reports,
     sealed::Sealed,
     service::{Claims, Leaving, rollout::LastPoll},
@@ -107,6 +109,7 @@ pub(crate) struct Agent {
     watches: Arc<Watches>,
     claims: Claims,
     leaving: Leaving,
+    plans: Plans,
     /// Services that live on this cluster: uid → `namespace/name`.
     services: Mutex<BTreeMap<String, String>>,
 }
@@ -245,6 +248,7 @@ async fn act(
         last_poll: LastPoll::default(),
         claims: Claims::default(),
         leaving: Leaving::default(),
+        plans: Plans::default(),
         services: Mutex::default(),
     });
     let mut supervisor = Supervisor::new(agent.clone(), inventories);
@@ -257,6 +261,7 @@ async fn act(
     tokio::join!(
         poll::run(&agent, store, accepted, poll::Listeners { supervisor: &mut supervisor, health, wanted }),
         connection::run(&agent),
+        plans::run(&agent),
         agent.reports.run(&agent),
         own.run(&agent, settings),
     );

@@ -166,6 +166,9 @@ async fn poll(
     if let Some(within) = answer.invited {
         agent.connection.invite(within);
     }
+    if answer.plan {
+        agent.plans.hear();
+    }
     keys.change(agent, store, &answer, accepted).await;
     let Some(body) = answer.body else { return Ok(Polled::Unchanged) };
     let state: DesiredState = serde_json::from_slice(&body)?;

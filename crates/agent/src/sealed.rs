@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
+    bundles::Shelf,
     hub::{Caller, HubClient, HubError, chain},
     identity::{Identity, KeyError, write_private},
     kubernetes::{ApiError, Kubernetes},
@@ -34,6 +35,8 @@ pub enum SealedError {
     Content(#[source] serde_json::Error),
     #[error("store the service's Secrets")]
     Store(#[source] std::io::Error),
+    #[error("the service's Secrets are not kept here any more")]
+    NotKept,
     #[error("remove the service's Secrets from the cluster")]
     Remove(#[source] ApiError),
 }
@@ -60,21 +63,26 @@ impl Sealed {
         &self,
         service: &str,
         deployment: &Deployment,
+        shelf: Shelf,
         hub: &HubClient,
         caller: &Caller<'_>,
         kubernetes: &Kubernetes,
     ) -> Result<Secrets, SealedError> {
         let path = self.path(service);
         let Some(mac) = deployment.secrets else {
-            if path.exists() {
+            if shelf == Shelf::Kept && path.exists() {
                 self.discard(service, kubernetes).await?;
             }
             return Ok(Secrets::default());
         };
-        let Some((secrets, is_former)) = self.open_kept(service, mac, caller.identity, kubernetes).await? else {
-            return self.fetch(service, mac, hub, caller, kubernetes).await;
+        let kept = self.open_kept(service, mac, caller.identity, kubernetes).await?;
+        let (secrets, is_former) = match (kept, shelf) {
+            (Some(kept), _) => kept,
+            (None, Shelf::Kept) => return self.fetch(service, mac, hub, caller, kubernetes).await,
+            (None, Shelf::Passing) => return Ok(get(service, mac, hub, caller).await?.1),
+            (None, Shelf::Nothing) => return Err(SealedError::NotKept),
         };
-        if is_former {
+        if is_former && shelf == Shelf::Kept {
             // Sealed to a key of before: replaced as soon as the hub answers, and good until then.
             if let Err(error) = self.fetch(service, mac, hub, caller, kubernetes).await {
                 tracing::debug!(error = chain(&error), service, "can't get Secrets sealed to the new key yet");
@@ -113,10 +121,7 @@ impl Sealed {
         caller: &Caller<'_>,
         kubernetes: &Kubernetes,
     ) -> Result<Secrets, SealedError> {
-        let identity = caller.identity;
-        let kept = Kept { mac, sealed: hub.secrets(caller, service, mac).await? };
-        let opened = identity.keys.open(&kept.sealed, &info(identity, service, mac))?.ok_or(SealedError::NotOurs)?;
-        let secrets = serde_json::from_slice(&opened.plain).map_err(SealedError::Content)?;
+        let (kept, secrets) = get(service, mac, hub, caller).await?;
         let bytes = serde_json::to_vec(&kept).map_err(SealedError::Content)?;
         write_private(&self.path(service), &bytes).map_err(SealedError::Store)?;
         if let Err(error) = secrets::save(kubernetes, PURPOSE, &secret_name(service), &bytes).await {
@@ -140,6 +145,15 @@ impl Sealed {
     fn path(&self, service: &str) -> PathBuf {
         self.folder.join(format!("{}.json", service_label(service)))
     }
+}
+
+/// From the hub, sealed and opened.
+async fn get(service: &str, mac: Digest, hub: &HubClient, caller: &Caller<'_>) -> Result<(Kept, Secrets), SealedError> {
+    let identity = caller.identity;
+    let kept = Kept { mac, sealed: hub.secrets(caller, service, mac).await? };
+    let opened = identity.keys.open(&kept.sealed, &info(identity, service, mac))?.ok_or(SealedError::NotOurs)?;
+    let secrets = serde_json::from_slice(&opened.plain).map_err(SealedError::Content)?;
+    Ok((kept, secrets))
 }
 
 /// `None`: of an older version, damaged, or sealed to a key that is gone; there is a better copy elsewhere.

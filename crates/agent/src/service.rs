@@ -3,6 +3,7 @@
 
 mod apply;
 mod barrier;
+pub(crate) mod basis;
 mod leaving;
 mod record;
 mod remove;
@@ -53,8 +54,6 @@ pub struct Assignment {
 pub struct Superseded(watch::Receiver<Assignment>);
 
 impl Superseded {
-    /// By something that is to come with the sender.
-    #[cfg(test)]
     pub fn by(assignments: watch::Receiver<Assignment>) -> Self {
         Self(assignments)
     }

@@ -17,7 +17,10 @@ use farwater_fleet::plan::{LiveObject, ObjectKey};
 use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use serde_json::Value;
-use tokio::{sync::Notify, task::AbortHandle};
+use tokio::{
+    sync::{Notify, oneshot},
+    task::AbortHandle,
+};
 use tokio_util::{
     codec::{FramedRead, LinesCodec},
     io::StreamReader,
@@ -26,6 +29,7 @@ use tokio_util::{
 use crate::{
     kubernetes::{ApiError, Fault, Kubernetes, Resource, WatchLease},
     live::live_object,
+    service::basis::Snapshot,
     sync::{Backoff, lock},
 };
 
@@ -82,6 +86,8 @@ pub struct Pending {
     pub poked: bool,
     /// Another attempt is asked for.
     pub retry: bool,
+    /// Who wants to know what the service's task knows.
+    pub askers: Vec<oneshot::Sender<Snapshot>>,
 }
 
 #[derive(Debug)]
@@ -116,6 +122,14 @@ impl Mailbox {
     pub fn retry(&self) {
         lock(&self.pending).retry = true;
         self.arrived.notify_one();
+    }
+
+    /// What the service's task knows, once no attempt is under way.
+    pub fn ask(&self) -> oneshot::Receiver<Snapshot> {
+        let (asker, answer) = oneshot::channel();
+        lock(&self.pending).askers.push(asker);
+        self.arrived.notify_one();
+        answer
     }
 
     fn put(&self, key: ObjectKey, event: Event) {

@@ -16,6 +16,7 @@ pub mod digest;
 pub mod git_repository;
 pub mod history;
 pub mod objects;
+pub mod plan;
 pub mod protocol;
 pub mod service_deployment;
 pub mod succession;

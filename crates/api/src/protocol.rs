@@ -10,6 +10,8 @@
 //! | `POST /agent/v1/status` [`StatusReport`] | access token | [`StatusAnswer`], or 409 to send everything |
 //! | `GET /agent/v1/successions/<sequence>` | access token | [`Successions`](crate::succession::Successions), 403 where they were cut off |
 //! | `GET /agent/v1/connection`, `Upgrade: websocket` | access token | 101 and [`Hint`]s, or 503: go on polling |
+//! | `GET /agent/v1/plans` | access token | a [`PlanRequest`], or 204 |
+//! | `POST /agent/v1/plans/<id>` [`PlanReport`] | access token | 204, or 410 where nobody waits any more |
 //! | `POST /agent/v1/keys` [`KeysRequest`](crate::succession::KeysRequest) | the agent's former key | [`KeysAnswer`](crate::succession::KeysAnswer), 401 |
 //!
 //! Errors are [`ProtocolError`]; any other path under `/agent` is 404. A state that can't be loaded is 503, never an empty list. The ETag of a desired
@@ -20,6 +22,7 @@
 
 mod action;
 mod connection;
+mod plan;
 mod skew;
 mod verbatim;
 
@@ -31,6 +34,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 pub use self::{
     action::{Action, Unreadable},
     connection::{CONNECTION_HEADER, CONNECTION_PATH, Hint, MAX_CONNECTION_MESSAGE, Number, close},
+    plan::{PLAN_HEADER, PLANS_PATH, PlanReport, PlanRequest, PlanStatement},
     skew::{MAX_SKEW, PROTOCOL, PROTOCOL_HEADER, Skew, parse as parse_protocol},
     verbatim::Verbatim,
 };

@@ -11,6 +11,7 @@ pub mod hub;
 pub mod install;
 pub mod login;
 pub mod objects;
+pub mod plan;
 pub mod resume;
 pub mod rollback;
 pub mod suspend;

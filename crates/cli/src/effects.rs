@@ -27,6 +27,7 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("tree", Effect::Reads),
     ("why", Effect::Reads),
     ("wait", Effect::Reads),
+    ("plan", Effect::Reads),
     (
         "undo",
         Effect::Writes(&["ServiceDeployment, annotation `farwater.dev/undo`: the deletion that its agent undoes"]),

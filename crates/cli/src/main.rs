@@ -12,6 +12,7 @@ mod forest;
 mod format;
 mod installed_hub;
 mod kinds;
+mod local;
 mod program;
 mod scope;
 mod service;
@@ -27,7 +28,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
     commands::{
-        admin, cluster, completion, deploy, doctor, get, history, hub, install, login, objects, resume, rollback,
+        admin, cluster, completion, deploy, doctor, get, history, hub, install, login, objects, plan, resume, rollback,
         suspend, tree, undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
@@ -76,6 +77,8 @@ enum Ask {
     Why(why::WhyArgs),
     /// Waits until services are healthy or applied.
     Wait(wait::WaitArgs),
+    /// Shows what an agent would do for a service, and does nothing.
+    Plan(plan::PlanArgs),
     /// Brings back what the last deletion of a service took.
     Undo(undo::UndoArgs),
     /// Shows every object of a service.
@@ -158,6 +161,7 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Tree(args) => tree::run(args, &open().await?).await,
         Ask::Why(args) => why::run(args, &open().await?).await,
         Ask::Wait(args) => wait::run(args, &open().await?).await,
+        Ask::Plan(args) => plan::run(args, &open().await?).await,
         Ask::Undo(args) => undo::run(args, &open().await?).await,
         Ask::Objects(args) => objects::run(args, &open().await?).await,
         Ask::History(args) => history::run(args, &open().await?).await,
@@ -181,8 +185,18 @@ mod tests {
 
     #[test]
     fn commands_of_the_pages_are_understood() {
-        let pages =
-            ["agent", "backup", "hub", "install", "kinds/agentpolicy", "monitoring", "undo", "uninstall", "upgrade"];
+        let pages = [
+            "agent",
+            "backup",
+            "hub",
+            "install",
+            "kinds/agentpolicy",
+            "monitoring",
+            "plan",
+            "undo",
+            "uninstall",
+            "upgrade",
+        ];
         let mut count = 0;
         for page in pages {
             let path = format!("{}/../../docs/{page}.md", env!("CARGO_MANIFEST_DIR"));

@@ -32,6 +32,32 @@ pub async fn change(
     read(session, &attempt, named(session, namespace, name, changed).await?)
 }
 
+/// Sends something to what lies below a service.
+pub async fn send(
+    session: &Session,
+    (namespace, name): (&str, &str),
+    subresource: &str,
+    kind: &str,
+    spec: Value,
+) -> Result<Value> {
+    let path = format!("{}/{subresource}", path(namespace, name));
+    let body = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": kind, "spec": spec});
+    let attempt = format!("{subresource} {namespace}/{name}");
+    let sent = session.ask(&attempt, Method::POST, &path, "application/json", Some(&body)).await;
+    named(session, namespace, name, sent).await
+}
+
+/// What lies below a service; `query` goes behind its path.
+pub async fn below(
+    session: &Session,
+    (namespace, name): (&str, &str),
+    subresource: &str,
+    query: &str,
+) -> Result<Value> {
+    let attempt = format!("read the {subresource} of {namespace}/{name}");
+    session.read(&attempt, &format!("{}/{subresource}{query}", path(namespace, name))).await
+}
+
 /// The items of a list below a service.
 pub async fn items<T: DeserializeOwned>(
     session: &Session,

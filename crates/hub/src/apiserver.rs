@@ -27,6 +27,7 @@ mod meta;
 mod openapi;
 mod options;
 mod patch;
+mod plans;
 mod protobuf;
 mod published;
 mod read;

@@ -16,6 +16,7 @@ mod counters;
 pub mod desired;
 pub mod join;
 pub mod keys;
+pub mod plans;
 pub mod secrets;
 pub mod status;
 pub mod token;
@@ -45,6 +46,7 @@ use clusters::Clusters;
 use connections::Connections;
 use counters::Counters;
 pub use counters::FetchResult;
+use plans::Plans;
 
 /// Longest join request or assertion.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
@@ -61,6 +63,7 @@ pub struct Delivery {
     pub started: i64,
     pub clusters: Clusters,
     pub connections: Connections,
+    pub plans: Plans,
     pub mirrors: Mirrors,
     pub checks: Checks,
     pub sources: Arc<WorkQueue<Name>>,
@@ -103,6 +106,7 @@ impl Delivery {
             started,
             clusters: Clusters::default(),
             connections,
+            plans: Plans::default(),
             mirrors: Mirrors::open(&data)?,
             checks: Checks::default(),
             sources: Arc::default(),
@@ -198,6 +202,7 @@ async fn name_protocol(mut response: Response) -> Response {
 pub(crate) fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {
     let small = || DefaultBodyLimit::max(MAX_REQUEST_BYTES);
     let status = DefaultBodyLimit::max(MAX_STATUS_BYTES);
+    let plan = DefaultBodyLimit::max(plans::MAX_REPORT_BYTES);
     vec![
         Endpoint::post("/agent/v1/join", join::post_join).map(|handler| handler.layer(small())),
         Endpoint::post("/agent/v1/token", token::post_token).map(|handler| handler.layer(small())),
@@ -205,6 +210,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {
         Endpoint::get("/agent/v1/connection", connection::get_connection),
         Endpoint::get("/agent/v1/bundles/{digest}", bundles::get_bundle),
         Endpoint::get("/agent/v1/secrets/{service}/{mac}", secrets::get_secrets),
+        Endpoint::get("/agent/v1/plans", plans::get_plan),
+        Endpoint::post("/agent/v1/plans/{id}", plans::post_plan).map(|handler| handler.layer(plan)),
         Endpoint::post("/agent/v1/status", status::post_status).map(|handler| handler.layer(status)),
         Endpoint::get("/agent/v1/successions/{sequence}", keys::get_successions),
         Endpoint::post("/agent/v1/keys", keys::post_keys).map(|handler| handler.layer(small())),

@@ -3,6 +3,7 @@
 //! Why the `git` program and not a library: it speaks to every server there is, and its fetch is bounded from
 //! outside. What makes it safe to run: [`run`].
 
+mod aside;
 mod error;
 mod leftovers;
 mod refs;
@@ -27,6 +28,8 @@ use crate::{mirror::Mirror, reference::Reference, remote::Remote};
 const TRACKED: &str = "refs/farwater/tracked";
 /// Everything of a remote, fetched only when a server doesn't hand out a commit by its id.
 const ALL: &str = "refs/farwater/all";
+/// What somebody looked at last beside what is followed.
+const ASIDE: &str = "refs/farwater/aside";
 /// Names the URL that a mirror's objects came from.
 const URL_FILE: &str = "farwater-url";
 /// What a remote may cost.
@@ -125,7 +128,7 @@ impl Git {
         let before = tracked(mirror).await;
         let mut fetched = false;
         if before.as_ref().and_then(|b| b.id) != Some(wanted.id) || before.as_ref().is_none_or(|b| b.commit.is_none()) {
-            self.fetch(remote, &wanted, mirror, timeout).await?;
+            self.fetch(remote, &wanted, TRACKED, mirror, timeout).await?;
             fetched = true;
         }
         let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, wanted.id.to_string());
@@ -237,8 +240,15 @@ impl Git {
         tokio::fs::write(mirror.join(URL_FILE), remote.url()).await.map_err(fail)
     }
 
-    async fn fetch(&self, remote: &Remote, wanted: &Wanted, mirror: &Path, timeout: Duration) -> Result<(), GitError> {
-        let direct = format!("+{}:{TRACKED}", wanted.refspec);
+    async fn fetch(
+        &self,
+        remote: &Remote,
+        wanted: &Wanted,
+        into: &str,
+        mirror: &Path,
+        timeout: Duration,
+    ) -> Result<(), GitError> {
+        let direct = format!("+{}:{into}", wanted.refspec);
         let result = self.fetch_refspecs(remote, &[&direct], mirror, timeout).await;
         match result {
             // Servers need not hand out a commit by its id. Then everything is fetched and the commit looked for.
@@ -248,7 +258,7 @@ impl Git {
                 let call = Call { what: "find a commit in", timeout, max_output: 4096, watch: None };
                 let dir = git_dir(mirror);
                 let id = wanted.id.to_string();
-                self.run(call, remote, &[&dir, "update-ref", TRACKED, &id]).await.map(drop).map_err(|_| {
+                self.run(call, remote, &[&dir, "update-ref", into, &id]).await.map(drop).map_err(|_| {
                     GitError::new("find", remote, GitReason::ReferenceMissing(format!("commit {id}")), String::new())
                 })
             }

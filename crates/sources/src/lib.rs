@@ -16,5 +16,5 @@ pub use cache::{BundleCache, CacheError};
 pub use git::{Git, GitError, GitLimits, GitReason, Retry, Revision, Synced};
 pub use mirror::{Mirror, MirrorError, PackedBundle};
 pub use range::Range;
-pub use reference::{Reference, ReferenceError};
+pub use reference::{Named, Reference, ReferenceError};
 pub use remote::{Credentials, Remote, RemoteError, Secret};

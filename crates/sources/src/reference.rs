@@ -16,6 +16,24 @@ pub enum Reference {
     Commit(ObjectId),
 }
 
+/// What somebody names without saying what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// A branch or a tag.
+    Name(String),
+    Commit(ObjectId),
+}
+
+impl Named {
+    /// A full commit id is one; all else is a name.
+    pub fn parse(text: &str) -> Result<Self, ReferenceError> {
+        match text.parse() {
+            Ok(id) => Ok(Self::Commit(id)),
+            Err(_) => check_name("ref", text).map(Self::Name),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
     #[error("ref has {0} fields set; set one of branch, tag, semver and commit")]
@@ -86,6 +104,17 @@ fn check_name(kind: &'static str, name: &str) -> Result<String, ReferenceError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_a_commit_only_as_a_whole() {
+        let id = "a1".repeat(20);
+        assert_eq!(Named::parse(&id), Ok(Named::Commit(id.parse().unwrap())));
+        assert_eq!(Named::parse("a1a1a1"), Ok(Named::Name("a1a1a1".into())));
+        assert_eq!(Named::parse("release/1.2"), Ok(Named::Name("release/1.2".into())));
+        for name in ["", "-upload-pack=x", "a..b", "HEAD^", "a:b", "refs/heads/\u{0}"] {
+            assert!(Named::parse(name).is_err(), "{name:?}");
+        }
+    }
 
     #[test]
     fn one_field_or_none_is_taken() {

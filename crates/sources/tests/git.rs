@@ -9,7 +9,7 @@ use std::{
 
 use farwater_api::git_repository::GitReference;
 use farwater_bundle::{Archive, Limits, RelPath};
-use farwater_sources::{Git, GitError, GitLimits, GitReason, Mirror, Reference, Remote, Retry, Synced};
+use farwater_sources::{Git, GitError, GitLimits, GitReason, Mirror, Named, Reference, Remote, Retry, Synced};
 use farwater_testkit::git::{Auth, Fault, GitServer, Repository};
 
 /// For what must work on a machine that is busy with other tests.
@@ -93,6 +93,41 @@ async fn a_branch_is_followed_and_fetched_only_when_it_moves() {
     assert_eq!(bench.bundle(&moved, "a").await.unwrap().1, digest, "a commit outside the closure");
     bench.repository.change("main", &[("a/x.yaml", Some("2"))]).unwrap();
     assert_ne!(bench.bundle(&bench.main().await.unwrap(), "a").await.unwrap().1, digest);
+}
+
+#[tokio::test]
+async fn another_revision_is_found_beside_the_one_that_is_followed() {
+    let bench = Bench::new().await;
+    let find = async |name: &str| {
+        let found = bench.git.find(&bench.remote(), &Named::parse(name).unwrap(), &bench.path(), TIMEOUT).await;
+        found.map(|revision| revision.to_string())
+    };
+    let first = bench.repository.commit("main", &[("a", "1")]).unwrap();
+    // Also before anything is followed.
+    assert_eq!(find("main").await.unwrap(), format!("main@sha1:{first}"));
+    let followed = bench.main().await.unwrap();
+    let other = bench.repository.commit("other", &[("a", "2")]).unwrap();
+    let tag = bench.repository.annotated_tag("v1", &other).unwrap();
+    assert_ne!(tag, other);
+    bench.repository.set_ref("refs/tags/both", &first).unwrap();
+    bench.repository.set_ref("refs/heads/both", &other).unwrap();
+    assert_eq!(find("other").await.unwrap(), format!("other@sha1:{other}"));
+    assert_eq!(find("v1").await.unwrap(), format!("v1@sha1:{other}"));
+    assert_eq!(find("both").await.unwrap(), format!("both@sha1:{other}"), "a branch comes before a tag");
+    assert_eq!(find(&first).await.unwrap(), format!("sha1:{first}"));
+    let counts = bench.server.counts();
+    assert_eq!(find(&other).await.unwrap(), format!("sha1:{other}"));
+    assert_eq!(bench.server.counts(), counts, "what is here is not asked for");
+
+    let missing = find("nosuch").await.unwrap_err();
+    assert_eq!(missing.reason, GitReason::ReferenceMissing("branch or tag nosuch".into()));
+    assert!(missing.evidence.contains("main, other"), "{}", missing.evidence);
+    let missing = find(&"1".repeat(40)).await.unwrap_err();
+    assert!(matches!(missing.reason, GitReason::ReferenceMissing(_)), "{missing}");
+
+    // What is followed has not moved, and is not fetched again.
+    let again = bench.main().await.unwrap();
+    assert_eq!((again.revision, again.fetched, again.rewritten), (followed.revision, false, None));
 }
 
 #[tokio::test]

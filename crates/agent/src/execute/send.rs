@@ -1,12 +1,9 @@
 //! One object: applied, written as a whole or made anew, as its options and the plan say.
 
-use farwater_api::{apply_options::ConflictPolicy, objects::Health};
+use farwater_api::apply_options::ConflictPolicy;
 use farwater_fleet::{
     health,
-    plan::{
-        Cause, Change, GroupVersionKind, LiveObject, ResolvedObject, Wait,
-        differences::{differences, leave_ignored},
-    },
+    plan::{Cause, Change, GroupVersionKind, ResolvedObject, Wait, differences::leave_ignored},
 };
 use serde_json::Value;
 
@@ -16,23 +13,6 @@ use crate::{
     live::{live_object, migration},
     messages::shorten,
 };
-
-const UNFORCED: ApplyMode = ApplyMode { force: false, dry_run: false };
-const FORCED: ApplyMode = ApplyMode { force: true, dry_run: false };
-
-/// How a live object stands to its source.
-#[derive(Clone, Debug)]
-pub enum Inspected {
-    Gone,
-    /// Applying it would change nothing.
-    Same(LiveObject),
-    /// Which fields differ, and whose they are where that is known.
-    Differs {
-        live: LiveObject,
-        health: Health,
-        fields: String,
-    },
-}
 
 impl Executor<'_> {
     pub(super) async fn apply(&self, change: &Change, object: &ResolvedObject) -> Applied {
@@ -68,15 +48,13 @@ impl Executor<'_> {
                 let (health, message) = health::evaluate(&applied);
                 Applied::Done { live: live_object(&applied), health, message: shorten(&message), note }
             }
-            Err(error) if error.is_not_found() && !error.to_string().contains("namespaces ") => {
-                self.kinds.forget(&gvk);
-                Applied::Waiting(format!("waits for its kind: {error}"))
+            Err(error) if error.is_not_found() => {
+                if !is_about_namespace(&error) {
+                    self.kinds.forget(&gvk);
+                }
+                Applied::Waiting(explain_absence(&error))
             }
-            Err(error) if error.is_not_found() => Applied::Waiting(format!("waits for its namespace: {error}")),
-            Err(error) => match error.fault() {
-                Fault::FieldConflicts(conflicts) => Applied::Refused(format!("others own fields of it: {conflicts}")),
-                _ => Applied::Refused(error.to_string()),
-            },
+            Err(error) => Applied::Refused(explain_refusal(&error)),
         }
     }
 
@@ -102,82 +80,37 @@ impl Executor<'_> {
             if options.replace {
                 manifest["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
                 // Its fields become ours by the apply that follows.
-                self.persist(|| self.kubernetes.replace(Some(self.account), path, &manifest)).await?;
+                self.persist(|| self.kubernetes.replace(Some(self.account), path, &manifest, false)).await?;
             } else {
                 leave_ignored(&mut manifest, &live, &options.ignore, &options.ignore_managers);
                 body = to_bytes(&manifest)?;
             }
         }
-        let send = |mode| {
-            let body = &body;
-            self.persist(move || self.kubernetes.apply(Some(self.account), path, body.clone(), mode))
+        let (applied, taken) = self.send(path, &body, options.conflicts, false).await?;
+        Ok((applied, taken.map(|conflicts| format!("took fields of others: {conflicts}")).unwrap_or_default()))
+    }
+
+    /// The object as it is or would be then, and the fields that it takes from others where it may.
+    pub(super) async fn send(
+        &self,
+        path: &str,
+        body: &[u8],
+        policy: ConflictPolicy,
+        dry_run: bool,
+    ) -> Result<(Value, Option<String>), ApiError> {
+        let send = |force| {
+            let mode = ApplyMode { force, dry_run };
+            self.persist(move || self.kubernetes.apply(Some(self.account), path, body.to_vec(), mode))
         };
-        match send(UNFORCED).await {
-            Ok(applied) => Ok((applied, String::new())),
+        match send(false).await {
+            Ok(applied) => Ok((applied, None)),
             Err(error) => match error.fault() {
-                Fault::FieldConflicts(conflicts) if options.conflicts == ConflictPolicy::Force => {
-                    let note = format!("took fields of others: {conflicts}");
-                    Ok((send(FORCED).await?, note))
+                Fault::FieldConflicts(conflicts) if policy == ConflictPolicy::Force => {
+                    Ok((send(true).await?, Some(conflicts.clone())))
                 }
                 _ => Err(error),
             },
         }
-    }
-
-    /// What keeps an object that belongs to nobody from being adopted.
-    async fn check_adoption(&self, path: &str, object: &ResolvedObject) -> Option<Applied> {
-        match self.compare(path, object).await {
-            Ok(Inspected::Gone | Inspected::Same(_)) => None,
-            Ok(Inspected::Differs { fields, .. }) => Some(Applied::Refused(format!(
-                "it exists, belongs to no service, and differs: {fields}; the adopt policy is IfNoDifference"
-            ))),
-            Err(error) => Some(Applied::Refused(format!("compare with what exists: {error}"))),
-        }
-    }
-
-    pub async fn inspect(&self, object: &ResolvedObject) -> Result<Inspected, ApiError> {
-        match self.kinds.get(&GroupVersionKind::from(&object.object)) {
-            Some(resource) => self.compare(&resource.path_of(&object.object), object).await,
-            None => Ok(Inspected::Gone),
-        }
-    }
-
-    /// Asks the API server what an apply would change.
-    async fn compare(&self, path: &str, object: &ResolvedObject) -> Result<Inspected, ApiError> {
-        let live = match self.kubernetes.get(Some(self.account), path, false).await {
-            Err(e) if e.is_not_found() => return Ok(Inspected::Gone),
-            other => other?,
-        };
-        let mut manifest = from_bytes(&object.body)?;
-        if object.options.ignores() {
-            leave_ignored(&mut manifest, &live, &object.options.ignore, &object.options.ignore_managers);
-        }
-        let body = to_bytes(&manifest)?;
-        let send = |force| {
-            let mode = ApplyMode { force, dry_run: true };
-            let body = &body;
-            self.persist(move || self.kubernetes.apply(Some(self.account), path, body.clone(), mode))
-        };
-        let mut fields = Vec::new();
-        let applied = match send(false).await {
-            Err(error) => match error.fault() {
-                Fault::FieldConflicts(conflicts) => {
-                    fields.push(conflicts.clone());
-                    send(true).await?
-                }
-                _ => return Err(error),
-            },
-            Ok(applied) => applied,
-        };
-        let (health, _) = health::evaluate(&live);
-        let owned = |name: &String| fields.first().is_none_or(|conflicts| !conflicts.contains(&format!("{name} (")));
-        let others: Vec<String> = differences(&live, &applied).into_iter().filter(owned).collect();
-        fields.extend(others);
-        let live = live_object(&live);
-        if fields.is_empty() {
-            return Ok(Inspected::Same(live));
-        }
-        Ok(Inspected::Differs { live, health, fields: shorten(&fields.join(", ")) })
     }
 
     async fn migrate(&self, path: &str) -> Result<(), ApiError> {
@@ -200,6 +133,22 @@ impl Executor<'_> {
     }
 }
 
-fn from_bytes(body: &[u8]) -> Result<Value, ApiError> {
+fn is_about_namespace(error: &ApiError) -> bool {
+    error.to_string().contains("namespaces ")
+}
+
+/// Of an object that was not found, though it is made if it is not there.
+pub(super) fn explain_absence(error: &ApiError) -> String {
+    format!("waits for its {}: {error}", if is_about_namespace(error) { "namespace" } else { "kind" })
+}
+
+pub(super) fn explain_refusal(error: &ApiError) -> String {
+    match error.fault() {
+        Fault::FieldConflicts(conflicts) => format!("others own fields of it: {conflicts}"),
+        _ => error.to_string(),
+    }
+}
+
+pub(super) fn from_bytes(body: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(body).map_err(|e| ApiError::Transport(e.to_string()))
 }

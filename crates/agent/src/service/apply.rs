@@ -12,27 +12,24 @@ use farwater_api::{
     protocol::{Deployment, ServiceAccount},
 };
 use farwater_fleet::{
-    origin::Origin,
-    plan::{
-        Cause, Change, GroupVersionKind, InventoryEntry, Keep, Live, ObjectKey, Plan, PlanInput, Render, Resolved,
-        Terms, baseline, hold_reasons, plan, resolve,
-    },
+    plan::{Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, baseline, hold_reasons},
     prune::{self, Guards, HoldReason, PrunePlan, Purpose, Verdict},
 };
 use tokio::time::Instant;
 
-use super::{Barrier, Ended, Note, ServiceTask, record::Objects};
+use super::{
+    Barrier, Ended, Note, ServiceTask,
+    basis::{Basis, Known, Stopped, origin},
+    record::Objects,
+};
 use crate::{
+    bundles::Shelf,
     execute::{Applied, Deleted, Executor},
     hub::chain,
-    lookup::{Lookup, Query},
     messages::shorten,
     preview::count_contents,
     watches::Want,
 };
-
-/// Why an attempt could not begin. The text is for the report.
-pub(super) struct Stopped(pub(super) String);
 
 impl ServiceTask {
     /// `note` is said in the report of an attempt that got to its end.
@@ -100,126 +97,28 @@ impl ServiceTask {
 
     /// The bundle's objects, ready to send. `None`: superseded.
     async fn prepare(&self, deployment: &Deployment) -> Result<Option<(Resolved, Vec<String>)>, Stopped> {
-        let agent = &self.agent;
-        let identity = agent.identity();
-        let caller = agent.caller(&identity);
-        let archive = tokio::select! {
+        let basis = self.basis();
+        tokio::select! {
             biased;
-            () = self.until_superseded() => return Ok(None),
-            opened = agent.bundles.open(deployment, &agent.hub, &caller, &agent.kubernetes) => {
-                opened.map_err(|e| Stopped(chain(&e)))?
-            }
-        };
-        let mut render = crate::render::render(&archive, deployment);
-        drop(archive);
-        let secrets = tokio::select! {
-            biased;
-            () = self.until_superseded() => return Ok(None),
-            opened = agent.sealed.open(self.uid(), deployment, &agent.hub, &caller, &agent.kubernetes) => {
-                opened.map_err(|e| Stopped(chain(&e)))?
-            }
-        };
-        render.objects.extend(crate::sealed::render(secrets, &deployment.target_namespace));
-        let errors = render.errors.clone();
-        let wanted: BTreeSet<GroupVersionKind> = crate::render::kinds(&render);
-        agent
-            .kinds
-            .learn(&agent.kubernetes, wanted.iter().cloned())
-            .await
-            .map_err(|e| Stopped(format!("learn which kinds the cluster serves: {e}")))?;
-        let scopes = agent.kinds.scopes(wanted);
-        Ok(Some((self.resolve(render, deployment, &scopes), errors)))
+            () = self.until_superseded() => Ok(None),
+            read = basis.read_source(deployment, Shelf::Kept) => read.map(Some),
+        }
     }
 
-    fn resolve(&self, render: Render, deployment: &Deployment, scopes: &farwater_fleet::plan::Scopes) -> Resolved {
-        let terms = Terms {
-            target_namespace: &deployment.target_namespace,
-            ceiling: &deployment.ceiling,
-            options: &deployment.options,
-        };
-        resolve(render, self.uid(), terms, scopes)
-    }
-
-    /// Looks up what no watch keeps up to date.
     async fn look_up(&mut self, deployment: &Deployment, resolved: &Resolved) {
+        let basis = Basis { agent: &self.agent, service: &self.stored.service };
         let account = &deployment.ceiling.service_account;
-        let agent = self.agent.clone();
-        let entries = &self.stored.inventory.entries;
-        // Absent and refused answers are asked for again: nobody tells when they change.
-        self.live.retain(|key, live| {
-            matches!(live, Live::Present(_))
-                && entries.get(key).is_some_and(|entry| {
-                    let resource = agent.kinds.get(&GroupVersionKind::from(&entry.object));
-                    resource.is_some_and(|r| agent.watches.covers(account, &r, &key.namespace))
-                })
-        });
-        let mut queries = Vec::new();
-        for object in &resolved.objects {
-            let key = object.key();
-            let served = agent.kinds.get(&GroupVersionKind::from(&object.object)).is_some();
-            if served && !self.live.contains_key(&key) {
-                let labelled = entries.get(&key).is_some_and(|e| e.uid.is_some());
-                queries.push(Query { key, version: object.object.version.clone(), labelled });
-            }
-        }
-        let asked: BTreeSet<ObjectKey> = queries.iter().map(|q| q.key.clone()).collect();
-        for (key, entry) in entries {
-            if !self.live.contains_key(key) && !asked.contains(key) {
-                let labelled = entry.uid.is_some();
-                queries.push(Query { key: key.clone(), version: entry.object.version.clone(), labelled });
-            }
-        }
-        let found = self.lookup(account).run(queries).await;
-        self.live.extend(found);
+        basis.look_up(account, &self.stored.inventory, resolved, &mut self.live).await;
     }
 
-    pub(super) fn lookup<'a>(&'a self, account: &'a farwater_api::protocol::ServiceAccount) -> Lookup<'a> {
-        Lookup {
-            kubernetes: &self.agent.kubernetes,
-            kinds: &self.agent.kinds,
-            account,
-            service_uid: &self.stored.service.uid,
-        }
+    pub(super) fn basis(&self) -> Basis<'_> {
+        Basis { agent: &self.agent, service: &self.stored.service }
     }
 
     async fn make_plan(&self, deployment: &Deployment, resolved: &Resolved) -> Plan {
         let cooling = self.fights.cooling(Instant::now());
-        let services = self.agent.service_names();
-        let target_namespace_exists = self.target_namespace_exists(deployment).await;
-        let (origin, transfers) = (origin(deployment), self.transfers());
-        plan(&PlanInput {
-            service_uid: self.uid(),
-            prune: deployment.prune,
-            approved_prune: deployment.approved_prune,
-            resolved,
-            inventory: &self.stored.inventory,
-            live: &self.live,
-            services: &services,
-            cooling: &cooling,
-            target_namespace_exists,
-            hold_prune: deployment.hold_prune.as_deref(),
-            origin: Some(&origin),
-            transfers: &transfers,
-        })
-    }
-
-    /// Asked as the agent itself: a tenant's account need not be allowed to read namespaces, and all that it learns is
-    /// that its own target exists. Only where something may have to be created in it.
-    async fn target_namespace_exists(&self, deployment: &Deployment) -> Option<bool> {
-        let lacks_something = self
-            .live
-            .iter()
-            .any(|(key, live)| key.namespace == deployment.target_namespace && !matches!(live, Live::Present(_)));
-        let lacks_something = lacks_something || self.stored.inventory.entries.is_empty();
-        if !lacks_something {
-            return None;
-        }
-        let path = format!("/api/v1/namespaces/{}", crate::kubernetes::escape(&deployment.target_namespace));
-        match self.agent.kubernetes.get(None, &path, true).await {
-            Ok(_) => Some(true),
-            Err(e) if e.is_not_found() => Some(false),
-            Err(_) => None,
-        }
+        let known = Known { inventory: &self.stored.inventory, live: &self.live, cooling: &cooling };
+        self.basis().make_plan(deployment, resolved, known).await
     }
 
     /// `false`: superseded.
@@ -462,11 +361,6 @@ impl ServiceTask {
             .collect();
         self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), wants);
     }
-}
-
-/// Where a deployment's objects come from.
-pub(super) fn origin(deployment: &Deployment) -> Origin {
-    Origin { root: deployment.origin.clone(), path: deployment.path.clone() }
 }
 
 /// What the guards count against: this plan's own additions must not widen them.

@@ -82,7 +82,7 @@ impl Leaving {
         lock(&self.offers).contains_key(uid)
     }
 
-    fn offered_to(&self, name: &str) -> BTreeMap<ObjectKey, String> {
+    pub(super) fn offered_to(&self, name: &str) -> BTreeMap<ObjectKey, String> {
         let all = lock(&self.offers);
         let offers = all.iter().flat_map(|(owner, objects)| objects.iter().map(move |(key, to)| (owner, key, to)));
         offers.filter(|(_, _, to)| *to == name).map(|(owner, key, _)| (key.clone(), owner.clone())).collect()
@@ -90,12 +90,8 @@ impl Leaving {
 }
 
 impl ServiceTask {
-    /// What other services have to do with this one's objects, as they said it last.
     pub(super) fn transfers(&self) -> Transfers {
-        let name = self.name();
-        let claims = self.agent.claims_on(self.uid());
-        let claimed = claims.into_iter().filter(|(_, contender)| may_transfer(&name, contender)).collect();
-        Transfers { offered: self.agent.leaving.offered_to(&name), claimed }
+        self.basis().transfers()
     }
 
     /// Says what this service states of others' objects, before any of them decides on a deletion.

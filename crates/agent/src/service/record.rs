@@ -12,7 +12,7 @@ use farwater_fleet::{
     prune::PrunePlan,
 };
 
-use super::{ServiceTask, apply::origin, leaving::claims};
+use super::{ServiceTask, basis::origin, leaving::claims};
 use crate::execute::{Applied, Executor, Inspected};
 
 /// The objects of a source, by name.

@@ -12,7 +12,7 @@ use farwater_fleet::{
 use serde_json::json;
 
 use super::{Ended, ServiceTask};
-use crate::{execute::Executor, kinds::Served, kubernetes::ApiError, lookup::Query, messages::shorten};
+use crate::{execute::Executor, kinds::Served, kubernetes::ApiError, messages::shorten};
 
 impl ServiceTask {
     /// Policy Delete. The same guards as for a prune, but that an empty set is the purpose: protected kinds wait for
@@ -127,13 +127,7 @@ impl ServiceTask {
     }
 
     async fn look_up_all(&mut self, account: &farwater_api::protocol::ServiceAccount) {
-        let queries = self.stored.inventory.entries.iter().map(|(key, entry)| Query {
-            key: key.clone(),
-            version: entry.object.version.clone(),
-            labelled: entry.uid.is_some(),
-        });
-        let found = self.lookup(account).run(queries.collect()).await;
-        self.live = found;
+        self.live = self.basis().look_up_all(account, &self.stored.inventory).await;
     }
 
     /// What an annotation protects stays in the cluster and loses our marks.

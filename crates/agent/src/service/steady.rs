@@ -132,6 +132,10 @@ impl ServiceTask {
 
     /// Whether a new attempt is needed.
     async fn digest_events(&mut self, pending: Pending) -> bool {
+        for asker in pending.askers {
+            // Who asked may not wait any more.
+            let _ = asker.send(self.snapshot());
+        }
         let mut drifted = pending.retry;
         let mut left = Vec::new();
         for listed in &pending.lists {
@@ -211,7 +215,7 @@ impl ServiceTask {
         };
         let gvk = GroupVersionKind::from(&entry.object);
         let live = match self.agent.kinds.find(&self.agent.kubernetes, &gvk).await {
-            Ok(Served::As(resource)) => self.lookup(&account).get(&resource, key).await,
+            Ok(Served::As(resource)) => self.basis().lookup(&account).get(&resource, key).await,
             Ok(Served::No) => Live::Absent,
             Err(error) => Live::Unknown(error.to_string()),
         };

@@ -19,7 +19,7 @@ use farwater_fleet::{
 use futures::{StreamExt as _, stream};
 use tokio::time::Instant;
 
-use super::{ServiceTask, apply::Stopped};
+use super::{ServiceTask, basis::Stopped};
 use crate::{
     hub::chain,
     kinds::Served,

@@ -440,6 +440,11 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
                     kind: Some((farwater_api::GROUP, farwater_api::VERSION, list)),
                 });
             }
+            kind.subresources.push(Subresource {
+                name: "plan",
+                verbs: &["create", "get"],
+                kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::plan::PLAN_KIND)),
+            });
         }
         "clusters" => kind.subresources.push(Subresource {
             name: "join",

@@ -14,7 +14,7 @@ use super::{
     call::{Call, store_failed, timestamp},
     kinds::REGISTRY,
     options::WriteOptions,
-    respond, schema,
+    plans, respond, schema,
     status::{ApiError, FieldError},
 };
 use crate::{
@@ -32,11 +32,13 @@ pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         ("clusters", "join") => invite_cluster(call).await,
         ("servicedeployments", "objects") => list_objects(call).await,
         ("servicedeployments", "history") => list_versions(call).await,
+        ("servicedeployments", "plan") if call.info.verb == "create" => plans::ask(call, &body).await,
+        ("servicedeployments", "plan") => plans::look(call).await,
         _ => Err(ApiError::no_such_path()),
     }
 }
 
-fn our_api_version() -> String {
+pub fn our_api_version() -> String {
     format!("{}/{}", farwater_api::GROUP, farwater_api::VERSION)
 }
 

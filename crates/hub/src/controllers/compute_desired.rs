@@ -177,18 +177,31 @@ async fn resolve_entries(
     let mut urls = SourceUrls::default();
     let mut entries = Vec::with_capacity(rows.len());
     for row in rows {
-        let name = Name::new(&row.namespace, &row.name);
-        let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
         // A row whose service is gone or was made again is cleared by assign_revisions.
-        let Some((resource, service)) = found.filter(|(resource, _)| resource.uid == row.service_uid) else { continue };
-        let url = urls.get(&delivery.store, &Name::new(&row.namespace, &service.spec.source_ref.name)).await?;
-        let mut facts = ServiceFacts::new(&resource, service, row, url)?.from_origin(origins.get(&row.service_uid))?;
-        dependencies::find_dependents(&delivery.store, &mut facts).await?;
+        let Some(facts) = load_facts(delivery, row, origins.get(&row.service_uid), &mut urls).await? else { continue };
         let secrets = secrets::resolve(delivery, &facts).await?;
         entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets).0));
     }
     entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
     Ok(entries)
+}
+
+/// What decides about the entry of a row's service; none where that is gone or was made again.
+pub async fn load_facts(
+    delivery: &Delivery,
+    row: &Assignment,
+    origin: Option<&ServiceOrigin>,
+    urls: &mut SourceUrls,
+) -> Result<Option<ServiceFacts>, StoreError> {
+    let name = Name::new(&row.namespace, &row.name);
+    let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
+    let Some((resource, service)) = found.filter(|(resource, _)| resource.uid == row.service_uid) else {
+        return Ok(None);
+    };
+    let url = urls.get(&delivery.store, &Name::new(&row.namespace, &service.spec.source_ref.name)).await?;
+    let mut facts = ServiceFacts::new(&resource, service, row, url)?.from_origin(origin)?;
+    dependencies::find_dependents(&delivery.store, &mut facts).await?;
+    Ok(Some(facts))
 }
 
 fn next_desired(

@@ -10,11 +10,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use farwater_api::{GitRepository, GitRepositoryStatus};
+use farwater_api::{GitRepository, GitRepositorySpec, GitRepositoryStatus};
 use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
     duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
 };
+use farwater_sources::Named;
 use farwater_store::{
     StoreError,
     delivery::{
@@ -28,7 +29,7 @@ use k8s_openapi::{ByteString, apimachinery::pkg::apis::meta::v1::Time};
 use serde::Deserialize as _;
 
 use super::{
-    git::{self, Fetch, SourceFailure},
+    git::{self, Fetch, SourceFailure, Way},
     queue::Next,
     requests::Requests,
     resources::{self, Name},
@@ -260,26 +261,50 @@ fn finish_check(delivery: &Delivery, source: &Source, old: Option<Check>, failed
 
 async fn ask_remote(delivery: &Arc<Delivery>, name: &Name, source: &Source) -> Result<Fetch, SourceFailure> {
     let spec = &source.repository.spec;
+    let way = load_way(delivery, name, spec).await?;
+    git::fetch(delivery, &source.uid, spec, way, source.origin.clone()).await
+}
+
+/// How a source's remote is asked.
+pub async fn load_way(delivery: &Delivery, name: &Name, spec: &GitRepositorySpec) -> Result<Way, SourceFailure> {
     let secret = match &spec.secret_ref {
         Some(reference) => Some(load_secret(delivery, &Name::new(&name.namespace, &reference.name)).await?),
         None => None,
     };
-    let timeout = SOURCE_TIMEOUT.check(&spec.timeout).unwrap_or(DEFAULT_TIMEOUT);
-    git::fetch(delivery, &source.uid, spec, secret, source.origin.clone(), timeout).await
+    Ok(Way { secret, timeout: SOURCE_TIMEOUT.check(&spec.timeout).unwrap_or(DEFAULT_TIMEOUT) })
 }
 
-type SecretData = std::collections::BTreeMap<String, Vec<u8>>;
+/// Looks at another revision of a source than the one that is followed. Its host is asked as often as ever at the same time.
+pub async fn find_revision(
+    delivery: &Delivery,
+    name: &Name,
+    (source_uid, spec): (&str, &GitRepositorySpec),
+    named: &Named,
+) -> Result<Fetch, SourceFailure> {
+    let way = load_way(delivery, name, spec).await?;
+    let host = git::host(&spec.url);
+    let _guard = loop {
+        match delivery.checks.enter(&host) {
+            Some(guard) => break guard,
+            None => tokio::time::sleep(HOST_BUSY).await,
+        }
+    };
+    let known = load_source_origin(&mut *delivery.store.tables().await.map_err(store_failed)?, source_uid).await;
+    git::find(delivery, source_uid, spec, way, (named, known.map_err(store_failed)?)).await
+}
 
-async fn load_secret(delivery: &Delivery, name: &Name) -> Result<SecretData, SourceFailure> {
-    let secret = resources::load_secret(&delivery.store, name)
-        .await
-        .map_err(|error| SourceFailure::passing("StoreFailed", super::chain(&error)))?;
+fn store_failed(error: StoreError) -> SourceFailure {
+    SourceFailure::passing("StoreFailed", super::chain(&error))
+}
+
+async fn load_secret(delivery: &Delivery, name: &Name) -> Result<git::SecretData, SourceFailure> {
+    let secret = resources::load_secret(&delivery.store, name).await.map_err(store_failed)?;
     let Some(secret) = secret else {
         return Err(SourceFailure::lasting("SecretNotFound", format!("Secret {} does not exist", name.name)));
     };
     let data = &secret.object["data"];
     if data.is_null() {
-        return Ok(SecretData::new());
+        return Ok(git::SecretData::new());
     }
     let data = std::collections::BTreeMap::<String, ByteString>::deserialize(data).map_err(|_| {
         SourceFailure::lasting("SecretUnreadable", format!("Secret {} holds data that is not base64", name.name))

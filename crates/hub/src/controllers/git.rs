@@ -11,7 +11,8 @@ use std::{
 use farwater_api::{Digest, GitRepositorySpec};
 use farwater_bundle::{Limits, ObjectId, PathError, RelPath};
 use farwater_sources::{
-    BundleCache, CacheError, Git, GitError, GitLimits, Mirror, MirrorError, PackedBundle, Reference, Remote, Retry,
+    BundleCache, CacheError, Git, GitError, GitLimits, Mirror, MirrorError, Named, PackedBundle, Reference, Remote,
+    Retry, Revision,
 };
 use farwater_store::{
     StoreError,
@@ -180,32 +181,78 @@ pub fn host(url: &str) -> String {
     rest.split('/').next().unwrap_or_default().to_ascii_lowercase()
 }
 
+pub type SecretData = BTreeMap<String, Vec<u8>>;
+
+/// How a remote is asked.
+pub struct Way {
+    pub secret: Option<SecretData>,
+    /// For each of the steps.
+    pub timeout: Duration,
+}
+
+impl Way {
+    fn to(&self, spec: &GitRepositorySpec) -> Result<Remote, SourceFailure> {
+        let reason = if self.secret.is_some() { "SecretInvalid" } else { "SpecInvalid" };
+        Remote::new(&spec.url, self.secret.as_ref()).map_err(|error| SourceFailure::lasting(reason, error.to_string()))
+    }
+}
+
+fn mirror_path(mirrors: &Mirrors, source_uid: &str) -> Result<PathBuf, SourceFailure> {
+    mirrors.path(source_uid).map_err(|error| SourceFailure::passing("MirrorFailed", error.to_string()))
+}
+
 /// Asks the remote; fetches into the mirror if what is followed moved.
 pub async fn fetch(
     delivery: &Delivery,
     source_uid: &str,
     spec: &GitRepositorySpec,
-    secret: Option<BTreeMap<String, Vec<u8>>>,
+    way: Way,
     known: Option<SourceOrigin>,
-    timeout: Duration,
 ) -> Result<Fetch, SourceFailure> {
-    let reason = if secret.is_some() { "SecretInvalid" } else { "SpecInvalid" };
-    let remote =
-        Remote::new(&spec.url, secret.as_ref()).map_err(|error| SourceFailure::lasting(reason, error.to_string()))?;
+    let remote = way.to(spec)?;
     let reference = Reference::parse(spec.r#ref.as_ref())
         .map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
     let mirrors = &delivery.mirrors;
-    let path = mirrors.path(source_uid).map_err(|error| SourceFailure::passing("MirrorFailed", error.to_string()))?;
-    let synced = mirrors.git.sync(&remote, &reference, &path, timeout).await?;
+    let path = mirror_path(mirrors, source_uid)?;
+    let synced = mirrors.git.sync(&remote, &reference, &path, way.timeout).await?;
     if let Some(before) = synced.rewritten {
         tracing::warn!(url = spec.url, %before, now = %synced.revision.commit, "the branch's history was rewritten");
     }
-    let commit = synced.revision.commit.to_string();
+    describe(delivery, source_uid, synced.revision, known).await
+}
+
+/// Finds a revision that is not followed, and fetches what the mirror lacks of it.
+pub async fn find(
+    delivery: &Delivery,
+    source_uid: &str,
+    spec: &GitRepositorySpec,
+    way: Way,
+    (named, known): (&Named, Option<SourceOrigin>),
+) -> Result<Fetch, SourceFailure> {
+    let (mirrors, remote) = (&delivery.mirrors, way.to(spec)?);
+    let path = mirror_path(mirrors, source_uid)?;
+    let found = mirrors.git.find(&remote, named, &path, way.timeout).await;
+    let revision = found.map_err(|error| {
+        let evidence = if error.evidence.is_empty() { String::new() } else { format!(": {}", error.evidence) };
+        // What to correct is what was asked for, not the source.
+        let message = format!("{} {}: {}{evidence}", error.what, error.url, error.reason);
+        SourceFailure { message, ..SourceFailure::from(error) }
+    })?;
+    describe(delivery, source_uid, revision, known).await
+}
+
+async fn describe(
+    delivery: &Delivery,
+    source_uid: &str,
+    revision: Revision,
+    known: Option<SourceOrigin>,
+) -> Result<Fetch, SourceFailure> {
+    let commit = revision.commit.to_string();
     // Which repository this is decides about deletions: what can't be told is not served.
     let origin = find_origin(delivery, source_uid, known, &commit)
         .await
         .map_err(|error| SourceFailure::passing("MirrorFailed", format!("read the history of {commit}: {error}")))?;
-    Ok(Fetch { reference: synced.revision.name.unwrap_or_default(), commit, origin })
+    Ok(Fetch { reference: revision.name.unwrap_or_default(), commit, origin })
 }
 
 #[derive(Debug)]

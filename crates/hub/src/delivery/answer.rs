@@ -73,6 +73,8 @@ pub enum Refusal {
     SecretsNotDesired { service: String },
     #[error("the hub's last report is {last}, not {base}; send everything, with base 0")]
     BaseUnknown { last: u64, base: u64 },
+    #[error("nobody waits for this plan any more")]
+    PlanUnwanted,
     #[error("the request is longer than this address takes")]
     TooLarge,
     #[error(
@@ -103,6 +105,7 @@ impl Refusal {
             Self::AccessTokenExpired => (StatusCode::UNAUTHORIZED, REASON_TOKEN_EXPIRED),
             Self::NotDesired { .. } | Self::SecretsNotDesired { .. } => (StatusCode::FORBIDDEN, REASON_NOT_DESIRED),
             Self::BaseUnknown { .. } => (StatusCode::CONFLICT, REASON_BASE_UNKNOWN),
+            Self::PlanUnwanted => (StatusCode::GONE, REASON_NOT_DESIRED),
             Self::PathUnknown { .. } => (StatusCode::NOT_FOUND, REASON_PATH_UNKNOWN),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, REASON_INVALID),
             Self::Invalid(_) => (StatusCode::BAD_REQUEST, REASON_INVALID),

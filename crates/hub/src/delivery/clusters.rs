@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -53,6 +53,8 @@ struct Heard {
     protocol: AtomicU32,
     /// Whether the Cluster's status says that the agent and this hub don't go together.
     skew_shown: AtomicBool,
+    /// The number of the newest request for a plan that the agent has not taken; 0: there is none.
+    plan: AtomicU64,
     instances: Mutex<Instances>,
     connection: Mutex<Option<Arc<Live>>>,
 }
@@ -178,6 +180,17 @@ impl ClusterState {
         if let Some(live) = &*self.connected() {
             live.wake.notify_one();
         }
+    }
+
+    /// Which request for a plan waits for the agent; a connected one hears of it.
+    pub fn set_plan(&self, number: u64) {
+        if self.heard.plan.swap(number, Ordering::AcqRel) != number {
+            self.wake();
+        }
+    }
+
+    pub fn plan(&self) -> u64 {
+        self.heard.plan.load(Ordering::Acquire)
     }
 
     fn connected(&self) -> MutexGuard<'_, Option<Arc<Live>>> {

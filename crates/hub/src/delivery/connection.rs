@@ -224,6 +224,8 @@ struct Told {
     number: Option<Number>,
     /// It shall ask for keys, the hub's or its own.
     keys: bool,
+    /// Of the request for a plan that it shall ask for.
+    plan: u64,
     keep_alive: Duration,
     poll: Duration,
 }
@@ -247,8 +249,9 @@ impl Told {
         self.number = number.or(self.number);
         let keys = cluster.position != delivery.identity.trusted().position
             || keys::wants_keys(cluster, Timestamp::now().as_second());
-        let asked = keys && !self.keys;
-        self.keys = keys;
+        let plan = cluster.plan();
+        let asked = (keys && !self.keys) || plan > self.plan;
+        (self.keys, self.plan) = (keys, plan.max(self.plan));
         let news = news.map(|number| Hint::Poll { desired: Some(number) });
         let asked = asked.then_some(Hint::Poll { desired: None });
         welcome.into_iter().chain(news).chain(asked)

@@ -10,8 +10,8 @@ use axum::{
 use farwater_api::{
     Digest,
     protocol::{
-        Action, AgentSettings, CONNECTION_HEADER, DesiredState, Entry, Number, RENEW_KEYS_HEADER, SUCCESSION_HEADER,
-        Statement, Verbatim,
+        Action, AgentSettings, CONNECTION_HEADER, DesiredState, Entry, Number, PLAN_HEADER, RENEW_KEYS_HEADER,
+        SUCCESSION_HEADER, Statement, Verbatim,
     },
 };
 use farwater_store::{
@@ -45,6 +45,10 @@ pub async fn get_desired(State(delivery): State<Arc<Delivery>>, headers: HeaderM
         && let Ok(value) = HeaderValue::from_str(&format!("{:.3}", within.as_secs_f64()))
     {
         response.headers_mut().insert(HeaderName::from_static(CONNECTION_HEADER), value);
+    }
+    if cluster.plan() != 0 {
+        delivery.plans.note_told(&cluster.uid);
+        response.headers_mut().insert(HeaderName::from_static(PLAN_HEADER), HeaderValue::from_static("1"));
     }
     // Only while there is something to do.
     let last = delivery.identity.trusted().position;

@@ -99,7 +99,9 @@ pub async fn get_secrets(
     let not_desired = || Refusal::SecretsNotDesired { service: service.clone() };
     let (row, agent) = (row.ok_or_else(not_desired)?, agent.ok_or(Refusal::IdentityUnknown)?);
     let entries = desired::read_content(&row)?.entries;
-    let entry = entries.iter().find(|entry| names(entry, &service, &wanted)).ok_or_else(not_desired)?;
+    let entry = entries.into_iter().find(|entry| names(entry, &service, &wanted));
+    let planned = || delivery.plans.entry_with_secrets(&cluster.uid, &service, &wanted);
+    let entry = entry.or_else(planned).ok_or_else(not_desired)?;
     let name = Name::new(&entry.service.namespace, &entry.service.name);
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let (_, resource) = found.filter(|(resource, _)| resource.uid == service).ok_or_else(not_desired)?;

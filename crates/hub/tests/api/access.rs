@@ -225,6 +225,7 @@ fn questions_of_path(method: &str, path: &str) -> Vec<Question> {
         ("GET", "/agent/v1/successions/{sequence}") => ("GET", "/agent/v1/successions/0".to_owned(), None),
         // They prove themselves by what is in the body: a one-time token, a signature.
         ("POST", "/agent/v1/join" | "/agent/v1/token" | "/agent/v1/keys") => ("POST", path.to_owned(), Some(json!({}))),
+        ("POST", "/agent/v1/plans/{id}") => ("POST", "/agent/v1/plans/0".to_owned(), Some(json!({}))),
         ("POST", "/agent/v1/status") => ("POST", path.to_owned(), Some(json!({}))),
         // What an agent that is newer than the hub asks for: it learns that there is no such thing.
         ("*", "/agent/{*path}") => ("GET", "/agent/v0/none".to_owned(), None),
@@ -241,6 +242,7 @@ fn questions_of_path(method: &str, path: &str) -> Vec<Question> {
             | "/ui"
             | "/ui/"
             | "/agent/v1/desired"
+            | "/agent/v1/plans"
             | "/agent/v1/connection",
         ) => ("GET", path.to_owned(), None),
         _ => panic!("{method} {path} is served and not in the table of access"),

@@ -4,8 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use farwater_api::{
     ADMIN_NAMESPACE,
+    plan::PlanQuery,
     protocol::{CONNECTION_HEADER, CONNECTION_PATH, Hint, MAX_CONNECTION_MESSAGE, close},
 };
+use farwater_hub::controllers::propose_plans::propose;
 use futures::{SinkExt as _, StreamExt as _};
 use http::StatusCode;
 use serde_json::Value;
@@ -21,7 +23,7 @@ use tokio_tungstenite::{
 use crate::{
     agent::{Agent, call},
     delivering::applied,
-    rig::{CONNECTIONS, Rig, WEB, repository},
+    rig::{CONNECTIONS, Rig, WEB, key, repository},
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -153,6 +155,12 @@ async fn a_connected_agent_is_told_of_its_own_clusters_changes_and_of_no_others(
     })
     .await;
     assert_eq!(at_west.hear().await, Heard::Hint(Hint::Poll { desired: None }));
+
+    // And somebody who waits for a plan.
+    let service = rig.store.get(&key("ServiceDeployment", ADMIN_NAMESPACE, "web")).await.unwrap().unwrap();
+    propose(&rig.delivery, &service, PlanQuery::default()).await.unwrap();
+    assert_eq!(at_east.hear().await, Heard::Hint(Hint::Poll { desired: None }));
+    at_west.is_silent().await;
 
     let mut cluster = rig.get("Cluster", ADMIN_NAMESPACE, "east").await.unwrap();
     assert_eq!(cluster["status"]["connected"], Value::Null, "it is not written to the resource");

@@ -9,6 +9,7 @@ mod delivering;
 mod identity;
 mod keys;
 mod placing;
+mod planning;
 mod removing;
 mod replaying;
 mod reporting;

@@ -1,0 +1,143 @@
+//! What sending an object would do, as the API server says when it is asked with a dry run: nothing is changed.
+
+use farwater_api::{apply_options::ConflictPolicy, objects::Health};
+use farwater_fleet::{
+    health,
+    plan::{
+        Cause, Change, GroupVersionKind, LiveObject, ResolvedObject, Wait,
+        differences::{differences, leave_ignored},
+    },
+};
+use serde_json::Value;
+
+use super::{
+    Applied, Executor,
+    send::{explain_absence, explain_refusal, from_bytes},
+};
+use crate::{
+    kubernetes::{ApiError, Fault, to_bytes},
+    live::live_object,
+    messages::shorten,
+};
+
+/// How a live object stands to its source.
+#[derive(Clone, Debug)]
+pub enum Inspected {
+    Gone,
+    /// Applying it would change nothing.
+    Same(LiveObject),
+    /// Which fields differ, and whose they are where that is known.
+    Differs {
+        live: LiveObject,
+        health: Health,
+        fields: String,
+    },
+}
+
+/// What a change would do.
+#[derive(Debug)]
+pub enum Rehearsed {
+    Done {
+        /// None: it is made.
+        live: Option<Box<Value>>,
+        planned: Box<Value>,
+        /// Fields that it takes from others.
+        taken: Option<String>,
+    },
+    /// It is deleted and made again.
+    Recreated {
+        why: String,
+    },
+    Refused(String),
+    /// What it needs is not there yet.
+    Untried(String),
+}
+
+impl Executor<'_> {
+    /// The same requests as [`Executor::apply`] would make, without their effect.
+    pub async fn rehearse(&self, change: &Change, object: &ResolvedObject) -> Rehearsed {
+        let Some(resource) = self.kinds.get(&GroupVersionKind::from(&object.object)) else {
+            return Rehearsed::Untried(Wait::Kind.to_string());
+        };
+        let path = resource.path_of(&object.object);
+        if change.cause == Cause::AdoptUnchanged
+            && let Some(Applied::Refused(refused)) = self.check_adoption(&path, object).await
+        {
+            return Rehearsed::Refused(refused);
+        }
+        let live = match self.kubernetes.get(Some(self.account), &path, false).await {
+            Ok(live) => Some(live),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Rehearsed::Refused(format!("read what exists: {error}")),
+        };
+        match self.rehearse_write(&path, object, live.as_ref()).await {
+            Ok((planned, taken)) => Rehearsed::Done { live: live.map(Box::new), planned: Box::new(planned), taken },
+            Err(error) if *error.fault() == Fault::Immutable && change.recreate.is_some() => {
+                Rehearsed::Recreated { why: error.to_string() }
+            }
+            Err(error) if error.is_not_found() => Rehearsed::Untried(explain_absence(&error)),
+            Err(error) => Rehearsed::Refused(explain_refusal(&error)),
+        }
+    }
+
+    async fn rehearse_write(
+        &self,
+        path: &str,
+        object: &ResolvedObject,
+        live: Option<&Value>,
+    ) -> Result<(Value, Option<String>), ApiError> {
+        let options = &object.options;
+        let Some(live) = live.filter(|_| options.ignores() || options.replace) else {
+            return self.send(path, &object.body, options.conflicts, true).await;
+        };
+        let mut manifest = from_bytes(&object.body)?;
+        if options.replace {
+            manifest["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+            let replaced = self.persist(|| self.kubernetes.replace(Some(self.account), path, &manifest, true));
+            return Ok((replaced.await?, None));
+        }
+        leave_ignored(&mut manifest, live, &options.ignore, &options.ignore_managers);
+        self.send(path, &to_bytes(&manifest)?, options.conflicts, true).await
+    }
+
+    /// What keeps an object that belongs to nobody from being adopted.
+    pub(super) async fn check_adoption(&self, path: &str, object: &ResolvedObject) -> Option<Applied> {
+        match self.compare(path, object).await {
+            Ok(Inspected::Gone | Inspected::Same(_)) => None,
+            Ok(Inspected::Differs { fields, .. }) => Some(Applied::Refused(format!(
+                "it exists, belongs to no service, and differs: {fields}; the adopt policy is IfNoDifference"
+            ))),
+            Err(error) => Some(Applied::Refused(format!("compare with what exists: {error}"))),
+        }
+    }
+
+    pub async fn inspect(&self, object: &ResolvedObject) -> Result<Inspected, ApiError> {
+        match self.kinds.get(&GroupVersionKind::from(&object.object)) {
+            Some(resource) => self.compare(&resource.path_of(&object.object), object).await,
+            None => Ok(Inspected::Gone),
+        }
+    }
+
+    /// Asks the API server what an apply would change, whosever it is.
+    async fn compare(&self, path: &str, object: &ResolvedObject) -> Result<Inspected, ApiError> {
+        let live = match self.kubernetes.get(Some(self.account), path, false).await {
+            Err(e) if e.is_not_found() => return Ok(Inspected::Gone),
+            other => other?,
+        };
+        let mut manifest = from_bytes(&object.body)?;
+        if object.options.ignores() {
+            leave_ignored(&mut manifest, &live, &object.options.ignore, &object.options.ignore_managers);
+        }
+        let (applied, conflicts) = self.send(path, &to_bytes(&manifest)?, ConflictPolicy::Force, true).await?;
+        let mut fields: Vec<String> = conflicts.into_iter().collect();
+        let (health, _) = health::evaluate(&live);
+        let owned = |name: &String| fields.first().is_none_or(|conflicts| !conflicts.contains(&format!("{name} (")));
+        let others: Vec<String> = differences(&live, &applied).into_iter().filter(owned).collect();
+        fields.extend(others);
+        let live = live_object(&live);
+        if fields.is_empty() {
+            return Ok(Inspected::Same(live));
+        }
+        Ok(Inspected::Differs { live, health, fields: shorten(&fields.join(", ")) })
+    }
+}

@@ -1,0 +1,209 @@
+//! Plans that somebody asks for: made as an attempt makes them, told, and not carried out.
+//!
+//! What the service's task knows is asked of the task, which answers between two attempts; all the rest goes on beside it. So a
+//! plan waits for an apply that is under way, and holds none up.
+
+mod redact;
+mod tell;
+
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
+
+use farwater_api::{
+    plan::ServicePlan,
+    protocol::{Action, Deployment, PlanReport, PlanRequest},
+    service_deployment::DeletionPolicy,
+};
+use farwater_fleet::{
+    ownership::service_label,
+    plan::{ObjectKey, Plan, Resolved, plan_removal},
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::timeout,
+};
+
+use crate::{
+    Agent,
+    bundles::Shelf,
+    execute::Executor,
+    hub::{HubError, chain},
+    messages::shorten,
+    service::{
+        Assignment, Superseded,
+        basis::{Basis, Known, Snapshot, Stopped},
+    },
+};
+use redact::Redactor;
+use tell::Teller;
+
+/// Longest that one plan may take: whoever asked waits about as long.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Longest that an apply which is under way is waited for.
+const BUSY: Duration = Duration::from_secs(45);
+
+#[derive(Default)]
+pub struct Plans {
+    heard: Notify,
+    redactor: Redactor,
+}
+
+impl Plans {
+    /// The hub says that somebody waits for a plan.
+    pub fn hear(&self) {
+        self.heard.notify_one();
+    }
+}
+
+/// Makes plans for ever, one at a time: many that ask are no more load on the API server than one.
+pub async fn run(agent: &Arc<Agent>) -> Infallible {
+    loop {
+        agent.plans.heard.notified().await;
+        if let Err(error) = answer_all(agent).await {
+            // Whoever asked is told so by the hub.
+            tracing::warn!(error = error.text(), "can't answer a request for a plan");
+        }
+    }
+}
+
+async fn answer_all(agent: &Arc<Agent>) -> Result<(), HubError> {
+    loop {
+        let identity = agent.identity();
+        let Some(request) = agent.hub.next_plan(&agent.caller(&identity)).await? else { return Ok(()) };
+        let id = request.statement.id.clone();
+        // In a task of its own: it may be much work, and polls go on.
+        let made = tokio::spawn(answer(Arc::clone(agent), request)).await;
+        let report = made.unwrap_or_else(|_| PlanReport::Failed("making the plan has failed in the agent".to_owned()));
+        let identity = agent.identity();
+        agent.hub.tell_plan(&agent.caller(&identity), &id, &report).await?;
+    }
+}
+
+async fn answer(agent: Arc<Agent>, request: PlanRequest) -> PlanReport {
+    if let Err(error) = agent.identity().verify_request(&request) {
+        return PlanReport::Failed(format!("the agent does not trust the request: {}", chain(&error)));
+    }
+    match timeout(PATIENCE, make(&agent, &request)).await {
+        Ok(Ok(plan)) => PlanReport::Planned(Box::new(plan)),
+        Ok(Err(Stopped(problem))) => PlanReport::Failed(problem),
+        Err(_) => PlanReport::Failed(format!("the agent was not done after {} s", PATIENCE.as_secs())),
+    }
+}
+
+async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopped> {
+    let service = &request.entry.service;
+    let basis = Basis { agent, service };
+    let snapshot = ask_task(agent, &service.uid).await?;
+    let work = Work { basis, snapshot: &snapshot, request };
+    match &request.entry.action {
+        Action::Apply(deployment) => work.plan_deployment(deployment, None).await,
+        Action::Hold { reason } => work.plan_hold(reason.clone()).await,
+        Action::Unreadable(unreadable) => work.plan_hold(unreadable.explain(crate::VERSION)).await,
+        Action::Remove { policy: DeletionPolicy::Delete, approved_prune } => {
+            let Some(deployment) = &snapshot.deployment else { return Ok(ServicePlan::default()) };
+            let live = basis.look_up_all(&deployment.ceiling.service_account, &snapshot.inventory).await;
+            let claimed = basis.transfers().claimed;
+            let plan = plan_removal(&service.uid, &snapshot.inventory, &live, *approved_prune, &claimed);
+            Ok(work.tell(deployment, None, &plan).await)
+        }
+        Action::Remove { policy: DeletionPolicy::Orphan, .. } => Ok(ServicePlan {
+            held: Some("the service is deleted: its objects stay, and lose its marks".to_owned()),
+            unchanged: u32::try_from(snapshot.inventory.entries.len()).unwrap_or(u32::MAX),
+            ..ServicePlan::default()
+        }),
+    }
+}
+
+/// What the service's task knows; of a service that has none, nothing was applied.
+async fn ask_task(agent: &Agent, uid: &str) -> Result<Snapshot, Stopped> {
+    let Some(mailbox) = agent.watches.mailbox(&service_label(uid)) else { return Ok(Snapshot::default()) };
+    match timeout(BUSY, mailbox.ask()).await {
+        Ok(Ok(snapshot)) => Ok(snapshot),
+        Ok(Err(_)) => Err(Stopped("the agent ends".to_owned())),
+        Err(_) => Err(Stopped(format!("the agent has been applying the service for {} s; ask again", BUSY.as_secs()))),
+    }
+}
+
+/// One request, and what its service's task knows.
+struct Work<'a> {
+    basis: Basis<'a>,
+    snapshot: &'a Snapshot,
+    request: &'a PlanRequest,
+}
+
+impl Work<'_> {
+    /// Goes on keeping what was applied last, as a service's task does.
+    async fn plan_hold(&self, reason: String) -> Result<ServicePlan, Stopped> {
+        let reason = shorten(&reason);
+        match &self.snapshot.deployment {
+            Some(deployment) => {
+                let kept = Deployment { prune: false, hold_prune: None, ..deployment.clone() };
+                self.plan_deployment(&kept, Some(reason)).await
+            }
+            None => Ok(ServicePlan { held: Some(reason), ..ServicePlan::default() }),
+        }
+    }
+
+    async fn plan_deployment(&self, deployment: &Deployment, held: Option<String>) -> Result<ServicePlan, Stopped> {
+        let Snapshot { inventory, cooling, .. } = self.snapshot;
+        let (resolved, errors) = self.basis.read_source(deployment, Shelf::Passing).await?;
+        let mut live = BTreeMap::new();
+        self.basis.look_up(&deployment.ceiling.service_account, inventory, &resolved, &mut live).await;
+        let known = Known { inventory, live: &live, cooling };
+        let plan = self.basis.make_plan(deployment, &resolved, known).await;
+        let told = self.tell(deployment, Some(&resolved), &plan).await;
+        Ok(ServicePlan { held, errors, ..told })
+    }
+
+    async fn tell(&self, deployment: &Deployment, resolved: Option<&Resolved>, plan: &Plan) -> ServicePlan {
+        let applied = match resolved {
+            Some(resolved) => self.last_applied(deployment, resolved, plan).await,
+            None => BTreeMap::new(),
+        };
+        // Nothing comes that would be newer than this request.
+        let entry = self.request.entry.clone();
+        let assignment = Assignment { digest: entry.digest(), entry: entry.into_value(), unlisted: false };
+        let (_newest, assignments) = watch::channel(assignment);
+        let executor = Executor {
+            kubernetes: &self.basis.agent.kubernetes,
+            kinds: &self.basis.agent.kinds,
+            account: &deployment.ceiling.service_account,
+            service: &self.basis.service.uid,
+            superseded: Superseded::by(assignments),
+        };
+        let objects = resolved.iter().flat_map(|resolved| &resolved.objects).map(|o| (o.key(), o)).collect();
+        let redactor = &self.basis.agent.plans.redactor;
+        let mut teller = Teller::new(&executor, redactor, objects, applied);
+        teller.tell(plan, &self.snapshot.inventory).await
+    }
+
+    /// The manifests that were applied last, of the objects that change: where the inventory knows their hash, and they can be had.
+    async fn last_applied(
+        &self,
+        deployment: &Deployment,
+        resolved: &Resolved,
+        plan: &Plan,
+    ) -> BTreeMap<ObjectKey, Vec<u8>> {
+        let changes = plan.waves.iter().flat_map(|wave| &wave.changes);
+        let entries = &self.snapshot.inventory.entries;
+        let mut wanted: BTreeMap<ObjectKey, _> =
+            changes.filter_map(|change| Some((change.object.clone(), entries.get(&change.object)?.hash?))).collect();
+        let mut found = BTreeMap::new();
+        let mut take = |resolved: &Resolved| {
+            for object in &resolved.objects {
+                let key = object.key();
+                if wanted.get(&key) == Some(&object.hash) {
+                    wanted.remove(&key);
+                    found.insert(key, object.body.clone());
+                }
+            }
+            wanted.is_empty()
+        };
+        if !take(resolved)
+            && let Some(last) = self.snapshot.deployment.as_ref().filter(|last| *last != deployment)
+            && let Ok((before, _)) = self.basis.read_source(last, Shelf::Nothing).await
+        {
+            take(&before);
+        }
+        found
+    }
+}

@@ -1,0 +1,226 @@
+//! A plan as people and programs read it: each change with what it would do, the rest with reasons. Bounded in whatever a source
+//! and a cluster can make large.
+
+use std::collections::BTreeMap;
+
+use farwater_api::{
+    objects::{ObjectRef, SyncState},
+    plan::{
+        Effect, LeftOut, MAX_PLAN_BYTES, MAX_PLANNED_OBJECTS, PlannedCause, PlannedChange, PlannedDelete, ServicePlan,
+    },
+};
+use farwater_fleet::{
+    plan::{
+        Cause, Change, Inventory, ObjectKey, Plan, ResolvedObject, SkipReason,
+        fields::{Sides, compare},
+    },
+    prune::Verdict,
+};
+use futures::{StreamExt as _, stream};
+use serde_json::Value;
+
+use super::redact::{Redactor, fold_string_data, is_secret};
+use crate::{
+    execute::{Executor, Inspected, Rehearsed},
+    messages::shorten,
+};
+
+/// Requests at the same time: far below what an apply takes, because nothing waits for a plan but people.
+const PARALLEL: usize = 8;
+/// Changes that are tried out. Of more, nobody reads the fields.
+const MAX_REHEARSED: usize = 500;
+/// Objects whose drift is looked at.
+const MAX_INSPECTED: usize = 50;
+/// For the fields of all changes; the names and reasons of objects are bounded by their number.
+const FIELDS_BYTES: usize = MAX_PLAN_BYTES / 4;
+/// Of a reason or a message: with 3 × 2,000 objects they are far below the limit.
+const MAX_TEXT: usize = 256;
+
+pub struct Teller<'a> {
+    executor: &'a Executor<'a>,
+    redactor: &'a Redactor,
+    objects: BTreeMap<ObjectKey, &'a ResolvedObject>,
+    /// Manifests as they were sent last.
+    applied: BTreeMap<ObjectKey, Vec<u8>>,
+    /// Bytes that are left for fields.
+    room: usize,
+}
+
+impl<'a> Teller<'a> {
+    pub fn new(
+        executor: &'a Executor<'a>,
+        redactor: &'a Redactor,
+        objects: BTreeMap<ObjectKey, &'a ResolvedObject>,
+        applied: BTreeMap<ObjectKey, Vec<u8>>,
+    ) -> Self {
+        Self { executor, redactor, objects, applied, room: FIELDS_BYTES }
+    }
+
+    pub async fn tell(&mut self, plan: &Plan, inventory: &Inventory) -> ServicePlan {
+        let mut told = ServicePlan {
+            create_namespace: plan.create_namespace.clone(),
+            changes: self.tell_changes(plan).await,
+            deletes: tell_deletes(plan),
+            held_prune: plan.prune.held(),
+            left_out: tell_skipped(plan),
+            unchanged: count(plan.unchanged.len()),
+            forgotten: count(plan.forgotten.len()),
+            ..ServicePlan::default()
+        };
+        told.left_out.extend(self.tell_drifted(plan).await);
+        let kept = plan.kept.iter().filter_map(|(key, keep)| {
+            let object = inventory.entries.get(key)?.object.clone();
+            Some(LeftOut { object, sync: SyncState::Synced, reason: text(&keep.to_string()) })
+        });
+        told.left_out.extend(kept);
+        told.hidden = told.changes.iter().map(|change| change.hidden).sum();
+        let limit = |length: usize| count(length.saturating_sub(MAX_PLANNED_OBJECTS));
+        told.unlisted = limit(told.changes.len()) + limit(told.deletes.len()) + limit(told.left_out.len());
+        told.changes.truncate(MAX_PLANNED_OBJECTS);
+        told.deletes.truncate(MAX_PLANNED_OBJECTS);
+        told.left_out.truncate(MAX_PLANNED_OBJECTS);
+        told
+    }
+
+    async fn tell_changes(&mut self, plan: &Plan) -> Vec<PlannedChange> {
+        let changes = plan.waves.iter().flat_map(|wave| wave.changes.iter().map(move |change| (wave.number, change)));
+        let changes: Vec<_> =
+            changes.filter_map(|(wave, change)| Some((wave, change, *self.objects.get(&change.object)?))).collect();
+        let executor = self.executor;
+        let asked: Vec<_> =
+            changes.iter().take(MAX_REHEARSED).map(|(_, change, object)| executor.rehearse(change, object)).collect();
+        let mut asked = stream::iter(asked).buffered(PARALLEL);
+        let mut told = Vec::with_capacity(changes.len());
+        for (wave, change, object) in &changes {
+            let rehearsed = match asked.next().await {
+                Some(rehearsed) => rehearsed,
+                None => Rehearsed::Untried(format!("more than {MAX_REHEARSED} objects change")),
+            };
+            let mut planned = PlannedChange { wave: *wave, ..of_change(change, &object.object) };
+            self.describe(&mut planned, change, object, rehearsed);
+            told.push(planned);
+        }
+        told
+    }
+
+    fn describe(
+        &mut self,
+        planned: &mut PlannedChange,
+        change: &Change,
+        object: &ResolvedObject,
+        rehearsed: Rehearsed,
+    ) {
+        let (effect, message) = match rehearsed {
+            Rehearsed::Refused(why) => (Effect::Refused, why),
+            Rehearsed::Untried(why) => (Effect::Untried, why),
+            Rehearsed::Recreated { why } => (Effect::Recreate, why),
+            Rehearsed::Done { live: None, .. } => (Effect::Create, String::new()),
+            Rehearsed::Done { live: Some(live), planned: after, taken } => {
+                let effect = self.compare(planned, change, object, (&live, &after));
+                (effect, taken.map(|taken| format!("takes fields of others: {taken}")).unwrap_or_default())
+            }
+        };
+        planned.effect = effect;
+        let migrated =
+            "fields that a client-side tool applied become the service's, and go where the source lacks them";
+        let migrated = change.migrate.then_some(migrated);
+        let parts: Vec<&str> = migrated.into_iter().chain(Some(&*message)).filter(|part| !part.is_empty()).collect();
+        planned.message = text(&parts.join("; "));
+    }
+
+    fn compare(
+        &mut self,
+        planned: &mut PlannedChange,
+        change: &Change,
+        object: &ResolvedObject,
+        (live, after): (&Value, &Value),
+    ) -> Effect {
+        let key = &change.object;
+        let read = |body: &[u8]| {
+            let mut manifest = serde_json::from_slice(body).unwrap_or_default();
+            if is_secret(key) {
+                fold_string_data(&mut manifest);
+            }
+            manifest
+        };
+        let (source, applied): (Value, Option<Value>) =
+            (read(&object.body), self.applied.get(key).map(|body| read(body)));
+        let hash = |path: &str, value: &Value| self.redactor.hash(key, path, value);
+        let redact: Option<farwater_fleet::plan::fields::Redact<'_>> = if is_secret(key) { Some(&hash) } else { None };
+        let sides = Sides { live, planned: after, source: &source, applied: applied.as_ref(), redact };
+        let compared = compare(sides, &mut self.room);
+        (planned.more_fields, planned.hidden) = (compared.more, compared.hidden);
+        planned.fields = compared.fields;
+        let changes = compared.marked || planned.more_fields > 0 || !planned.fields.is_empty();
+        if changes { Effect::Change } else { Effect::Nothing }
+    }
+
+    async fn tell_drifted(&self, plan: &Plan) -> Vec<LeftOut> {
+        let mut told = Vec::new();
+        for (index, object) in plan.drifted.iter().filter_map(|key| self.objects.get(key)).enumerate() {
+            let what = match index < MAX_INSPECTED {
+                true => match self.executor.inspect(object).await {
+                    Ok(Inspected::Same(_)) => continue,
+                    Ok(Inspected::Differs { fields, .. }) => format!("others changed it: {fields}"),
+                    Ok(Inspected::Gone) => "others deleted it".to_owned(),
+                    Err(error) => format!("others changed it; what differs can't be told: {error}"),
+                },
+                false => "others changed it".to_owned(),
+            };
+            let reason = text(&format!("{what}; it stays so: its drift mode is {:?}", object.options.drift));
+            told.push(LeftOut { object: object.object.clone(), sync: SyncState::Drifted, reason });
+        }
+        told
+    }
+}
+
+fn of_change(change: &Change, object: &ObjectRef) -> PlannedChange {
+    PlannedChange {
+        object: object.clone(),
+        wave: 0,
+        cause: match change.cause {
+            Cause::Create => PlannedCause::Create,
+            Cause::Restore => PlannedCause::Restore,
+            Cause::Update => PlannedCause::Update,
+            Cause::Drift => PlannedCause::Drift,
+            Cause::Adopt | Cause::AdoptUnchanged => PlannedCause::Adopt,
+        },
+        effect: Effect::Untried,
+        fields: Vec::new(),
+        more_fields: 0,
+        hidden: 0,
+        message: String::new(),
+    }
+}
+
+/// Those of the last waves first, as they go.
+fn tell_deletes(plan: &Plan) -> Vec<PlannedDelete> {
+    let waits = matches!(plan.prune.verdict, Verdict::Hold(_));
+    let doomed = plan.doomed.iter().map(|candidate| (candidate, false));
+    let pruned = plan.prune.candidates.iter().map(|candidate| (candidate, waits));
+    let told = doomed.chain(pruned);
+    let told = told.map(|(one, held)| PlannedDelete { object: one.object.clone(), wave: one.wave, held });
+    let mut told: Vec<PlannedDelete> = told.collect();
+    told.sort_by(|a, b| b.wave.cmp(&a.wave).then_with(|| a.object.cmp(&b.object)));
+    told
+}
+
+fn tell_skipped(plan: &Plan) -> Vec<LeftOut> {
+    let told = plan.skipped.iter().map(|skip| LeftOut {
+        object: skip.object.clone(),
+        sync: match &skip.reason {
+            SkipReason::Refused(_) => SyncState::Refused,
+            SkipReason::Waiting(_) => SyncState::Waiting,
+        },
+        reason: text(&skip.reason.to_string()),
+    });
+    told.collect()
+}
+
+fn text(message: &str) -> String {
+    farwater_fleet::conditions::cut(&shorten(message), MAX_TEXT)
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}

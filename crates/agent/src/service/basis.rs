@@ -1,0 +1,194 @@
+//! What a plan is made of: the objects of the source, what the cluster holds under their names, and what else decides. The same
+//! for who carries the plan out and for who only shows it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farwater_api::protocol::{Deployment, ServiceAccount, ServiceIdentity};
+use farwater_fleet::{
+    origin::Origin,
+    plan::{GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Resolved, Terms, plan, resolve},
+    transfer::{Transfers, may_transfer},
+};
+
+use tokio::time::Instant;
+
+use super::ServiceTask;
+use crate::{
+    Agent,
+    bundles::Shelf,
+    hub::chain,
+    lookup::{Lookup, Query},
+};
+
+/// Why an attempt could not begin. The text is for the report.
+pub(crate) struct Stopped(pub(crate) String);
+
+/// Of one service.
+#[derive(Clone, Copy)]
+pub(crate) struct Basis<'a> {
+    pub agent: &'a Agent,
+    pub service: &'a ServiceIdentity,
+}
+
+/// What is known of the cluster and of what was done to it.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub inventory: &'a Inventory,
+    pub live: &'a BTreeMap<ObjectKey, Live>,
+    pub cooling: &'a BTreeSet<ObjectKey>,
+}
+
+/// What a service's own task knows and nobody else does, as it was between two attempts.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    pub inventory: Inventory,
+    /// What the service was last asked to keep applied.
+    pub deployment: Option<Deployment>,
+    /// Objects that others keep changing back.
+    pub cooling: BTreeSet<ObjectKey>,
+}
+
+impl ServiceTask {
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            inventory: self.stored.inventory.clone(),
+            deployment: self.stored.deployment.clone(),
+            cooling: self.fights.cooling(Instant::now()),
+        }
+    }
+}
+
+impl Basis<'_> {
+    /// The source's objects as they are sent, and what of it can't be read.
+    pub async fn read_source(&self, deployment: &Deployment, shelf: Shelf) -> Result<(Resolved, Vec<String>), Stopped> {
+        let agent = self.agent;
+        let identity = agent.identity();
+        let caller = agent.caller(&identity);
+        let archive = agent.bundles.open(deployment, shelf, &agent.hub, &caller, &agent.kubernetes).await;
+        let archive = archive.map_err(|e| Stopped(chain(&e)))?;
+        let mut render = crate::render::render(&archive, deployment);
+        drop(archive);
+        let secrets = agent.sealed.open(&self.service.uid, deployment, shelf, &agent.hub, &caller, &agent.kubernetes);
+        let secrets = secrets.await.map_err(|e| Stopped(chain(&e)))?;
+        render.objects.extend(crate::sealed::render(secrets, &deployment.target_namespace));
+        let errors = render.errors.clone();
+        let wanted: BTreeSet<GroupVersionKind> = crate::render::kinds(&render);
+        agent
+            .kinds
+            .learn(&agent.kubernetes, wanted.iter().cloned())
+            .await
+            .map_err(|e| Stopped(format!("learn which kinds the cluster serves: {e}")))?;
+        let scopes = agent.kinds.scopes(wanted);
+        let terms = Terms {
+            target_namespace: &deployment.target_namespace,
+            ceiling: &deployment.ceiling,
+            options: &deployment.options,
+        };
+        Ok((resolve(render, &self.service.uid, terms, &scopes), errors))
+    }
+
+    /// Looks up what no watch keeps up to date.
+    pub async fn look_up(
+        &self,
+        account: &ServiceAccount,
+        inventory: &Inventory,
+        resolved: &Resolved,
+        live: &mut BTreeMap<ObjectKey, Live>,
+    ) {
+        let agent = self.agent;
+        let entries = &inventory.entries;
+        // Absent and refused answers are asked for again: nobody tells when they change.
+        live.retain(|key, live| {
+            matches!(live, Live::Present(_))
+                && entries.get(key).is_some_and(|entry| {
+                    let resource = agent.kinds.get(&GroupVersionKind::from(&entry.object));
+                    resource.is_some_and(|r| agent.watches.covers(account, &r, &key.namespace))
+                })
+        });
+        let mut queries = Vec::new();
+        for object in &resolved.objects {
+            let key = object.key();
+            let served = agent.kinds.get(&GroupVersionKind::from(&object.object)).is_some();
+            if served && !live.contains_key(&key) {
+                let labelled = entries.get(&key).is_some_and(|e| e.uid.is_some());
+                queries.push(Query { key, version: object.object.version.clone(), labelled });
+            }
+        }
+        let asked: BTreeSet<ObjectKey> = queries.iter().map(|q| q.key.clone()).collect();
+        queries.extend(of_inventory(inventory).filter(|q| !live.contains_key(&q.key) && !asked.contains(&q.key)));
+        live.extend(self.lookup(account).run(queries).await);
+    }
+
+    /// What the cluster holds of everything that was applied.
+    pub async fn look_up_all(&self, account: &ServiceAccount, inventory: &Inventory) -> BTreeMap<ObjectKey, Live> {
+        self.lookup(account).run(of_inventory(inventory).collect()).await
+    }
+
+    pub fn lookup<'a>(&'a self, account: &'a ServiceAccount) -> Lookup<'a> {
+        Lookup { kubernetes: &self.agent.kubernetes, kinds: &self.agent.kinds, account, service_uid: &self.service.uid }
+    }
+
+    /// What other services have to do with this one's objects, as they said it last.
+    pub fn transfers(&self) -> Transfers {
+        let name = self.name();
+        let claims = self.agent.claims_on(&self.service.uid);
+        let claimed = claims.into_iter().filter(|(_, contender)| may_transfer(&name, contender)).collect();
+        Transfers { offered: self.agent.leaving.offered_to(&name), claimed }
+    }
+
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.service.namespace, self.service.name)
+    }
+
+    pub async fn make_plan(&self, deployment: &Deployment, resolved: &Resolved, known: Known<'_>) -> Plan {
+        let services = self.agent.service_names();
+        let target_namespace_exists = self.target_namespace_exists(deployment, known).await;
+        let (origin, transfers) = (origin(deployment), self.transfers());
+        plan(&PlanInput {
+            service_uid: &self.service.uid,
+            prune: deployment.prune,
+            approved_prune: deployment.approved_prune,
+            resolved,
+            inventory: known.inventory,
+            live: known.live,
+            services: &services,
+            cooling: known.cooling,
+            target_namespace_exists,
+            hold_prune: deployment.hold_prune.as_deref(),
+            origin: Some(&origin),
+            transfers: &transfers,
+        })
+    }
+
+    /// Asked as the agent itself: a tenant's account need not be allowed to read namespaces, and all that it learns is
+    /// that its own target exists. Only where something may have to be created in it.
+    async fn target_namespace_exists(&self, deployment: &Deployment, known: Known<'_>) -> Option<bool> {
+        let lacks_something = known
+            .live
+            .iter()
+            .any(|(key, live)| key.namespace == deployment.target_namespace && !matches!(live, Live::Present(_)));
+        let lacks_something = lacks_something || known.inventory.entries.is_empty();
+        if !lacks_something {
+            return None;
+        }
+        let path = format!("/api/v1/namespaces/{}", crate::kubernetes::escape(&deployment.target_namespace));
+        match self.agent.kubernetes.get(None, &path, true).await {
+            Ok(_) => Some(true),
+            Err(e) if e.is_not_found() => Some(false),
+            Err(_) => None,
+        }
+    }
+}
+
+fn of_inventory(inventory: &Inventory) -> impl Iterator<Item = Query> {
+    inventory.entries.iter().map(|(key, entry)| Query {
+        key: key.clone(),
+        version: entry.object.version.clone(),
+        labelled: entry.uid.is_some(),
+    })
+}
+
+/// Where a deployment's objects come from.
+pub(super) fn origin(deployment: &Deployment) -> Origin {
+    Origin { root: deployment.origin.clone(), path: deployment.path.clone() }
+}

@@ -1,0 +1,170 @@
+//! `farwater plan`: what a service's agent would do, as the agent itself says it. Nothing is done.
+
+mod picture;
+
+use std::{path::PathBuf, time::Duration};
+
+use farwater_api::{
+    ServiceDeployment,
+    plan::{LocalFiles, MAX_LOCAL_ARCHIVE, PLAN_KIND, PlanAnswer, PlanPhase, PlanProblem, PlanQuery, ServicePlan},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    commands::wait::parse_duration,
+    connection::Session,
+    exit,
+    failure::{Failure, Result},
+    format::{self, Answer},
+    local,
+    scope::{NamespaceArgs, service_name},
+    service,
+    terminal::{Terminal, print, say},
+    text,
+};
+
+/// Between two looks at the request. A connected agent answers within tenths of a second.
+const PAUSE: Duration = Duration::from_millis(200);
+/// After which it is said what is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+#[derive(Debug, clap::Args)]
+pub struct PlanArgs {
+    /// The service: NAME or NAMESPACE/NAME.
+    service: String,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+    /// Plans another revision of the service's source: a branch, a tag or a whole commit id.
+    #[arg(long = "ref", value_name = "REF", conflicts_with = "local")]
+    reference: Option<String>,
+    /// Plans the files of a folder as they are here, in the place of the service's own.
+    #[arg(long, value_name = "DIR")]
+    local: Option<PathBuf>,
+    /// How long the agent may take, for example 90s or 10m; then the exit code is 6.
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration)]
+    timeout: Duration,
+    /// What the output looks like.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Answer,
+}
+
+pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
+    let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
+    let stated: ServiceDeployment = session.get(namespace, name).await?;
+    let local = args.local.as_deref().map(|folder| read_files(folder, &stated.spec.path)).transpose()?;
+    let query = PlanQuery { reference: args.reference.clone(), local };
+    let (id, mut last) = ask(session, (namespace, name), &query).await?;
+    let waited = tokio::time::timeout(args.timeout, finished(session, (namespace, name), &id, &mut last)).await;
+    let answer = match waited {
+        Ok(answer) => answer?,
+        Err(_) => {
+            let failure = Failure::new(
+                exit::TIMEOUT,
+                format!("there is no plan of {namespace}/{name} after {} s", args.timeout.as_secs()),
+            );
+            return Err(failure.evidence(last).next(format!("{{program}} get clusters -n {namespace}")));
+        }
+    };
+    if answer.phase == PlanPhase::Failed {
+        return Err(failed((namespace, name), &answer));
+    }
+    let raw = answer.plan.unwrap_or_default();
+    let plan: ServicePlan = serde_json::from_value(raw.clone())
+        .map_err(|error| Failure::new(exit::INTERNAL, "the agent's plan can't be read").evidence(error.to_string()))?;
+    let document = json!({"cluster": answer.cluster, "revision": answer.revision, "plan": raw});
+    match args.output {
+        Answer::Json => print(&format::json(&document)?)?,
+        Answer::Yaml => print(&format::yaml(&document)?)?,
+        Answer::Text => {
+            let title = format!("{namespace}/{name} on {}", answer.cluster);
+            let revision = text::short_revision(&answer.revision);
+            print(&picture::draw(&plan, &title, &revision, Terminal::detect()))?;
+            if let Some(held) = &plan.held_prune {
+                say(&format!(
+                    "approve the deletes: {}",
+                    approval(session, (namespace, name), &held.digest.to_string())
+                ));
+            }
+        }
+    }
+    Ok(if plan.is_quiet() { exit::YES } else { exit::NO })
+}
+
+fn approval(session: &Session, (namespace, name): (&str, &str), digest: &str) -> String {
+    let annotation = farwater_api::APPROVE_PRUNE;
+    session.kubectl(&format!(
+        "annotate servicedeployments.farwater.dev {name} -n {namespace} {annotation}={digest} --overwrite"
+    ))
+}
+
+fn read_files(folder: &std::path::Path, path: &str) -> Result<LocalFiles> {
+    let packed = local::pack(folder, path)?;
+    if packed.compressed.len() > MAX_LOCAL_ARCHIVE {
+        return Err(Failure::usage(format!("the files of {} are too many for a plan", folder.display())).evidence(
+            format!("compressed they have {} bytes; at most {MAX_LOCAL_ARCHIVE} are sent", packed.compressed.len()),
+        ));
+    }
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    Ok(LocalFiles { digest: packed.digest, path: packed.path, archive: STANDARD.encode(&packed.compressed) })
+}
+
+/// The request's id, and what it waits for.
+async fn ask(session: &Session, of: (&str, &str), query: &PlanQuery) -> Result<(String, String)> {
+    let sent = service::send(session, of, "plan", PLAN_KIND, json!(query)).await;
+    let answer = sent.map_err(|failure| match failure.is_missing() {
+        // The service was read a moment ago.
+        true => Failure::new(exit::UNREACHABLE, "can't plan: the hub does not know how")
+            .evidence("it is of an older version than this program")
+            .next("{program} version"),
+        false => failure,
+    })?;
+    let answer = read(session, answer)?;
+    Ok((answer.id, answer.message))
+}
+
+fn read(session: &Session, mut answer: Value) -> Result<PlanAnswer> {
+    serde_json::from_value(answer["status"].take())
+        .map_err(|error| session.failure("read the plan", &kube::Error::SerdeError(error)))
+}
+
+/// Until there is a plan, or there will be none. A hub that is away for a moment is no answer. `last`: what is waited for.
+async fn finished(session: &Session, of: (&str, &str), id: &str, last: &mut String) -> Result<PlanAnswer> {
+    let begun = tokio::time::Instant::now();
+    let mut told = String::new();
+    loop {
+        match service::below(session, of, "plan", &format!("?id={id}")).await {
+            Ok(answer) => {
+                let answer = read(session, answer)?;
+                if matches!(answer.phase, PlanPhase::Done | PlanPhase::Failed) {
+                    return Ok(answer);
+                }
+                *last = match answer.phase {
+                    PlanPhase::Preparing => "the hub is looking for what is to be planned".to_owned(),
+                    _ => answer.message,
+                };
+            }
+            Err(failure) if failure.code == exit::UNREACHABLE => *last = failure.cause,
+            Err(failure) => return Err(failure),
+        }
+        if begun.elapsed() >= PATIENCE && told.is_empty() {
+            told.clone_from(last);
+            say(&text::plain(&told));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn failed((namespace, name): (&str, &str), answer: &PlanAnswer) -> Failure {
+    let code = match answer.reason {
+        Some(PlanProblem::RefMissing) => exit::MISSING,
+        Some(PlanProblem::Unavailable) => exit::UNREACHABLE,
+        _ => exit::CONFLICT,
+    };
+    let failure =
+        Failure::new(code, format!("there is no plan of {namespace}/{name}")).evidence(answer.message.clone());
+    match answer.reason {
+        Some(PlanProblem::RefMissing) => failure,
+        Some(PlanProblem::Unavailable) => failure.next("try again"),
+        _ => failure.next(format!("{{program}} why {name} -n {namespace}")),
+    }
+}

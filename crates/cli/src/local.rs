@@ -1,0 +1,216 @@
+//! A folder on this machine as the archive that a source's would be: the closure of its path, without a commit.
+//!
+//! In a Git checkout references lead as far as the checkout does (`../../base`); elsewhere to the folder's own end. What Git ignores
+//! is taken too, and `.git` is not.
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    fs, io,
+    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use farwater_api::{Digest, plan::MAX_LOCAL_BYTES};
+use farwater_bundle::{Entry, Limits, Mode, ObjectId, RelPath, Tree, TreeError, archive, closure};
+use sha2::{Digest as _, Sha256};
+
+use crate::failure::{Failure, Result};
+
+/// What is sent of a folder.
+pub struct Packed {
+    /// Of the uncompressed archive.
+    pub digest: Digest,
+    /// The folder in it.
+    pub path: String,
+    pub compressed: Vec<u8>,
+}
+
+/// `stated`: the service's own path, which the folder has where it is in no checkout.
+pub fn pack(folder: &Path, stated: &str) -> Result<Packed> {
+    let real = folder.canonicalize().map_err(|error| Failure::file("read", folder, &error))?;
+    if !real.is_dir() {
+        return Err(Failure::usage(format!("{} is no folder", folder.display())));
+    }
+    let checkout = real.ancestors().find(|above| above.join(".git").exists());
+    let within = checkout.and_then(|root| real.strip_prefix(root).ok());
+    let path = match within {
+        Some(path) => path.to_string_lossy().into_owned(),
+        None => stated.to_owned(),
+    };
+    let unusable = |problem: &dyn std::error::Error| {
+        Failure::usage(format!("the files of {} can't be used", folder.display()))
+            .evidence(crate::failure::chain(problem))
+    };
+    let path = RelPath::parse_folder(&path).map_err(|error| unusable(&error))?;
+    let (tree, root) = match checkout {
+        Some(root) => Folders::at(root, &RelPath::root()),
+        None => Folders::at(&real, &path),
+    };
+    let limits = Limits { total_bytes: MAX_LOCAL_BYTES, ..Limits::default() };
+    let needed = closure(&tree, &root, &path, &limits).map_err(|error| unusable(&*error))?;
+    let bytes = archive::pack(&tree, &needed, &limits).map_err(|error| unusable(&error))?;
+    let compressed = archive::compress(&bytes).map_err(|error| unusable(&error))?;
+    Ok(Packed { digest: Digest::of(&bytes), path: path.as_str().to_owned(), compressed })
+}
+
+/// Folders and files by ids that are made up from their paths, so that nothing is read that nothing needs.
+struct Folders(RefCell<HashMap<ObjectId, Node>>);
+
+#[derive(Clone)]
+enum Node {
+    Folder(PathBuf),
+    File(PathBuf),
+    Link(PathBuf),
+    /// A folder that is not there, above the one that is: the names that lead to it.
+    Above(Vec<String>, PathBuf),
+}
+
+impl Folders {
+    /// A real folder, at a path of the archive; and the id of the root.
+    fn at(folder: &Path, path: &RelPath) -> (Self, ObjectId) {
+        let names: Vec<String> = path.as_str().split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let folders = Self(RefCell::default());
+        let root = folders.add(above(names, folder));
+        (folders, root)
+    }
+
+    fn add(&self, node: Node) -> ObjectId {
+        let mut hash = Sha256::new();
+        let (kind, path) = match &node {
+            Node::Folder(path) => ("folder".to_owned(), path),
+            Node::File(path) => ("file".to_owned(), path),
+            Node::Link(path) => ("link".to_owned(), path),
+            Node::Above(names, path) => (format!("above {}", names.len()), path),
+        };
+        hash.update(kind);
+        hash.update([0]);
+        hash.update(path.as_os_str().as_bytes());
+        let id = ObjectId::from_bytes(&hash.finalize()).expect("a sha256 has 32 bytes");
+        self.0.borrow_mut().insert(id, node);
+        id
+    }
+
+    fn get(&self, id: &ObjectId) -> Result<Node, TreeError> {
+        self.0.borrow().get(id).cloned().ok_or(TreeError::Missing(*id))
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let (path, name) = (entry.path(), entry.file_name());
+            if name == ".git" {
+                continue;
+            }
+            let metadata = entry.metadata()?;
+            let (mode, node) = if metadata.is_dir() {
+                (Mode::Tree, Node::Folder(path))
+            } else if metadata.is_symlink() {
+                (Mode::Symlink, Node::Link(path))
+            } else if metadata.is_file() {
+                let runs = metadata.permissions().mode() & 0o100 != 0;
+                (if runs { Mode::Executable } else { Mode::File }, Node::File(path))
+            } else {
+                let problem = format!("{} is neither a file nor a folder nor a link", path.display());
+                return Err(io::Error::other(problem));
+            };
+            entries.push(Entry { name: name.as_bytes().to_vec(), mode, id: self.add(node) });
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+}
+
+fn above(names: Vec<String>, folder: &Path) -> Node {
+    if names.is_empty() { Node::Folder(folder.to_owned()) } else { Node::Above(names, folder.to_owned()) }
+}
+
+impl Tree for Folders {
+    fn entries(&self, id: &ObjectId) -> Result<Vec<Entry>, TreeError> {
+        let unreadable = |error: io::Error| TreeError::Unreadable { id: *id, source: error.into() };
+        match self.get(id)? {
+            Node::Folder(path) => self.list(&path).map_err(unreadable),
+            Node::Above(mut names, folder) => {
+                let name = names.remove(0).into_bytes();
+                Ok(vec![Entry { name, mode: Mode::Tree, id: self.add(above(names, &folder)) }])
+            }
+            Node::File(_) | Node::Link(_) => Err(TreeError::Missing(*id)),
+        }
+    }
+
+    fn blob(&self, id: &ObjectId, limit: u64) -> Result<Vec<u8>, TreeError> {
+        let unreadable = |error: io::Error| TreeError::Unreadable { id: *id, source: error.into() };
+        match self.get(id)? {
+            Node::Link(path) => Ok(fs::read_link(path).map_err(unreadable)?.into_os_string().as_bytes().to_vec()),
+            Node::File(path) => {
+                let size = fs::metadata(&path).map_err(unreadable)?.len();
+                if size > limit {
+                    return Err(TreeError::TooLarge { id: *id, size, limit });
+                }
+                fs::read(path).map_err(unreadable)
+            }
+            Node::Folder(_) | Node::Above(..) => Err(TreeError::Missing(*id)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_bundle::Archive;
+
+    use super::*;
+
+    fn write(root: &Path, files: &[(&str, &str)]) {
+        for (path, text) in files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+
+    fn files(packed: &Packed) -> Vec<String> {
+        let archive = Archive::open(&packed.compressed, &packed.digest, &Limits::default()).unwrap();
+        archive.files().map(|(path, _)| path.to_string()).collect()
+    }
+
+    #[test]
+    fn a_folder_of_a_checkout_keeps_its_place_and_what_it_refers_to() {
+        let dir = tempfile::tempdir().unwrap();
+        write(
+            dir.path(),
+            &[
+                (".git/HEAD", "x"),
+                ("apps/web/kustomization.yaml", "resources: [../../base, a.yaml]"),
+                ("apps/web/a.yaml", "a: 1"),
+                ("apps/other/b.yaml", "b: 1"),
+                ("base/kustomization.yaml", "resources: [c.yaml]"),
+                ("base/c.yaml", "c: 1"),
+            ],
+        );
+        let packed = pack(&dir.path().join("apps/web"), "else/where").unwrap();
+        assert_eq!(packed.path, "apps/web");
+        let expected = ["apps/web/a.yaml", "apps/web/kustomization.yaml", "base/c.yaml", "base/kustomization.yaml"];
+        assert_eq!(files(&packed), expected);
+        // As often as it is packed, wherever it lies.
+        assert_eq!(pack(&dir.path().join("apps/web"), "").unwrap().digest, packed.digest);
+    }
+
+    #[test]
+    fn any_other_folder_takes_the_services_path_and_leads_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &[("mine/a.yaml", "a: 1"), ("mine/sub/b.yaml", "b: 1"), ("beside.yaml", "c: 1")]);
+        let packed = pack(&dir.path().join("mine"), "apps/web").unwrap();
+        assert_eq!(
+            (packed.path.as_str(), files(&packed)),
+            ("apps/web", vec!["apps/web/a.yaml".to_owned(), "apps/web/sub/b.yaml".to_owned()])
+        );
+        let at_root = pack(&dir.path().join("mine"), ".").unwrap();
+        assert_eq!(files(&at_root), ["a.yaml", "sub/b.yaml"]);
+        std::os::unix::fs::symlink("../beside.yaml", dir.path().join("mine/out.yaml")).unwrap();
+        let refused = pack(&dir.path().join("mine"), ".").err().unwrap();
+        assert!(refused.evidence.unwrap().contains("out.yaml"));
+        let missing = pack(&dir.path().join("none"), ".").err().unwrap();
+        assert_eq!(missing.code, crate::exit::USAGE);
+    }
+}

@@ -1,0 +1,89 @@
+//! `servicedeployments/NAME/plan`: asks for a plan, and says how far it is.
+//!
+//! A request is answered at once, and looked at until it is done: it may take as long as an agent's next poll.
+
+use axum::response::Response;
+use farwater_api::plan::{PLAN_KIND, PlanAnswer, PlanPhase, PlanQuery};
+use farwater_store::Resource;
+use serde_json::{Value, json};
+
+use super::{
+    body::{self, Encoding},
+    call::{Call, store_failed},
+    options::WriteOptions,
+    respond,
+    status::ApiError,
+    subresources::our_api_version,
+};
+use crate::{
+    controllers::propose_plans::{self, ProposeError},
+    delivery::plans,
+};
+
+/// `create`
+pub async fn ask(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
+    if WriteOptions::parse(&call.query, "CreateOptions")?.dry_run {
+        return Err(ApiError::unsupported_parameter("dryRun", "a plan changes nothing as it is"));
+    }
+    let query = read_query(call, bytes)?;
+    let service = call.load(&call.info.name).await?;
+    let id = propose_plans::propose(&call.hub.delivery, &service, query).await.map_err(|error| match error {
+        ProposeError::Store(error) => store_failed(error),
+        ProposeError::Ask(plans::AskError::Random) => ApiError::internal(error),
+        ProposeError::Ask(error) => ApiError::new(429, "TooManyRequests", error.to_string()),
+        ProposeError::Invalid(problem) => ApiError::bad_request(problem),
+        ProposeError::NotYet(problem) => {
+            ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, &problem)
+        }
+    })?;
+    let answer = plans::look(&call.hub.delivery, &id, &service.uid);
+    let answer = answer.unwrap_or_else(|| begun(id));
+    show(201, &service, &answer)
+}
+
+fn begun(id: String) -> PlanAnswer {
+    PlanAnswer {
+        id,
+        phase: PlanPhase::Preparing,
+        reason: None,
+        message: String::new(),
+        cluster: String::new(),
+        revision: String::new(),
+        plan: None,
+    }
+}
+
+fn read_query(call: &Call, bytes: &[u8]) -> Result<PlanQuery, ApiError> {
+    let wrong = |why: String| {
+        ApiError::bad_request(format!("the object provided is unrecognized (must be of type {PLAN_KIND}): {why}"))
+    };
+    let encoding = Encoding::of(&respond::content_type(&call.headers))?;
+    let mut request = body::decode(bytes, encoding).map_err(wrong)?.value;
+    let Some(request) = request.as_object_mut() else { return Err(wrong("it is no object".to_owned())) };
+    match request.remove("spec") {
+        None | Some(Value::Null) => Ok(PlanQuery::default()),
+        Some(spec) => serde_json::from_value(spec).map_err(|error| wrong(format!("spec: {error}"))),
+    }
+}
+
+/// `get`, with the id that `create` gave.
+pub async fn look(call: &Call) -> Result<Response, ApiError> {
+    let id = call.query.get("id").unwrap_or_default();
+    let service = call.load(&call.info.name).await?;
+    let answer = plans::look(&call.hub.delivery, id, &service.uid);
+    // Of an object that is not there, not of this path.
+    let answer = answer.ok_or_else(|| {
+        ApiError::expired("there is no such request for a plan: it has ended, or the hub was restarted; ask again")
+    })?;
+    show(200, &service, &answer)
+}
+
+fn show(code: u16, service: &Resource, answer: &PlanAnswer) -> Result<Response, ApiError> {
+    let shown = json!({
+        "apiVersion": our_api_version(),
+        "kind": PLAN_KIND,
+        "metadata": {"namespace": service.key.namespace, "name": service.key.name},
+        "status": answer,
+    });
+    Ok(respond::json(code, &shown))
+}

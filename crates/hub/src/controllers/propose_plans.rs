@@ -1,0 +1,200 @@
+//! propose_plans: what somebody wants to see planned → the entry that an agent would be given.
+//!
+//! The entry is made as [`compute_desired`](super::compute_desired) makes it; another revision or somebody's files take the place of
+//! what is assigned, and nothing else does. Nothing is written.
+
+use std::sync::Arc;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use farwater_api::{
+    GitRepository, ServiceDeployment,
+    plan::{LocalFiles, MAX_LOCAL_ARCHIVE, MAX_LOCAL_BYTES, PlanProblem, PlanQuery},
+    protocol::Verbatim,
+};
+use farwater_bundle::{Archive, Limits, RelPath, archive::decompress};
+use farwater_fleet::assignment::{Candidate, Why};
+use farwater_sources::Named;
+use farwater_store::{
+    Resource, StoreError,
+    delivery::{Assignment, load_assignment, load_service_origin},
+};
+
+use super::{
+    chain,
+    compute_desired::load_facts,
+    fetch_sources::find_revision,
+    git::{self, BundleFailure},
+    resources::{self, Name},
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
+};
+use crate::delivery::{
+    Delivery,
+    plans::{self, AskError, Asked, Proposed},
+    secrets,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProposeError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    /// Of what is asked for.
+    #[error("{0}")]
+    Invalid(String),
+    /// Of the service, as it is now.
+    #[error("{0}")]
+    NotYet(String),
+}
+
+/// What takes the place of what is assigned.
+enum Instead {
+    Nothing,
+    Revision(Named),
+    Files { local: LocalFiles, archive: Vec<u8> },
+}
+
+/// Begins a request for a plan of a service, and gives its id.
+pub async fn propose(delivery: &Arc<Delivery>, service: &Resource, query: PlanQuery) -> Result<String, ProposeError> {
+    let instead = read_query(query)?;
+    let row = load_assignment(&mut *delivery.store.tables().await?, &service.uid).await?;
+    let not_yet = |problem: &str| ProposeError::NotYet(problem.to_owned());
+    let row = row.filter(|row| !row.cluster_uid.is_empty());
+    let row = row.ok_or_else(|| not_yet("the service has no cluster yet; why says what it lacks"))?;
+    let cluster =
+        delivery.clusters.get(&row.cluster_uid).ok_or_else(|| not_yet("the service's cluster is not known"))?;
+    let name = Name::new(&cluster.namespace, &cluster.name);
+    let facts = ClusterFacts::load(&delivery.store, &name).await?.filter(|facts| facts.uid == row.cluster_uid);
+    let facts = facts.ok_or_else(|| not_yet("the service's cluster does not exist any more"))?;
+    let Some(agent) = &facts.agent else {
+        return Err(ProposeError::NotYet(format!("no agent has joined cluster {} yet", name.name)));
+    };
+    let agent_version = agent.agent_version.clone();
+    let asked = Asked { service_uid: &service.uid, cluster: &cluster, agent_version: &agent_version };
+    let prepare = prepare(Arc::clone(delivery), row, facts, instead);
+    Ok(plans::ask(delivery, &asked, prepare)?)
+}
+
+fn read_query(query: PlanQuery) -> Result<Instead, ProposeError> {
+    let invalid = |problem: String| ProposeError::Invalid(problem);
+    match (query.reference, query.local) {
+        (None, None) => Ok(Instead::Nothing),
+        (Some(_), Some(_)) => Err(invalid("ref and local exclude each other".to_owned())),
+        (Some(name), None) => Named::parse(&name).map(Instead::Revision).map_err(|error| invalid(error.to_string())),
+        (None, Some(mut local)) => {
+            let archive = BASE64.decode(std::mem::take(&mut local.archive));
+            let archive = archive.map_err(|error| invalid(format!("local.archive is not base64: {error}")))?;
+            if archive.len() > MAX_LOCAL_ARCHIVE {
+                let (bytes, most) = (archive.len(), MAX_LOCAL_ARCHIVE);
+                return Err(invalid(format!("local.archive has {bytes} bytes; at most {most} are taken")));
+            }
+            RelPath::parse_folder(&local.path).map_err(|error| invalid(format!("local.path: {error}")))?;
+            Ok(Instead::Files { local, archive })
+        }
+    }
+}
+
+async fn prepare(
+    delivery: Arc<Delivery>,
+    row: Assignment,
+    cluster: ClusterFacts,
+    instead: Instead,
+) -> Result<Proposed, (PlanProblem, String)> {
+    let failed = |error: StoreError| (PlanProblem::Unavailable, chain(&error));
+    let gone = || (PlanProblem::Refused, "the service does not exist any more".to_owned());
+    let origin = {
+        let mut tables = delivery.store.tables().await.map_err(failed)?;
+        load_service_origin(&mut tables, &row.service_uid).await.map_err(failed)?
+    };
+    let facts = load_facts(&delivery, &row, origin.as_ref(), &mut SourceUrls::default()).await.map_err(failed)?;
+    let mut facts = facts.ok_or_else(gone)?;
+    let (revision, archive) = match instead {
+        Instead::Nothing => {
+            (facts.assigned.as_ref().map(|assigned| assigned.revision.clone()).unwrap_or_default(), None)
+        }
+        Instead::Revision(named) => {
+            let candidate = find_candidate(&delivery, &facts.name, &facts.service, &named).await?;
+            facts.source_url = Some(candidate.source.clone());
+            (take_place(&mut facts, candidate), None)
+        }
+        Instead::Files { local, archive } => {
+            // Of the same repository as what is assigned, as far as anybody can tell.
+            let origin = facts.candidate.as_ref().or(facts.assigned.as_ref()).and_then(|known| known.origin.clone());
+            let (candidate, archive) = open_files(local, archive).await?;
+            (take_place(&mut facts, Candidate { origin, ..candidate }), Some(archive.into()))
+        }
+    };
+    let secrets = secrets::resolve(&delivery, &facts).await.map_err(failed)?;
+    let grants = load_grants(&delivery.store).await.map_err(failed)?;
+    let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets);
+    Ok(Proposed { entry: Verbatim::from(entry), revision, archive })
+}
+
+/// What holds back what is assigned says nothing of what takes its place.
+fn take_place(facts: &mut ServiceFacts, candidate: Candidate) -> String {
+    let revision = candidate.revision.clone();
+    (facts.assigned, facts.why, facts.suspended) = (Some(candidate), Why::Current, false);
+    revision
+}
+
+async fn find_candidate(
+    delivery: &Delivery,
+    name: &Name,
+    service: &ServiceDeployment,
+    named: &Named,
+) -> Result<Candidate, (PlanProblem, String)> {
+    let source = Name::new(&name.namespace, &service.spec.source_ref.name);
+    let found = resources::load::<GitRepository>(&delivery.store, &source).await;
+    let found = found.map_err(|error| (PlanProblem::Unavailable, chain(&error)))?;
+    let Some((resource, repository)) = found else {
+        return Err((PlanProblem::Refused, format!("GitRepository {} does not exist", source.name)));
+    };
+    let fetched = find_revision(delivery, &source, (&resource.uid, &repository.spec), named).await;
+    let fetch = fetched.map_err(|failure| {
+        let problem = match failure.reason {
+            "ReferenceNotFound" => PlanProblem::RefMissing,
+            _ if failure.lasting => PlanProblem::Refused,
+            _ => PlanProblem::Unavailable,
+        };
+        (problem, failure.message)
+    })?;
+    let bundle = git::make_bundle(delivery, &resource.uid, &fetch.commit, &service.spec.path).await;
+    let bundle = bundle.map_err(|failure| match failure {
+        BundleFailure::Content(message) => (PlanProblem::Refused, message),
+        failure => (PlanProblem::Unavailable, failure.to_string()),
+    })?;
+    Ok(Candidate {
+        revision: git::format_revision(&fetch.reference, &fetch.commit),
+        content_id: bundle.content_id,
+        bundle: bundle.digest,
+        bundle_bytes: bundle.bytes,
+        path: bundle.path,
+        source: repository.spec.url,
+        origin: Some(fetch.origin.root).filter(|root| !root.is_empty()),
+    })
+}
+
+/// An archive that an agent would take, as it was sent: one that it would not take is refused here, and says why.
+async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, Vec<u8>), (PlanProblem, String)> {
+    let LocalFiles { digest, path, .. } = local;
+    let opened = tokio::task::spawn_blocking(move || {
+        let limits = Limits { total_bytes: MAX_LOCAL_BYTES, ..Limits::default() };
+        let bytes = decompress(&archive, &digest, &limits)?;
+        let length = bytes.len() as u64;
+        Archive::read(bytes, &limits).map(|_| (length, archive))
+    });
+    let opened = opened.await.map_err(|error| (PlanProblem::Unavailable, error.to_string()))?;
+    let (bundle_bytes, archive) =
+        opened.map_err(|error| (PlanProblem::Refused, format!("local.archive: {}", chain(&error))))?;
+    let candidate = Candidate {
+        revision: "local files".to_owned(),
+        // Nothing is looked up by it.
+        content_id: digest,
+        bundle: digest,
+        bundle_bytes,
+        path,
+        source: String::new(),
+        origin: None,
+    };
+    Ok((candidate, archive))
+}

@@ -1,0 +1,276 @@
+//! `farwater plan`: what the agent says that it would do is what it then does, and asking changes nothing.
+
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use farwater_e2e::{Fleet, cli::Ran, config_map};
+use farwater_testkit::{Plane, shared};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+/// What is in a namespace, with the version of each.
+async fn contents(plane: &Plane, namespace: &str) -> Result<BTreeMap<String, String>> {
+    let client = plane.client().await?;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let secrets: Api<Secret> = Api::namespaced(client, namespace);
+    let mut found = BTreeMap::new();
+    for map in maps.list(&ListParams::default()).await?.items {
+        found.insert(map.metadata.name.unwrap_or_default(), map.metadata.resource_version.unwrap_or_default());
+    }
+    for secret in secrets.list(&ListParams::default()).await?.items {
+        found.insert(secret.metadata.name.unwrap_or_default(), secret.metadata.resource_version.unwrap_or_default());
+    }
+    found.remove("kube-root-ca.crt");
+    Ok(found)
+}
+
+/// The plan as data; `code`: how the command ends.
+fn plan(fleet: &Fleet, code: i32, arguments: &[&str]) -> Result<Value> {
+    let arguments = [&["plan", "app", "-o", "json"], arguments].concat();
+    let ran = fleet.cli().expect(code, &arguments)?;
+    serde_json::from_str(&ran.stdout).with_context(|| ran.stdout.clone())
+}
+
+/// `effect name` of each change, and `- name` of each delete.
+fn outline(plan: &Value) -> Vec<String> {
+    let list = |name: &str| plan["plan"][name].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let changes = list("changes").into_iter().map(|one| format!("{} {}", text(&one["effect"]), text(&one["name"])));
+    let deletes = list("deletes").into_iter().map(|one| {
+        let held = if one["held"] == true { " held" } else { "" };
+        format!("- {}{held}", text(&one["name"]))
+    });
+    changes.chain(deletes).collect()
+}
+
+fn fields(plan: &Value, name: &str) -> Vec<Value> {
+    let changes = plan["plan"]["changes"].as_array().into_iter().flatten();
+    let mut of = changes.filter(|change| change["name"] == name);
+    of.next().and_then(|change| change["fields"].as_array().cloned()).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_is_what_the_agent_then_does_and_changes_nothing_itself() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let (a, b, d) = (config_map("a", "one"), config_map("b", "one"), config_map("d", "one"));
+    let files = [("app/a.yaml", a.as_str()), ("app/b.yaml", &b), ("app/d.yaml", &d)];
+    let repository = fleet.repository("infra", &files).await?;
+    let first = repository.branch("main").context("a branch")?;
+    fleet.deploy_with("app", "east", "infra", "app", json!({"apply": {"drift": "Report"}})).await?;
+    fleet.until_applied("app", &first).await?;
+    let namespace = fleet.namespace("app");
+
+    // What is desired is there.
+    let quiet = plan(&fleet, 0, &[])?;
+    ensure!(outline(&quiet).is_empty() && quiet["plan"]["unchanged"] == 3, "{quiet:#}");
+    ensure!(quiet["cluster"] == "east" && quiet["revision"] == format!("main@sha1:{first}"), "{quiet:#}");
+
+    // Suspended, the source goes on, and somebody changes the cluster.
+    fleet.cli().expect(0, &["suspend", "app", "--reason", "a look"])?;
+    fleet
+        .until("the agent to be told of the suspension", || async {
+            Ok(plan(&fleet, 0, &[])?["plan"]["held"].is_string().then_some(()))
+        })
+        .await?;
+    let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &namespace);
+    let by_hand = |value: &str| Patch::Merge(json!({"data": {"value": value}}));
+    maps.patch("a", &PatchParams::apply("hand"), &by_hand("hand")).await?;
+    let commit = repository.change(
+        "main",
+        &[
+            ("app/a.yaml", Some(&config_map("a", "two"))),
+            ("app/b.yaml", None),
+            ("app/c.yaml", Some(&config_map("c", "new"))),
+        ],
+    )?;
+    let before = contents(plane, &namespace).await?;
+
+    let told = plan(&fleet, 1, &["--ref", "main"])?;
+    ensure!(told["revision"] == format!("main@sha1:{commit}"), "{told:#}");
+    ensure!(outline(&told) == ["Change a", "Create c", "- b"], "{told:#}");
+    let field = fields(&told, "a");
+    let expected = json!([{"path": "data.value", "live": "\"hand\"", "planned": "\"two\"", "applied": "\"one\"", "origin": "Both"}]);
+    ensure!(Value::from(field.clone()) == expected, "{field:#?}");
+    let by_commit = plan(&fleet, 1, &["--ref", &commit])?;
+    ensure!(by_commit["plan"] == told["plan"], "{by_commit:#}");
+    // What was applied stands but for what was done by hand, which stays so.
+    let back = plan(&fleet, 0, &["--ref", &first])?;
+    ensure!(outline(&back).is_empty(), "{back:#}");
+    let drifted = back["plan"]["leftOut"][0].clone();
+    ensure!(drifted["name"] == "a" && drifted["sync"] == "Drifted", "{back:#}");
+
+    // The same for people.
+    let text = fleet.cli().expect(1, &["plan", "app", "--ref", "main"])?.stdout;
+    for part in
+        ["~ ConfigMap", "data.value: \"hand\" → \"two\"  changed in the cluster too", "+ ConfigMap", "- ConfigMap"]
+    {
+        ensure!(text.contains(part), "{part:?} is not in {text}");
+    }
+    ensure!(text.contains("1 to create, 1 to change, 1 to delete"), "{text}");
+
+    // Nothing was done by any of that, and no source was moved.
+    ensure!(contents(plane, &namespace).await? == before);
+
+    // And then it is done.
+    fleet.cli().expect(0, &["resume", "app"])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_applied("app", &commit).await?;
+    let after = contents(plane, &namespace).await?;
+    ensure!(after.keys().map(String::as_str).collect::<Vec<_>>() == ["a", "c", "d"], "{after:?}");
+    ensure!(after["d"] == before["d"] && after["a"] != before["a"], "{after:?}");
+    ensure!(maps.get("a").await?.data.unwrap_or_default()["value"] == "two");
+    let quiet = plan(&fleet, 0, &[])?;
+    ensure!(outline(&quiet).is_empty() && quiet["plan"]["unchanged"] == 3, "{quiet:#}");
+    Ok(())
+}
+
+/// Every file under a folder that holds one of these texts.
+fn files_with(folder: &Path, texts: &[&str]) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(files_with(&path, texts)?);
+            continue;
+        }
+        // A socket or a file that went meanwhile holds nothing.
+        let Ok(bytes) = fs::read(&path) else { continue };
+        if texts.iter().any(|text| bytes.windows(text.len()).any(|window| window == text.as_bytes())) {
+            found.push(path.display().to_string());
+        }
+    }
+    Ok(found)
+}
+
+fn secret(value: &str, note: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: password, annotations: {{note: {note}}}}}\ntype: Opaque\nstringData: {{value: {value}}}\n"
+    )
+}
+
+fn bundles(fleet: &Fleet) -> Result<usize> {
+    Ok(fs::read_dir(fleet.state_dir("east").join("bundles"))?.count())
+}
+
+const BEFORE: &str = "canary-before-1c9e";
+const LOCAL: &str = "canary-local-77ad";
+/// In base64, as a Secret's data is written.
+const BEFORE_BASE64: &str = "Y2FuYXJ5LWJlZm9yZS0xYzll";
+const LOCAL_BASE64: &str = "Y2FuYXJ5LWxvY2FsLTc3YWQ=";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_files_are_planned_and_a_secrets_values_are_nowhere() -> Result<()> {
+    let plane = shared(2).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let (a, before) = (config_map("a", "one"), secret(BEFORE, "old"));
+    let repository = fleet.repository("infra", &[("app/a.yaml", &a), ("app/secret.yaml", &before)]).await?;
+    fleet.deploy("app", "east", "infra", "app").await?;
+    fleet.until_applied("app", &repository.branch("main").context("a branch")?).await?;
+    let namespace = fleet.namespace("app");
+    let (there, kept) = (contents(plane, &namespace).await?, bundles(&fleet)?);
+
+    let dir = tempfile::tempdir()?;
+    fs::write(dir.path().join("a.yaml"), &a)?;
+    fs::write(dir.path().join("secret.yaml"), secret(LOCAL, "new"))?;
+    fs::write(dir.path().join("b.yaml"), config_map("b", "mine"))?;
+    let folder = dir.path().to_str().context("a path")?;
+    let told = plan(&fleet, 1, &["--local", folder])?;
+    ensure!(outline(&told) == ["Create b", "Change password"], "{told:#}");
+    let field = fields(&told, "password");
+    let paths: Vec<&str> = field.iter().filter_map(|field| field["path"].as_str()).collect();
+    ensure!(paths == ["data.value", "metadata.annotations.note"], "{field:#?}");
+    for field in &field {
+        let (live, planned) =
+            (field["live"].as_str().unwrap_or_default(), field["planned"].as_str().unwrap_or_default());
+        ensure!(live.starts_with("hmac:") && planned.starts_with("hmac:") && live != planned, "{field}");
+        // Nobody changed it: what is live is what was applied.
+        ensure!(field["applied"] == live && field["origin"] == "Source", "{field}");
+    }
+
+    // The same values are the same, wherever they come from.
+    fs::write(dir.path().join("secret.yaml"), &before)?;
+    fs::remove_file(dir.path().join("b.yaml"))?;
+    let same = plan(&fleet, 0, &["--local", folder])?;
+    ensure!(same["plan"]["unchanged"] == 2, "{same:#}");
+
+    // Another folder than the service's own, in a checkout, is another place: what it lacks waits.
+    fs::create_dir_all(dir.path().join("checkout/.git"))?;
+    fs::create_dir_all(dir.path().join("checkout/app2"))?;
+    fs::write(dir.path().join("checkout/app2/a.yaml"), &a)?;
+    let elsewhere = dir.path().join("checkout/app2");
+    let moved = plan(&fleet, 1, &["--local", elsewhere.to_str().context("a path")?])?;
+    ensure!(outline(&moved) == ["- password held"], "{moved:#}");
+
+    let texts = [BEFORE, LOCAL, BEFORE_BASE64, LOCAL_BASE64];
+    let shown = format!("{told}{same}{moved}");
+    ensure!(texts.iter().all(|text| !shown.contains(text)), "{shown}");
+    let found = files_with(fleet.hub.dir(), &texts)?;
+    ensure!(found.is_empty(), "in the clear: {found:?}");
+    let found = files_with(&fleet.state_dir("east"), &texts)?;
+    ensure!(found.is_empty(), "in the clear: {found:?}");
+    let log = fleet.agent("east")?.process().output();
+    ensure!(texts.iter().all(|text| !log.contains(text)), "the agent's log");
+    let log = fleet.hub.process().output();
+    ensure!(texts.iter().all(|text| !log.contains(text)), "the hub's log");
+    // Somebody's files leave nothing behind, here or there.
+    ensure!(bundles(&fleet)? == kept && contents(plane, &namespace).await? == there);
+    Ok(())
+}
+
+/// A command that fails: its code, and what it says.
+fn refused(fleet: &Fleet, code: i32, arguments: &[&str], parts: &[&str]) -> Result<Ran> {
+    let ran = fleet.cli().expect(code, &[&["plan"], arguments].concat())?;
+    for part in parts {
+        ensure!(ran.stderr.contains(part), "{part:?} is not in {}", ran.stderr);
+    }
+    Ok(ran)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_not_be_planned_says_why() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let a = config_map("a", "one");
+    let repository = fleet.repository("infra", &[("app/a.yaml", &a)]).await?;
+    repository.commit("other", &[("else/a.yaml", &a)])?;
+    fleet.deploy("app", "east", "infra", "app").await?;
+    fleet.until_applied("app", &repository.branch("main").context("a branch")?).await?;
+
+    refused(&fleet, 4, &["none"], &["there is no ServiceDeployment \"none\""])?;
+    refused(&fleet, 4, &["app", "--ref", "nosuch"], &["branch or tag nosuch does not exist", "main"])?;
+    refused(&fleet, 5, &["app", "--ref=-x"], &["is not a name that Git takes"])?;
+    refused(&fleet, 5, &["app", "--ref", "other"], &["no such folder"])?;
+    refused(&fleet, 2, &["app", "--ref", "main", "--local", "."], &["cannot be used with"])?;
+    refused(&fleet, 2, &["app", "--local", "/nonexistent"], &["can't read"])?;
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().to_str().context("a path")?;
+    // Not compressible, so that it is too large for a request.
+    let noise: Vec<u8> = (0..3_000_000u64).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8).collect();
+    fs::write(dir.path().join("noise.bin"), noise)?;
+    refused(&fleet, 2, &["app", "--local", path], &["too many for a plan"])?;
+    fs::remove_file(dir.path().join("noise.bin"))?;
+    fs::write(dir.path().join("a.yaml"), "a: [")?;
+    let broken = fleet.cli().expect(1, &["plan", "app", "--local", path])?;
+    ensure!(broken.stdout.contains("can't be read: "), "{}", broken.stdout);
+    // What the API server refuses is said before anybody commits it.
+    fs::write(dir.path().join("a.yaml"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {value: 1}\n")?;
+    let wrong = fleet.cli().expect(1, &["plan", "app", "--local", path])?;
+    ensure!(wrong.stdout.contains("! ConfigMap") && wrong.stdout.contains("would be refused"), "{}", wrong.stdout);
+
+    // Without its agent there is no plan, and it is said who is waited for.
+    fleet.agent("east")?.kill9();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let away = refused(&fleet, 6, &["app", "--timeout", "4s"], &["after 4 s", "the agent of cluster east", "s ago"])?;
+    ensure!(away.stdout.is_empty(), "{away:?}");
+    fleet.agent("east")?.restart()?;
+    fleet.cli().expect(0, &["plan", "app"])?;
+    Ok(())
+}
