@@ -1,6 +1,7 @@
 //! Carries a plan out. Decides nothing: what the plan doesn't say isn't done.
 
 mod delete;
+mod hook;
 mod send;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -13,7 +14,11 @@ use farwater_fleet::{
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use serde_json::json;
 
-pub use self::{delete::Deleted, send::Inspected};
+pub use self::{
+    delete::Deleted,
+    hook::{HookError, Output, Way},
+    send::Inspected,
+};
 use crate::{
     kinds::Kinds,
     kubernetes::{ApiError, Kubernetes, TRIES},

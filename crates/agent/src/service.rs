@@ -3,6 +3,7 @@
 
 mod apply;
 mod barrier;
+mod hooks;
 mod leaving;
 mod record;
 mod remove;
@@ -129,6 +130,7 @@ pub struct ServiceTask {
     unobserved: BTreeSet<ObjectKey>,
     /// What a removal has left in the cluster, because it is protected.
     left_behind: BTreeSet<ObjectKey>,
+    hooks: hooks::HookQueue,
 }
 
 impl ServiceTask {
@@ -156,6 +158,7 @@ impl ServiceTask {
             barrier: None,
             unobserved: BTreeSet::new(),
             left_behind: BTreeSet::new(),
+            hooks: hooks::HookQueue::default(),
         }
     }
 
@@ -352,7 +355,8 @@ impl ServiceTask {
             }
         });
         let (held_prune, deletion) = (self.held.clone(), self.stored.deletion.clone());
-        fit(ServiceReport { entry, outcome, message, held_prune, deletion, objects: objects.collect() })
+        let hooks = self.report_hooks();
+        fit(ServiceReport { entry, outcome, message, held_prune, deletion, hooks, objects: objects.collect() })
     }
 
     fn set_status(&mut self, object: &ObjectRef, sync: SyncState, health: Health, message: impl Into<String>) {

@@ -34,7 +34,10 @@ pub use self::{
     skew::{MAX_SKEW, PROTOCOL, PROTOCOL_HEADER, Skew, parse as parse_protocol},
     verbatim::Verbatim,
 };
-use crate::{Digest, apply_options::ApplyOptions, canonical_json, objects::ServiceReport, succession::Position};
+use crate::{
+    Digest, apply_options::ApplyOptions, canonical_json, objects::ServiceReport, service_test::ServiceTest,
+    succession::Position,
+};
 
 /// Header of the hub's answers: seconds until the next poll.
 pub const POLL_INTERVAL_HEADER: &str = "farwater-poll-interval";
@@ -375,6 +378,9 @@ pub struct Deployment {
     /// A request to bring back what a deletion took; see [`undo_request`](crate::deletion::undo_request).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo: Option<String>,
+    /// Run when all is healthy. An agent that doesn't know them reports none, and the hub calls the version healthy only with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tests: Vec<ServiceTest>,
 }
 
 /// The Secrets of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519, HKDF-SHA256 and

@@ -8,6 +8,7 @@ use farwater_api::{
     apply_options::ApplyOptions,
     protocol::{Action, Ceiling, Deployment},
     service_deployment::{DeletionPolicy, ServiceDeploymentSpec},
+    service_test::ServiceTest,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -181,6 +182,7 @@ pub struct EntryInputs<'a> {
     pub hold_prune: Option<&'a str>,
     /// A request to bring back what a deletion took.
     pub undo: Option<&'a str>,
+    pub tests: &'a [ServiceTest],
 }
 
 /// What the agent is told about a service. Every service is always listed: what can't be applied is held.
@@ -225,6 +227,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         hold_prune: inputs.hold_prune.filter(|_| prune).map(str::to_owned),
         origin: assigned.origin.clone(),
         undo: inputs.undo.map(str::to_owned),
+        tests: inputs.tests.to_vec(),
     })
 }
 
@@ -325,6 +328,7 @@ mod tests {
             approved_prune: None,
             hold_prune: None,
             undo: None,
+            tests: &[],
         }
     }
 

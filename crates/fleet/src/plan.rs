@@ -4,6 +4,7 @@
 //! them; [`plan`] compares the two with the inventory. The executor decides nothing.
 
 pub mod differences;
+pub mod hooks;
 pub mod options;
 mod reasons;
 mod resolve;

@@ -200,6 +200,6 @@ impl Executor<'_> {
     }
 }
 
-fn from_bytes(body: &[u8]) -> Result<Value, ApiError> {
+pub(super) fn from_bytes(body: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(body).map_err(|e| ApiError::Transport(e.to_string()))
 }

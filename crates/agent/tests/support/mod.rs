@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
 pub mod fake_hub;
+pub mod pods;
 pub mod world;
 
 use std::{path::Path, process::Command, time::Duration};
@@ -70,6 +71,7 @@ impl Service {
             hold_prune: None,
             origin: None,
             undo: None,
+            tests: Vec::new(),
         };
         Self { identity, deployment }
     }

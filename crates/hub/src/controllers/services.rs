@@ -179,6 +179,7 @@ impl ServiceFacts {
             approved_prune: annotation(APPROVE_PRUNE).and_then(|digest| digest.parse().ok()),
             hold_prune: hold_prune.as_deref(),
             undo: annotation(UNDO).filter(|request| request.len() <= MAX_UNDO_BYTES),
+            tests: &spec.tests,
         });
         let service = ServiceIdentity {
             uid: self.uid.clone(),
