@@ -426,7 +426,8 @@ impl ServiceTask {
         };
         let hooks = &resolved.hooks;
         for phase in [HookPhase::PostSync, HookPhase::Test] {
-            if self.barrier.is_some() || self.hooks.is_held {
+            // Of a source that can't be read completely nobody knows what belongs to it.
+            if self.barrier.is_some() || self.hooks.is_held || !resolved.complete {
                 break;
             }
             if self.is_new(hooks, phase, deployment, i32::MAX) {
@@ -448,7 +449,7 @@ impl ServiceTask {
         self.remove_ended(&executor).await?;
         self.plan_look();
         let is_waiting = self.statuses.values().any(|status| status.sync == SyncState::Waiting);
-        if self.barrier.is_none() && !is_stuck && !is_waiting && !self.hooks.is_held {
+        if self.barrier.is_none() && !is_stuck && !is_waiting && !self.hooks.is_held && resolved.complete {
             self.note_complete().await?;
         }
         Ok(())
