@@ -1,6 +1,7 @@
 //! Carries a plan out. Decides nothing: what the plan doesn't say isn't done.
 
 mod delete;
+mod hook;
 mod rehearse;
 mod send;
 
@@ -16,6 +17,7 @@ use serde_json::json;
 
 pub use self::{
     delete::Deleted,
+    hook::{HookError, Output, Way},
     rehearse::{Inspected, Rehearsed},
 };
 use crate::{

@@ -11,6 +11,7 @@ use farwater_api::{
     protocol::{Deployment, ServiceIdentity},
 };
 use farwater_fleet::{
+    hooks::Record,
     origin::Origin,
     ownership::service_label,
     plan::{Inventory, InventoryEntry, ObjectKey},
@@ -54,6 +55,9 @@ struct Chunk {
     origin: Option<Origin>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deletion: Option<Deletion>,
+    /// Of the whole service, in its first chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hooks: Option<Record>,
     entries: Vec<InventoryEntry>,
 }
 
@@ -65,6 +69,8 @@ pub struct Stored {
     pub deployment: Option<Deployment>,
     /// What was deleted last. Its states are in [`tombstones`](crate::tombstones).
     pub deletion: Option<Deletion>,
+    /// Which hooks have run; none where the service never had one.
+    pub hooks: Option<Record>,
     place: BTreeMap<ObjectKey, usize>,
     /// Digest of each Secret's content as it was last read or written.
     written: BTreeMap<usize, Digest>,
@@ -77,6 +83,7 @@ impl Stored {
             inventory: Inventory::default(),
             deployment: None,
             deletion: None,
+            hooks: None,
             place: BTreeMap::new(),
             written: BTreeMap::new(),
         }
@@ -99,6 +106,7 @@ impl Stored {
                 chunk.deployment = self.deployment.clone();
                 chunk.origin = self.inventory.origin.clone();
                 chunk.deletion = self.deletion.clone();
+                chunk.hooks = self.hooks.clone();
             }
             let bytes = encode(&chunk);
             let digest = Digest::of(&bytes);
@@ -154,7 +162,7 @@ impl Stored {
 
 impl Chunk {
     fn new(service: ServiceIdentity, entries: Vec<InventoryEntry>) -> Self {
-        Self { service, baseline: 0, deployment: None, origin: None, deletion: None, entries }
+        Self { service, baseline: 0, deployment: None, origin: None, deletion: None, hooks: None, entries }
     }
 }
 
@@ -179,6 +187,7 @@ pub async fn load_all(kubernetes: &Kubernetes) -> Result<BTreeMap<String, Stored
         stored.deployment = stored.deployment.take().or(chunk.deployment);
         stored.inventory.origin = stored.inventory.origin.take().or(chunk.origin);
         stored.deletion = stored.deletion.take().or(chunk.deletion);
+        stored.hooks = stored.hooks.take().or(chunk.hooks);
         stored.written.insert(number, Digest::of(&bytes));
         for entry in chunk.entries {
             let key = ObjectKey::from(&entry.object);

@@ -4,6 +4,7 @@
 //! Watches have connections of their own, so that they can't use up the streams that requests need.
 
 mod list;
+mod log;
 
 use std::{
     path::Path,

@@ -200,6 +200,7 @@ mod tests {
             message: String::new(),
             held_prune: None,
             deletion: None,
+            hooks: Vec::new(),
             objects: Vec::new(),
         };
         reports.set("a", report);

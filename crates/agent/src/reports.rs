@@ -292,6 +292,7 @@ mod tests {
             message: String::new(),
             held_prune: None,
             deletion: None,
+            hooks: Vec::new(),
             objects: vec![object],
         }
     }

@@ -4,6 +4,7 @@
 mod apply;
 mod barrier;
 pub(crate) mod basis;
+mod hooks;
 mod leaving;
 mod record;
 mod remove;
@@ -134,6 +135,7 @@ pub struct ServiceTask {
     unobserved: BTreeSet<ObjectKey>,
     /// What a removal has left in the cluster, because it is protected.
     left_behind: BTreeSet<ObjectKey>,
+    hooks: hooks::HookQueue,
 }
 
 impl ServiceTask {
@@ -161,6 +163,7 @@ impl ServiceTask {
             barrier: None,
             unobserved: BTreeSet::new(),
             left_behind: BTreeSet::new(),
+            hooks: hooks::HookQueue::default(),
         }
     }
 
@@ -357,7 +360,8 @@ impl ServiceTask {
             }
         });
         let (held_prune, deletion) = (self.held.clone(), self.stored.deletion.clone());
-        fit(ServiceReport { entry, outcome, message, held_prune, deletion, objects: objects.collect() })
+        let hooks = self.report_hooks();
+        fit(ServiceReport { entry, outcome, message, held_prune, deletion, hooks, objects: objects.collect() })
     }
 
     fn set_status(&mut self, object: &ObjectRef, sync: SyncState, health: Health, message: impl Into<String>) {

@@ -7,12 +7,17 @@ mod support;
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use farwater_api::{
-    objects::Outcome,
+    hooks::HookState,
+    objects::{Outcome, ServiceReport},
     protocol::{Statement, tag},
 };
 use farwater_testkit::{Plane, PlaneOptions, Process, wait_for};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use support::{FakeHub, Service, api, config_map, config_maps, gone, outcome, value};
+use support::{
+    FakeHub, Service, api, config_map, config_maps, gone, outcome,
+    pods::{end_job, job, jobs, uid_of},
+    value,
+};
 
 /// A plane, a hub and an agent of the test's own: it kills the agent.
 struct Ground {
@@ -372,4 +377,37 @@ async fn statements_that_are_forged_old_or_for_others_are_refused() {
     let entry = hub.set(service.with(hub, &files(&maps(0..2, "2"))).entry());
     outcome(hub, &entry, Outcome::Applied).await;
     value(&live, "map-0", "2").await;
+}
+
+#[tokio::test]
+async fn a_restart_runs_no_hook_again() {
+    let mut ground = Ground::new().await;
+    let client = ground.plane.client().await.unwrap();
+    let (pre, map) = (job("pre", "farwater.dev/hook: PreSync", "1"), config_map("settings", "1"));
+    let service = Service::new(&ground.hub, "hooked", &[("a.yaml", &pre), ("b.yaml", &map)]);
+    let entry = ground.hub.set(service.entry());
+    let (jobs, maps) = (jobs(&client, "hooked"), config_maps(&client, "hooked"));
+    let uid = uid_of(&jobs, "pre").await;
+    // While it runs, and while nobody looks at how it ends.
+    ground.kill();
+    ground.start(false);
+    let is_running = |report: &ServiceReport| report.hooks.iter().any(|hook| hook.state == HookState::Running);
+    support::report(&ground.hub, &entry, is_running).await;
+    assert_eq!(uid_of(&jobs, "pre").await, uid);
+    ground.kill();
+    end_job(&client, "hooked", "pre", 0).await;
+    ground.start(false);
+    let applied = outcome(&ground.hub, &entry, Outcome::Applied).await;
+    assert_eq!(applied.hooks[0].state, HookState::Succeeded);
+    assert_eq!(uid_of(&jobs, "pre").await, uid);
+    // When it is gone, and something is to be repaired.
+    ground.kill();
+    jobs.delete("pre", &DeleteParams::background()).await.unwrap();
+    gone(&jobs, "pre").await;
+    maps.delete("settings", &DeleteParams::default()).await.unwrap();
+    ground.start(false);
+    value(&maps, "settings", "1").await;
+    let applied = outcome(&ground.hub, &entry, Outcome::Applied).await;
+    assert_eq!(applied.hooks[0].state, HookState::Succeeded);
+    assert!(jobs.get_opt("pre").await.unwrap().is_none());
 }

@@ -15,10 +15,12 @@ pub mod deletion;
 pub mod digest;
 pub mod git_repository;
 pub mod history;
+pub mod hooks;
 pub mod objects;
 pub mod plan;
 pub mod protocol;
 pub mod service_deployment;
+pub mod service_test;
 pub mod succession;
 pub mod trace;
 

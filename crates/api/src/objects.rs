@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, deletion::Deletion, service_deployment::HeldPrune};
+use crate::{Digest, deletion::Deletion, hooks::HookReport, service_deployment::HeldPrune};
 
 /// One object of a cluster. `namespace` is empty for cluster-scoped objects.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -130,6 +130,9 @@ pub struct ServiceReport {
     pub held_prune: Option<HeldPrune>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion: Option<Deletion>,
+    /// Hooks and tests that were run for this version, see [`MAX_REPORTED_HOOKS`](crate::hooks::MAX_REPORTED_HOOKS).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<HookReport>,
     pub objects: Vec<ObjectReport>,
 }
 

@@ -132,14 +132,14 @@ pub struct ServicePlan {
     #[serde(default)]
     pub unchanged: u32,
     /// Objects that go out of the inventory: they are gone, or another's.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub forgotten: u32,
     /// Differences between the source and the cluster that an apply would leave: defaults, normalised values, fields of others, and
     /// what the API server keeps.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub hidden: u32,
     /// Objects that are not listed, because they are too many.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub unlisted: u32,
 }
 
@@ -162,16 +162,16 @@ impl ServicePlan {
 pub struct PlannedChange {
     #[serde(flatten)]
     pub object: ObjectRef,
-    #[serde(default, skip_serializing_if = "is_nought")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub wave: i32,
     pub cause: PlannedCause,
     pub effect: Effect,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<FieldChange>,
     /// Fields that change and are not listed.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub more_fields: u32,
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub hidden: u32,
     /// For people: whose fields it takes, why it would be refused, why it could not be tried.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -245,7 +245,7 @@ pub enum FieldOrigin {
 pub struct PlannedDelete {
     #[serde(flatten)]
     pub object: ObjectRef,
-    #[serde(default, skip_serializing_if = "is_nought")]
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub wave: i32,
     /// It waits for the approval that [`ServicePlan::held_prune`] names.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -260,14 +260,6 @@ pub struct LeftOut {
     /// As a report would say: refused, waiting, drifted and left so; synced where it left the source and stays.
     pub sync: SyncState,
     pub reason: String,
-}
-
-fn is_zero(count: &u32) -> bool {
-    *count == 0
-}
-
-fn is_nought(wave: &i32) -> bool {
-    *wave == 0
 }
 
 #[cfg(test)]

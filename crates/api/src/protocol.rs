@@ -38,7 +38,10 @@ pub use self::{
     skew::{MAX_SKEW, PROTOCOL, PROTOCOL_HEADER, Skew, parse as parse_protocol},
     verbatim::Verbatim,
 };
-use crate::{Digest, apply_options::ApplyOptions, canonical_json, objects::ServiceReport, succession::Position};
+use crate::{
+    Digest, apply_options::ApplyOptions, canonical_json, objects::ServiceReport, service_test::ServiceTest,
+    succession::Position,
+};
 
 /// Header of the hub's answers: seconds until the next poll.
 pub const POLL_INTERVAL_HEADER: &str = "farwater-poll-interval";
@@ -383,6 +386,9 @@ pub struct Deployment {
     /// content from before says nothing of it.
     #[serde(default, skip_serializing_if = "crate::is_zero")]
     pub turn: u64,
+    /// Run when all is healthy. An agent that doesn't know them reports none, and the hub calls the version healthy only with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tests: Vec<ServiceTest>,
 }
 
 /// The Secrets of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519, HKDF-SHA256 and

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Digest, apply_options::ApplyOptions, deletion::Deletion, git_repository::LocalReference, objects::ObjectRef,
+    service_test::ServiceTest,
 };
 
 /// A folder of a source, kept applied on one cluster.
@@ -70,6 +71,10 @@ pub struct ServiceDeploymentSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub depends_on: Vec<LocalReference>,
+    /// Run in the cluster, in `targetNamespace`, each time a version has become healthy. One that fails fails the version.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub tests: Vec<ServiceTest>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -161,6 +166,9 @@ pub struct ServiceDeploymentStatus {
     pub suspended_by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectCounts>,
+    /// Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hooks: Option<HookCounts>,
     /// The first objects that are failed, in progress or refused; never more than five.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unhealthy: Vec<UnhealthyObject>,
@@ -183,6 +191,14 @@ pub struct ObjectCounts {
     pub total: u32,
     pub healthy: u32,
     pub progressing: u32,
+    pub failed: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HookCounts {
+    pub running: u32,
+    pub succeeded: u32,
     pub failed: u32,
 }
 

@@ -7,6 +7,7 @@ pub mod deploy;
 pub mod doctor;
 pub mod get;
 pub mod history;
+pub mod hooks;
 pub mod hub;
 pub mod install;
 pub mod login;

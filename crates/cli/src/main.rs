@@ -28,8 +28,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
     commands::{
-        admin, cluster, completion, deploy, doctor, get, history, hub, install, login, objects, plan, resume, rollback,
-        suspend, tree, undo, version, wait, why,
+        admin, cluster, completion, deploy, doctor, get, history, hooks, hub, install, login, objects, plan, resume,
+        rollback, suspend, tree, undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
@@ -85,6 +85,8 @@ enum Ask {
     Objects(objects::ObjectsArgs),
     /// Shows what was assigned to a service, why, and what became of it.
     History(history::HistoryArgs),
+    /// Shows the hooks and tests of a service, with their logs and JUnit files.
+    Hooks(hooks::HooksArgs),
     /// Pins a service to a version of its history, or lets it go on.
     Rollback(rollback::RollbackArgs),
     /// Has a service stand still, for a reason and a while.
@@ -165,6 +167,7 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Undo(args) => undo::run(args, &open().await?).await,
         Ask::Objects(args) => objects::run(args, &open().await?).await,
         Ask::History(args) => history::run(args, &open().await?).await,
+        Ask::Hooks(args) => hooks::run(args, &open().await?).await,
         Ask::Rollback(args) => rollback::run(args, &open().await?).await,
         Ask::Suspend(args) => suspend::run(args, &open().await?).await,
         Ask::Resume(args) => resume::run(args, &open().await?).await,

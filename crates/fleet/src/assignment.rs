@@ -8,6 +8,7 @@ use farwater_api::{
     apply_options::ApplyOptions,
     protocol::{Action, Ceiling, Deployment},
     service_deployment::{DeletionPolicy, ServiceDeploymentSpec},
+    service_test::ServiceTest,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -185,6 +186,7 @@ pub struct EntryInputs<'a> {
     /// A request to bring back what a deletion took.
     pub undo: Option<&'a str>,
     pub turn: u64,
+    pub tests: &'a [ServiceTest],
 }
 
 /// What the agent is told about a service. Every service is always listed: what can't be applied is held.
@@ -230,6 +232,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         origin: assigned.origin.clone(),
         undo: inputs.undo.map(str::to_owned),
         turn: inputs.turn,
+        tests: inputs.tests.to_vec(),
     })
 }
 
@@ -331,6 +334,7 @@ mod tests {
             hold_prune: None,
             undo: None,
             turn: 0,
+            tests: &[],
         }
     }
 

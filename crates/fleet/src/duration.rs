@@ -19,6 +19,9 @@ pub const SOURCE_INTERVAL: Bounds = Bounds::of(10, 24 * 3600);
 /// `GitRepository.spec.timeout`. A fetch occupies one of the places for all sources, so it ends after half an hour.
 pub const SOURCE_TIMEOUT: Bounds = Bounds::of(1, 1800);
 
+/// `ServiceDeployment.spec.tests[].timeout`. What takes longer than a day is no test of a version.
+pub const TEST_TIMEOUT: Bounds = Bounds::of(1, 24 * 3600);
+
 impl Bounds {
     const fn of(least: u64, most: u64) -> Self {
         Self { least: Duration::from_secs(least), most: Duration::from_secs(most) }

@@ -5,6 +5,7 @@ use farwater_api::{
     history::{Cause, HistoryEntry, VersionResult},
     objects::{Outcome, ServiceReport},
     service_deployment::Pin,
+    service_test::ServiceTest,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -83,8 +84,8 @@ impl Version {
     }
 
     /// Notes what an agent says of it; whether that is news.
-    pub fn note_report(&mut self, report: &ServiceReport, now: Timestamp) -> bool {
-        let Some((result, message)) = judge_report(report) else { return false };
+    pub fn note_report(&mut self, report: &ServiceReport, tests: &[ServiceTest], now: Timestamp) -> bool {
+        let Some((result, message)) = judge_report(report, tests) else { return false };
         if result == self.told.result || self.told.result == VersionResult::Healthy {
             return false;
         }
@@ -111,7 +112,7 @@ impl Version {
     }
 }
 
-fn judge_report(report: &ServiceReport) -> Option<(VersionResult, String)> {
+fn judge_report(report: &ServiceReport, tests: &[ServiceTest]) -> Option<(VersionResult, String)> {
     let counts = summary::count(&report.objects);
     let first = || summary::first_message(&report.objects);
     match report.outcome {
@@ -119,7 +120,10 @@ fn judge_report(report: &ServiceReport) -> Option<(VersionResult, String)> {
         Outcome::Failed => Some((VersionResult::Failed, report.message.clone())),
         Outcome::Applied if counts.failed > 0 => Some((VersionResult::Failed, first())),
         Outcome::Applied if counts.healthy < counts.total => Some((VersionResult::Applied, String::new())),
-        Outcome::Applied => Some((VersionResult::Healthy, String::new())),
+        Outcome::Applied => match summary::missing_test(report, tests) {
+            Some(test) => Some((VersionResult::Applied, format!("test {test} was not run: its agent runs no tests"))),
+            None => Some((VersionResult::Healthy, String::new())),
+        },
         Outcome::Applying | Outcome::Superseded | Outcome::Removed | Outcome::Unknown => None,
     }
 }
@@ -218,6 +222,7 @@ mod tests {
             message: String::new(),
             held_prune: None,
             deletion: None,
+            hooks: Vec::new(),
             objects: vec![object],
         }
     }
@@ -264,7 +269,7 @@ mod tests {
     fn a_version_is_healthy_once_and_for_all_and_failed_until_it_is() {
         let mut version = Version::new(None, &candidate("1", "a"), None, at(1));
         let mut note = |outcome, health, second| {
-            let news = version.note_report(&report(outcome, health), at(second));
+            let news = version.note_report(&report(outcome, health), &[], at(second));
             (news, version.told.result, version.told.settled.as_ref().map_or(0, |time| time.0.as_second()))
         };
         assert_eq!(note(Outcome::Applying, Health::Unknown, 2), (false, VersionResult::Pending, 0));

@@ -5,6 +5,7 @@
 
 pub mod differences;
 pub mod fields;
+pub mod hooks;
 pub mod options;
 mod reasons;
 mod resolve;

@@ -3,9 +3,11 @@
 use farwater_api::{
     Digest, ServiceDeploymentStatus,
     deletion::Deletion,
+    hooks::{HookPhase, HookReport, HookState},
     objects::{Health, ObjectReport, Outcome, ServiceReport, SyncState},
     protocol::Action,
-    service_deployment::{ObjectCounts, Pin, UnhealthyObject},
+    service_deployment::{HookCounts, ObjectCounts, Pin, UnhealthyObject},
+    service_test::ServiceTest,
 };
 use jiff::Timestamp;
 
@@ -18,6 +20,9 @@ use crate::{
 pub const MAX_STATUS_BYTES: usize = 4096;
 /// Reason of a service whose agent has said nothing about the current entry: what it said before is no news.
 pub const WAITING_FOR_AGENT: &str = "WaitingForAgent";
+/// Reasons of a service whose hook or test has failed.
+pub const HOOK_FAILED: &str = "HookFailed";
+pub const TEST_FAILED: &str = "TestFailed";
 /// Begins the message of a service whose removal waits for something.
 pub const REMOVAL_HELD: &str = "removal is held";
 const MAX_UNHEALTHY: usize = 5;
@@ -70,6 +75,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         suspended_by: inputs.previous.suspended_by.clone(),
         applied_revision: inputs.previous.applied_revision.clone(),
         objects: inputs.previous.objects,
+        hooks: None,
         unhealthy: Vec::new(),
         held_prune: None,
         last_deletion: inputs.report.and_then(|report| report.deletion.clone()),
@@ -78,6 +84,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     };
     if let Some(report) = report {
         status.objects = Some(count(&report.objects));
+        status.hooks = (!report.hooks.is_empty()).then(|| count_hooks(&report.hooks));
         status.unhealthy = first_unhealthy(&report.objects);
         status.held_prune = report.held_prune.clone().map(|mut held| {
             held.objects.truncate(MAX_HELD_OBJECTS);
@@ -194,9 +201,18 @@ fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         Outcome::Failed => {
             let reason =
                 if report.message.is_empty() { first_message(&report.objects) } else { report.message.clone() };
-            Verdict::stalled("ApplyFailed", with_detail(format!("{revision} was not applied completely"), &reason))
+            match failed_phase(&report.hooks) {
+                Some(HookPhase::Test) => {
+                    Verdict::stalled(TEST_FAILED, with_detail(format!("{revision} failed its tests"), &reason))
+                }
+                Some(_) => Verdict::stalled(HOOK_FAILED, with_detail(format!("a hook of {revision} failed"), &reason)),
+                None => {
+                    let message = format!("{revision} was not applied completely");
+                    Verdict::stalled("ApplyFailed", with_detail(message, &reason))
+                }
+            }
         }
-        Outcome::Applied => health_verdicts(report, revision, inputs.pin.is_some()),
+        Outcome::Applied => health_verdicts(inputs, report, revision),
         Outcome::Unknown => {
             let message =
                 format!("the agent of cluster {} says what only a newer hub knows; upgrade the hub", inputs.cluster);
@@ -213,7 +229,7 @@ fn waiting_message(inputs: &Inputs<'_>, revision: &str) -> String {
     }
 }
 
-fn health_verdicts(report: &ServiceReport, revision: &str, pinned: bool) -> Vec<Verdict> {
+fn health_verdicts(inputs: &Inputs<'_>, report: &ServiceReport, revision: &str) -> Vec<Verdict> {
     let counts = count(&report.objects);
     if counts.failed > 0 {
         let message = format!("{} of {} objects failed", counts.failed, counts.total);
@@ -228,7 +244,13 @@ fn health_verdicts(report: &ServiceReport, revision: &str, pinned: bool) -> Vec<
         let message = format!("{} objects wait to be pruned: {}", held.count, held.reason);
         return vec![Verdict::new("Ready", Some(false), "PruneHeld", message)];
     }
-    let pinned = if pinned { " and pinned" } else { "" };
+    let tests = if let Action::Apply(deployment) = inputs.action { deployment.tests.as_slice() } else { &[] };
+    if let Some(test) = missing_test(report, tests) {
+        let message =
+            format!("test {test} of {revision} was not run: the agent of cluster {} runs no tests", inputs.cluster);
+        return Verdict::reconciling("TestNotRun", format!("{message}; upgrade it"));
+    }
+    let pinned = if inputs.pin.is_some() { " and pinned" } else { "" };
     Verdict::ready("Applied", format!("applied {revision}{pinned}; {} objects are healthy", counts.total))
 }
 
@@ -253,6 +275,30 @@ fn rate(report: &ObjectReport) -> Option<bool> {
 
 fn desired(objects: &[ObjectReport]) -> impl Iterator<Item = &ObjectReport> {
     objects.iter().filter(|report| report.sync != SyncState::PruneHeld)
+}
+
+fn count_hooks(hooks: &[HookReport]) -> HookCounts {
+    let count = |state| u32::try_from(hooks.iter().filter(|hook| hook.state == state).count()).unwrap_or(u32::MAX);
+    HookCounts {
+        running: count(HookState::Running),
+        succeeded: count(HookState::Succeeded),
+        failed: count(HookState::Failed),
+    }
+}
+
+/// The phase of the first hook that failed; what runs because something failed is not why.
+fn failed_phase(hooks: &[HookReport]) -> Option<HookPhase> {
+    let failed = hooks.iter().filter(|hook| hook.state == HookState::Failed && hook.phase != HookPhase::SyncFail);
+    failed.map(|hook| hook.phase).min()
+}
+
+/// A test that the report doesn't say to have succeeded.
+pub(crate) fn missing_test<'a>(report: &ServiceReport, tests: &'a [ServiceTest]) -> Option<&'a str> {
+    let has_run = |test: &&ServiceTest| {
+        let mut hooks = report.hooks.iter();
+        hooks.any(|hook| hook.test.as_deref() == Some(&test.name) && hook.state == HookState::Succeeded)
+    };
+    tests.iter().find(|test| !has_run(test)).map(|test| test.name.as_str())
 }
 
 pub(crate) fn count(objects: &[ObjectReport]) -> ObjectCounts {

@@ -1,6 +1,6 @@
 //! Why a service is not healthy: the first broken link from Git to health.
 //!
-//! The chain is source → bundle → dependencies → placement → cluster → agent → objects → health → prune. Links are judged in this
+//! The chain is source → bundle → dependencies → placement → cluster → agent → hooks → objects → health → prune. Links are judged in this
 //! order and the first that is not in order is the answer: everything behind it is a consequence, or yesterday's news.
 
 use farwater_api::{
@@ -11,7 +11,7 @@ use farwater_api::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::summary::{REMOVAL_HELD, WAITING_FOR_AGENT};
+use crate::summary::{HOOK_FAILED, REMOVAL_HELD, TEST_FAILED, WAITING_FOR_AGENT};
 
 /// Lines of evidence that are worth reading; the rest is a command away.
 const MAX_EVIDENCE: usize = 6;
@@ -26,6 +26,7 @@ pub enum Link {
     Placement,
     Cluster,
     Agent,
+    Hooks,
     Objects,
     Health,
     Prune,
@@ -146,6 +147,7 @@ fn judge(evidence: &Evidence<'_>) -> Finding {
         .or_else(|| judge_assignment(evidence))
         .or_else(|| judge_cluster(evidence))
         .or_else(|| judge_agent(evidence))
+        .or_else(|| judge_hooks(evidence))
         .or_else(|| judge_objects(evidence))
         .or_else(|| judge_health(evidence))
         .or_else(|| judge_prune(evidence))
@@ -333,6 +335,23 @@ fn judge_agent(evidence: &Evidence<'_>) -> Option<Finding> {
             .because(revisions(service))
             .condition(&format!("ServiceDeployment {}", name_of(service)), Some(waiting))
             .next(NextStep::Farwater(format!("get clusters {}", service.spec.cluster_ref.name))),
+    )
+}
+
+/// In the hub's words, which name the hook; what waits for it is a consequence.
+fn judge_hooks(evidence: &Evidence<'_>) -> Option<Finding> {
+    let service = evidence.service;
+    let status = service.status.as_ref()?;
+    let ready =
+        find(&status.conditions, "Ready").filter(|c| [HOOK_FAILED, TEST_FAILED].contains(&c.reason.as_str()))?;
+    let counts = status.hooks.unwrap_or_default();
+    let counted = format!("{} hooks and tests failed, {} succeeded", counts.failed, counts.succeeded);
+    Some(
+        Finding::broken(Link::Hooks, sentence(ready))
+            .because(counted)
+            .because(revisions(service))
+            .because("another version, or other Secrets, have it run again")
+            .next(NextStep::Farwater(format!("hooks {}", flags(service)))),
     )
 }
 

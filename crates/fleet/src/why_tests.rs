@@ -389,3 +389,19 @@ fn an_apply_that_goes_on_is_no_failure() {
     };
     progressing(breaks, Link::Health, "applying main@sha1:b");
 }
+
+#[test]
+fn a_hook_that_failed_comes_before_what_waits_for_it() {
+    let breaks = |w: &mut World| {
+        let message = "a hook of main@sha1:b failed: PreSync hook Job.batch web/migrate failed: exit code 3";
+        w.service["status"]["conditions"] = json!([condition("Ready", "False", "HookFailed", message)]);
+        w.service["status"]["hooks"] = json!({"running": 0, "succeeded": 1, "failed": 1});
+        w.objects[0] = object("Deployment", "web", "Waiting", "Unknown", "waits for a hook: PreSync hook failed");
+    };
+    broken(breaks, Link::Hooks, "a hook of main@sha1:b failed: PreSync hook Job.batch web/migrate failed: exit code 3");
+    let mut world = world();
+    breaks(&mut world);
+    let finding = judge(&world);
+    assert_eq!(finding.evidence[0], "1 hooks and tests failed, 1 succeeded");
+    assert!(matches!(finding.next, Some(NextStep::Farwater(next)) if next == "hooks web -n team-a"));
+}

@@ -9,6 +9,7 @@ pub mod compute_desired;
 pub mod dependencies;
 pub mod fetch_sources;
 pub mod git;
+pub mod hook_runs;
 pub mod propose_plans;
 pub mod queue;
 pub mod requests;

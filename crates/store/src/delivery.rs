@@ -19,6 +19,7 @@ mod agents;
 mod assignments;
 mod desired;
 mod history;
+mod hook_runs;
 mod keys;
 mod origins;
 mod sources;
@@ -42,6 +43,7 @@ pub use history::{
     VersionRow, dependencies_of, dependents_of, load_history, load_history_bundles, load_newest_version, load_version,
     save_dependencies, save_version, trim_history,
 };
+pub use hook_runs::{HookRow, delete_hook, load_hooks, load_hooks_of_version, save_hook};
 pub use keys::{
     AgentKeys, ClusterKeys, load_agent_keys, load_all_agent_keys, promote_keys, read_cluster_keys, save_agent_keys,
 };

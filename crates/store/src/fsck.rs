@@ -260,7 +260,8 @@ impl Check {
 
     /// Rows of the delivery tables whose service or cluster is gone.
     async fn references(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
-        const OF_SERVICES: [&str; 5] = ["assignments", "reports", "service_secrets", "service_dependencies", "history"];
+        const OF_SERVICES: [&str; 6] =
+            ["assignments", "reports", "service_secrets", "service_dependencies", "history", "hook_runs"];
         const OF_CLUSTERS: [&str; 9] = [
             "assignments",
             "desired",

@@ -46,6 +46,7 @@ pub(crate) const HISTORY: &[Text] = &[
     text!("0007_agent_keys"),
     text!("0008_history"),
     text!("0009_origins"),
+    text!("0010_hook_runs"),
 ];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.

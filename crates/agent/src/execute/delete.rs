@@ -78,7 +78,7 @@ impl Executor<'_> {
         self.delete_object(object, uid, |_| None).await
     }
 
-    async fn delete_object(
+    pub(super) async fn delete_object(
         &self,
         object: &ObjectRef,
         uid: &str,

@@ -22,6 +22,12 @@ pub fn fit(mut report: ServiceReport) -> ServiceReport {
     if stated <= MAX_REPORTED_OBJECTS && json_bytes(&report) <= MAX_SERVICE_BYTES {
         return report;
     }
+    // What hooks left behind is the first to go: their results stay.
+    let outputs = drop_outputs(&mut report);
+    if stated <= MAX_REPORTED_OBJECTS && json_bytes(&report) <= MAX_SERVICE_BYTES {
+        add_note(&mut report, outputs);
+        return report;
+    }
     report.objects.sort_by_key(rank);
     report.objects.truncate(MAX_REPORTED_OBJECTS);
     let mut longest = MAX_MESSAGE;
@@ -48,8 +54,14 @@ pub fn fit(mut report: ServiceReport) -> ServiceReport {
 pub fn without_objects(mut report: ServiceReport) -> ServiceReport {
     let note = format!("the hub refused the report of its {} objects; the agent's log says why", report.objects.len());
     report.objects.clear();
+    drop_outputs(&mut report);
     add_note(&mut report, &note);
     report
+}
+
+fn drop_outputs(report: &mut ServiceReport) -> &'static str {
+    report.hooks.iter_mut().for_each(|hook| (hook.log, hook.junit) = (None, None));
+    "this report is cut: logs and JUnit files are left out"
 }
 
 /// Bytes of the report as JSON.
@@ -118,6 +130,7 @@ mod tests {
             message: "m".repeat(1024),
             held_prune: None,
             deletion: None,
+            hooks: Vec::new(),
             objects: (0..count).map(object).collect(),
         }
     }

@@ -12,7 +12,9 @@ use farwater_api::{
     protocol::{Deployment, ServiceAccount},
 };
 use farwater_fleet::{
-    plan::{Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, baseline, hold_reasons},
+    plan::{
+        Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, Stage, baseline, hold_reasons,
+    },
     prune::{self, Guards, HoldReason, PrunePlan, Purpose, Verdict},
 };
 use tokio::time::Instant;
@@ -36,6 +38,7 @@ impl ServiceTask {
     pub(super) async fn apply(&mut self, digest: Digest, deployment: &Deployment, note: Option<Note>) -> Ended {
         let start = Instant::now();
         let begun = SystemTime::now();
+        self.hooks.is_held = note.is_some();
         let (resolved, errors) = match self.prepare(deployment).await {
             Ok(Some(prepared)) => prepared,
             Ok(None) => return Ended::Superseded,
@@ -84,6 +87,10 @@ impl ServiceTask {
             return Ended::Settled { retry: true };
         }
         self.read_first_health().await;
+        if let Err(Stopped(message)) = self.close_hooks(deployment, &resolved, &plan).await {
+            self.set_outcome(digest, Outcome::Failed, message);
+            return Ended::Settled { retry: true };
+        }
         self.watch(deployment);
         self.conclude(digest, &resolved, &errors, note)
     }
@@ -143,13 +150,17 @@ impl ServiceTask {
         self.record_skips(plan);
         let mut results = BTreeMap::new();
         let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
-        self.barrier = None;
+        let ahead = self.ahead_of_hooks(resolved, plan);
+        executor.apply_stage(Stage::Namespaces, &ahead, &objects, blocked, &mut results).await;
+        self.record_results(&objects, &ahead, &results);
+        self.barrier = self.open_hooks(&executor, deployment, resolved).await?;
         for wave in &plan.waves {
             if self.barrier.is_none() && wave.changes.iter().any(|change| !change.cause.is_repair()) {
-                self.barrier = self.stop_before(wave.number, resolved, plan).await;
+                self.barrier = self.reach_wave(&executor, deployment, (resolved, plan), wave.number).await?;
             }
             let waits = |change: &&Change| self.barrier.is_some() && !change.cause.is_repair();
-            let (held, open): (Vec<&Change>, Vec<&Change>) = wave.changes.iter().partition(waits);
+            let left = wave.changes.iter().filter(|change| !results.contains_key(&change.object));
+            let (held, open): (Vec<&Change>, Vec<&Change>) = left.partition(waits);
             if let Some(barrier) = &mut self.barrier {
                 barrier
                     .held
@@ -157,6 +168,9 @@ impl ServiceTask {
             }
             executor.apply_stage(wave.stage, &open, &objects, blocked, &mut results).await;
             self.record_results(&objects, &open, &results);
+        }
+        if self.barrier.is_none() {
+            self.barrier = self.end_sync_hooks(&executor, deployment, (resolved, plan)).await?;
         }
         self.record_barrier();
         self.record_claims(plan, &results);
@@ -343,7 +357,7 @@ impl ServiceTask {
         self.set_outcome(digest, outcome, shorten(&parts.join("; ")));
         // A source that can't be read is the same at the next look: only what the cluster refused may change. What later waves
         // wait for is seen when it changes.
-        Ended::Settled { retry: !unapplied.is_empty() || deleting }
+        Ended::Settled { retry: !unapplied.is_empty() || deleting || self.hooks.retry }
     }
 
     /// Asks the watches for every kind of the inventory.
@@ -353,6 +367,11 @@ impl ServiceTask {
         for (key, entry) in &self.stored.inventory.entries {
             if let Some(resource) = self.agent.kinds.get(&GroupVersionKind::from(&entry.object)) {
                 wants.entry(resource).or_default().insert(key.namespace.clone());
+            }
+        }
+        for object in self.running_hooks() {
+            if let Some(resource) = self.agent.kinds.get(&GroupVersionKind::from(object)) {
+                wants.entry(resource).or_default().insert(object.namespace.clone());
             }
         }
         let wants = wants

@@ -5,7 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use farwater_api::objects::{Health, ObjectRef, Outcome, SyncState};
+use farwater_api::{
+    hooks::HookPhase,
+    objects::{Health, ObjectRef, Outcome, SyncState},
+};
 use farwater_fleet::plan::{
     GroupVersionKind, ObjectKey, Plan, Resolved,
     waves::{Holder, State, holder},
@@ -17,7 +20,7 @@ use super::ServiceTask;
 /// Where an attempt stopped.
 #[derive(Debug)]
 pub(super) struct Barrier {
-    wave: i32,
+    behind: Behind,
     holder: Holder,
     /// The objects of the waves before, by wave.
     before: Vec<(i32, ObjectRef)>,
@@ -25,12 +28,53 @@ pub(super) struct Barrier {
     pub held: Vec<ObjectRef>,
 }
 
+/// What has not begun, or not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behind {
+    Wave(i32),
+    /// What runs when all is healthy.
+    Closing(HookPhase),
+    /// What follows a hook: whether it may begin is found out by looking at the hook.
+    Hook,
+}
+
 impl Barrier {
+    pub fn of_hook(object: &ObjectRef, is_stuck: bool, message: String) -> Self {
+        let holder = Holder { object: object.clone(), wave: 0, is_stuck, message };
+        Self { behind: Behind::Hook, holder, before: Vec::new(), held: Vec::new() }
+    }
+
+    /// The same before what runs in a phase.
+    pub fn before_phase(self, phase: HookPhase) -> Self {
+        Self { behind: Behind::Closing(phase), ..self }
+    }
+
+    pub fn is_of_hook(&self) -> bool {
+        self.behind == Behind::Hook
+    }
+
+    pub fn is_stuck(&self) -> bool {
+        self.holder.is_stuck
+    }
+
     pub fn explain(&self) -> String {
-        let Self { wave, holder, held, .. } = self;
+        let Self { behind, holder, held, .. } = self;
         let objects =
             if held.len() == 1 { "1 object waits".to_owned() } else { format!("{} objects wait", held.len()) };
-        format!("wave {wave} has not begun, {objects}: {}", holder.message)
+        match behind {
+            Behind::Wave(wave) => format!("wave {wave} has not begun, {objects}: {}", holder.message),
+            Behind::Closing(phase) => format!("{phase} hooks have not begun: {}", holder.message),
+            Behind::Hook if held.is_empty() => holder.message.clone(),
+            Behind::Hook => format!("{objects}: {}", holder.message),
+        }
+    }
+
+    /// What is said of an object that waits.
+    fn explain_to_held(&self) -> String {
+        match self.behind {
+            Behind::Hook => format!("waits for a hook: {}", self.holder.message),
+            Behind::Wave(_) | Behind::Closing(_) => self.holder.explain(),
+        }
     }
 
     /// Of an attempt that stopped here.
@@ -56,7 +100,7 @@ impl ServiceTask {
         }
         self.read_first_health().await;
         let holder = self.find_holder(&before)?;
-        Some(Barrier { wave, holder, before, held: Vec::new() })
+        Some(Barrier { behind: Behind::Wave(wave), holder, before, held: Vec::new() })
     }
 
     fn find_holder(&self, before: &[(i32, ObjectRef)]) -> Option<Holder> {
@@ -69,17 +113,18 @@ impl ServiceTask {
     /// Says of each object that waits what it waits for.
     pub(super) fn record_barrier(&mut self) {
         let Some(barrier) = &self.barrier else { return };
-        let (held, holder) = (barrier.held.clone(), barrier.holder.clone());
+        let (held, holder, message) = (barrier.held.clone(), barrier.holder.clone(), barrier.explain_to_held());
         for object in &held {
-            self.set_waiting(object, &holder.object, holder.explain());
+            self.set_waiting(object, &holder.object, message.clone());
         }
     }
 
     /// After news of objects' health: whether the waves that wait may begin. What they wait for may be another object now.
     pub(super) fn pass_barrier(&mut self) -> bool {
-        let Some(barrier) = self.barrier.take() else { return false };
+        let Some(barrier) = self.barrier.take_if(|barrier| barrier.behind != Behind::Hook) else { return false };
         let Some(holder) = self.find_holder(&barrier.before) else { return true };
         let changed = holder != barrier.holder;
+        let has_failed = holder.is_stuck && !barrier.holder.is_stuck;
         let barrier = self.barrier.insert(Barrier { holder, ..barrier });
         if changed && let Some((digest, outcome, _)) = self.attempted.clone() {
             let (now, message) = (barrier.outcome(), barrier.explain());
@@ -90,7 +135,8 @@ impl ServiceTask {
             }
         }
         self.ask_unwatched();
-        false
+        // There may be hooks for that.
+        has_failed && self.has_hooks()
     }
 
     /// Where no watch tells, what is waited for is asked again, less and less often.

@@ -7,9 +7,9 @@ use farwater_api::protocol::{Deployment, ServiceAccount, ServiceIdentity};
 use farwater_fleet::{
     origin::Origin,
     plan::{GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Resolved, Terms, plan, resolve},
+    service_tests::render_tests,
     transfer::{Transfers, may_transfer},
 };
-
 use tokio::time::Instant;
 
 use super::ServiceTask;
@@ -68,6 +68,7 @@ impl Basis<'_> {
         let archive = archive.map_err(|e| Stopped(chain(&e)))?;
         let mut render = crate::render::render(&archive, deployment);
         drop(archive);
+        render.objects.extend(render_tests(&self.service.name, &deployment.tests));
         let secrets = agent.sealed.open(&self.service.uid, deployment, shelf, &agent.hub, &caller, &agent.kubernetes);
         let secrets = secrets.await.map_err(|e| Stopped(chain(&e)))?;
         render.objects.extend(crate::sealed::render(secrets, &deployment.target_namespace));

@@ -2,12 +2,13 @@
 
 use farwater_api::{
     Digest, OWNER_ANNOTATION, SERVICE_LABEL,
+    hooks::HookPhase,
     objects::{Health, Outcome, SyncState},
 };
 use farwater_fleet::{
     ownership::proven_owner,
     plan::{GroupVersionKind, Keep, Live, ObjectKey, plan_removal},
-    prune::Purpose,
+    prune::{Purpose, Verdict},
 };
 use serde_json::json;
 
@@ -19,6 +20,7 @@ impl ServiceTask {
     /// an approval, and then so does everything, for the approval names the whole set.
     pub(super) async fn remove(&mut self, digest: Digest, approved: Option<Digest>) -> Ended {
         let Some(account) = self.account() else { return self.removed(digest).await };
+        self.take_in_hooks();
         self.look_up_all(&account).await;
         if self.superseded() {
             return Ended::Superseded;
@@ -36,6 +38,11 @@ impl ServiceTask {
         let (kubernetes, kinds) = (&agent.kubernetes, &agent.kinds);
         let executor = Executor { kubernetes, kinds, account: &account, service: &service, superseded };
         let prune = plan.prune.clone();
+        if !matches!(prune.verdict, Verdict::Hold(_))
+            && let Some(ended) = self.run_hooks_of_removal(&executor, HookPhase::PreDelete, digest).await
+        {
+            return ended;
+        }
         if let Err(error) = self.prune(&executor, &plan, &prune, Purpose::Removal).await {
             self.set_outcome(digest, Outcome::Failed, error.0);
             return Ended::Settled { retry: true };
@@ -52,6 +59,10 @@ impl ServiceTask {
             }
         }
         if self.stored.inventory.entries.is_empty() {
+            if let Some(ended) = self.run_hooks_of_removal(&executor, HookPhase::PostDelete, digest).await {
+                return ended;
+            }
+            self.dismiss_hooks(&executor).await;
             return self.removed(digest).await;
         }
         if let Err(error) = self.save_inventory().await {
@@ -65,9 +76,27 @@ impl ServiceTask {
         Ended::Settled { retry: true }
     }
 
+    /// `None`: they have run. One that fails holds the removal; with policy Orphan none is run.
+    async fn run_hooks_of_removal(
+        &mut self,
+        executor: &Executor<'_>,
+        phase: HookPhase,
+        digest: Digest,
+    ) -> Option<Ended> {
+        let (outcome, message, retry) = match self.run_farewell(executor, phase).await {
+            Ok(None) => return None,
+            Ok(Some(_)) if self.superseded() => return Some(Ended::Superseded),
+            Ok(Some(barrier)) => (barrier.outcome(), barrier.explain(), self.hooks.retry || barrier.is_stuck()),
+            Err(error) => (Outcome::Failed, error.0, true),
+        };
+        self.set_outcome(digest, outcome, shorten(&message));
+        Some(Ended::Settled { retry })
+    }
+
     /// Policy Orphan: our label and annotation go, the objects stay.
     pub(super) async fn orphan(&mut self, digest: Digest) -> Ended {
         let Some(account) = self.account() else { return self.removed(digest).await };
+        self.take_in_hooks();
         self.look_up_all(&account).await;
         // Taking marks off is no drift.
         self.agent.watches.set_wants(&farwater_fleet::ownership::service_label(self.uid()), Default::default());

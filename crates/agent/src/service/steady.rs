@@ -83,6 +83,7 @@ impl ServiceTask {
             let now = Instant::now();
             let attempt_at = [retry_at, self.fights.next(now)].into_iter().flatten().min();
             let health_at = self.health.next();
+            let hooks_at = self.hooks.next();
             tokio::select! {
                 biased;
                 changed = self.assignments.changed() => {
@@ -107,6 +108,12 @@ impl ServiceTask {
                         return ControlFlow::Continue(());
                     }
                     look_at = Instant::now() + jitter(BLIND_PAUSE, 0.2);
+                }
+                () = sleep_until(hooks_at.unwrap_or(now)), if hooks_at.is_some() => {
+                    if self.look_at_hooks().await {
+                        return ControlFlow::Continue(());
+                    }
+                    self.send_report();
                 }
                 () = sleep_until(health_at.unwrap_or(now)), if health_at.is_some() => {
                     let due = self.health.take_due(Instant::now());
@@ -138,6 +145,7 @@ impl ServiceTask {
         }
         let mut drifted = pending.retry;
         let mut left = Vec::new();
+        self.hear_of_hooks(pending.events.keys());
         for listed in &pending.lists {
             left.extend(self.missing_from(listed));
         }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
 pub mod fake_hub;
+pub mod pods;
 pub mod world;
 
 use std::{path::Path, process::Command, time::Duration};
@@ -71,6 +72,7 @@ impl Service {
             origin: None,
             undo: None,
             turn: 0,
+            tests: Vec::new(),
         };
         Self { identity, deployment }
     }

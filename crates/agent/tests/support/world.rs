@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use farwater_api::objects::Outcome;
-use farwater_testkit::{Plane, Process};
+use farwater_testkit::{Plane, PlaneOptions, Process};
 use kube::Client;
 use tokio::sync::OnceCell;
 
@@ -18,19 +18,25 @@ pub struct World {
 
 pub async fn world() -> &'static World {
     static WORLD: OnceCell<World> = OnceCell::const_new();
-    WORLD
-        .get_or_init(|| async {
-            let plane = Plane::start().await.unwrap();
-            let hub = FakeHub::start();
-            let dir = tempfile::tempdir().unwrap();
-            let log = std::env::var_os("AGENT_TEST_LOG").map_or_else(|| dir.path().join("agent.log"), PathBuf::from);
-            let agent = agent(&hub, plane.kubeconfig(), &dir.path().join("state"), &log, true);
-            World { hub, plane, _agent: agent, _dir: dir }
-        })
-        .await
+    WORLD.get_or_init(|| World::start(PlaneOptions::default())).await
+}
+
+/// The same where no pod runs: Jobs end when a test says so.
+pub async fn world_without_nodes() -> &'static World {
+    static WORLD: OnceCell<World> = OnceCell::const_new();
+    WORLD.get_or_init(|| World::start(PlaneOptions::without_nodes())).await
 }
 
 impl World {
+    async fn start(options: PlaneOptions) -> Self {
+        let plane = Plane::start_with(options).await.unwrap();
+        let hub = FakeHub::start();
+        let dir = tempfile::tempdir().unwrap();
+        let log = std::env::var_os("AGENT_TEST_LOG").map_or_else(|| dir.path().join("agent.log"), PathBuf::from);
+        let agent = agent(&hub, plane.kubeconfig(), &dir.path().join("state"), &log, true);
+        Self { hub, plane, _agent: agent, _dir: dir }
+    }
+
     pub async fn client(&self) -> Client {
         self.plane.client().await.unwrap()
     }

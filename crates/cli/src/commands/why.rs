@@ -122,6 +122,7 @@ fn station(link: Link) -> &'static str {
         Link::Placement => "placement",
         Link::Cluster => "the cluster",
         Link::Agent => "the agent",
+        Link::Hooks => "a hook or test",
         Link::Objects => "the objects",
         Link::Health => "health",
         Link::Prune => "the prune",

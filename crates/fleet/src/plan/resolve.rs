@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     GroupVersionKind, ObjectKey, Refusal, Render, RenderedObject, Scope, Skip, SkipReason, Stage, Wait,
+    hooks::{ResolvedHook, resolve_hooks, skip_hook, take_hooks},
     options::{BadOption, ObjectOptions, ignored_annotations, read_options, read_wave},
     waves,
 };
@@ -24,6 +25,8 @@ pub struct Resolved {
     /// Sorted by wave, stage and name.
     pub objects: Vec<ResolvedObject>,
     pub skipped: Vec<Skip>,
+    /// What runs at certain points and is not kept. Sorted by wave and name.
+    pub hooks: Vec<ResolvedHook>,
     /// Whether all of the source is here: what is missing from an incomplete one proves nothing.
     pub complete: bool,
     /// Every name that the source states, also of skipped objects; where a kind's scope is unknown, both that it could
@@ -73,14 +76,17 @@ pub struct Terms<'a> {
 }
 
 /// Resolves a render for one service. Objects that break a rule are skipped, each with its reason; the rest go on.
-pub fn resolve(render: Render, service_uid: &str, terms: Terms<'_>, served: &Scopes) -> Resolved {
+pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: &Scopes) -> Resolved {
     let Terms { target_namespace, ceiling, options } = terms;
     let complete = render.errors.is_empty();
+    let hooks = take_hooks(&mut render.objects);
+    let (hooks, skipped) = resolve_hooks(hooks, service_uid, terms, served);
     let defined = defined_kinds(&render.objects);
     let mut out = Resolved {
         target_namespace: target_namespace.to_owned(),
         objects: Vec::new(),
-        skipped: Vec::new(),
+        skipped,
+        hooks,
         complete,
         stated: Vec::new(),
         count: render.objects.len(),
@@ -156,10 +162,19 @@ pub fn resolve(render: Render, service_uid: &str, terms: Terms<'_>, served: &Sco
     for index in duplicates.into_iter().rev() {
         out.objects.remove(index);
     }
+    refuse_doubles(&mut out, &seen);
     add_namespace_needs(&mut out.objects);
     waves::pull_forward(&mut out.objects, &definitions);
     out.objects.sort_by(|a, b| (a.wave, a.stage, &a.object).cmp(&(b.wave, b.stage, &b.object)));
     out
+}
+
+/// An object is kept or it runs.
+fn refuse_doubles(out: &mut Resolved, objects: &BTreeMap<ObjectKey, (usize, String)>) {
+    for hook in out.hooks.extract_if(.., |hook| objects.contains_key(&hook.key())) {
+        let refusal = Refusal::Malformed("stated as a hook and as an object".to_owned());
+        out.skipped.push(skip_hook(hook.object, SkipReason::Refused(refusal), &hook.steps));
+    }
 }
 
 struct Definition {
@@ -188,7 +203,7 @@ fn is_definition(object: &ObjectRef) -> bool {
     object.group == "apiextensions.k8s.io" && object.kind == "CustomResourceDefinition"
 }
 
-fn object_ref(manifest: &Value) -> Option<ObjectRef> {
+pub(super) fn object_ref(manifest: &Value) -> Option<ObjectRef> {
     let text = |value: &Value| value.as_str().filter(|s| !s.is_empty()).map(str::to_owned);
     let api_version = text(&manifest["apiVersion"])?;
     let (group, version) = match api_version.split_once('/') {
@@ -204,7 +219,7 @@ fn object_ref(manifest: &Value) -> Option<ObjectRef> {
     })
 }
 
-fn nameless(manifest: &Value) -> ObjectRef {
+pub(super) fn nameless(manifest: &Value) -> ObjectRef {
     let text = |value: &Value| value.as_str().unwrap_or("?").chars().take(64).collect::<String>();
     ObjectRef {
         group: String::new(),
@@ -242,7 +257,7 @@ pub fn check_ceiling(ceiling: &Ceiling, object: &ObjectRef) -> Option<Refusal> {
 }
 
 /// Adds the namespace and our marks, and drops what an export of a live object holds and an apply must not.
-fn finish(
+pub(super) fn finish(
     mut manifest: Value,
     object: &ObjectRef,
     service_uid: &str,

@@ -40,6 +40,7 @@ fn apply() -> Action {
         origin: None,
         undo: None,
         turn: 0,
+        tests: Vec::new(),
     })
 }
 
@@ -61,6 +62,7 @@ fn report(outcome: Outcome, objects: Vec<ObjectReport>) -> ServiceReport {
         message: String::new(),
         held_prune: None,
         deletion: None,
+        hooks: Vec::new(),
         objects,
     }
 }
@@ -287,4 +289,55 @@ fn what_waits_for_a_dependency_is_named_with_what_it_waits_for() {
         &format!("Reconciling=True DependencyNotReady: {message}"),
     ]);
     assert_eq!(status.held_revision.as_deref(), Some("main@sha1:def"));
+}
+
+fn hook(phase: &str, name: &str, state: &str, test: Option<&str>) -> HookReport {
+    serde_json::from_value(serde_json::json!({
+        "group": "batch", "version": "v1", "kind": "Job", "namespace": "web", "name": name, "phase": phase, "run": Digest::of(name),
+        "state": state, "test": test,
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_hook_or_test_that_failed_is_named_as_what_is_wrong() {
+    let check = |hooks: Vec<HookReport>, message: &str, expected: &str| {
+        let failed = ServiceReport { message: message.to_owned(), hooks, ..report(Outcome::Failed, Vec::new()) };
+        let status = Case::new(Some(failed)).status();
+        let ready = &status.conditions[0];
+        assert_eq!(format!("{}={} {}: {}", ready.type_, ready.status, ready.reason, ready.message), expected);
+        status.hooks.unwrap()
+    };
+    let hooks = vec![
+        hook("PreSync", "migrate", "Succeeded", None),
+        hook("Test", "web-test-smoke", "Failed", Some("smoke")),
+        hook("SyncFail", "alarm", "Failed", None),
+    ];
+    let counts = check(
+        hooks,
+        "test smoke failed: exit code 3",
+        "Ready=False TestFailed: main@sha1:abc failed its tests: test smoke failed: exit code 3",
+    );
+    assert_eq!((counts.running, counts.succeeded, counts.failed), (0, 1, 2));
+    check(
+        vec![hook("PreSync", "migrate", "Failed", None)],
+        "PreSync hook failed",
+        "Ready=False HookFailed: a hook of main@sha1:abc failed: PreSync hook failed",
+    );
+}
+
+#[test]
+fn a_service_is_not_ready_before_its_tests_have_run() {
+    let healthy = report(Outcome::Applied, vec![object("web", SyncState::Synced, Health::Current, "")]);
+    let mut case = Case::new(Some(healthy.clone()));
+    let Action::Apply(deployment) = &mut case.action else { panic!("an action to apply") };
+    deployment.tests = vec![serde_json::from_value(serde_json::json!({"name": "smoke", "image": "curl"})).unwrap()];
+    let status = case.status();
+    assert!(
+        status.conditions.iter().all(|c| c.reason == "TestNotRun" && c.message.contains("test smoke")),
+        "{status:?}"
+    );
+    let hooks = vec![hook("Test", "web-test-smoke", "Succeeded", Some("smoke"))];
+    case.report = Some(ServiceReport { hooks, ..healthy });
+    case.check(&["Ready=True Applied: applied main@sha1:abc; 1 objects are healthy"]);
 }

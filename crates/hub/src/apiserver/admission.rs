@@ -85,8 +85,16 @@ async fn check_placement(call: &Call, object: &Value, old: Option<&Value>) -> Re
         Inadmissible::ClusterChanged => invalid("clusterRef", &spec["clusterRef"], &error),
         Inadmissible::Pin(_) => invalid("pin.bundle", &spec["pin"]["bundle"], &error),
         Inadmissible::DependsOn(_) => invalid("dependsOn", &spec["dependsOn"], &error),
+        Inadmissible::Tests { ref field, .. } => invalid(&format!("tests{field}"), &tests_value(spec, field), &error),
         Inadmissible::Store(error) => store_failed(error),
     })
+}
+
+/// The value that is wrong, of one test; all of them would be long.
+fn tests_value(spec: &Value, field: &str) -> Value {
+    let of_one = field.strip_prefix('[').and_then(|rest| rest.split_once("]."));
+    let found = of_one.and_then(|(index, name)| Some(spec["tests"][index.parse::<usize>().ok()?][name].clone()));
+    found.unwrap_or_default()
 }
 
 async fn check_all(

@@ -433,7 +433,9 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
     }
     match kind.plural.as_str() {
         "servicedeployments" => {
-            for (name, list) in [("history", "HistoryEntryList"), ("objects", "ObjectReportList")] {
+            for (name, list) in
+                [("history", "HistoryEntryList"), ("hooks", "HookRunList"), ("objects", "ObjectReportList")]
+            {
                 kind.subresources.push(Subresource {
                     name,
                     verbs: &["get"],

@@ -1,10 +1,11 @@
 //! Subresources that are no part of the object: tokens of service accounts, invitations of clusters, what agents
-//! report of a service's objects, and what was assigned to it before.
+//! report of a service's objects and hooks, and what was assigned to it before.
 
 use std::time::Duration;
 
 use axum::response::Response;
 use bytes::Bytes;
+use farwater_api::Digest;
 use farwater_store::Resource;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::{
     auth::{TokenError, TokenOwner},
-    controllers::{resources::Name, versions},
+    controllers::{hook_runs, resources::Name, versions},
     delivery::{
         join::{self, InviteError},
         status::load_objects,
@@ -34,6 +35,7 @@ pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         ("servicedeployments", "history") => list_versions(call).await,
         ("servicedeployments", "plan") if call.info.verb == "create" => plans::ask(call, &body).await,
         ("servicedeployments", "plan") => plans::look(call).await,
+        ("servicedeployments", "hooks") => list_hooks(call).await,
         _ => Err(ApiError::no_such_path()),
     }
 }
@@ -72,6 +74,18 @@ async fn list_versions(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
     let entries = versions::load_entries(&call.hub.delivery, &service.uid).await.map_err(store_failed)?;
     Ok(answer_list("HistoryEntryList", &service, &entries))
+}
+
+/// Hooks and tests that were run for its versions; `?run=DIGEST` gives one with its log and its JUnit file.
+async fn list_hooks(call: &Call) -> Result<Response, ApiError> {
+    let run = call.query.get("run").map(|text| {
+        text.parse::<Digest>()
+            .map_err(|error| ApiError::bad_request(format!("the parameter run is no digest: {error}")))
+    });
+    let run = run.transpose()?;
+    let service = call.load(&call.info.name).await?;
+    let runs = hook_runs::load_runs(&call.hub.delivery, &service.uid, run.as_ref()).await.map_err(store_failed)?;
+    Ok(answer_list("HookRunList", &service, &runs))
 }
 
 fn answer_list(kind: &str, of: &Resource, items: &impl Serialize) -> Response {

@@ -185,6 +185,7 @@ impl ServiceFacts {
             hold_prune: hold_prune.as_deref(),
             turn: self.turn,
             undo: annotation(UNDO).filter(|request| request.len() <= MAX_UNDO_BYTES),
+            tests: &spec.tests,
         });
         let service = ServiceIdentity {
             uid: self.uid.clone(),

@@ -17,7 +17,7 @@ use farwater_store::{
 };
 use jiff::Timestamp;
 
-use super::services::ServiceFacts;
+use super::{hook_runs, services::ServiceFacts};
 use crate::delivery::Delivery;
 
 fn read(row: &VersionRow) -> Result<Version, StoreError> {
@@ -70,7 +70,11 @@ pub async fn note_report(
         None => Version::new(None, assigned, None, now),
     };
     let report = report.filter(|report| report.entry == entry.digest() && version.told.bundle == deployment.bundle);
-    let is_news = report.is_some_and(|report| version.note_report(report, now));
+    let number = i64::try_from(version.told.number).map_err(StoreError::abort)?;
+    if let Some(report) = report {
+        hook_runs::note_hooks(delivery, &facts.uid, number, &report.hooks).await?;
+    }
+    let is_news = report.is_some_and(|report| version.note_report(report, &deployment.tests, now));
     if newest.is_some() && !is_news {
         return Ok(());
     }

@@ -7,6 +7,7 @@ use farwater_api::{Cluster, GitRepository, ServiceDeployment, ServiceDeploymentS
 use farwater_fleet::{
     dependencies::{cycle_trouble, find_cycle},
     placement::{self, Denied},
+    service_tests::check_tests,
 };
 use farwater_store::{Store, StoreError};
 
@@ -34,6 +35,9 @@ pub enum Inadmissible {
     /// Answer 422, for `spec.dependsOn`.
     #[error("{0}")]
     DependsOn(String),
+    /// Answer 422, for what is named below `spec.tests`.
+    #[error("{why}")]
+    Tests { field: String, why: String },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -50,6 +54,9 @@ pub async fn check_service(
         && old.spec.cluster_ref != service.cluster_ref
     {
         return Err(Inadmissible::ClusterChanged);
+    }
+    if old.is_none_or(|old| old.spec.tests != service.tests) {
+        check_tests(&service.tests).map_err(|(field, why)| Inadmissible::Tests { field, why })?;
     }
     // What was admitted may always be deleted and held.
     let placed_anew = old.is_none_or(|old| {

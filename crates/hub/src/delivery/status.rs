@@ -9,6 +9,7 @@ use axum::{
 };
 use farwater_api::{
     GitRepository,
+    hooks::{MAX_JUNIT_BYTES, MAX_LOG_BYTES, MAX_REPORTED_HOOKS},
     objects::{ObjectReport, ServiceReport},
     protocol::{
         AcceptedStatement, AgentReport, AgentUpdate, MAX_REPORTED_OBJECTS, SigningKey, StatusAnswer, StatusReport,
@@ -75,6 +76,12 @@ fn encode(service: &mut ServiceReport) -> Result<Vec<u8>, Refusal> {
         return Err(Refusal::Invalid(format!("a service's report holds more than {MAX_REPORTED_OBJECTS} objects")));
     }
     service.message = cut(&service.message, MAX_MESSAGE_BYTES);
+    service.hooks.truncate(MAX_REPORTED_HOOKS);
+    for hook in &mut service.hooks {
+        hook.message = cut(&hook.message, MAX_MESSAGE_BYTES);
+        hook.log.take_if(|log| log.len() > MAX_LOG_BYTES);
+        hook.junit.take_if(|junit| junit.len() > MAX_JUNIT_BYTES);
+    }
     for object in &mut service.objects {
         object.message = cut(&object.message, MAX_MESSAGE_BYTES);
     }

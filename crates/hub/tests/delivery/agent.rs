@@ -367,6 +367,7 @@ pub fn said(entry: &Entry, outcome: Outcome, objects: &[(&str, Health)]) -> Serv
         message: String::new(),
         held_prune: None,
         deletion: None,
+        hooks: Vec::new(),
         objects: objects.iter().map(object).collect(),
     }
 }

@@ -3,11 +3,12 @@
 use farwater_api::{
     ADMIN_NAMESPACE, Digest, ServiceDeploymentSpec,
     history::{Cause, HistoryEntry, VersionResult},
+    hooks::{HookPhase, HookReport, HookState},
     objects::{Health, Outcome},
     protocol::{Action, Entry},
 };
 use farwater_hub::{
-    controllers::{collect_mirrors::collect_mirrors, versions::load_entries},
+    controllers::{collect_mirrors::collect_mirrors, hook_runs::load_runs, versions::load_entries},
     delivery::admission::{Inadmissible, check_pin},
 };
 use farwater_testkit::git::Repository;
@@ -223,4 +224,64 @@ async fn a_pin_stands_under_the_grants_of_its_own_source() {
     .await;
     let now = agent.desired(&rig).await;
     assert!(now.entries.iter().all(|entry| bundle(entry) != bundle(&first)), "{now:?}");
+}
+
+fn test_report(run: &str, state: HookState, output: Option<&str>) -> HookReport {
+    serde_json::from_value(json!({
+        "group": "batch", "version": "v1", "kind": "Job", "namespace": "web", "name": "web-test-smoke", "phase": HookPhase::Test,
+        "run": Digest::of(run), "state": state, "test": "smoke", "message": "exit code 3", "log": output, "junit": output,
+    }))
+    .unwrap()
+}
+
+/// State and JUnit file of each hook of a version.
+async fn hooks(rig: &Rig, uid: &str, number: u64) -> Vec<(HookState, Option<String>)> {
+    let mut found = Vec::new();
+    for run in load_runs(&rig.delivery, uid, None).await.unwrap().into_iter().filter(|run| run.number == number) {
+        assert!(run.report.log.is_none() && run.report.junit.is_none(), "only of one that is asked for");
+        let whole = load_runs(&rig.delivery, uid, Some(&run.report.run)).await.unwrap();
+        found.push((run.report.state, whole[0].report.junit.clone()));
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_is_healthy_when_its_tests_are_and_keeps_what_they_left_behind() {
+    let (_server, git, rig, mut agent, uid, _) = failed().await;
+    let tests = json!([{"name": "smoke", "image": "curl", "timeout": "1m"}]);
+    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| service["spec"]["tests"] = tests.clone()).await;
+    let entry = follow(&rig, &git, &agent, &uid, "third").await;
+    assert_eq!(applied(&entry).unwrap().tests[0].name, "smoke");
+    let fine = [("third", Health::Current)];
+    // An agent that knows no tests says nothing of them.
+    agent.say(&rig, &uid, said(&entry, Outcome::Applied, &fine)).await;
+    wait_result(&rig, &uid, VersionResult::Applied).await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Ready").ends_with("/TestNotRun")).await;
+
+    let mut report = said(&entry, Outcome::Failed, &fine);
+    report.message = "test smoke failed: exit code 3".to_owned();
+    report.hooks = vec![test_report("1", HookState::Failed, Some("<testsuite/>"))];
+    agent.say(&rig, &uid, report.clone()).await;
+    wait_result(&rig, &uid, VersionResult::Failed).await;
+    let failed = vec![(HookState::Failed, Some("<testsuite/>".to_owned()))];
+    assert_eq!(hooks(&rig, &uid, 3).await, failed);
+    // Of an agent that was restarted.
+    report.hooks = vec![test_report("1", HookState::Failed, None)];
+    report.message.push('.');
+    agent.say(&rig, &uid, report).await;
+    rig.wait_until("the newer report counts", async || entries(&rig, &uid).await[0].result == VersionResult::Failed)
+        .await;
+    assert_eq!(hooks(&rig, &uid, 3).await, failed);
+
+    let mut report = said(&entry, Outcome::Applied, &fine);
+    report.hooks = vec![test_report("2", HookState::Succeeded, None)];
+    agent.say(&rig, &uid, report).await;
+    wait_result(&rig, &uid, VersionResult::Healthy).await;
+    assert_eq!(hooks(&rig, &uid, 3).await, vec![(HookState::Succeeded, None)]);
+    // With the version they go.
+    rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
+    let (_, entry) = agent.wait_entry(&rig, &uid, |entry| matches!(entry.action, Action::Remove { .. })).await;
+    agent.say(&rig, &uid, said(&entry, Outcome::Removed, &[])).await;
+    rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
+    assert!(load_runs(&rig.delivery, &uid, None).await.unwrap().is_empty());
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use farwater_api::Digest;
 
-use super::desired::parse_digest;
+use super::{desired::parse_digest, hook_runs::delete_hooks_up_to};
 use crate::{Connection, StoreError};
 
 /// One version that was assigned.
@@ -72,14 +72,14 @@ pub async fn trim_history(
     sqlx::query("DELETE FROM history WHERE service_uid = $1 AND number <= $2")
         .bind(service_uid)
         .bind(last)
-        .execute(connection)
+        .execute(&mut *connection)
         .await?;
-    Ok(())
+    delete_hooks_up_to(connection, service_uid, last).await
 }
 
 pub(super) async fn delete_history(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM history WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
-    Ok(())
+    sqlx::query("DELETE FROM history WHERE service_uid = $1").bind(service_uid).execute(&mut *connection).await?;
+    delete_hooks_up_to(connection, service_uid, i64::MAX).await
 }
 
 /// Every bundle that some history names. From one to the next by the index: what many services share is read once.

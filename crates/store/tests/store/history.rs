@@ -6,8 +6,9 @@ use farwater_api::Digest;
 use farwater_store::{
     Store,
     delivery::{
-        Assignment, VersionRow, delete_assignment, dependencies_of, dependents_of, load_history, load_history_bundles,
-        load_newest_version, load_version, save_assignment, save_dependencies, save_version, trim_history,
+        Assignment, HookRow, VersionRow, delete_assignment, delete_hook, dependencies_of, dependents_of, load_history,
+        load_history_bundles, load_hooks, load_hooks_of_version, load_newest_version, load_version, save_assignment,
+        save_dependencies, save_hook, save_version, trim_history,
     },
 };
 
@@ -18,6 +19,7 @@ on_both_engines!(
     bundles_of_histories_are_named_once,
     dependents_are_found_by_the_name_that_they_state,
     a_service_that_goes_takes_its_history_along,
+    hooks_go_with_their_version,
 );
 
 fn version(service: &str, number: i64, bundle: &str) -> VersionRow {
@@ -128,4 +130,44 @@ async fn a_service_that_goes_takes_its_history_along(place: Place) {
     store.transact(|tx| Box::pin(async move { delete_assignment(tx, "a-web").await })).await.unwrap();
     assert_eq!((numbers(&store, "a-web").await, numbers(&store, "a-api").await), (vec![], vec![1]));
     assert!(dependents(&store, "a", "database").await.is_empty());
+}
+
+async fn hooks_go_with_their_version(place: Place) {
+    let store = place.open().await;
+    let hook = |number: i64, name: &str, run: &str| HookRow {
+        service_uid: "web".to_owned(),
+        number,
+        hook: name.to_owned(),
+        run: run.to_owned(),
+        body: run.as_bytes().to_vec(),
+    };
+    let save = async |rows: Vec<HookRow>| {
+        let saved = store.transact(move |tx| {
+            Box::pin(async move {
+                for row in &rows {
+                    save_hook(tx, row).await?;
+                }
+                Ok(())
+            })
+        });
+        saved.await.unwrap();
+    };
+    save(vec![hook(1, "Test a", "1"), hook(2, "Test b", "2"), hook(2, "Test a", "3")]).await;
+    // Of a hook the last run counts.
+    save(vec![hook(2, "Test a", "4")]).await;
+    let load = async || load_hooks(&mut store.tables().await.unwrap(), "web").await.unwrap();
+    assert_eq!(load().await, vec![hook(2, "Test a", "4"), hook(2, "Test b", "2"), hook(1, "Test a", "1")]);
+    let of_one = load_hooks_of_version(&mut store.tables().await.unwrap(), "web", 1).await.unwrap();
+    assert_eq!(of_one, vec![hook(1, "Test a", "1")]);
+    let trimmed = store.transact(|tx| {
+        Box::pin(async move {
+            delete_hook(tx, "web", 2, "Test b").await?;
+            trim_history(tx, "web", 2, 1).await
+        })
+    });
+    trimmed.await.unwrap();
+    assert_eq!(load().await, vec![hook(2, "Test a", "4")]);
+    let deleted = store.transact(|tx| Box::pin(async move { delete_assignment(tx, "web").await }));
+    deleted.await.unwrap();
+    assert!(load().await.is_empty());
 }

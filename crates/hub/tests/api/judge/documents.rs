@@ -51,7 +51,9 @@ fn comparable(mut resource: Value) -> Value {
         categories.retain(|category| category != "all");
     }
     if let Some(list) = resource.get_mut("subresources").and_then(Value::as_array_mut) {
-        list.retain(|sub| !matches!(sub["subresource"].as_str(), Some("objects" | "history" | "plan" | "join")));
+        list.retain(|sub| {
+            !matches!(sub["subresource"].as_str(), Some("objects" | "history" | "hooks" | "plan" | "join"))
+        });
     }
     if resource["subresources"] == json!([]) {
         resource.as_object_mut().unwrap().remove("subresources");
@@ -61,7 +63,8 @@ fn comparable(mut resource: Value) -> Value {
 
 fn comparable_list(list: &Value) -> Value {
     let list = list.as_array().into_iter().flatten();
-    let own = |name: &str| ["/objects", "/history", "/plan", "/join"].iter().any(|tail| name.ends_with(tail));
+    let own =
+        |name: &str| ["/objects", "/history", "/hooks", "/plan", "/join"].iter().any(|tail| name.ends_with(tail));
     list.filter(|resource| !own(resource["name"].as_str().unwrap_or_default())).cloned().map(comparable).collect()
 }
 

@@ -1,0 +1,209 @@
+//! Hooks: made, looked at and ended, and what their containers leave behind.
+
+use farwater_api::{
+    Digest,
+    hooks::{HOOK_RUN, MAX_LOG_BYTES},
+    objects::ObjectRef,
+};
+use farwater_fleet::{
+    hooks::{ResolvedHook, Run},
+    junit,
+    ownership::proven_owner,
+    plan::GroupVersionKind,
+};
+use serde_json::Value;
+
+use super::{Deleted, Executor, send::from_bytes};
+use crate::{
+    kinds::Served,
+    kubernetes::{ApiError, ApplyMode, Resource, escape, to_bytes},
+    live::live_object,
+};
+
+/// Lines that are asked for: a JUnit file of the largest size, and what comes after it.
+const LOG_LINES: usize = 20_000;
+/// What the Job controller puts on its pods.
+const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
+
+/// What stands where a hook is to be made.
+#[derive(Debug)]
+pub enum Way {
+    Clear,
+    /// This very run was begun before.
+    Begun(Value),
+    /// What has its name is on its way out.
+    Leaving,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    #[error("its kind is not served")]
+    NotServed,
+    #[error("an object of its name exists, and was not made by this service")]
+    Foreign,
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
+
+/// What a hook's container left behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    pub exit_code: Option<i32>,
+    pub log: Option<String>,
+    pub junit: Option<String>,
+    /// Why something of it is missing.
+    pub note: String,
+}
+
+impl Executor<'_> {
+    /// Makes room for a run of a hook: what an earlier one left is deleted.
+    pub async fn clear_way(&self, hook: &ResolvedHook, id: &Digest) -> Result<Way, HookError> {
+        let path = self.hook_resource(&hook.object).await?.path_of(&hook.object);
+        let found = match self.kubernetes.get(Some(self.account), &path, false).await {
+            Err(error) if error.is_not_found() => return Ok(Way::Clear),
+            other => other?,
+        };
+        let live = live_object(&found);
+        let owner = live.owner.as_deref().and_then(|owner| proven_owner(owner, &hook.key()));
+        if owner != Some(self.service) {
+            return Err(HookError::Foreign);
+        }
+        if live.deleting {
+            return Ok(Way::Leaving);
+        }
+        if found["metadata"]["annotations"][HOOK_RUN] == id.to_string() {
+            return Ok(Way::Begun(found));
+        }
+        match self.delete_replaced(&hook.object, &live.uid).await? {
+            Deleted::Gone => Ok(Way::Clear),
+            _ => Ok(Way::Leaving),
+        }
+    }
+
+    /// The object as it is then.
+    pub async fn make_hook(&self, hook: &ResolvedHook, id: &Digest) -> Result<Value, HookError> {
+        let path = self.hook_resource(&hook.object).await?.path_of(&hook.object);
+        let mut manifest = from_bytes(hook.body.as_bytes())?;
+        manifest["metadata"]["annotations"][HOOK_RUN] = id.to_string().into();
+        let body = to_bytes(&manifest)?;
+        let mode = ApplyMode { force: false, dry_run: false };
+        Ok(self.persist(|| self.kubernetes.apply(Some(self.account), &path, body.clone(), mode)).await?)
+    }
+
+    /// The object of a run; `None` where it is gone, or another one by now.
+    pub async fn read_hook(&self, run: &Run) -> Result<Option<Value>, HookError> {
+        let path = self.hook_resource(&run.object).await?.path_of(&run.object);
+        match self.kubernetes.get(Some(self.account), &path, false).await {
+            Err(error) if error.is_not_found() => Ok(None),
+            Ok(object) => Ok(Some(object).filter(|object| object["metadata"]["uid"] == run.uid.as_str())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Deletes the object of a run, and with it what it runs. It may take a while until it is gone.
+    pub async fn end_hook(&self, object: &ObjectRef, uid: &str) -> Result<(), ApiError> {
+        self.delete_object(object, uid, |_| None).await.map(drop)
+    }
+
+    async fn hook_resource(&self, object: &ObjectRef) -> Result<Resource, HookError> {
+        match self.kinds.find(self.kubernetes, &GroupVersionKind::from(object)).await? {
+            Served::As(resource) => Ok(resource),
+            Served::No => Err(HookError::NotServed),
+        }
+    }
+
+    /// What a Job's last pod, or a Pod, leaves behind. `hook` is the object; other kinds leave nothing.
+    pub async fn read_output(&self, hook: &Value) -> Output {
+        let pod = match hook["kind"].as_str() {
+            Some("Pod") => Ok(Some(hook.clone())),
+            Some("Job") => self.last_pod(hook).await,
+            _ => return Output::default(),
+        };
+        match pod {
+            Ok(Some(pod)) => self.read_pod(&pod).await,
+            Ok(None) => Output { note: "its pods are gone".to_owned(), ..Output::default() },
+            Err(error) => Output { note: format!("its pods can't be read: {error}"), ..Output::default() },
+        }
+    }
+
+    async fn last_pod(&self, job: &Value) -> Result<Option<Value>, ApiError> {
+        let metadata = &job["metadata"];
+        let namespace = metadata["namespace"].as_str().unwrap_or_default();
+        let selector = format!("{JOB_UID}={}", metadata["uid"].as_str().unwrap_or_default());
+        let mut last: Option<(String, Value)> = None;
+        let collection = format!("/api/v1/namespaces/{}/pods", escape(namespace));
+        self.kubernetes
+            .list(Some(self.account), &collection, &selector, false, |pod| {
+                let created = pod["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();
+                if last.as_ref().is_none_or(|(latest, _)| *latest <= created) {
+                    last = Some((created, pod));
+                }
+            })
+            .await?;
+        Ok(last.map(|(_, pod)| pod))
+    }
+
+    async fn read_pod(&self, pod: &Value) -> Output {
+        let Some((container, exit_code)) = telling_container(pod) else { return Output::default() };
+        let metadata = &pod["metadata"];
+        let text = |field: &str| escape(metadata[field].as_str().unwrap_or_default());
+        let path = format!(
+            "/api/v1/namespaces/{}/pods/{}/log?container={}&tailLines={LOG_LINES}",
+            text("namespace"),
+            text("name"),
+            escape(&container)
+        );
+        let mut log = junit::Log::default();
+        let read = self.kubernetes.read_log(Some(self.account), &path, |part| log.push(part)).await;
+        let mut output = Output { exit_code, ..Output::default() };
+        if let Err(error) = read {
+            output.note = format!("its log can't be read: {error}");
+            return output;
+        }
+        if log.too_large {
+            output.note = "its JUnit file is too large".to_owned();
+        }
+        let (tail, junit) = log.finish();
+        debug_assert!(tail.len() <= MAX_LOG_BYTES);
+        output.log = Some(tail).filter(|tail| !tail.is_empty());
+        output.junit = junit;
+        output
+    }
+}
+
+/// The container to ask: the first that failed, else the first; and its exit code.
+fn telling_container(pod: &Value) -> Option<(String, Option<i32>)> {
+    let statuses = ["initContainerStatuses", "containerStatuses"];
+    let statuses = statuses.iter().flat_map(|field| pod["status"][*field].as_array().into_iter().flatten());
+    let ends = statuses.filter_map(|status| {
+        let code = status["state"]["terminated"]["exitCode"].as_i64()?;
+        Some((status["name"].as_str()?.to_owned(), i32::try_from(code).ok()?))
+    });
+    let ends: Vec<(String, i32)> = ends.collect();
+    let first = pod["spec"]["containers"][0]["name"].as_str()?;
+    let failed = ends.iter().find(|(_, code)| *code != 0);
+    let found = failed.or_else(|| ends.iter().find(|(name, _)| name == first));
+    Some(found.map_or_else(|| (first.to_owned(), None), |(name, code)| (name.clone(), Some(*code))))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_container_that_failed_is_asked() {
+        let check = |status: Value, expected: (&str, Option<i32>)| {
+            let pod = json!({"spec": {"containers": [{"name": "main"}, {"name": "proxy"}]}, "status": status});
+            let (name, code) = telling_container(&pod).unwrap();
+            assert_eq!((name.as_str(), code), expected, "{pod}");
+        };
+        let ended = |name: &str, code: i32| json!({"name": name, "state": {"terminated": {"exitCode": code}}});
+        check(json!({}), ("main", None));
+        check(json!({"containerStatuses": [ended("proxy", 0), ended("main", 0)]}), ("main", Some(0)));
+        check(json!({"containerStatuses": [ended("main", 0), ended("proxy", 2)]}), ("proxy", Some(2)));
+        check(json!({"initContainerStatuses": [ended("fetch", 1)]}), ("fetch", Some(1)));
+        assert_eq!(telling_container(&json!({})), None);
+    }
+}

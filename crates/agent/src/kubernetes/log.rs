@@ -1,0 +1,38 @@
+//! Reads a container's log part by part: it may be as large as its node allows.
+
+use http::Method;
+use http_body_util::BodyExt as _;
+use tokio::time::timeout;
+
+use super::{ApiError, As, Kubernetes, PATIENCE, refusal, retry_after, send};
+use crate::messages::shorten;
+
+/// Largest log that is read; what comes after it is not.
+const MAX_LOG: usize = 16 << 20;
+/// Longest refusal that is read.
+const MAX_REFUSAL: usize = 64 << 10;
+
+impl Kubernetes {
+    /// Hands the log at this path over. After an error some may have been.
+    pub async fn read_log(&self, who: As<'_>, path: &str, mut each: impl FnMut(&[u8])) -> Result<(), ApiError> {
+        let read = async {
+            let response = send(&self.requests, who, Method::GET, path, "*/*", None).await?;
+            let (status, after) = (response.status(), retry_after(&response));
+            let mut body = response.into_body();
+            let (mut refused, mut bytes) = (Vec::new(), 0);
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| ApiError::Transport(shorten(&error.to_string())))?;
+                let Some(data) = frame.data_ref() else { continue };
+                bytes += data.len();
+                match status.is_success() {
+                    true if bytes > MAX_LOG => return Ok(()),
+                    true => each(data),
+                    false if bytes > MAX_REFUSAL => break,
+                    false => refused.extend_from_slice(data),
+                }
+            }
+            if status.is_success() { Ok(()) } else { Err(refusal(status, after, &refused, false)) }
+        };
+        timeout(PATIENCE, read).await.map_err(|_| ApiError::Transport("no answer within 60 s".into()))?
+    }
+}

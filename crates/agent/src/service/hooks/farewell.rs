@@ -1,0 +1,73 @@
+//! Hooks of a service that is removed.
+
+use farwater_api::hooks::{HookPhase, HookState};
+use farwater_fleet::{hooks::is_of_deletion, plan::InventoryEntry};
+
+use crate::{
+    execute::Executor,
+    service::{Barrier, ServiceTask, basis::Stopped},
+};
+
+impl ServiceTask {
+    /// Of a service that is removed: its hooks' objects go, or stay, like all others.
+    pub(in crate::service) fn take_in_hooks(&mut self) {
+        let Some(record) = &mut self.stored.hooks else { return };
+        let runs = record.runs.iter_mut().filter(|run| !is_of_deletion(run.phase)).chain(&mut record.former);
+        for run in runs.filter(|run| !run.removed) {
+            run.removed = true;
+            if run.is_running() {
+                run.state = HookState::Failed;
+            }
+            self.stored.inventory.entries.entry(run.key()).or_insert_with(|| InventoryEntry {
+                object: run.object.clone(),
+                uid: Some(run.uid.clone()),
+                hash: None,
+                fields: None,
+                adopted: false,
+                doomed: false,
+            });
+        }
+    }
+
+    /// Runs the hooks of a deletion, as the last version had them.
+    pub(in crate::service) async fn run_farewell(
+        &mut self,
+        executor: &Executor<'_>,
+        phase: HookPhase,
+    ) -> Result<Option<Barrier>, Stopped> {
+        self.hooks.retry = false;
+        self.hooks.is_held = false;
+        let (Some(record), Some(deployment)) = (&self.stored.hooks, self.stored.deployment.clone()) else {
+            return Ok(None);
+        };
+        let hooks = record.farewell.clone();
+        self.read_runs(executor).await?;
+        self.forget_deleted(executor, phase).await;
+        let stopped = self.run_phase(executor, &deployment, &hooks, phase, i32::MAX).await?;
+        self.remove_ended(executor).await?;
+        self.plan_look();
+        Ok(stopped)
+    }
+
+    /// Whoever deletes a hook that has failed, and holds a deletion, has it run again.
+    async fn forget_deleted(&mut self, executor: &Executor<'_>, phase: HookPhase) {
+        let runs = self.stored.hooks.iter().flat_map(|record| &record.runs);
+        let failed = runs.filter(|run| run.phase == phase && run.state == HookState::Failed && !run.removed);
+        for run in failed.cloned().collect::<Vec<_>>() {
+            if let (Ok(None), Some(record)) = (executor.read_hook(&run).await, &mut self.stored.hooks) {
+                record.runs.retain(|other| other.id != run.id);
+            }
+        }
+    }
+
+    /// At the end of a deletion nothing is left, of its own hooks neither.
+    pub(in crate::service) async fn dismiss_hooks(&mut self, executor: &Executor<'_>) {
+        let runs = self.stored.hooks.iter().flat_map(|record| &record.runs).filter(|run| !run.removed);
+        for run in runs.cloned().collect::<Vec<_>>() {
+            match executor.end_hook(&run.object, &run.uid).await {
+                Ok(()) => self.note_removed(&run),
+                Err(error) => tracing::warn!(service = %self.name(), hook = %run.object, %error, "a hook stays"),
+            }
+        }
+    }
+}

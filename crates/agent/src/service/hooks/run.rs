@@ -1,0 +1,229 @@
+//! One run: begun, looked at, and what became of it.
+
+use farwater_api::{
+    Digest,
+    hooks::{HookPhase, HookState},
+    protocol::Deployment,
+};
+use farwater_fleet::{
+    hooks::{Next, ResolvedHook, Run, judge, next, terms_of},
+    junit,
+};
+use serde_json::Value;
+
+use super::BLIND_PAUSE;
+use crate::{
+    execute::{Executor, HookError, Output, Way},
+    messages::shorten,
+    service::{Barrier, ServiceTask, basis::Stopped},
+};
+
+impl ServiceTask {
+    /// Runs the hooks of a phase as far as that goes now. What keeps it from going on.
+    pub(super) async fn run_phase(
+        &mut self,
+        executor: &Executor<'_>,
+        deployment: &Deployment,
+        hooks: &[ResolvedHook],
+        phase: HookPhase,
+        last: i32,
+    ) -> Result<Option<Barrier>, Stopped> {
+        let terms = terms_of(deployment);
+        loop {
+            let Some(record) = &self.stored.hooks else { return Ok(None) };
+            let list: Vec<ResolvedHook> = match next(hooks, record, phase, terms, last) {
+                Next::Done => return Ok(None),
+                Next::Running(run) => {
+                    let message = format!("{} is running", run.describe());
+                    return Ok(Some(Barrier::of_hook(&run.object, false, message)));
+                }
+                Next::Failed(run) => {
+                    let message = format!("{} failed: {}", run.describe(), run.message);
+                    return Ok(Some(Barrier::of_hook(&run.object, true, shorten(&message))));
+                }
+                Next::Start(list) => list.into_iter().cloned().collect(),
+            };
+            if let (true, Some(first)) = (self.hooks.is_held, list.first()) {
+                let message = format!("{phase} hook {} is not begun while the service is held", first.object);
+                return Ok(Some(Barrier::of_hook(&first.object, false, message)));
+            }
+            let mut barrier = None;
+            for hook in &list {
+                if executor.superseded.has_come() {
+                    return Ok(Some(Barrier::of_hook(&hook.object, false, "a newer version came first".to_owned())));
+                }
+                let stopped = self.begin_hook(executor, deployment, hook, phase).await;
+                barrier = barrier.or(stopped);
+            }
+            self.save_inventory().await?;
+            if barrier.is_some() {
+                return Ok(barrier);
+            }
+        }
+    }
+
+    /// Makes a hook's object. What kept it from being made.
+    async fn begin_hook(
+        &mut self,
+        executor: &Executor<'_>,
+        deployment: &Deployment,
+        hook: &ResolvedHook,
+        phase: HookPhase,
+    ) -> Option<Barrier> {
+        let id = self.stored.hooks.as_ref()?.id(hook, phase);
+        let made = match executor.clear_way(hook, &id).await {
+            Ok(Way::Begun(object)) => Ok(object),
+            Ok(Way::Leaving) => {
+                self.hooks.look_within(BLIND_PAUSE);
+                self.hooks.retry = true;
+                let message = format!("{phase} hook {} waits until the one of before is gone", hook.object);
+                return Some(Barrier::of_hook(&hook.object, false, message));
+            }
+            Ok(Way::Clear) => make(executor, deployment, hook, &id).await,
+            Err(error) => Err(error),
+        };
+        let object = match made {
+            Ok(object) => object,
+            Err(error) => {
+                tracing::warn!(service = %self.name(), hook = %hook.object, %error, "refused");
+                self.hooks.retry = true;
+                let message = shorten(&format!("{phase} hook {} was refused: {error}", hook.object));
+                return Some(Barrier::of_hook(&hook.object, true, message));
+            }
+        };
+        tracing::info!(service = %self.name(), hook = %hook.object, %phase, "begun");
+        let run = Run {
+            object: hook.object.clone(),
+            phase,
+            id,
+            uid: object["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
+            hash: hook.hash,
+            terms: terms_of(deployment),
+            state: HookState::Running,
+            message: String::new(),
+            test: hook.test.clone(),
+            started: None,
+            ended: None,
+            exit_code: None,
+            delete: hook.delete,
+            removed: false,
+        };
+        let run = self.settle(executor, run, &object).await;
+        if run.is_running() {
+            self.hooks.pause = BLIND_PAUSE;
+            self.hooks.look_within(BLIND_PAUSE);
+        }
+        if let Some(record) = &mut self.stored.hooks {
+            record.note(run);
+        }
+        None
+    }
+
+    /// A run by what its object says now, with what it left behind once it has ended.
+    async fn settle(&mut self, executor: &Executor<'_>, mut run: Run, object: &Value) -> Run {
+        let progress = judge(object);
+        run.started = progress.started.or(run.started);
+        run.ended = progress.ended;
+        if progress.state == HookState::Running && !progress.is_ending {
+            run.message = shorten(&progress.message);
+            return run;
+        }
+        let output = executor.read_output(object).await;
+        run.exit_code = output.exit_code.or(run.exit_code);
+        let kept = self.hooks.outputs.entry(run.id).or_default();
+        // What it said while it was being ended may be gone when it has.
+        kept.0 = output.log.clone().or(kept.0.take());
+        kept.1 = output.junit.clone().or(kept.1.take());
+        let summary = kept.1.as_deref().map(junit::summarize);
+        run.state = progress.state;
+        let has_failed_cases = summary.as_ref().is_some_and(|summary| summary.failed > 0);
+        if run.phase == HookPhase::Test && run.state == HookState::Succeeded && has_failed_cases {
+            run.state = HookState::Failed;
+        }
+        if run.state != HookState::Running {
+            run.message = explain(&run, &progress.message, summary.as_ref(), &output);
+            let level = if run.state == HookState::Failed { "failed" } else { "succeeded" };
+            tracing::info!(service = %self.name(), hook = %run.object, phase = %run.phase, message = run.message, "{level}");
+        }
+        run
+    }
+
+    /// Looks at what runs, and removes what is to go; whether anything has changed.
+    pub(super) async fn read_runs(&mut self, executor: &Executor<'_>) -> Result<bool, Stopped> {
+        let runs = self.stored.hooks.as_ref().map_or_else(Vec::new, |record| record.runs.clone());
+        let mut changed = false;
+        for run in runs.iter().filter(|run| run.is_running()) {
+            let now = match executor.read_hook(run).await {
+                Ok(Some(object)) => self.settle(executor, run.clone(), &object).await,
+                Ok(None) => Run {
+                    state: HookState::Failed,
+                    message: "it was deleted, and nobody saw how it ended".to_owned(),
+                    removed: true,
+                    ..run.clone()
+                },
+                Err(error) => {
+                    tracing::debug!(service = %self.name(), hook = %run.object, %error, "can't look at a hook");
+                    continue;
+                }
+            };
+            if now != *run
+                && let Some(record) = &mut self.stored.hooks
+            {
+                changed |= now.state != run.state;
+                record.note(now);
+            }
+        }
+        if changed {
+            // Remembered before anything follows from it.
+            self.save_inventory().await?;
+        }
+        self.remove_ended(executor).await?;
+        Ok(changed)
+    }
+
+    /// Deletes the objects of hooks whose policy says so, now that it is remembered how they ended.
+    pub(super) async fn remove_ended(&mut self, executor: &Executor<'_>) -> Result<(), Stopped> {
+        let runs = self.stored.hooks.iter().flat_map(|record| &record.runs);
+        let due: Vec<Run> = runs.filter(|run| run.is_to_go()).cloned().collect();
+        if due.is_empty() {
+            return Ok(());
+        }
+        for run in due {
+            match executor.end_hook(&run.object, &run.uid).await {
+                Ok(()) => self.note_removed(&run),
+                Err(error) => tracing::warn!(service = %self.name(), hook = %run.object, %error, "can't delete a hook"),
+            }
+        }
+        self.save_inventory().await
+    }
+
+    pub(super) fn note_removed(&mut self, run: &Run) {
+        let runs = self.stored.hooks.iter_mut().flat_map(|record| &mut record.runs);
+        runs.filter(|other| other.id == run.id).for_each(|other| other.removed = true);
+    }
+}
+
+/// In a namespace that is missing, and nobody states, as objects are.
+async fn make(
+    executor: &Executor<'_>,
+    deployment: &Deployment,
+    hook: &ResolvedHook,
+    id: &Digest,
+) -> Result<Value, HookError> {
+    match executor.make_hook(hook, id).await {
+        Err(HookError::Api(error)) if error.is_not_found() && hook.object.namespace == deployment.target_namespace => {
+            executor.create_namespace(&deployment.target_namespace).await?;
+            executor.make_hook(hook, id).await
+        }
+        other => other,
+    }
+}
+
+/// How a run ended, in one line.
+fn explain(run: &Run, reason: &str, summary: Option<&junit::Summary>, output: &Output) -> String {
+    let code = run.exit_code.filter(|_| run.state == HookState::Failed).map(|code| format!("exit code {code}"));
+    let parts = [code.unwrap_or_default(), summary.map(junit::Summary::explain).unwrap_or_default()];
+    let reason = if run.state == HookState::Failed { reason } else { "" };
+    let parts = parts.iter().map(String::as_str).chain([reason, output.note.as_str()]);
+    shorten(&parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; "))
+}

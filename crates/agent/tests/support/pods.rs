@@ -1,0 +1,53 @@
+//! Plays the kubelet: the plane has no node, so Jobs' pods end when a test says so, and the Job controller does the rest.
+
+use farwater_testkit::wait_for;
+use kube::{
+    Api, Client,
+    api::{DynamicObject, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+
+use super::{PATIENCE, api};
+
+pub fn jobs(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    api(client, "batch", "v1", "Job", namespace)
+}
+
+/// Ends the pod of a Job with this exit code.
+pub async fn end_job(client: &Client, namespace: &str, job: &str, code: i32) {
+    let pods = api(client, "", "v1", "Pod", namespace);
+    let uid = uid_of(&jobs(client, namespace), job).await;
+    let selector = ListParams::default().labels(&format!("batch.kubernetes.io/controller-uid={uid}"));
+    let what = format!("a pod of {job}");
+    let pod = wait_for(&what, PATIENCE, || async { Ok(pods.list(&selector).await?.items.into_iter().next()) });
+    let pod = pod.await.unwrap().metadata.name.unwrap();
+    let ended = json!({"exitCode": code, "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:01Z"});
+    let container = json!({"name": "main", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": ended}});
+    let phase = if code == 0 { "Succeeded" } else { "Failed" };
+    let status = json!({"status": {"phase": phase, "containerStatuses": [container]}});
+    pods.patch_status(&pod, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+}
+
+/// Of an object, once it is there.
+pub async fn uid_of(api: &Api<DynamicObject>, name: &str) -> String {
+    let what = format!("{name} to be there");
+    let found = wait_for(&what, PATIENCE, || async { Ok(api.get_opt(name).await?) });
+    found.await.unwrap().metadata.uid.unwrap()
+}
+
+/// A Job with annotations, as flow mappings without braces.
+pub fn job(name: &str, annotations: &str, argument: &str) -> String {
+    format!(
+        "apiVersion: batch/v1
+kind: Job
+metadata: {{name: {name}, annotations: {{{annotations}}}}}
+spec:
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 0
+      containers: [{{name: main, image: x, args: ['{argument}']}}]
+"
+    )
+}

@@ -1,0 +1,191 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::plan::hooks::Step;
+
+fn object(name: &str) -> ObjectRef {
+    ObjectRef {
+        group: "batch".into(),
+        version: "v1".into(),
+        kind: "Job".into(),
+        namespace: "web".into(),
+        name: name.into(),
+    }
+}
+
+fn hook(name: &str, phase: HookPhase, only: Option<Occasion>, wave: i32) -> ResolvedHook {
+    ResolvedHook {
+        object: object(name),
+        body: String::new(),
+        hash: Digest::of(name),
+        steps: vec![Step { phase, only }],
+        wave,
+        delete: DeletePolicy::default(),
+        test: None,
+    }
+}
+
+fn run(record: &Record, hook: &ResolvedHook, state: HookState) -> Run {
+    Run {
+        object: hook.object.clone(),
+        phase: hook.steps[0].phase,
+        id: record.id(hook, hook.steps[0].phase),
+        uid: "uid".into(),
+        hash: hook.hash,
+        terms: Digest::of("terms"),
+        state,
+        message: String::new(),
+        test: None,
+        started: None,
+        ended: None,
+        exit_code: None,
+        delete: hook.delete,
+        removed: false,
+    }
+}
+
+fn first(version: &str) -> Record {
+    Record::next(None, Digest::of(version), false)
+}
+
+fn ask<'a>(hooks: &'a [ResolvedHook], record: &'a Record, last: i32) -> Next<'a> {
+    next(hooks, record, HookPhase::PreSync, Digest::of("terms"), last)
+}
+
+#[test]
+fn hooks_of_a_wave_run_beside_each_other_and_waves_one_after_another() {
+    let hooks = [("b", 0), ("c", 1), ("a", 0)].map(|(name, wave)| hook(name, HookPhase::PreSync, None, wave));
+    let [b, c, a] = &hooks;
+    let mut record = first("1");
+    assert_eq!(ask(&hooks, &record, i32::MAX), Next::Start(vec![b, a]));
+    record.note(run(&record, b, HookState::Failed));
+    assert_eq!(ask(&hooks, &record, i32::MAX), Next::Start(vec![a]));
+    record.note(run(&record, a, HookState::Running));
+    assert!(matches!(ask(&hooks, &record, i32::MAX), Next::Running(run) if run.object.name == "a"));
+    record.note(run(&record, a, HookState::Succeeded));
+    assert!(matches!(ask(&hooks, &record, i32::MAX), Next::Failed(run) if run.object.name == "b"));
+    record.note(run(&record, b, HookState::Succeeded));
+    assert_eq!(ask(&hooks, &record, i32::MAX), Next::Start(vec![c]));
+    assert_eq!(ask(&hooks, &record, 0), Next::Done);
+    record.note(run(&record, c, HookState::Succeeded));
+    assert_eq!(ask(&hooks, &record, i32::MAX), Next::Done);
+    assert_eq!(next(&hooks, &record, HookPhase::PostSync, Digest::of("terms"), i32::MAX), Next::Done);
+}
+
+#[test]
+fn what_failed_runs_again_with_other_terms_and_what_succeeded_does_not() {
+    let hooks = [hook("a", HookPhase::PreSync, None, 0), hook("b", HookPhase::PreSync, None, 0)];
+    let mut record = first("1");
+    record.note(run(&record, &hooks[0], HookState::Failed));
+    record.note(run(&record, &hooks[1], HookState::Succeeded));
+    assert!(matches!(ask(&hooks, &record, 0), Next::Failed(_)));
+    let other = next(&hooks, &record, HookPhase::PreSync, Digest::of("another secret"), 0);
+    assert_eq!(other, Next::Start(vec![&hooks[0]]));
+}
+
+#[test]
+fn a_version_that_comes_back_runs_its_hooks_again() {
+    let hooks = [hook("a", HookPhase::PreSync, None, 0)];
+    let mut record = first("1");
+    record.note(run(&record, &hooks[0], HookState::Succeeded));
+    let id = record.id(&hooks[0], HookPhase::PreSync);
+    let same = Record::next(Some(record.clone()), Digest::of("1"), true);
+    assert_eq!(same, record);
+    let second = Record::next(Some(record), Digest::of("2"), true);
+    assert_eq!((second.number, second.runs.len(), second.former.len()), (2, 0, 1));
+    let third = Record::next(Some(second), Digest::of("1"), true);
+    assert_eq!(ask(&hooks, &third, 0), Next::Start(vec![&hooks[0]]));
+    assert_ne!(third.id(&hooks[0], HookPhase::PreSync), id);
+}
+
+#[test]
+fn it_is_an_install_until_a_version_was_in_place() {
+    let hooks = [
+        hook("install", HookPhase::PreSync, Some(Occasion::Install), 0),
+        hook("upgrade", HookPhase::PreSync, Some(Occasion::Upgrade), 0),
+    ];
+    let check = |record: &Record, expected: usize| {
+        assert_eq!(ask(&hooks, record, 0), Next::Start(vec![&hooks[expected]]));
+    };
+    let one = first("1");
+    check(&one, 0);
+    let mut two = Record::next(Some(one), Digest::of("2"), true);
+    check(&two, 0);
+    two.complete = true;
+    // Of the same version none is begun any more, but for tests.
+    assert_eq!(ask(&hooks, &two, 0), Next::Done);
+    let tests = [hook("smoke", HookPhase::Test, None, 0)];
+    assert_eq!(next(&tests, &two, HookPhase::Test, Digest::of("terms"), 0), Next::Start(vec![&tests[0]]));
+    check(&Record::next(Some(two), Digest::of("3"), true), 1);
+    check(&Record::next(None, Digest::of("1"), true), 1);
+}
+
+#[test]
+fn an_object_has_one_run_that_counts() {
+    let hooks = [hook("a", HookPhase::PreSync, None, 0), hook("a", HookPhase::PostSync, None, 0)];
+    let mut record = first("1");
+    record.note(run(&record, &hooks[0], HookState::Succeeded));
+    record.note(run(&record, &hooks[1], HookState::Running));
+    assert_eq!(record.runs.iter().map(|run| run.removed).collect::<Vec<_>>(), [true, false]);
+    record.retire(&[]);
+    assert_eq!((record.runs.len(), record.former.len()), (0, 1));
+}
+
+#[test]
+fn jobs_and_pods_have_ended_when_they_say_so() {
+    let job = |conditions: Value| json!({"apiVersion": "batch/v1", "kind": "Job", "status": {"startTime": "2026-01-01T00:00:00Z", "conditions": conditions}});
+    let check = |object: Value, state: HookState, is_ending: bool, message: &str| {
+        let progress = judge(&object);
+        assert_eq!((progress.state, progress.is_ending, progress.message.as_str()), (state, is_ending, message));
+    };
+    check(job(json!([])), HookState::Running, false, "");
+    check(job(json!([{"type": "Suspended", "status": "True"}])), HookState::Running, false, "");
+    check(job(json!([{"type": "Complete", "status": "True"}])), HookState::Succeeded, false, "");
+    check(job(json!([{"type": "Complete", "status": "False"}])), HookState::Running, false, "");
+    let failing = json!({"type": "FailureTarget", "status": "True"});
+    check(job(json!([failing])), HookState::Running, true, "");
+    let failed = json!({"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long",
+        "lastTransitionTime": "2026-01-01T00:00:09Z"});
+    check(job(json!([failing, failed])), HookState::Failed, true, "DeadlineExceeded: too long");
+    assert!(judge(&job(json!([failed]))).ended.is_some());
+    let pod = |phase: &str| json!({"apiVersion": "v1", "kind": "Pod", "status": {"phase": phase, "reason": "Evicted"}});
+    check(pod("Pending"), HookState::Running, false, "");
+    check(pod("Succeeded"), HookState::Succeeded, false, "");
+    check(pod("Failed"), HookState::Failed, false, "Evicted");
+    check(json!({"apiVersion": "v1", "kind": "ConfigMap"}), HookState::Succeeded, false, "");
+}
+
+proptest! {
+    /// However hooks end and whatever restarts come between: each runs once for its version, in the order of the waves.
+    #[test]
+    fn every_hook_runs_once(waves in prop::collection::vec(-2..3i32, 1..8), course in prop::collection::vec(any::<bool>(), 0..64)) {
+        let hooks: Vec<ResolvedHook> =
+            waves.iter().enumerate().map(|(i, wave)| hook(&i.to_string(), HookPhase::PreSync, None, *wave)).collect();
+        let mut record = first("1");
+        let mut begun: Vec<(i32, String)> = Vec::new();
+        let mut restarts = course.into_iter();
+        for _ in 0..64 {
+            if restarts.next() == Some(true) {
+                let text = serde_json::to_string(&record).unwrap();
+                record = Record::next(Some(serde_json::from_str(&text).unwrap()), Digest::of("1"), true);
+            }
+            match ask(&hooks, &record, i32::MAX) {
+                Next::Start(list) => {
+                    let runs: Vec<Run> = list.iter().map(|hook| run(&record, hook, HookState::Running)).collect();
+                    begun.extend(list.iter().map(|hook| (hook.wave, hook.object.name.clone())));
+                    runs.into_iter().for_each(|run| record.note(run));
+                }
+                Next::Running(run) => {
+                    let ended = Run { state: HookState::Succeeded, ..run.clone() };
+                    record.note(ended);
+                }
+                Next::Failed(_) => prop_assert!(false),
+                Next::Done => break,
+            }
+        }
+        prop_assert_eq!(ask(&hooks, &record, i32::MAX), Next::Done);
+        prop_assert_eq!(begun.len(), hooks.len());
+        prop_assert!(begun.is_sorted_by_key(|(wave, _)| *wave));
+    }
+}

@@ -1,0 +1,14 @@
+-- Made from ../sqlite by a test of migrations.rs; don't edit.
+-- Hooks and tests of the versions that history has, with what their containers left behind.
+CREATE TABLE hook_runs (
+    service_uid TEXT COLLATE "C"   NOT NULL,
+    -- As in history.
+    number      BIGINT NOT NULL,
+    -- Phase and object: of a hook that was run again the last run counts.
+    hook        TEXT COLLATE "C"   NOT NULL,
+    -- Digest that names the run.
+    run         TEXT COLLATE "C"   NOT NULL,
+    -- JSON of api's type, zstd.
+    body        BYTEA   NOT NULL,
+    PRIMARY KEY (service_uid, number, hook)
+);
