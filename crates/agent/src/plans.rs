@@ -9,11 +9,12 @@ mod tell;
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use farwater_api::{
-    plan::ServicePlan,
+    plan::{PlannedHook, ServicePlan},
     protocol::{Action, Deployment, PlanReport, PlanRequest},
     service_deployment::DeletionPolicy,
 };
 use farwater_fleet::{
+    hooks::{foresee_farewell, foresee_hooks},
     ownership::service_label,
     plan::{ObjectKey, Plan, Resolved, plan_removal},
 };
@@ -92,7 +93,10 @@ async fn answer(agent: Arc<Agent>, request: PlanRequest) -> PlanReport {
 async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopped> {
     let service = &request.entry.service;
     let basis = Basis { agent, service };
-    let snapshot = ask_task(agent, &service.uid).await?;
+    let mut snapshot = ask_task(agent, &service.uid).await?;
+    if let (Action::Remove { .. }, Some(record)) = (&request.entry.action, &mut snapshot.hooks) {
+        snapshot.inventory.take_in(record.take_objects());
+    }
     let work = Work { basis, snapshot: &snapshot, request };
     match &request.entry.action {
         Action::Apply(deployment) => work.plan_deployment(deployment, None).await,
@@ -103,7 +107,10 @@ async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopp
             let live = basis.look_up_all(&deployment.ceiling.service_account, &snapshot.inventory).await;
             let claimed = basis.transfers().claimed;
             let plan = plan_removal(&service.uid, &snapshot.inventory, &live, *approved_prune, &claimed);
-            Ok(work.tell(deployment, None, &plan).await)
+            let held = plan.prune.held().map(|held| held.reason);
+            let record = snapshot.hooks.as_ref();
+            let hooks = record.map_or_else(Vec::new, |record| foresee_farewell(record, deployment, held.as_deref()));
+            Ok(work.tell(deployment, None, &plan, hooks).await)
         }
         Action::Remove { policy: DeletionPolicy::Orphan, .. } => Ok(ServicePlan {
             held: Some("the service is deleted: its objects stay, and lose its marks".to_owned()),
@@ -150,11 +157,20 @@ impl Work<'_> {
         self.basis.look_up(&deployment.ceiling.service_account, inventory, &resolved, &mut live).await;
         let known = Known { inventory, live: &live, cooling };
         let plan = self.basis.make_plan(deployment, &resolved, known).await;
-        let told = self.tell(deployment, Some(&resolved), &plan).await;
+        let established = inventory.baseline > 0;
+        let obstacle = held.as_ref().map(|_| "the service is held");
+        let hooks = foresee_hooks(self.snapshot.hooks.clone(), deployment, &resolved, established, obstacle);
+        let told = self.tell(deployment, Some(&resolved), &plan, hooks).await;
         Ok(ServicePlan { held, errors, ..told })
     }
 
-    async fn tell(&self, deployment: &Deployment, resolved: Option<&Resolved>, plan: &Plan) -> ServicePlan {
+    async fn tell(
+        &self,
+        deployment: &Deployment,
+        resolved: Option<&Resolved>,
+        plan: &Plan,
+        hooks: Vec<PlannedHook>,
+    ) -> ServicePlan {
         let applied = match resolved {
             Some(resolved) => self.last_applied(deployment, resolved, plan).await,
             None => BTreeMap::new(),
@@ -173,7 +189,7 @@ impl Work<'_> {
         let objects = resolved.iter().flat_map(|resolved| &resolved.objects).map(|o| (o.key(), o)).collect();
         let redactor = &self.basis.agent.plans.redactor;
         let mut teller = Teller::new(&executor, redactor, objects, applied);
-        teller.tell(plan, &self.snapshot.inventory).await
+        teller.tell(plan, &self.snapshot.inventory, hooks).await
     }
 
     /// The manifests that were applied last, of the objects that change: where the inventory knows their hash, and they can be had.

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::{
     Digest,
+    hooks::HookPhase,
     objects::{ObjectRef, SyncState},
     service_deployment::HeldPrune,
 };
@@ -20,7 +21,7 @@ pub const MAX_LOCAL_ARCHIVE: usize = 2 << 20;
 pub const MAX_LOCAL_BYTES: u64 = 32 << 20;
 /// Longest plan, as JSON.
 pub const MAX_PLAN_BYTES: usize = 4 << 20;
-/// Changes, deletes and objects that are left out, of each so many at most are listed.
+/// Changes, deletes, hooks and objects that are left out, of each so many at most are listed.
 pub const MAX_PLANNED_OBJECTS: usize = 2_000;
 /// Fields of one object that are listed.
 pub const MAX_PLANNED_FIELDS: usize = 64;
@@ -125,6 +126,9 @@ pub struct ServicePlan {
     /// Why the deletes wait for an approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_prune: Option<HeldPrune>,
+    /// Hooks and tests that would run, that run, or whose failure holds what follows. Those that have succeeded run no more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<PlannedHook>,
     /// What the source states or the inventory has, and is neither changed nor deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOut>,
@@ -148,11 +152,13 @@ impl ServicePlan {
     pub fn is_quiet(&self) -> bool {
         let left = |one: &LeftOut| one.sync == SyncState::Refused || one.sync == SyncState::Waiting;
         let idle = |change: &PlannedChange| change.effect == Effect::Nothing;
+        let rests = |hook: &PlannedHook| hook.effect == HookEffect::RunOnFailure;
         self.create_namespace.is_none()
             && self.errors.is_empty()
             && self.deletes.is_empty()
             && self.unlisted == 0
             && self.changes.iter().all(idle)
+            && self.hooks.iter().all(rests)
             && !self.left_out.iter().any(left)
     }
 }
@@ -252,6 +258,45 @@ pub struct PlannedDelete {
     pub held: bool,
 }
 
+/// A hook, which is no change: making its object is running it, so it is not even tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedHook {
+    #[serde(flatten)]
+    pub object: ObjectRef,
+    pub phase: HookPhase,
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub wave: i32,
+    /// The test of `spec.tests` that it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<String>,
+    pub effect: HookEffect,
+    /// For people: how far it is, how it failed, or what it waits for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// What would become of a hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HookEffect {
+    /// It runs when its turn comes.
+    Run,
+    /// It runs if something fails.
+    RunOnFailure,
+    /// It is to run, and is held back.
+    Held,
+    /// It runs already.
+    Running,
+    /// It has failed: what comes after it is not begun.
+    Failed,
+    /// It runs for the version before, and is ended.
+    End,
+    /// The version before left it, and it is deleted.
+    Remove,
+    #[serde(other)]
+    Unknown,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeftOut {
@@ -292,17 +337,30 @@ mod tests {
             message: String::new(),
         };
         assert!(ServicePlan { changes: vec![change(Effect::Nothing)], ..plan.clone() }.is_quiet());
-        assert!(!ServicePlan { changes: vec![change(Effect::Change)], ..plan }.is_quiet());
+        assert!(!ServicePlan { changes: vec![change(Effect::Change)], ..plan.clone() }.is_quiet());
+        let hook = |effect| PlannedHook {
+            object: object(),
+            phase: HookPhase::PostSync,
+            wave: 0,
+            test: None,
+            effect,
+            message: String::new(),
+        };
+        assert!(ServicePlan { hooks: vec![hook(HookEffect::RunOnFailure)], ..plan.clone() }.is_quiet());
+        assert!(!ServicePlan { hooks: vec![hook(HookEffect::Run)], ..plan.clone() }.is_quiet());
+        assert!(!ServicePlan { hooks: vec![hook(HookEffect::Failed)], ..plan }.is_quiet());
     }
 
     #[test]
     fn what_a_newer_agent_plans_is_read_as_far_as_it_is_known() {
         let text = json!({
             "changes": [{"version": "v1", "kind": "ConfigMap", "name": "a", "cause": "Borrow", "effect": "Split", "colour": 1}],
+            "hooks": [{"version": "v1", "kind": "Pod", "name": "c", "phase": "Dusk", "effect": "Ponder"}],
             "leftOut": [{"version": "v1", "kind": "ConfigMap", "name": "b", "sync": "Parked", "reason": "x"}],
         });
         let plan: ServicePlan = serde_json::from_value(text).unwrap();
         assert_eq!((plan.changes[0].cause, plan.changes[0].effect), (PlannedCause::Unknown, Effect::Unknown));
+        assert_eq!((plan.hooks[0].phase, plan.hooks[0].effect), (HookPhase::Unknown, HookEffect::Unknown));
         assert_eq!(plan.left_out[0].sync, SyncState::Unknown);
         assert!(serde_json::from_value::<PlanQuery>(json!({"branch": "main"})).is_err());
     }

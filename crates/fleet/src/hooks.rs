@@ -3,6 +3,8 @@
 //! A version's hooks run once. That is remembered in a [`Record`], which the agent keeps in the cluster beside the inventory: neither a
 //! restart nor a repair runs one again. The cluster's objects alone could not tell, because they are deleted when they have ended.
 
+mod foresee;
+
 use farwater_api::{
     Digest,
     hooks::{HookPhase, HookState},
@@ -13,8 +15,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use self::foresee::{foresee_farewell, foresee_hooks};
 pub use crate::plan::hooks::{DeletePolicy, Occasion, ResolvedHook, is_of_deletion};
-use crate::{health, plan::ObjectKey};
+use crate::{
+    health,
+    plan::{InventoryEntry, ObjectKey, Resolved},
+};
 
 /// What is remembered of the hooks of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,6 +146,51 @@ impl Record {
         }
     }
 
+    /// The record with which a version begins, or goes on. `established` as in [`next`](Self::next).
+    pub fn of_version(last: Option<Self>, deployment: &Deployment, resolved: &Resolved, established: bool) -> Self {
+        let mut record = Self::next(last, version_of(deployment), established);
+        // What a source lacks that can't be read completely may well be there.
+        if resolved.complete {
+            record.retire(&resolved.hooks);
+            let of_deletion = |hook: &&ResolvedHook| hook.steps.iter().any(|step| is_of_deletion(step.phase));
+            record.farewell = resolved.hooks.iter().filter(of_deletion).cloned().collect();
+        }
+        record
+    }
+
+    /// Takes out the earlier versions' runs that end or are removed now: what still runs, and what no version states any more.
+    pub fn take_departing(&mut self, deployment: &Deployment, resolved: &Resolved) -> Vec<Run> {
+        let departs = |run: &mut Run| {
+            let key = run.key();
+            let is_stated =
+                resolved.hooks.iter().any(|hook| hook.key() == key) || resolved.stated_keys().any(|k| *k == key);
+            run.is_running() || deployment.prune && resolved.complete && !is_stated
+        };
+        self.former.extract_if(.., departs).collect()
+    }
+
+    /// What is there of hooks when the service is removed: from then on objects like all others, which go or stay with them. Hooks of
+    /// the deletion itself are none of these.
+    pub fn take_objects(&mut self) -> Vec<InventoryEntry> {
+        let mut taken = Vec::new();
+        let runs = self.runs.iter_mut().filter(|run| !is_of_deletion(run.phase)).chain(&mut self.former);
+        for run in runs.filter(|run| !run.removed) {
+            run.removed = true;
+            if run.is_running() {
+                run.state = HookState::Failed;
+            }
+            taken.push(InventoryEntry {
+                object: run.object.clone(),
+                uid: Some(run.uid.clone()),
+                hash: None,
+                fields: None,
+                adopted: false,
+                doomed: false,
+            });
+        }
+        taken
+    }
+
     /// Names one run of one hook.
     pub fn id(&self, hook: &ResolvedHook, phase: HookPhase) -> Digest {
         Digest::of(format!("{}\n{}\n{phase}\n{}\n{}", self.version, self.number, hook.object, hook.hash))
@@ -183,23 +234,33 @@ pub enum Next<'a> {
     Failed(&'a Run),
 }
 
-/// The next step of a phase, of the hooks in waves up to `last`. A wave begins when the one before has succeeded; those of one wave run
-/// beside each other, and all of them end before one that failed is told. For a version that was in place once nothing is begun any
-/// more but tests, which come and go without a version, and what belongs to its deletion.
-pub fn next<'a>(hooks: &'a [ResolvedHook], record: &'a Record, phase: HookPhase, terms: Digest, last: i32) -> Next<'a> {
-    let due = hooks.iter().filter(|hook| hook.wave <= last && hook.runs_in(phase, record.occasion));
+/// The hooks of a phase, each with its run, by wave. For a version that was in place once nothing is begun any more but tests, which come
+/// and go without a version, and what belongs to its deletion.
+fn due<'a>(hooks: &'a [ResolvedHook], record: &'a Record, phase: HookPhase) -> Vec<(&'a ResolvedHook, Option<&'a Run>)> {
     let may_begin = !record.complete || phase == HookPhase::Test || is_of_deletion(phase);
-    let mut due: Vec<&ResolvedHook> = due.filter(|hook| may_begin || record.find(hook, phase).is_some()).collect();
-    due.sort_by_key(|hook| hook.wave);
-    for wave in due.chunk_by(|a, b| a.wave == b.wave) {
-        let found = |hook: &&'a ResolvedHook| (*hook, record.find(hook, phase));
-        let runs: Vec<(&ResolvedHook, Option<&Run>)> = wave.iter().map(found).collect();
-        let is_new = |run: Option<&Run>| run.is_none_or(|run| run.state == HookState::Failed && run.terms != terms);
-        let start: Vec<&ResolvedHook> = runs.iter().filter(|(_, run)| is_new(*run)).map(|(hook, _)| *hook).collect();
+    let due = hooks.iter().filter(|hook| hook.runs_in(phase, record.occasion));
+    let due = due.map(|hook| (hook, record.find(hook, phase))).filter(|(_, run)| may_begin || run.is_some());
+    let mut due: Vec<_> = due.collect();
+    due.sort_by_key(|(hook, _)| hook.wave);
+    due
+}
+
+/// Whether a hook is to be begun, by its run.
+fn is_new(run: Option<&Run>, terms: Digest) -> bool {
+    run.is_none_or(|run| run.state == HookState::Failed && run.terms != terms)
+}
+
+/// The next step of a phase, of the hooks in waves up to `last`. A wave begins when the one before has succeeded; those of one wave run
+/// beside each other, and all of them end before one that failed is told.
+pub fn next<'a>(hooks: &'a [ResolvedHook], record: &'a Record, phase: HookPhase, terms: Digest, last: i32) -> Next<'a> {
+    let due = due(hooks, record, phase);
+    for runs in due.chunk_by(|(a, _), (b, _)| a.wave == b.wave).take_while(|wave| wave[0].0.wave <= last) {
+        let start: Vec<&ResolvedHook> =
+            runs.iter().filter(|(_, run)| is_new(*run, terms)).map(|(hook, _)| *hook).collect();
         if !start.is_empty() {
             return Next::Start(start);
         }
-        let runs: Vec<&Run> = runs.into_iter().filter_map(|(_, run)| run).collect();
+        let runs: Vec<&Run> = runs.iter().filter_map(|(_, run)| *run).collect();
         let of_state = |state| runs.iter().find(|run| run.state == state).copied();
         if let Some(run) = of_state(HookState::Running) {
             return Next::Running(run);

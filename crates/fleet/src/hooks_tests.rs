@@ -14,7 +14,7 @@ fn object(name: &str) -> ObjectRef {
     }
 }
 
-fn hook(name: &str, phase: HookPhase, only: Option<Occasion>, wave: i32) -> ResolvedHook {
+pub(super) fn hook(name: &str, phase: HookPhase, only: Option<Occasion>, wave: i32) -> ResolvedHook {
     ResolvedHook {
         object: object(name),
         body: String::new(),
@@ -26,7 +26,7 @@ fn hook(name: &str, phase: HookPhase, only: Option<Occasion>, wave: i32) -> Reso
     }
 }
 
-fn run(record: &Record, hook: &ResolvedHook, state: HookState) -> Run {
+pub(super) fn run(record: &Record, hook: &ResolvedHook, state: HookState) -> Run {
     Run {
         object: hook.object.clone(),
         phase: hook.steps[0].phase,

@@ -104,6 +104,15 @@ pub struct Inventory {
     pub origin: Option<Origin>,
 }
 
+impl Inventory {
+    /// Adds what was made beside it.
+    pub fn take_in(&mut self, entries: Vec<InventoryEntry>) {
+        for entry in entries {
+            self.entries.entry(ObjectKey::from(&entry.object)).or_insert(entry);
+        }
+    }
+}
+
 /// What the cluster holds under an object's name. A failed look-up is never "gone".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Live {

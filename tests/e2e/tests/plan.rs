@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use farwater_e2e::{Fleet, cli::Ran, config_map};
 use farwater_testkit::{Plane, shared};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{ConfigMap, Secret},
+};
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
@@ -221,6 +224,62 @@ async fn local_files_are_planned_and_a_secrets_values_are_nowhere() -> Result<()
     ensure!(texts.iter().all(|text| !log.contains(text)), "the hub's log");
     // Somebody's files leave nothing behind, here or there.
     ensure!(bundles(&fleet)? == kept && contents(plane, &namespace).await? == there);
+    Ok(())
+}
+
+const MIGRATION: &str = "apiVersion: batch/v1
+kind: Job
+metadata: {name: migrate, annotations: {farwater.dev/hook: PreSync}}
+spec: {template: {spec: {restartPolicy: Never, containers: [{name: main, image: x}]}}}
+";
+
+/// `effect name` of each hook.
+fn hooks(plan: &Value) -> Vec<String> {
+    let told = plan["plan"]["hooks"].as_array().into_iter().flatten();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    told.map(|hook| format!("{} {}", text(&hook["effect"]), text(&hook["name"]))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hooks_and_tests_are_named_and_never_begun_by_a_plan() -> Result<()> {
+    let plane = shared(2).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let a = config_map("a", "one");
+    let repository = fleet.repository("infra", &[("app/a.yaml", &a)]).await?;
+    fleet.deploy("app", "east", "infra", "app").await?;
+    fleet.until_applied("app", &repository.branch("main").context("a branch")?).await?;
+    let jobs: Api<Job> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+
+    // Before they are in the source.
+    let dir = tempfile::tempdir()?;
+    fs::write(dir.path().join("a.yaml"), &a)?;
+    fs::write(dir.path().join("migrate.yaml"), MIGRATION)?;
+    let test = MIGRATION.replace("name: migrate", "name: smoke").replace("PreSync", "Test");
+    fs::write(dir.path().join("smoke.yaml"), test)?;
+    let folder = dir.path().to_str().context("a path")?;
+    let told = plan(&fleet, 1, &["--local", folder])?;
+    ensure!(outline(&told).is_empty() && told["plan"]["unchanged"] == 1, "{told:#}");
+    ensure!(hooks(&told) == ["Run migrate", "Run smoke"], "{told:#}");
+    let text = fleet.cli().expect(1, &["plan", "app", "--local", folder])?.stdout;
+    ensure!(text.contains("/migrate  PreSync hook runs") && text.contains("2 to run"), "{text}");
+    ensure!(jobs.list(&ListParams::default()).await?.items.is_empty(), "a plan has begun a hook");
+
+    // While it runs, which without a node it does for ever.
+    repository.change("main", &[("app/migrate.yaml", Some(MIGRATION)), ("app/b.yaml", Some(&config_map("b", "new")))])?;
+    fleet.reconcile("infra").await?;
+    fleet
+        .until("the migration to be begun", || async {
+            let told = plan(&fleet, 1, &[])?;
+            Ok((hooks(&told) == ["Running migrate"]).then_some(()))
+        })
+        .await?;
+    let uid = jobs.get("migrate").await?.metadata.uid;
+    let told = plan(&fleet, 1, &[])?;
+    ensure!(outline(&told) == ["Create b"], "{told:#}");
+    let next = plan(&fleet, 1, &["--local", folder])?;
+    ensure!(hooks(&next) == ["End migrate", "Run migrate", "Run smoke"], "{next:#}");
+    ensure!(jobs.get("migrate").await?.metadata.uid == uid, "a plan has touched a hook");
     Ok(())
 }
 

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use farwater_api::{
     objects::{ObjectRef, SyncState},
     plan::{
-        Effect, LeftOut, MAX_PLAN_BYTES, MAX_PLANNED_OBJECTS, PlannedCause, PlannedChange, PlannedDelete, ServicePlan,
+        Effect, LeftOut, MAX_PLAN_BYTES, MAX_PLANNED_OBJECTS, PlannedCause, PlannedChange, PlannedDelete, PlannedHook,
+        ServicePlan,
     },
 };
 use farwater_fleet::{
@@ -56,12 +57,13 @@ impl<'a> Teller<'a> {
         Self { executor, redactor, objects, applied, room: FIELDS_BYTES }
     }
 
-    pub async fn tell(&mut self, plan: &Plan, inventory: &Inventory) -> ServicePlan {
+    pub async fn tell(&mut self, plan: &Plan, inventory: &Inventory, hooks: Vec<PlannedHook>) -> ServicePlan {
         let mut told = ServicePlan {
             create_namespace: plan.create_namespace.clone(),
             changes: self.tell_changes(plan).await,
             deletes: tell_deletes(plan),
             held_prune: plan.prune.held(),
+            hooks,
             left_out: tell_skipped(plan),
             unchanged: count(plan.unchanged.len()),
             forgotten: count(plan.forgotten.len()),
@@ -75,9 +77,12 @@ impl<'a> Teller<'a> {
         told.left_out.extend(kept);
         told.hidden = told.changes.iter().map(|change| change.hidden).sum();
         let limit = |length: usize| count(length.saturating_sub(MAX_PLANNED_OBJECTS));
-        told.unlisted = limit(told.changes.len()) + limit(told.deletes.len()) + limit(told.left_out.len());
+        let listed = [told.changes.len(), told.deletes.len(), told.hooks.len(), told.left_out.len()];
+        told.unlisted = listed.into_iter().map(limit).sum();
         told.changes.truncate(MAX_PLANNED_OBJECTS);
         told.deletes.truncate(MAX_PLANNED_OBJECTS);
+        told.hooks.truncate(MAX_PLANNED_OBJECTS);
+        told.hooks.iter_mut().for_each(|hook| hook.message = text(&hook.message));
         told.left_out.truncate(MAX_PLANNED_OBJECTS);
         told
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_api::protocol::{Deployment, ServiceAccount, ServiceIdentity};
 use farwater_fleet::{
+    hooks::Record,
     origin::Origin,
     plan::{GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Resolved, Terms, plan, resolve},
     service_tests::render_tests,
@@ -46,6 +47,8 @@ pub struct Snapshot {
     pub deployment: Option<Deployment>,
     /// Objects that others keep changing back.
     pub cooling: BTreeSet<ObjectKey>,
+    /// Which hooks have run.
+    pub hooks: Option<Record>,
 }
 
 impl ServiceTask {
@@ -54,6 +57,7 @@ impl ServiceTask {
             inventory: self.stored.inventory.clone(),
             deployment: self.stored.deployment.clone(),
             cooling: self.fights.cooling(Instant::now()),
+            hooks: self.stored.hooks.clone(),
         }
     }
 }

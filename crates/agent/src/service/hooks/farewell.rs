@@ -1,8 +1,6 @@
 //! Hooks of a service that is removed.
 
 use farwater_api::hooks::{HookPhase, HookState};
-use farwater_fleet::{hooks::is_of_deletion, plan::InventoryEntry};
-
 use crate::{
     execute::Executor,
     service::{Barrier, ServiceTask, basis::Stopped},
@@ -12,21 +10,7 @@ impl ServiceTask {
     /// Of a service that is removed: its hooks' objects go, or stay, like all others.
     pub(in crate::service) fn take_in_hooks(&mut self) {
         let Some(record) = &mut self.stored.hooks else { return };
-        let runs = record.runs.iter_mut().filter(|run| !is_of_deletion(run.phase)).chain(&mut record.former);
-        for run in runs.filter(|run| !run.removed) {
-            run.removed = true;
-            if run.is_running() {
-                run.state = HookState::Failed;
-            }
-            self.stored.inventory.entries.entry(run.key()).or_insert_with(|| InventoryEntry {
-                object: run.object.clone(),
-                uid: Some(run.uid.clone()),
-                hash: None,
-                fields: None,
-                adopted: false,
-                doomed: false,
-            });
-        }
+        self.stored.inventory.take_in(record.take_objects());
     }
 
     /// Runs the hooks of a deletion, as the last version had them.

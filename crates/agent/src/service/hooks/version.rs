@@ -1,10 +1,7 @@
 //! Where a version begins: what ran before it ends.
 
 use farwater_api::protocol::Deployment;
-use farwater_fleet::{
-    hooks::{Record, ResolvedHook, is_of_deletion, version_of},
-    plan::Resolved,
-};
+use farwater_fleet::{hooks::Record, plan::Resolved};
 
 use crate::{
     execute::Executor,
@@ -23,13 +20,7 @@ impl ServiceTask {
     ) -> Result<(), Stopped> {
         let before = self.stored.hooks.take();
         let established = self.stored.inventory.baseline > 0;
-        let mut record = Record::next(before.clone(), version_of(deployment), established);
-        // What a source lacks that can't be read completely may well be there.
-        if resolved.complete {
-            record.retire(&resolved.hooks);
-            let of_deletion = |hook: &&ResolvedHook| hook.steps.iter().any(|step| is_of_deletion(step.phase));
-            record.farewell = resolved.hooks.iter().filter(of_deletion).cloned().collect();
-        }
+        let mut record = Record::of_version(before.clone(), deployment, resolved, established);
         self.end_former(executor, &mut record, deployment, resolved).await;
         let changed = before.as_ref() != Some(&record);
         self.stored.hooks = Some(record);
@@ -54,16 +45,7 @@ impl ServiceTask {
         deployment: &Deployment,
         resolved: &Resolved,
     ) {
-        let mut kept = Vec::new();
-        for run in std::mem::take(&mut record.former) {
-            let key = run.key();
-            let is_stated =
-                resolved.hooks.iter().any(|hook| hook.key() == key) || resolved.stated_keys().any(|k| *k == key);
-            let is_leftover = deployment.prune && resolved.complete && !is_stated;
-            if !run.is_running() && !is_leftover {
-                kept.push(run);
-                continue;
-            }
+        for run in record.take_departing(deployment, resolved) {
             match executor.end_hook(&run.object, &run.uid).await {
                 Ok(()) if run.is_running() => {
                     tracing::info!(service = %self.name(), hook = %run.object, "ended: a newer version came first");
@@ -71,10 +53,11 @@ impl ServiceTask {
                 Ok(()) => {}
                 Err(error) => {
                     tracing::warn!(service = %self.name(), hook = %run.object, %error, "can't end a hook of before");
-                    kept.push(run);
+                    record.former.push(run);
                 }
             }
         }
-        record.former = kept.split_off(kept.len().saturating_sub(MAX_FORMER));
+        let excess = record.former.len().saturating_sub(MAX_FORMER);
+        record.former.drain(..excess);
     }
 }

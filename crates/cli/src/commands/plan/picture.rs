@@ -1,8 +1,11 @@
 //! A plan as people read it.
 
 use farwater_api::{
+    hooks::HookPhase,
     objects::SyncState,
-    plan::{Effect, FieldChange, FieldOrigin, LeftOut, PlannedCause, PlannedChange, ServicePlan},
+    plan::{
+        Effect, FieldChange, FieldOrigin, HookEffect, LeftOut, PlannedCause, PlannedChange, PlannedHook, ServicePlan,
+    },
 };
 
 use crate::{
@@ -23,6 +26,10 @@ pub fn draw(plan: &ServicePlan, title: &str, revision: &str, terminal: Terminal)
     if let Some(namespace) = &plan.create_namespace {
         picture.line(1, Some(Colour::Good), &format!("+ Namespace {namespace}"));
     }
+    let (first, later): (Vec<_>, Vec<_>) = plan.hooks.iter().partition(|hook| comes_first(hook));
+    for hook in first {
+        picture.hook(hook);
+    }
     let has_waves = plan.changes.iter().any(|change| change.wave != plan.changes[0].wave);
     let mut wave = None;
     for change in &plan.changes {
@@ -38,6 +45,9 @@ pub fn draw(plan: &ServicePlan, title: &str, revision: &str, terminal: Terminal)
     }
     if let Some(held) = &plan.held_prune {
         picture.line(0, Some(Colour::Doubtful), &format!("deletes wait for an approval: {}", held.reason));
+    }
+    for hook in later {
+        picture.hook(hook);
     }
     for left in &plan.left_out {
         picture.left_out(left);
@@ -84,6 +94,25 @@ impl Picture {
         }
     }
 
+    fn hook(&mut self, hook: &PlannedHook) {
+        let (sign, colour, what) = match hook.effect {
+            HookEffect::Run => (">", Colour::Good, "runs"),
+            HookEffect::RunOnFailure => (">", Colour::Faint, "runs if something fails"),
+            HookEffect::Held => ("?", Colour::Doubtful, "is not begun"),
+            HookEffect::Running => (">", Colour::Doubtful, "is running"),
+            HookEffect::Failed => ("!", Colour::Bad, "failed"),
+            HookEffect::End => ("-", Colour::Bad, "is ended"),
+            HookEffect::Remove => ("-", Colour::Bad, "is deleted"),
+            HookEffect::Unknown => ("?", Colour::Doubtful, "does what only a newer farwater knows"),
+        };
+        let name = match &hook.test {
+            Some(test) => format!("test {test}"),
+            None => format!("{} hook", hook.phase),
+        };
+        let why = if hook.message.is_empty() { String::new() } else { format!(": {}", hook.message) };
+        self.line(1, Some(colour), &format!("{sign} {}  {name} {what}{why}", hook.object));
+    }
+
     fn left_out(&mut self, left: &LeftOut) {
         let (sign, colour) = match left.sync {
             SyncState::Refused => ("!", Colour::Bad),
@@ -92,6 +121,11 @@ impl Picture {
         };
         self.line(1, Some(colour), &format!("{sign} {}  {}", left.object, left.reason));
     }
+}
+
+fn comes_first(hook: &PlannedHook) -> bool {
+    matches!(hook.phase, HookPhase::PreSync | HookPhase::PreDelete)
+        || matches!(hook.effect, HookEffect::End | HookEffect::Remove)
 }
 
 /// What the sign and the fields don't say.
@@ -122,11 +156,16 @@ fn summary(plan: &ServicePlan) -> String {
     let made = |change: &&PlannedChange| change.effect == Effect::Untried && change.cause == PlannedCause::Create;
     let namespace = usize::from(plan.create_namespace.is_some());
     let untried = plan.changes.iter().filter(made).count();
+    let hooks = |wanted: &[HookEffect]| plan.hooks.iter().filter(|hook| wanted.contains(&hook.effect)).count();
     let left = |wanted: SyncState| plan.left_out.iter().filter(|one| one.sync == wanted).count();
     let counts = [
         (of(&[Effect::Create]) + untried + namespace, "to create"),
         (of(&[Effect::Change, Effect::Recreate, Effect::Unknown, Effect::Untried]) - untried, "to change"),
-        (plan.deletes.iter().filter(|delete| !delete.held).count(), "to delete"),
+        (plan.deletes.iter().filter(|delete| !delete.held).count() + hooks(&[HookEffect::Remove]), "to delete"),
+        (hooks(&[HookEffect::Run, HookEffect::Held]), "to run"),
+        (hooks(&[HookEffect::Running]), "running"),
+        (hooks(&[HookEffect::End]), "to end"),
+        (hooks(&[HookEffect::Failed]), "failed"),
         (plan.deletes.iter().filter(|delete| delete.held).count(), "held"),
         (of(&[Effect::Refused]) + left(SyncState::Refused), "refused"),
         (left(SyncState::Waiting), "waiting"),
@@ -173,12 +212,20 @@ mod tests {
             ],
             "deletes": [with(object("ConfigMap", "old"), json!({"held": true}))],
             "heldPrune": {"digest": farwater_api::Digest::of("p"), "reason": "1 of 2 objects would be deleted", "count": 1, "objects": []},
+            "hooks": [
+                with(object("Job", "migrate"), json!({"phase": "PreSync", "effect": "Run"})),
+                with(object("Job", "load"), json!({"phase": "PostSync", "effect": "End"})),
+                with(object("Job", "app-test-smoke"), json!({"phase": "Test", "test": "smoke", "effect": "Run"})),
+                with(object("Pod", "alarm"), json!({"phase": "SyncFail", "effect": "RunOnFailure"})),
+            ],
             "leftOut": [with(object("ConfigMap", "theirs"), json!({"sync": "Refused", "reason": "owned by service team/b"}))],
             "unchanged": 12, "hidden": 4,
         }))
         .unwrap();
         let expected = "\
 farwater-admin/app on east at main@1a2b3c4d5e6f
+  > Job web/migrate  PreSync hook runs
+  - Job web/load  PostSync hook is ended
 wave 0
   + ConfigMap web/new
 wave 1
@@ -191,8 +238,10 @@ wave 1
       Invalid: [31mdata
   - ConfigMap web/old  held
 deletes wait for an approval: 1 of 2 objects would be deleted
+  > Job web/app-test-smoke  test smoke runs
+  > Pod web/alarm  SyncFail hook runs if something fails
   ! ConfigMap web/theirs  owned by service team/b
-1 to create, 1 to change, 1 held, 2 refused, 12 unchanged; 4 differences hidden that stay: defaults, normalised values, fields of others
+1 to create, 1 to change, 2 to run, 1 to end, 1 held, 2 refused, 12 unchanged; 4 differences hidden that stay: defaults, normalised values, fields of others
 ";
         let text = draw(&plan, "farwater-admin/app on east", "main@1a2b3c4d5e6f", Terminal::default());
         assert_eq!(text, expected);
