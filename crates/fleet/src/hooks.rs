@@ -236,7 +236,11 @@ pub enum Next<'a> {
 
 /// The hooks of a phase, each with its run, by wave. For a version that was in place once nothing is begun any more but tests, which come
 /// and go without a version, and what belongs to its deletion.
-fn due<'a>(hooks: &'a [ResolvedHook], record: &'a Record, phase: HookPhase) -> Vec<(&'a ResolvedHook, Option<&'a Run>)> {
+fn due<'a>(
+    hooks: &'a [ResolvedHook],
+    record: &'a Record,
+    phase: HookPhase,
+) -> Vec<(&'a ResolvedHook, Option<&'a Run>)> {
     let may_begin = !record.complete || phase == HookPhase::Test || is_of_deletion(phase);
     let due = hooks.iter().filter(|hook| hook.runs_in(phase, record.occasion));
     let due = due.map(|hook| (hook, record.find(hook, phase))).filter(|(_, run)| may_begin || run.is_some());

@@ -137,7 +137,12 @@ async fn agents_follow_new_keys_of_the_hub_also_one_that_was_away_for_two_change
     for cluster in ["east", "west", "south"] {
         let log = fleet.agent(cluster)?.process().output();
         let log = &log[begun[cluster]..];
-        ensure!(!log.contains("not trusted") && !log.contains("verify desired state") && !log.contains("verify what the hub says"), "{log}");
+        ensure!(
+            !log.contains("not trusted")
+                && !log.contains("verify desired state")
+                && !log.contains("verify what the hub says"),
+            "{log}"
+        );
     }
     let old = farwater_testkit::kube::client(&kubeconfig, None).await?;
     let refused = old.request_text(http::Request::get("/readyz").body(Vec::new())?).await;

@@ -110,8 +110,9 @@ mod tests {
     use super::*;
     use crate::{
         hooks::{
-            Occasion, version_of,
+            Occasion,
             tests::{hook, run},
+            version_of,
         },
         plan::{Render, Terms, resolve},
     };
@@ -129,7 +130,9 @@ mod tests {
         let render = Render { objects: Vec::new(), errors: errors.iter().map(|&error| error.to_owned()).collect() };
         let Deployment { ceiling, .. } = deployment("1");
         let terms = Terms { target_namespace: "web", ceiling: &ceiling, options: &ApplyOptions::default() };
-        Resolved { hooks: hooks.to_vec(), ..resolve(render, "uid", terms, &Default::default()) }
+        let mut resolved = resolve(render, "uid", terms, &Default::default());
+        resolved.hooks = hooks.to_vec();
+        resolved
     }
 
     fn ours() -> [ResolvedHook; 6] {
@@ -180,7 +183,13 @@ mod tests {
         check(None, &one, &source(&hooks, &["a.yaml"]), None, &torn);
 
         let running = record_of(&one, &[(migrate, HookState::Running)]);
-        check(Some(&running), &one, &all, None, &["migrate Running", "check Run", "post Run", "smoke Run", "alarm RunOnFailure"]);
+        check(
+            Some(&running),
+            &one,
+            &all,
+            None,
+            &["migrate Running", "check Run", "post Run", "smoke Run", "alarm RunOnFailure"],
+        );
         let failed = record_of(&one, &[(migrate, HookState::Failed)]);
         let why = "Held PreSync hook Job.batch web/migrate failed";
         let (a, b, c) = (format!("check {why}"), format!("post {why}"), format!("smoke {why}"));
@@ -202,11 +211,17 @@ mod tests {
         let [migrate, check_hook, post, ..] = &hooks;
         let states = [(migrate, HookState::Succeeded), (check_hook, HookState::Running), (post, HookState::Succeeded)];
         let last = Record { complete: true, ..record_of(&one, &states) };
-        let next = source(&[migrate.clone()], &[]);
+        let next = source(std::slice::from_ref(migrate), &[]);
         check(Some(&last), &two, &next, None, &["check End", "post Remove", "migrate Run"]);
         // `post` is of installs only.
         let same = source(&hooks, &[]);
-        check(Some(&last), &two, &same, None, &["check End", "migrate Run", "check Run", "smoke Run", "alarm RunOnFailure"]);
+        check(
+            Some(&last),
+            &two,
+            &same,
+            None,
+            &["check End", "migrate Run", "check Run", "smoke Run", "alarm RunOnFailure"],
+        );
         let kept = Deployment { prune: false, ..two };
         check(Some(&last), &kept, &next, None, &["check End", "migrate Run"]);
     }

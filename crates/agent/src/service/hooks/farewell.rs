@@ -1,10 +1,10 @@
 //! Hooks of a service that is removed.
 
-use farwater_api::hooks::{HookPhase, HookState};
 use crate::{
     execute::Executor,
     service::{Barrier, ServiceTask, basis::Stopped},
 };
+use farwater_api::hooks::{HookPhase, HookState};
 
 impl ServiceTask {
     /// Of a service that is removed: its hooks' objects go, or stay, like all others.

@@ -63,8 +63,7 @@ fn comparable(mut resource: Value) -> Value {
 
 fn comparable_list(list: &Value) -> Value {
     let list = list.as_array().into_iter().flatten();
-    let own =
-        |name: &str| ["/objects", "/history", "/hooks", "/plan", "/join"].iter().any(|tail| name.ends_with(tail));
+    let own = |name: &str| ["/objects", "/history", "/hooks", "/plan", "/join"].iter().any(|tail| name.ends_with(tail));
     list.filter(|resource| !own(resource["name"].as_str().unwrap_or_default())).cloned().map(comparable).collect()
 }
 
