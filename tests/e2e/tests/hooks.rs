@@ -25,7 +25,7 @@ fn script(lines: &str) -> Value {
 fn failing_test() -> Value {
     let lines: Vec<String> = JUNIT.lines().map(|line| format!("echo '{line}'")).collect();
     let script = script(&format!("echo begins; {}; echo ends; exit 3", lines.join("; ")));
-    json!({"name": "smoke", "image": BUSYBOX, "command": script, "timeout": "1m"})
+    json!({"name": "smoke", "image": BUSYBOX, "command": script, "timeout": "1m", "retries": 1})
 }
 
 fn hanging_test() -> Value {
@@ -102,6 +102,8 @@ async fn a_test_that_fails_fails_its_version_and_its_junit_file_is_on_the_hub() 
     ensure!(smoke.starts_with("Failed: exit code 3; 1 of 2 test cases failed: adds up"), "{smoke}");
     let hangs = message(&runs, "hangs");
     ensure!(hangs.starts_with("Failed: ") && hangs.contains("DeadlineExceeded"), "{hangs}");
+    let tries = pods(&site).await?.into_iter().filter(|pod| pod.starts_with("web-test-smoke-")).count();
+    ensure!(tries == 2, "one retry makes two tries, not {tries}");
     ensure!(message(&runs, "migrate").starts_with("Succeeded"), "{runs:?}");
     ensure!(
         runs.iter().all(|run| run.report.log.is_none() && run.report.junit.is_none()),

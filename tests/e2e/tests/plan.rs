@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use farwater_e2e::{Fleet, cli::Ran, config_map};
 use farwater_testkit::{Plane, shared};
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     batch::v1::Job,
     core::v1::{ConfigMap, Secret},
 };
@@ -224,6 +225,48 @@ async fn local_files_are_planned_and_a_secrets_values_are_nowhere() -> Result<()
     ensure!(texts.iter().all(|text| !log.contains(text)), "the hub's log");
     // Somebody's files leave nothing behind, here or there.
     ensure!(bundles(&fleet)? == kept && contents(plane, &namespace).await? == there);
+    Ok(())
+}
+
+/// A Deployment that the API server adds much to.
+fn workload(replicas: u8) -> String {
+    format!(
+        "apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec: {{containers: [{{name: main, image: x, resources: {{requests: {{cpu: 1000m}}}}}}]}}
+"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_apply_would_leave_is_hidden_and_counted() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let two = workload(2);
+    let repository = fleet.repository("infra", &[("app/web.yaml", &two)]).await?;
+    fleet.deploy("app", "east", "infra", "app").await?;
+    let workloads: Api<Deployment> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+    fleet.until("the workload to be made", || async { Ok(workloads.get_opt("web").await?) }).await?;
+    let by_hand = Patch::Merge(json!({"metadata": {"annotations": {"team/note": "mine"}}, "spec": {"paused": true}}));
+    workloads.patch("web", &PatchParams::apply("hand"), &by_hand).await?;
+
+    repository.change("main", &[("app/web.yaml", Some(&workload(3)))])?;
+    let told = plan(&fleet, 1, &["--ref", "main"])?;
+    let field = fields(&told, "web");
+    let expected = json!([{"path": "spec.replicas", "live": "2", "planned": "3", "applied": "2", "origin": "Source"}]);
+    ensure!(Value::from(field) == expected, "{told:#}");
+    // Defaults of Deployment, pod and container, "1" for 1000m, and what was written by hand.
+    ensure!(told["plan"]["hidden"].as_u64() > Some(12), "{told:#}");
+    let text = fleet.cli().expect(1, &["plan", "app", "--ref", "main"])?.stdout;
+    ensure!(text.contains("differences hidden that stay") && !text.contains("team/note"), "{text}");
+    ensure!(!text.contains("cpu") && !text.contains("paused"), "{text}");
     Ok(())
 }
 
