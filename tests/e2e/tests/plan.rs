@@ -257,23 +257,24 @@ async fn what_an_apply_would_leave_is_hidden_and_counted() -> Result<()> {
     let by_hand = Patch::Merge(json!({"metadata": {"annotations": {"team/note": "mine"}}, "spec": {"paused": true}}));
     workloads.patch("web", &PatchParams::apply("hand"), &by_hand).await?;
 
-    repository.change("main", &[("app/web.yaml", Some(&workload(3)))])?;
-    let told = plan(&fleet, 1, &["--ref", "main"])?;
+    repository.commit("next", &[("app/web.yaml", &workload(3))])?;
+    let told = plan(&fleet, 1, &["--ref", "next"])?;
     let field = fields(&told, "web");
     let expected = json!([{"path": "spec.replicas", "live": "2", "planned": "3", "applied": "2", "origin": "Source"}]);
     ensure!(Value::from(field) == expected, "{told:#}");
     // Defaults of Deployment, pod and container, "1" for 1000m, and what was written by hand.
     ensure!(told["plan"]["hidden"].as_u64() > Some(12), "{told:#}");
-    let text = fleet.cli().expect(1, &["plan", "app", "--ref", "main"])?.stdout;
+    let text = fleet.cli().expect(1, &["plan", "app", "--ref", "next"])?.stdout;
     ensure!(text.contains("differences hidden that stay") && !text.contains("team/note"), "{text}");
     ensure!(!text.contains("cpu") && !text.contains("paused"), "{text}");
     Ok(())
 }
 
+/// Suspended, so that it runs for ever.
 const MIGRATION: &str = "apiVersion: batch/v1
 kind: Job
 metadata: {name: migrate, annotations: {farwater.dev/hook: PreSync}}
-spec: {template: {spec: {restartPolicy: Never, containers: [{name: main, image: x}]}}}
+spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: main, image: x}]}}}
 ";
 
 /// `effect name` of each hook.
@@ -308,7 +309,7 @@ async fn hooks_and_tests_are_named_and_never_begun_by_a_plan() -> Result<()> {
     ensure!(text.contains("/migrate  PreSync hook runs") && text.contains("2 to run"), "{text}");
     ensure!(jobs.list(&ListParams::default()).await?.items.is_empty(), "a plan has begun a hook");
 
-    // While it runs, which without a node it does for ever.
+    // While it runs.
     repository
         .change("main", &[("app/migrate.yaml", Some(MIGRATION)), ("app/b.yaml", Some(&config_map("b", "new")))])?;
     fleet.reconcile("infra").await?;
