@@ -21,6 +21,7 @@ pub use self::{
     rehearse::{Inspected, Rehearsed},
 };
 use crate::{
+    judge::Judgement,
     kinds::Kinds,
     kubernetes::{ApiError, Kubernetes, TRIES},
     live::live_object,
@@ -37,8 +38,7 @@ const ESTABLISH_PATIENCE: Duration = Duration::from_secs(30);
 pub enum Applied {
     Done {
         live: LiveObject,
-        health: Health,
-        message: String,
+        health: Judgement,
         /// What else is to be told of it: whose fields it took.
         note: String,
     },
@@ -197,6 +197,7 @@ impl Executor<'_> {
                 return Ok(None);
             }
         }
-        Ok(Some(Applied::Done { live: live_object(&live), health, message, note: String::new() }))
+        let health = Judgement { health, message, again: None };
+        Ok(Some(Applied::Done { live: live_object(&live), health, note: String::new() }))
     }
 }

@@ -22,6 +22,8 @@ type GroupVersion = (String, String);
 #[derive(Default)]
 pub struct Kinds {
     known: Mutex<BTreeMap<GroupVersionKind, Resource>>,
+    /// Those whose objects have a status that is written by itself.
+    with_status: Mutex<BTreeSet<GroupVersionKind>>,
 }
 
 impl Kinds {
@@ -55,6 +57,10 @@ impl Kinds {
         let mut known = lock(&self.known);
         for resource in list["resources"].as_array().into_iter().flatten() {
             let (Some(plural), Some(kind)) = (resource["name"].as_str(), resource["kind"].as_str()) else { continue };
+            let gvk = GroupVersionKind { group: group.into(), version: version.into(), kind: kind.into() };
+            if plural.ends_with("/status") {
+                lock(&self.with_status).insert(gvk.clone());
+            }
             let can_apply = resource["verbs"].as_array().is_some_and(|verbs| verbs.iter().any(|v| v == "patch"));
             if plural.contains('/') || !can_apply {
                 continue;
@@ -66,7 +72,6 @@ impl Kinds {
                 plural: plural.to_owned(),
                 namespaced: resource["namespaced"] == true,
             };
-            let gvk = GroupVersionKind { group: group.into(), version: version.into(), kind: kind.into() };
             known.insert(gvk, found);
         }
     }
@@ -78,6 +83,11 @@ impl Kinds {
     /// Forgets a kind that answered 404 as a whole.
     pub fn forget(&self, gvk: &GroupVersionKind) {
         lock(&self.known).remove(gvk);
+    }
+
+    /// Whether somebody may write a status of such objects.
+    pub fn has_status(&self, gvk: &GroupVersionKind) -> bool {
+        lock(&self.with_status).contains(gvk)
     }
 
     pub fn scopes(&self, wanted: impl IntoIterator<Item = GroupVersionKind>) -> Scopes {

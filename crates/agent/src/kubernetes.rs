@@ -5,6 +5,7 @@
 
 mod list;
 mod log;
+mod look;
 
 use std::{
     path::Path,
@@ -14,7 +15,7 @@ use std::{
 
 use bytes::Bytes;
 use farwater_api::{FIELD_MANAGER, objects::ObjectRef, protocol::ServiceAccount};
-use farwater_fleet::plan::Scope;
+use farwater_fleet::plan::{GroupVersionKind, Scope};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use hyper_rustls::HttpsConnectorBuilder;
@@ -153,6 +154,10 @@ pub struct Resource {
 impl Resource {
     pub fn scope(&self) -> Scope {
         if self.namespaced { Scope::Namespaced } else { Scope::Cluster }
+    }
+
+    pub fn gvk(&self) -> GroupVersionKind {
+        GroupVersionKind { group: self.group.clone(), version: self.version.clone(), kind: self.kind.clone() }
     }
 
     /// Path of the collection; an empty namespace is all of them.
@@ -311,7 +316,7 @@ impl Kubernetes {
         let mut tried = 1;
         loop {
             let body = body.as_ref().map(|(kind, bytes)| (*kind, bytes.clone()));
-            match self.call_once(who, method.clone(), path, accept, body).await {
+            match self.call_once(who, method.clone(), path, accept, body, MAX_ANSWER).await {
                 Err(error) if tried < tries && error.pause(tried).is_some() => {
                     tokio::time::sleep(error.pause(tried).unwrap_or_default()).await;
                     tried += 1;
@@ -328,13 +333,14 @@ impl Kubernetes {
         path: &str,
         accept: &str,
         body: Option<(&str, Vec<u8>)>,
+        largest: usize,
     ) -> Result<Bytes, ApiError> {
         let about_secret = path.contains("/secrets/") || path.ends_with("/secrets");
         let answer = async {
             let response = send(&self.requests, who, method, path, accept, body).await?;
             let status = response.status();
             let retry_after = retry_after(&response);
-            let body = Limited::new(response.into_body(), MAX_ANSWER)
+            let body = Limited::new(response.into_body(), largest)
                 .collect()
                 .await
                 .map_err(|e| ApiError::Transport(shorten(&e.to_string())))?

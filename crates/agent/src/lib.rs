@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bundles;
+mod children;
 mod clock;
 mod connection;
 mod execute;
@@ -15,6 +16,7 @@ mod hub;
 mod identity;
 mod inventory;
 mod join;
+mod judge;
 mod kinds;
 mod kubernetes;
 mod lease;
@@ -52,7 +54,7 @@ use std::{
 
 use farwater_api::protocol::AcceptedStatement;
 use farwater_fleet::plan::ObjectKey;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use options::{JoinToken, LogFormat, Options};
@@ -91,6 +93,9 @@ use crate::{
 /// The agent's version, as it reports it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// Looks at what objects own: however many services are not well, the API server is asked for little at a time.
+const LOOKS: usize = 4;
+
 /// What all tasks share.
 pub(crate) struct Agent {
     kubernetes: Arc<Kubernetes>,
@@ -110,6 +115,8 @@ pub(crate) struct Agent {
     claims: Claims,
     leaving: Leaving,
     plans: Plans,
+    /// Objects at which is looked closer, at one time.
+    looks: Semaphore,
     /// Services that live on this cluster: uid → `namespace/name`.
     services: Mutex<BTreeMap<String, String>>,
 }
@@ -249,6 +256,7 @@ async fn act(
         claims: Claims::default(),
         leaving: Leaving::default(),
         plans: Plans::default(),
+        looks: Semaphore::new(LOOKS),
         services: Mutex::default(),
     });
     let mut supervisor = Supervisor::new(agent.clone(), inventories);

@@ -4,6 +4,7 @@
 mod apply;
 mod barrier;
 pub(crate) mod basis;
+mod causes;
 mod hooks;
 mod leaving;
 mod record;
@@ -125,6 +126,7 @@ pub struct ServiceTask {
     fights: Fights,
     backoff: Backoff,
     health: steady::HealthQueue,
+    causes: causes::Causes,
     /// Of the newest entry, until it is healthy.
     rollout: Option<Rollout>,
     /// Whether all of the entry that was attempted last has been healthy.
@@ -158,6 +160,7 @@ impl ServiceTask {
             fights: Fights::default(),
             backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
             health: steady::HealthQueue::default(),
+            causes: causes::Causes::default(),
             rollout: None,
             arrived: false,
             barrier: None,
@@ -207,6 +210,7 @@ impl ServiceTask {
             self.find_predecessor().await;
             self.begin_rollout(assignment);
             self.arrived = false;
+            self.causes = causes::Causes::default();
             self.set_outcome(assignment.digest, Outcome::Applying, String::new());
         }
         let ended = self.act(assignment).await;
@@ -349,7 +353,8 @@ impl ServiceTask {
         let objects = self.statuses.iter().map(|(key, status)| {
             let claim =
                 claims.get(key).map(|contender| format!("also stated by service {contender}, which is refused"));
-            let parts = [status.message.as_str(), status.note.as_str(), claim.as_deref().unwrap_or_default()];
+            let told = self.explain_health(key, status);
+            let parts = [told.as_str(), status.note.as_str(), claim.as_deref().unwrap_or_default()];
             let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
             ObjectReport {
                 object: status.object.clone(),

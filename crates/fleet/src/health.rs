@@ -4,6 +4,10 @@
 //! phase Failed is Failed (there: Current), and an unschedulable Pod stays in progress (there: failed after 15 s,
 //! which needs a clock).
 
+pub mod children;
+mod pod;
+pub mod unseen;
+
 use farwater_api::objects::Health;
 use serde_json::Value;
 
@@ -30,14 +34,13 @@ pub fn evaluate(object: &Value) -> (Health, String) {
     if let Some(verdict) = evaluate_generic(object) {
         return verdict;
     }
-    let group = object["apiVersion"].as_str().and_then(|v| v.split_once('/')).map_or("", |(group, _)| group);
-    match (group, object["kind"].as_str().unwrap_or_default()) {
+    match (group_of(object), object["kind"].as_str().unwrap_or_default()) {
         ("apps", "Deployment") => evaluate_deployment(object),
         ("apps", "StatefulSet") => evaluate_stateful_set(object),
         ("apps", "DaemonSet") => evaluate_daemon_set(object),
         ("apps", "ReplicaSet") => evaluate_replica_set(object),
         ("batch", "Job") => evaluate_job(object),
-        ("", "Pod") => evaluate_pod(object),
+        ("", "Pod") => pod::evaluate_pod(object),
         ("", "PersistentVolumeClaim") => evaluate_claim(object),
         ("", "Service") => evaluate_service(object),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => evaluate_definition(object),
@@ -45,6 +48,38 @@ pub fn evaluate(object: &Value) -> (Health, String) {
         _ => evaluate_ready(object),
     }
 }
+
+fn group_of(object: &Value) -> &str {
+    object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group)
+}
+
+/// Whether a group is Kubernetes' own. Kinds of others are served by definitions, and kept by controllers that may be missing.
+fn is_built_in(group: &str) -> bool {
+    matches!(group, "" | "apps" | "autoscaling" | "batch" | "policy" | "extensions")
+        || group.strip_suffix(".k8s.io").is_some_and(|name| BUILT_IN.contains(&name))
+}
+
+/// Groups of Kubernetes itself below `k8s.io`, where definitions of its projects are too.
+const BUILT_IN: [&str; 18] = [
+    "admissionregistration",
+    "apiextensions",
+    "apiregistration",
+    "authentication",
+    "authorization",
+    "certificates",
+    "coordination",
+    "discovery",
+    "events",
+    "flowcontrol.apiserver",
+    "internal.apiserver",
+    "networking",
+    "node",
+    "rbac.authorization",
+    "resource",
+    "scheduling",
+    "storage",
+    "storagemigration",
+];
 
 fn current() -> Verdict {
     (Health::Current, String::new())
@@ -215,40 +250,6 @@ fn evaluate_job(object: &Value) -> Verdict {
         ));
     }
     progress("not yet started")
-}
-
-fn evaluate_pod(object: &Value) -> Verdict {
-    let status = &object["status"];
-    match status["phase"].as_str().unwrap_or_default() {
-        "Succeeded" => current(),
-        "Failed" => failed(match (status["reason"].as_str(), status["message"].as_str()) {
-            (Some(reason), Some(message)) => format!("{reason}: {message}"),
-            (Some(text), None) | (None, Some(text)) => text.to_owned(),
-            (None, None) => "a container exited with an error".to_owned(),
-        }),
-        "Running" if condition(object, "Ready").is_some_and(|c| c.holds) => current(),
-        "Running" => match waiting_container(status, |reason| reason == "CrashLoopBackOff") {
-            Some(text) => failed(text),
-            None => progress("running, not yet ready"),
-        },
-        _ => {
-            if let Some(scheduled) = condition(object, "PodScheduled").filter(|c| c.reason == "Unschedulable") {
-                return progress(scheduled.text());
-            }
-            match waiting_container(status, |reason| reason != "ContainerCreating" && reason != "PodInitializing") {
-                Some(text) => progress(text),
-                None => progress("pending"),
-            }
-        }
-    }
-}
-
-fn waiting_container(status: &Value, matches: impl Fn(&str) -> bool) -> Option<String> {
-    let lists = [&status["initContainerStatuses"], &status["containerStatuses"]];
-    lists.into_iter().filter_map(Value::as_array).flatten().find_map(|container| {
-        let reason = container["state"]["waiting"]["reason"].as_str()?;
-        matches(reason).then(|| format!("container {}: {reason}", container["name"].as_str().unwrap_or("?")))
-    })
 }
 
 fn evaluate_claim(object: &Value) -> Verdict {

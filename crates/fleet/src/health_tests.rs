@@ -123,6 +123,44 @@ fn a_pod_runs_and_is_ready_or_has_ended_well() {
 }
 
 #[test]
+fn a_pod_says_which_container_keeps_it_and_why() {
+    let pod = |status: &str| format!("{{apiVersion: v1, kind: Pod, status: {{{status}}}}}");
+    let of = |phase: &str, state: &str| pod(&format!("phase: {phase}, containerStatuses: [{{name: web, {state}}}]"));
+    let pulls = "state: {waiting: {reason: ImagePullBackOff, message: 'Back-off pulling image \"nope\"'}}";
+    check(&of("Pending", pulls), InProgress, "container web: ImagePullBackOff: Back-off pulling image \"nope\"");
+    let config = "state: {waiting: {reason: CreateContainerConfigError, message: 'secret \"a\" not found'}}";
+    check(&of("Pending", config), InProgress, "CreateContainerConfigError: secret \"a\" not found");
+    check(&of("Pending", "state: {waiting: {reason: ContainerCreating}}"), InProgress, "pending");
+    let killed = "lastState: {terminated: {exitCode: 137, reason: OOMKilled}}";
+    let loops = format!("state: {{waiting: {{reason: CrashLoopBackOff, message: back-off 5m0s}}}}, {killed}");
+    check(&of("Running", &loops), Failed, "container web: CrashLoopBackOff, exit code 137 (OOMKilled)");
+    let back = format!("state: {{running: {{}}}}, ready: false, {killed}");
+    check(&of("Running", &back), InProgress, "container web runs again after exit code 137 (OOMKilled)");
+    check(
+        &of("Running", "state: {terminated: {exitCode: 1, reason: Error}}"),
+        InProgress,
+        "container web: exit code 1",
+    );
+    check(&of("Failed", "state: {terminated: {exitCode: 3, reason: Error, message: hunter2}}"), Failed, "exit code 3");
+    check(&of("Failed", ""), Failed, "a container exited with an error");
+    // The one that waits says more than the one that ended.
+    let two = "phase: Pending, initContainerStatuses: [{name: fetch, state: {terminated: {exitCode: 1}}}], \
+               containerStatuses: [{name: web, state: {waiting: {reason: ErrImagePull}}}]";
+    check(&pod(two), InProgress, "container web: ErrImagePull");
+    let long = format!("state: {{waiting: {{reason: ErrImagePull, message: {}}}}}", "x".repeat(2000));
+    let (_, said) = evaluate(&serde_saphyr::from_str(&of("Pending", &long)).unwrap());
+    assert!(said.len() < 500, "{said}");
+}
+
+#[test]
+fn a_cron_job_is_current_whatever_its_jobs_do() {
+    let cron = |rest: &str| format!("{{apiVersion: batch/v1, kind: CronJob, {rest}}}");
+    check(&cron("spec: {schedule: '* * * * *'}"), Current, "");
+    check(&cron("spec: {suspend: true}"), Current, "");
+    check(&cron("status: {active: [{name: a}], lastScheduleTime: '2026-01-01T00:00:00Z'}"), Current, "");
+}
+
+#[test]
 fn claims_services_and_definitions_have_rules_of_their_own() {
     let object = |kind: &str, rest: &str| format!("{{apiVersion: v1, kind: {kind}, {rest}}}");
     check(&object("PersistentVolumeClaim", "status: {phase: Pending}"), InProgress, "bound");
@@ -130,6 +168,7 @@ fn claims_services_and_definitions_have_rules_of_their_own() {
     check(&object("PersistentVolumeClaim", "status: {phase: Lost}"), Failed, "lost");
     check(&object("Service", "spec: {type: ClusterIP}"), Current, "");
     check(&object("Service", "spec: {type: LoadBalancer}"), InProgress, "cluster IP");
+    // Its address comes from a controller that many clusters don't have.
     check(&object("Service", "spec: {type: LoadBalancer, clusterIP: 10.0.0.1}"), Current, "");
     let crd = |conditions: &str| {
         format!(

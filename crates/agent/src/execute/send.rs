@@ -1,17 +1,14 @@
 //! One object: applied, written as a whole or made anew, as its options and the plan say.
 
 use farwater_api::apply_options::ConflictPolicy;
-use farwater_fleet::{
-    health,
-    plan::{Cause, Change, GroupVersionKind, ResolvedObject, Wait, differences::leave_ignored},
-};
+use farwater_fleet::plan::{Cause, Change, GroupVersionKind, ResolvedObject, Wait, differences::leave_ignored};
 use serde_json::Value;
 
 use super::{Applied, Deleted, Executor, TRIES};
 use crate::{
+    judge::judge,
     kubernetes::{ApiError, ApplyMode, Fault, to_bytes},
     live::{live_object, migration},
-    messages::shorten,
 };
 
 impl Executor<'_> {
@@ -45,8 +42,8 @@ impl Executor<'_> {
         }
         match sent {
             Ok((applied, note)) => {
-                let (health, message) = health::evaluate(&applied);
-                Applied::Done { live: live_object(&applied), health, message: shorten(&message), note }
+                let health = judge(self.kinds, &gvk, &applied);
+                Applied::Done { live: live_object(&applied), health, note }
             }
             Err(error) if error.is_not_found() => {
                 if !is_about_namespace(&error) {

@@ -106,7 +106,7 @@ impl ServiceTask {
     fn find_holder(&self, before: &[(i32, ObjectRef)]) -> Option<Holder> {
         holder(before.iter().map(|(wave, object)| (*wave, object)), |key| {
             let status = self.statuses.get(key)?;
-            Some(State { sync: status.sync, health: status.health, message: status.message.clone() })
+            Some(State { sync: status.sync, health: status.health, message: self.explain_health(key, status) })
         })
     }
 

@@ -13,7 +13,10 @@ use farwater_fleet::{
 };
 
 use super::{ServiceTask, basis::origin, leaving::claims};
-use crate::execute::{Applied, Executor, Inspected};
+use crate::{
+    execute::{Applied, Executor, Inspected},
+    judge::Judgement,
+};
 
 /// The objects of a source, by name.
 pub(super) type Objects<'a> = BTreeMap<ObjectKey, &'a ResolvedObject>;
@@ -30,7 +33,7 @@ impl ServiceTask {
                 continue;
             };
             match result {
-                Applied::Done { live, health, message, note } => {
+                Applied::Done { live, health: Judgement { health, message, again }, note } => {
                     tracing::debug!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
                     if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
                         entry.uid = Some(live.uid.clone());
@@ -47,6 +50,9 @@ impl ServiceTask {
                     }
                     self.set_status(&object.object, SyncState::Synced, *health, message);
                     self.set_note(&change.object, note);
+                    if let Some(again) = again {
+                        self.health.ask_within(change.object.clone(), *again);
+                    }
                 }
                 Applied::Refused(message) => {
                     tracing::warn!(service = %self.name(), object = %object.object, error = message, "refused");

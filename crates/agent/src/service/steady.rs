@@ -7,7 +7,7 @@ use farwater_api::{
     protocol::ServiceAccount,
 };
 use farwater_fleet::{
-    health,
+    health::changes_after_apply,
     plan::{GroupVersionKind, Live, LiveObject, ObjectKey},
 };
 use futures::{StreamExt as _, stream};
@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use super::ServiceTask;
 use crate::{
     Agent,
+    judge::{Judgement, judge},
     kinds::Served,
     kubernetes::{ApiError, Resource},
     sync::jitter,
@@ -48,9 +49,15 @@ impl HealthQueue {
         self.due.insert(key, Instant::now());
     }
 
+    /// Once more when that time has gone by, whatever happens to it until then.
+    pub fn ask_within(&mut self, key: ObjectKey, time: Duration) {
+        let at = Instant::now() + time;
+        self.due.entry(key).and_modify(|due| *due = (*due).min(at)).or_insert(at);
+    }
+
     pub fn ask(&mut self, key: &ObjectKey, now: Instant) {
         let earliest = self.pauses.get(key).map_or(now + SETTLE, |(last, pause)| (*last + *pause).max(now + SETTLE));
-        self.due.entry(key.clone()).or_insert(earliest);
+        self.due.entry(key.clone()).and_modify(|due| *due = (*due).min(earliest)).or_insert(earliest);
     }
 
     fn next(&self) -> Option<Instant> {
@@ -84,6 +91,8 @@ impl ServiceTask {
             let attempt_at = [retry_at, self.fights.next(now)].into_iter().flatten().min();
             let health_at = self.health.next();
             let hooks_at = self.hooks.next();
+            self.follow_causes();
+            let causes_at = self.causes.next();
             tokio::select! {
                 biased;
                 changed = self.assignments.changed() => {
@@ -115,6 +124,12 @@ impl ServiceTask {
                     }
                     self.send_report();
                 }
+                Some((key, looked)) = self.causes.ended() => {
+                    if self.hear_cause(&key, looked) {
+                        return ControlFlow::Continue(());
+                    }
+                }
+                () = sleep_until(causes_at.unwrap_or(now)), if causes_at.is_some() => self.begin_looks(),
                 () = sleep_until(health_at.unwrap_or(now)), if health_at.is_some() => {
                     let due = self.health.take_due(Instant::now());
                     self.read_health(due).await;
@@ -202,7 +217,7 @@ impl ServiceTask {
             self.set_status(&object, sync, Health::Terminating, message);
             return false;
         }
-        if health::changes_after_apply(&object.group, &object.kind) {
+        if changes_after_apply(&object.group, &object.kind) {
             self.health.ask(key, Instant::now());
         }
         if drifted && as_applied {
@@ -269,10 +284,13 @@ impl ServiceTask {
             let Some(status) = self.statuses.get_mut(&key) else { continue };
             let before = (status.health, status.message.clone());
             match answer {
-                Ok((health, message)) => {
+                Ok(Judgement { health, message, again }) => {
                     status.health = health;
                     if status.sync == SyncState::Synced {
                         status.message = crate::messages::shorten(&message);
+                    }
+                    if let Some(again) = again {
+                        self.health.ask_within(key.clone(), again);
                     }
                 }
                 Err(error) if error.is_not_found() => {}
@@ -283,6 +301,9 @@ impl ServiceTask {
                 }
             }
             let changed = before != (status.health, status.message.clone());
+            if changed {
+                self.causes.hasten(&key);
+            }
             self.health.note(&key, now, changed);
         }
     }
@@ -293,9 +314,9 @@ async fn evaluate(
     account: &ServiceAccount,
     key: ObjectKey,
     resource: Resource,
-) -> (ObjectKey, Result<(Health, String), ApiError>) {
+) -> (ObjectKey, Result<Judgement, ApiError>) {
     let object = agent.kubernetes.get(Some(account), &resource.path(&key.namespace, &key.name), false).await;
-    (key, object.map(|object| health::evaluate(&object)))
+    (key, object.map(|object| judge(&agent.kinds, &resource.gvk(), &object)))
 }
 
 /// Versions of one kind are ordered numbers since Kubernetes 1.35, and were before in fact.

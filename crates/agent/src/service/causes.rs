@@ -1,0 +1,191 @@
+//! Why objects are not healthy, looked up beside everything else: no attempt, barrier or report waits for it.
+//!
+//! Nothing is asked while all is healthy. What a workload owns is not watched, so it is looked at again, less and less often while
+//! it stays as it is.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use farwater_api::{
+    objects::{Health, SyncState},
+    protocol::ServiceAccount,
+};
+use farwater_fleet::{
+    health::children,
+    plan::{GroupVersionKind, ObjectKey},
+};
+use tokio::{task::JoinSet, time::Instant};
+
+use super::{ServiceTask, Status};
+use crate::{
+    Agent,
+    children::{Looked, explain},
+    kubernetes::ApiError,
+    messages::shorten,
+    sync::jitter,
+};
+
+/// What becomes ready as it should is not asked about.
+const FIRST: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_secs(5);
+/// A pod that waits for its image tries every five minutes in the end.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Objects of one service that are explained at one time, the failed ones first: of hundreds the reason is mostly the same.
+const EXPLAINED: usize = 24;
+/// Looks at one time, of one service; the agent's bound is over it.
+const LOOKS: usize = 2;
+
+#[derive(Default)]
+pub(super) struct Causes {
+    known: BTreeMap<ObjectKey, Cause>,
+    looks: JoinSet<(ObjectKey, Result<Looked, ApiError>)>,
+}
+
+struct Cause {
+    text: String,
+    /// None while it is being looked at.
+    next: Option<Instant>,
+    pause: Duration,
+}
+
+impl Causes {
+    /// Takes up what is not healthy now, and forgets what is.
+    fn follow(&mut self, unhealthy: &[ObjectKey]) {
+        self.known.retain(|key, _| unhealthy.contains(key));
+        for key in unhealthy {
+            let first = || Cause { text: String::new(), next: Some(Instant::now() + FIRST), pause: PAUSE };
+            self.known.entry(key.clone()).or_insert_with(first);
+        }
+    }
+
+    /// Its own word has changed: what was found before may be why no more.
+    pub fn hasten(&mut self, key: &ObjectKey) {
+        if let Some(cause) = self.known.get_mut(key) {
+            cause.pause = PAUSE;
+            cause.next = cause.next.map(|next| next.min(Instant::now() + FIRST));
+        }
+    }
+
+    pub fn text(&self, key: &ObjectKey) -> &str {
+        self.known.get(key).map_or("", |cause| &cause.text)
+    }
+
+    pub fn next(&self) -> Option<Instant> {
+        if self.looks.len() >= LOOKS {
+            return None;
+        }
+        self.known.values().filter_map(|cause| cause.next).min()
+    }
+
+    /// Ends when a look has ended; `None` at once where there is none.
+    pub async fn ended(&mut self) -> Option<(ObjectKey, Result<Looked, ApiError>)> {
+        loop {
+            match self.looks.join_next().await? {
+                Ok(ended) => return Some(ended),
+                Err(error) => tracing::warn!(%error, "a look at what an object owns ended early"),
+            }
+        }
+    }
+
+    /// Takes in what was found; whether something else is said now.
+    fn note(&mut self, key: &ObjectKey, text: Option<String>) -> bool {
+        let Some(cause) = self.known.get_mut(key) else { return false };
+        // What can't be read now says nothing against what was.
+        let text = text.unwrap_or_else(|| cause.text.clone());
+        let changed = text != cause.text;
+        cause.pause = if changed { PAUSE } else { (cause.pause * 2).min(LONGEST_PAUSE) };
+        cause.next = Some(Instant::now() + jitter(cause.pause, 0.1));
+        cause.text = text;
+        changed
+    }
+}
+
+impl ServiceTask {
+    pub(super) fn follow_causes(&mut self) {
+        let is_open = |status: &Status| {
+            matches!(status.sync, SyncState::Synced | SyncState::Drifted)
+                && matches!(status.health, Health::Failed | Health::InProgress)
+                && children::may_explain(&status.object.group, &status.object.kind, &status.object.namespace)
+        };
+        let mut open: Vec<(&ObjectKey, Health)> = self
+            .statuses
+            .iter()
+            .filter(|(_, status)| is_open(status))
+            .map(|(key, status)| (key, status.health))
+            .collect();
+        open.sort_by_key(|(_, health)| *health);
+        let open: Vec<ObjectKey> = open.into_iter().take(EXPLAINED).map(|(key, _)| key.clone()).collect();
+        self.causes.follow(&open);
+    }
+
+    pub(super) fn begin_looks(&mut self) {
+        let Some(account) = self.account() else { return self.causes.known.clear() };
+        let now = Instant::now();
+        for (key, cause) in &mut self.causes.known {
+            if self.causes.looks.len() >= LOOKS {
+                break;
+            }
+            if cause.next.is_none_or(|at| at > now) {
+                continue;
+            }
+            let entry = self.stored.inventory.entries.get(key);
+            let resource = entry.and_then(|entry| self.agent.kinds.get(&GroupVersionKind::from(&entry.object)));
+            let Some(resource) = resource else {
+                cause.next = Some(now + LONGEST_PAUSE);
+                continue;
+            };
+            cause.next = None;
+            let (agent, account, key) = (Arc::clone(&self.agent), account.clone(), key.clone());
+            let path = resource.path(&key.namespace, &key.name);
+            self.causes.looks.spawn(async move {
+                let looked = look(&agent, &account, &path).await;
+                (key, looked)
+            });
+        }
+    }
+
+    /// Takes in what a look found; whether another attempt may go on now.
+    pub(super) fn hear_cause(&mut self, key: &ObjectKey, looked: Result<Looked, ApiError>) -> bool {
+        let looked = match looked {
+            Ok(looked) => Some(looked),
+            Err(error) => {
+                tracing::debug!(service = %self.name(), object = %key, %error, "can't look at what it owns");
+                None
+            }
+        };
+        let is_settled = looked.as_ref().is_some_and(|looked| looked.waits_for_consumer);
+        let changed = self.causes.note(key, looked.map(|looked| shorten(&looked.text)));
+        if is_settled && let Some(status) = self.statuses.get_mut(key) {
+            status.health = Health::Current;
+            status.message = WAITS_FOR_CONSUMER.to_owned();
+            self.causes.known.remove(key);
+        } else if !changed {
+            return false;
+        }
+        let goes_on = self.pass_barrier();
+        self.follow_health();
+        self.send_report();
+        goes_on
+    }
+
+    /// What is told of an object's health: its own word, and what it owns.
+    pub(super) fn explain_health(&self, key: &ObjectKey, status: &Status) -> String {
+        let cause = match status.health {
+            Health::Failed | Health::InProgress => self.causes.text(key),
+            _ => "",
+        };
+        match (status.message.as_str(), cause) {
+            (message, "") => message.to_owned(),
+            ("", cause) => cause.to_owned(),
+            (message, cause) => format!("{message}; {cause}"),
+        }
+    }
+}
+
+/// Said of a claim that is bound when somebody uses it.
+const WAITS_FOR_CONSUMER: &str = "waits for its first consumer";
+
+async fn look(agent: &Agent, account: &ServiceAccount, path: &str) -> Result<Looked, ApiError> {
+    // Closed by nobody.
+    let _place = agent.looks.acquire().await;
+    explain(&agent.kubernetes, account, path).await
+}

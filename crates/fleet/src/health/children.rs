@@ -1,0 +1,225 @@
+//! Why an object is not healthy is often known by what it owns: where to look for that, and what is the worst of it.
+//!
+//! Owner references lead upwards only. Downwards there are the selectors of the built-in kinds; of other kinds, what they own is among
+//! the workloads of their namespace.
+
+use farwater_api::objects::Health;
+use serde_json::Value;
+
+use super::{evaluate, group_of, is_built_in, pod};
+use crate::conditions::cut;
+
+/// Longest sentence of an event that is quoted.
+const MAX_QUOTED: usize = 400;
+
+/// A built-in kind whose objects others own.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ChildKind {
+    /// Path of its group and version.
+    pub root: &'static str,
+    pub plural: &'static str,
+    /// What is called by this name in a sentence: one, and several.
+    nouns: (&'static str, &'static str),
+}
+
+impl ChildKind {
+    const fn new(root: &'static str, plural: &'static str, nouns: (&'static str, &'static str)) -> Self {
+        Self { root, plural, nouns }
+    }
+
+    /// `2 more pods are not ready`.
+    pub fn count_more(&self, others: usize) -> String {
+        match others {
+            1 => format!("1 more {} is not ready", self.nouns.0),
+            _ => format!("{others} more {} are not ready", self.nouns.1),
+        }
+    }
+}
+
+const POD: ChildKind = ChildKind::new("/api/v1", "pods", ("pod", "pods"));
+const CLAIM: ChildKind =
+    ChildKind::new("/api/v1", "persistentvolumeclaims", ("PersistentVolumeClaim", "PersistentVolumeClaims"));
+const REPLICA_SET: ChildKind = ChildKind::new("/apis/apps/v1", "replicasets", ("ReplicaSet", "ReplicaSets"));
+const DEPLOYMENT: ChildKind = ChildKind::new("/apis/apps/v1", "deployments", ("Deployment", "Deployments"));
+const STATEFUL_SET: ChildKind = ChildKind::new("/apis/apps/v1", "statefulsets", ("StatefulSet", "StatefulSets"));
+const DAEMON_SET: ChildKind = ChildKind::new("/apis/apps/v1", "daemonsets", ("DaemonSet", "DaemonSets"));
+const JOB: ChildKind = ChildKind::new("/apis/batch/v1", "jobs", ("Job", "Jobs"));
+
+/// What an object of another kind is made of.
+const WORKLOADS: [&ChildKind; 7] = [&DEPLOYMENT, &STATEFUL_SET, &DAEMON_SET, &JOB, &REPLICA_SET, &POD, &CLAIM];
+
+/// A list, in the owner's namespace, that holds what an object owns.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Place {
+    pub kind: &'static ChildKind,
+    /// Empty: among all of the namespace.
+    pub selector: String,
+}
+
+impl Place {
+    /// Pods are judged as they are listed. Of other kinds one object may be large, and most of a list is not the owner's.
+    pub fn is_read_whole(&self) -> bool {
+        *self.kind == POD && !self.selector.is_empty()
+    }
+}
+
+/// Whether there may be more to say about an object of this kind than its own status does.
+pub fn may_explain(group: &str, kind: &str, namespace: &str) -> bool {
+    if namespace.is_empty() {
+        return false;
+    }
+    match group {
+        "apps" => matches!(kind, "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet"),
+        "batch" => kind == "Job",
+        "" => matches!(kind, "Pod" | "PersistentVolumeClaim" | "ReplicationController"),
+        group => !is_built_in(group),
+    }
+}
+
+/// Where the children of an object are; none of kinds that own nothing that runs.
+pub fn places(object: &Value) -> Vec<Place> {
+    let group = group_of(object);
+    let kind = object["kind"].as_str().unwrap_or_default();
+    let selector = match (group, kind) {
+        ("", "ReplicationController") => select(&serde_json::json!({"matchLabels": object["spec"]["selector"]})),
+        _ => select(&object["spec"]["selector"]),
+    };
+    let selected = |kind| selector.clone().map(|selector| Place { kind, selector }).into_iter().collect();
+    match (group, kind) {
+        ("apps", "Deployment") => selected(&REPLICA_SET),
+        ("apps", "StatefulSet" | "DaemonSet" | "ReplicaSet") | ("batch", "Job") | ("", "ReplicationController") => {
+            selected(&POD)
+        }
+        (group, _) if is_built_in(group) => Vec::new(),
+        _ => WORKLOADS.iter().map(|kind| Place { kind, selector: String::new() }).collect(),
+    }
+}
+
+/// A label selector as text; none of one that would select everything, or that can't be said.
+fn select(selector: &Value) -> Option<String> {
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut terms =
+        labels.map(|(key, value)| Some(format!("{key}={}", value.as_str()?))).collect::<Option<Vec<_>>>()?;
+    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+        let key = expression["key"].as_str()?;
+        let values = expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let values = values.collect::<Vec<_>>().join(",");
+        terms.push(match expression["operator"].as_str()? {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "Exists" => key.to_owned(),
+            "DoesNotExist" => format!("!{key}"),
+            _ => return None,
+        });
+    }
+    (!terms.is_empty()).then(|| terms.join(","))
+}
+
+/// Whether an owner reference of `child` leads to the object of this uid.
+pub fn is_owned_by(child: &Value, uid: &str) -> bool {
+    let owners = child["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    !uid.is_empty() && owners.into_iter().any(|owner| owner["uid"] == uid)
+}
+
+/// Which of an owner's children, as metadata, are read: of a Deployment's ReplicaSets the newest, of others the first by name.
+pub fn choose(place: &Place, mut children: Vec<Value>, most: usize) -> Vec<Value> {
+    if *place.kind == REPLICA_SET && !place.selector.is_empty() {
+        let revision = |child: &Value| {
+            let text = child["metadata"]["annotations"]["deployment.kubernetes.io/revision"].as_str();
+            text.and_then(|text| text.parse::<u64>().ok()).unwrap_or_default()
+        };
+        return children.into_iter().max_by_key(revision).into_iter().collect();
+    }
+    children.sort_by(|a, b| name_of(a).cmp(name_of(b)));
+    children.truncate(most);
+    children
+}
+
+/// The child that most likely holds its owner up, and how many more are not ready. Of equal ones the first by name, so that the
+/// same is named each time.
+pub fn worst(owner: &Value, children: Vec<Value>) -> Option<(Value, usize)> {
+    let ranked = children.into_iter().filter_map(|child| Some((rank(owner, &child)?, child)));
+    let mut ranked: Vec<(u8, Value)> = ranked.collect();
+    ranked.sort_by(|(a, one), (b, other)| (a, name_of(one)).cmp(&(b, name_of(other))));
+    let others = ranked.len().saturating_sub(1);
+    ranked.into_iter().next().map(|(_, child)| (child, others))
+}
+
+/// How much a child says about why its owner is not ready, the most first; none of one that is healthy.
+pub fn rank(owner: &Value, child: &Value) -> Option<u8> {
+    let (health, _) = evaluate(child);
+    // Pods that have failed are replaced, except by a Job: what holds it up may be that.
+    let is_replaced = child["status"]["phase"] == "Failed" && owner["kind"] != "Job";
+    match health {
+        Health::Current => None,
+        Health::Failed if is_replaced => Some(2),
+        Health::Failed => Some(0),
+        _ if tells(child) => Some(1),
+        Health::Terminating => Some(4),
+        Health::InProgress | Health::Unknown => Some(3),
+    }
+}
+
+/// Whether the object itself says why it is not ready; else its events may.
+pub fn tells(object: &Value) -> bool {
+    let (health, _) = evaluate(object);
+    match (group_of(object), object["kind"].as_str().unwrap_or_default()) {
+        ("", "Pod") => health != Health::Terminating && pod::tells(object),
+        ("apps", "ReplicaSet") => super::condition(object, "ReplicaFailure").is_some_and(|c| c.holds),
+        ("batch", "Job") => health == Health::Failed,
+        (group, _) => !is_built_in(group),
+    }
+}
+
+/// `Pod web-0`.
+pub fn title(object: &Value) -> String {
+    format!("{} {}", object["kind"].as_str().unwrap_or("?"), name_of(object))
+}
+
+/// What the newest warning among an object's events says. Of a claim others count too: what it waits for is no warning.
+pub fn explain_events(object: &Value, events: &[Value]) -> Option<String> {
+    let event = newest_event(object, events)?;
+    let (reason, message) = (event["reason"].as_str()?, event["message"].as_str().unwrap_or_default());
+    // A probe's output is the program's own.
+    if reason == "Unhealthy" {
+        let (what, output) = message.split_once("probe failed")?;
+        let code = output.rsplit_once("statuscode: ").map(|(_, code)| cut(code.trim(), 3));
+        let code = code.map(|code| format!(" with status code {code}")).unwrap_or_default();
+        return Some(format!("{reason}: {what}probe failed{code}"));
+    }
+    Some(if message.is_empty() { reason.to_owned() } else { format!("{reason}: {}", cut(message, MAX_QUOTED)) })
+}
+
+/// Whether a claim is bound by whoever uses it first, so that waiting for it would keep that one from coming.
+pub fn waits_for_consumer(object: &Value, events: &[Value]) -> bool {
+    let selected = &object["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
+    is_claim(object)
+        && object["status"]["phase"] == "Pending"
+        && selected.is_null()
+        && newest_event(object, events).is_some_and(|event| event["reason"] == "WaitForFirstConsumer")
+}
+
+fn newest_event<'a>(object: &Value, events: &'a [Value]) -> Option<&'a Value> {
+    let counts = |event: &&Value| event["type"] == "Warning" || is_claim(object);
+    events.iter().filter(counts).max_by_key(|event| {
+        let times = [
+            &event["series"]["lastObservedTime"],
+            &event["lastTimestamp"],
+            &event["eventTime"],
+            &event["metadata"]["creationTimestamp"],
+        ];
+        times.into_iter().find_map(Value::as_str).unwrap_or_default()
+    })
+}
+
+fn is_claim(object: &Value) -> bool {
+    group_of(object).is_empty() && object["kind"] == "PersistentVolumeClaim"
+}
+
+fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+#[path = "children_tests.rs"]
+mod tests;
