@@ -111,6 +111,7 @@ impl Look<'_> {
         self.list(&path, !whole, |mut child| {
             if children::is_owned_by(&child, uid) {
                 child["metadata"]["managedFields"] = Value::Null;
+                place.complete(&mut child);
                 owned.push(child);
             }
         })

@@ -61,6 +61,14 @@ impl Place {
     pub fn is_read_whole(&self) -> bool {
         *self.kind == POD && !self.selector.is_empty()
     }
+
+    /// What is read whole from a list: its items don't say of what kind they are.
+    pub fn complete(&self, child: &mut Value) {
+        if *self.kind == POD {
+            child["apiVersion"] = "v1".into();
+            child["kind"] = "Pod".into();
+        }
+    }
 }
 
 /// Whether there may be more to say about an object of this kind than its own status does.
