@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that must hold, from a bare machine with Rust, Go and Node.
 
+mod lanes;
 mod memory;
 mod phases;
 mod programs;

@@ -6,8 +6,7 @@ use anyhow::{Context as _, Result};
 use farwater_testkit::{Plane, Postgres, Tools, faketime, kube::plane_variable, packages, postgres, prometheus, squid};
 
 use super::{
-    Run,
-    programs::TestProgram,
+    Run, lanes,
     results::{self, Counts},
 };
 use crate::{codegen, deny, invariants, repository, step};
@@ -136,8 +135,8 @@ fn generated(_: &Run) -> Result<Option<Counts>> {
 }
 
 fn build(run: &Run) -> Result<Option<Counts>> {
-    cargo(run, "build", &["build", "--workspace", "--locked", "--bins"])?;
-    cargo(run, "build", &["test", "--workspace", "--locked", "--no-run"])?;
+    // In one go: cargo then unites the features of programs and tests, and builds what they share once.
+    cargo(run, "build", &["build", "--workspace", "--locked", "--bins", "--tests"])?;
     Ok(Some(Counts::ONE_PASSED))
 }
 
@@ -154,27 +153,14 @@ fn test(run: &Run) -> Result<Option<Counts>> {
             .env(plane_variable(2), plane_2.kubeconfig())
             .env(postgres::VARIABLE, database.first_url());
     };
-    let log = run.log("test");
-    let mut all = repository::cargo()?;
-    all.args(["test", "--workspace", "--locked", "--no-fail-fast"]).env("CARGO_TERM_COLOR", "never");
-    servers(&mut all);
-    let mut result = step::run("tests", all, &log);
-    // What goes through the hub's API and its controllers once more, on the other engine.
-    for program in TestProgram::of_crate("hub")? {
-        let mut command = program.command();
-        command.env(postgres::CHOICE, "postgres");
-        servers(&mut command);
-        result = result.and(step::run(&format!("tests of the hub's {} on PostgreSQL", program.name), command, &log));
+    let logs = [run.log("test"), run.log("test-node")];
+    let counts = lanes::run([&logs[0], &logs[1]], servers)?;
+    if counts.failed > 0 {
+        for log in &logs {
+            eprintln!("{}", results::failures(&step::read_from(log, 0)?, LINES_OF_A_FAILURE).join("\n"));
+        }
+        eprintln!("  everything that the tests printed: {} and {}", logs[0].display(), logs[1].display());
     }
-
-    let output = step::read_from(&log, 0)?;
-    let counts = results::count(&output);
-    if counts.failed == 0 {
-        // A program that crashed or did not build prints no result of its own.
-        return result.map(|()| Some(counts));
-    }
-    eprintln!("{}", results::failures(&output, LINES_OF_A_FAILURE).join("\n"));
-    eprintln!("  everything that the tests printed: {}", log.display());
     Ok(Some(counts))
 }
 
