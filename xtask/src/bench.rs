@@ -41,8 +41,6 @@ struct Bench {
     /// A client that is measured runs in this very process: it must be a release program too, or it would lose by that
     /// alone.
     peer_inside: bool,
-    /// What is measured is in images, which the benchmark makes itself.
-    in_images: bool,
     run: fn(quick: bool) -> LocalBoxFuture<'static, Result<Vec<Figure>>>,
 }
 
@@ -51,63 +49,54 @@ const BENCHES: &[Bench] = &[
         name: "agent-at-rest",
         about: "memory and processor time of an agent with 200 objects, after ten minutes of rest",
         peer_inside: false,
-        in_images: false,
         run: |quick| Box::pin(agent_at_rest::measure(quick)),
     },
     Bench {
         name: "apply-config-maps",
         about: "1,000 new ConfigMaps applied by the agent, beside a bare concurrent client",
         peer_inside: true,
-        in_images: false,
         run: |quick| Box::pin(apply_config_maps::measure(quick)),
     },
     Bench {
         name: "hub-start",
         about: "time until the hub is ready, first and again, and its memory then",
         peer_inside: false,
-        in_images: false,
         run: |quick| Box::pin(hub_start::measure(quick)),
     },
     Bench {
         name: "connections",
         about: "memory and processor time of a hub with 5,000 connected agents at rest",
         peer_inside: false,
-        in_images: false,
         run: |quick| Box::pin(connections::measure(quick)),
     },
     Bench {
         name: "commit-to-applied",
         about: "from a commit, with a request to look, until the object is changed in a cluster, with hints and without",
         peer_inside: false,
-        in_images: false,
         run: |quick| Box::pin(commit_to_applied::measure(quick)),
     },
     Bench {
         name: "api",
         about: "10,000, 200,000 and 1,000,000 ServiceDeployments of 3 KB: pages, gets, watches, writes, memory and start",
         peer_inside: true,
-        in_images: false,
         run: |quick| Box::pin(api::measure(quick)),
     },
     Bench {
         name: "list-storm",
         about: "polls of agents beside 100,000 lists of services, in rounds with and without",
         peer_inside: true,
-        in_images: false,
         run: |quick| Box::pin(api::measure_storm(quick)),
     },
     Bench {
         name: "pod",
         about: "hub and agent as pods of a real node: image sizes, seconds to install and join, memory and processor time at rest",
         peer_inside: false,
-        in_images: true,
         run: |quick| Box::pin(pod::measure(quick)),
     },
     Bench {
         name: "list-services",
         about: "10,000 ServiceDeployments listed by kubectl",
         peer_inside: true,
-        in_images: false,
         run: |quick| Box::pin(list_services::measure(quick)),
     },
 ];
@@ -163,7 +152,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return run_in_release(bench.name, arguments.quick);
     }
     // A first look may be at programs that are there already.
-    if !bench.in_images && (!arguments.quick || std::env::var_os("FARWATER_BIN_DIR").is_none()) {
+    if !arguments.quick || std::env::var_os("FARWATER_BIN_DIR").is_none() {
         campaign::build_programs()?;
     }
     let figures = tokio::runtime::Runtime::new()?.block_on((bench.run)(arguments.quick))?;

@@ -8,10 +8,10 @@ use farwater_testkit::{
     ledger::{self, Killable, KillableDatabase, KillableHub, Load},
 };
 
-/// What a kill finds under way; the campaign `kill9` does a hundred kills.
-const WRITES: u64 = 100;
+/// Before each kill, so that it finds something under way; the campaign `kill9` does a hundred kills.
+const WRITES: u64 = 200;
 /// On a server of its own that shares the machine, and that takes a second to recover.
-const WRITES_POSTGRESQL: u64 = 25;
+const WRITES_POSTGRESQL: u64 = 50;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_writes_survive_kill_9() -> Result<()> {
