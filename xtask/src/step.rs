@@ -48,7 +48,7 @@ pub fn run(what: &str, command: Command, log: &Path) -> Result<()> {
 }
 
 /// The same beside another one that shows signs of life.
-pub fn run_beside(_: &str, command: Command, log: &Path) -> Result<()> {
+pub fn run_beside(command: Command, log: &Path) -> Result<()> {
     Step::start(command, log)?.end(|child| Ok(child.wait()?))
 }
 

@@ -29,7 +29,7 @@ use serde::Serialize;
 use crate::wait_for;
 use watcher::{Picture, Watcher, compare};
 
-/// Writes that are few take no longer than this on any machine.
+/// For the writes before a kill.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// What to run.
@@ -41,9 +41,9 @@ pub struct Load {
     pub names: usize,
     pub watchers: usize,
     pub kills: u32,
-    /// A kill comes at a random moment within this span after the server was ready,
+    /// A kill comes at a random moment within this span after the server was ready, or when `writes` are done.
     pub between: Duration,
-    /// and not before this many writes were acknowledged since, so that it proves something however slow the machine is.
+    /// Fewest that are acknowledged before each kill, so that it proves something however slow the machine is.
     pub writes: u64,
     pub seed: u64,
 }

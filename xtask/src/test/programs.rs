@@ -11,7 +11,7 @@ use crate::repository;
 /// The unit tests of a library or a program, or a file of a package's `tests` folder.
 pub struct TestProgram {
     pub name: String,
-    /// Of the package, its last part: `hub`, `e2e`.
+    /// Of the package: `hub`, `e2e`.
     pub folder: String,
     /// Made of the `tests` folder.
     pub is_black_box: bool,
@@ -40,7 +40,7 @@ struct Profile {
 }
 
 impl TestProgram {
-    /// Those of the whole workspace, in cargo's order.
+    /// Those of the whole workspace, by package, its unit tests first.
     pub fn all() -> Result<Vec<Self>> {
         let said = repository::cargo_output(&[
             "test",
@@ -66,7 +66,7 @@ impl TestProgram {
         Some(Self { name: target.name, folder, is_black_box, executable: executable?, package })
     }
 
-    /// How people know it: `hub's api`, `unit tests of hub`.
+    /// How people know it: `hub's api`, `unit tests of farwater_hub`.
     pub fn title(&self) -> String {
         let Self { name, folder, .. } = self;
         if self.is_black_box { format!("{folder}'s {name}") } else { format!("unit tests of {name}") }
