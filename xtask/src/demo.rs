@@ -11,7 +11,7 @@ use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
 use anyhow::{Context as _, Result};
 use farwater_testkit::{Tools, packages};
 
-use crate::{repository, step};
+use crate::{page, repository, step};
 use progress::Fleet;
 use scene::Scene;
 use screen::Screen;
@@ -39,7 +39,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn build_programs() -> Result<()> {
     let logs = repository::target_directory()?.join("xtask/logs");
     std::fs::create_dir_all(&logs)?;
-    screen::say("building farwater and farwater-agent");
+    screen::say("building the page, farwater and farwater-agent");
+    page::build_once(&logs.join("demo-build.log"))?;
     let mut cargo = repository::cargo()?;
     // For the whole workspace: a selection of packages has other features, and would build much of it twice.
     cargo.args(["build", "--locked", "--workspace", "--bin", "farwater", "--bin", "farwater-agent"]);

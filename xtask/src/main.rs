@@ -9,6 +9,7 @@ mod deny;
 mod image;
 mod invariants;
 mod machine;
+mod page;
 mod repository;
 mod step;
 mod test;

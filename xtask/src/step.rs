@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{IsTerminal as _, Read as _, Seek as _, SeekFrom},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
@@ -36,31 +36,60 @@ pub struct Failure {
 }
 
 /// Runs `command` with its output appended to `log`.
-pub fn run(what: &str, mut command: Command, log: &Path) -> Result<()> {
-    let mut file = fs::OpenOptions::new().create(true).append(true).open(log)?;
-    let start_of_output = file.seek(SeekFrom::End(0))?;
-    let shown = describe(&command);
-    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-    let mut child = command.spawn().with_context(|| format!("start {shown}"))?;
+pub fn run(what: &str, command: Command, log: &Path) -> Result<()> {
+    Step::start(command, log)?.end(|child| {
+        let mut status = Ok(None);
+        wait(what, log, || {
+            status = child.try_wait();
+            !matches!(status, Ok(None))
+        });
+        status?.context("the process has no status")
+    })
+}
 
+/// The same beside another one that shows signs of life.
+pub fn run_beside(command: Command, log: &Path) -> Result<()> {
+    Step::start(command, log)?.end(|child| Ok(child.wait()?))
+}
+
+/// Waits for something that writes to `log`, and shows that it is alive.
+pub fn wait(what: &str, log: &Path, mut has_ended: impl FnMut() -> bool) {
     let mut life = Life::new(what);
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
+    while !has_ended() {
         std::thread::sleep(LOOK);
         life.show(log);
-    };
-    life.end();
-    if status.success() {
-        return Ok(());
     }
-    let output = read_from(log, start_of_output)?;
-    let lines: Vec<_> = output.lines().collect();
-    let tail =
-        lines[lines.len().saturating_sub(TAIL)..].iter().map(|line| format!("  | {}", cut(line))).collect::<Vec<_>>();
-    let failure = Failure { command: shown, status: status.to_string(), tail: tail.join("\n"), log: log.to_owned() };
-    Err(failure.into())
+    life.end();
+}
+
+struct Step<'a> {
+    shown: String,
+    child: Child,
+    log: &'a Path,
+    start_of_output: u64,
+}
+
+impl<'a> Step<'a> {
+    fn start(mut command: Command, log: &'a Path) -> Result<Self> {
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(log)?;
+        let start_of_output = file.seek(SeekFrom::End(0))?;
+        let shown = describe(&command);
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let child = command.spawn().with_context(|| format!("start {shown}"))?;
+        Ok(Self { shown, child, log, start_of_output })
+    }
+
+    fn end(mut self, wait: impl FnOnce(&mut Child) -> Result<ExitStatus>) -> Result<()> {
+        let status = wait(&mut self.child)?;
+        if status.success() {
+            return Ok(());
+        }
+        let output = read_from(self.log, self.start_of_output)?;
+        let lines: Vec<_> = output.lines().collect();
+        let tail = lines[lines.len().saturating_sub(TAIL)..].iter().map(|line| format!("  | {}", cut(line)));
+        let tail = tail.collect::<Vec<_>>().join("\n");
+        Err(Failure { command: self.shown, status: status.to_string(), tail, log: self.log.to_owned() }.into())
+    }
 }
 
 /// What was written to `log` from byte `position` on.

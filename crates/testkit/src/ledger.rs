@@ -26,7 +26,11 @@ use kube::{
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde::Serialize;
 
+use crate::wait_for;
 use watcher::{Picture, Watcher, compare};
+
+/// For the writes before a kill.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -37,8 +41,10 @@ pub struct Load {
     pub names: usize,
     pub watchers: usize,
     pub kills: u32,
-    /// A kill comes at a random moment within this span after the server was ready.
+    /// A kill comes at a random moment within this span after the server was ready, or when `writes` are done.
     pub between: Duration,
+    /// Fewest that are acknowledged before each kill, so that it proves something however slow the machine is.
+    pub writes: u64,
     pub seed: u64,
 }
 
@@ -162,7 +168,13 @@ pub async fn run(server: &mut impl Killable, load: &Load, mut progress: impl FnM
     let mut up = Duration::ZERO;
     for kill in 1..=load.kills {
         let ready = Instant::now();
+        let before = state.acknowledged.load(Ordering::Relaxed);
         tokio::time::sleep(load.between.mul_f64(random.random_range(0.1..1.0))).await;
+        wait_for(&format!("{} writes before kill {kill}", load.writes), LONGEST_WAIT, async || {
+            let since = state.acknowledged.load(Ordering::Relaxed) - before;
+            Ok((since >= load.writes).then_some(()))
+        })
+        .await?;
         up += ready.elapsed();
         server.kill_and_restart().await.with_context(|| format!("restart after kill {kill}"))?;
         progress(kill, state.acknowledged.load(Ordering::Relaxed));

@@ -2,30 +2,32 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use farwater_testkit::{
     Hub, Postgres,
     ledger::{self, Killable, KillableDatabase, KillableHub, Load},
 };
 
-/// What the hub has to do under this load, so that a kill finds something under way; the campaign `kill9` does a hundred kills.
-const WRITES_PER_SECOND: f64 = 200.0;
+/// Before each kill, so that it finds something under way; the campaign `kill9` does a hundred kills.
+const WRITES: u64 = 200;
 /// On a server of its own that shares the machine, and that takes a second to recover.
-const WRITES_PER_SECOND_POSTGRESQL: f64 = 50.0;
+const WRITES_POSTGRESQL: u64 = 50;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_writes_survive_kill_9() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let hub = Hub::start(dir.path()).await?;
-    hold(&mut KillableHub::new(hub, "ledger").await?, 10, WRITES_PER_SECOND).await
+    hold(&mut KillableHub::new(hub, "ledger").await?, 10, WRITES).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_writes_survive_kill_9_of_a_hub_on_postgresql() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let server = Postgres::start().await?;
-    let hub = Hub::start_with(dir.path(), &["--database", &server.create_database().await?]).await?;
-    hold(&mut KillableHub::new(hub, "ledger").await?, 5, WRITES_PER_SECOND_POSTGRESQL).await
+    let mut hub = Hub::start_with(dir.path(), &["--database", &server.create_database().await?]).await?;
+    // A hub that was just started connects to a server that shares a busy machine with it, and says what that holds up.
+    hub.tolerate("pool timed out while waiting for an open connection");
+    hold(&mut KillableHub::new(hub, "ledger").await?, 5, WRITES_POSTGRESQL).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,10 +48,10 @@ async fn acknowledged_writes_survive_kill_9_of_postgresql() -> Result<()> {
         hub.tolerate(line);
     }
     let hub = KillableHub::new(hub, "ledger").await?;
-    hold(&mut KillableDatabase { hub, server }, 5, WRITES_PER_SECOND_POSTGRESQL).await
+    hold(&mut KillableDatabase { hub, server }, 5, WRITES_POSTGRESQL).await
 }
 
-async fn hold(server: &mut impl Killable, kills: u32, rate: f64) -> Result<()> {
+async fn hold(server: &mut impl Killable, kills: u32, writes: u64) -> Result<()> {
     let load = Load {
         namespace: "ledger".to_owned(),
         writers: 16,
@@ -57,6 +59,7 @@ async fn hold(server: &mut impl Killable, kills: u32, rate: f64) -> Result<()> {
         watchers: 4,
         kills,
         between: Duration::from_secs(2),
+        writes,
         seed: 9,
     };
     let outcome = ledger::run(server, &load, |kill, acknowledged| {
@@ -64,7 +67,5 @@ async fn hold(server: &mut impl Killable, kills: u32, rate: f64) -> Result<()> {
     })
     .await?;
     eprintln!("{}", serde_json::to_string_pretty(&outcome)?);
-    outcome.check()?;
-    ensure!(outcome.writes_per_second >= rate, "the load was too light to prove anything: {outcome:?}");
-    Ok(())
+    outcome.check()
 }

@@ -134,6 +134,12 @@ export interface HeldPrune {
   reason: string;
 }
 
+export interface HookCounts {
+  failed: number;
+  running: number;
+  succeeded: number;
+}
+
 /** Fields of some objects, named as in Argo CD. What is left out of `group`, `kind`, `namespace` and `name` matches all. */
 export interface IgnoreDifference {
   group?: string;
@@ -222,6 +228,8 @@ export interface ServiceDeploymentSpec {
   suspension?: Suspension;
   /** Namespace of the cluster for objects that name none; created if missing. */
   targetNamespace: string;
+  /** Run in the cluster, in `targetNamespace`, each time a version has become healthy. One that fails fails the version. */
+  tests?: ServiceTest[];
 }
 
 /** At most 4 KB: a summary. Every object's state is at `servicedeployments/NAME/objects`. */
@@ -238,6 +246,8 @@ export interface ServiceDeploymentStatus {
   heldPrune?: HeldPrune;
   /** What the source has, where a pin, a suspension or a dependency holds it back. */
   heldRevision?: string;
+  /** Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each. */
+  hooks?: HookCounts;
   /** When the agent last applied something. */
   lastAppliedTime?: Time;
   /** What the agent deleted last; `farwater undo` brings it back. */
@@ -251,6 +261,22 @@ export interface ServiceDeploymentStatus {
   suspendedBy?: string;
   /** The first objects that are failed, in progress or refused; never more than five. */
   unhealthy?: UnhealthyObject[];
+}
+
+/** One test: a container that has to end with 0. Its fields are those of a Kubernetes container; what they can't say, a Job of the source says that is annotated `farwater.dev/hook: Test`. */
+export interface ServiceTest {
+  args?: string[];
+  /** The image's entrypoint if absent. */
+  command?: string[];
+  env?: Variable[];
+  image: string;
+  name: string;
+  /** How often it is tried again when it fails. */
+  retries?: number;
+  /** Of the target namespace; its default one if absent. */
+  serviceAccountName?: string;
+  /** All tries together must end within it, as a Go duration; between 1s and 24h. */
+  timeout: string;
 }
 
 export type SourceKind = "GitRepository";
@@ -289,6 +315,12 @@ export interface Unrestored {
   /** Cut at 256 bytes. Never holds values of Secrets. */
   message: string;
   object: ObjectRef;
+}
+
+/** A variable of a container's environment. */
+export interface Variable {
+  name: string;
+  value?: string;
 }
 
 /** Condition contains details for one aspect of the current state of this API Resource. */

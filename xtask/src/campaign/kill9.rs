@@ -29,6 +29,7 @@ pub async fn round(seed: u64, engine: Engine) -> Result<Round> {
         watchers: 4,
         kills: 10,
         between: Duration::from_secs(2),
+        writes: 200,
         seed,
     };
     let outcome = ledger::run(&mut hub, &load, |kills, acknowledged| {

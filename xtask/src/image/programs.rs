@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use crate::{repository, step};
+use crate::{page, repository, step};
 
 /// Static programs are made with the C library of this target: since 2.34 its name service needs no other files.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -18,6 +18,7 @@ pub fn build() -> Result<Programs> {
     let target = repository::target_directory()?.join("image");
     let log = repository::target_directory()?.join("xtask/logs/image-build.log");
     fs::create_dir_all(log.parent().unwrap_or(&target))?;
+    page::build(&log)?;
     let build = |profile: &str, package: &str, program: &str| -> Result<PathBuf> {
         let mut cargo = repository::cargo()?;
         cargo.args(["build", "--locked", "--profile", profile, "-p", package, "--bin", program, "--target", TARGET]);

@@ -1,24 +1,22 @@
 //! The phases of `cargo xtask test`, in the order in which they run.
 
-use std::{fs, path::Path, process::Command, time::SystemTime};
+use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result};
 use farwater_testkit::{Plane, Postgres, Tools, faketime, kube::plane_variable, packages, postgres, prometheus, squid};
 
 use super::{
-    Run,
-    programs::TestProgram,
+    Run, lanes,
     results::{self, Counts},
 };
-use crate::{codegen, deny, invariants, repository, step};
+use crate::{codegen, deny, invariants, page, repository, step};
 
 pub struct Phase {
     pub name: &'static str,
     pub about: &'static str,
     /// Without it the later ones can only fail too.
     pub needed_by_the_rest: bool,
-    /// None: there is nothing to do in this clone.
-    pub run: fn(&Run) -> Result<Option<Counts>>,
+    pub run: fn(&Run) -> Result<Counts>,
 }
 
 pub const PHASES: &[Phase] = &[
@@ -56,7 +54,7 @@ pub const PHASES: &[Phase] = &[
 /// Lines of each failed test that are repeated on the terminal.
 const LINES_OF_A_FAILURE: usize = 12;
 
-fn tools(_: &Run) -> Result<Option<Counts>> {
+fn tools(_: &Run) -> Result<Counts> {
     packages::require(&[packages::GIT, postgres::POSTGRES])?;
     packages::require(&prometheus::PROMETHEUS)?;
     // All that tests would ask for themselves, several at a time.
@@ -67,81 +65,56 @@ fn tools(_: &Run) -> Result<Option<Counts>> {
         packages::require(&[packages::CHROMIUM])?;
     }
     Tools::build_all()?;
-    Ok(Some(Counts::ONE_PASSED))
+    Ok(Counts::ONE_PASSED)
 }
 
-fn web(run: &Run) -> Result<Option<Counts>> {
-    let folder = run.root.join("web");
-    let package = folder.join("package.json");
-    if !package.exists() {
-        return Ok(None);
-    }
+fn web(run: &Run) -> Result<Counts> {
     let log = run.log("web");
-    let first = !folder.join("dist/index.html").exists();
-    let npm = |arguments: &[&str]| {
-        let mut command = Command::new("npm");
-        command.current_dir(&folder).args(arguments);
-        step::run(&format!("npm {}", arguments.join(" ")), command, &log)
-    };
-    npm(&["ci", "--no-audit", "--no-fund"]).context("npm and Node 20 or newer build the page")?;
-    npm(&["run", "build"])?;
-    if first {
-        // The hub embeds the page, and Cargo can't watch for a folder that was not there when it last built.
-        fs::File::open(run.root.join("crates/hub/build.rs"))?.set_modified(SystemTime::now())?;
-    }
-    if !has_script(&package, "test")? {
-        return Ok(Some(Counts::ONE_PASSED));
-    }
-    let tests = npm(&["test"]);
+    page::build(&log)?;
+    let tests = page::test(&log);
     counted(tests, results::count_vitest(&step::read_from(&log, 0)?))
 }
 
 /// A test program that fails without having counted a failure crashed, or did not start.
-fn counted(result: Result<()>, counts: Counts) -> Result<Option<Counts>> {
+fn counted(result: Result<()>, counts: Counts) -> Result<Counts> {
     match result {
         Err(error) if counts.failed > 0 => {
             eprintln!("    {error:#}");
-            Ok(Some(counts))
+            Ok(counts)
         }
         Err(error) => Err(error),
-        Ok(()) => Ok(Some(if counts.passed == 0 { Counts::ONE_PASSED } else { counts })),
+        Ok(()) => Ok(if counts.passed == 0 { Counts::ONE_PASSED } else { counts }),
     }
 }
 
-fn has_script(package: &Path, name: &str) -> Result<bool> {
-    let text = fs::read(package).with_context(|| format!("read {}", package.display()))?;
-    let json: serde_json::Value = serde_json::from_slice(&text)?;
-    Ok(json["scripts"][name].is_string())
-}
-
-fn fmt(run: &Run) -> Result<Option<Counts>> {
+fn fmt(run: &Run) -> Result<Counts> {
     cargo(run, "fmt", &["fmt", "--all", "--check"]).context("cargo fmt --all puts it right")?;
-    Ok(Some(Counts::ONE_PASSED))
+    Ok(Counts::ONE_PASSED)
 }
 
-fn clippy(run: &Run) -> Result<Option<Counts>> {
+fn clippy(run: &Run) -> Result<Counts> {
     cargo(run, "clippy", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
-    Ok(Some(Counts::ONE_PASSED))
+    Ok(Counts::ONE_PASSED)
 }
 
-fn denied(_: &Run) -> Result<Option<Counts>> {
+fn denied(_: &Run) -> Result<Counts> {
     deny::check()?;
-    Ok(Some(Counts::ONE_PASSED))
+    Ok(Counts::ONE_PASSED)
 }
 
-fn generated(_: &Run) -> Result<Option<Counts>> {
+fn generated(_: &Run) -> Result<Counts> {
     codegen::check()?;
     invariants::check()?;
-    Ok(Some(Counts::ONE_PASSED))
+    Ok(Counts::ONE_PASSED)
 }
 
-fn build(run: &Run) -> Result<Option<Counts>> {
-    cargo(run, "build", &["build", "--workspace", "--locked", "--bins"])?;
-    cargo(run, "build", &["test", "--workspace", "--locked", "--no-run"])?;
-    Ok(Some(Counts::ONE_PASSED))
+fn build(run: &Run) -> Result<Counts> {
+    // In one go: cargo then unites the features of programs and tests, and builds what they share once.
+    cargo(run, "build", &["build", "--workspace", "--locked", "--bins", "--tests"])?;
+    Ok(Counts::ONE_PASSED)
 }
 
-fn test(run: &Run) -> Result<Option<Counts>> {
+fn test(run: &Run) -> Result<Counts> {
     Tools::find_all()?;
     let runtime = tokio::runtime::Runtime::new()?;
     // They live until the tests have ended; tests take namespaces and databases of their own.
@@ -154,36 +127,25 @@ fn test(run: &Run) -> Result<Option<Counts>> {
             .env(plane_variable(2), plane_2.kubeconfig())
             .env(postgres::VARIABLE, database.first_url());
     };
-    let log = run.log("test");
-    let mut all = repository::cargo()?;
-    all.args(["test", "--workspace", "--locked", "--no-fail-fast"]).env("CARGO_TERM_COLOR", "never");
-    servers(&mut all);
-    let mut result = step::run("tests", all, &log);
-    // What goes through the hub's API and its controllers once more, on the other engine.
-    for program in TestProgram::of_crate("hub")? {
-        let mut command = program.command();
-        command.env(postgres::CHOICE, "postgres");
-        servers(&mut command);
-        result = result.and(step::run(&format!("tests of the hub's {} on PostgreSQL", program.name), command, &log));
+    let (log, log_of_the_node) = (run.log("test"), run.log("test-node"));
+    // The log of this run only; the other one's was removed when the phase began.
+    let _ = fs::remove_file(&log_of_the_node);
+    let counts = lanes::run(&log, &log_of_the_node, servers)?;
+    if counts.failed > 0 {
+        for log in [&log, &log_of_the_node] {
+            eprintln!("{}", results::failures(&step::read_from(log, 0)?, LINES_OF_A_FAILURE).join("\n"));
+        }
+        eprintln!("  everything that the tests printed: {} and {}", log.display(), log_of_the_node.display());
     }
-
-    let output = step::read_from(&log, 0)?;
-    let counts = results::count(&output);
-    if counts.failed == 0 {
-        // A program that crashed or did not build prints no result of its own.
-        return result.map(|()| Some(counts));
-    }
-    eprintln!("{}", results::failures(&output, LINES_OF_A_FAILURE).join("\n"));
-    eprintln!("  everything that the tests printed: {}", log.display());
-    Ok(Some(counts))
+    Ok(counts)
 }
 
 /// The demo as users start it.
-fn demo(run: &Run) -> Result<Option<Counts>> {
+fn demo(run: &Run) -> Result<Counts> {
     let mut command = repository::cargo()?;
     command.args(["xtask", "demo", "--once"]);
     step::run("demo", command, &run.log("demo"))?;
-    Ok(Some(Counts::ONE_PASSED))
+    Ok(Counts::ONE_PASSED)
 }
 
 fn cargo(run: &Run, phase: &str, arguments: &[&str]) -> Result<()> {

@@ -1,19 +1,20 @@
 //! Compiled tests, as `cargo test` runs them. Asking cargo for some of them alone would build their dependencies anew, with the
 //! features that only these need.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{path::PathBuf, process::Command};
 
 use anyhow::{Result, ensure};
 use serde::Deserialize;
 
 use crate::repository;
 
-/// A program made of a file of a package's `tests` folder.
+/// The unit tests of a library or a program, or a file of a package's `tests` folder.
 pub struct TestProgram {
     pub name: String,
+    /// Of the package: `hub`, `e2e`.
+    pub folder: String,
+    /// Made of the `tests` folder.
+    pub is_black_box: bool,
     executable: PathBuf,
     package: PathBuf,
 }
@@ -23,6 +24,7 @@ pub struct TestProgram {
 struct Message {
     manifest_path: Option<PathBuf>,
     target: Option<Target>,
+    profile: Option<Profile>,
     executable: Option<PathBuf>,
 }
 
@@ -32,9 +34,14 @@ struct Target {
     name: String,
 }
 
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
 impl TestProgram {
-    /// Those of the crate in a folder of `crates`.
-    pub fn of_crate(folder: &str) -> Result<Vec<Self>> {
+    /// Those of the whole workspace, by package, its unit tests first.
+    pub fn all() -> Result<Vec<Self>> {
         let said = repository::cargo_output(&[
             "test",
             "--workspace",
@@ -43,17 +50,26 @@ impl TestProgram {
             "--quiet",
             "--message-format=json-render-diagnostics",
         ])?;
-        let folder = repository::root()?.join("crates").join(folder);
-        let programs: Vec<Self> = said.lines().filter_map(|line| Self::parse(line, &folder)).collect();
-        ensure!(!programs.is_empty(), "cargo names no test programs of {}", folder.display());
+        let mut programs: Vec<Self> = said.lines().filter_map(Self::parse).collect();
+        ensure!(!programs.is_empty(), "cargo names no test programs");
+        // Cargo tells of each when it is built.
+        programs.sort_by(|a, b| (&a.package, a.is_black_box, &a.name).cmp(&(&b.package, b.is_black_box, &b.name)));
         Ok(programs)
     }
 
-    fn parse(line: &str, folder: &Path) -> Option<Self> {
-        let Message { manifest_path, target, executable } = serde_json::from_str(line).ok()?;
-        let target = target.filter(|target| target.kind == ["test"])?;
-        let package = manifest_path?.parent().filter(|parent| *parent == folder)?.to_owned();
-        Some(Self { name: target.name, executable: executable?, package })
+    fn parse(line: &str) -> Option<Self> {
+        let Message { manifest_path, target, profile, executable } = serde_json::from_str(line).ok()?;
+        let (target, package) = (target?, manifest_path?.parent()?.to_owned());
+        profile.filter(|profile| profile.test)?;
+        let folder = package.file_name()?.to_str()?.to_owned();
+        let is_black_box = target.kind == ["test"];
+        Some(Self { name: target.name, folder, is_black_box, executable: executable?, package })
+    }
+
+    /// How people know it: `hub's api`, `unit tests of farwater_hub`.
+    pub fn title(&self) -> String {
+        let Self { name, folder, .. } = self;
+        if self.is_black_box { format!("{folder}'s {name}") } else { format!("unit tests of {name}") }
     }
 
     pub fn command(&self) -> Command {
@@ -68,17 +84,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_test_programs_of_one_crate_are_told_from_all_else_that_cargo_says() {
-        let parse = |line: &str| TestProgram::parse(line, Path::new("/w/crates/hub")).map(|program| program.name);
-        let line = |package: &str, kind: &str, executable: &str| {
+    fn the_test_programs_are_told_from_all_else_that_cargo_says() {
+        let parse = |line: &str| TestProgram::parse(line).map(|program| program.title());
+        let line = |kind: &str, test: bool, executable: &str| {
             format!(
-                r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/{package}/Cargo.toml","target":{{"kind":["{kind}"],"name":"api"}},"executable":{executable}}}"#
+                r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/hub/Cargo.toml","target":{{"kind":["{kind}"],"name":"api"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
             )
         };
-        assert_eq!(parse(&line("hub", "test", r#""/t/api-1""#)).as_deref(), Some("api"));
-        assert_eq!(parse(&line("cli", "test", r#""/t/api-1""#)), None);
-        assert_eq!(parse(&line("hub", "lib", r#""/t/hub-1""#)), None);
-        assert_eq!(parse(&line("hub", "test", "null")), None);
+        assert_eq!(parse(&line("test", true, r#""/t/api-1""#)).as_deref(), Some("hub's api"));
+        assert_eq!(parse(&line("lib", true, r#""/t/api-2""#)).as_deref(), Some("unit tests of api"));
+        assert_eq!(parse(&line("bin", false, r#""/t/api""#)), None);
+        assert_eq!(parse(&line("test", true, "null")), None);
         assert_eq!(parse(r#"{"reason":"build-finished","success":true}"#), None);
         assert_eq!(parse("warning: words"), None);
     }
