@@ -351,7 +351,8 @@ async fn what_can_not_be_planned_says_why() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().to_str().context("a path")?;
     // Not compressible, so that it is too large for a request.
-    let noise: Vec<u8> = (0..3_000_000u64).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8).collect();
+    let mut noise = vec![0; 3_000_000];
+    rand::fill(&mut noise[..]);
     fs::write(dir.path().join("noise.bin"), noise)?;
     refused(&fleet, 2, &["app", "--local", path], &["too many for a plan"])?;
     fs::remove_file(dir.path().join("noise.bin"))?;
