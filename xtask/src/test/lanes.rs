@@ -14,7 +14,7 @@ use super::{
 use crate::{repository, step};
 
 /// The programs of e2e that start a kubelet.
-const OF_A_NODE: [&str; 2] = ["hub_in_cluster", "node"];
+const OF_A_NODE: [&str; 4] = ["health", "hooks", "hub_in_cluster", "node"];
 /// The crate whose tests go through the hub's API and its controllers: once more on the other engine.
 const ON_BOTH_ENGINES: &str = "hub";
 const E2E: &str = "e2e";
