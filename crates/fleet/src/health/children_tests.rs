@@ -1,3 +1,5 @@
+use std::slice;
+
 use serde_json::Value;
 
 use super::*;
@@ -160,10 +162,11 @@ fn a_claim_that_waits_for_its_consumer_is_waited_for_by_nobody() {
     let waits = event("Normal", "WaitForFirstConsumer", "waiting for first consumer", "2026-01-01T00:00:01Z");
     let failed = event("Warning", "ProvisioningFailed", "no space", "2026-01-01T00:00:02Z");
     let selected = "volume.kubernetes.io/selected-node: n";
-    assert!(waits_for_consumer(&claim("", "Pending"), &[waits.clone()]));
+    let one = slice::from_ref(&waits);
+    assert!(waits_for_consumer(&claim("", "Pending"), one));
     assert!(!waits_for_consumer(&claim("", "Pending"), &[]));
-    assert!(!waits_for_consumer(&claim(selected, "Pending"), &[waits.clone()]));
-    assert!(!waits_for_consumer(&claim("", "Bound"), &[waits.clone()]));
+    assert!(!waits_for_consumer(&claim(selected, "Pending"), one));
+    assert!(!waits_for_consumer(&claim("", "Bound"), one));
     assert!(!waits_for_consumer(&claim("", "Pending"), &[waits.clone(), failed.clone()]));
     assert_eq!(
         explain_events(&claim("", "Pending"), &[waits, failed]).as_deref(),
