@@ -40,7 +40,7 @@ fn build_programs() -> Result<()> {
     let logs = repository::target_directory()?.join("xtask/logs");
     std::fs::create_dir_all(&logs)?;
     screen::say("building the page, farwater and farwater-agent");
-    page::build_once(&logs.join("demo-build.log"))?;
+    page::build_if_stale(&logs.join("demo-build.log"))?;
     let mut cargo = repository::cargo()?;
     // For the whole workspace: a selection of packages has other features, and would build much of it twice.
     cargo.args(["build", "--locked", "--workspace", "--bin", "farwater", "--bin", "farwater-agent"]);

@@ -3,10 +3,13 @@
 use std::{fs, path::Path, process::Command, time::SystemTime};
 
 use anyhow::{Context as _, Result};
+use walkdir::WalkDir;
 
 use crate::{repository, step};
 
 const BUILT: &str = "web/dist/index.html";
+/// Folders of `web` that are not its sources.
+const MADE: [&str; 2] = ["dist", "node_modules"];
 
 /// Builds the page from its pinned packages, so that the same commit gives the same files on every machine.
 pub fn build(log: &Path) -> Result<()> {
@@ -21,9 +24,20 @@ pub fn build(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds the page where there is none yet.
-pub fn build_once(log: &Path) -> Result<()> {
-    if repository::root()?.join(BUILT).exists() { Ok(()) } else { build(log) }
+/// The same where what it is made of is newer. Each build has the hub built anew, which takes minutes when it is optimized.
+pub fn build_if_stale(log: &Path) -> Result<()> {
+    let root = repository::root()?;
+    let Ok(built) = root.join(BUILT).metadata().and_then(|metadata| metadata.modified()) else { return build(log) };
+    let sources = WalkDir::new(root.join("web"))
+        .min_depth(1)
+        .into_iter()
+        .filter_entry(|entry| !MADE.iter().any(|name| entry.file_name() == *name));
+    for source in sources {
+        if source?.metadata()?.modified()? > built {
+            return build(log);
+        }
+    }
+    Ok(())
 }
 
 /// The page's unit tests.

@@ -18,7 +18,7 @@ pub fn build() -> Result<Programs> {
     let target = repository::target_directory()?.join("image");
     let log = repository::target_directory()?.join("xtask/logs/image-build.log");
     fs::create_dir_all(log.parent().unwrap_or(&target))?;
-    page::build(&log)?;
+    page::build_if_stale(&log)?;
     let build = |profile: &str, package: &str, program: &str| -> Result<PathBuf> {
         let mut cargo = repository::cargo()?;
         cargo.args(["build", "--locked", "--profile", profile, "-p", package, "--bin", program, "--target", TARGET]);
