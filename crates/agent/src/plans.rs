@@ -26,7 +26,6 @@ use tokio::{
 use crate::{
     Agent,
     bundles::Shelf,
-    execute::Executor,
     hub::{HubError, chain},
     messages::shorten,
     service::{
@@ -179,13 +178,7 @@ impl Work<'_> {
         let entry = self.request.entry.clone();
         let assignment = Assignment { digest: entry.digest(), entry: entry.into_value(), unlisted: false };
         let (_newest, assignments) = watch::channel(assignment);
-        let executor = Executor {
-            kubernetes: &self.basis.agent.kubernetes,
-            kinds: &self.basis.agent.kinds,
-            account: &deployment.ceiling.service_account,
-            service: &self.basis.service.uid,
-            superseded: Superseded::by(assignments),
-        };
+        let executor = self.basis.executor(&deployment.ceiling.service_account, Superseded::by(assignments));
         let objects = resolved.iter().flat_map(|resolved| &resolved.objects).map(|o| (o.key(), o)).collect();
         let redactor = &self.basis.agent.plans.redactor;
         let mut teller = Teller::new(&executor, redactor, objects, applied);

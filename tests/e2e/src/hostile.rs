@@ -109,7 +109,10 @@ pub async fn run(plane: &Plane, seed: u64, objects: usize, patience: Duration) -
             fleet.reconcile("infra").await?;
         }
         let commit = repository.branch("main").context("a branch")?;
-        until_synced(&fleet, &commit, patience).await?;
+        if let Err(error) = until_synced(&fleet, &commit, patience).await {
+            let log = fleet.agent(CLUSTER)?.log_tail();
+            return Err(error.context(format!("{value:?}, {:?}\n{log}", proxy.seen())));
+        }
         let found = values(&client, &namespace).await?;
         let wrong = found.values().filter(|found| *found != value).count();
         if found.len() != objects || wrong > 0 {
@@ -133,7 +136,9 @@ async fn until_synced(fleet: &Fleet, commit: &str, patience: Duration) -> Result
     farwater_testkit::wait_for(&format!("{SERVICE} to be synced"), patience, || async {
         let status = services.get(SERVICE).await?.status.unwrap_or_default();
         let applied = status.applied_revision.as_deref().is_some_and(|revision| revision.ends_with(commit));
-        Ok((applied && condition(&status.conditions, "Ready") == Some("True")).then_some(()))
+        let synced = applied && condition(&status.conditions, "Ready") == Some("True");
+        ensure!(synced, "at {:?}, {:?}", status.applied_revision, status.conditions);
+        Ok(Some(()))
     })
     .await
 }

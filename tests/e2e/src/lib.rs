@@ -7,6 +7,7 @@ pub mod volume;
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
+    fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -316,4 +317,23 @@ pub fn condition<'a>(conditions: &'a [farwater_api::Condition], kind: &str) -> O
 /// A ConfigMap as a manifest.
 pub fn config_map(name: &str, value: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{value: {value}}}\n")
+}
+
+/// Every file under a folder that holds one of these texts.
+pub fn files_with(folder: &Path, texts: &[impl AsRef<[u8]>]) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(files_with(&path, texts)?);
+            continue;
+        }
+        // A socket or a file that went meanwhile holds nothing.
+        let Ok(bytes) = fs::read(&path) else { continue };
+        let holds = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+        if texts.iter().any(|text| holds(text.as_ref())) {
+            found.push(path.display().to_string());
+        }
+    }
+    Ok(found)
 }

@@ -1,9 +1,9 @@
 //! `farwater plan`: what the agent says that it would do is what it then does, and asking changes nothing.
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_e2e::{Fleet, cli::Ran, config_map};
+use farwater_e2e::{Fleet, cli::Ran, config_map, files_with};
 use farwater_testkit::{Plane, shared};
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -132,24 +132,6 @@ async fn a_plan_is_what_the_agent_then_does_and_changes_nothing_itself() -> Resu
     let quiet = plan(&fleet, 0, &[])?;
     ensure!(outline(&quiet).is_empty() && quiet["plan"]["unchanged"] == 3, "{quiet:#}");
     Ok(())
-}
-
-/// Every file under a folder that holds one of these texts.
-fn files_with(folder: &Path, texts: &[&str]) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            found.extend(files_with(&path, texts)?);
-            continue;
-        }
-        // A socket or a file that went meanwhile holds nothing.
-        let Ok(bytes) = fs::read(&path) else { continue };
-        if texts.iter().any(|text| bytes.windows(text.len()).any(|window| window == text.as_bytes())) {
-            found.push(path.display().to_string());
-        }
-    }
-    Ok(found)
 }
 
 fn secret(value: &str, note: &str) -> String {

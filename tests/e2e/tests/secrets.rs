@@ -1,9 +1,9 @@
 //! A Secret of the hub in a cluster: sealed on the way, kept in the clear nowhere but in the two API servers.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_e2e::{Fleet, config_map};
+use farwater_e2e::{Fleet, config_map, files_with};
 use farwater_testkit::{Plane, shared};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
@@ -20,25 +20,6 @@ async fn password(plane: &Plane, namespace: &str) -> Result<Option<String>> {
     let secret = api.get_opt("database").await?;
     let value = secret.and_then(|s| s.data?.get("password").cloned());
     Ok(value.map(|value| String::from_utf8_lossy(&value.0).into_owned()))
-}
-
-/// Every file under a folder that holds one of these texts.
-fn files_with(folder: &Path, texts: &[String]) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            found.extend(files_with(&path, texts)?);
-            continue;
-        }
-        // A socket or a file that went meanwhile holds nothing.
-        let Ok(bytes) = fs::read(&path) else { continue };
-        let holds = |text: &String| bytes.windows(text.len()).any(|window| window == text.as_bytes());
-        if texts.iter().any(holds) {
-            found.push(path.display().to_string());
-        }
-    }
-    Ok(found)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

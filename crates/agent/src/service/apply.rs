@@ -131,12 +131,10 @@ impl ServiceTask {
     /// `false`: superseded.
     async fn execute(&mut self, deployment: &Deployment, resolved: &Resolved, plan: &Plan) -> Result<bool, Stopped> {
         self.remember_intent(deployment, resolved, plan).await?;
-        let agent = self.agent.clone();
-        let account = deployment.ceiling.service_account.clone();
-        let superseded = self.supersession();
-        let service = self.uid().to_owned();
-        let (kubernetes, kinds) = (&agent.kubernetes, &agent.kinds);
-        let executor = Executor { kubernetes, kinds, account: &account, service: &service, superseded };
+        let (agent, service) = (self.agent.clone(), self.stored.service.clone());
+        let basis = Basis { agent: &agent, service: &service };
+        let account = &deployment.ceiling.service_account;
+        let executor = basis.executor(account, self.supersession());
         let mut blocked = None;
         if let Some(namespace) = &plan.create_namespace
             && let Err(error) = executor.create_namespace(namespace).await
@@ -189,7 +187,7 @@ impl ServiceTask {
         self.prune(&executor, plan, &prune, Purpose::Sync).await?;
         self.record_leaving(plan, &prune, resolved, deployment);
         self.offer(plan);
-        self.preview(&account, &prune).await;
+        self.preview(account, &prune).await;
         self.save_inventory().await?;
         Ok(true)
     }

@@ -13,10 +13,11 @@ use farwater_fleet::{
 };
 use tokio::time::Instant;
 
-use super::ServiceTask;
+use super::{ServiceTask, Superseded};
 use crate::{
     Agent,
     bundles::Shelf,
+    execute::Executor,
     hub::chain,
     lookup::{Lookup, Query},
 };
@@ -131,6 +132,12 @@ impl Basis<'_> {
 
     pub fn lookup<'a>(&'a self, account: &'a ServiceAccount) -> Lookup<'a> {
         Lookup { kubernetes: &self.agent.kubernetes, kinds: &self.agent.kinds, account, service_uid: &self.service.uid }
+    }
+
+    /// Who does as this account what was planned.
+    pub fn executor<'a>(&'a self, account: &'a ServiceAccount, superseded: Superseded) -> Executor<'a> {
+        let (kubernetes, kinds) = (&self.agent.kubernetes, &self.agent.kinds);
+        Executor { kubernetes, kinds, account, service: &self.service.uid, superseded }
     }
 
     /// What other services have to do with this one's objects, as they said it last.

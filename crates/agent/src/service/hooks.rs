@@ -25,7 +25,10 @@ use farwater_fleet::{
 };
 use tokio::time::Instant;
 
-use super::{Barrier, ServiceTask, basis::Stopped};
+use super::{
+    Barrier, ServiceTask,
+    basis::{Basis, Stopped},
+};
 use crate::execute::Executor;
 
 /// Between two looks at what no watch tells of; doubled each time, up to a bound.
@@ -162,15 +165,9 @@ impl ServiceTask {
         if !self.has_hooks() {
             return Ok(());
         }
-        let agent = self.agent.clone();
-        let service = self.uid().to_owned();
-        let executor = Executor {
-            kubernetes: &agent.kubernetes,
-            kinds: &agent.kinds,
-            account: &deployment.ceiling.service_account,
-            service: &service,
-            superseded: self.supersession(),
-        };
+        let (agent, service) = (self.agent.clone(), self.stored.service.clone());
+        let basis = Basis { agent: &agent, service: &service };
+        let executor = basis.executor(&deployment.ceiling.service_account, self.supersession());
         let hooks = &resolved.hooks;
         for phase in [HookPhase::PostSync, HookPhase::Test] {
             // Of a source that can't be read completely nobody knows what belongs to it.

@@ -12,7 +12,7 @@ use farwater_fleet::{
 };
 use serde_json::json;
 
-use super::{Ended, ServiceTask};
+use super::{Ended, ServiceTask, basis::Basis};
 use crate::{execute::Executor, kinds::Served, kubernetes::ApiError, messages::shorten};
 
 impl ServiceTask {
@@ -32,11 +32,9 @@ impl ServiceTask {
         }
         let claimed = self.transfers().claimed;
         let plan = plan_removal(self.uid(), &self.stored.inventory, &self.live, approved, &claimed);
-        let agent = self.agent.clone();
-        let superseded = self.supersession();
-        let service = self.uid().to_owned();
-        let (kubernetes, kinds) = (&agent.kubernetes, &agent.kinds);
-        let executor = Executor { kubernetes, kinds, account: &account, service: &service, superseded };
+        let (agent, service) = (self.agent.clone(), self.stored.service.clone());
+        let basis = Basis { agent: &agent, service: &service };
+        let executor = basis.executor(&account, self.supersession());
         let prune = plan.prune.clone();
         if !matches!(prune.verdict, Verdict::Hold(_))
             && let Some(ended) = self.run_hooks_of_removal(&executor, HookPhase::PreDelete, digest).await

@@ -91,6 +91,8 @@ pub struct Asked<'a> {
 pub enum AskError {
     #[error("{0} plans are being made for this cluster already; try again when they are done")]
     TooMany(usize),
+    #[error("the hub keeps {0} plans already, each for {life} s; try again later", life = LIFE.as_secs())]
+    Full(usize),
     #[error("the system's random source failed")]
     Random,
 }
@@ -120,8 +122,11 @@ impl Plans {
             request.cluster_uid == cluster_uid && !matches!(request.progress, Progress::Done(_) | Progress::Failed(..))
         };
         let of_cluster = state.requests.values().filter(is_open).count();
-        if of_cluster >= MOST_OF_CLUSTER || state.requests.len() >= MOST {
-            return Err(AskError::TooMany(of_cluster.max(1)));
+        if of_cluster >= MOST_OF_CLUSTER {
+            return Err(AskError::TooMany(of_cluster));
+        }
+        if state.requests.len() >= MOST {
+            return Err(AskError::Full(MOST));
         }
         state.number += 1;
         let request = Request {
@@ -379,6 +384,7 @@ mod tests {
         assert!(open(&plans, &east, "web").is_ok());
         let rest = (1..100).filter(|n| open(&plans, &cluster(&n.to_string()), "web").is_ok()).count();
         assert_eq!(rest, MOST - MOST_OF_CLUSTER - 1);
+        assert!(matches!(open(&plans, &cluster("other"), "web"), Err(AskError::Full(MOST))));
     }
 
     #[test]

@@ -88,8 +88,21 @@ impl K9s {
         assert!(status.is_some_and(|status| status.success()), "{status:?}\n{}", self.terminal.screen());
         let log = fs::read_to_string(&self.log).unwrap();
         assert!(log.contains("K9s starting up"), "{log}");
-        log.lines().filter(|line| line.contains("ERR")).map(str::to_owned).collect()
+        errors_of(&log)
     }
+}
+
+/// The errors of a log, but for those of a table that was left while it was being read: k9s ends the request and says first
+/// "Refresh failed", then that the table's reader ended as its context was canceled.
+fn errors_of(log: &str) -> Vec<String> {
+    let left = |line: &&str| line.contains("Reconciler exited") && line.contains("context canceled");
+    let mut left = log.lines().filter(left).count();
+    let mut is_of_a_left_table = |line: &str| {
+        let is = left > 0 && line.contains("Refresh failed");
+        left -= usize::from(is);
+        is
+    };
+    log.lines().filter(|line| line.contains("ERR") && !is_of_a_left_table(line)).map(str::to_owned).collect()
 }
 
 /// Lines of what is shown, without the spaces that align it.

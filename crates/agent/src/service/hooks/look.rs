@@ -12,7 +12,7 @@ use farwater_fleet::{
 };
 
 use super::BLIND_PAUSE;
-use crate::{execute::Executor, service::ServiceTask};
+use crate::service::{ServiceTask, basis::Basis};
 
 /// After an event, so that the events of one write are one look.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -52,11 +52,9 @@ impl ServiceTask {
             return self.hooks.retry;
         }
         let Some(account) = self.account() else { return false };
-        let agent = self.agent.clone();
-        let service = self.uid().to_owned();
-        let (kubernetes, kinds) = (&agent.kubernetes, &agent.kinds);
-        let superseded = self.supersession();
-        let executor = Executor { kubernetes, kinds, account: &account, service: &service, superseded };
+        let (agent, service) = (self.agent.clone(), self.stored.service.clone());
+        let basis = Basis { agent: &agent, service: &service };
+        let executor = basis.executor(&account, self.supersession());
         let looked = self.read_runs(&executor).await;
         self.plan_look();
         // What could not be saved is tried again by an attempt.
