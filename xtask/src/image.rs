@@ -3,14 +3,21 @@
 //! The agent's holds one static program. The hub's holds another, and the git program that fetches sources, from pinned Debian
 //! packages. The same commit gives the same digests on every machine.
 
+mod architecture;
 mod debian;
 mod programs;
 
-use std::{collections::BTreeMap, fs, path::PathBuf, process::ExitCode};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context as _, Result};
 use farwater_image::{Image, Node, Root, Start, USER, add_program};
 
+pub use self::architecture::Architecture;
 use crate::repository;
 
 /// Make OCI images of hub and agent, as layouts and tar files, without a container engine
@@ -19,42 +26,53 @@ pub struct Arguments {
     /// What comes before `/hub:VERSION` and `/agent:VERSION`: a registry and a path in it
     #[arg(long, default_value = "localhost/farwater")]
     repository: String,
-    /// Where they are written [default: `images` in the target directory]
+    /// For which processors; what builds for another one than this machine's is installed
+    #[arg(long = "arch", value_enum, default_value = "amd64")]
+    architectures: Vec<Architecture>,
+    /// Where they are written, in a folder ARCH each [default: `images` in the target directory]
     #[arg(long)]
     output: Option<PathBuf>,
-    /// Take the Debian packages' present versions, and pin them in deploy/images/debian.lock
+    /// Take the Debian packages' present versions, and pin them in deploy/images/debian-ARCH.lock
     #[arg(long)]
     refresh: bool,
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-const ARCHITECTURE: &str = "amd64";
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let output = match &arguments.output {
         Some(folder) => folder.clone(),
         None => repository::target_directory()?.join("images"),
     };
-    fs::create_dir_all(&output)?;
     let reference = |name: &str| format!("{}/{name}:{VERSION}", arguments.repository);
-    let Made { hub, agent } = make(&reference("hub"), &reference("agent"), arguments.refresh)?;
-    for (name, image) in [("agent", agent), ("hub", hub)] {
-        let layout = output.join(name);
-        if layout.exists() {
-            fs::remove_dir_all(&layout)?;
+    for architecture in &arguments.architectures {
+        let Made { hub, agent } = make(*architecture, &reference("hub"), &reference("agent"), arguments.refresh)?;
+        let folder = output.join(architecture.name());
+        fs::create_dir_all(&folder)?;
+        for (name, image) in [("agent", agent), ("hub", hub)] {
+            write(&folder, name, &image)?;
         }
-        image.write_layout(&layout).with_context(|| format!("write {}", layout.display()))?;
-        image.write_tar(&output.join(format!("{name}.tar")))?;
-        println!(
-            "{:<34} {}  {:5.1} MB, {:5.1} MB unpacked",
-            image.reference,
-            image.digest,
-            image.compressed as f64 / 1e6,
-            image.unpacked as f64 / 1e6
-        );
     }
     eprintln!("layouts and tar files are in {}", output.display());
     Ok(ExitCode::SUCCESS)
+}
+
+fn write(folder: &Path, name: &str, image: &Image) -> Result<()> {
+    let layout = folder.join(name);
+    if layout.exists() {
+        fs::remove_dir_all(&layout)?;
+    }
+    image.write_layout(&layout).with_context(|| format!("write {}", layout.display()))?;
+    image.write_tar(&folder.join(format!("{name}.tar")))?;
+    println!(
+        "{:<34} {}  {}  {:5.1} MB, {:5.1} MB unpacked",
+        image.reference,
+        folder.file_name().unwrap_or_default().to_string_lossy(),
+        image.digest,
+        image.compressed as f64 / 1e6,
+        image.unpacked as f64 / 1e6
+    );
+    Ok(())
 }
 
 pub struct Made {
@@ -63,22 +81,25 @@ pub struct Made {
 }
 
 /// What is shipped, under these names.
-pub fn make(hub_reference: &str, agent_reference: &str, refresh: bool) -> Result<Made> {
-    let git = debian::Packages::get(refresh)?;
-    let programs = programs::build()?;
+pub fn make(architecture: Architecture, hub_reference: &str, agent_reference: &str, refresh: bool) -> Result<Made> {
+    let git = debian::Packages::get(architecture, refresh)?;
+    let programs = programs::build(architecture)?;
+    let name = architecture.name();
+    let (agent, start_agent) = agent(fs::read(programs.agent)?);
+    let (hub, start_hub) = hub(fs::read(programs.hub)?, &git)?;
     Ok(Made {
-        agent: agent(agent_reference, fs::read(programs.agent)?)?,
-        hub: hub(hub_reference, fs::read(programs.hub)?, &git)?,
+        agent: Image::new(agent_reference, name, &agent, &start_agent)?,
+        hub: Image::new(hub_reference, name, &hub, &start_hub)?,
     })
 }
 
-fn agent(reference: &str, program: Vec<u8>) -> Result<Image> {
+fn agent(program: Vec<u8>) -> (Root, Start) {
     let mut root = ground("/var/lib/farwater-agent");
     root.add("usr/bin/farwater-agent", Node::program(program));
-    Ok(Image::new(reference, ARCHITECTURE, &root, &start("agent", &["/usr/bin/farwater-agent"]))?)
+    (root, start("agent", &["/usr/bin/farwater-agent"]))
 }
 
-fn hub(reference: &str, program: Vec<u8>, git: &debian::Packages) -> Result<Image> {
+fn hub(program: Vec<u8>, git: &debian::Packages) -> Result<(Root, Start)> {
     let mut root = ground("/var/lib/farwater");
     root.add("usr/bin/farwater", Node::program(program));
     let libraries = git.libraries()?;
@@ -88,7 +109,7 @@ fn hub(reference: &str, program: Vec<u8>, git: &debian::Packages) -> Result<Imag
     root.add("usr/lib/git-core/git-remote-https", Node::Link { target: "git-remote-http".into() });
     root.add("etc/ssl/certs/ca-certificates.crt", Node::text(git.authorities()?));
     let entrypoint = ["/usr/bin/farwater", "hub", "--data-dir", "/var/lib/farwater", "--listen", "0.0.0.0:8443"];
-    Ok(Image::new(reference, ARCHITECTURE, &root, &start("hub", &entrypoint))?)
+    Ok((root, start("hub", &entrypoint)))
 }
 
 /// A user without a name would make some programs fail; a folder of its own for what a volume doesn't cover.

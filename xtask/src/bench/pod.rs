@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{Figure, many_kinds, usage};
-use crate::image;
+use crate::image::{self, Architecture};
 
 /// Megabytes, from the issue that asked for them.
 const AGENT_IMAGE: f64 = 20.0;
@@ -30,7 +30,7 @@ const HEALTHY: Duration = Duration::from_secs(180);
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let (rounds, rest) = if quick { (1, Duration::from_secs(10)) } else { (3, Duration::from_secs(600)) };
     eprintln!("making the images that are shipped");
-    let made = image::make(HUB, AGENT, false)?;
+    let made = image::make(Architecture::own()?, HUB, AGENT, false)?;
     let compressed = |image: &farwater_image::Image| usage::megabytes(image.compressed as u64);
     let mut figures = vec![
         Figure::new("agent_image", "layer, gzip", compressed(&made.agent), "MB").at_most(AGENT_IMAGE),

@@ -1,6 +1,7 @@
 //! Files from pinned Debian packages: downloaded by apt, checked, and never installed.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     fs,
     io::Read as _,
@@ -12,6 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use farwater_image::Libraries;
 use sha2::{Digest as _, Sha256};
 
+use super::Architecture;
 use crate::repository;
 
 /// The git program, its way to http and https, what both are linked to, and the authorities of public servers.
@@ -48,8 +50,6 @@ const PACKAGES: &[&str] = &[
     "zlib1g",
 ];
 
-/// Folders that Debian's dynamic linker looks into.
-const LIBRARIES: &[&str] = &["lib64", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
 const AUTHORITIES: &str = "usr/share/ca-certificates/mozilla";
 
 /// One line of the lock file.
@@ -61,18 +61,20 @@ struct Pinned {
 
 /// The content of all packages, by path.
 pub struct Packages {
+    architecture: Architecture,
     files: BTreeMap<PathBuf, Vec<u8>>,
     links: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl Packages {
-    pub fn get(refresh: bool) -> Result<Self> {
-        let lock = repository::root()?.join("deploy/images/debian.lock");
-        let pinned = if refresh { present()? } else { read_lock(&lock)? };
+    pub fn get(architecture: Architecture, refresh: bool) -> Result<Self> {
+        let lock = repository::root()?.join(format!("deploy/images/debian-{}.lock", architecture.name()));
         let cache = cache()?;
-        let mut packages = Self { files: BTreeMap::new(), links: BTreeMap::new() };
+        let apt = Apt::new(architecture, &cache);
+        let pinned = if refresh { apt.present()? } else { read_lock(&lock)? };
+        let mut packages = Self { architecture, files: BTreeMap::new(), links: BTreeMap::new() };
         for pin in &pinned {
-            packages.unpack(&download(pin, &cache)?)?;
+            packages.unpack(&apt.download(pin, &cache)?)?;
         }
         if refresh {
             let lines: String =
@@ -129,7 +131,7 @@ impl Packages {
         for path in self.files.keys().chain(self.links.keys()) {
             let folder = path.parent().and_then(Path::to_str).unwrap_or_default();
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-            if !LIBRARIES.contains(&folder) || !name.contains(".so") {
+            if !self.architecture.libraries().contains(&folder) || !name.contains(".so") {
                 continue;
             }
             let content = self.find(path).with_context(|| format!("{} links to nothing", path.display()))?;
@@ -174,56 +176,89 @@ fn read_lock(path: &Path) -> Result<Vec<Pinned>> {
     text.lines().map(pin).collect()
 }
 
-/// What apt would download now: `'URL' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:HEX`.
-fn present() -> Result<Vec<Pinned>> {
-    let answer = apt_get(&[&["download", "--print-uris"], PACKAGES].concat(), Path::new("/"))?;
-    let mut pinned = Vec::new();
-    for line in answer.lines() {
-        let fields: Vec<_> = line.split(' ').collect();
-        let [_, file, _, sum] = fields[..] else { bail!("apt-get printed {line:?}") };
-        let mut parts = file.split('_');
-        let (Some(name), Some(version), Some(sha256)) = (parts.next(), parts.next(), sum.strip_prefix("SHA256:"))
-        else {
-            bail!("apt-get printed {line:?}")
-        };
-        pinned.push(Pinned { name: name.to_owned(), version: version.replace("%3a", ":"), sha256: sha256.to_owned() });
-    }
-    ensure!(pinned.len() == PACKAGES.len(), "apt knows {} of {} packages", pinned.len(), PACKAGES.len());
-    pinned.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(pinned)
+/// apt for one architecture, with lists of its own: this machine's may be old, and of another architecture.
+struct Apt {
+    options: Vec<String>,
+    lists: PathBuf,
+    has_lists: Cell<bool>,
 }
 
-/// The package's file, from the cache or by apt.
-fn download(pin: &Pinned, cache: &Path) -> Result<PathBuf> {
-    let kept = cache.join(format!("{}.deb", pin.sha256));
-    if !kept.exists() {
-        let folder = tempfile::tempdir_in(cache)?;
-        let wanted = format!("{}={}", pin.name, pin.version);
-        apt_get(&["download", &wanted], folder.path()).with_context(|| {
-            format!("download {wanted}: if Debian has a newer one, cargo xtask image --refresh pins that")
-        })?;
-        let file =
-            fs::read_dir(folder.path())?.next().with_context(|| format!("apt-get left no file of {wanted}"))??;
-        fs::rename(file.path(), &kept)?;
+impl Apt {
+    fn new(architecture: Architecture, cache: &Path) -> Self {
+        let (state, name) = (cache.join(format!("apt-{}", architecture.name())), architecture.name());
+        let options = [
+            "APT::Sandbox::User=root".to_owned(),
+            format!("APT::Architecture={name}"),
+            format!("APT::Architectures={name}"),
+            format!("Dir::State={}", state.display()),
+            format!("Dir::Cache={}", state.display()),
+            "Dir::State::status=/dev/null".to_owned(),
+        ];
+        Self { options: options.into(), lists: state.join("lists"), has_lists: Cell::new(false) }
     }
-    let sum = hex::encode(Sha256::digest(fs::read(&kept)?));
-    if sum != pin.sha256 {
-        fs::remove_file(&kept)?;
-        bail!("{} {}: its sha256 is {sum}, pinned is {}", pin.name, pin.version, pin.sha256);
-    }
-    Ok(kept)
-}
 
-fn apt_get(arguments: &[&str], folder: &Path) -> Result<String> {
-    let output = Command::new("apt-get")
-        .args(["-q", "-o", "APT::Sandbox::User=root"])
-        .args(arguments)
-        .current_dir(folder)
-        .stderr(Stdio::inherit())
-        .output()
-        .context("start apt-get, which downloads the packages of git")?;
-    ensure!(output.status.success(), "apt-get {}: {}", arguments.join(" "), output.status);
-    Ok(String::from_utf8(output.stdout)?)
+    /// What apt would download now: `'URL' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:HEX`.
+    fn present(&self) -> Result<Vec<Pinned>> {
+        let answer = self.get(&[&["download", "--print-uris"], PACKAGES].concat(), Path::new("/"))?;
+        let mut pinned = Vec::new();
+        for line in answer.lines() {
+            let fields: Vec<_> = line.split(' ').collect();
+            let [_, file, _, sum] = fields[..] else { bail!("apt-get printed {line:?}") };
+            let mut parts = file.split('_');
+            let (Some(name), Some(version), Some(sha256)) = (parts.next(), parts.next(), sum.strip_prefix("SHA256:"))
+            else {
+                bail!("apt-get printed {line:?}")
+            };
+            let (name, version, sha256) = (name.to_owned(), version.replace("%3a", ":"), sha256.to_owned());
+            pinned.push(Pinned { name, version, sha256 });
+        }
+        ensure!(pinned.len() == PACKAGES.len(), "apt knows {} of {} packages", pinned.len(), PACKAGES.len());
+        pinned.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(pinned)
+    }
+
+    /// The package's file, from the cache or by apt.
+    fn download(&self, pin: &Pinned, cache: &Path) -> Result<PathBuf> {
+        let kept = cache.join(format!("{}.deb", pin.sha256));
+        if !kept.exists() {
+            let folder = tempfile::tempdir_in(cache)?;
+            let wanted = format!("{}={}", pin.name, pin.version);
+            self.get(&["download", &wanted], folder.path()).with_context(|| {
+                format!("download {wanted}: if Debian has a newer one, cargo xtask image --refresh pins that")
+            })?;
+            let file =
+                fs::read_dir(folder.path())?.next().with_context(|| format!("apt-get left no file of {wanted}"))??;
+            fs::rename(file.path(), &kept)?;
+        }
+        let sum = hex::encode(Sha256::digest(fs::read(&kept)?));
+        if sum != pin.sha256 {
+            fs::remove_file(&kept)?;
+            bail!("{} {}: its sha256 is {sum}, pinned is {}", pin.name, pin.version, pin.sha256);
+        }
+        Ok(kept)
+    }
+
+    fn get(&self, arguments: &[&str], folder: &Path) -> Result<String> {
+        if !self.has_lists.get() {
+            fs::create_dir_all(self.lists.join("partial"))?;
+            self.run(&["update"], Path::new("/"))?;
+            self.has_lists.set(true);
+        }
+        self.run(arguments, folder)
+    }
+
+    fn run(&self, arguments: &[&str], folder: &Path) -> Result<String> {
+        let output = Command::new("apt-get")
+            .arg("-q")
+            .args(self.options.iter().flat_map(|option| ["-o", option]))
+            .args(arguments)
+            .current_dir(folder)
+            .stderr(Stdio::inherit())
+            .output()
+            .context("start apt-get, which downloads the packages of git")?;
+        ensure!(output.status.success(), "apt-get {}: {}", arguments.join(" "), output.status);
+        Ok(String::from_utf8(output.stdout)?)
+    }
 }
 
 fn cache() -> Result<PathBuf> {

@@ -4,24 +4,23 @@ use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 
+use super::Architecture;
 use crate::{page, repository, step};
-
-/// Static programs are made with the C library of this target: since 2.34 its name service needs no other files.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 pub struct Programs {
     pub hub: PathBuf,
     pub agent: PathBuf,
 }
 
-pub fn build() -> Result<Programs> {
+pub fn build(architecture: Architecture) -> Result<Programs> {
+    let triple = architecture.target();
     let target = repository::target_directory()?.join("image");
     let log = repository::target_directory()?.join("xtask/logs/image-build.log");
     fs::create_dir_all(log.parent().unwrap_or(&target))?;
     page::build_if_stale(&log)?;
     let build = |profile: &str, package: &str, program: &str| -> Result<PathBuf> {
         let mut cargo = repository::cargo()?;
-        cargo.args(["build", "--locked", "--profile", profile, "-p", package, "--bin", program, "--target", TARGET]);
+        cargo.args(["build", "--locked", "--profile", profile, "-p", package, "--bin", program, "--target", triple]);
         cargo.arg("--target-dir").arg(&target);
         // Where things lie on this machine must not be in the program.
         let prefixes = [(repository::root()?, "/farwater"), (cargo_home()?, "/cargo"), (target.clone(), "/target")];
@@ -32,9 +31,10 @@ pub fn build() -> Result<Programs> {
             c.push(format!("-ffile-prefix-map={}={to}", from.display()));
         }
         cargo.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f"));
-        cargo.env("CFLAGS_x86_64_unknown_linux_gnu", c.join(" ")).env("SOURCE_DATE_EPOCH", "0");
-        step::run(&format!("cargo build -p {package}, static"), cargo, &log)?;
-        Ok(target.join(TARGET).join(profile).join(program))
+        cargo.env(format!("CFLAGS_{}", triple.replace('-', "_")), c.join(" ")).env("SOURCE_DATE_EPOCH", "0");
+        architecture.prepare(&mut cargo)?;
+        step::run(&format!("cargo build -p {package}, static, for {}", architecture.name()), cargo, &log)?;
+        Ok(target.join(triple).join(profile).join(program))
     };
     Ok(Programs {
         agent: build("agent", "farwater-agent", "farwater-agent")?,
