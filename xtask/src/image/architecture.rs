@@ -45,6 +45,16 @@ impl Architecture {
         }
     }
 
+    /// What makes a program smaller, where Rust's own linker makes it: addresses that the start fills in take a fiftieth of the
+    /// space, all of which it reads; functions with the same code are one.
+    pub fn small(self) -> &'static [&'static str] {
+        match self {
+            Self::Amd64 => &["-Clink-arg=-Wl,-z,pack-relative-relocs", "-Clink-arg=-Wl,--icf=all"],
+            // The GNU linker of Debian 12 knows neither.
+            Self::Arm64 => &[],
+        }
+    }
+
     fn is_own(self) -> bool {
         self.target().split('-').next() == Some(ARCH)
     }

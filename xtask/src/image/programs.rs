@@ -18,7 +18,7 @@ pub fn build(architecture: Architecture) -> Result<Programs> {
     let log = repository::target_directory()?.join("xtask/logs/image-build.log");
     fs::create_dir_all(log.parent().unwrap_or(&target))?;
     page::build_if_stale(&log)?;
-    let build = |profile: &str, package: &str, program: &str| -> Result<PathBuf> {
+    let build = |profile: &str, package: &str, program: &str, flags: &[&str]| -> Result<PathBuf> {
         let mut cargo = repository::cargo()?;
         cargo.args(["build", "--locked", "--profile", profile, "-p", package, "--bin", program, "--target", triple]);
         cargo.arg("--target-dir").arg(&target);
@@ -30,6 +30,7 @@ pub fn build(architecture: Architecture) -> Result<Programs> {
             rust.push(format!("--remap-path-prefix={}={to}", from.display()));
             c.push(format!("-ffile-prefix-map={}={to}", from.display()));
         }
+        rust.extend(flags.iter().map(|flag| (*flag).to_owned()));
         cargo.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f"));
         cargo.env(format!("CFLAGS_{}", triple.replace('-', "_")), c.join(" ")).env("SOURCE_DATE_EPOCH", "0");
         architecture.prepare(&mut cargo)?;
@@ -37,8 +38,8 @@ pub fn build(architecture: Architecture) -> Result<Programs> {
         Ok(target.join(triple).join(profile).join(program))
     };
     Ok(Programs {
-        agent: build("agent", "farwater-agent", "farwater-agent")?,
-        hub: build("release", "farwater-cli", "farwater")?,
+        agent: build("agent", "farwater-agent", "farwater-agent", architecture.small())?,
+        hub: build("release", "farwater-cli", "farwater", &[])?,
     })
 }
 
