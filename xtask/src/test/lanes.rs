@@ -1,5 +1,5 @@
-//! The compiled tests in two lanes side by side: those with a real node wait for it most of their time and take long, the others
-//! go on meanwhile. Within a lane one program runs at a time. What starts the most programs of its own comes last: by then the node's
+//! The compiled tests in two lanes side by side: those with a real node or a slow server wait for it most of their time and take long,
+//! the others go on meanwhile. Within a lane one program runs at a time. What starts the most programs of its own comes last: by then the node's
 //! lane has mostly ended.
 
 use std::{fs, io::Write as _, path::Path, process::Command, thread};
@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{repository, step};
 
-/// The programs of e2e that start a kubelet.
-const OF_A_NODE: [&str; 4] = ["health", "hooks", "hub_in_cluster", "node"];
+/// The programs of e2e that start a kubelet, and one whose API server is slow.
+const OF_THE_NODES_LANE: [&str; 5] = ["health", "hooks", "hostile", "hub_in_cluster", "node"];
 /// The crate whose tests go through the hub's API and its controllers: once more on the other engine.
 const ON_BOTH_ENGINES: &str = "hub";
 const E2E: &str = "e2e";
@@ -49,7 +49,7 @@ fn share_out(programs: Vec<TestProgram>) -> Result<[Vec<Step>; 2]> {
     for program in programs {
         let step = (program.title(), program.command());
         match &*program.folder {
-            E2E if OF_A_NODE.contains(&&*program.name) => node.push(step),
+            E2E if OF_THE_NODES_LANE.contains(&&*program.name) => node.push(step),
             E2E => end_to_end.push(step),
             ON_BOTH_ENGINES if program.is_black_box => {
                 let mut again = program.command();
@@ -59,7 +59,7 @@ fn share_out(programs: Vec<TestProgram>) -> Result<[Vec<Step>; 2]> {
             _ => main.push(step),
         }
     }
-    ensure!(node.len() == OF_A_NODE.len(), "{E2E} has not all of {OF_A_NODE:?}");
+    ensure!(node.len() == OF_THE_NODES_LANE.len(), "{E2E} has not all of {OF_THE_NODES_LANE:?}");
     main.append(&mut end_to_end);
     Ok([main, node])
 }
