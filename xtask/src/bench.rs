@@ -38,65 +38,73 @@ pub struct Arguments {
 struct Bench {
     name: &'static str,
     about: &'static str,
-    /// A client that is measured runs in this very process: it must be a release program too, or it would lose by that
-    /// alone.
-    peer_inside: bool,
+    needs: Needs,
     run: fn(quick: bool) -> LocalBoxFuture<'static, Result<Vec<Figure>>>,
+}
+
+/// What is built as it is released before a benchmark begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Programs,
+    /// A client that is measured runs in this very process: it must be a release program too, or it would lose by that alone.
+    ProgramsAndThis,
+    /// It makes the images itself.
+    Images,
 }
 
 const BENCHES: &[Bench] = &[
     Bench {
         name: "agent-at-rest",
         about: "memory and processor time of an agent with 200 objects, after ten minutes of rest",
-        peer_inside: false,
+        needs: Needs::Programs,
         run: |quick| Box::pin(agent_at_rest::measure(quick)),
     },
     Bench {
         name: "apply-config-maps",
         about: "1,000 new ConfigMaps applied by the agent, beside a bare concurrent client",
-        peer_inside: true,
+        needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(apply_config_maps::measure(quick)),
     },
     Bench {
         name: "hub-start",
         about: "time until the hub is ready, first and again, and its memory then",
-        peer_inside: false,
+        needs: Needs::Programs,
         run: |quick| Box::pin(hub_start::measure(quick)),
     },
     Bench {
         name: "connections",
         about: "memory and processor time of a hub with 5,000 connected agents at rest",
-        peer_inside: false,
+        needs: Needs::Programs,
         run: |quick| Box::pin(connections::measure(quick)),
     },
     Bench {
         name: "commit-to-applied",
         about: "from a commit, with a request to look, until the object is changed in a cluster, with hints and without",
-        peer_inside: false,
+        needs: Needs::Programs,
         run: |quick| Box::pin(commit_to_applied::measure(quick)),
     },
     Bench {
         name: "api",
         about: "10,000, 200,000 and 1,000,000 ServiceDeployments of 3 KB: pages, gets, watches, writes, memory and start",
-        peer_inside: true,
+        needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(api::measure(quick)),
     },
     Bench {
         name: "list-storm",
         about: "polls of agents beside 100,000 lists of services, in rounds with and without",
-        peer_inside: true,
+        needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(api::measure_storm(quick)),
     },
     Bench {
         name: "pod",
         about: "hub and agent as pods of a real node: image sizes, seconds to install and join, memory and processor time at rest",
-        peer_inside: false,
+        needs: Needs::Images,
         run: |quick| Box::pin(pod::measure(quick)),
     },
     Bench {
         name: "list-services",
         about: "10,000 ServiceDeployments listed by kubectl",
-        peer_inside: true,
+        needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(list_services::measure(quick)),
     },
 ];
@@ -148,11 +156,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let names: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
         bail!("there is no benchmark {name:?}; there is {}", names.join(", "));
     };
-    if bench.peer_inside && cfg!(debug_assertions) {
+    if bench.needs == Needs::ProgramsAndThis && cfg!(debug_assertions) {
         return run_in_release(bench.name, arguments.quick);
     }
     // A first look may be at programs that are there already.
-    if !arguments.quick || std::env::var_os("FARWATER_BIN_DIR").is_none() {
+    let are_there = arguments.quick && std::env::var_os("FARWATER_BIN_DIR").is_some();
+    if bench.needs != Needs::Images && !are_there {
         campaign::build_programs()?;
     }
     let figures = tokio::runtime::Runtime::new()?.block_on((bench.run)(arguments.quick))?;

@@ -17,7 +17,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use farwater_image::{Image, Node, Root, Start, USER, add_program};
 
-pub use self::architecture::Architecture;
+pub use self::{architecture::Architecture, programs::Programs};
 use crate::repository;
 
 /// Make OCI images of hub and agent, as layouts and tar files, without a container engine
@@ -46,7 +46,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let reference = |name: &str| format!("{}/{name}:{VERSION}", arguments.repository);
     for architecture in &arguments.architectures {
-        let Made { hub, agent } = make(*architecture, &reference("hub"), &reference("agent"), arguments.refresh)?;
+        let Made { hub, agent, .. } = make(*architecture, &reference("hub"), &reference("agent"), arguments.refresh)?;
         let folder = output.join(architecture.name());
         fs::create_dir_all(&folder)?;
         for (name, image) in [("agent", agent), ("hub", hub)] {
@@ -78,6 +78,8 @@ fn write(folder: &Path, name: &str, image: &Image) -> Result<()> {
 pub struct Made {
     pub hub: Image,
     pub agent: Image,
+    /// What is in them.
+    pub programs: Programs,
 }
 
 /// What is shipped, under these names.
@@ -85,11 +87,12 @@ pub fn make(architecture: Architecture, hub_reference: &str, agent_reference: &s
     let git = debian::Packages::get(architecture, refresh)?;
     let programs = programs::build(architecture)?;
     let name = architecture.name();
-    let (agent, start_agent) = agent(fs::read(programs.agent)?);
-    let (hub, start_hub) = hub(fs::read(programs.hub)?, &git)?;
+    let (agent, start_agent) = agent(fs::read(&programs.agent)?);
+    let (hub, start_hub) = hub(fs::read(&programs.hub)?, &git)?;
     Ok(Made {
-        agent: Image::new(agent_reference, name, &agent, &start_agent)?,
         hub: Image::new(hub_reference, name, &hub, &start_hub)?,
+        agent: Image::new(agent_reference, name, &agent, &start_agent)?,
+        programs,
     })
 }
 

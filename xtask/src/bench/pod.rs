@@ -1,11 +1,12 @@
 //! Hub and agent as they are shipped: the images of `cargo xtask image` as pods of a real node.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, os::unix::fs::symlink, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result};
 use farwater_api::{GitRepository, ServiceDeployment};
 use farwater_testkit::{
     Site,
+    farwater::use_programs_of,
     images::{AGENT, HUB, Images},
     site::{CLUSTER, HUB_NAMESPACE, HUB_POD},
     wait_for,
@@ -31,6 +32,10 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let (rounds, rest) = if quick { (1, Duration::from_secs(10)) } else { (3, Duration::from_secs(600)) };
     eprintln!("making the images that are shipped");
     let made = image::make(Architecture::own()?, HUB, AGENT, false)?;
+    let folder = tempfile::tempdir()?;
+    symlink(&made.programs.hub, folder.path().join("farwater"))?;
+    symlink(&made.programs.agent, folder.path().join("farwater-agent"))?;
+    use_programs_of(folder.path().to_owned());
     let compressed = |image: &farwater_image::Image| usage::megabytes(image.compressed as u64);
     let mut figures = vec![
         Figure::new("agent_image", "layer, gzip", compressed(&made.agent), "MB").at_most(AGENT_IMAGE),
