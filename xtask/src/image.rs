@@ -38,6 +38,14 @@ pub struct Arguments {
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// An agent works for seconds and rests for hours: what is freed goes back to the system, rather than being kept by the largest piece
+/// that was ever freed.
+const ALLOCATOR: [&str; 4] = [
+    "glibc.malloc.mmap_threshold=32768",
+    "glibc.malloc.trim_threshold=65536",
+    "glibc.malloc.tcache_count=0",
+    "glibc.malloc.mxfast=0",
+];
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let output = match &arguments.output {
@@ -100,8 +108,7 @@ fn agent(program: Vec<u8>) -> (Root, Start) {
     let mut root = ground("/var/lib/farwater-agent");
     root.add("usr/bin/farwater-agent", Node::program(program));
     let mut start = start("agent", &["/usr/bin/farwater-agent"]);
-    // Without it glibc keeps ever more of what was freed, by the largest piece that it has seen.
-    start.environment.insert("MALLOC_TRIM_THRESHOLD_".to_owned(), (64 << 10).to_string());
+    start.environment.insert("GLIBC_TUNABLES".to_owned(), ALLOCATOR.join(":"));
     (root, start)
 }
 

@@ -35,6 +35,8 @@ use crate::{
 
 /// Longest event: an object's metadata is at most 1.5 MiB in etcd.
 const MAX_EVENT: usize = 4 << 20;
+/// What a watch at rest holds for the next one: there is one for each kind.
+const LINE: usize = 512;
 
 /// What a service wants to be told of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -280,7 +282,8 @@ impl Watches {
         let lease: WatchLease = self.kubernetes.lease_watch()?;
         let body = lease.open(Some(&key.account), &collection, SERVICE_LABEL, &version).await?;
         let bytes = body.into_data_stream().map(|part| part.map_err(std::io::Error::other));
-        let mut lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new_with_max_length(MAX_EVENT));
+        let codec = LinesCodec::new_with_max_length(MAX_EVENT);
+        let mut lines = FramedRead::with_capacity(StreamReader::new(bytes), codec, LINE);
         while let Some(line) = lines.next().await {
             let line = line.map_err(|e| ApiError::Transport(crate::hub::chain(&e)))?;
             let event: Value = serde_json::from_str(&line).map_err(|e| ApiError::Transport(e.to_string()))?;
