@@ -38,13 +38,13 @@ pub struct Arguments {
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// An agent works for seconds and rests for hours: what is freed goes back to the system, rather than being kept by the largest piece
-/// that was ever freed.
-const ALLOCATOR: [&str; 4] = [
-    "glibc.malloc.mmap_threshold=32768",
-    "glibc.malloc.trim_threshold=65536",
-    "glibc.malloc.tcache_count=0",
+/// An agent works for seconds and rests for hours: what it freed, and its short-lived threads, go back to the system.
+const ALLOCATOR: [&str; 5] = [
+    "glibc.malloc.arena_max=1",
     "glibc.malloc.mxfast=0",
+    "glibc.malloc.tcache_count=0",
+    "glibc.malloc.trim_threshold=65536",
+    "glibc.pthread.stack_cache_size=0",
 ];
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
