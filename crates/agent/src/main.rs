@@ -1,13 +1,18 @@
 //! `farwater-agent`: see the library for what it does.
 
-use std::{io::IsTerminal as _, process::ExitCode};
+use std::{env, io::IsTerminal as _, process::ExitCode};
 
 use clap::Parser as _;
 use farwater_agent::{LogFormat, Options, run};
 use farwater_telemetry::otlp::{self, Otlp};
 use tokio_util::sync::CancellationToken;
+use tracing::Level;
 use tracing_subscriber::{
-    EnvFilter, Layer as _, filter::filter_fn, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+    Layer as _,
+    filter::{Targets, filter_fn},
+    fmt,
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
 };
 
 /// One thread and the system's allocator: measured at less than half the memory of the usual choices.
@@ -44,7 +49,11 @@ async fn main() -> ExitCode {
 
 /// On standard error, and over OTLP where that is set up.
 fn start_log(format: LogFormat, otlp: Option<&Otlp>) {
-    let filter = EnvFilter::try_from_env("FARWATER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let wanted = env::var("FARWATER_LOG").map(|text| text.parse::<Targets>());
+    let filter = match &wanted {
+        Ok(Ok(targets)) => targets.clone(),
+        _ => Targets::new().with_default(Level::INFO),
+    };
     let layer = fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
     let written = match format {
         LogFormat::Text => layer.boxed(),
@@ -52,6 +61,9 @@ fn start_log(format: LogFormat, otlp: Option<&Otlp>) {
     };
     let sent = otlp.and_then(Otlp::log_layer).map(|layer| layer.with_filter(filter_fn(otlp::is_sent)));
     tracing_subscriber::registry().with(written).with(sent).with(filter).init();
+    if let Ok(Err(error)) = &wanted {
+        tracing::warn!(%error, "FARWATER_LOG is not understood: what is logged is as for `info`");
+    }
 }
 
 async fn wait_for_signal() {
