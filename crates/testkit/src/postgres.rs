@@ -139,6 +139,15 @@ impl Postgres {
         tokio::task::spawn_blocking(move || psql(port, &database, &sql)).await.context("run psql")?
     }
 
+    /// Whether transactions may write there; connections of before are ended.
+    pub async fn set_read_only(&self, database: &str, read_only: bool) -> Result<()> {
+        let set = format!("ALTER DATABASE {database} SET default_transaction_read_only = {read_only}");
+        self.execute(FIRST_DATABASE, &set).await?;
+        // In one transaction with it, connections that are made at once would still be of before.
+        let end = format!("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{database}'");
+        self.execute(FIRST_DATABASE, &end).await.map(drop)
+    }
+
     /// SIGKILL to the server and all its processes: a power cut, as far as a machine that goes on can make one.
     pub async fn kill9(&mut self) -> Result<()> {
         let running = self.own()?;

@@ -3,6 +3,11 @@
 use std::time::Duration;
 
 use farwater_manifests::{Database, Exposure, Hub, Tls, names::hub as names};
+use http::Uri;
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
 
 use crate::{
     commands::login,
@@ -15,6 +20,9 @@ use crate::{
     terminal::{print, say},
     text,
 };
+
+/// A cluster's ways to a new pod take a moment after that is ready. The address may not be meant for this machine.
+const HEARD: Duration = Duration::from_secs(10);
 
 /// `--context` and `--kubeconfig` name the cluster, as for kubectl.
 #[derive(Debug, clap::Args)]
@@ -59,7 +67,7 @@ enum ServiceType {
 }
 
 pub async fn run(args: InstallArgs, connect: &ConnectArgs) -> Result<u8> {
-    args.url.as_deref().map(login::parse_url).transpose()?;
+    let url = args.url.as_deref().map(login::parse_url).transpose()?;
     let hub = Hub {
         image: args.image.clone(),
         url: args.url.clone(),
@@ -88,7 +96,12 @@ pub async fn run(args: InstallArgs, connect: &ConnectArgs) -> Result<u8> {
     let server = args.url.as_deref().unwrap_or(FORWARDED);
     let place = login::remember(&target.context, server, &way_in)?;
     say(&format!("the hub is ready; you are signed in as its administrator ({})", place.display()));
-    if args.url.is_none() {
+    if let Some(url) = &url
+        && !is_heard(url).await
+    {
+        say(&format!("from here nothing answers at {server} yet"));
+    }
+    if url.is_none() {
         say(&format!(
             "it has no address outside of the cluster; reach it by\n  kubectl --context {} -n {} port-forward service/{} 8443:{}",
             text::plain(&target.context),
@@ -99,4 +112,16 @@ pub async fn run(args: InstallArgs, connect: &ConnectArgs) -> Result<u8> {
     }
     print(&format!("{server}\n"))?;
     Ok(exit::YES)
+}
+
+/// Whether somebody listens at the hub's address.
+async fn is_heard(url: &Uri) -> bool {
+    let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let port = url.port_u16().unwrap_or(443);
+    let connect = async {
+        while TcpStream::connect((host, port)).await.is_err() {
+            sleep(Duration::from_millis(250)).await;
+        }
+    };
+    timeout(HEARD, connect).await.is_ok()
 }

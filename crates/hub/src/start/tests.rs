@@ -725,12 +725,7 @@ async fn a_hub_whose_database_is_gone_says_so_and_goes_on_once_it_is_back() {
     assert_eq!(client.get(maps).await.code, StatusCode::OK);
 
     // While nothing can be written, what is there is served.
-    let name = url.rsplit('/').next().unwrap();
-    let read_only = format!(
-        "ALTER DATABASE {name} SET default_transaction_read_only = on; \
-         SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
-    );
-    server.execute("postgres", &read_only).await.unwrap();
+    server.set_read_only(url.rsplit('/').next().unwrap(), true).await.unwrap();
     let refused = client.call(Method::POST, maps, json!({"metadata": {"name": "a"}})).await;
     assert_eq!(refused.code, StatusCode::SERVICE_UNAVAILABLE);
     let message = refused.json()["message"].as_str().unwrap().to_owned();

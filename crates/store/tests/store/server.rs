@@ -121,20 +121,12 @@ async fn a_read_only_database_is_read_and_named() {
     let store = place.open().await;
     put(&store, "a", json!({})).await.unwrap();
     let name = place.database_name();
-    let set = |value: &'static str| {
-        let sql = format!(
-            "ALTER DATABASE {name} SET default_transaction_read_only = {value}; \
-             SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
-        );
-        let server = &server;
-        async move { server.execute("postgres", &sql).await.unwrap() }
-    };
-    set("on").await;
+    server.set_read_only(&name, true).await.unwrap();
     let error = StoreError::from(put(&store, "b", json!({})).await.unwrap_err());
     assert!(matches!(error, StoreError::ReadOnly { .. }) && error.retry(), "{error:?}");
     assert_eq!(error.to_string(), format!("write to {}: the database is read-only", place.location()));
     assert!(store.get(&key("a")).await.unwrap().is_some());
-    set("off").await;
+    server.set_read_only(&name, false).await.unwrap();
     put_at_last(&store, "b").await;
 }
 

@@ -16,10 +16,10 @@ use crate::{
     process::{bare_command, within},
 };
 
-/// The first process of the namespaces: it waits for whatever becomes its child, and all of it ends with it. `/run` is its own,
-/// because programs of other nodes would use the same paths there.
-const INIT: &str =
-    "mount -t tmpfs tmpfs /run && mkdir /run/lock && echo ready && while :; do sleep 3600 & wait $!; done";
+/// The first process of the namespaces: it waits for whatever becomes its child, and all of it ends with it. `/run` and `/var/log` are
+/// its own, because programs of other nodes use the same paths there: a kubelet removes the logs of pods that it doesn't know.
+const INIT: &str = "mount -t tmpfs tmpfs /run && mkdir /run/lock && mount -t tmpfs tmpfs /var/log && echo ready && \
+                    while :; do sleep 3600 & wait $!; done";
 
 #[derive(Debug)]
 pub struct Namespaces {
