@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use farwater_api::{ADMIN_SERVICE_ACCOUNT, AGENT_NAMESPACE};
+use farwater_api::{ADMIN_SERVICE_ACCOUNT, AGENT_NAMESPACE, SECRET_CONTENT};
 use serde_json::{Value, json};
 use zstd::{bulk::Compressor, zstd_safe::CParameter};
 
@@ -11,7 +11,6 @@ use crate::kubernetes::{ApiError, ApplyMode, Kubernetes, Resource, to_bytes};
 
 /// A Secret holds at most 1 MiB; base64 and metadata need room.
 pub const MAX_BYTES: usize = 700 << 10;
-const CONTENT: &str = "content";
 /// What a Secret of ours is: `identity`, `state`, `inventory`, `bundle`, `sealed`.
 pub const PURPOSE_LABEL: &str = "farwater.dev/agent";
 
@@ -82,7 +81,7 @@ pub async fn save(kubernetes: &Kubernetes, purpose: &str, name: &str, bytes: &[u
         "kind": "Secret",
         "metadata": {"name": name, "namespace": AGENT_NAMESPACE, "labels": {PURPOSE_LABEL: purpose}},
         "type": "farwater.dev/agent",
-        "data": {CONTENT: STANDARD.encode(bytes)},
+        "data": {SECRET_CONTENT: STANDARD.encode(bytes)},
     });
     let mode = ApplyMode { force: true, dry_run: false };
     kubernetes.apply(None, &resource().path(AGENT_NAMESPACE, name), to_bytes(&secret)?, mode).await.map(drop)
@@ -97,13 +96,15 @@ fn content(secret: &Value) -> Result<Vec<u8>, ApiError> {
         let name = secret["metadata"]["name"].as_str().unwrap_or("?");
         ApiError::Transport(format!("Secret {AGENT_NAMESPACE}/{name} is damaged"))
     };
-    STANDARD.decode(secret["data"][CONTENT].as_str().ok_or_else(damaged)?).map_err(|_| damaged())
+    STANDARD.decode(secret["data"][SECRET_CONTENT].as_str().ok_or_else(damaged)?).map_err(|_| damaged())
 }
 
 /// Makes what the agent needs, each only if it is missing: its namespace, and the account that the administrators'
 /// services are applied as.
 pub async fn ensure_ground(kubernetes: &Kubernetes) -> Result<(), ApiError> {
     let binding = "farwater-administrator";
+    // `join` and `leave` take what bears it for theirs.
+    let ours = json!({"app.kubernetes.io/part-of": "farwater"});
     let objects = [
         (
             "/api/v1/namespaces".to_owned(),
@@ -111,14 +112,17 @@ pub async fn ensure_ground(kubernetes: &Kubernetes) -> Result<(), ApiError> {
         ),
         (
             format!("/api/v1/namespaces/{AGENT_NAMESPACE}/serviceaccounts"),
-            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ADMIN_SERVICE_ACCOUNT, "namespace": AGENT_NAMESPACE}}),
+            json!({
+                "apiVersion": "v1", "kind": "ServiceAccount",
+                "metadata": {"name": ADMIN_SERVICE_ACCOUNT, "namespace": AGENT_NAMESPACE, "labels": ours},
+            }),
         ),
         (
             "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings".to_owned(),
             json!({
                 "apiVersion": "rbac.authorization.k8s.io/v1",
                 "kind": "ClusterRoleBinding",
-                "metadata": {"name": binding},
+                "metadata": {"name": binding, "labels": ours},
                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
                 "subjects": [{"kind": "ServiceAccount", "name": ADMIN_SERVICE_ACCOUNT, "namespace": AGENT_NAMESPACE}],
             }),

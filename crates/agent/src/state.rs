@@ -7,7 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use farwater_api::protocol::{DesiredState, MAX_DESIRED_BYTES};
+use farwater_api::{
+    IDENTITY_SECRET,
+    protocol::{DesiredState, MAX_DESIRED_BYTES},
+};
 
 use crate::{
     identity::{Identity, write_private},
@@ -18,7 +21,6 @@ use crate::{
 const IDENTITY_FILE: &str = "identity.json";
 const STATE_FILE: &str = "state.json";
 const LOCK_FILE: &str = "lock";
-const IDENTITY_SECRET: &str = "farwater-agent-identity";
 const STATE_SECRET: &str = "farwater-agent-state";
 
 #[derive(Debug, thiserror::Error)]

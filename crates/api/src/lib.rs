@@ -67,6 +67,10 @@ pub const ADMIN_NAMESPACE: &str = "farwater-admin";
 pub const AGENT_NAMESPACE: &str = "farwater-system";
 /// The service account, in [`AGENT_NAMESPACE`], that services of the administrators' namespace are applied as.
 pub const ADMIN_SERVICE_ACCOUNT: &str = "farwater-administrator";
+/// Of [`AGENT_NAMESPACE`]: who the agent is, as JSON under [`SECRET_CONTENT`].
+pub const IDENTITY_SECRET: &str = "farwater-agent-identity";
+/// The key under which the agent's own Secrets hold what they are made for.
+pub const SECRET_CONTENT: &str = "content";
 
 /// Of numbers that are left out where they say nothing.
 pub fn is_zero<T: Default + PartialEq>(number: &T) -> bool {

@@ -109,6 +109,14 @@ pub struct ClusterIdentity {
     pub name: String,
 }
 
+/// Of the identity that an agent keeps in the Secret [`crate::IDENTITY_SECRET`], whose it is. The rest is for agents only.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Keeper {
+    /// The hub's address.
+    pub hub: String,
+    pub cluster: ClusterIdentity,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SigningKey {
     /// First 16 hex digits of the public key's sha256.

@@ -113,10 +113,14 @@ impl Target {
         Ok(())
     }
 
+    /// Before the first of them is deleted: whether all of them may be, and none is somebody else's.
+    pub async fn prepare_delete(&self, objects: &[Value]) -> Result<()> {
+        self.require(of_objects(objects, &["get", "delete"])).await?;
+        self.check_owners(objects).await
+    }
+
     /// Deletes what is there of them, in the opposite order; the names of what was.
     pub async fn delete(&self, objects: &[Value]) -> Result<Vec<String>> {
-        self.require(of_objects(objects, &["get", "delete"])).await?;
-        self.check_owners(objects).await?;
         let mut deleted = Vec::new();
         for object in objects.iter().rev() {
             let place = Place::of(object);
@@ -262,21 +266,32 @@ impl Target {
             kube::Error::Api(status) if status.code == 401 => {
                 Failure::new(exit::DENIED, format!("can't {attempt}: {place} does not accept your credentials"))
                     .evidence(status.message.clone())
+                    .next(self.kubectl("auth whoami"))
             }
             kube::Error::Api(status) if status.code == 403 => {
-                Failure::new(exit::DENIED, format!("can't {attempt} in {place}")).evidence(status.message.clone())
+                Failure::new(exit::DENIED, format!("can't {attempt} in {place}"))
+                    .evidence(status.message.clone())
+                    .next("have the right given to you, or use a context that has it")
             }
-            kube::Error::Api(status) => {
-                Failure::new(exit::CONFLICT, format!("can't {attempt} in {place}")).evidence(status.message.clone())
-            }
+            kube::Error::Api(status) => Failure::new(exit::CONFLICT, format!("can't {attempt} in {place}"))
+                .evidence(status.message.clone())
+                .next(self.kubectl("get --raw /readyz?verbose")),
             other => Failure::new(exit::UNREACHABLE, format!("can't {attempt}: {place} can't be reached"))
-                .evidence(crate::failure::chain(other)),
+                .evidence(crate::failure::chain(other))
+                .next(self.kubectl("version")),
         }
+    }
+
+    /// Asks the cluster without us.
+    fn kubectl(&self, command: &str) -> String {
+        format!("kubectl --context {} {command}", self.context)
     }
 }
 
 fn unusable(context: &str, error: &dyn std::error::Error) -> Failure {
-    Failure::usage(format!("the context {context} can't be used")).evidence(error.to_string())
+    Failure::usage(format!("the context {context} can't be used"))
+        .evidence(error.to_string())
+        .next(format!("see what it says: kubectl --context {context} config view --minify"))
 }
 
 fn describe_pod(pod: &Pod) -> String {
@@ -314,7 +329,8 @@ fn what_remains(object: &DynamicObject) -> String {
 }
 
 fn no_context(name: &str, known: &[String]) -> Failure {
-    let failure = Failure::usage(format!("there is no context {name:?} in the kubeconfig"));
+    let failure =
+        Failure::usage(format!("there is no context {name:?} in the kubeconfig")).next("kubectl config get-contexts");
     match suggest(name, known.iter().map(String::as_str)) {
         Some(near) => failure.evidence(format!("did you mean {near:?}?")),
         None => failure.evidence(format!("it has {}", text::plain(&known.join(", ")))),

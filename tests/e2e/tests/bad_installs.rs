@@ -8,9 +8,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_api::{ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster};
-use farwater_e2e::volume::Volume;
-use farwater_testkit::{Hub, Plane, PlaneOptions, farwater::program, process::bare_command};
+use farwater_api::{ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster, IDENTITY_SECRET};
+use farwater_e2e::{PATIENCE, volume::Volume};
+use farwater_testkit::{Agent, Hub, Plane, PlaneOptions, farwater::program, process::bare_command, wait_for};
 use k8s_openapi::api::{
     apps::v1::{Deployment, StatefulSet},
     core::v1::{ConfigMap, Namespace, Secret},
@@ -81,6 +81,16 @@ async fn a_wrong_context_or_address_is_told_before_anything_is_done() -> Result<
     let two = ["admin", "backup", "--context", "admin", "--data-dir", "/nowhere", "file"];
     desk.refused(&two, 2, &["name two hubs"])?;
     desk.refused(&["admin", "backup", "file"], 2, &["no hub is named", "--context CTX"])?;
+    let hub = Hub::start(&desk.path("hub")).await?;
+    for action in ["join", "leave"] {
+        let clusters: Api<Cluster> = Api::namespaced(hub.client().await?, ADMIN_NAMESPACE);
+        if action == "leave" {
+            clusters.create(&PostParams::default(), &Cluster::new("east", serde_json::from_value(json!({}))?)).await?;
+        }
+        let given = ["cluster", action, "east", "--context", "amdin"];
+        check(&given, desk.at(&hub, &given)?, 2, &["there is no context \"amdin\"", "did you mean \"admin\""])?;
+        ensure!(clusters.get_opt("east").await?.is_some() == (action == "leave"), "{action} changed the hub");
+    }
     desk.refused(&["install", "--context", "admin", "--url", "http://hub.example.com"], 2, &["without TLS"])?;
     desk.refused(&["install", "--context", "admin", "--url", "hub.example.com"], 2, &["is no address of a hub"])?;
     let away = desk.path("away");
@@ -168,8 +178,17 @@ async fn objects_of_others_are_left_alone() -> Result<()> {
     ensure!(after.metadata.generation == set.metadata.generation, "it was changed: {after:?}");
 
     let cluster = desk.plane.kubeconfig().display().to_string();
-    let leave = ["cluster", "leave", "east", "--context", "admin", "--cluster-kubeconfig", &cluster];
-    check(&leave, desk.at(&hub, &leave)?, 5, &["Deployment farwater-system/farwater-agent is there and not ours"])?;
+    let clusters: Api<Cluster> = Api::namespaced(hub.client().await?, ADMIN_NAMESPACE);
+    let words = ["Deployment farwater-system/farwater-agent is there and not ours", "nothing was changed"];
+    for action in ["join", "leave"] {
+        if action == "leave" {
+            ensure!(clusters.get_opt("east").await?.is_none(), "join made a Cluster");
+            clusters.create(&PostParams::default(), &Cluster::new("east", serde_json::from_value(json!({}))?)).await?;
+        }
+        let given = ["cluster", action, "east", "--context", "admin", "--cluster-kubeconfig", &cluster];
+        check(&given, desk.at(&hub, &given)?, 5, &words)?;
+    }
+    clusters.get("east").await.context("its Cluster is gone")?;
     deployments.get("farwater-agent").await.context("it was deleted")?;
     Ok(())
 }
@@ -211,6 +230,65 @@ async fn what_a_run_that_was_cut_short_has_left_is_mended_by_the_next_and_taken_
     check(&join, desk.at(&hub, &join)?, 6, &[])?;
     let leave = ["cluster", "leave", "east"];
     check(&leave, desk.at(&hub, &leave)?, 0, &["deleted Cluster farwater-admin/east"])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leave_takes_no_agent_of_another_hub_or_cluster_and_join_none_over() -> Result<()> {
+    let desk = Desk::make().await?;
+    let (keeper, other) = (Hub::start(&desk.path("keeper")).await?, Hub::start(&desk.path("other")).await?);
+    let kubeconfig = desk.plane.kubeconfig().display().to_string();
+    let given = |action: &[&'static str]| -> Vec<String> {
+        let target = ["--context", "admin", "--cluster-kubeconfig", &kubeconfig];
+        ["cluster"].iter().chain(action).chain(&target).map(|&part| part.to_owned()).collect()
+    };
+    let run = |hub: &Hub, action: &[&'static str], code: i32, parts: &[&str]| -> Result<()> {
+        let given = given(action);
+        let given: Vec<&str> = given.iter().map(String::as_str).collect();
+        check(&given, desk.at(hub, &given)?, code, parts)
+    };
+    let clusters_of =
+        async |hub: &Hub| -> Result<Api<Cluster>> { Ok(Api::namespaced(hub.client().await?, ADMIN_NAMESPACE)) };
+    let make = async |hub: &Hub, name: &str| -> Result<Cluster> {
+        let cluster = Cluster::new(name, serde_json::from_value(json!({}))?);
+        Ok(clusters_of(hub).await?.create(&PostParams::default(), &cluster).await?)
+    };
+    // The Deployment has no pod here; its agent is a process.
+    run(&keeper, &["join", "east", "--timeout", "1"], 6, &[])?;
+    let token = keeper.join_token(ADMIN_NAMESPACE, "east").await?;
+    let mut agent = Agent::start("east", &desk.path("agent"), desk.plane.kubeconfig(), token)?;
+    let clusters = clusters_of(&keeper).await?;
+    wait_for("east to be heard", PATIENCE, || async {
+        Ok(clusters.get("east").await?.status.and_then(|status| status.last_heard_time))
+    })
+    .await
+    .with_context(|| agent.log_tail())?;
+
+    run(&other, &["join", "west", "--timeout", "1"], 5, &["belongs to another hub", &keeper.url()])?;
+    ensure!(clusters_of(&other).await?.get_opt("west").await?.is_none(), "a Cluster is left of a refused join");
+    make(&other, "west").await?;
+    run(&other, &["join", "west", "--timeout", "1"], 5, &["belongs to another hub"])?;
+    let kept = [&*format!("farwater-admin/east of {}", keeper.url()), "nothing was changed", "--force"];
+    run(&other, &["leave", "west"], 5, &kept)?;
+    run(&keeper, &["leave", "eats"], 4, &["there is no Cluster \"eats\"", "did you mean \"east\""])?;
+    make(&keeper, "north").await?;
+    run(&keeper, &["leave", "north"], 5, &kept)?;
+    for (hub, name) in [(&other, "west"), (&keeper, "north"), (&keeper, "east")] {
+        clusters_of(hub).await?.get(name).await.with_context(|| format!("Cluster {name}"))?;
+    }
+    let client = desk.plane.client().await?;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), AGENT_NAMESPACE);
+    let secrets: Api<Secret> = Api::namespaced(client, AGENT_NAMESPACE);
+    deployments.get("farwater-agent").await.context("the agent was removed")?;
+    secrets.get(IDENTITY_SECRET).await.context("the agent's identity was removed")?;
+
+    // Its Cluster is gone: nothing but the word of who asks says whose the agent was.
+    agent.stop()?;
+    clusters.delete("east", &DeleteParams::default()).await?;
+    run(&keeper, &["leave", "east"], 4, &["there is no Cluster \"east\""])?;
+    run(&keeper, &["leave", "east", "--force"], 0, &["deleted Deployment farwater-system/farwater-agent"])?;
+    ensure!(deployments.get_opt("farwater-agent").await?.is_none());
+    ensure!(secrets.get_opt(IDENTITY_SECRET).await?.is_none());
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,8 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::Cluster;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use farwater_api::{Cluster, IDENTITY_SECRET, SECRET_CONTENT, protocol::Keeper};
 use farwater_manifests::{Agent, names::agent as names};
 use http::Method;
 use serde_json::{Value, json};
@@ -58,6 +59,9 @@ struct LeaveArgs {
     namespace: NamespaceArgs,
     #[command(flatten)]
     target: TargetArgs,
+    /// Also if the agent of --context is not known to be that of this Cluster, or there is no Cluster of this name any more.
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -139,9 +143,10 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
     }
     let clusters = format!("/apis/{}/{}/namespaces/{namespace}/clusters", farwater_api::GROUP, farwater_api::VERSION);
     let existing = session.read(&format!("read Cluster {namespace}/{name}"), &format!("{clusters}/{name}")).await;
+    let is_new = existing.as_ref().is_err_and(Failure::is_missing);
     match existing {
         Ok(cluster) => warn_if_joined(name, &cluster),
-        Err(failure) if failure.is_missing() => create(args, session, namespace, &clusters).await?,
+        Err(_) if is_new => create(args, session, namespace, &clusters).await?,
         Err(failure) => return Err(failure),
     }
     let attempt = format!("make a join token for {namespace}/{name}");
@@ -163,6 +168,12 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
         return Ok(exit::YES);
     }
     if let Some(target) = target {
+        if let Err(refused) = refuse_other_hub(&target, &agent).await {
+            if is_new {
+                remove(session, namespace, name).await?;
+            }
+            return Err(refused);
+        }
         install(args, session, namespace, &target, &agent).await?;
         return Ok(exit::YES);
     }
@@ -213,7 +224,6 @@ async fn create(args: &JoinArgs, session: &Session, namespace: &str, clusters: &
 
 /// Puts the agent into the cluster, and waits until the hub has heard it.
 async fn install(args: &JoinArgs, session: &Session, namespace: &str, target: &Target, agent: &Agent) -> Result<()> {
-    refuse_other_hub(target, agent).await?;
     let asked = jiff::Timestamp::now();
     target.apply(&agent.objects()).await?;
     say(&format!("the agent is installed in {}; waiting for its first word", text::plain(&target.context)));
@@ -257,36 +267,83 @@ async fn refuse_other_hub(target: &Target, agent: &Agent) -> Result<()> {
 }
 
 async fn leave(args: &LeaveArgs, session: &Session, context: Option<&str>) -> Result<u8> {
-    let namespace = args.namespace.or_default(session);
+    let (namespace, name) = (args.namespace.or_default(session), &args.name);
+    let cluster = match session.get::<Cluster>(namespace, name).await {
+        Err(failure) if args.force && failure.is_missing() => None,
+        found => Some(found?),
+    };
     if let Some(context) = context {
         let target = Target::open(args.target.cluster_kubeconfig.as_deref(), Some(context)).await?;
-        let agent = Agent {
-            join_token: Some(String::new()),
-            https_proxy: Some(String::new()),
-            authorities: Some(String::new()),
-            bind_administrator: true,
-            ..Agent::default()
-        };
-        let objects = agent.objects();
-        for object in target.delete(&objects).await? {
-            say(&format!("deleted {object} in {}", text::plain(&target.context)));
-        }
-        // A join that follows at once would meet a namespace that is ending.
-        if let Some(left) = target.wait_until_gone(&objects, GONE).await? {
-            say(&format!("note: still being deleted after {} s: {}", GONE.as_secs(), text::plain(&left)));
-        }
+        uninstall(args, namespace, &target, cluster.as_ref()).await?;
     }
-    let path = format!(
-        "/apis/{}/{}/namespaces/{namespace}/clusters/{}",
-        farwater_api::GROUP,
-        farwater_api::VERSION,
-        args.name
-    );
-    let attempt = format!("delete Cluster {namespace}/{}", args.name);
-    session.ask(&attempt, Method::DELETE, &path, "application/json", None).await?;
-    say(&format!("deleted Cluster {namespace}/{}; what its services applied is left as it is", args.name));
-    print(&format!("{namespace}/{}\n", args.name))?;
+    if cluster.is_some() {
+        remove(session, namespace, name).await?;
+        say("what its services applied is left as it is");
+    }
+    print(&format!("{namespace}/{name}\n"))?;
     Ok(exit::YES)
+}
+
+/// Removes the agent, if it is the one of that Cluster.
+async fn uninstall(args: &LeaveArgs, namespace: &str, target: &Target, cluster: Option<&Cluster>) -> Result<()> {
+    let agent = Agent {
+        join_token: Some(String::new()),
+        https_proxy: Some(String::new()),
+        authorities: Some(String::new()),
+        bind_administrator: true,
+        ..Agent::default()
+    };
+    let objects = agent.objects();
+    target.prepare_delete(&objects).await?;
+    if !args.force
+        && let Some(keeper) = find_keeper(target).await?
+        && cluster.and_then(|cluster| cluster.metadata.uid.as_ref()) != Some(&keeper.cluster.uid)
+    {
+        return Err(not_this_cluster(args, namespace, target, &keeper));
+    }
+    for object in target.delete(&objects).await? {
+        say(&format!("deleted {object} in {}", text::plain(&target.context)));
+    }
+    // A join that follows at once would meet a namespace that is ending.
+    if let Some(left) = target.wait_until_gone(&objects, GONE).await? {
+        say(&format!("note: still being deleted after {} s: {}", GONE.as_secs(), text::plain(&left)));
+    }
+    Ok(())
+}
+
+/// Whose a cluster is, as its agent remembers it; none before that has joined.
+async fn find_keeper(target: &Target) -> Result<Option<Keeper>> {
+    let place = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": IDENTITY_SECRET, "namespace": names::NAMESPACE},
+    });
+    let Some(found) = target.find(&place).await? else { return Ok(None) };
+    let content = found.data["data"][SECRET_CONTENT].as_str().and_then(|text| STANDARD.decode(text).ok());
+    let keeper = content.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let damaged = || {
+        let secret = format!("Secret {}/{IDENTITY_SECRET} of {}", names::NAMESPACE, target.context);
+        Failure::new(exit::CONFLICT, format!("{secret} is damaged: it doesn't say whose the agent is"))
+            .next("give --force if it is of this Cluster")
+    };
+    keeper.map(Some).ok_or_else(damaged)
+}
+
+fn not_this_cluster(args: &LeaveArgs, namespace: &str, target: &Target, keeper: &Keeper) -> Failure {
+    let (context, keeper) =
+        (&target.context, format!("{}/{} of {}", keeper.cluster.namespace, keeper.cluster.name, keeper.hub));
+    let refused = format!("{context} is not the cluster {namespace}/{} of this hub; nothing was changed", args.name);
+    Failure::new(exit::CONFLICT, refused)
+        .evidence(format!("its agent has joined as {keeper}"))
+        .next("let it leave as that, signed in there; if that hub or Cluster is gone, give --force")
+}
+
+async fn remove(session: &Session, namespace: &str, name: &str) -> Result<()> {
+    let path =
+        format!("/apis/{}/{}/namespaces/{namespace}/clusters/{name}", farwater_api::GROUP, farwater_api::VERSION);
+    let attempt = format!("delete Cluster {namespace}/{name}");
+    session.ask(&attempt, Method::DELETE, &path, "application/json", None).await?;
+    say(&format!("deleted Cluster {namespace}/{name}"));
+    Ok(())
 }
 
 fn warn_if_joined(name: &str, cluster: &Value) {

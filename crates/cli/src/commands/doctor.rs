@@ -86,7 +86,9 @@ impl From<Failure> for Finding {
             Some(evidence) => format!("{}: {evidence}", failure.cause),
             None => failure.cause,
         };
-        Self { grade: Grade::Fail, found, remedy: failure.next }
+        let remedy =
+            failure.next.unwrap_or_else(|| "try again; if it stays so, the log of who answered says more".to_owned());
+        Self::fail(found, remedy)
     }
 }
 
