@@ -8,13 +8,22 @@ use farwater_api::{
 /// How much later than its own deadline an agent's word may come: it waits for its node, and polls.
 const SLACK_SECONDS: i64 = 120;
 
+/// Whether an agent polls in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Heard {
+    #[default]
+    InTime,
+    /// The hub has been away: not since it started, and not for too long yet.
+    NotYet,
+    No,
+}
+
 /// One cluster's agent, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterAgent {
     /// `namespace/name` of the Cluster.
     pub name: String,
-    /// Whether it polls in time.
-    pub is_heard: bool,
+    pub heard: Heard,
     pub assigned: Assigned,
     /// What the agent said of itself last; none from an agent that says nothing of the kind.
     pub report: Option<AgentReport>,
@@ -37,6 +46,8 @@ pub struct Assigned {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     Updated,
+    /// Changed, and to be heard after the hub has been away.
+    Unheard,
     Updating,
     /// For its turn.
     Waiting,
@@ -56,6 +67,8 @@ pub struct Decision {
     /// Those that go back to what was before, and why.
     pub retract: Vec<(usize, String)>,
     pub updated: usize,
+    /// Of those that are updated, the ones that are to be heard first after the hub has been away.
+    pub unheard: usize,
     pub updating: usize,
     pub failed: usize,
     pub silent: usize,
@@ -103,13 +116,16 @@ fn progress(agent: &ClusterAgent, wanted: &AgentSettings) -> Progress {
         return Progress::Unmanaged(reason.clone());
     }
     if assigned.settings.as_ref() != Some(wanted) {
-        return if agent.is_heard { Progress::Waiting } else { Progress::Silent };
+        return if agent.heard == Heard::InTime { Progress::Waiting } else { Progress::Silent };
     }
     match update {
         Some(AgentUpdate::Failed { settings, reason }) if *settings == digest => Progress::Failed(reason.clone()),
         // A newer agent may say it in another way: what it runs with is what counts.
-        Some(AgentUpdate::Settled | AgentUpdate::Unknown) if runs && agent.is_heard => Progress::Updated,
-        Some(AgentUpdate::Settled | AgentUpdate::Unknown) if runs => Progress::Lost,
+        Some(AgentUpdate::Settled | AgentUpdate::Unknown) if runs => match agent.heard {
+            Heard::InTime => Progress::Updated,
+            Heard::NotYet => Progress::Unheard,
+            Heard::No => Progress::Lost,
+        },
         _ => {
             let patience = i64::try_from(wanted.deadline_seconds).unwrap_or(i64::MAX).saturating_add(SLACK_SECONDS);
             if assigned.age <= patience {
@@ -128,6 +144,10 @@ pub fn decide(wanted: &AgentSettings, limit: Limit, suspended: bool, agents: &[C
     for (index, agent) in agents.iter().enumerate() {
         match progress(agent, wanted) {
             Progress::Updated => decision.updated += 1,
+            Progress::Unheard => {
+                decision.updated += 1;
+                decision.unheard += 1;
+            }
             Progress::Updating => decision.updating += 1,
             Progress::Waiting => waiting.push(index),
             Progress::Silent => decision.silent += 1,
@@ -149,7 +169,7 @@ pub fn decide(wanted: &AgentSettings, limit: Limit, suspended: bool, agents: &[C
         }
     }
     decision.waiting = waiting.len();
-    if suspended || decision.halted.is_some() {
+    if suspended || decision.halted.is_some() || decision.unheard > 0 {
         return decision;
     }
     // The first goes alone: what is wrong with all of them shows in one.
@@ -171,7 +191,7 @@ mod tests {
 
     fn fresh(name: &str) -> ClusterAgent {
         let report = Some(AgentReport::default());
-        ClusterAgent { name: name.to_owned(), is_heard: true, report, ..ClusterAgent::default() }
+        ClusterAgent { name: name.to_owned(), report, ..ClusterAgent::default() }
     }
 
     fn updating(name: &str) -> ClusterAgent {
@@ -228,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_cluster_that_falls_silent_after_its_update_stops_the_rest_until_it_is_heard() {
-        let lost = ClusterAgent { is_heard: false, ..updated("a") };
+        let lost = ClusterAgent { heard: Heard::No, ..updated("a") };
         let decision = step(&[lost, fresh("b")]);
         assert_eq!(decision.halted.map(|(name, _)| name), Some("a".to_owned()));
         assert_eq!((decision.assign.len(), decision.retract.len()), (0, 0));
@@ -236,8 +256,17 @@ mod tests {
     }
 
     #[test]
+    fn nobody_follows_until_those_before_are_heard_by_a_hub_that_was_away() {
+        let unheard = ClusterAgent { heard: Heard::NotYet, ..updated("a") };
+        let decision = step(&[unheard, fresh("b")]);
+        assert_eq!((decision.assign.len(), decision.halted, decision.waiting), (0, None, 1));
+        let away = ClusterAgent { heard: Heard::NotYet, ..fresh("a") };
+        assert_eq!(step(&[away, fresh("b")]).assign, [1]);
+    }
+
+    #[test]
     fn a_cluster_that_was_silent_before_is_passed_over() {
-        let silent = ClusterAgent { is_heard: false, ..fresh("a") };
+        let silent = ClusterAgent { heard: Heard::No, ..fresh("a") };
         let decision = step(&[silent, fresh("b")]);
         assert_eq!((decision.assign, decision.silent), (vec![1], 1));
     }

@@ -10,7 +10,7 @@ use farwater_api::{
     protocol::{AgentReport, AgentSettings},
 };
 use farwater_fleet::{
-    agents::{Assigned, ClusterAgent, Decision, Limit, decide},
+    agents::{Assigned, ClusterAgent, Decision, Heard, Limit, decide},
     conditions::{self, Verdict},
     duration::AGENT_DEADLINE,
     placement::selects,
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// While agents are on their way: how late a deadline that has passed, or a cluster that fell silent, is seen.
+/// While agents are on their way, or are to be heard after the hub was away: how late a deadline that has passed, or a cluster that fell silent, is seen.
 const BUSY: Duration = Duration::from_secs(5);
 /// Else: a wake-up that was lost is made up for, and a cluster that comes back after a long silence gets its turn.
 const IDLE: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ struct Candidate {
     member: Result<Member, StoreError>,
 }
 
-/// Does what the policies ask for now; answers whether agents are on their way.
+/// Does what the policies ask for now; answers whether to look again soon.
 async fn advance(delivery: &Delivery) -> Result<bool, StoreError> {
     let mut policies = Vec::new();
     resources::list_pages::<AgentPolicy>(&delivery.store, None, |resource| policies.push(resource)).await?;
@@ -103,7 +103,12 @@ async fn load_candidates(delivery: &Delivery) -> Result<Vec<Candidate>, StoreErr
         let row =
             row.unwrap_or_else(|| AgentUpdateRow { cluster_uid: resource.uid.clone(), ..AgentUpdateRow::default() });
         let name = format!("{}/{}", state.namespace, state.name);
-        let agent = read_agent(name, silence_deadline(&state, delivery.started) > now, &row, now);
+        let heard = match (silence_deadline(&state, 0) > now, silence_deadline(&state, delivery.started) > now) {
+            (true, _) => Heard::InTime,
+            (false, true) => Heard::NotYet,
+            (false, false) => Heard::No,
+        };
+        let agent = read_agent(name, heard, &row, now);
         let labels = resource.object["metadata"]["labels"].as_object().into_iter().flatten();
         let labels = labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()));
         candidates.push(Candidate { labels: labels.collect(), member: agent.map(|agent| Member { agent, row }) });
@@ -112,11 +117,11 @@ async fn load_candidates(delivery: &Delivery) -> Result<Vec<Candidate>, StoreErr
     Ok(candidates)
 }
 
-fn read_agent(name: String, is_heard: bool, row: &AgentUpdateRow, now: i64) -> Result<ClusterAgent, StoreError> {
+fn read_agent(name: String, heard: Heard, row: &AgentUpdateRow, now: i64) -> Result<ClusterAgent, StoreError> {
     let failed: Option<Digest> = row.failed.parse().ok();
     Ok(ClusterAgent {
         name,
-        is_heard,
+        heard,
         assigned: Assigned {
             settings: read_text(&row.cluster_uid, &row.settings)?,
             previous: read_text(&row.cluster_uid, &row.previous)?,
@@ -161,6 +166,10 @@ async fn advance_policy(
     candidates: Vec<Candidate>,
 ) -> Result<bool, StoreError> {
     let total = candidates.len();
+    // Who comes back after the hub was away tells nobody.
+    let is_hearing = candidates
+        .iter()
+        .any(|candidate| candidate.member.as_ref().is_ok_and(|member| member.agent.heard == Heard::NotYet));
     let members: Result<Vec<Member>, StoreError> = candidates.into_iter().map(|candidate| candidate.member).collect();
     let limit = match &policy.spec.max_unavailable {
         IntOrString::Int(number) => Limit::parse(&number.to_string()),
@@ -193,7 +202,7 @@ async fn advance_policy(
     };
     let name = Name::new("", &resource.key.name);
     resources::write_status::<AgentPolicy>(&delivery.store, &name, &resource.uid, &status).await?;
-    Ok(decision.updating > 0)
+    Ok(decision.updating > 0 || is_hearing)
 }
 
 /// Writes rows and marks their clusters in one transaction.
@@ -263,6 +272,10 @@ fn explain(decision: &Decision, total: usize, suspended: bool) -> Vec<Verdict> {
     }
     if let Some((cluster, reason)) = &decision.unmanaged {
         return Verdict::stalled("Unmanaged", format!("{progress}; {cluster} can't be changed from here: {reason}"));
+    }
+    if decision.unheard > 0 && decision.waiting > 0 {
+        let unheard = decision.unheard;
+        return Verdict::reconciling("Updating", format!("{progress}; {unheard} of them are to be heard again first"));
     }
     if decision.updating > 0 || (decision.waiting > 0 && !suspended) {
         return Verdict::reconciling("Updating", format!("{progress}; {} are on their way", decision.updating));
