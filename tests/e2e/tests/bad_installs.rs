@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster, IDENTITY_SECRET};
 use farwater_e2e::{PATIENCE, volume::Volume};
+use farwater_manifests::{Exposure, Tls};
 use farwater_testkit::{Agent, Hub, Plane, PlaneOptions, farwater::program, process::bare_command, wait_for};
 use k8s_openapi::api::{
     apps::v1::{Deployment, StatefulSet},
@@ -20,7 +21,7 @@ use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 const HUB_NAMESPACE: &str = "farwater-hub";
 
@@ -93,18 +94,57 @@ async fn a_wrong_context_or_address_is_told_before_anything_is_done() -> Result<
     }
     desk.refused(&["install", "--context", "admin", "--url", "http://hub.example.com"], 2, &["without TLS"])?;
     desk.refused(&["install", "--context", "admin", "--url", "hub.example.com"], 2, &["is no address of a hub"])?;
-    let away = desk.path("away");
-    let text = fs::read_to_string(desk.plane.kubeconfig())?;
-    let mut config: serde_json::Value = serde_json::from_str(&text)?;
-    config["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:9");
-    fs::write(&away, config.to_string())?;
-    let away = away.display().to_string();
+    let away = edited(&desk, "away", |config| {
+        config["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:9");
+    })?;
     desk.refused(
         &["install", "--context", "admin", "--kubeconfig", &away],
         7,
         &["https://127.0.0.1:9", "can't be reached"],
     )?;
     ensure!(!desk.has_namespace(HUB_NAMESPACE).await?);
+    Ok(())
+}
+
+/// A cluster's kubeconfig that was edited.
+fn edited(desk: &Desk, name: &str, edit: impl FnOnce(&mut Value)) -> Result<String> {
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(desk.plane.kubeconfig())?)?;
+    edit(&mut config);
+    let path = desk.path(name);
+    fs::write(&path, config.to_string())?;
+    Ok(path.display().to_string())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_has_a_remedy_for_a_cluster_that_it_cant_enter() -> Result<()> {
+    let desk = Desk::make().await?;
+    let hub = Hub::start(&desk.path("hub")).await?;
+    let away = edited(&desk, "away", |config| {
+        config["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:9");
+    })?;
+    let stranger = edited(&desk, "stranger", |config| {
+        for user in config["users"].as_array_mut().into_iter().flatten() {
+            user["user"] = json!({"token": "of-nobody"});
+        }
+    })?;
+    let own = desk.plane.kubeconfig().display().to_string();
+    let cases = [
+        ("admin", &away, "can't be reached"),
+        ("admin", &stranger, "does not accept your credentials"),
+        ("alice", &own, "can't"),
+        ("amdin", &own, "there is no context"),
+    ];
+    for (context, kubeconfig, words) in cases {
+        let given = ["doctor", "--context", context, "--cluster-kubeconfig", kubeconfig, "-o", "json"];
+        let output = desk.at(&hub, &given)?;
+        ensure!(output.status.code() == Some(1), "{given:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let answer: Value = serde_json::from_slice(&output.stdout)?;
+        let checks = answer["checks"].as_array().context("there are no checks")?;
+        let failed: Vec<_> = checks.iter().filter(|check| check["grade"] != "ok").collect();
+        ensure!(failed.iter().any(|check| check["found"].to_string().contains(words)), "{context}: {answer:#}");
+        let unaided = failed.iter().find(|check| check["remedy"].as_str().is_none_or(str::is_empty));
+        ensure!(unaided.is_none(), "{context}: {unaided:?}");
+    }
     Ok(())
 }
 
@@ -230,6 +270,63 @@ async fn what_a_run_that_was_cut_short_has_left_is_mended_by_the_next_and_taken_
     check(&join, desk.at(&hub, &join)?, 6, &[])?;
     let leave = ["cluster", "leave", "east"];
     check(&leave, desk.at(&hub, &leave)?, 0, &["deleted Cluster farwater-admin/east"])
+}
+
+/// kubectl makes of it what the command itself would have made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_printed_for_git_is_what_would_be_applied_and_nothing_is_changed() -> Result<()> {
+    let desk = Desk::make().await?;
+    let hub = Hub::start(&desk.path("hub")).await?;
+    let printed = |output: Output| -> Result<(String, Vec<Value>)> {
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout)?;
+        let documents = serde_saphyr::from_multiple(&text)?;
+        Ok((text, documents))
+    };
+    let url = "https://hub.example.com";
+    let options = ["--url", url, "--service-type", "LoadBalancer", "--storage", "5Gi", "--tls-secret", "hub-tls"];
+    let (hub_text, objects) =
+        printed(desk.command(&[&["install", "--print", "--image", "hub:1"], &options[..]].concat())?.output()?)?;
+    let wanted = farwater_manifests::Hub {
+        image: "hub:1".to_owned(),
+        url: Some(url.to_owned()),
+        exposure: Exposure::LoadBalancer,
+        storage: "5Gi".to_owned(),
+        tls: Tls::Secret { name: "hub-tls".to_owned() },
+        ..farwater_manifests::Hub::default()
+    };
+    ensure!(objects == wanted.objects(), "{hub_text}");
+
+    let authorities = desk.path("authorities.pem");
+    fs::write(&authorities, "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n")?;
+    let (proxy, file) = ("http://proxy.example.com:3128", authorities.display().to_string());
+    let join = ["cluster", "join", "east", "--print", "--image", "agent:1", "--https-proxy", proxy, "--ca-file", &file];
+    let (agent_text, objects) = printed(desk.at(&hub, &join)?)?;
+    let token = objects.iter().find(|object| object["metadata"]["name"] == "farwater-agent-join");
+    let token = token.and_then(|secret| secret["stringData"]["token"].as_str()).context("no token is printed")?;
+    let wanted = farwater_manifests::Agent {
+        image: "agent:1".to_owned(),
+        hub: hub.url(),
+        ca_pin: hub.join_token(ADMIN_NAMESPACE, "east").await?.ca_pin,
+        join_token: Some(token.to_owned()),
+        https_proxy: Some(proxy.to_owned()),
+        authorities: Some(fs::read_to_string(&authorities)?),
+        bind_administrator: true,
+        ..farwater_manifests::Agent::default()
+    };
+    ensure!(objects == wanted.objects(), "{agent_text}");
+    ensure!(!desk.has_namespace(HUB_NAMESPACE).await? && !desk.has_namespace(AGENT_NAMESPACE).await?);
+
+    for text in [hub_text, agent_text] {
+        let file = desk.path("printed.yaml");
+        fs::write(&file, text)?;
+        let output = desk.plane.kubectl()?.args(["apply", "--validate=strict", "-f"]).arg(&file).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let client = desk.plane.client().await?;
+    Api::<StatefulSet>::namespaced(client.clone(), HUB_NAMESPACE).get("farwater-hub").await?;
+    Api::<Deployment>::namespaced(client, AGENT_NAMESPACE).get("farwater-agent").await?;
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

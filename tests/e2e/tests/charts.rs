@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fs, path::Path, process::Output};
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_manifests::{Agent, Database, Exposure, Hub};
+use farwater_manifests::{Agent, Database, Exposure, Hub, Tls};
 use farwater_testkit::{
     process::bare_command,
     tools::{Tools, repository_root},
@@ -85,7 +85,13 @@ fn the_agents_chart_gives_what_join_applies() -> Result<()> {
         with(agent_values(), "environment", json!({"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "10.0.0.0/8"}));
     let environment = [("HTTPS_PROXY", "http://proxy:3128"), ("NO_PROXY", "10.0.0.0/8")];
     let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    check(proxied, Agent { environment, ..agent() })
+    check(proxied, Agent { environment, ..agent() })?;
+    let proxy = "http://user:p%40ss@proxy.example.com:3128";
+    let behind = with(agent_values(), "httpsProxy", json!(proxy));
+    check(behind, Agent { https_proxy: Some(proxy.to_owned()), ..agent() })?;
+    let authorities = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+    let vouched = with(agent_values(), "authorities", json!(authorities));
+    check(vouched, Agent { authorities: Some(authorities.to_owned()), ..agent() })
 }
 
 fn hub() -> Hub {
@@ -107,6 +113,9 @@ fn the_hubs_chart_gives_what_install_applies() -> Result<()> {
     check(balanced, Hub { exposure: Exposure::LoadBalancer, ..hub() })?;
     let database = with(hub_values(), "databaseSecret", json!("database"));
     check(database, Hub { database: Database::Postgres { secret: "database".to_owned() }, ..hub() })?;
+    let certificate = with(with(hub_values(), "url", json!(url)), "tlsSecret", json!("hub-tls"));
+    let tls = Tls::Secret { name: "hub-tls".to_owned() };
+    check(certificate, Hub { url: Some(url.to_owned()), tls, ..hub() })?;
     let volume = with(with(hub_values(), "storage", json!("50Gi")), "storageClass", json!("fast"));
     check(volume, Hub { storage: "50Gi".to_owned(), storage_class: Some("fast".to_owned()), ..hub() })
 }

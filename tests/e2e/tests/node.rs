@@ -1,16 +1,20 @@
 //! On a real node: what pods do there is what they do anywhere, and hub and agent are pods.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    process::{Child, Stdio},
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context as _, Result};
-use farwater_api::AgentPolicy;
+use anyhow::{Context as _, Result, ensure};
+use farwater_api::{AGENT_NAMESPACE, AgentPolicy, Cluster};
 use farwater_e2e::condition;
 use farwater_testkit::{
     Node, Site,
-    images::{AGENT_BROKEN, AGENT_NEXT, BUSYBOX, Images},
+    images::{AGENT_BROKEN, AGENT_NEXT, BUSYBOX, HUB, Images},
     wait_for,
 };
-use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job};
+use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job, core::v1::Namespace};
 use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
@@ -87,6 +91,7 @@ async fn a_cluster_joins_is_upgraded_goes_back_and_leaves_and_its_workload_stays
     eprintln!("a node and a hub: {:.1} s", begun.elapsed().as_secs_f64());
     // Again: nothing is different.
     site.install()?;
+    let before = ours(&site)?;
     let begun = Instant::now();
     site.join()?;
     eprintln!("join to first heartbeat: {:.1} s", begun.elapsed().as_secs_f64());
@@ -109,8 +114,56 @@ async fn a_cluster_joins_is_upgraded_goes_back_and_leaves_and_its_workload_stays
 
     assert_eq!(site.uids().await?, uids);
     site.leave()?;
-    let deployments: Api<Deployment> = Api::namespaced(site.node.client().await?, "farwater-system");
-    assert!(deployments.get_opt("farwater-agent").await?.is_none());
+    assert_eq!(ours(&site)?, before, "leave takes what join made");
+    let namespaces: Api<Namespace> = Api::all(site.node.client().await?);
+    assert!(namespaces.get_opt(AGENT_NAMESPACE).await?.is_none());
+    assert!(site.ours::<Cluster>().await?.get_opt("east").await?.is_none());
     assert_eq!(site.uids().await?, uids);
     Ok(())
+}
+
+fn kubectl(site: &Site, arguments: &[&str]) -> Result<String> {
+    let output = site.node.plane().kubectl()?.args(arguments).output()?;
+    ensure!(output.status.success(), "kubectl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Everything in the cluster that bears our label.
+fn ours(site: &Site) -> Result<BTreeSet<String>> {
+    let kinds = kubectl(site, &["api-resources", "--verbs=list,delete", "-o", "name"])?;
+    let kinds = kinds.split_whitespace().collect::<Vec<_>>().join(",");
+    let label = "app.kubernetes.io/part-of=farwater";
+    let found = kubectl(site, &["get", &kinds, "--all-namespaces", "--selector", label, "--output", "name"])?;
+    Ok(found.lines().map(str::to_owned).collect())
+}
+
+/// What somebody does who has just a cluster and the program.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn install_takes_the_current_context_and_prints_the_way_in() -> Result<()> {
+    let site = Site::start().await?;
+    let installed = site.run(&["install", "--image", HUB])?;
+    let said = String::from_utf8_lossy(&installed.stderr).into_owned();
+    ensure!(installed.status.success() && said.contains("the hub is ready"), "{said}");
+    assert_eq!(String::from_utf8_lossy(&installed.stdout).trim(), "https://localhost:8443");
+    let way = said.lines().find_map(|line| line.trim().strip_prefix("kubectl ")).context("no way in is printed")?;
+    let mut forward = site.node.plane().kubectl()?;
+    let forward = forward.args(way.split_whitespace()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let forward = Ended(forward);
+    let clusters = wait_for("the hub to be reached", PATIENCE, || async {
+        let output = site.run(&["get", "clusters", "-A"])?;
+        Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned()))
+    });
+    clusters.await.with_context(|| said.clone())?;
+    drop(forward);
+    Ok(())
+}
+
+/// A process that ends with its test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
