@@ -15,6 +15,8 @@ use farwater_image::{Image, Libraries, Node, Root, Start, USER, add_program};
 use crate::{farwater::program, node::PAUSE, packages, process::bare_command};
 
 pub const HUB: &str = "localhost/farwater/hub:test";
+/// The same hub under another tag.
+pub const HUB_NEXT: &str = "localhost/farwater/hub:next";
 pub const AGENT: &str = "localhost/farwater/agent:test";
 /// The same agent under another tag.
 pub const AGENT_NEXT: &str = "localhost/farwater/agent:next";
@@ -37,11 +39,7 @@ pub struct Images {
 impl Images {
     /// Makes all of them in a folder.
     pub fn make(dir: &Path) -> Result<Self> {
-        let write = |name: &str, reference: &str, root: &Root, start: &Start| -> Result<PathBuf> {
-            let path = dir.join(name).with_extension("tar");
-            Image::new(reference, ARCHITECTURE, root, start)?.write_tar(&path)?;
-            Ok(path)
-        };
+        let write = |name: &str, reference: &str, root: &Root, start: &Start| write(dir, name, reference, root, start);
         packages::require(&packages::NODE)?;
         let busybox = fs::read("/bin/busybox").context("read busybox, of the Debian package busybox-static")?;
         let mut small = Root::default();
@@ -53,12 +51,7 @@ impl Images {
         Ok(Self {
             pause: write("pause", PAUSE, &small, &start(&["/bin/sleep", "2147483647"]))?,
             busybox: write("busybox", BUSYBOX, &small, &start(&["/bin/sh"]))?,
-            hub: write(
-                "hub",
-                HUB,
-                &hub(dir)?,
-                &start(&["/usr/bin/farwater", "hub", "--data-dir", "/var/lib/farwater", "--listen", "0.0.0.0:8443"]),
-            )?,
+            hub: write("hub", HUB, &hub(dir)?, &start(&HUB_COMMAND))?,
             agent: write("agent", AGENT, &agent_root, &start(&["/usr/bin/farwater-agent"]))?,
             agent_next: write("agent-next", AGENT_NEXT, &agent_root, &start(&["/usr/bin/farwater-agent"]))?,
             agent_broken: write(
@@ -70,9 +63,23 @@ impl Images {
         })
     }
 
+    /// [`HUB_NEXT`], for a node that runs already.
+    pub fn make_next_hub(dir: &Path) -> Result<PathBuf> {
+        write(dir, "hub-next", HUB_NEXT, &hub(dir)?, &start(&HUB_COMMAND))
+    }
+
     pub fn all(&self) -> [&Path; 6] {
         [&self.pause, &self.busybox, &self.hub, &self.agent, &self.agent_next, &self.agent_broken]
     }
+}
+
+const HUB_COMMAND: [&str; 6] =
+    ["/usr/bin/farwater", "hub", "--data-dir", "/var/lib/farwater", "--listen", "0.0.0.0:8443"];
+
+fn write(dir: &Path, name: &str, reference: &str, root: &Root, start: &Start) -> Result<PathBuf> {
+    let path = dir.join(name).with_extension("tar");
+    Image::new(reference, ARCHITECTURE, root, start)?.write_tar(&path)?;
+    Ok(path)
 }
 
 fn hub(dir: &Path) -> Result<Root> {

@@ -79,8 +79,13 @@ impl Site {
 
     /// The same with more options.
     pub fn install_with(&self, more: &[&str]) -> Result<String> {
+        self.install_image(HUB, more)
+    }
+
+    /// The same with another image.
+    pub fn install_image(&self, image: &str, more: &[&str]) -> Result<String> {
         let url = self.url();
-        let own = ["install", "--context", CONTEXT, "--url", &url, "--service-type", "NodePort", "--image", HUB];
+        let own = ["install", "--context", CONTEXT, "--url", &url, "--service-type", "NodePort", "--image", image];
         self.farwater(&[&own[..], more].concat())
     }
 

@@ -6,8 +6,10 @@ use std::{fs, process::Stdio, time::Duration};
 use anyhow::{Context as _, Result, bail, ensure};
 use farwater_api::CONFIRM_RESTORED;
 use farwater_testkit::{
-    Postgres, Site, hub_pod,
-    images::HUB,
+    Postgres, Site,
+    authority::Authority,
+    hub_pod,
+    images::{HUB, HUB_NEXT, Images},
     postgres,
     site::{CLUSTER, CONTEXT, HUB_NAMESPACE, HUB_POD, PATIENCE},
     tools::repository_root,
@@ -290,6 +292,69 @@ async fn a_hub_on_postgresql_is_restored_and_its_keys_alone_where_the_database_s
     })
     .await?;
     assert_eq!(agent(&site).await?, agent_was);
+    Ok(())
+}
+
+const CERTIFICATE: &str = "hub-tls";
+
+/// As cert-manager keeps it, and renews it.
+async fn put_certificate(site: &Site, authority: &Authority) -> Result<()> {
+    let pair = authority.issue(&[&site.node.address().to_string()], 24)?;
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": CERTIFICATE}, "type": "kubernetes.io/tls",
+        "stringData": {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": authority.pem()},
+    });
+    let secrets: Api<Secret> = site.theirs(HUB_NAMESPACE).await?;
+    secrets.patch(CERTIFICATE, &PatchParams::apply("cert-manager"), &Patch::Apply(secret)).await?;
+    Ok(())
+}
+
+/// The hub's pod: which it is, how often it was started, and its image.
+async fn hub_pod(site: &Site) -> Result<(Option<String>, i32, Option<String>)> {
+    let pod: Pod = site.theirs(HUB_NAMESPACE).await?.get(HUB_POD).await?;
+    let states = pod.status.iter().flat_map(|status| &status.container_statuses).flatten();
+    let starts = states.map(|state| state.restart_count).sum();
+    let image = pod.spec.and_then(|spec| spec.containers.into_iter().next()).and_then(|container| container.image);
+    Ok((pod.metadata.uid, starts, image))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hub_takes_a_renewed_certificate_and_another_version_and_nothing_else_changes() -> Result<()> {
+    let site = Site::start().await?;
+    let authority = Authority::new("a company")?;
+    let namespaces: Api<Namespace> = Api::all(site.node.client().await?);
+    let namespace = serde_json::from_value(json!({"metadata": {"name": HUB_NAMESPACE}}))?;
+    namespaces.create(&PostParams::default(), &namespace).await?;
+    put_certificate(&site, &authority).await?;
+    let tls = ["--tls-secret", CERTIFICATE];
+    site.install_with(&tls)?;
+    site.join()?;
+    site.poll_every("1s").await?;
+    site.deploy().await?;
+    let (agent_before, workload) = (agent(&site).await?, site.uids().await?);
+
+    let before = hub_pod(&site).await?;
+    put_certificate(&site, &authority).await?;
+    wait_for("the hub to take the renewed certificate", PATIENCE, || async {
+        let log = site.log_of(HUB_NAMESPACE, HUB_POD).await;
+        Ok(log.contains("the server's certificate was renewed from its files").then_some(()))
+    })
+    .await?;
+    ensure!(hub_pod(&site).await? == before, "its pod is another, or was started again");
+
+    site.node.import(&Images::make_next_hub(&site.path(""))?)?;
+    for image in [HUB_NEXT, HUB] {
+        site.install_image(image, &tls)?;
+        let (uid, _, runs) = hub_pod(&site).await?;
+        ensure!(uid != before.0 && runs.as_deref() == Some(image), "{runs:?} runs");
+        let name = image.rsplit(':').next().unwrap_or_default();
+        make_map(&site, name).await?;
+        site.until_cluster("Ready", Some("True")).await?;
+        site.until_ready().await?;
+    }
+    ensure!(has_map(&site, "next").await?, "what was written under the other version is lost");
+    ensure!(agent(&site).await? == agent_before, "the agent was started again");
+    ensure!(site.uids().await? == workload, "the workload changed");
     Ok(())
 }
 
