@@ -5,14 +5,15 @@
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_api::GitRepository;
+use farwater_api::{Cluster, GitRepository};
 use farwater_e2e::{Fleet, PATIENCE, config_map};
 use farwater_testkit::{
     Launch, Prometheus, ports,
     prometheus::{get, promtool},
     shared, wait_for,
 };
-use serde_json::Value;
+use kube::{Api, api::PostParams};
+use serde_json::{Value, json};
 
 fn repository() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -205,5 +206,77 @@ async fn the_figures_follow_what_happens() -> Result<()> {
     scraped.until("farwater_clusters{state=\"silent\"}", 1.0).await?;
     scraped.fleet.agent("east")?.restart()?;
     scraped.until("farwater_clusters{state=\"ready\"}", 1.0).await?;
+    Ok(())
+}
+
+/// The series of a scrape: names with labels, without values.
+async fn series(address: &str) -> Result<BTreeSet<String>> {
+    let text = get(&format!("http://{address}/metrics")).await?;
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    Ok(lines.filter_map(|line| line.rsplit_once(' ')).map(|(series, _)| series.to_owned()).collect())
+}
+
+/// What anybody may ask, and what users make: a number of each, under names that were not there before.
+async fn ask_and_make(fleet: &Fleet, round: &str, count: usize) -> Result<()> {
+    let clusters: Api<Cluster> = fleet.api();
+    for number in 0..count {
+        let name = format!("{round}-{number}");
+        clusters.create(&PostParams::default(), &Cluster::new(&name, serde_json::from_value(json!({}))?)).await?;
+        fleet.deploy(&name, "east", "infra", "app").await?;
+        let method = http::Method::from_bytes(format!("BREW{round}{number}").as_bytes())?;
+        let asked = [
+            (http::Method::GET, format!("/{name}/{name}")),
+            (http::Method::GET, format!("/api/v1/namespaces/{name}/configmaps/{name}")),
+            (http::Method::GET, format!("/apis/{name}.dev/v1/{name}")),
+            (method, format!("/api/v1/namespaces/farwater-admin/configmaps/{name}")),
+        ];
+        for (method, path) in asked {
+            let request = http::Request::builder().method(method).uri(path).body(Vec::new())?;
+            // Refused or not found.
+            let _ = fleet.client.request_text(request).await;
+        }
+    }
+    let last = format!("{round}-{}", count - 1);
+    fleet.until_condition(&last, "Ready", "True", "").await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn labels_are_bounded_whatever_is_asked_and_made() -> Result<()> {
+    let scraped = Scraped::start().await?;
+    scraped.fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    ask_and_make(&scraped.fleet, "first", 3).await?;
+    let before = (series(&scraped.hub).await?, series(&scraped.agent).await?);
+    ask_and_make(&scraped.fleet, "then", 30).await?;
+    let after = (series(&scraped.hub).await?, series(&scraped.agent).await?);
+    for (before, after) in [(before.0, after.0), (before.1, after.1)] {
+        let named: Vec<_> = after.iter().filter(|series| series.contains("then")).collect();
+        ensure!(named.is_empty(), "named by users: {named:?}");
+        // Some appear with their first event; none with each.
+        let new: Vec<_> = after.difference(&before).collect();
+        ensure!(new.len() < 30, "{} new series: {new:?}", new.len());
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_line_of_a_json_log_is_an_object_with_time_level_and_message() -> Result<()> {
+    let json = || Launch::arguments(&["--log-format", "json"]);
+    let mut fleet = Fleet::launch(json()).await?;
+    fleet.join_with("east", shared(1).await?, json()).await?;
+    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    fleet.deploy("app", "east", "infra", "app").await?;
+    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    fleet.agent("east")?.stop()?;
+    let logs = [fleet.hub.process().log().to_owned(), fleet.agent("east")?.process().log().to_owned()];
+    for log in logs {
+        let text = fs::read_to_string(&log)?;
+        ensure!(text.lines().count() > 3, "{text}");
+        for line in text.lines() {
+            let object: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+            let is_text = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
+            let parts = [&object["timestamp"], &object["level"], &object["target"], &object["fields"]["message"]];
+            ensure!(parts.into_iter().all(is_text), "{line}");
+        }
+    }
     Ok(())
 }

@@ -11,13 +11,17 @@ use anyhow::{Context as _, Result, ensure};
 use farwater_api::{Cluster, RENEW_KEYS};
 use farwater_e2e::{Fleet, config_map};
 use farwater_testkit::{
-    Hub, Plane,
+    Agent, Hub, Plane,
     authority::{Authority, Pair},
     git::Repository,
     kube::PlaneOptions,
-    shared,
+    shared, wait_for,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::{
+    authentication::v1::TokenRequest,
+    core::v1::{ConfigMap, Secret, ServiceAccount},
+    rbac::v1::ClusterRoleBinding,
+};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -312,4 +316,58 @@ async fn an_announced_authority_takes_over_without_a_new_join() -> Result<()> {
     fleet.agent("east")?.kill9();
     fleet.agent("east")?.restart()?;
     commit(&fleet, &repository, "three", &["web"]).await
+}
+
+/// How long a token that was read from a file is used at most.
+const TOKEN_REREAD: Duration = Duration::from_secs(65);
+
+/// An account that may do anything, and a token of it.
+async fn account(plane: &Plane, name: &str) -> Result<String> {
+    let client = plane.client().await?;
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
+    let account = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+    accounts.create(&PostParams::default(), &account).await?;
+    let binding = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
+    }))?;
+    Api::<ClusterRoleBinding>::all(client).create(&PostParams::default(), &binding).await?;
+    let asked: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}}))?;
+    let made = accounts.create_token_request(name, &PostParams::default(), &asked).await?;
+    Ok(made.status.context("a token")?.token)
+}
+
+/// A kubelet does so in a pod's volume, long before the old one ends; here the old one is worth nothing at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_takes_the_new_token_of_its_service_account_from_its_file() -> Result<()> {
+    let plane = Plane::start_with(PlaneOptions::without_nodes()).await?;
+    let fleet = Fleet::start().await?;
+    let (token, kubeconfig) = (fleet.state_dir("token"), fleet.state_dir("kubeconfig"));
+    fs::write(&token, account(&plane, "one").await?)?;
+    let mut config: Value = serde_json::from_slice(&fs::read(plane.kubeconfig())?)?;
+    for user in config["users"].as_array_mut().context("users")? {
+        user["user"] = json!({"tokenFile": token});
+    }
+    fs::write(&kubeconfig, config.to_string())?;
+    let invitation = fleet.invite("east").await?;
+    let mut agent = Agent::start("east", &fleet.state_dir("east"), &kubeconfig, invitation)?;
+    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    fleet.deploy("web", "east", "infra", "app").await?;
+    fleet.until_applied("web", &repository.branch("main").context("a commit")?).await?;
+
+    fs::write(&token, account(&plane, "two").await?)?;
+    tokio::time::sleep(TOKEN_REREAD).await;
+    let client = plane.client().await?;
+    Api::<ServiceAccount>::default_namespaced(client.clone()).delete("one", &DeleteParams::default()).await?;
+    let maps: Api<ConfigMap> = Api::namespaced(client, &fleet.namespace("web"));
+    let before = maps.get("a").await?.metadata.uid;
+    maps.delete("a", &DeleteParams::default()).await?;
+    wait_for("the object to be made again", Duration::from_secs(60), || async {
+        Ok(maps.get_opt("a").await?.filter(|map| map.metadata.uid != before))
+    })
+    .await
+    .with_context(|| agent.log_tail())?;
+    commit(&fleet, &repository, "two", &["web"]).await?;
+    agent.stop()
 }
