@@ -3,8 +3,10 @@
 
 mod hostile_api;
 mod hub_pod;
+mod image_digest;
 mod informer;
 mod kill9;
+mod node;
 mod prune_chaos;
 mod watch_order;
 
@@ -97,6 +99,23 @@ const CAMPAIGNS: &[Campaign] = &[
         engines: &[Engine::Sqlite],
         needs_programs: true,
         round: |seed, _| Box::pin(hub_pod::round(seed)),
+    },
+    Campaign {
+        name: "node",
+        about: "the images that are shipped, on a real node: install, join, deploy, upgrade, two versions that can't be had, leave; \
+                and once more by the cluster's own names",
+        goal: 2,
+        engines: &[Engine::Sqlite],
+        needs_programs: false,
+        round: |seed, _| Box::pin(node::round(seed)),
+    },
+    Campaign {
+        name: "image-digest",
+        about: "a clone in another folder, with nothing downloaded or built before, makes images with the same digests",
+        goal: 1,
+        engines: &[Engine::Sqlite],
+        needs_programs: false,
+        round: |seed, _| Box::pin(async move { image_digest::round(seed) }),
     },
     Campaign {
         name: "prune-chaos",

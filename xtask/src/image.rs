@@ -6,6 +6,7 @@
 mod architecture;
 mod debian;
 mod programs;
+mod shipped;
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +18,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use farwater_image::{Image, Node, Root, Start, USER, add_program};
 
-pub use self::{architecture::Architecture, programs::Programs};
+pub use self::{architecture::Architecture, programs::Programs, shipped::Shipped};
 use crate::repository;
 
 /// Make OCI images of hub and agent, as layouts and tar files, without a container engine

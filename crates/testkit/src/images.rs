@@ -22,6 +22,8 @@ pub const AGENT: &str = "localhost/farwater/agent:test";
 pub const AGENT_NEXT: &str = "localhost/farwater/agent:next";
 /// An image of the agent's repository whose program ends at once.
 pub const AGENT_BROKEN: &str = "localhost/farwater/agent:broken";
+/// The agent, told of a hub that is not there.
+pub const AGENT_LOST: &str = "localhost/farwater/agent:lost";
 pub const BUSYBOX: &str = "localhost/farwater/busybox:test";
 const ARCHITECTURE: &str = "amd64";
 
@@ -34,6 +36,7 @@ pub struct Images {
     pub agent: PathBuf,
     pub agent_next: PathBuf,
     pub agent_broken: PathBuf,
+    pub agent_lost: PathBuf,
 }
 
 impl Images {
@@ -54,6 +57,12 @@ impl Images {
             hub: write("hub", HUB, &hub(dir)?, &start(&HUB_COMMAND))?,
             agent: write("agent", AGENT, &agent_root, &start(&["/usr/bin/farwater-agent"]))?,
             agent_next: write("agent-next", AGENT_NEXT, &agent_root, &start(&["/usr/bin/farwater-agent"]))?,
+            agent_lost: write(
+                "agent-lost",
+                AGENT_LOST,
+                &agent_root,
+                &start(&["/usr/bin/farwater-agent", "--hub", "https://127.0.0.1:1"]),
+            )?,
             agent_broken: write(
                 "agent-broken",
                 AGENT_BROKEN,
@@ -68,8 +77,9 @@ impl Images {
         write(dir, "hub-next", HUB_NEXT, &hub(dir)?, &start(&HUB_COMMAND))
     }
 
-    pub fn all(&self) -> [&Path; 6] {
-        [&self.pause, &self.busybox, &self.hub, &self.agent, &self.agent_next, &self.agent_broken]
+    pub fn all(&self) -> [&Path; 7] {
+        let Self { pause, busybox, hub, agent, agent_next, agent_broken, agent_lost } = self;
+        [pause, busybox, hub, agent, agent_next, agent_broken, agent_lost]
     }
 }
 

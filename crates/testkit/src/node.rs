@@ -1,5 +1,5 @@
-//! A real node: kubelet, containerd, runc and kube-proxy beside a control plane. Pods are containers here, and images are tar
-//! files that we make.
+//! A real node: kubelet, containerd, runc, kube-proxy and CoreDNS beside a control plane. Pods are containers here, and images are
+//! tar files that we make.
 //!
 //! All of it runs in namespaces of its own (network, mounts, processes), so that rules, mounts and containers of a node concern
 //! nobody else on the machine and go with it, however it ends. Needs root.
@@ -9,6 +9,7 @@
 //! ```
 
 mod containerd;
+mod dns;
 mod kubelet;
 mod namespaces;
 
@@ -44,6 +45,7 @@ pub const NAME: &str = "node";
 pub struct Node {
     kubelet: Process,
     proxy: Process,
+    dns: Process,
     containerd: Process,
     plane: Plane,
     namespaces: Namespaces,
@@ -67,7 +69,8 @@ impl Node {
         let plane = Plane::start_at(PlaneOptions { nodes: 0, scheduler: true }, place).await?;
         let kubelet = kubelet::start(&tools, dir.path(), &namespaces, &plane)?;
         let proxy = kubelet::start_proxy(&tools, dir.path(), &namespaces, &plane)?;
-        let mut node = Self { kubelet, proxy, containerd, plane, namespaces, dir };
+        let dns = dns::start(&tools, dir.path(), &namespaces, &plane)?;
+        let mut node = Self { kubelet, proxy, dns, containerd, plane, namespaces, dir };
         node.ready().await?;
         Ok(node)
     }
@@ -78,7 +81,7 @@ impl Node {
             Ok(api.get_opt(NAME).await?.filter(node_is_ready).map(drop))
         });
         ready.await.with_context(|| {
-            let parts = [&self.containerd, &self.kubelet, &self.proxy];
+            let parts = [&self.containerd, &self.kubelet, &self.proxy, &self.dns];
             parts.map(|part| format!("---\n{}", part.tail())).join("\n")
         })
     }

@@ -111,10 +111,20 @@ const KUBELET: Module = Module {
     files: &[],
     cost: "3 min",
 };
+/// The names of a cluster, for its pods.
+const COREDNS: Module = Module {
+    name: "coredns",
+    kubernetes: None,
+    mains: &[("coredns", ".")],
+    tools: &[],
+    files: &[],
+    cost: "3 min",
+};
 /// What renders and checks our charts.
 const HELM: Module =
     Module { name: "helm", kubernetes: None, mains: &[], tools: &[("helm", "helm")], files: &[], cost: "2 min" };
-const MODULES: [&Module; 7] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S, &KUBELET, &HELM];
+const MODULES: [&Module; 8] =
+    [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S, &KUBELET, &COREDNS, &HELM];
 
 /// Where the built programs lie.
 #[derive(Clone, Debug)]
@@ -221,6 +231,10 @@ impl Tools {
 
     pub fn kube_proxy(&self) -> PathBuf {
         self.program(&KUBELET, "kube-proxy")
+    }
+
+    pub fn coredns(&self) -> PathBuf {
+        self.program(&COREDNS, "coredns")
     }
 
     pub fn kwok(&self) -> PathBuf {

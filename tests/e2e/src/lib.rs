@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod hostile;
+pub mod life;
 pub mod prune_chaos;
 pub mod volume;
 

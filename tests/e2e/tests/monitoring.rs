@@ -274,7 +274,7 @@ async fn every_line_of_a_json_log_is_an_object_with_time_level_and_message() -> 
         for line in text.lines() {
             let object: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
             let is_text = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
-            let parts = [&object["timestamp"], &object["level"], &object["target"], &object["fields"]["message"]];
+            let parts = [&object["timestamp"], &object["level"], &object["target"], &object["message"]];
             ensure!(parts.into_iter().all(is_text), "{line}");
         }
     }

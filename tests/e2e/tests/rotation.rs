@@ -369,5 +369,6 @@ async fn an_agent_takes_the_new_token_of_its_service_account_from_its_file() -> 
     .await
     .with_context(|| agent.log_tail())?;
     commit(&fleet, &repository, "two", &["web"]).await?;
-    agent.stop()
+    agent.stop()?;
+    Ok(())
 }

@@ -1,13 +1,11 @@
 //! Hub and agent as they are shipped: the images of `cargo xtask image` as pods of a real node.
 
-use std::{fs, os::unix::fs::symlink, path::PathBuf, time::Duration};
+use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result};
 use farwater_api::{GitRepository, ServiceDeployment};
 use farwater_testkit::{
     Site,
-    farwater::use_programs_of,
-    images::{AGENT, HUB, Images},
     site::{CLUSTER, HUB_NAMESPACE, HUB_POD},
     wait_for,
 };
@@ -17,7 +15,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{Figure, many_kinds, usage};
-use crate::image::{self, Architecture};
+use crate::image::Shipped;
 
 /// Megabytes, from the issue that asked for them.
 const AGENT_IMAGE: f64 = 20.0;
@@ -30,23 +28,18 @@ const HEALTHY: Duration = Duration::from_secs(180);
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let (rounds, rest) = if quick { (1, Duration::from_secs(10)) } else { (3, Duration::from_secs(600)) };
-    eprintln!("making the images that are shipped");
-    let made = image::make(Architecture::own()?, HUB, AGENT, false)?;
-    let folder = tempfile::tempdir()?;
-    symlink(&made.programs.hub, folder.path().join("farwater"))?;
-    symlink(&made.programs.agent, folder.path().join("farwater-agent"))?;
-    use_programs_of(folder.path().to_owned());
+    let shipped = Shipped::make()?;
     let compressed = |image: &farwater_image::Image| usage::megabytes(image.compressed as u64);
     let mut figures = vec![
-        Figure::new("agent_image", "layer, gzip", compressed(&made.agent), "MB").at_most(AGENT_IMAGE),
-        Figure::new("hub_image", "layer with git, gzip", compressed(&made.hub), "MB").at_most(HUB_IMAGE),
+        Figure::new("agent_image", "layer, gzip", compressed(&shipped.made.agent), "MB").at_most(AGENT_IMAGE),
+        Figure::new("hub_image", "layer with git, gzip", compressed(&shipped.made.hub), "MB").at_most(HUB_IMAGE),
     ];
     let (mut installed, mut joined) = (Vec::new(), Vec::new());
     let mut last = None;
     for round in 1..=rounds {
         // The node of the round before goes first: two would share the machine.
         drop(last.take());
-        let site = site(&made).await?;
+        let site = shipped.site().await?;
         let begun = Instant::now();
         site.install()?;
         installed.push(begun.elapsed());
@@ -63,21 +56,6 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     figures.push(Figure::new("join_to_first_heartbeat", &workload, seconds(joined), "s"));
     figures.extend(at_rest(&site, rest).await?);
     Ok(figures)
-}
-
-async fn site(made: &image::Made) -> Result<Site> {
-    let dir = tempfile::tempdir()?;
-    let shipped = |name: &str, image: &farwater_image::Image| -> Result<PathBuf> {
-        let path = dir.path().join(name);
-        image.write_tar(&path)?;
-        Ok(path)
-    };
-    let images = Images {
-        hub: shipped("hub-shipped.tar", &made.hub)?,
-        agent: shipped("agent-shipped.tar", &made.agent)?,
-        ..Images::make(dir.path())?
-    };
-    Site::with(dir, &images).await
 }
 
 async fn at_rest(site: &Site, rest: Duration) -> Result<Vec<Figure>> {

@@ -29,6 +29,7 @@ use crate::{
         Delivery,
         clusters::{ClusterState, MIN_SKEW},
         keys::position_of,
+        token::key_print,
     },
     identity::Standing,
 };
@@ -163,7 +164,18 @@ async fn keep_quarantine(
     }
     let Some(hosts) = state.quarantine() else { return Ok(None) };
     let row = Quarantine { cluster_uid: state.uid.to_string(), since: now.as_second(), hosts: hosts.clone() };
-    delivery.store.transact(move |tx| Box::pin(async move { save_quarantine(tx, &row).await })).await?;
+    let used_by_both = state.key_print.clone();
+    let save = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            // An agent that has joined meanwhile is neither of the two: its Cluster is looked at again.
+            let agent = load_agent(tx, &row.cluster_uid).await?;
+            if agent.map(|agent| key_print(&agent.public_key)) == used_by_both {
+                save_quarantine(tx, &row).await?;
+            }
+            Ok(())
+        })
+    });
+    save.await?;
     Ok(Some(hosts))
 }
 

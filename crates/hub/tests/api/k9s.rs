@@ -93,14 +93,14 @@ impl K9s {
 }
 
 /// The errors of a log, but for those of a table that was left while it was being read: k9s ends the request and says first
-/// "Refresh failed", then that the table's reader ended as its context was canceled.
+/// "Refresh failed", then that the table's reader ended as its context was canceled; or, in one line, that the context was canceled.
 fn errors_of(log: &str) -> Vec<String> {
     let left = |line: &&str| line.contains("Reconciler exited") && line.contains("context canceled");
     let mut left = log.lines().filter(left).count();
     let mut is_of_a_left_table = |line: &str| {
         let is = left > 0 && line.contains("Refresh failed");
         left -= usize::from(is);
-        is
+        is || line.contains("Flash error") && line.ends_with("\"context canceled\"")
     };
     log.lines().filter(|line| line.contains("ERR") && !is_of_a_left_table(line)).map(str::to_owned).collect()
 }

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
-use super::{NAME, containerd, namespaces::Namespaces};
+use super::{NAME, containerd, dns, namespaces::Namespaces};
 use crate::{
     Plane, Process, Tools, ports,
     process::{bare_command, within},
@@ -33,7 +33,8 @@ pub fn start(tools: &Tools, dir: &Path, namespaces: &Namespaces, plane: &Plane) 
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.inodesFree": "0%"},
         "imageGCHighThresholdPercent": 100,
         "resolvConf": "",
-        "clusterDomain": "cluster.local",
+        "clusterDomain": dns::DOMAIN,
+        "clusterDNS": [namespaces.address],
         "nodeStatusUpdateFrequency": "5s",
         "syncFrequency": "5s",
         "volumePluginDir": dir.join("plugins"),

@@ -1,0 +1,207 @@
+//! The life of a cluster of one real node with us: installed, joined, deployed to, upgraded, not upgraded, left.
+
+use std::{
+    collections::BTreeSet,
+    process::{Child, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use farwater_api::{AGENT_NAMESPACE, AgentPolicy, Cluster, GitRepository};
+use farwater_testkit::{
+    Site,
+    images::{AGENT_BROKEN, AGENT_LOST, AGENT_NEXT, HUB},
+    wait_for,
+};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Namespace, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::condition;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long its turns took, in seconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Durations {
+    pub install: f64,
+    /// To the first heartbeat.
+    pub join: f64,
+    pub upgrade: f64,
+    /// From a version that can't run to the one before.
+    pub back: f64,
+}
+
+/// From a node with nothing on it to one with nothing but a workload, which stays as it is throughout.
+pub async fn run(site: &Site) -> Result<Durations> {
+    let begun = Instant::now();
+    let printed = site.install()?;
+    let install = begun.elapsed().as_secs_f64();
+    ensure!(printed.trim() == site.url(), "{printed:?} is not the hub's address");
+    // Again: nothing is different.
+    site.install()?;
+    let before = ours(site)?;
+    let begun = Instant::now();
+    site.join()?;
+    let join = begun.elapsed().as_secs_f64();
+    site.poll_every("1s").await?;
+    site.deploy().await?;
+    let uids = site.uids().await?;
+    ensure!(uids.len() == 3, "a Deployment and two pods, not {uids:?}");
+
+    let begun = Instant::now();
+    let settings = json!({"log": "info,farwater_agent=debug", "memoryLimit": "300Mi"});
+    want_agent(site, AGENT_NEXT, &settings, "True", "Updated").await?;
+    let upgrade = begun.elapsed().as_secs_f64();
+    ensure!(site.cluster().await?.agent_image.as_deref() == Some(AGENT_NEXT), "the hub is told of the new version");
+    let updated = agent_container(site).await?;
+    let log = json!({"name": "FARWATER_LOG", "value": settings["log"]});
+    let is_set = updated["image"] == AGENT_NEXT
+        && updated["env"].as_array().is_some_and(|variables| variables.contains(&log))
+        && updated["resources"]["limits"]["memory"] == settings["memoryLimit"];
+    ensure!(is_set, "the agent's container is {updated:#}");
+
+    let begun = Instant::now();
+    stays(site, AGENT_BROKEN, "this version is broken", &updated).await?;
+    let back = begun.elapsed().as_secs_f64();
+    stays(site, AGENT_LOST, "", &updated).await?;
+    ensure!(site.uids().await? == uids, "the workload has changed");
+
+    site.leave()?;
+    let after = ours(site)?;
+    ensure!(after == before, "leave takes what join made, not {before:?} to {after:?}");
+    let namespaces: Api<Namespace> = Api::all(site.node.client().await?);
+    ensure!(namespaces.get_opt(AGENT_NAMESPACE).await?.is_none(), "the agent's namespace is still there");
+    ensure!(site.ours::<Cluster>().await?.get_opt("east").await?.is_none(), "the Cluster is still there");
+    ensure!(site.uids().await? == uids, "the workload has changed");
+    Ok(Durations { install, join, upgrade, back })
+}
+
+/// What somebody does who has just a cluster and the program. The cluster's own names lead its agent to the hub, and the hub to a
+/// source.
+pub async fn by_names(site: &Site) -> Result<()> {
+    let installed = site.run(&["install", "--image", HUB])?;
+    let said = String::from_utf8_lossy(&installed.stderr).into_owned();
+    ensure!(installed.status.success() && said.contains("the hub is ready"), "{said}");
+    let address = String::from_utf8_lossy(&installed.stdout).trim().to_owned();
+    ensure!(address == "https://localhost:8443", "the way in is {address:?}");
+    let way = said.lines().find_map(|line| line.trim().strip_prefix("kubectl ")).context("no way in is printed")?;
+    let mut forward = site.node.plane().kubectl()?;
+    let forward = forward.args(way.split_whitespace()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let _forward = Ended(forward);
+    let clusters = wait_for("the hub to be reached", PATIENCE, || async {
+        let output = site.run(&["get", "clusters", "-A"])?;
+        Ok(output.status.success().then_some(()))
+    });
+    clusters.await.with_context(|| said.clone())?;
+
+    site.join()?;
+    let agent = agent_container(site).await?;
+    let hub = json!({"name": "FARWATER_HUB", "value": "https://farwater-hub.farwater-hub.svc"});
+    let is_named = agent["env"].as_array().is_some_and(|variables| variables.contains(&hub));
+    ensure!(is_named, "the agent's container is {agent:#}");
+    site.poll_every("1s").await?;
+    site.deploy().await?;
+    let url = name_git(site).await?;
+    let repositories = site.ours::<GitRepository>().await?;
+    let patch = Patch::Merge(json!({"spec": {"url": url}}));
+    let patched = repositories.patch("apps", &PatchParams::default(), &patch).await?;
+    wait_for("the source to be found by its name", PATIENCE, || async {
+        let status = repositories.get("apps").await?.status.unwrap_or_default();
+        let current = status.observed_generation == patched.metadata.generation;
+        Ok((current && condition(&status.conditions, "Ready") == Some("True")).then_some(()))
+    })
+    .await?;
+    site.until_ready().await
+}
+
+/// Gives the Git server, which runs outside the cluster, a name in it: a Service whose address is written by hand.
+async fn name_git(site: &Site) -> Result<String> {
+    let url = site.git.url("apps");
+    let (host, rest) = url.strip_prefix("http://").and_then(|url| url.split_once('/')).context("a URL over http")?;
+    let (address, port) = host.rsplit_once(':').context("a port")?;
+    let port: u16 = port.parse()?;
+    let service: Service = serde_json::from_value(json!({
+        "metadata": {"name": "git"}, "spec": {"ports": [{"name": "http", "port": port}]},
+    }))?;
+    let slice: EndpointSlice = serde_json::from_value(json!({
+        "metadata": {"name": "git", "labels": {"kubernetes.io/service-name": "git"}},
+        "addressType": "IPv4", "endpoints": [{"addresses": [address]}], "ports": [{"name": "http", "port": port}],
+    }))?;
+    site.theirs("default").await?.create(&PostParams::default(), &service).await?;
+    site.theirs("default").await?.create(&PostParams::default(), &slice).await?;
+    Ok(format!("http://git.default.svc:{port}/{rest}"))
+}
+
+/// Asks for a version that can't be had; the agent says why, and is what it was.
+async fn stays(site: &Site, image: &str, why: &str, before: &Value) -> Result<()> {
+    let halted = want_agent(site, image, &json!({}), "False", "Halted").await?;
+    ensure!(halted.contains("farwater-admin/east") && halted.contains(why), "{image}: {halted}");
+    let agent = agent_container(site).await?;
+    ensure!(agent == *before, "{image} was not taken back: {agent:#}");
+    let status = site.cluster().await?;
+    ensure!(condition(&status.conditions, "AgentUpdated") == Some("False"), "{status:?}");
+    ensure!(condition(&status.conditions, "Ready") == Some("True"), "{status:?}");
+    Ok(())
+}
+
+async fn agent_container(site: &Site) -> Result<Value> {
+    let deployments: Api<Deployment> = site.theirs(AGENT_NAMESPACE).await?;
+    let mut deployment = serde_json::to_value(deployments.get("farwater-agent").await?)?;
+    Ok(deployment["spec"]["template"]["spec"]["containers"][0].take())
+}
+
+/// Sets the version that agents shall run, and more, and waits until the policy says `Ready` so, or why not.
+async fn want_agent(site: &Site, image: &str, more: &Value, ready: &str, reason: &str) -> Result<String> {
+    let policies: Api<AgentPolicy> = Api::all(site.hub().await?);
+    let mut spec = json!({"image": image, "deadline": "30s"});
+    for (name, value) in more.as_object().into_iter().flatten() {
+        spec[name] = value.clone();
+    }
+    let policy = json!({
+        "apiVersion": "farwater.dev/v1alpha1", "kind": "AgentPolicy", "metadata": {"name": "all"}, "spec": spec,
+    });
+    let made = policies.patch("all", &PatchParams::apply("test").force(), &Patch::Apply(policy)).await?;
+    let what = format!("agents to be {image}, or not");
+    let settled = wait_for(&what, 2 * PATIENCE, || async {
+        let status = policies.get("all").await?.status.unwrap_or_default();
+        let current = status.observed_generation == made.metadata.generation;
+        let found =
+            status.conditions.into_iter().find(|c| c.type_ == "Ready" && c.status == ready && c.reason == reason);
+        Ok(found.filter(|_| current).map(|condition| condition.message))
+    });
+    settled.await
+}
+
+/// Everything in the cluster that bears our label.
+fn ours(site: &Site) -> Result<BTreeSet<String>> {
+    let kinds = kubectl(site, &["api-resources", "--verbs=list,delete", "-o", "name"])?;
+    let kinds = kinds.split_whitespace().collect::<Vec<_>>().join(",");
+    let label = "app.kubernetes.io/part-of=farwater";
+    let found = kubectl(site, &["get", &kinds, "--all-namespaces", "--selector", label, "--output", "name"])?;
+    Ok(found.lines().map(str::to_owned).collect())
+}
+
+fn kubectl(site: &Site, arguments: &[&str]) -> Result<String> {
+    let output = site.node.plane().kubectl()?.args(arguments).output()?;
+    ensure!(output.status.success(), "kubectl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// A process that ends with what it is for.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

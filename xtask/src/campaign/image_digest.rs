@@ -1,0 +1,59 @@
+//! The same images from a clone somewhere else, with nothing that was downloaded or built before.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use farwater_image::Image;
+use serde_json::json;
+
+use super::Round;
+use crate::{
+    image::{self, Architecture},
+    machine, repository, step,
+};
+
+const REPOSITORY: &str = "localhost/farwater";
+
+/// Counts clones.
+pub fn round(seed: u64) -> Result<Round> {
+    let commit = machine::commit()?;
+    ensure!(!commit.ends_with("-dirty"), "a clone would not hold what was changed here: commit it");
+    let dir = tempfile::Builder::new().prefix(&format!("clone-{seed}-")).tempdir()?;
+    let log = dir.path().join("image.log");
+    let digests = (|| {
+        let theirs = digests_of_clone(dir.path(), &log, &commit)?;
+        let version = env!("CARGO_PKG_VERSION");
+        let name = |image: &str| format!("{REPOSITORY}/{image}:{version}");
+        let made = image::make(Architecture::own()?, &name("hub"), &name("agent"), false)?;
+        anyhow::Ok((made, theirs))
+    })();
+    let (made, theirs) = digests.with_context(|| format!("make images in {}", dir.path().display()))?;
+    let differs = |image: &&Image| !theirs.contains(&image.digest);
+    let ours = [&made.agent, &made.hub];
+    let failures = ours.into_iter().filter(differs).map(|image| {
+        format!("{} is {} here, and a clone made\n{theirs}", image.reference, image.digest)
+    });
+    Ok(Round {
+        count: 1,
+        failures: failures.collect(),
+        figures: json!({"seed": seed, "hub": made.hub.digest, "agent": made.agent.digest}),
+    })
+}
+
+/// What `cargo xtask image` prints in a clone with folders of its own for crates and builds.
+fn digests_of_clone(dir: &Path, log: &Path, commit: &str) -> Result<String> {
+    let clone = dir.join("farwater");
+    let mut git = std::process::Command::new("git");
+    git.args(["clone", "--quiet", "--no-hardlinks"]).arg(repository::root()?).arg(&clone);
+    step::run("git clone", git, log)?;
+    let mut git = std::process::Command::new("git");
+    git.args(["checkout", "--quiet", commit]).current_dir(&clone);
+    step::run("git checkout", git, log)?;
+    let mut cargo = repository::cargo()?;
+    let name = Architecture::own()?.name();
+    cargo.args(["run", "--quiet", "--locked", "-p", "xtask", "--", "image", "--repository", REPOSITORY, "--arch", name]);
+    cargo.current_dir(&clone).env("CARGO_HOME", dir.join("crates")).env("CARGO_TARGET_DIR", dir.join("build"));
+    let before = fs::metadata(log)?.len();
+    step::run("cargo xtask image, in a clone with empty folders for crates and builds", cargo, log)?;
+    step::read_from(log, before)
+}
