@@ -131,7 +131,9 @@ pub async fn stand_by(
         if let Some(identity) = ground.stored.as_ref().filter(|_| !health.is_ready()) {
             let caller = Caller { identity, kubernetes_version: &ground.kubernetes_version, presence: &presence };
             let trust = Trust::named(identity.pins(), options.ca_file.as_deref())?;
-            match HubClient::new(&identity.hub, trust)?.authenticate(&caller).await {
+            // Where it would go once it acts: a version that is told of a wrong address must not follow one that works.
+            let url = options.hub.as_ref().unwrap_or(&identity.hub);
+            match HubClient::new(url, trust)?.authenticate(&caller).await {
                 Ok(()) => health.set_ready(),
                 Err(error) => tracing::warn!(error = error.text(), "not known to the hub yet"),
             }

@@ -112,19 +112,12 @@ const KUBELET: Module = Module {
     cost: "3 min",
 };
 /// The names of a cluster, for its pods.
-const COREDNS: Module = Module {
-    name: "coredns",
-    kubernetes: None,
-    mains: &[("coredns", ".")],
-    tools: &[],
-    files: &[],
-    cost: "3 min",
-};
+const COREDNS: Module =
+    Module { name: "coredns", kubernetes: None, mains: &[("coredns", ".")], tools: &[], files: &[], cost: "3 min" };
 /// What renders and checks our charts.
 const HELM: Module =
     Module { name: "helm", kubernetes: None, mains: &[], tools: &[("helm", "helm")], files: &[], cost: "2 min" };
-const MODULES: [&Module; 8] =
-    [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S, &KUBELET, &COREDNS, &HELM];
+const MODULES: [&Module; 8] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S, &KUBELET, &COREDNS, &HELM];
 
 /// Where the built programs lie.
 #[derive(Clone, Debug)]

@@ -178,7 +178,16 @@ async fn want_agent(site: &Site, image: &str, more: &Value, ready: &str, reason:
             status.conditions.into_iter().find(|c| c.type_ == "Ready" && c.status == ready && c.reason == reason);
         Ok(found.filter(|_| current).map(|condition| condition.message))
     });
-    settled.await
+    let error = match settled.await {
+        Ok(message) => return Ok(message),
+        Err(error) => error,
+    };
+    let policy = policies.get("all").await.map(|policy| json!(policy.status));
+    let selector = "app.kubernetes.io/component=agent";
+    let logs =
+        kubectl(site, &["logs", "--namespace", AGENT_NAMESPACE, "--selector", selector, "--prefix", "--tail", "40"]);
+    let logs = logs.unwrap_or_else(|error| format!("{error:#}"));
+    Err(error.context(format!("the policy is {policy:?}\n{logs}")))
 }
 
 /// Everything in the cluster that bears our label.

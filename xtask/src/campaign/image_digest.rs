@@ -30,9 +30,10 @@ pub fn round(seed: u64) -> Result<Round> {
     let (made, theirs) = digests.with_context(|| format!("make images in {}", dir.path().display()))?;
     let differs = |image: &&Image| !theirs.contains(&image.digest);
     let ours = [&made.agent, &made.hub];
-    let failures = ours.into_iter().filter(differs).map(|image| {
-        format!("{} is {} here, and a clone made\n{theirs}", image.reference, image.digest)
-    });
+    let failures = ours
+        .into_iter()
+        .filter(differs)
+        .map(|image| format!("{} is {} here, and a clone made\n{theirs}", image.reference, image.digest));
     Ok(Round {
         count: 1,
         failures: failures.collect(),
@@ -51,7 +52,19 @@ fn digests_of_clone(dir: &Path, log: &Path, commit: &str) -> Result<String> {
     step::run("git checkout", git, log)?;
     let mut cargo = repository::cargo()?;
     let name = Architecture::own()?.name();
-    cargo.args(["run", "--quiet", "--locked", "-p", "xtask", "--", "image", "--repository", REPOSITORY, "--arch", name]);
+    cargo.args([
+        "run",
+        "--quiet",
+        "--locked",
+        "-p",
+        "xtask",
+        "--",
+        "image",
+        "--repository",
+        REPOSITORY,
+        "--arch",
+        name,
+    ]);
     cargo.current_dir(&clone).env("CARGO_HOME", dir.join("crates")).env("CARGO_TARGET_DIR", dir.join("build"));
     let before = fs::metadata(log)?.len();
     step::run("cargo xtask image, in a clone with empty folders for crates and builds", cargo, log)?;

@@ -15,8 +15,10 @@ pub const DOMAIN: &str = "cluster.local";
 pub fn start(tools: &Tools, dir: &Path, namespaces: &Namespaces, plane: &Plane) -> Result<Process> {
     let file = dir.join("Corefile");
     let kubeconfig = plane.kubeconfig();
-    let configuration =
-        format!(".:53 {{\n    errors\n    kubernetes {DOMAIN} {{\n        kubeconfig {}\n    }}\n}}\n", kubeconfig.display());
+    let configuration = format!(
+        ".:53 {{\n    errors\n    kubernetes {DOMAIN} {{\n        kubeconfig {}\n    }}\n}}\n",
+        kubeconfig.display()
+    );
     fs::write(&file, configuration).context("write the configuration of CoreDNS")?;
     let mut command = bare_command(tools.coredns());
     command.arg("-conf").arg(&file).env("HOME", dir);
