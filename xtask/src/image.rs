@@ -87,14 +87,17 @@ pub struct Made {
 pub fn make(architecture: Architecture, hub_reference: &str, agent_reference: &str, refresh: bool) -> Result<Made> {
     let git = debian::Packages::get(architecture, refresh)?;
     let programs = programs::build(architecture)?;
-    let name = architecture.name();
-    let (agent, start_agent) = agent(fs::read(&programs.agent)?);
-    let (hub, start_hub) = hub(fs::read(&programs.hub)?, &git)?;
+    let (root, start) = hub(fs::read(&programs.hub)?, &git)?;
     Ok(Made {
-        hub: Image::new(hub_reference, name, &hub, &start_hub)?,
-        agent: Image::new(agent_reference, name, &agent, &start_agent)?,
+        hub: Image::new(hub_reference, architecture.name(), &root, &start)?,
+        agent: agent_image(architecture, &programs, agent_reference)?,
         programs,
     })
+}
+
+fn agent_image(architecture: Architecture, programs: &Programs, reference: &str) -> Result<Image> {
+    let (root, start) = agent(fs::read(&programs.agent)?);
+    Ok(Image::new(reference, architecture.name(), &root, &start)?)
 }
 
 fn agent(program: Vec<u8>) -> (Root, Start) {

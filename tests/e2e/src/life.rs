@@ -72,7 +72,7 @@ pub async fn run(site: &Site) -> Result<Durations> {
     let begun = Instant::now();
     stays(site, AGENT_BROKEN, "this version is broken", &updated).await?;
     let back = begun.elapsed().as_secs_f64();
-    stays(site, AGENT_LOST, "", &updated).await?;
+    stays(site, AGENT_LOST, "it did not report in time", &updated).await?;
     ensure!(site.uids().await? == uids, "the workload has changed");
 
     site.leave()?;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use farwater_image::Image;
 use serde_json::json;
 
@@ -20,14 +20,9 @@ pub fn round(seed: u64) -> Result<Round> {
     ensure!(!commit.ends_with("-dirty"), "a clone would not hold what was changed here: commit it");
     let dir = tempfile::Builder::new().prefix(&format!("clone-{seed}-")).tempdir()?;
     let log = dir.path().join("image.log");
-    let digests = (|| {
-        let theirs = digests_of_clone(dir.path(), &log, &commit)?;
-        let version = env!("CARGO_PKG_VERSION");
-        let name = |image: &str| format!("{REPOSITORY}/{image}:{version}");
-        let made = image::make(Architecture::own()?, &name("hub"), &name("agent"), false)?;
-        anyhow::Ok((made, theirs))
-    })();
-    let (made, theirs) = digests.with_context(|| format!("make images in {}", dir.path().display()))?;
+    let theirs = digests_of_clone(dir.path(), &log, &commit)?;
+    let name = |image: &str| format!("{REPOSITORY}/{image}:{}", env!("CARGO_PKG_VERSION"));
+    let made = image::make(Architecture::own()?, &name("hub"), &name("agent"), false)?;
     let differs = |image: &&Image| !theirs.contains(&image.digest);
     let ours = [&made.agent, &made.hub];
     let failures = ours
@@ -41,7 +36,7 @@ pub fn round(seed: u64) -> Result<Round> {
     })
 }
 
-/// What `cargo xtask image` prints in a clone with folders of its own for crates and builds.
+/// What `cargo xtask image` prints in a clone with folders of its own for what is downloaded and built.
 fn digests_of_clone(dir: &Path, log: &Path, commit: &str) -> Result<String> {
     let clone = dir.join("farwater");
     let mut git = std::process::Command::new("git");
@@ -66,7 +61,8 @@ fn digests_of_clone(dir: &Path, log: &Path, commit: &str) -> Result<String> {
         name,
     ]);
     cargo.current_dir(&clone).env("CARGO_HOME", dir.join("crates")).env("CARGO_TARGET_DIR", dir.join("build"));
+    cargo.env("XDG_CACHE_HOME", dir.join("cache")).env("npm_config_cache", dir.join("npm"));
     let before = fs::metadata(log)?.len();
-    step::run("cargo xtask image, in a clone with empty folders for crates and builds", cargo, log)?;
+    step::run("cargo xtask image, in a clone with nothing downloaded or built", cargo, log)?;
     step::read_from(log, before)
 }

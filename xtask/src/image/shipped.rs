@@ -14,7 +14,7 @@ use farwater_testkit::{
     images::{AGENT, AGENT_NEXT, HUB, Images},
 };
 
-use super::{Architecture, Made, make};
+use super::{Architecture, Made, agent_image, make};
 use crate::repository;
 
 /// Those for this machine, under the names of the ones that tests make.
@@ -28,8 +28,9 @@ impl Shipped {
     /// Makes them, and has the testkit use their programs from now on.
     pub fn make() -> Result<Self> {
         eprintln!("making the images that are shipped");
-        let made = make(Architecture::own()?, HUB, AGENT, false)?;
-        let next = make(Architecture::own()?, HUB, AGENT_NEXT, false)?.agent;
+        let architecture = Architecture::own()?;
+        let made = make(architecture, HUB, AGENT, false)?;
+        let next = agent_image(architecture, &made.programs, AGENT_NEXT)?;
         let folder = repository::target_directory()?.join("xtask/shipped");
         fs::create_dir_all(&folder)?;
         link(&made.programs.hub, &folder.join("farwater"))?;
