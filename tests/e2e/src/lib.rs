@@ -6,6 +6,7 @@ pub mod cli;
 pub mod dashboard;
 pub mod hostile;
 pub mod life;
+pub mod page;
 pub mod prune_chaos;
 pub mod volume;
 
