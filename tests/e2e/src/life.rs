@@ -191,7 +191,7 @@ async fn want_agent(site: &Site, image: &str, more: &Value, ready: &str, reason:
 }
 
 /// Everything in the cluster that bears our label.
-fn ours(site: &Site) -> Result<BTreeSet<String>> {
+pub fn ours(site: &Site) -> Result<BTreeSet<String>> {
     let kinds = kubectl(site, &["api-resources", "--verbs=list,delete", "-o", "name"])?;
     let kinds = kinds.split_whitespace().collect::<Vec<_>>().join(",");
     let label = "app.kubernetes.io/part-of=farwater";
