@@ -132,7 +132,8 @@ impl Query {
                 "__rate_interval" => Some(RATE_INTERVAL),
                 name => values.get(name).map(String::as_str),
             };
-            let value = value.with_context(|| format!("{place}: {expression} has a variable {name:?} without value"))?;
+            let value =
+                value.with_context(|| format!("{place}: {expression} has a variable {name:?} without value"))?;
             filled.push_str(value);
             filled.push_str(rest);
         }
