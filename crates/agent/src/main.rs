@@ -57,7 +57,7 @@ fn start_log(format: LogFormat, otlp: Option<&Otlp>) {
     let layer = fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
     let written = match format {
         LogFormat::Text => layer.boxed(),
-        LogFormat::Json => layer.json().boxed(),
+        LogFormat::Json => layer.json().flatten_event(true).with_current_span(false).boxed(),
     };
     let sent = otlp.and_then(Otlp::log_layer).map(|layer| layer.with_filter(filter_fn(otlp::is_sent)));
     tracing_subscriber::registry().with(written).with(sent).with(filter).init();
