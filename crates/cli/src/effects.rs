@@ -120,14 +120,40 @@ mod tests {
         }
     }
 
-    #[test]
-    fn every_command_says_what_it_changes() {
+    /// In the order of the alphabet.
+    fn commands() -> Vec<String> {
         let mut commands = Vec::new();
         leaves(&crate::Cli::command(), "", &mut commands);
         commands.sort();
+        commands
+    }
+
+    /// The words before the first argument.
+    fn words(usage: &str) -> String {
+        let is_word = |part: &&str| part.starts_with(|c: char| c.is_ascii_lowercase());
+        usage.split(' ').take_while(is_word).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn every_command_has_a_line_on_the_page() {
+        let page = fs::read_to_string(PAGE).unwrap();
+        let (_, section) = page.split_once("\n## Commands\n").unwrap();
+        let rows = section.lines().take_while(|line| !line.starts_with("## "));
+        let mut told = Vec::new();
+        for row in rows.filter_map(|line| line.strip_prefix("| `")) {
+            let (usage, does) = row.split_once("` | ").unwrap();
+            assert!(does.trim_end_matches('|').trim().len() > 5, "docs/cli.md does not say what {usage} does");
+            told.push(words(usage));
+        }
+        told.sort();
+        assert_eq!(commands(), told);
+    }
+
+    #[test]
+    fn every_command_says_what_it_changes() {
         let mut told: Vec<_> = EFFECTS.iter().map(|(command, _)| (*command).to_owned()).collect();
         told.sort();
-        assert_eq!(commands, told);
+        assert_eq!(commands(), told);
 
         let page = fs::read_to_string(PAGE).unwrap();
         let (before, rest) = page.split_once(BEGIN).unwrap();

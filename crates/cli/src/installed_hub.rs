@@ -24,6 +24,7 @@ use tokio::{
 use crate::{
     exit,
     failure::{Failure, Result},
+    pods::Pods,
     target::{Right, Target, is_ours, not_ours},
 };
 
@@ -61,6 +62,11 @@ impl InstalledHub<'_> {
 
     pub fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.target.client.clone(), self.namespace)
+    }
+
+    /// To be waited for and explained.
+    fn own_pods(&self) -> Pods<'_> {
+        Pods { target: self.target, namespace: self.namespace, component: names::CONTAINER }
     }
 
     fn right(&self, verb: &'static str, group: &str, resource: &str) -> Right {
@@ -119,7 +125,7 @@ impl InstalledHub<'_> {
                 .evidence(state)
                 .next(self.kubectl(&format!("describe pod {}", self.pod_name())))
         };
-        self.target.wait_for_pods((self.namespace, names::CONTAINER), longest, is_ready, late).await
+        self.own_pods().wait(longest, is_ready, late).await
     }
 
     /// Until no pod of it is left: what comes next is alone on the volume.
@@ -171,7 +177,7 @@ impl InstalledHub<'_> {
     }
 
     async fn not_running(&self, attempt: &str, message: &str) -> Failure {
-        let state = self.target.describe_pods(self.namespace, names::CONTAINER).await;
+        let state = self.own_pods().explain().await;
         Failure::new(exit::CONFLICT, format!("can't {attempt}: the hub's pod does not run"))
             .evidence(format!("{message} ({})", state.unwrap_or_else(|failure| failure.cause)))
             .next(self.kubectl(&format!("describe pod {}", self.pod_name())))

@@ -13,6 +13,7 @@ mod format;
 mod installed_hub;
 mod kinds;
 mod local;
+mod pods;
 mod program;
 mod scope;
 mod service;

@@ -7,13 +7,10 @@ use std::{
 };
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::{
-    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
-    core::v1::Pod,
-};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::{
     Api, Client, Config,
-    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
     core::{ApiResource, DynamicObject},
 };
@@ -22,7 +19,6 @@ use serde_json::Value;
 use crate::{
     exit,
     failure::{Failure, Result, suggest},
-    terminal::say,
     text,
 };
 
@@ -220,46 +216,6 @@ impl Target {
         Ok(())
     }
 
-    /// What keeps a component's pods from being ready, in the cluster's words.
-    /// Waits until `done` gives something, and says how the pods of a component do, each time that changes. What is to be said
-    /// when `longest` has passed is made from how they did at last.
-    pub async fn wait_for_pods<T>(
-        &self,
-        (namespace, component): (&str, &str),
-        longest: Duration,
-        mut done: impl AsyncFnMut() -> Result<Option<T>>,
-        late: impl FnOnce(String) -> Failure,
-    ) -> Result<T> {
-        let begun = Instant::now();
-        let mut told = String::new();
-        loop {
-            if let Some(result) = done().await? {
-                return Ok(result);
-            }
-            let state = self.describe_pods(namespace, component).await?;
-            if begun.elapsed() > longest {
-                return Err(late(state));
-            }
-            if state != told {
-                say(&format!("  {}", text::plain(&state)));
-                told = state;
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-
-    pub async fn describe_pods(&self, namespace: &str, component: &str) -> Result<String> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let selector = ListParams::default().labels(&format!("app.kubernetes.io/component={component}"));
-        let pods = pods.list(&selector).await;
-        let pods = pods.map_err(|error| self.failure(&format!("list pods in {namespace}"), &error))?;
-        let mut reasons: Vec<String> = pods.items.iter().map(describe_pod).collect();
-        if reasons.is_empty() {
-            reasons.push("waiting for its pod".to_owned());
-        }
-        Ok(reasons.join("; "))
-    }
-
     pub fn failure(&self, attempt: &str, error: &kube::Error) -> Failure {
         let place = format!("{} ({})", self.context, self.server);
         match error {
@@ -292,29 +248,6 @@ fn unusable(context: &str, error: &dyn std::error::Error) -> Failure {
     Failure::usage(format!("the context {context} can't be used"))
         .evidence(error.to_string())
         .next(format!("see what it says: kubectl --context {context} config view --minify"))
-}
-
-fn describe_pod(pod: &Pod) -> String {
-    let status = pod.status.clone().unwrap_or_default();
-    let waiting = status.container_statuses.iter().flatten().find_map(|container| {
-        // Its own last words say more than that it is started again and again.
-        let ended = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
-        if let Some(words) = ended.and_then(|ended| ended.message.clone()).filter(|words| !words.trim().is_empty()) {
-            return Some(format!("it ends again and again: {}", words.trim()));
-        }
-        let state = container.state.as_ref()?;
-        let (reason, message) = match (&state.waiting, &state.terminated) {
-            (Some(waiting), _) => (waiting.reason.clone(), waiting.message.clone()),
-            (None, Some(ended)) => (ended.reason.clone(), ended.message.clone()),
-            (None, None) => return None,
-        };
-        Some([reason, message].into_iter().flatten().collect::<Vec<_>>().join(": "))
-    });
-    let condition = || {
-        let failed = status.conditions.iter().flatten().find(|condition| condition.status == "False")?;
-        failed.message.clone().or_else(|| failed.reason.clone())
-    };
-    waiting.or_else(condition).unwrap_or_else(|| status.phase.clone().unwrap_or_else(|| "starting".to_owned()))
 }
 
 /// What keeps an object that is being deleted: what a namespace says of itself, else who has yet to let go.

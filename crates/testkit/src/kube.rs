@@ -61,8 +61,20 @@ impl PlaneOptions {
     pub fn without_nodes() -> Self {
         Self { nodes: 0, scheduler: false }
     }
+
+    fn parts(&self) -> Vec<Part> {
+        let mut parts = vec![Part::Etcd, Part::ApiServer, Part::ControllerManager];
+        if self.scheduler || self.nodes > 0 {
+            parts.push(Part::Scheduler);
+        }
+        if self.nodes > 0 {
+            parts.push(Part::Kwok);
+        }
+        parts
+    }
 }
 
+/// In the order in which they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     Etcd,
@@ -99,15 +111,14 @@ impl Plane {
 
     pub(crate) async fn start_at(options: PlaneOptions, place: Place) -> Result<Self> {
         let tools = Tools::find()?;
-        let mut last_error = None;
-        for _ in 0..ATTEMPTS {
-            match Self::attempt(&tools, &options, place).await {
-                Ok(plane) => return Ok(plane),
-                Err(error) if format!("{error:#}").contains("address already in use") => last_error = Some(error),
-                Err(error) => return Err(error.context("start a Kubernetes control plane")),
-            }
-        }
-        Err(last_error.context("no attempt was made")?.context("start a Kubernetes control plane"))
+        start_anew(|| Self::attempt(&tools, &options, place)).await.context("start a Kubernetes control plane")
+    }
+
+    /// Another plane with all that this one holds, as when a cluster's etcd is restored elsewhere while the cluster goes
+    /// on: the same objects with their uids and versions, the same users. From then on each goes its own way.
+    pub async fn copy(&self) -> Result<Self> {
+        let running = self.running.as_ref().context("the plane is shared: nobody may touch its parts")?;
+        start_anew(|| running.copy()).await.context("copy a Kubernetes control plane")
     }
 
     /// A plane that somebody else runs, for example the test run.
@@ -118,24 +129,23 @@ impl Plane {
     async fn attempt(tools: &Tools, options: &PlaneOptions, place: Place) -> Result<Self> {
         let dir = temporary_folder("farwater-plane-")?;
         let settings = Settings::choose(tools.clone(), dir.path(), place)?;
-        let mut running = Running { parts: BTreeMap::new(), settings, dir };
-        running.start(Part::Etcd)?;
-        running.start(Part::ApiServer)?;
-        running.api_server_ready().await?;
-
-        let kubeconfig = running.settings.kubeconfig();
-        kubeconfig::write(&kubeconfig, &running.settings)?;
-        running.start(Part::ControllerManager)?;
-        if options.scheduler || options.nodes > 0 {
-            running.start(Part::Scheduler)?;
-        }
-        if options.nodes > 0 {
-            running.start(Part::Kwok)?;
-        }
-        let plane = Self { kubeconfig, running: Some(running) };
+        let plane = Self::run(settings, dir, &options.parts()).await?;
         plane.create_nodes(options.nodes).await?;
         plane.usable(options.nodes).await?;
         Ok(plane)
+    }
+
+    async fn run(settings: Settings, dir: tempfile::TempDir, parts: &[Part]) -> Result<Self> {
+        let kubeconfig = settings.kubeconfig();
+        let mut running = Running { parts: BTreeMap::new(), settings, dir };
+        for part in parts {
+            running.start(*part)?;
+            if *part == Part::ApiServer {
+                running.api_server_ready().await?;
+                kubeconfig::write(&kubeconfig, &running.settings)?;
+            }
+        }
+        Ok(Self { kubeconfig, running: Some(running) })
     }
 
     /// Where kubectl and an agent find the plane; the current context is [`ADMIN`]'s.
@@ -235,6 +245,35 @@ impl Running {
         let mut parts: Vec<_> = self.parts.values_mut().collect();
         wait_ready(&mut parts, READY, || self.settings.ready()).await
     }
+
+    /// etcd stands still meanwhile: the copy's comes up as after a power cut at this moment.
+    async fn copy(&self) -> Result<Plane> {
+        let dir = temporary_folder("farwater-plane-")?;
+        let etcd = self.parts.get(&Part::Etcd).context("the plane runs no etcd")?;
+        etcd.pause()?;
+        let settings = self.settings.copy(dir.path());
+        etcd.resume()?;
+        let parts: Vec<Part> = self.parts.keys().copied().collect();
+        let plane = Plane::run(settings?, dir, &parts).await?;
+        // Its nodes came with it.
+        plane.usable(0).await?;
+        Ok(plane)
+    }
+}
+
+/// Tries again where another process was faster at a port.
+async fn start_anew<P>(mut attempt: impl FnMut() -> P) -> Result<Plane>
+where
+    P: Future<Output = Result<Plane>>,
+{
+    let mut last_error = None;
+    for _ in 0..ATTEMPTS {
+        match attempt().await {
+            Err(error) if format!("{error:#}").contains("address already in use") => last_error = Some(error),
+            other => return other,
+        }
+    }
+    Err(last_error.context("no attempt was made")?)
 }
 
 /// The plane number `n`, 1 or 2, that all tests share. The test run starts both and names their kubeconfigs in

@@ -1,8 +1,12 @@
 //! A small fleet of the real programs: a hub, a Git server, and agents beside real control planes.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 pub mod cli;
+pub mod dashboard;
 pub mod hostile;
 pub mod life;
+pub mod page;
 pub mod prune_chaos;
 pub mod volume;
 

@@ -94,14 +94,8 @@ pub async fn by_names(site: &Site) -> Result<()> {
     let address = String::from_utf8_lossy(&installed.stdout).trim().to_owned();
     ensure!(address == "https://localhost:8443", "the way in is {address:?}");
     let way = said.lines().find_map(|line| line.trim().strip_prefix("kubectl ")).context("no way in is printed")?;
-    let mut forward = site.node.plane().kubectl()?;
-    let forward = forward.args(way.split_whitespace()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    let _forward = Ended(forward);
-    let clusters = wait_for("the hub to be reached", PATIENCE, || async {
-        let output = site.run(&["get", "clusters", "-A"])?;
-        Ok(output.status.success().then_some(()))
-    });
-    clusters.await.with_context(|| said.clone())?;
+    let words: Vec<&str> = way.split_whitespace().collect();
+    let _forwarded = Forwarded::start(site, &words).await.with_context(|| said.clone())?;
 
     site.join()?;
     let agent = agent_container(site).await?;
@@ -191,7 +185,7 @@ async fn want_agent(site: &Site, image: &str, more: &Value, ready: &str, reason:
 }
 
 /// Everything in the cluster that bears our label.
-fn ours(site: &Site) -> Result<BTreeSet<String>> {
+pub fn ours(site: &Site) -> Result<BTreeSet<String>> {
     let kinds = kubectl(site, &["api-resources", "--verbs=list,delete", "-o", "name"])?;
     let kinds = kinds.split_whitespace().collect::<Vec<_>>().join(",");
     let label = "app.kubernetes.io/part-of=farwater";
@@ -205,10 +199,24 @@ fn kubectl(site: &Site, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// A process that ends with what it is for.
-struct Ended(Child);
+/// The hub, reached by `kubectl port-forward`, for as long as this lives.
+pub struct Forwarded(Child);
 
-impl Drop for Ended {
+impl Forwarded {
+    /// `words`: what follows `kubectl`.
+    pub async fn start(site: &Site, words: &[&str]) -> Result<Self> {
+        let mut kubectl = site.node.plane().kubectl()?;
+        let forwarded = Self(kubectl.args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+        wait_for("the hub to be reached", PATIENCE, || async {
+            let output = site.run(&["get", "clusters", "-A"])?;
+            Ok(output.status.success().then_some(()))
+        })
+        .await?;
+        Ok(forwarded)
+    }
+}
+
+impl Drop for Forwarded {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

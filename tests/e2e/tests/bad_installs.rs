@@ -1,5 +1,5 @@
-//! Installing, leaving, backing up and restoring with what can't work: clear words, nothing changed, and nothing that a second run
-//! can't mend. No pod has to run for that, so the clusters have no nodes.
+//! Installing, joining, leaving, backing up and restoring with what can't work: clear words, nothing changed, and nothing that a second
+//! run can't mend. Where no pod has to run for that, the clusters have no nodes.
 
 use std::{
     fs,
@@ -9,9 +9,21 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster, IDENTITY_SECRET};
-use farwater_e2e::{PATIENCE, volume::Volume};
+use farwater_e2e::{
+    PATIENCE,
+    life::Forwarded,
+    volume::{NodeVolume, Volume},
+};
 use farwater_manifests::{Exposure, Tls};
-use farwater_testkit::{Agent, Hub, Plane, PlaneOptions, farwater::program, process::bare_command, wait_for};
+use farwater_testkit::{
+    Agent, Hub, Plane, PlaneOptions, Site,
+    farwater::program,
+    images::{AGENT, HUB},
+    ports,
+    process::bare_command,
+    site::{CLUSTER, CONTEXT},
+    wait_for,
+};
 use k8s_openapi::api::{
     apps::v1::{Deployment, StatefulSet},
     core::v1::{ConfigMap, Namespace, Secret},
@@ -419,4 +431,62 @@ async fn a_full_volume_stops_a_first_start_and_a_restore_and_loses_nothing() -> 
     let maps: Api<ConfigMap> = Api::namespaced(hub.client().await?, ADMIN_NAMESPACE);
     maps.get("later").await.context("what was there is lost")?;
     Ok(())
+}
+
+/// On a real node: a command that waits in vain, and what it has to say then.
+fn waits_in_vain(site: &Site, arguments: &[&str], parts: &[&str]) -> Result<()> {
+    let run = |longest: &str| -> Result<()> {
+        let given = [arguments, &["--timeout", longest]].concat();
+        let output = site.run(&given)?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        check(&given, output, 6, parts)?;
+        ensure!(!said.contains("\"level\""), "a log is shown as it is: {said}");
+        Ok(())
+    };
+    // On busy cores a pod may not have got so far in the shorter time.
+    run("20").or_else(|_| run("120"))
+}
+
+/// The address that `kubectl port-forward` gives a hub is one of this machine. To a pod it is the pod itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hub_that_pods_cant_reach_is_named_by_join_and_the_next_join_is_told_better() -> Result<()> {
+    let site = Site::start().await?;
+    let port = ports::free()?;
+    let near = format!("https://127.0.0.1:{port}");
+    site.farwater(&["install", "--context", CONTEXT, "--url", &near, "--image", HUB])?;
+    let way = ["-n", HUB_NAMESPACE, "port-forward", "service/farwater-hub", &format!("{port}:443")];
+    let forwarded = Forwarded::start(&site, &way).await?;
+    let words = [
+        &*format!("nothing was heard of {CLUSTER}'s agent"),
+        &near,
+        "pod farwater-agent-",
+        "running, not yet ready; it says: can't join yet; trying again: reach the hub for join",
+        "Connection refused",
+        "logs deployment/farwater-agent",
+    ];
+    waits_in_vain(&site, &["cluster", "join", CLUSTER, "--context", CONTEXT, "--image", AGENT], &words)?;
+    drop(forwarded);
+
+    site.install()?;
+    site.join()?;
+    site.until_cluster("Ready", Some("True")).await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_install_on_a_full_volume_says_so_and_the_next_finds_room() -> Result<()> {
+    let site = Site::start().await?;
+    let volume = NodeVolume::mount(&site.node, &site.volume("hub")?, "32m")?;
+    volume.fill()?;
+    let url = site.url();
+    let install = ["install", "--context", CONTEXT, "--url", &url, "--service-type", "NodePort", "--image", HUB];
+    let words = [
+        "the hub was not ready",
+        "pod farwater-hub-0: container hub",
+        "it says: farwater: the hub ended: write /var/lib/farwater/",
+        "No space left on device",
+        "describe pod farwater-hub-0",
+    ];
+    waits_in_vain(&site, &install, &words)?;
+    volume.empty()?;
+    site.install().map(drop)
 }

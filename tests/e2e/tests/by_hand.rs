@@ -1,91 +1,23 @@
 //! README's "By hand", word for word: its commands are read from it, so that it can't say what does not work.
 
-use std::{
-    ffi::OsString,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
 use anyhow::{Context as _, Result, bail, ensure};
-use farwater_e2e::{PATIENCE, cli::Ran, config_map};
-use farwater_testkit::{
-    Process, Tools, farwater::program, git::GitServer, kube::unique_name, ports, process::bare_command, shared,
-    wait_for,
+use farwater_e2e::{
+    PATIENCE, config_map,
+    page::{Page, Shell},
 };
+use farwater_testkit::{git::GitServer, kube::unique_name, ports, shared, tools::repository_root, wait_for};
 use serde_json::Value;
 
-/// The commands of the README's section, and what its examples are called here.
-struct Readme {
-    text: String,
-    lines: Vec<String>,
-}
-
-impl Readme {
-    fn read() -> Result<Self> {
-        let path = farwater_testkit::tools::repository_root()?.join("README.md");
-        let readme = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        let (_, section) = readme.split_once("\n## By hand\n").context("README has no section \"By hand\"")?;
-        let section = section.split("\n## ").next().unwrap_or_default();
-        let blocks = section.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
-        let commands = blocks.flat_map(str::lines).map(|line| line.split(" #").next().unwrap_or_default().trim());
-        let lines = commands.filter(|line| !line.is_empty()).map(str::to_owned).collect();
-        Ok(Self { text: section.to_owned(), lines })
-    }
-
-    /// Puts ours in the place of an example that must be there.
-    fn replace(&mut self, example: &str, ours: &str) -> Result<()> {
-        ensure!(self.lines.iter().any(|line| line.contains(example)), "README does not speak of {example:?} any more");
-        for line in &mut self.lines {
-            *line = line.replace(example, ours);
-        }
-        Ok(())
-    }
-
-    /// The next command, which must begin like this.
-    fn next(&mut self, start: &str) -> Result<String> {
-        ensure!(!self.lines.is_empty(), "README has no command {start:?}");
-        let line = self.lines.remove(0);
-        ensure!(line.starts_with(start), "README's next command is {line:?}, not {start:?}");
-        Ok(line)
-    }
-}
-
-/// A person's shell: a folder, a home and a PATH.
-struct Shell {
-    dir: PathBuf,
-    path: OsString,
-}
-
-impl Shell {
-    fn new(dir: &Path) -> Result<Self> {
-        let bin = dir.join("bin");
-        std::fs::create_dir(&bin)?;
-        for (name, real) in [
-            ("farwater", program("farwater")?),
-            ("farwater-agent", program("farwater-agent")?),
-            ("kubectl", Tools::find()?.kubectl()),
-        ] {
-            std::os::unix::fs::symlink(real, bin.join(name))?;
-        }
-        let mut path = bin.into_os_string();
-        path.push(":");
-        path.push(std::env::var_os("PATH").unwrap_or_default());
-        Ok(Self { dir: dir.to_owned(), path })
-    }
-
-    fn command(&self, line: &str) -> Command {
-        let mut command = bare_command("sh");
-        command.args(["-c", line]).current_dir(&self.dir).env("HOME", &self.dir).env("PATH", &self.path);
-        command
-    }
-
-    fn run(&self, line: &str) -> Result<Ran> {
-        Ran::of(self.command(line))?.expect(0, line)
-    }
-
-    fn start(&self, name: &str, line: &str) -> Result<Process> {
-        Process::spawn(name, self.command(&format!("exec {line}")), &self.dir.join(format!("{name}.log")))
-    }
+/// The section with its commands, which have no prompt there.
+fn read_section() -> Result<Page> {
+    let path = repository_root()?.join("README.md");
+    let readme = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let (_, section) = readme.split_once("\n## By hand\n").context("README has no section \"By hand\"")?;
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let blocks = section.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
+    let commands = blocks.flat_map(str::lines).map(|line| line.split(" #").next().unwrap_or_default().trim());
+    let lines = commands.filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    Ok(Page { text: section.to_owned(), lines })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,7 +29,7 @@ async fn the_commands_of_the_readme_work() -> Result<()> {
     let web = [("apps/web/one.yaml", &config_map("one", "a")[..]), ("apps/web/two.yaml", &config_map("two", "b"))];
     git.create("infra")?.commit("main", &web)?;
 
-    let mut readme = Readme::read()?;
+    let mut readme = read_section()?;
     let address = format!("127.0.0.1:{}", ports::free()?);
     let namespace = unique_name("by-hand");
     readme.replace("https://git.example.com/infra.git", &git.url("infra"))?;

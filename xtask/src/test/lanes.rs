@@ -14,7 +14,7 @@ use super::{
 use crate::{repository, step};
 
 /// The programs of e2e that start a kubelet, and one whose API server is slow.
-const OF_THE_NODES_LANE: [&str; 5] = ["health", "hooks", "hostile", "hub_in_cluster", "node"];
+const OF_THE_NODES_LANE: [&str; 6] = ["bad_installs", "health", "hooks", "hostile", "hub_in_cluster", "node"];
 /// The crate whose tests go through the hub's API and its controllers: once more on the other engine.
 const ON_BOTH_ENGINES: &str = "hub";
 const E2E: &str = "e2e";

@@ -16,6 +16,7 @@ use crate::{
     exit,
     failure::{Failure, Result},
     format::{self, Answer},
+    pods::Pods,
     program::Program,
     scope::{NamespaceArgs, is_label, is_name},
     target::{Right, Target},
@@ -138,8 +139,13 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
             bind_administrator: true,
             ..Agent::default()
         };
-        // Pods are listed to say what keeps the agent's from starting.
-        target.prepare(&places.objects(), &[Right::new("list", "", "pods", names::NAMESPACE)]).await?;
+        let further = [
+            // To say what keeps its pod from starting.
+            Right::new("list", "", "pods", names::NAMESPACE),
+            // To remove one that has never joined.
+            Right::new("delete", "apps", "deployments", names::NAMESPACE),
+        ];
+        target.prepare(&places.objects(), &further).await?;
     }
     let clusters = format!("/apis/{}/{}/namespaces/{namespace}/clusters", farwater_api::GROUP, farwater_api::VERSION);
     let existing = session.read(&format!("read Cluster {namespace}/{name}"), &format!("{clusters}/{name}")).await;
@@ -225,6 +231,7 @@ async fn create(args: &JoinArgs, session: &Session, namespace: &str, clusters: &
 /// Puts the agent into the cluster, and waits until the hub has heard it.
 async fn install(args: &JoinArgs, session: &Session, namespace: &str, target: &Target, agent: &Agent) -> Result<()> {
     let asked = jiff::Timestamp::now();
+    remove_unjoined(target).await?;
     target.apply(&agent.objects()).await?;
     say(&format!("the agent is installed in {}; waiting for its first word", text::plain(&target.context)));
     let heard_since = async || {
@@ -234,24 +241,49 @@ async fn install(args: &JoinArgs, session: &Session, namespace: &str, target: &T
         Ok(is_heard.then(|| status.agent_version.unwrap_or_default()))
     };
     let late = |state| {
-        let waited = format!("nothing was heard of {}'s agent within {} s", args.name, args.timeout);
+        let waited = format!(
+            "nothing was heard of {}'s agent within {} s; it was told to reach the hub at {}",
+            args.name, args.timeout, agent.hub
+        );
         let log =
             format!("kubectl --context {} -n {} logs deployment/{}", target.context, names::NAMESPACE, names::NAME);
         Failure::new(exit::TIMEOUT, waited).evidence(state).next(log)
     };
     let longest = Duration::from_secs(args.timeout);
-    let version = target.wait_for_pods((names::NAMESPACE, "agent"), longest, heard_since, late).await?;
+    let pods = Pods { target, namespace: names::NAMESPACE, component: "agent" };
+    let version = pods.wait(longest, heard_since, late).await?;
     say(&format!("{namespace}/{} has joined (agent {})", args.name, text::plain(&version)));
     print(&format!("{namespace}/{}\n", args.name))
 }
 
-/// Two hubs for one cluster would undo each other's work.
-async fn refuse_other_hub(target: &Target, agent: &Agent) -> Result<()> {
-    let place = json!({
+/// An agent that has never joined goes by what it was told at its start and holds the agents' Lease while it tries. Its Deployment keeps it
+/// until another is ready, which none becomes without the Lease: so it is removed before another is told better.
+async fn remove_unjoined(target: &Target) -> Result<()> {
+    if target.find(&identity()).await?.is_none() {
+        target.delete(&[deployment()]).await?;
+    }
+    Ok(())
+}
+
+/// Where the agent's Deployment is.
+fn deployment() -> Value {
+    json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": {"name": names::NAME, "namespace": names::NAMESPACE},
-    });
-    let Some(found) = target.find(&place).await? else { return Ok(()) };
+    })
+}
+
+/// Where an agent that has joined keeps who it is.
+fn identity() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": IDENTITY_SECRET, "namespace": names::NAMESPACE},
+    })
+}
+
+/// Two hubs for one cluster would undo each other's work.
+async fn refuse_other_hub(target: &Target, agent: &Agent) -> Result<()> {
+    let Some(found) = target.find(&deployment()).await? else { return Ok(()) };
     let variables = &found.data["spec"]["template"]["spec"]["containers"][0]["env"];
     let value = |name: &str| {
         let all = variables.as_array().into_iter().flatten();
@@ -313,11 +345,7 @@ async fn uninstall(args: &LeaveArgs, namespace: &str, target: &Target, cluster: 
 
 /// Whose a cluster is, as its agent remembers it; none before that has joined.
 async fn find_keeper(target: &Target) -> Result<Option<Keeper>> {
-    let place = json!({
-        "apiVersion": "v1", "kind": "Secret",
-        "metadata": {"name": IDENTITY_SECRET, "namespace": names::NAMESPACE},
-    });
-    let Some(found) = target.find(&place).await? else { return Ok(None) };
+    let Some(found) = target.find(&identity()).await? else { return Ok(None) };
     let content = found.data["data"][SECRET_CONTENT].as_str().and_then(|text| STANDARD.decode(text).ok());
     let keeper = content.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let damaged = || {

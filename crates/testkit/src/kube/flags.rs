@@ -55,7 +55,32 @@ pub(super) struct Settings {
 impl Settings {
     /// Picks ports and writes the files that the parts read.
     pub(super) fn choose(tools: Tools, dir: &Path, place: Place) -> Result<Self> {
-        let settings = Self {
+        let tokens = [ADMIN].into_iter().chain(USERS).map(|user| (user.to_owned(), token())).collect();
+        let settings = Self::pick_ports(tools, dir, place, tokens)?;
+        let key = KeyPair::generate().context("make the service accounts' key")?;
+        std::fs::write(settings.file("sa.key"), key.serialize_pem())?;
+        std::fs::write(settings.file("sa.pub"), pem("PUBLIC KEY", &key.subject_public_key_info()))?;
+        let lines = settings.tokens.iter().map(|(user, token)| {
+            let groups = if user == ADMIN { ",\"system:masters\"" } else { "" };
+            format!("{token},{user},{user}{groups}\n")
+        });
+        std::fs::write(settings.file("tokens.csv"), lines.collect::<String>())?;
+        Ok(settings)
+    }
+
+    /// The same in an empty folder: the objects, the service accounts' keys, the users' tokens. Ports are others, and the
+    /// server makes a certificate of its own.
+    pub(super) fn copy(&self, dir: &Path) -> Result<Self> {
+        let kept = ["etcd", "sa.key", "sa.pub", "tokens.csv"].map(|name| self.file(name));
+        let copied = bare_command("cp").arg("-a").args(kept).arg(dir).output().context("run cp")?;
+        if !copied.status.success() {
+            bail!("copy {}: {}", self.dir.display(), String::from_utf8_lossy(&copied.stderr));
+        }
+        Self::pick_ports(self.tools.clone(), dir, self.place, self.tokens.clone())
+    }
+
+    fn pick_ports(tools: Tools, dir: &Path, place: Place, tokens: Vec<(String, String)>) -> Result<Self> {
+        Ok(Self {
             tools,
             dir: dir.to_owned(),
             place,
@@ -66,17 +91,8 @@ impl Settings {
             scheduler: ports::free()?,
             kwok: ports::free()?,
             kwok_node: ports::free()?,
-            tokens: [ADMIN].into_iter().chain(USERS).map(|user| (user.to_owned(), token())).collect(),
-        };
-        let key = KeyPair::generate().context("make the service accounts' key")?;
-        std::fs::write(settings.file("sa.key"), key.serialize_pem())?;
-        std::fs::write(settings.file("sa.pub"), pem("PUBLIC KEY", &key.subject_public_key_info()))?;
-        let lines = settings.tokens.iter().map(|(user, token)| {
-            let groups = if user == ADMIN { ",\"system:masters\"" } else { "" };
-            format!("{token},{user},{user}{groups}\n")
-        });
-        std::fs::write(settings.file("tokens.csv"), lines.collect::<String>())?;
-        Ok(settings)
+            tokens,
+        })
     }
 
     pub(super) fn file(&self, name: &str) -> PathBuf {

@@ -31,6 +31,7 @@ use crate::{
     exit,
     failure::{Failure, Result},
     installed_hub::{FORWARDED, InstalledHub},
+    pods::Pods,
     terminal::{print, say},
     text,
 };
@@ -207,8 +208,8 @@ impl Restore<'_> {
             let waited = format!("the pod that restores did not start within {} s", STEP.as_secs());
             Failure::new(exit::TIMEOUT, waited).evidence(state)
         };
-        let pods = (self.hub.namespace, helper_pod::COMPONENT);
-        self.hub.target.wait_for_pods(pods, STEP, has_started, late).await
+        let InstalledHub { target, namespace } = self.hub;
+        Pods { target, namespace, component: helper_pod::COMPONENT }.wait(STEP, has_started, late).await
     }
 
     async fn read_pod(&self) -> Result<Pod> {

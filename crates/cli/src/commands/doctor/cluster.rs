@@ -17,7 +17,7 @@ use super::{
     Check, Checks, Finding, Part, certificate,
     local::{ask_client, compare_clocks},
 };
-use crate::{connection::Session, failure::Result, target::Target, text};
+use crate::{connection::Session, failure::Result, pods::Pods, target::Target, text};
 
 /// Questions about rights that are asked at once.
 const AT_ONCE: usize = 8;
@@ -68,7 +68,7 @@ async fn readiness(target: &Target, deployment: &Deployment) -> Finding {
     if deployment.spec.as_ref().and_then(|spec| spec.replicas) == Some(0) {
         return Finding::fail("its Deployment is scaled to none", "scale it to one");
     }
-    match target.describe_pods(names::NAMESPACE, "agent").await {
+    match (Pods { target, namespace: names::NAMESPACE, component: "agent" }).explain().await {
         Ok(state) => Finding::fail(format!("not ready: {}", text::plain(&state)), logs),
         Err(failure) => failure.into(),
     }
