@@ -7,6 +7,7 @@ use std::{
 };
 
 use farwater_manifests::names::hub as names;
+use http::Uri;
 use k8s_openapi::{
     api::{apps::v1::StatefulSet, core::v1::Pod},
     apimachinery::pkg::apis::meta::v1::Status,
@@ -18,7 +19,8 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
-    time::timeout,
+    net::TcpStream,
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -37,6 +39,8 @@ const BUFFER: usize = 256 << 10;
 const MAX_WORDS: usize = 16 << 10;
 /// Far longer than a kubeconfig.
 const MAX_KUBECONFIG: u64 = 1 << 20;
+/// A cluster's ways to a new pod take a moment after that is ready.
+const HEARD: Duration = Duration::from_secs(10);
 /// Where `kubectl port-forward` makes a hub reachable that has no address of its own.
 pub const FORWARDED: &str = "https://localhost:8443";
 
@@ -194,6 +198,24 @@ impl InstalledHub<'_> {
             Failure::new(exit::UNREACHABLE, format!("can't {attempt}")).evidence("it printed no kubeconfig")
         })
     }
+}
+
+/// Where a way in leads, unless only its own cluster reaches it: by its Service's name.
+pub fn outer_address(way_in: &Value) -> Option<&str> {
+    let server = way_in["clusters"][0]["cluster"]["server"].as_str();
+    server.filter(|server| !server.ends_with(".svc"))
+}
+
+/// Whether somebody listens at a hub's address. It may not be meant for this machine.
+pub async fn is_heard(url: &Uri) -> bool {
+    let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let port = url.port_u16().unwrap_or(443);
+    let connect = async {
+        while TcpStream::connect((host, port)).await.is_err() {
+            sleep(Duration::from_millis(250)).await;
+        }
+    };
+    timeout(HEARD, connect).await.is_ok()
 }
 
 /// Why a command in a pod did not do what it should.

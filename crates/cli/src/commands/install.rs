@@ -4,10 +4,6 @@ use std::time::Duration;
 
 use farwater_manifests::{Database, Exposure, Hub, Tls, names::hub as names};
 use http::Uri;
-use tokio::{
-    net::TcpStream,
-    time::{sleep, timeout},
-};
 
 use crate::{
     commands::login,
@@ -15,14 +11,11 @@ use crate::{
     exit,
     failure::Result,
     format,
-    installed_hub::{FORWARDED, InstalledHub},
+    installed_hub::{self, FORWARDED, InstalledHub},
     target::Target,
     terminal::{print, say},
     text,
 };
-
-/// A cluster's ways to a new pod take a moment after that is ready. The address may not be meant for this machine.
-const HEARD: Duration = Duration::from_secs(10);
 
 /// `--context` and `--kubeconfig` name the cluster, as for kubectl.
 #[derive(Debug, clap::Args)]
@@ -97,7 +90,7 @@ pub async fn run(args: InstallArgs, connect: &ConnectArgs) -> Result<u8> {
     let place = login::remember(&target.context, server, &way_in)?;
     say(&format!("the hub is ready; you are signed in as its administrator ({})", place.display()));
     if let Some(url) = &url
-        && !is_heard(url).await
+        && !installed_hub::is_heard(url).await
     {
         say(&format!("from here nothing answers at {server} yet"));
     }
@@ -112,16 +105,4 @@ pub async fn run(args: InstallArgs, connect: &ConnectArgs) -> Result<u8> {
     }
     print(&format!("{server}\n"))?;
     Ok(exit::YES)
-}
-
-/// Whether somebody listens at the hub's address.
-async fn is_heard(url: &Uri) -> bool {
-    let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    let port = url.port_u16().unwrap_or(443);
-    let connect = async {
-        while TcpStream::connect((host, port)).await.is_err() {
-            sleep(Duration::from_millis(250)).await;
-        }
-    };
-    timeout(HEARD, connect).await.is_ok()
 }

@@ -30,7 +30,7 @@ use crate::{
     commands::login,
     exit,
     failure::{Failure, Result},
-    installed_hub::{FORWARDED, InstalledHub},
+    installed_hub::{self, FORWARDED, InstalledHub},
     pods::Pods,
     terminal::{print, say},
     text,
@@ -310,11 +310,10 @@ impl Restore<'_> {
             Failure { cause, ..failure }.next(next)
         })?;
         let way_in = self.hub.read_way_in().await?;
-        let server = way_in["clusters"][0]["cluster"]["server"].as_str().unwrap_or_default();
-        // By the name of its Service only its own cluster reaches it.
-        let server = if server.ends_with(".svc") { FORWARDED } else { server };
-        let place = login::remember(&self.hub.target.context, server, &way_in)?;
+        let address = installed_hub::outer_address(&way_in);
+        let place = login::remember(&self.hub.target.context, address.unwrap_or(FORWARDED), &way_in)?;
         say(&format!("the hub is ready; you are signed in as its administrator ({})", place.display()));
+        wait_until_heard(address).await;
         print(&text::printable(said))?;
         let epoch = said.lines().find_map(|line| line.strip_prefix("epoch ")).map(str::trim);
         let Some(epoch) = epoch else { return Ok(()) };
@@ -334,7 +333,12 @@ impl Restore<'_> {
         let Broken { failure, is_untouched } = broken;
         let data = if is_untouched { "nothing of its data was changed" } else { "its data is the old or the backup's" };
         let next = match self.start().await {
-            Ok(()) => format!("{data}, and the hub runs; run the same again"),
+            Ok(()) => {
+                if let Ok(way_in) = self.hub.read_way_in().await {
+                    wait_until_heard(installed_hub::outer_address(&way_in)).await;
+                }
+                format!("{data}, and the hub runs; run the same again")
+            }
             Err(started) => {
                 let evidence = started.evidence.map_or(String::new(), |evidence| format!(" ({evidence})"));
                 format!("{data}, but {}{evidence}: run the same again, or {}", started.cause, self.by_hand())
@@ -342,6 +346,14 @@ impl Restore<'_> {
         };
         let own = failure.next.clone().map_or(String::new(), |own| format!("{own}; "));
         failure.next(format!("{own}{next}"))
+    }
+}
+
+async fn wait_until_heard(address: Option<&str>) {
+    let Some(address) = address else { return };
+    let Ok(url) = address.parse::<http::Uri>() else { return };
+    if !installed_hub::is_heard(&url).await {
+        say(&format!("from here nothing answers at {} yet", text::plain(address)));
     }
 }
 
