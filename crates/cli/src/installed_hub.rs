@@ -28,6 +28,8 @@ use crate::{
     failure::{Failure, Result},
     pods::Pods,
     target::{Right, Target, is_ours, not_ours},
+    terminal::say,
+    text,
 };
 
 const PAUSE: Duration = Duration::from_secs(1);
@@ -206,8 +208,9 @@ pub fn outer_address(way_in: &Value) -> Option<&str> {
     server.filter(|server| !server.ends_with(".svc"))
 }
 
-/// Whether somebody listens at a hub's address. It may not be meant for this machine.
-pub async fn is_heard(url: &Uri) -> bool {
+/// Gives the cluster its moment, and says so where nobody listens at the hub's address. It may not be meant for this machine.
+pub async fn wait_until_heard(server: &str) {
+    let Ok(url) = server.parse::<Uri>() else { return };
     let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let port = url.port_u16().unwrap_or(443);
     let connect = async {
@@ -215,7 +218,9 @@ pub async fn is_heard(url: &Uri) -> bool {
             sleep(Duration::from_millis(250)).await;
         }
     };
-    timeout(HEARD, connect).await.is_ok()
+    if timeout(HEARD, connect).await.is_err() {
+        say(&format!("from here nothing answers at {} yet", text::plain(server)));
+    }
 }
 
 /// Why a command in a pod did not do what it should.

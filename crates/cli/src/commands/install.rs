@@ -59,7 +59,7 @@ enum ServiceType {
 }
 
 pub async fn run(args: InstallArgs, connect: &ConnectArgs) -> Result<u8> {
-    let url = args.url.as_deref().map(login::parse_url).transpose()?;
+    args.url.as_deref().map(login::parse_url).transpose()?;
     let hub = Hub {
         image: args.image.clone(),
         url: args.url.clone(),
@@ -88,12 +88,9 @@ pub async fn run(args: InstallArgs, connect: &ConnectArgs) -> Result<u8> {
     let server = args.url.as_deref().unwrap_or(FORWARDED);
     let place = login::remember(&target.context, server, &way_in)?;
     say(&format!("the hub is ready; you are signed in as its administrator ({})", place.display()));
-    if let Some(url) = &url
-        && !installed_hub::is_heard(url).await
-    {
-        say(&format!("from here nothing answers at {server} yet"));
-    }
-    if url.is_none() {
+    if args.url.is_some() {
+        installed_hub::wait_until_heard(server).await;
+    } else {
         say(&format!(
             "it has no address outside of the cluster; reach it by\n  kubectl --context {} -n {} port-forward service/{} 8443:{}",
             text::plain(&target.context),

@@ -313,7 +313,9 @@ impl Restore<'_> {
         let address = installed_hub::outer_address(&way_in);
         let place = login::remember(&self.hub.target.context, address.unwrap_or(FORWARDED), &way_in)?;
         say(&format!("the hub is ready; you are signed in as its administrator ({})", place.display()));
-        wait_until_heard(address).await;
+        if let Some(address) = address {
+            installed_hub::wait_until_heard(address).await;
+        }
         print(&text::printable(said))?;
         let epoch = said.lines().find_map(|line| line.strip_prefix("epoch ")).map(str::trim);
         let Some(epoch) = epoch else { return Ok(()) };
@@ -334,8 +336,10 @@ impl Restore<'_> {
         let data = if is_untouched { "nothing of its data was changed" } else { "its data is the old or the backup's" };
         let next = match self.start().await {
             Ok(()) => {
-                if let Ok(way_in) = self.hub.read_way_in().await {
-                    wait_until_heard(installed_hub::outer_address(&way_in)).await;
+                if let Ok(way_in) = self.hub.read_way_in().await
+                    && let Some(address) = installed_hub::outer_address(&way_in)
+                {
+                    installed_hub::wait_until_heard(address).await;
                 }
                 format!("{data}, and the hub runs; run the same again")
             }
@@ -346,14 +350,6 @@ impl Restore<'_> {
         };
         let own = failure.next.clone().map_or(String::new(), |own| format!("{own}; "));
         failure.next(format!("{own}{next}"))
-    }
-}
-
-async fn wait_until_heard(address: Option<&str>) {
-    let Some(address) = address else { return };
-    let Ok(url) = address.parse::<http::Uri>() else { return };
-    if !installed_hub::is_heard(&url).await {
-        say(&format!("from here nothing answers at {} yet", text::plain(address)));
     }
 }
 
