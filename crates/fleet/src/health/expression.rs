@@ -172,7 +172,11 @@ impl Walk {
             Expr::Select(select) => self.visit(&select.operand, depth, loops),
             Expr::Call(call) => {
                 self.sums += u64::from(call.func_name == cel::common::ast::operators::ADD);
-                call.target.iter().map(AsRef::as_ref).chain(&call.args).try_for_each(|part| self.visit(part, depth, loops))
+                call.target
+                    .iter()
+                    .map(AsRef::as_ref)
+                    .chain(&call.args)
+                    .try_for_each(|part| self.visit(part, depth, loops))
             }
             Expr::List(list) => {
                 self.literal = self.literal.max(list.elements.len() as u64);
@@ -189,7 +193,12 @@ impl Walk {
                 let before = self.scope.len();
                 self.scope.extend([comprehension.iter_var.clone(), comprehension.accu_var.clone()]);
                 self.scope.extend(comprehension.iter_var2.clone());
-                let parts = [&comprehension.accu_init, &comprehension.loop_cond, &comprehension.loop_step, &comprehension.result];
+                let parts = [
+                    &comprehension.accu_init,
+                    &comprehension.loop_cond,
+                    &comprehension.loop_step,
+                    &comprehension.result,
+                ];
                 let visited = parts.into_iter().try_for_each(|part| self.visit(part, depth, loops + 1));
                 self.scope.truncate(before);
                 visited

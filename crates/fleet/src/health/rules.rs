@@ -6,7 +6,11 @@ use farwater_api::{
 };
 use serde_json::Value;
 
-use super::{Verdict, evaluate, expression::{EvaluationError, Expression, ExpressionError, Subject}, failed, current, group_of, progress, evaluate_bookkeeping};
+use super::{
+    Verdict, current, evaluate, evaluate_bookkeeping,
+    expression::{EvaluationError, Expression, ExpressionError, Subject},
+    failed, group_of, progress,
+};
 use crate::conditions::cut;
 
 /// Longest message that an expression makes.
@@ -98,7 +102,8 @@ impl Expressions {
         let holds = |field: &str, expression: &Expression| {
             expression.is_true(&subject).map_err(|error: EvaluationError| format!("{field}: {error}"))
         };
-        let optional = |field, expression: &Option<Expression>| expression.as_ref().map_or(Ok(false), |e| holds(field, e));
+        let optional =
+            |field, expression: &Option<Expression>| expression.as_ref().map_or(Ok(false), |e| holds(field, e));
         let health = if optional("inProgress", &self.in_progress)? {
             Health::InProgress
         } else if optional("failed", &self.failed)? {
@@ -123,7 +128,8 @@ impl Expressions {
 fn visible(object: &Value) -> Value {
     let is_secret = group_of(object).is_empty() && object["kind"] == "Secret";
     let fields = object.as_object().into_iter().flatten();
-    let fields = fields.filter(|(name, _)| !is_secret || matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "type"));
+    let fields =
+        fields.filter(|(name, _)| !is_secret || matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "type"));
     let mut seen = Value::Object(fields.map(|(name, value)| (name.clone(), value.clone())).collect());
     if let Some(metadata) = seen["metadata"].as_object_mut() {
         metadata.remove("managedFields");

@@ -43,7 +43,8 @@ fn what_is_deleted_or_not_seen_yet_is_told_so_before_any_rule() {
 
 #[test]
 fn conditions_are_read_as_people_write_them() {
-    let ready = "current: \"has(self.status) && self.status.conditions.exists(c, c.type == 'Ready' && c.status == 'True')\"";
+    let ready =
+        "current: \"has(self.status) && self.status.conditions.exists(c, c.type == 'Ready' && c.status == 'True')\"";
     check(ready, "spec: {}", InProgress, "");
     check(ready, "status: {conditions: [{type: Ready, status: 'False'}]}", InProgress, "");
     check(ready, "status: {conditions: [{type: Other, status: 'True'}, {type: Ready, status: 'True'}]}", Current, "");
@@ -57,15 +58,34 @@ fn conditions_are_read_as_people_write_them() {
 #[test]
 fn an_expression_without_a_value_makes_nothing_healthy() {
     check(RULE, "spec: {}", InProgress, "health rule of the service: inProgress: there is no \"status\"");
-    check("current: 'self.spec.size'", "spec: {size: 3}", InProgress, "health rule of the service: current: its value is no boolean");
-    check("current: 'true', failed: 'self.x'", "spec: {}", InProgress, "health rule of the service: failed: there is no \"x\"");
-    check("current: 'nosuch(self)'", "spec: {}", InProgress, "health rule of the service: current: there is no function \"nosuch\"");
+    check(
+        "current: 'self.spec.size'",
+        "spec: {size: 3}",
+        InProgress,
+        "health rule of the service: current: its value is no boolean",
+    );
+    check(
+        "current: 'true', failed: 'self.x'",
+        "spec: {}",
+        InProgress,
+        "health rule of the service: failed: there is no \"x\"",
+    );
+    check(
+        "current: 'nosuch(self)'",
+        "spec: {}",
+        InProgress,
+        "health rule of the service: current: there is no function \"nosuch\"",
+    );
     // Neither what can't be compiled, of a hub that lets through more than this agent.
     check("current: 'self.'", "spec: {}", InProgress, &compiled_badly("self."));
     check("current: 'false', message: 'self.x'", "spec: {}", InProgress, "message: there is no \"x\"");
     // What fails says no values.
-    check("current: 'self.spec.a < self.spec.b'", "spec: {a: hunter2, b: 1}", InProgress,
-        "health rule of the service: current: found no matching overload for '_<_' applied to '(string, int)'");
+    check(
+        "current: 'self.spec.a < self.spec.b'",
+        "spec: {a: hunter2, b: 1}",
+        InProgress,
+        "health rule of the service: current: found no matching overload for '_<_' applied to '(string, int)'",
+    );
 }
 
 fn compiled_badly(text: &str) -> String {
@@ -74,7 +94,9 @@ fn compiled_badly(text: &str) -> String {
 
 #[test]
 fn a_services_own_rules_come_before_the_hubs_and_those_by_name() {
-    let rule = |current: &str| -> HealthRuleSpec { yaml(&format!("{{group: example.com, kind: Boat, current: '{current}', message: '\"{current}\"'}}")) };
+    let rule = |current: &str| -> HealthRuleSpec {
+        yaml(&format!("{{group: example.com, kind: Boat, current: '{current}', message: '\"{current}\"'}}"))
+    };
     let named = |name: &str, current: &str| NamedRule { name: name.into(), rule: rule(current) };
     let boat = json!({"apiVersion": "example.com/v1", "kind": "Boat"});
     let hubs = [named("a", "1 > 2"), named("b", "true")];
@@ -89,7 +111,9 @@ fn a_services_own_rules_come_before_the_hubs_and_those_by_name() {
 
 #[test]
 fn a_secrets_values_are_not_seen() {
-    let rule: HealthRuleSpec = yaml("{kind: Secret, current: 'has(self.data) || size(self.metadata.annotations) > 1', message: 'string(has(self.metadata.managedFields))'}");
+    let rule: HealthRuleSpec = yaml(
+        "{kind: Secret, current: 'has(self.data) || size(self.metadata.annotations) > 1', message: 'string(has(self.metadata.managedFields))'}",
+    );
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "data": {"a": "aHVudGVyMg=="}, "stringData": {"a": "hunter2"},
         "metadata": {"managedFields": [], "annotations": {"x": "y", "kubectl.kubernetes.io/last-applied-configuration": "hunter2"}}});
     assert_eq!(Rules::compile(&[rule], &[]).evaluate(&secret), (InProgress, "false".to_owned()));

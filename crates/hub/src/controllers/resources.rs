@@ -2,7 +2,9 @@
 
 use std::{fmt, sync::LazyLock};
 
-use farwater_api::{AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule, ServiceDeployment};
+use farwater_api::{
+    AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule, ServiceDeployment,
+};
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
 use kube_core::Resource as _;

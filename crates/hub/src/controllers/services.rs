@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use farwater_api::{
     APPROVE_PRUNE, Cluster, ClusterGrant, Digest, GitRepository, HealthRule, ServiceDeployment, UNDO,
-    health_rule::{HealthRules, MAX_RULES, NamedRule},
     deletion::MAX_UNDO_BYTES,
+    health_rule::{HealthRules, MAX_RULES, NamedRule},
     protocol::{Entry, ServiceIdentity},
 };
 use farwater_fleet::{

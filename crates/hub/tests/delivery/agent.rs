@@ -320,7 +320,6 @@ impl Agent {
                 .map(|(uid, report)| ((*uid).to_owned(), report.clone()))
                 .collect::<BTreeMap<_, _>>(),
             agent: None,
-            health: None,
         }
     }
 
