@@ -52,7 +52,10 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::protocol::AcceptedStatement;
+use farwater_api::{
+    health_rule::{HealthRules, NamedRule},
+    protocol::AcceptedStatement,
+};
 use farwater_fleet::plan::ObjectKey;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -115,6 +118,8 @@ pub(crate) struct Agent {
     claims: Claims,
     leaving: Leaving,
     plans: Plans,
+    /// The hub's rules of health.
+    health_rules: RwLock<Arc<Vec<NamedRule>>>,
     /// Objects at which is looked closer, at one time.
     looks: Semaphore,
     /// Services that live on this cluster: uid → `namespace/name`.
@@ -128,6 +133,23 @@ impl Agent {
 
     fn set_identity(&self, identity: Identity) {
         *self.identity.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(identity);
+    }
+
+    fn health_rules(&self) -> Arc<Vec<NamedRule>> {
+        Arc::clone(&self.health_rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Those of a newly accepted state. Services judge anew where theirs have changed.
+    fn set_health_rules(&self, rules: Option<&HealthRules>) {
+        let rules = rules.map(|rules| rules.rules.clone()).unwrap_or_default();
+        if *self.health_rules() == rules {
+            return;
+        }
+        tracing::info!(rules = rules.len(), "rules of health have changed");
+        *self.health_rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        for mailbox in self.watches.mailboxes() {
+            mailbox.tell_of_rules();
+        }
     }
 
     fn caller<'a>(&'a self, identity: &'a Identity) -> Caller<'a> {
@@ -256,11 +278,13 @@ async fn act(
         claims: Claims::default(),
         leaving: Leaving::default(),
         plans: Plans::default(),
+        health_rules: RwLock::default(),
         looks: Semaphore::new(LOOKS),
         services: Mutex::default(),
     });
     let mut supervisor = Supervisor::new(agent.clone(), inventories);
     if let Some(state) = &accepted {
+        agent.set_health_rules(state.health.as_deref());
         supervisor.assign(state);
     }
     let own = update::Own::new(options);

@@ -6,6 +6,7 @@ mod barrier;
 pub(crate) mod basis;
 mod causes;
 mod hooks;
+mod judges;
 mod leaving;
 mod record;
 mod remove;
@@ -127,6 +128,7 @@ pub struct ServiceTask {
     backoff: Backoff,
     health: steady::HealthQueue,
     causes: causes::Causes,
+    judges: judges::Judges,
     /// Of the newest entry, until it is healthy.
     rollout: Option<Rollout>,
     /// Whether all of the entry that was attempted last has been healthy.
@@ -161,6 +163,7 @@ impl ServiceTask {
             backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
             health: steady::HealthQueue::default(),
             causes: causes::Causes::default(),
+            judges: judges::Judges::default(),
             rollout: None,
             arrived: false,
             barrier: None,

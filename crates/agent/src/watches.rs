@@ -88,6 +88,8 @@ pub struct Pending {
     pub poked: bool,
     /// Another attempt is asked for.
     pub retry: bool,
+    /// Objects may be judged otherwise now.
+    pub rules: bool,
     /// Who wants to know what the service's task knows.
     pub askers: Vec<oneshot::Sender<Snapshot>>,
 }
@@ -123,6 +125,11 @@ impl Mailbox {
 
     pub fn retry(&self) {
         lock(&self.pending).retry = true;
+        self.arrived.notify_one();
+    }
+
+    pub fn tell_of_rules(&self) {
+        lock(&self.pending).rules = true;
         self.arrived.notify_one();
     }
 
@@ -176,6 +183,10 @@ impl Watches {
 
     pub fn mailbox(&self, label: &str) -> Option<Arc<Mailbox>> {
         lock(&self.state).mailboxes.get(label).cloned()
+    }
+
+    pub fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
+        lock(&self.state).mailboxes.values().cloned().collect()
     }
 
     pub fn unregister(self: &Arc<Self>, label: &str) {

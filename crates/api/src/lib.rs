@@ -14,6 +14,7 @@ pub mod cluster_grant;
 pub mod deletion;
 pub mod digest;
 pub mod git_repository;
+pub mod health_rule;
 pub mod history;
 pub mod hooks;
 pub mod objects;
@@ -29,6 +30,7 @@ pub use cluster::{Cluster, ClusterSpec, ClusterStatus};
 pub use cluster_grant::{ClusterGrant, ClusterGrantSpec, GrantVerb};
 pub use digest::{Digest, canonical_json};
 pub use git_repository::{GitRepository, GitRepositorySpec, GitRepositoryStatus};
+pub use health_rule::{HealthRule, HealthRuleSpec};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 pub use service_deployment::{ServiceDeployment, ServiceDeploymentSpec, ServiceDeploymentStatus};
 
@@ -79,8 +81,14 @@ pub fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
 
 /// The definitions of our kinds, as a management cluster would install them.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
-    let mut all =
-        vec![AgentPolicy::crd(), Cluster::crd(), ClusterGrant::crd(), GitRepository::crd(), ServiceDeployment::crd()];
+    let mut all = vec![
+        AgentPolicy::crd(),
+        Cluster::crd(),
+        ClusterGrant::crd(),
+        GitRepository::crd(),
+        HealthRule::crd(),
+        ServiceDeployment::crd(),
+    ];
     all.iter_mut().for_each(describe_kind);
     all
 }

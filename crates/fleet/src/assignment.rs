@@ -187,6 +187,7 @@ pub struct EntryInputs<'a> {
     pub undo: Option<&'a str>,
     pub turn: u64,
     pub tests: &'a [ServiceTest],
+    pub health: &'a [HealthRuleSpec],
 }
 
 /// What the agent is told about a service. Every service is always listed: what can't be applied is held.
@@ -233,6 +234,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         undo: inputs.undo.map(str::to_owned),
         turn: inputs.turn,
         tests: inputs.tests.to_vec(),
+        health: inputs.health.to_vec(),
     })
 }
 
@@ -335,6 +337,7 @@ mod tests {
             undo: None,
             turn: 0,
             tests: &[],
+            health: &[],
         }
     }
 

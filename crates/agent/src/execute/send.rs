@@ -1,7 +1,10 @@
 //! One object: applied, written as a whole or made anew, as its options and the plan say.
 
 use farwater_api::apply_options::ConflictPolicy;
-use farwater_fleet::plan::{Cause, Change, GroupVersionKind, ResolvedObject, Wait, differences::leave_ignored};
+use farwater_fleet::{
+    health::rules::Rules,
+    plan::{Cause, Change, GroupVersionKind, ResolvedObject, Wait, differences::leave_ignored},
+};
 use serde_json::Value;
 
 use super::{Applied, Deleted, Executor, TRIES};
@@ -42,7 +45,7 @@ impl Executor<'_> {
         }
         match sent {
             Ok((applied, note)) => {
-                let health = judge(self.kinds, &gvk, &applied);
+                let health = judge(self.kinds, &Rules::default(), &gvk, &applied);
                 Applied::Done { live: live_object(&applied), health, note }
             }
             Err(error) if error.is_not_found() => {

@@ -39,6 +39,7 @@ impl ServiceTask {
         let start = Instant::now();
         let begun = SystemTime::now();
         self.hooks.is_held = note.is_some();
+        self.take_up_rules(&deployment.health);
         let (resolved, errors) = match self.prepare(deployment).await {
             Ok(Some(prepared)) => prepared,
             Ok(None) => return Ended::Superseded,

@@ -7,7 +7,6 @@ use farwater_api::{
     protocol::Deployment,
 };
 use farwater_fleet::{
-    health,
     plan::{Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason},
     prune::PrunePlan,
 };
@@ -50,7 +49,11 @@ impl ServiceTask {
                     }
                     self.set_status(&object.object, SyncState::Synced, *health, message);
                     self.set_note(&change.object, note);
-                    if let Some(again) = again {
+                    if self.judges.rules.cover(&object.object.group, &object.object.kind) {
+                        // It is read before anything goes on.
+                        self.set_health(&change.object, Health::InProgress);
+                        self.health.ask_now(change.object.clone());
+                    } else if let Some(again) = again {
                         self.health.ask_within(change.object.clone(), *again);
                     }
                 }
@@ -75,7 +78,7 @@ impl ServiceTask {
             match self.statuses.get_mut(key) {
                 // Of an unknown one the last word may be that the source did not state it, which it does again.
                 Some(status) if status.sync == SyncState::Synced && status.health != Health::Unknown => {}
-                _ if health::changes_after_apply(&object.object.group, &object.object.kind) => {
+                _ if self.may_change(&object.object.group, &object.object.kind) => {
                     self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
                     self.health.ask_now(key.clone());
                 }
@@ -105,6 +108,9 @@ impl ServiceTask {
                 Ok(Inspected::Gone) => (Health::Unknown, "others deleted it".to_owned()),
                 Err(error) => (Health::Unknown, format!("others changed it; what differs can't be told: {error}")),
             };
+            if self.judges.rules.cover(&object.object.group, &object.object.kind) {
+                self.health.ask_now(key.clone());
+            }
             let drift = object.options.drift;
             self.set_status(
                 &object.object,
@@ -179,6 +185,13 @@ impl ServiceTask {
         match self.live.get(key) {
             Some(Live::Present(LiveObject { ending: Some(ending), .. })) => format!(" {ending}"),
             _ => String::new(),
+        }
+    }
+
+    fn set_health(&mut self, key: &ObjectKey, health: Health) {
+        if let Some(status) = self.statuses.get_mut(key) {
+            status.health = health;
+            status.message.clear();
         }
     }
 

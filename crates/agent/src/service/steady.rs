@@ -1,13 +1,13 @@
 //! Between two attempts: watches tell of changes, health is read after them.
 
-use std::{collections::BTreeMap, ops::ControlFlow, time::Duration};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
 use farwater_api::{
     objects::{Health, SyncState},
     protocol::ServiceAccount,
 };
 use farwater_fleet::{
-    health::changes_after_apply,
+    health::rules::Rules,
     plan::{GroupVersionKind, Live, LiveObject, ObjectKey},
 };
 use futures::{StreamExt as _, stream};
@@ -158,6 +158,9 @@ impl ServiceTask {
             // Who asked may not wait any more.
             let _ = asker.send(self.snapshot());
         }
+        if pending.rules {
+            self.hear_of_rules();
+        }
         let mut drifted = pending.retry;
         let mut left = Vec::new();
         self.hear_of_hooks(pending.events.keys());
@@ -217,7 +220,7 @@ impl ServiceTask {
             self.set_status(&object, sync, Health::Terminating, message);
             return false;
         }
-        if changes_after_apply(&object.group, &object.kind) {
+        if self.may_change(&object.group, &object.kind) {
             self.health.ask(key, Instant::now());
         }
         if drifted && as_applied {
@@ -277,7 +280,8 @@ impl ServiceTask {
             let resource = agent.kinds.get(&GroupVersionKind::from(&entry.object))?;
             Some((key, resource))
         });
-        let reads: Vec<_> = reads.map(|(key, resource)| evaluate(&agent, &account, key, resource)).collect();
+        let rules = Arc::clone(&self.judges.rules);
+        let reads: Vec<_> = reads.map(|(key, resource)| evaluate(&agent, &account, &rules, key, resource)).collect();
         let answers: Vec<_> = stream::iter(reads).buffer_unordered(PARALLEL_READS).collect().await;
         let now = Instant::now();
         for (key, answer) in answers {
@@ -312,11 +316,12 @@ impl ServiceTask {
 async fn evaluate(
     agent: &Agent,
     account: &ServiceAccount,
+    rules: &Rules,
     key: ObjectKey,
     resource: Resource,
 ) -> (ObjectKey, Result<Judgement, ApiError>) {
     let object = agent.kubernetes.get(Some(account), &resource.path(&key.namespace, &key.name), false).await;
-    (key, object.map(|object| judge(&agent.kinds, &resource.gvk(), &object)))
+    (key, object.map(|object| judge(&agent.kinds, rules, &resource.gvk(), &object)))
 }
 
 /// Versions of one kind are ordered numbers since Kubernetes 1.35, and were before in fact.

@@ -357,6 +357,7 @@ impl State {
             generation: self.generation,
             tag: tag(&entries),
             agent: None,
+            health: None,
             key_id: self.key_id(),
         };
         self.sign(statement, entries)
@@ -364,7 +365,7 @@ impl State {
 
     fn sign(&self, statement: Statement, entries: Vec<Verbatim<Entry>>) -> DesiredState {
         let signature = STANDARD.encode(self.key.sign(&statement.message()).as_ref());
-        DesiredState { statement: statement.into(), signature, entries, agent: None }
+        DesiredState { statement: statement.into(), signature, entries, agent: None, health: None }
     }
 
     fn poll(&mut self, etag: Option<&str>) -> Response<Full<Bytes>> {

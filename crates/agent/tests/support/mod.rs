@@ -73,6 +73,7 @@ impl Service {
             undo: None,
             turn: 0,
             tests: Vec::new(),
+            health: Vec::new(),
         };
         Self { identity, deployment }
     }

@@ -41,6 +41,7 @@ fn apply() -> Action {
         undo: None,
         turn: 0,
         tests: Vec::new(),
+        health: Vec::new(),
     })
 }
 

@@ -1,9 +1,11 @@
 //! What a kind's objects get and keep when they are written, and the rules of built-in kinds: the counterparts of
 //! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
 
+use farwater_api::HealthRuleSpec;
 use farwater_fleet::{
     agents::Limit,
     duration::{self, Bounds},
+    health::rules,
 };
 use serde_json::{Value, json};
 
@@ -155,6 +157,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         schema::validate(&body, &kind.schema, "", &mut errors);
         if part == Part::Main {
             validate_durations(object, old, kind, &mut errors);
+            validate_health(object, old, kind, &mut errors);
         }
         if part == Part::Status {
             relate_to_status(&mut errors);
@@ -199,6 +202,31 @@ fn validate_durations(object: &Value, old: Option<&Value>, kind: &ResourceKind, 
         let Some(text) = value.as_str().filter(|_| !known) else { continue };
         if let Err(why) = bounds.check(text) {
             errors.push(FieldError::invalid(path, value, &why));
+        }
+    }
+}
+
+/// Expressions that no agent could read are refused with their place. One that is stored already may stay, as with durations.
+fn validate_health(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    let rules: Vec<(String, &Value)> = match kind.plural.as_str() {
+        "healthrules" => vec![("spec".to_owned(), &object["spec"])],
+        "servicedeployments" => {
+            let rules = object["spec"]["health"].as_array().into_iter().flatten();
+            rules.enumerate().map(|(n, rule)| (format!("spec.health[{n}]"), rule)).collect()
+        }
+        _ => return,
+    };
+    let was_there = |rule: &Value| {
+        old.is_some_and(|old| match &old["spec"]["health"] {
+            Value::Array(rules) => rules.contains(rule),
+            _ => old["spec"] == *rule,
+        })
+    };
+    for (path, value) in rules.into_iter().filter(|(_, rule)| !was_there(rule)) {
+        // One that can't be read at all has been refused by its schema.
+        let Ok(rule) = serde_json::from_value::<HealthRuleSpec>(value.clone()) else { continue };
+        for (field, error) in rules::problems(&rule) {
+            errors.push(FieldError::invalid(format!("{path}.{field}"), &value[field], &error.to_string()));
         }
     }
 }

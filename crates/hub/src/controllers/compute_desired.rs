@@ -8,6 +8,7 @@ use std::{collections::HashMap, sync::Arc, time::SystemTime};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     ServiceDeployment,
+    health_rule::HealthRules,
     protocol::{Entry, MAX_DESIRED_BYTES, Statement, Verbatim, tag},
 };
 use farwater_fleet::{
@@ -28,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     advance_agents, chain, dependencies, git,
     resources::{self, Name},
-    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, read_json},
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, load_health_rules, read_json},
     trace_deliveries::{self, NewEntry, Published, new_entries},
 };
 use crate::delivery::{
@@ -83,10 +84,11 @@ pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
     }
     let begun = SystemTime::now();
     let grants = load_grants(&delivery.store).await?;
+    let health = load_health_rules(&delivery.store).await?.map(Verbatim::from);
     let mut done = 0;
     let mut published = Vec::new();
     for mark in marks {
-        match compute_cluster(delivery, &mark, &grants).await {
+        match compute_cluster(delivery, &mark, &grants, health.as_ref()).await {
             Ok(Computed::Now(next)) => {
                 done += 1;
                 published.push((mark, next.map(|next| *next)));
@@ -117,7 +119,12 @@ enum Computed {
     Later,
 }
 
-async fn compute_cluster(delivery: &Delivery, mark: &DirtyMark, grants: &[NamedGrant]) -> Result<Computed, StoreError> {
+async fn compute_cluster(
+    delivery: &Delivery,
+    mark: &DirtyMark,
+    grants: &[NamedGrant],
+    health: Option<&Verbatim<HealthRules>>,
+) -> Result<Computed, StoreError> {
     let Some(state) = delivery.clusters.get(&mark.cluster_uid) else { return Ok(Computed::Now(None)) };
     let name = Name::new(&state.namespace, &state.name);
     let Some(cluster) = ClusterFacts::load(&delivery.store, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
@@ -135,7 +142,7 @@ async fn compute_cluster(delivery: &Delivery, mark: &DirtyMark, grants: &[NamedG
     }
     let entries = resolve_entries(delivery, &cluster, (&rows, &origins), grants).await?;
     let agent = update.map(|row| advance_agents::read_text(&row.cluster_uid, &row.settings)).transpose()?.flatten();
-    let next = next_desired(delivery, &cluster, Content { entries, agent }, current)?;
+    let next = next_desired(delivery, &cluster, Content { entries, agent, health: health.cloned() }, current)?;
     Ok(Computed::Now(next.map(Box::new)))
 }
 
@@ -214,7 +221,8 @@ fn next_desired(
     let identity = &delivery.identity;
     let same = |row: &&Desired| row.tag == tag && row.key_id == identity.key_id() && !row.signature.is_empty();
     if let Some(row) = current.as_ref().filter(same)
-        && desired::read_content(row)?.agent == content.agent
+        && let stored = desired::read_content(row)?
+        && (&stored.agent, &stored.health) == (&content.agent, &content.health)
     {
         return Ok(None);
     }
@@ -225,6 +233,7 @@ fn next_desired(
         generation: current.as_ref().map_or(1, |row| row.generation + 1),
         tag,
         agent: content.agent.as_ref().map(Verbatim::digest),
+        health: content.health.as_ref().map(Verbatim::digest),
         key_id: identity.key_id().to_owned(),
     };
     let entries = &content.entries;

@@ -2,7 +2,9 @@
 
 use std::{fmt, sync::LazyLock};
 
-use farwater_api::{AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, ServiceDeployment};
+use farwater_api::{
+    AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule, ServiceDeployment,
+};
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
 use kube_core::Resource as _;
@@ -50,7 +52,7 @@ macro_rules! stored {
     };
 }
 
-stored!(AgentPolicy, Cluster, ClusterGrant, GitRepository, ServiceDeployment);
+stored!(AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment);
 
 /// How often a change is tried against writers that were faster.
 const ATTEMPTS: usize = 8;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::{AgentPolicy, Cluster, ClusterGrant, GitRepository, ServiceDeployment};
+use farwater_api::{AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment};
 use farwater_fleet::{assignment::Decided, duration::POLL_INTERVAL};
 use farwater_store::{
     Kind, Operation, StoreError, WatchError, WatchEvent,
@@ -176,7 +176,7 @@ fn cluster_state(object: &Value) -> ClusterState {
 async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
     let kinds = Kinds::get();
     let kind = &event.key.kind;
-    let followed = [&kinds.repository, &kinds.service, &kinds.cluster, &kinds.grant];
+    let followed = [&kinds.repository, &kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule];
     let name = Name::new(&event.key.namespace, &event.key.name);
     if *kind == kinds.agent_policy {
         // Its status is the controller's own work, and acting twice changes nothing.
@@ -199,6 +199,10 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         Ok(())
     } else if *kind == kinds.cluster {
         route_cluster(delivery, event).await
+    } else if *kind == kinds.health_rule {
+        delivery.store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await?;
+        delivery.dirty.notify_one();
+        Ok(())
     } else {
         for (namespace, name) in services_under_grants(&mut *delivery.store.tables().await?).await? {
             delivery.services.add(Name { namespace, name });
@@ -226,6 +230,7 @@ struct Kinds {
     service: Kind,
     cluster: Kind,
     grant: Kind,
+    health_rule: Kind,
     secret: Kind,
 }
 
@@ -237,6 +242,7 @@ impl Kinds {
             service: ServiceDeployment::kind(),
             cluster: Cluster::kind(),
             grant: ClusterGrant::kind(),
+            health_rule: HealthRule::kind(),
             secret: resources::secrets(),
         });
         &KINDS

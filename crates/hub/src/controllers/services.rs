@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use farwater_api::{
-    APPROVE_PRUNE, Cluster, ClusterGrant, Digest, GitRepository, ServiceDeployment, UNDO,
+    APPROVE_PRUNE, Cluster, ClusterGrant, Digest, GitRepository, HealthRule, ServiceDeployment, UNDO,
     deletion::MAX_UNDO_BYTES,
+    health_rule::{HealthRules, MAX_RULES, NamedRule},
     protocol::{Entry, ServiceIdentity},
 };
 use farwater_fleet::{
@@ -55,6 +56,19 @@ pub async fn load_grants(store: &Store) -> Result<Vec<NamedGrant>, StoreError> {
     resources::list_pages::<ClusterGrant>(store, None, |resource| rows.push(resource)).await?;
     let parse = |resource: &Resource| Ok((resource.key.name.clone(), resources::parse::<ClusterGrant>(resource)?.spec));
     rows.iter().map(parse).collect()
+}
+
+/// The hub's rules of health, by name; of more than agents take, the first. None where there are none.
+pub async fn load_health_rules(store: &Store) -> Result<Option<HealthRules>, StoreError> {
+    let mut rows = Vec::new();
+    resources::list_pages::<HealthRule>(store, None, |resource| rows.push(resource)).await?;
+    let parse = |resource: &Resource| {
+        Ok(NamedRule { name: resource.key.name.clone(), rule: resources::parse::<HealthRule>(resource)?.spec })
+    };
+    let mut rules = rows.iter().map(parse).collect::<Result<Vec<_>, StoreError>>()?;
+    rules.sort_by(|a, b| a.name.cmp(&b.name));
+    rules.truncate(MAX_RULES);
+    Ok((!rules.is_empty()).then_some(HealthRules { rules }))
 }
 
 /// A service, its row and its source's address.
@@ -186,6 +200,7 @@ impl ServiceFacts {
             turn: self.turn,
             undo: annotation(UNDO).filter(|request| request.len() <= MAX_UNDO_BYTES),
             tests: &spec.tests,
+            health: &spec.health,
         });
         let service = ServiceIdentity {
             uid: self.uid.clone(),

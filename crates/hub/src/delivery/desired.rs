@@ -9,6 +9,7 @@ use axum::{
 };
 use farwater_api::{
     Digest,
+    health_rule::HealthRules,
     protocol::{
         Action, AgentSettings, CONNECTION_HEADER, DesiredState, Entry, Number, PLAN_HEADER, RENEW_KEYS_HEADER,
         SUCCESSION_HEADER, Statement, Verbatim,
@@ -103,7 +104,7 @@ fn accepts_zstd(headers: &HeaderMap) -> bool {
 
 /// A row that can't be read is an error: an empty list of services would be a lie.
 pub fn decode(row: Desired, installation: &str) -> Result<DesiredState, StoreError> {
-    let Content { entries, agent } = read_content(&row)?;
+    let Content { entries, agent, health } = read_content(&row)?;
     let statement = Statement {
         installation: installation.to_owned(),
         cluster_uid: row.cluster_uid,
@@ -111,9 +112,10 @@ pub fn decode(row: Desired, installation: &str) -> Result<DesiredState, StoreErr
         generation: row.generation,
         tag: row.tag,
         agent: agent.as_ref().map(Verbatim::digest),
+        health: health.as_ref().map(Verbatim::digest),
         key_id: row.key_id,
     };
-    Ok(DesiredState { statement: statement.into(), signature: row.signature, entries, agent })
+    Ok(DesiredState { statement: statement.into(), signature: row.signature, entries, agent, health })
 }
 
 /// What a row holds, compressed. A replica of the version before serves what a newer one wrote, as that wrote it.
@@ -122,6 +124,8 @@ pub struct Content {
     pub entries: Vec<Verbatim<Entry>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Verbatim<AgentSettings>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Verbatim<HealthRules>>,
 }
 
 /// As it was first written: of entries alone.
@@ -137,7 +141,7 @@ pub fn read_content(row: &Desired) -> Result<Content, StoreError> {
         |problem: String| StoreError::Row { what: format!("desired state of cluster {}", row.cluster_uid), problem };
     let json = zstd::decode_all(row.body.as_slice()).map_err(|error| damaged(error.to_string()))?;
     Ok(match serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))? {
-        StoredContent::Entries(entries) => Content { entries, agent: None },
+        StoredContent::Entries(entries) => Content { entries, agent: None, health: None },
         StoredContent::Content(content) => content,
     })
 }
