@@ -61,6 +61,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use options::{JoinToken, LogFormat, Options};
+pub use watches::Limits as WatchLimits;
 
 /// An agent's side of the protocol without the agent: for load on a hub.
 pub mod wire {
@@ -262,7 +263,7 @@ async fn act(
     let reports = Arc::new(Reports::default());
     metrics.follow(&reports);
     let agent = Arc::new(Agent {
-        watches: Arc::new(Watches::new(kubernetes.clone())),
+        watches: Arc::new(Watches::new(kubernetes.clone(), options.watches)),
         kubernetes: kubernetes.clone(),
         kubernetes_version,
         kinds: Kinds::default(),
