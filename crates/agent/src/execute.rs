@@ -39,13 +39,21 @@ pub enum Applied {
     Done {
         live: LiveObject,
         health: Judgement,
-        /// What else is to be told of it: whose fields it took.
-        note: String,
+        notice: Box<Notice>,
     },
     Refused(String),
     Waiting(String),
     /// A newer assignment came first.
     Superseded,
+}
+
+/// What is noticed of an object when it is applied, whatever its health is.
+#[derive(Clone, Debug, Default)]
+pub struct Notice {
+    /// Fields that it took from others, and from whom.
+    pub taken: Option<String>,
+    /// Fields that the API server keeps with another value than was sent.
+    pub overruled: Vec<String>,
 }
 
 pub struct Executor<'a> {
@@ -167,6 +175,13 @@ impl Executor<'_> {
                     }
                 }
             };
+            // What was noticed then is not seen again.
+            let applied = match (applied, results.remove(&change.object)) {
+                (Applied::Done { live, health, .. }, Some(Applied::Done { notice, .. })) => {
+                    Applied::Done { live, health, notice }
+                }
+                (applied, _) => applied,
+            };
             results.insert(change.object.clone(), applied);
         }
     }
@@ -198,6 +213,6 @@ impl Executor<'_> {
             }
         }
         let health = Judgement { health, message, again: None };
-        Ok(Some(Applied::Done { live: live_object(&live), health, note: String::new() }))
+        Ok(Some(Applied::Done { live: live_object(&live), health, notice: Box::default() }))
     }
 }

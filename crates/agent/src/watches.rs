@@ -13,7 +13,7 @@ use std::{
 };
 
 use farwater_api::{SERVICE_LABEL, protocol::ServiceAccount};
-use farwater_fleet::plan::{LiveObject, ObjectKey};
+use farwater_fleet::plan::{LiveObject, ObjectKey, Writer};
 use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use serde_json::Value;
@@ -29,7 +29,7 @@ use tokio_util::{
 
 use crate::{
     kubernetes::{ApiError, Fault, Kubernetes, Resource, WatchLease},
-    live::live_object,
+    live::{last_writer, live_object},
     service::basis::Snapshot,
     sync::{Backoff, jitter, lock},
 };
@@ -91,7 +91,8 @@ impl WatchKey {
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    Seen(LiveObject),
+    /// As it is, and who wrote it last where that was not us.
+    Seen(LiveObject, Option<Box<Writer>>),
     /// Deleted, or the label went: only a GET tells.
     Left,
 }
@@ -370,7 +371,7 @@ impl Watches {
                 let Some(label) = live.service_label.clone() else { return };
                 present.entry(label.clone()).or_default().insert(object_key.clone());
                 if let Some(mailbox) = self.mailbox(&label) {
-                    mailbox.put(object_key, Event::Seen(live));
+                    mailbox.put(object_key, Event::Seen(live, last_writer(&object["metadata"])));
                 }
             })
             .await?;
@@ -416,7 +417,11 @@ impl Watches {
         if let (Some(object_key), Some(label)) = (key.key_of(object), live.service_label.as_ref())
             && let Some(mailbox) = self.mailbox(label)
         {
-            mailbox.put(object_key, if kind == "DELETED" { Event::Left } else { Event::Seen(live) });
+            let event = match kind {
+                "DELETED" => Event::Left,
+                _ => Event::Seen(live, last_writer(&object["metadata"])),
+            };
+            mailbox.put(object_key, event);
         }
         Ok(version)
     }

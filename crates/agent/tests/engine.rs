@@ -351,7 +351,8 @@ async fn a_conflict_names_the_other_manager_whoever_wins() {
     let maps = config_maps(&client, "disputed");
     write(&maps, "a", json!({"data": {"value": "theirs"}})).await;
     let won = report(&world.hub, &service.entry(), |r| message(r, "ConfigMap", "a").contains("somebody")).await;
-    assert!(message(&won, "ConfigMap", "a").contains("took fields of others: .data.value (somebody)"), "{won:#?}");
+    let told = "took fields of others: .data.value (somebody), last at 20";
+    assert!(message(&won, "ConfigMap", "a").contains(told), "{won:#?}");
     value(&maps, "a", "1").await;
 
     let mut polite = service.clone();
@@ -360,7 +361,8 @@ async fn a_conflict_names_the_other_manager_whoever_wins() {
     outcome(&world.hub, &entry, Outcome::Applied).await;
     write(&maps, "a", json!({"data": {"value": "theirs"}})).await;
     let lost = outcome(&world.hub, &entry, Outcome::Failed).await;
-    assert!(message(&lost, "ConfigMap", "a").contains("others own fields of it: .data.value (somebody)"), "{lost:#?}");
+    let told = "others own fields of it: .data.value (somebody), last at 20";
+    assert!(message(&lost, "ConfigMap", "a").contains(told), "{lost:#?}");
     value(&maps, "a", "theirs").await;
 }
 
@@ -383,7 +385,8 @@ async fn drift_is_told_and_left_where_that_is_asked() {
     })
     .await;
     assert_eq!(drifted.outcome, Outcome::Applied);
-    assert!(message(&drifted, "ConfigMap", "a").contains("others changed it: .data.value (somebody)"), "{drifted:#?}");
+    let told = "others changed it: .data.value (somebody), last at 20";
+    assert!(message(&drifted, "ConfigMap", "a").contains(told), "{drifted:#?}");
     assert!(message(&drifted, "ConfigMap", "b").contains("others deleted it"), "{drifted:#?}");
     assert_eq!(object(&drifted, "ConfigMap", "ignored").sync, SyncState::Synced);
     assert_eq!(maps.get("a").await.unwrap().data["data"]["value"], "theirs");
@@ -394,6 +397,72 @@ async fn drift_is_told_and_left_where_that_is_asked() {
     report(&world.hub, &entry, |r| r.objects.iter().filter(|o| o.sync == SyncState::Synced).count() == 2).await;
     value(&maps, "a", "2").await;
     value(&maps, "b", "2").await;
+}
+
+/// Has the API server overrule `data.value` of the ConfigMap `a` of a namespace, as a mutating webhook does.
+async fn overrule(client: &Client, place: &str) {
+    let expression = r#"[JSONPatch{op: "replace", path: "/data/value", value: "overruled"}]"#;
+    let operations = json!(["CREATE", "UPDATE"]);
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": operations});
+    let policy = json!({
+        "metadata": {"name": place},
+        "spec": {
+            "matchConstraints": {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place}},
+                "resourceRules": [rule]},
+            "matchConditions": [{"name": "name", "expression": "object.metadata.name == 'a'"}],
+            "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}],
+            "failurePolicy": "Fail",
+            "reinvocationPolicy": "Never"}});
+    let binding = json!({"metadata": {"name": place}, "spec": {"policyName": place}});
+    for (kind, object) in [("MutatingAdmissionPolicy", policy), ("MutatingAdmissionPolicyBinding", binding)] {
+        let object = serde_json::from_value(object).unwrap();
+        let policies = api(client, "admissionregistration.k8s.io", "v1", kind, "");
+        policies.create(&PostParams::default(), &object).await.unwrap();
+    }
+    let probe = serde_json::from_value(json!({"metadata": {"name": "a"}, "data": {"value": "1"}})).unwrap();
+    let maps = config_maps(client, place);
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    wait_for("the policy to be in force", PATIENCE, || async {
+        let made = maps.create(&dry_run, &probe).await?;
+        Ok((made.data["data"]["value"] == "overruled").then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_value_that_the_api_server_overrules_is_told_and_not_fought_for() {
+    let world = world().await;
+    let client = world.client().await;
+    namespace(&client, "overruled").await;
+    overrule(&client, "overruled").await;
+    let (a, b) = (config_map("a", "1"), config_map("b", "1"));
+    let service = world.applied("overruled", &[("a.yaml", &a), ("b.yaml", &b)]).await;
+    let is_told = |report: &ServiceReport| {
+        let a = object(report, "ConfigMap", "a");
+        let told = "the API server keeps another value of .data.value: ";
+        a.sync == SyncState::Synced && a.health == Health::Current && a.message.starts_with(told)
+    };
+    let first = report(&world.hub, &service.entry(), is_told).await;
+    assert_eq!(message(&first, "ConfigMap", "b"), "");
+    let maps = config_maps(&client, "overruled");
+    let before = maps.get("a").await.unwrap();
+    assert_eq!(before.data["data"]["value"], "overruled");
+    // What stands so is as applied, and is said of the next version too, which does not change it.
+    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &a), ("b.yaml", &config_map("b", "2"))]).entry());
+    report(&world.hub, &entry, |r| r.outcome == Outcome::Applied && is_told(r)).await;
+    value(&maps, "b", "2").await;
+    assert_eq!(maps.get("a").await.unwrap().metadata.resource_version, before.metadata.resource_version);
+    // A write of another one is a drift and brings no other value.
+    write(&maps, "a", json!({"metadata": {"labels": {"farwater.dev/service": null}}})).await;
+    wait_for("the drift to be repaired", PATIENCE, || async {
+        let labels = maps.get("a").await?.metadata.labels.unwrap_or_default();
+        Ok(labels.contains_key("farwater.dev/service").then_some(()))
+    })
+    .await
+    .unwrap();
+    report(&world.hub, &entry, is_told).await;
 }
 
 #[tokio::test]

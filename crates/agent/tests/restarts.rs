@@ -24,7 +24,7 @@ use farwater_testkit::{
 };
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use support::{
-    FakeHub, Service, api, config_map, config_maps, gone, outcome,
+    FakeHub, Service, api, config_map, config_maps, gone, object, outcome,
     pods::{end_job, job, jobs, uid_of},
     value,
 };
@@ -126,7 +126,11 @@ fn files(maps: &[(String, String)]) -> Vec<(&str, &str)> {
 #[tokio::test]
 async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     let mut ground = Ground::new().await;
-    let all = maps(0..30, "1");
+    let mut all = maps(0..30, "1");
+    // The API server overrules this label, which is not said again before the object is applied again.
+    let label = "kubernetes.io/metadata.name";
+    let space = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: quiet, labels: {{{label}: other}}}}\n");
+    all.push(("space.yaml".to_owned(), space));
     let service = Service::new(&ground.hub, "quiet", &files(&all));
     ground.applied(&service).await;
     // The controllers of the plane write into a new namespace for a moment.
@@ -151,6 +155,9 @@ async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     .unwrap();
     assert_eq!(ground.versions().await, before);
     assert_eq!(ground.hub.downloads(), downloads);
+    let told = ground.hub.report(service.uid()).unwrap();
+    let message = &object(&told, "Namespace", "quiet").message;
+    assert!(message.contains(&format!("keeps another value of .metadata.labels.{label}")), "{message}");
 
     // At rest it asks the API server nothing.
     let before = wait_for("the agent to be at rest", support::PATIENCE, || async {

@@ -427,14 +427,17 @@ async fn a_fight_is_noticed_and_given_a_pause() {
     let world = world().await;
     let service = world.applied("fought", &[("a.yaml", &config_map("a", "1"))]).await;
     let maps = config_maps(&world.client().await, "fought");
+    let rival = PatchParams { field_manager: Some("rival".into()), ..PatchParams::default() };
     let paused = wait_for("the agent to notice the fight", support::PATIENCE, || async {
         let patch = Patch::Merge(json!({"data": {"value": "mine"}}));
-        maps.patch("a", &PatchParams::default(), &patch).await?;
+        maps.patch("a", &rival, &patch).await?;
         let report = world.hub.report(service.uid());
         Ok(report.filter(|r| object(r, "ConfigMap", "a").sync == SyncState::Waiting))
     })
     .await
     .unwrap();
-    assert!(object(&paused, "ConfigMap", "a").message.contains("keeps changing it back"));
+    let message = &object(&paused, "ConfigMap", "a").message;
+    assert!(message.starts_with("rival keeps changing it back (last at 20"), "{message}");
+    assert!(message.contains("farwater.dev/ignore-differences"), "{message}");
     assert_eq!(maps.get("a").await.unwrap().data["data"]["value"], "mine");
 }

@@ -186,6 +186,7 @@ impl Record {
                 fields: None,
                 adopted: false,
                 doomed: false,
+                overruled: Vec::new(),
             });
         }
         taken

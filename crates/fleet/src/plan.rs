@@ -32,7 +32,7 @@ use crate::{
     transfer::Transfers,
 };
 use options::{Guard, Protection};
-pub use reasons::{Forget, Keep, Refusal, Skip, SkipReason, Wait};
+pub use reasons::{Forget, Keep, Refusal, Skip, SkipReason, Wait, Writer};
 pub use resolve::{Resolved, ResolvedObject, Scopes, Terms, check_ceiling, resolve, stage_of};
 
 /// Manifests of one folder of a bundle.
@@ -91,6 +91,9 @@ pub struct InventoryEntry {
     /// half-way is finished instead of being judged anew on what it left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub doomed: bool,
+    /// See [`differences::overruled`]. Kept because nothing tells it again while the object stays as it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overruled: Vec<String>,
 }
 
 /// A service's inventory.
@@ -163,6 +166,9 @@ impl fmt::Display for Ending {
     }
 }
 
+/// Objects that others keep changing back, and who does so where that is known: left alone for a while.
+pub type Cooling = BTreeMap<ObjectKey, Option<Box<Writer>>>;
+
 /// Everything that a plan is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanInput<'a> {
@@ -175,8 +181,7 @@ pub struct PlanInput<'a> {
     pub live: &'a BTreeMap<ObjectKey, Live>,
     /// Services that live on this cluster: uid → `namespace/name`.
     pub services: &'a BTreeMap<String, String>,
-    /// Objects that others keep changing back: left alone for a while.
-    pub cooling: &'a BTreeSet<ObjectKey>,
+    pub cooling: &'a Cooling,
     /// Whether the target namespace exists; `None` where that is not known.
     pub target_namespace_exists: Option<bool>,
     /// Why the hub has every prune wait.
@@ -392,10 +397,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
                 Some(other) => other,
             };
         }
-        Some(Live::Absent) if input.cooling.contains(&key) => {
-            return Judgement::Skip(SkipReason::Waiting(Wait::Fight));
-        }
-        Some(Live::Absent) => return change(Cause::Create, false, None),
+        Some(Live::Absent) => return judge_fight(input, &key).unwrap_or_else(|| change(Cause::Create, false, None)),
         Some(Live::Forbidden(message)) => {
             return Judgement::Skip(SkipReason::Refused(Refusal::Forbidden(message.clone())));
         }
@@ -439,8 +441,13 @@ fn judge_drift(input: &PlanInput<'_>, object: &ResolvedObject, key: &ObjectKey) 
     match object.options.drift {
         DriftMode::Ignore => Some(Judgement::Unchanged),
         DriftMode::Report => Some(Judgement::Drifted),
-        DriftMode::Correct => input.cooling.contains(key).then_some(Judgement::Skip(SkipReason::Waiting(Wait::Fight))),
+        DriftMode::Correct => judge_fight(input, key),
     }
+}
+
+fn judge_fight(input: &PlanInput<'_>, key: &ObjectKey) -> Option<Judgement> {
+    let writer = input.cooling.get(key)?;
+    Some(Judgement::Skip(SkipReason::Waiting(Wait::Fight(writer.clone()))))
 }
 
 #[derive(Default)]

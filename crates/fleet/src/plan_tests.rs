@@ -71,7 +71,7 @@ struct Cluster {
     inventory: Inventory,
     live: BTreeMap<ObjectKey, Live>,
     services: BTreeMap<String, String>,
-    cooling: BTreeSet<ObjectKey>,
+    cooling: Cooling,
     transfers: Transfers,
 }
 
@@ -89,6 +89,7 @@ impl Cluster {
                 fields,
                 adopted: false,
                 doomed: false,
+                overruled: Vec::new(),
             };
             cluster.inventory.entries.insert(key.clone(), entry);
             let owner = Some(owner_annotation(UID, &key));
@@ -187,10 +188,32 @@ fn an_object_that_is_fought_over_waits_and_holds_no_prune() {
     let mut cluster = Cluster::after(&source);
     cluster.object("m0").fields = None;
     let key = source.objects[0].key();
-    cluster.cooling.insert(key);
+    cluster.cooling.insert(key, None);
     let plan = cluster.plan(&resolved_maps(0..2));
-    assert!(skips(&plan)[0].1.contains("keeps changing it back"));
+    assert!(skips(&plan)[0].1.starts_with("something else keeps changing it back: "));
     assert_eq!((deletes(&plan), &plan.prune.verdict), (vec!["m2"], &Verdict::Delete));
+}
+
+#[test]
+fn who_fights_is_named_with_when_and_what_to_do() {
+    let check = |operation: &str, subresource: Option<&str>, time: Option<&str>, expected: &str| {
+        let writer = Writer {
+            manager: "kube-controller-manager".into(),
+            operation: operation.into(),
+            subresource: subresource.map(str::to_owned),
+            time: time.map(str::to_owned),
+        };
+        let text = Wait::Fight(Some(Box::new(writer))).to_string();
+        let (said, remedy) = text.split_once(": ").unwrap();
+        assert_eq!(said, format!("kube-controller-manager{expected}"));
+        assert!(remedy.contains("farwater.dev/ignore-differences") && remedy.contains("farwater.dev/drift: Report"));
+        // A plan shows no more of a reason.
+        assert!(text.len() <= 256, "{text}");
+    };
+    let time = "2026-11-23T02:41:09Z";
+    check("Update", Some("scale"), Some(time), " (scale) keeps changing it back (last at 2026-11-23T02:41:09Z)");
+    check("Update", None, Some(time), " keeps changing it back (last at 2026-11-23T02:41:09Z)");
+    check("Apply", None, None, " (Apply) keeps changing it back");
 }
 
 #[test]
@@ -223,8 +246,15 @@ fn an_unknown_kind_waits_and_its_objects_are_not_pruned() {
         namespace: "web".into(),
         name: "ark".into(),
     };
-    let entry =
-        InventoryEntry { object: boat.clone(), uid: None, hash: None, fields: None, adopted: false, doomed: false };
+    let entry = InventoryEntry {
+        object: boat.clone(),
+        uid: None,
+        hash: None,
+        fields: None,
+        adopted: false,
+        doomed: false,
+        overruled: Vec::new(),
+    };
     cluster.inventory.entries.insert(ObjectKey::from(&boat), entry);
     cluster.live.insert(ObjectKey::from(&boat), Live::Absent);
     let plan =

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     judge::judge,
     kubernetes::{ApiError, Fault, to_bytes},
-    live::live_object,
+    live::{add_time, live_object},
     messages::shorten,
 };
 
@@ -27,7 +27,7 @@ pub enum Inspected {
     Gone,
     /// Applying it would change nothing.
     Same(LiveObject),
-    /// Which fields differ, and whose they are where that is known.
+    /// Which fields differ, and where that is known whose they are and since when.
     Differs {
         live: LiveObject,
         health: Health,
@@ -72,12 +72,15 @@ impl Executor<'_> {
             Err(error) => return Rehearsed::Refused(format!("read what exists: {error}")),
         };
         match self.rehearse_write(&path, object, live.as_ref()).await {
-            Ok((planned, taken)) => Rehearsed::Done { live: live.map(Box::new), planned: Box::new(planned), taken },
+            Ok((planned, taken)) => {
+                let taken = taken.map(|fields| add_time(&fields, live.as_ref()));
+                Rehearsed::Done { live: live.map(Box::new), planned: Box::new(planned), taken }
+            }
             Err(error) if *error.fault() == Fault::Immutable && change.recreate.is_some() => {
                 Rehearsed::Recreated { why: error.to_string() }
             }
             Err(error) if error.is_not_found() => Rehearsed::Untried(explain_absence(&error)),
-            Err(error) => Rehearsed::Refused(explain_refusal(&error)),
+            Err(error) => Rehearsed::Refused(explain_refusal(&error, live.as_ref())),
         }
     }
 
@@ -135,10 +138,10 @@ impl Executor<'_> {
         let owned = |name: &String| fields.first().is_none_or(|conflicts| !conflicts.contains(&format!("{name} (")));
         let others: Vec<String> = differences(&live, &applied).into_iter().filter(owned).collect();
         fields.extend(others);
-        let live = live_object(&live);
         if fields.is_empty() {
-            return Ok(Inspected::Same(live));
+            return Ok(Inspected::Same(live_object(&live)));
         }
-        Ok(Inspected::Differs { live, health, fields: shorten(&fields.join(", ")) })
+        let fields = add_time(&shorten(&fields.join(", ")), Some(&live));
+        Ok(Inspected::Differs { live: live_object(&live), health, fields })
     }
 }

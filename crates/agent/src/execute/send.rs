@@ -3,15 +3,19 @@
 use farwater_api::apply_options::ConflictPolicy;
 use farwater_fleet::{
     health::rules::Rules,
-    plan::{Cause, Change, GroupVersionKind, ResolvedObject, Wait, differences::leave_ignored},
+    plan::{
+        Cause, Change, GroupVersionKind, ResolvedObject, Wait,
+        differences::{leave_ignored, overruled},
+    },
 };
 use serde_json::Value;
 
-use super::{Applied, Deleted, Executor, TRIES};
+use super::{Applied, Deleted, Executor, Notice, TRIES};
 use crate::{
     judge::judge,
     kubernetes::{ApiError, ApplyMode, Fault, to_bytes},
-    live::{live_object, migration},
+    live::{add_time, live_object, migration},
+    plans::redact::{fold_string_data, is_secret},
 };
 
 impl Executor<'_> {
@@ -44,9 +48,9 @@ impl Executor<'_> {
             }
         }
         match sent {
-            Ok((applied, note)) => {
+            Ok((applied, notice)) => {
                 let health = judge(self.kinds, &Rules::default(), &gvk, &applied);
-                Applied::Done { live: live_object(&applied), health, note }
+                Applied::Done { live: live_object(&applied), health, notice: Box::new(notice) }
             }
             Err(error) if error.is_not_found() => {
                 if !is_about_namespace(&error) {
@@ -54,12 +58,18 @@ impl Executor<'_> {
                 }
                 Applied::Waiting(explain_absence(&error))
             }
-            Err(error) => Applied::Refused(explain_refusal(&error)),
+            Err(error) => {
+                let live = match error.fault() {
+                    Fault::FieldConflicts(_) => self.kubernetes.look(Some(self.account), &path).await.ok(),
+                    _ => None,
+                };
+                Applied::Refused(explain_refusal(&error, live.as_ref()))
+            }
         }
     }
 
-    /// The object as it is then, and whose fields it took.
-    async fn write(&self, path: &str, object: &ResolvedObject, exists: bool) -> Result<(Value, String), ApiError> {
+    /// The object as it is then, and what was noticed.
+    async fn write(&self, path: &str, object: &ResolvedObject, exists: bool) -> Result<(Value, Notice), ApiError> {
         let mut tries = 1;
         loop {
             let written = self.write_once(path, object, exists).await;
@@ -71,7 +81,7 @@ impl Executor<'_> {
         }
     }
 
-    async fn write_once(&self, path: &str, object: &ResolvedObject, exists: bool) -> Result<(Value, String), ApiError> {
+    async fn write_once(&self, path: &str, object: &ResolvedObject, exists: bool) -> Result<(Value, Notice), ApiError> {
         let options = &object.options;
         let mut body = object.body.clone();
         if exists && (options.ignores() || options.replace) {
@@ -87,7 +97,8 @@ impl Executor<'_> {
             }
         }
         let (applied, taken) = self.send(path, &body, options.conflicts, false).await?;
-        Ok((applied, taken.map(|conflicts| format!("took fields of others: {conflicts}")).unwrap_or_default()))
+        let overruled = find_overruled(object, &body, &applied);
+        Ok((applied, Notice { taken, overruled }))
     }
 
     /// The object as it is or would be then, and the fields that it takes from others where it may.
@@ -106,7 +117,10 @@ impl Executor<'_> {
             Ok(applied) => Ok((applied, None)),
             Err(error) => match error.fault() {
                 Fault::FieldConflicts(conflicts) if policy == ConflictPolicy::Force => {
-                    Ok((send(true).await?, Some(conflicts.clone())))
+                    // Afterwards nobody knows any more when they wrote. A dry run leaves that as it is.
+                    let live = if dry_run { None } else { self.kubernetes.look(Some(self.account), path).await.ok() };
+                    let taken = add_time(conflicts, live.as_ref());
+                    Ok((send(true).await?, Some(taken)))
                 }
                 _ => Err(error),
             },
@@ -142,11 +156,21 @@ pub(super) fn explain_absence(error: &ApiError) -> String {
     format!("waits for its {}: {error}", if is_about_namespace(error) { "namespace" } else { "kind" })
 }
 
-pub(super) fn explain_refusal(error: &ApiError) -> String {
+/// `live`: the object that it was to change, where it was read.
+pub(super) fn explain_refusal(error: &ApiError, live: Option<&Value>) -> String {
     match error.fault() {
-        Fault::FieldConflicts(conflicts) => format!("others own fields of it: {conflicts}"),
+        Fault::FieldConflicts(conflicts) => format!("others own fields of it: {}", add_time(conflicts, live)),
         _ => error.to_string(),
     }
+}
+
+/// Of what was just applied, so that nothing is read for it.
+fn find_overruled(object: &ResolvedObject, sent: &[u8], answer: &Value) -> Vec<String> {
+    let Ok(mut sent) = from_bytes(sent) else { return Vec::new() };
+    if is_secret(&object.key()) {
+        fold_string_data(&mut sent);
+    }
+    overruled(&sent, answer)
 }
 
 pub(super) fn from_bytes(body: &[u8]) -> Result<Value, ApiError> {

@@ -210,6 +210,7 @@ impl ServiceTask {
                 fields: None,
                 adopted: change.cause.is_adoption(),
                 doomed: false,
+                overruled: Vec::new(),
             });
             // Its kind may be stated in another version now.
             entry.object = (*object).clone();

@@ -7,7 +7,7 @@ use farwater_api::protocol::{Deployment, ServiceAccount, ServiceIdentity};
 use farwater_fleet::{
     hooks::Record,
     origin::Origin,
-    plan::{GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Resolved, Terms, plan, resolve},
+    plan::{Cooling, GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Resolved, Terms, plan, resolve},
     service_tests::render_tests,
     transfer::{Transfers, may_transfer},
 };
@@ -37,7 +37,7 @@ pub(crate) struct Basis<'a> {
 pub(crate) struct Known<'a> {
     pub inventory: &'a Inventory,
     pub live: &'a BTreeMap<ObjectKey, Live>,
-    pub cooling: &'a BTreeSet<ObjectKey>,
+    pub cooling: &'a Cooling,
 }
 
 /// What a service's own task knows and nobody else does, as it was between two attempts.
@@ -46,8 +46,7 @@ pub struct Snapshot {
     pub inventory: Inventory,
     /// What the service was last asked to keep applied.
     pub deployment: Option<Deployment>,
-    /// Objects that others keep changing back.
-    pub cooling: BTreeSet<ObjectKey>,
+    pub cooling: Cooling,
     /// Which hooks have run.
     pub hooks: Option<Record>,
 }

@@ -7,7 +7,10 @@ use farwater_api::{
     protocol::Deployment,
 };
 use farwater_fleet::{
-    plan::{Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason},
+    plan::{
+        Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason,
+        differences::explain_overruled,
+    },
     prune::PrunePlan,
 };
 
@@ -32,12 +35,13 @@ impl ServiceTask {
                 continue;
             };
             match result {
-                Applied::Done { live, health: Judgement { health, message, again }, note } => {
+                Applied::Done { live, health: Judgement { health, message, again }, notice } => {
                     tracing::debug!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
                     if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
                         entry.uid = Some(live.uid.clone());
                         entry.hash = Some(object.hash);
                         entry.fields = live.fields;
+                        entry.overruled.clone_from(&notice.overruled);
                     }
                     self.live.insert(change.object.clone(), Live::Present(live.clone()));
                     let mut message = message.clone();
@@ -48,7 +52,7 @@ impl ServiceTask {
                         }
                     }
                     self.set_status(&object.object, SyncState::Synced, *health, message);
-                    self.set_note(&change.object, note);
+                    self.set_note(&change.object, notice.taken.as_deref());
                     if self.judges.rules.cover(&object.object.group, &object.object.kind) {
                         // It is read before anything goes on.
                         self.set_health(&change.object, Health::InProgress);
@@ -80,9 +84,13 @@ impl ServiceTask {
                 Some(status) if status.sync == SyncState::Synced && status.health != Health::Unknown => {}
                 _ if self.may_change(&object.object.group, &object.object.kind) => {
                     self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
+                    self.set_note(key, None);
                     self.health.ask_now(key.clone());
                 }
-                _ => self.set_status(&object.object, SyncState::Synced, Health::Current, ""),
+                _ => {
+                    self.set_status(&object.object, SyncState::Synced, Health::Current, "");
+                    self.set_note(key, None);
+                }
             }
         }
     }
@@ -98,6 +106,7 @@ impl ServiceTask {
                     }
                     self.live.insert(key.clone(), Live::Present(live));
                     self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
+                    self.set_note(key, None);
                     self.health.ask_now(key.clone());
                     continue;
                 }
@@ -195,9 +204,13 @@ impl ServiceTask {
         }
     }
 
-    fn set_note(&mut self, key: &ObjectKey, note: &str) {
+    /// What was noticed when it was applied: whose fields it took, and those that are not as they were applied.
+    fn set_note(&mut self, key: &ObjectKey, taken: Option<&str>) {
+        let taken = taken.map(|fields| format!("took fields of others: {fields}"));
+        let entry = self.stored.inventory.entries.get(key).filter(|entry| !entry.overruled.is_empty());
+        let overruled = entry.map(|entry| explain_overruled(&entry.overruled));
         if let Some(status) = self.statuses.get_mut(key) {
-            note.clone_into(&mut status.note);
+            status.note = taken.into_iter().chain(overruled).collect::<Vec<_>>().join("; ");
         }
     }
 }

@@ -8,7 +8,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     health::rules::Rules,
-    plan::{GroupVersionKind, Live, LiveObject, ObjectKey},
+    plan::{GroupVersionKind, Live, LiveObject, ObjectKey, Writer},
 };
 use futures::{StreamExt as _, stream};
 use tokio::time::{Instant, sleep_until};
@@ -172,9 +172,9 @@ impl ServiceTask {
                 continue;
             }
             match event {
-                Event::Seen(live) => {
+                Event::Seen(live, writer) => {
                     left.retain(|other| *other != key);
-                    drifted |= self.see(&key, live);
+                    drifted |= self.see(&key, live, writer);
                 }
                 Event::Left => left.push(key),
             }
@@ -199,8 +199,8 @@ impl ServiceTask {
         missing.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Takes in what a watch saw of an object of ours; whether it drifted.
-    fn see(&mut self, key: &ObjectKey, live: LiveObject) -> bool {
+    /// Takes in what a watch saw of an object of ours, and who wrote it last; whether it drifted.
+    fn see(&mut self, key: &ObjectKey, live: LiveObject, writer: Option<Box<Writer>>) -> bool {
         if let Some(Live::Present(known)) = self.live.get(key)
             && known.uid == live.uid
             && !is_newer(&live.resource_version, &known.resource_version)
@@ -227,8 +227,9 @@ impl ServiceTask {
             return true;
         }
         if !as_applied && desired && !self.unobserved.contains(key) {
-            tracing::info!(service = %self.name(), object = %key, "changed by others");
-            self.fights.note(key, Instant::now());
+            let by = writer.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string);
+            tracing::info!(service = %self.name(), object = %key, by, "changed by others");
+            self.fights.note(key, Instant::now(), writer);
             return true;
         }
         false
@@ -240,16 +241,16 @@ impl ServiceTask {
             return false;
         };
         let gvk = GroupVersionKind::from(&entry.object);
-        let live = match self.agent.kinds.find(&self.agent.kubernetes, &gvk).await {
+        let (live, writer) = match self.agent.kinds.find(&self.agent.kubernetes, &gvk).await {
             Ok(Served::As(resource)) => self.basis().lookup(&account).get(&resource, key).await,
-            Ok(Served::No) => Live::Absent,
-            Err(error) => Live::Unknown(error.to_string()),
+            Ok(Served::No) => (Live::Absent, None),
+            Err(error) => (Live::Unknown(error.to_string()), None),
         };
         match live {
             Live::Present(live) => {
                 // Newer or not: the watch has seen it leave.
                 self.live.remove(key);
-                self.see(key, live)
+                self.see(key, live, writer)
             }
             other => {
                 tracing::info!(service = %self.name(), object = %key, "gone or not readable");
@@ -257,8 +258,9 @@ impl ServiceTask {
                     .statuses
                     .get(key)
                     .is_some_and(|s| s.sync == SyncState::Synced && s.health != Health::Terminating);
-                if synced {
-                    self.fights.note(key, Instant::now());
+                // What can't be read may be there. Who deletes leaves no name.
+                if synced && other == Live::Absent {
+                    self.fights.note(key, Instant::now(), None);
                 }
                 self.live.insert(key.clone(), other);
                 true

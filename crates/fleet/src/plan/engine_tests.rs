@@ -190,7 +190,15 @@ fn carried_out(cluster: &Cluster, source: &Resolved, plan: &Plan) -> Cluster {
         let live = LiveObject { uid: uid.clone(), owner, fields, wave: object.wave, ..LiveObject::default() };
         after.live.insert(change.object.clone(), Live::Present(live));
         let (object, hash) = (object.object.clone(), Some(object.hash));
-        let entry = InventoryEntry { object, uid: Some(uid), hash, fields, adopted: false, doomed: false };
+        let entry = InventoryEntry {
+            object,
+            uid: Some(uid),
+            hash,
+            fields,
+            adopted: false,
+            doomed: false,
+            overruled: Vec::new(),
+        };
         after.inventory.entries.insert(change.object.clone(), entry);
     }
     let pruned = if plan.prune.verdict == Verdict::Delete { plan.prune.candidates.as_slice() } else { &[] };
