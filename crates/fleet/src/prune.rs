@@ -134,8 +134,8 @@ pub fn holds_others(object: &ObjectRef) -> bool {
     )
 }
 
-/// Kinds whose deletion is always approved first: those that hold others, and those without which all of a cluster has other rights or
-/// rules. What a Secret holds is no more than its tombstone brings back.
+/// Kinds whose deletion is always approved first: those that hold others, and those without which all of a cluster has other rights
+/// or rules. A Secret is none of them: its tombstone brings all of it back.
 pub fn is_protected(object: &ObjectRef) -> bool {
     let is_of_all = matches!(
         (object.group.as_str(), object.kind.as_str()),
