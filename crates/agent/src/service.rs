@@ -137,8 +137,10 @@ pub struct ServiceTask {
     barrier: Option<Barrier>,
     /// Objects whose drift nobody wants to hear of.
     unobserved: BTreeSet<ObjectKey>,
-    /// What a removal has left in the cluster, because it is protected.
-    left_behind: BTreeSet<ObjectKey>,
+    /// What their annotations say that has no other trace.
+    remarks: BTreeMap<ObjectKey, String>,
+    /// What a removal has left in the cluster.
+    left_behind: BTreeSet<ObjectRef>,
     hooks: hooks::HookQueue,
 }
 
@@ -168,6 +170,7 @@ impl ServiceTask {
             arrived: false,
             barrier: None,
             unobserved: BTreeSet::new(),
+            remarks: BTreeMap::new(),
             left_behind: BTreeSet::new(),
             hooks: hooks::HookQueue::default(),
         }
@@ -357,7 +360,8 @@ impl ServiceTask {
             let claim =
                 claims.get(key).map(|contender| format!("also stated by service {contender}, which is refused"));
             let told = self.explain_health(key, status);
-            let parts = [told.as_str(), status.note.as_str(), claim.as_deref().unwrap_or_default()];
+            let remark = self.remarks.get(key).map(String::as_str).unwrap_or_default();
+            let parts = [told.as_str(), status.note.as_str(), remark, claim.as_deref().unwrap_or_default()];
             let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
             ObjectReport {
                 object: status.object.clone(),

@@ -143,6 +143,7 @@ impl Tombstones<'_> {
             count: u32::try_from(candidates.len()).unwrap_or(u32::MAX),
             objects: candidates.iter().take(MAX_LISTED).map(|candidate| candidate.object.clone()).collect(),
             lost,
+            approved_by: None,
             undone: None,
         };
         let head = Head { service: self.service.clone(), deletion: deletion.clone(), parts };

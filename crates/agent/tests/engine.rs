@@ -267,6 +267,44 @@ async fn what_is_protected_stays_and_loses_our_marks_with_its_service() {
 }
 
 #[tokio::test]
+async fn what_other_tools_leave_alone_is_left_alone() {
+    let world = world().await;
+    let flux = |word: &str| format!("kustomize.toolkit.fluxcd.io/{word}");
+    let once = |value: &str| annotated("once", value, &flux("ssa: IfNotPresent"));
+    let merged = annotated("merged", "1", &flux("ssa: Merge"));
+    let never = annotated("never", "1", &flux("reconcile: disabled"));
+    let paused = |value: &str| config_map("paused", value);
+    let (one, two) = ((once("1"), paused("1")), (once("2"), paused("2")));
+    let others = [("c.yaml", merged.as_str()), ("d.yaml", never.as_str())];
+    let first = [[("a.yaml", one.0.as_str()), ("b.yaml", one.1.as_str())], others].concat();
+    let second = [[("a.yaml", two.0.as_str()), ("b.yaml", two.1.as_str())], others].concat();
+    let service = world.applied("alone", &first).await;
+    let maps = config_maps(&world.client().await, "alone");
+    assert!(maps.get_opt("never").await.unwrap().is_none());
+    let applied = outcome(&world.hub, &service.entry(), Outcome::Applied).await;
+    assert!(applied.objects.iter().all(|o| (o.sync, o.health) == (SyncState::Synced, Health::Current)), "{applied:#?}");
+    assert!(message(&applied, "ConfigMap", "never").starts_with("left alone: its annotation"), "{applied:#?}");
+    assert!(message(&applied, "ConfigMap", "merged").contains("means nothing here"), "{applied:#?}");
+
+    // Somebody pauses one where it is, and changes both; the next version changes neither, and the service is well.
+    let pause = json!({"metadata": {"annotations": {flux("reconcile"): "disabled"}}});
+    write(&maps, "paused", pause).await;
+    let has_paused = |r: &ServiceReport| message(r, "ConfigMap", "paused").contains("on the live object");
+    report(&world.hub, &service.entry(), has_paused).await;
+    write(&maps, "paused", json!({"data": {"value": "mine"}})).await;
+    write(&maps, "once", json!({"data": {"value": "mine"}})).await;
+    let entry = world.hub.set(service.with(&world.hub, &second).entry());
+    let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
+    assert!(applied.objects.iter().all(|o| (o.sync, o.health) == (SyncState::Synced, Health::Current)), "{applied:#?}");
+    for name in ["paused", "once"] {
+        assert_eq!(maps.get(name).await.unwrap().data["data"]["value"], "mine", "{name}");
+    }
+    // Paused no more, it is as its source says.
+    write(&maps, "paused", json!({"metadata": {"annotations": {flux("reconcile"): null}}})).await;
+    value(&maps, "paused", "2").await;
+}
+
+#[tokio::test]
 async fn ignored_fields_are_others_and_no_drift() {
     let world = world().await;
     let deployment = |image: &str| {

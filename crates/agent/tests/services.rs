@@ -334,8 +334,11 @@ async fn a_removed_service_goes_or_stays_as_its_policy_says() {
     };
     let leave = world.hub.set(removal(&leaving, DeletionPolicy::Delete));
     let stay = world.hub.set(removal(&staying, DeletionPolicy::Orphan));
-    outcome(&world.hub, &leave, Outcome::Removed).await;
-    outcome(&world.hub, &stay, Outcome::Removed).await;
+    let left = outcome(&world.hub, &leave, Outcome::Removed).await;
+    assert!(left.objects.is_empty(), "{left:#?}");
+    // What stays is named once more.
+    let left = outcome(&world.hub, &stay, Outcome::Removed).await;
+    assert_eq!(states(&left, SyncState::Synced), ["a"]);
     assert!(config_maps(&client, "leaving").get_opt("a").await.unwrap().is_none());
     let map = config_maps(&client, "staying").get("a").await.unwrap();
     assert!(map.metadata.labels.unwrap_or_default().is_empty());

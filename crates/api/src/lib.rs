@@ -48,6 +48,9 @@ pub const REQUESTED_AT: &str = "farwater.dev/requestedAt";
 pub const FLUX_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
 /// Annotation on a ServiceDeployment that approves one held prune; its value is the plan's digest.
 pub const APPROVE_PRUNE: &str = "farwater.dev/approve-prune";
+/// Annotation on the Namespace [`ADMIN_NAMESPACE`], set by the hub or by hand: as long as it is there nothing is deleted in any
+/// cluster. Its value says why; who takes it off has looked.
+pub const FREEZE_PRUNES: &str = "farwater.dev/freeze-prunes";
 /// Annotation on a ServiceDeployment that asks for what its last deletion took; see [`deletion::undo_request`].
 pub const UNDO: &str = "farwater.dev/undo";
 /// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup: its value, the epoch that

@@ -168,6 +168,12 @@ pub struct ServiceDeploymentStatus {
     /// Who set the suspension that stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_by: Option<String>,
+    /// Who set the annotation `farwater.dev/approve-prune` that stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<String>,
+    /// When. It counts for a day, and is taken off then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectCounts>,
     /// Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each.
@@ -227,6 +233,9 @@ pub struct HeldPrune {
     /// What goes with the namespaces and definitions among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contents: Vec<Contents>,
+    /// It waits for nothing but objects of the source that are not applied yet, and for no approval.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub until_applied: bool,
 }
 
 /// What an object takes with it when it is deleted.

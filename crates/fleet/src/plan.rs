@@ -32,7 +32,7 @@ use crate::{
     transfer::Transfers,
 };
 use options::{Guard, Protection};
-pub use reasons::{Forget, Keep, Refusal, Skip, SkipReason, Wait, Writer};
+pub use reasons::{Forget, Keep, Left, Refusal, Skip, SkipReason, Wait, Writer};
 pub use resolve::{Resolved, ResolvedObject, Scopes, Terms, check_ceiling, resolve, stage_of};
 
 /// Manifests of one folder of a bundle.
@@ -383,6 +383,9 @@ enum Judgement {
 
 fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     let key = object.key();
+    if let Some(annotation) = &object.options.left {
+        return Judgement::Skip(SkipReason::Left(Left::Source(annotation.clone())));
+    }
     let entry = input.inventory.entries.get(&key);
     let change = |cause, migrate, recreate| {
         Judgement::Change(Change { object: key.clone(), cause, migrate, needs: object.needs.clone(), recreate })
@@ -409,9 +412,14 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     if live.deleting {
         return Judgement::Skip(SkipReason::Waiting(Wait::Deletion));
     }
+    if let Some(annotation) = &live.protection.left {
+        return Judgement::Skip(SkipReason::Left(Left::Live(annotation.clone())));
+    }
     let owner = live.owner.as_deref().and_then(|annotation| proven_owner(annotation, &key));
-    if let Some(uid) = owner.filter(|uid| *uid != input.service_uid)
-        && input.transfers.offered.get(&key).map(String::as_str) != Some(uid)
+    let others = owner.filter(|uid| *uid != input.service_uid);
+    let is_offered = others.is_some() && input.transfers.offered.get(&key).map(String::as_str) == others;
+    if let Some(uid) = others
+        && !is_offered
         && let Some(service) = input.services.get(uid)
     {
         let refusal = Refusal::OwnedBy { service: service.clone(), uid: uid.to_owned() };
@@ -419,7 +427,15 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     }
     let ours = owner == Some(input.service_uid);
     let recreate = (object.options.recreate && ours).then(|| live.uid.clone());
-    let Some(entry) = entry.filter(|e| e.uid.as_ref() == Some(&live.uid)) else {
+    let entry = entry.filter(|e| e.uid.as_ref() == Some(&live.uid));
+    // What another service hands over is taken over, or that one would delete it.
+    if object.options.create_only && !is_offered {
+        return match entry {
+            Some(_) if ours => Judgement::Unchanged,
+            _ => Judgement::Skip(SkipReason::Left(Left::Exists)),
+        };
+    }
+    let Some(entry) = entry else {
         return match object.options.adopt {
             _ if ours => change(Cause::Update, live.client_side, recreate),
             AdoptPolicy::Always => change(Cause::Adopt, live.client_side, None),

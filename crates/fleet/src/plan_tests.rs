@@ -328,6 +328,69 @@ fn an_object_of_a_living_service_is_refused_and_one_of_a_dead_service_adopted() 
     assert_eq!(changes(&cluster.plan(&source)), [("a".into(), Cause::Adopt)]);
 }
 
+fn annotated(name: &str, annotation: &str) -> String {
+    let (annotation, value) = annotation.split_once(": ").unwrap();
+    format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}, annotations: {{{annotation}: {value}}}}}, data: {{a: b}}}}"
+    )
+}
+
+#[test]
+fn what_is_to_be_left_alone_is_neither_applied_nor_pruned_and_holds_up_nothing() {
+    let disabled = "kustomize.toolkit.fluxcd.io/reconcile: disabled";
+    let mut cluster = Cluster::after(&resolved_maps(0..8));
+    // The source says so of one object, somebody of two where they are, one of which has left the source.
+    let ignored = serde_json::json!({"annotations": {"kustomize.toolkit.fluxcd.io/ssa": "Ignore"}});
+    for name in ["m1", "m7"] {
+        *cluster.object(name).protection = options::read_protection(&ignored);
+        cluster.object(name).fields = None;
+    }
+    let mut documents = maps(1..6);
+    documents.push(annotated("m0", disabled));
+    let source = resolved(&documents.iter().map(String::as_str).collect::<Vec<_>>());
+    let plan = cluster.plan(&source);
+    assert!(changes(&plan).is_empty(), "{:?}", changes(&plan));
+    assert_eq!(
+        skips(&plan),
+        [
+            ("m0".into(), format!("left alone: its annotation {disabled} says so")),
+            ("m1".into(), "left alone: kustomize.toolkit.fluxcd.io/ssa: Ignore, on the live object, says so".into()),
+        ]
+    );
+    assert_eq!((deletes(&plan), &plan.prune.verdict), (vec!["m6"], &Verdict::Delete));
+    let kept: Vec<_> = plan.kept.iter().map(|(key, keep)| (key.name.as_str(), keep.clone())).collect();
+    assert_eq!(kept, [("m7", Keep::Protected("kustomize.toolkit.fluxcd.io/ssa: Ignore".into()))]);
+    // What isn't there is not made, where the source says so.
+    assert!(changes(&Cluster::default().plan(&resolved(&[&annotated("a", disabled)]))).is_empty());
+}
+
+#[test]
+fn what_is_only_to_be_made_is_made_where_it_is_missing_and_never_changed() {
+    let once = annotated("m0", "kustomize.toolkit.fluxcd.io/ssa: IfNotPresent");
+    let source = resolved(&[&once]);
+    assert_eq!(changes(&Cluster::default().plan(&source)), [("m0".into(), Cause::Create)]);
+    // It was made from another manifest, and others have changed it since.
+    let mut cluster = Cluster::after(&resolved_maps(0..1));
+    cluster.object("m0").fields = None;
+    let plan = cluster.plan(&source);
+    assert!(changes(&plan).is_empty() && plan.unchanged.len() == 1 && plan.skipped.is_empty());
+    // Somebody else's is not adopted, and one that another service hands over is.
+    cluster.inventory.entries.clear();
+    cluster.object("m0").owner = None;
+    let left = "left alone: it existed, and is only to be made where it is missing";
+    assert_eq!(skips(&cluster.plan(&source)), [("m0".into(), left.into())]);
+    let key = source.objects[0].key();
+    cluster.object("m0").owner = Some(owner_annotation("uid-2", &key));
+    cluster.services.insert("uid-2".into(), "team/other".into());
+    assert_eq!(skips(&cluster.plan(&source)), [("m0".into(), "owned by service team/other".into())]);
+    cluster.transfers.offered.insert(key, "uid-2".into());
+    assert_eq!(changes(&cluster.plan(&source)), [("m0".into(), Cause::Adopt)]);
+    // Deleted by others, it is made again.
+    let mut gone = Cluster::after(&source);
+    gone.set("m0", Live::Absent);
+    assert_eq!(changes(&gone.plan(&source)), [("m0".into(), Cause::Restore)]);
+}
+
 #[test]
 fn a_failed_look_up_is_neither_gone_nor_new() {
     let source = resolved_maps(0..3);

@@ -20,13 +20,13 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use farwater_api::{
-    ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster, GitRepository, REQUESTED_AT, ServiceDeployment,
+    ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster, FREEZE_PRUNES, GitRepository, REQUESTED_AT, ServiceDeployment,
     objects::{Health, ObjectReport},
 };
 use farwater_testkit::{
     Agent, Hub, Launch, Plane, farwater::JoinToken, git::GitServer, git::Repository, kube::unique_name, wait_for,
 };
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Namespace};
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -206,6 +206,18 @@ impl Fleet {
         let patch = json!({"metadata": {"annotations": {annotation: value}}});
         self.api::<ServiceDeployment>().patch(service, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(())
+    }
+
+    /// Lets deletions go on where the hub has stopped them all; whether it had.
+    pub async fn release_prunes(&self) -> Result<bool> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let annotations = namespaces.get(ADMIN_NAMESPACE).await?.metadata.annotations;
+        if annotations.is_none_or(|all| !all.contains_key(FREEZE_PRUNES)) {
+            return Ok(false);
+        }
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {FREEZE_PRUNES: null}}}));
+        namespaces.patch(ADMIN_NAMESPACE, &PatchParams::default(), &patch).await?;
+        Ok(true)
     }
 
     pub async fn delete_service(&self, name: &str) -> Result<()> {

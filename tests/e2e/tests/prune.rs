@@ -50,6 +50,14 @@ async fn an_emptied_folder_is_held_until_exactly_that_plan_is_approved() -> Resu
     fleet.annotate("app", APPROVE_PRUNE, &held.digest.to_string()).await?;
     fleet.until("the objects to go", || async { Ok(names(plane, &namespace).await?.is_empty().then_some(())) }).await?;
     fleet.until_service("app", "hold nothing", |s| s.status.as_ref().is_some_and(|s| s.held_prune.is_none())).await?;
+    let deleted = fleet.until_service("app", "name its deletion", |s| {
+        let status = s.status.as_ref();
+        status.is_some_and(|status| status.last_deletion.as_ref().is_some_and(|one| one.digest == held.digest))
+    });
+    let status = deleted.await?.status.context("a status")?;
+    ensure!(status.approved_by.is_some() && status.approved_at.is_some(), "{status:?}");
+    let approver = status.last_deletion.and_then(|deletion| deletion.approved_by);
+    ensure!(approver == status.approved_by, "{approver:?}");
     Ok(())
 }
 

@@ -216,6 +216,7 @@ fn tell_skipped(plan: &Plan) -> Vec<LeftOut> {
         sync: match &skip.reason {
             SkipReason::Refused(_) => SyncState::Refused,
             SkipReason::Waiting(_) => SyncState::Waiting,
+            SkipReason::Left(_) => SyncState::Synced,
         },
         reason: text(&skip.reason.to_string()),
     });

@@ -13,7 +13,8 @@ use farwater_api::{
 };
 use farwater_fleet::{
     plan::{
-        Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, Stage, baseline, hold_reasons,
+        Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, SkipReason, Stage, baseline,
+        hold_reasons, options::ObjectOptions,
     },
     prune::{self, Guards, HoldReason, PrunePlan, Purpose, Verdict},
 };
@@ -143,7 +144,8 @@ impl ServiceTask {
             blocked = Some((namespace.as_str(), error.to_string()));
         }
         let objects: Objects<'_> = resolved.objects.iter().map(|o| (o.key(), o)).collect();
-        self.unobserved = unobserved(resolved);
+        self.unobserved = unobserved(resolved, plan);
+        self.record_remarks(&objects, plan);
         self.record_unchanged(&objects, plan);
         self.record_drift(&executor, &objects, plan).await;
         self.record_skips(plan);
@@ -394,11 +396,9 @@ fn baseline_before(task: &ServiceTask, plan: &Plan, results: &BTreeMap<ObjectKey
 }
 
 /// Objects whose drift is neither corrected nor told.
-fn unobserved(resolved: &Resolved) -> BTreeSet<ObjectKey> {
-    resolved
-        .objects
-        .iter()
-        .filter(|object| object.options.drift == DriftMode::Ignore)
-        .map(|object| object.key())
-        .collect()
+fn unobserved(resolved: &Resolved, plan: &Plan) -> BTreeSet<ObjectKey> {
+    let is_others = |options: &ObjectOptions| options.drift == DriftMode::Ignore || options.create_only;
+    let others = resolved.objects.iter().filter(|object| is_others(&object.options)).map(|object| object.key());
+    let left = plan.skipped.iter().filter(|skip| matches!(skip.reason, SkipReason::Left(_)));
+    others.chain(left.map(|skip| ObjectKey::from(&skip.object))).collect()
 }

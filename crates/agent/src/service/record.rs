@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_api::{
-    objects::{Health, SyncState},
+    objects::{Health, ObjectRef, SyncState},
     protocol::Deployment,
 };
 use farwater_fleet::{
@@ -79,18 +79,24 @@ impl ServiceTask {
     pub(super) fn record_unchanged(&mut self, objects: &Objects<'_>, plan: &Plan) {
         for key in &plan.unchanged {
             let Some(object) = objects.get(key) else { continue };
-            match self.statuses.get_mut(key) {
-                // Of an unknown one the last word may be that the source did not state it, which it does again.
-                Some(status) if status.sync == SyncState::Synced && status.health != Health::Unknown => {}
-                _ if self.may_change(&object.object.group, &object.object.kind) => {
-                    self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
-                    self.set_note(key, None);
-                    self.health.ask_now(key.clone());
-                }
-                _ => {
-                    self.set_status(&object.object, SyncState::Synced, Health::Current, "");
-                    self.set_note(key, None);
-                }
+            self.set_as_desired(&object.object, true);
+        }
+    }
+
+    /// It is as it shall be; how it is otherwise is looked at where that `may_be_read`.
+    fn set_as_desired(&mut self, object: &ObjectRef, may_be_read: bool) {
+        let key = ObjectKey::from(object);
+        match self.statuses.get(&key) {
+            // Of an unknown one the last word may be that the source did not state it, which it does again.
+            Some(status) if status.sync == SyncState::Synced && status.health != Health::Unknown => {}
+            _ if may_be_read && self.may_change(&object.group, &object.kind) => {
+                self.set_status(object, SyncState::Synced, Health::Unknown, "");
+                self.set_note(&key, None);
+                self.health.ask_now(key);
+            }
+            _ => {
+                self.set_status(object, SyncState::Synced, Health::Current, "");
+                self.set_note(&key, None);
             }
         }
     }
@@ -130,11 +136,31 @@ impl ServiceTask {
         }
     }
 
+    /// What is to be told of objects whatever becomes of them: why they are left alone, and what their annotations ask for in vain.
+    pub(super) fn record_remarks(&mut self, objects: &Objects<'_>, plan: &Plan) {
+        let unheard = objects.iter().filter(|(_, object)| !object.options.unheard.is_empty());
+        let unheard = unheard.map(|(key, object)| {
+            let options = object.options.unheard.join(", ");
+            (key.clone(), format!("this means nothing here: {options}"))
+        });
+        let left = plan.skipped.iter().filter(|skip| matches!(skip.reason, SkipReason::Left(_)));
+        let left = left.map(|skip| (ObjectKey::from(&skip.object), skip.reason.to_string()));
+        self.remarks = unheard.chain(left).collect();
+    }
+
     pub(super) fn record_skips(&mut self, plan: &Plan) {
         for skip in &plan.skipped {
             let sync = match &skip.reason {
                 SkipReason::Refused(_) => SyncState::Refused,
                 SkipReason::Waiting(_) => SyncState::Waiting,
+                // Of what this service never had nothing is known, and nothing waits for it.
+                SkipReason::Left(_) => {
+                    let key = ObjectKey::from(&skip.object);
+                    let is_there = matches!(self.live.get(&key), Some(Live::Present(_)));
+                    let is_ours = self.stored.inventory.entries.contains_key(&key);
+                    self.set_as_desired(&skip.object, is_there && is_ours);
+                    continue;
+                }
             };
             self.set_status(&skip.object, sync, Health::Unknown, skip.reason.to_string());
         }

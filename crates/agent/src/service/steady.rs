@@ -209,6 +209,11 @@ impl ServiceTask {
         }
         let Some(entry) = self.stored.inventory.entries.get(key) else { return false };
         let object = entry.object.clone();
+        // Somebody has it left alone from now on, or no more.
+        let is_turned = matches!(
+            self.live.get(key),
+            Some(Live::Present(known)) if known.uid == live.uid && known.protection.left != live.protection.left
+        );
         let as_applied = entry.uid.as_ref() == Some(&live.uid) && entry.fields == live.fields && live.fields.is_some();
         let deleting = live.deleting;
         let sync = self.statuses.get(key).map(|s| s.sync);
@@ -223,7 +228,7 @@ impl ServiceTask {
         if self.may_change(&object.group, &object.kind) {
             self.health.ask(key, Instant::now());
         }
-        if drifted && as_applied {
+        if is_turned || (drifted && as_applied) {
             return true;
         }
         if !as_applied && desired && !self.unobserved.contains(key) {

@@ -16,14 +16,23 @@ use serde_json::Value;
 
 use super::Keep;
 use super::differences::Pointer;
-use crate::prune::{Purpose, is_protected};
+use crate::prune::{Purpose, holds_others};
 
 const ARGO_WAVE: &str = "argocd.argoproj.io/sync-wave";
 const ARGO_OPTIONS: &str = "argocd.argoproj.io/sync-options";
+const ARGO_COMPARE: &str = "argocd.argoproj.io/compare-options";
 const FLUX_PRUNE: &str = "kustomize.toolkit.fluxcd.io/prune";
+const FLUX_RECONCILE: &str = "kustomize.toolkit.fluxcd.io/reconcile";
+const FLUX_SSA: &str = "kustomize.toolkit.fluxcd.io/ssa";
 const FLUX_FORCE: &str = "kustomize.toolkit.fluxcd.io/force";
 const FLUX_DRIFT: &str = "helm.toolkit.fluxcd.io/driftDetection";
 const HELM_POLICY: &str = "helm.sh/resource-policy";
+/// Argo CD's options that have an effect here.
+const ARGO_KNOWN: [&str; 4] = ["Prune", "Delete", "Replace", "Force"];
+/// And those that ask for what is always so: server-side apply, kinds that wait for their definition, prunes after all waves, and no
+/// difference in what nobody states.
+const ARGO_ALWAYS: [&str; 4] =
+    ["ServerSideApply=true", "SkipDryRunOnMissingResource=true", "PruneLast=true", "IgnoreExtraneous"];
 /// Longest value that an error repeats.
 const MAX_SHOWN: usize = 64;
 
@@ -41,6 +50,12 @@ pub struct ObjectOptions {
     pub ignore: Vec<Pointer>,
     /// Field managers whose fields are theirs.
     pub ignore_managers: Vec<String>,
+    /// The annotation that has it left alone: neither applied nor deleted.
+    pub left: Option<String>,
+    /// It is made where it is missing, and never changed.
+    pub create_only: bool,
+    /// Other tools' options that mean nothing here.
+    pub unheard: Vec<String>,
 }
 
 impl ObjectOptions {
@@ -59,9 +74,12 @@ pub struct BadOption {
 
 impl BadOption {
     pub(super) fn new(name: &str, value: &str, expected: impl Into<String>) -> Self {
-        let value = value.chars().filter(|c| !c.is_control()).take(MAX_SHOWN).collect();
-        Self { name: name.to_owned(), value, expected: expected.into() }
+        Self { name: name.to_owned(), value: shown(value), expected: expected.into() }
     }
+}
+
+fn shown(value: &str) -> String {
+    value.chars().filter(|c| !c.is_control()).take(MAX_SHOWN).collect()
 }
 
 impl fmt::Display for BadOption {
@@ -98,6 +116,45 @@ impl<'a> Annotations<'a> {
             Some(value) if value.trim() == no => Ok(Some(false)),
             Some(value) => Err(BadOption::new(name, value, format!("{yes} or {no}"))),
         }
+    }
+
+    /// Flux's word for how an object is applied.
+    fn ssa(self) -> Result<Option<Ssa>, BadOption> {
+        let Some(value) = self.get(FLUX_SSA) else { return Ok(None) };
+        let words = [
+            ("Override", Ssa::Override),
+            ("Merge", Ssa::Merge),
+            ("IfNotPresent", Ssa::IfNotPresent),
+            ("Ignore", Ssa::Ignore),
+        ];
+        // In any case, as Flux reads it.
+        let found = words.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(value.trim()));
+        let expected = "Override or Merge or IfNotPresent or Ignore";
+        found.map(|(_, ssa)| Some(ssa)).ok_or_else(|| BadOption::new(FLUX_SSA, value, expected))
+    }
+
+    /// The annotation that has the object left alone.
+    fn left(self) -> Result<Option<String>, BadOption> {
+        if self.either(FLUX_RECONCILE, "disabled", "enabled")? == Some(true) {
+            return Ok(Some(format!("{FLUX_RECONCILE}: disabled")));
+        }
+        Ok((self.ssa()? == Some(Ssa::Ignore)).then(|| format!("{FLUX_SSA}: Ignore")))
+    }
+
+    /// What other tools would do and this one does not.
+    fn unheard(self, ssa: Option<Ssa>) -> Vec<String> {
+        let is_known = |item: &&str| {
+            ARGO_ALWAYS.contains(item) || item.split_once('=').is_some_and(|(name, _)| ARGO_KNOWN.contains(&name))
+        };
+        let of_argo = |name: &'static str| {
+            self.list(name).filter(move |item| !is_known(item)).map(move |item| format!("{name}: {}", shown(item)))
+        };
+        let of_flux = match ssa {
+            Some(Ssa::Override) => Some(format!("{FLUX_SSA}: Override")),
+            Some(Ssa::Merge) => Some(format!("{FLUX_SSA}: Merge")),
+            Some(Ssa::IfNotPresent | Ssa::Ignore) | None => None,
+        };
+        of_argo(ARGO_OPTIONS).chain(of_argo(ARGO_COMPARE)).chain(of_flux).collect()
     }
 
     fn list(self, name: &str) -> impl Iterator<Item = &'a str> {
@@ -163,12 +220,14 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
     // Only who names the object itself has thought of what goes with it.
     let recreate = match own {
         Some(policy) => policy == ImmutablePolicy::Recreate,
-        None => service.immutable == ImmutablePolicy::Recreate && !is_protected(object),
+        None => service.immutable == ImmutablePolicy::Recreate && !holds_others(object),
     };
     // The live object's own are read by `read_protection`; those of the source are checked before they get there.
-    if let Some(bad) = read_protection(&manifest["metadata"]).bad {
+    let protection = read_protection(&manifest["metadata"]);
+    if let Some(bad) = protection.bad {
         return Err(bad);
     }
+    let ssa = annotations.ssa()?;
     let ignore = annotations.list(IGNORE_DIFFERENCES).map(|text| read_pointer(IGNORE_DIFFERENCES, text, manifest));
     Ok(ObjectOptions {
         adopt: annotations.policy(ADOPT)?.unwrap_or(service.adopt),
@@ -178,6 +237,9 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
         replace,
         ignore: ignore.collect::<Result<_, _>>()?,
         ignore_managers: annotations.list(IGNORE_MANAGERS).map(str::to_owned).collect(),
+        left: protection.left,
+        create_only: ssa == Some(Ssa::IfNotPresent),
+        unheard: annotations.unheard(ssa),
     })
 }
 
@@ -185,6 +247,15 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
 enum Method {
     Apply,
     Replace,
+}
+
+/// `kustomize.toolkit.fluxcd.io/ssa`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ssa {
+    Override,
+    Merge,
+    IfNotPresent,
+    Ignore,
 }
 
 /// The annotations that say for one object what its service's `ignoreDifferences` and its own ignore, where there are such: the
@@ -256,6 +327,8 @@ pub struct Protection {
     pub prune: Guard,
     /// When its service is deleted.
     pub removal: Guard,
+    /// The annotation that has it left alone, as in [`ObjectOptions::left`].
+    pub left: Option<String>,
     pub bad: Option<BadOption>,
 }
 
@@ -292,6 +365,10 @@ pub enum Guard {
 pub fn read_protection(metadata: &Value) -> Protection {
     let annotations = Annotations::of(metadata);
     let mut protection = Protection::default();
+    match annotations.left() {
+        Ok(left) => protection.left = left,
+        Err(bad) => protection.bad = Some(bad),
+    }
     if let Some(value) = annotations.get(PRUNE) {
         let guard = read_guard(PRUNE, value, ["disabled", "confirm", "enabled"], &mut protection.bad);
         (protection.prune, protection.removal) = (guard.clone(), guard);
@@ -307,6 +384,13 @@ pub fn read_protection(metadata: &Value) -> Protection {
         let Some(value) = annotations.argo(option) else { continue };
         let name = format!("{ARGO_OPTIONS} {option}");
         *slot = read_guard(&name, value, ["false", "confirm", "true"], &mut protection.bad);
+    }
+    // What nobody is to touch is not deleted either.
+    let bad = protection.bad.as_ref().filter(|bad| [FLUX_RECONCILE, FLUX_SSA].contains(&bad.name.as_str()));
+    let kept = protection.left.clone().or_else(|| bad.map(|bad| format!("{}: {}", bad.name, bad.value)));
+    if let Some(annotation) = kept {
+        let guard = Guard::Keep(annotation);
+        (protection.prune, protection.removal) = (guard.clone(), guard);
     }
     protection
 }

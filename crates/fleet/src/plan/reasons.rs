@@ -18,6 +18,18 @@ pub struct Skip {
 pub enum SkipReason {
     Refused(Refusal),
     Waiting(Wait),
+    /// It is to stay as it is.
+    Left(Left),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The source's annotation.
+    Source(String),
+    /// The live object's annotation.
+    Live(String),
+    /// It is only to be made, and was there.
+    Exists,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,9 +88,10 @@ impl fmt::Display for Writer {
 }
 
 impl SkipReason {
-    /// Whether the cluster lacks what the source says; a fought-over object exists and was applied.
+    /// Whether the cluster lacks what the source says; a fought-over object exists and was applied, and what is left alone is as it
+    /// shall be.
     pub fn is_unapplied(&self) -> bool {
-        !matches!(self, Self::Waiting(Wait::Fight(_)))
+        !matches!(self, Self::Waiting(Wait::Fight(_)) | Self::Left(_))
     }
 }
 
@@ -87,6 +100,17 @@ impl fmt::Display for SkipReason {
         match self {
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Waiting(wait) => wait.fmt(f),
+            Self::Left(left) => left.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Source(annotation) => write!(f, "left alone: its annotation {annotation} says so"),
+            Self::Live(annotation) => write!(f, "left alone: {annotation}, on the live object, says so"),
+            Self::Exists => f.write_str("left alone: it existed, and is only to be made where it is missing"),
         }
     }
 }

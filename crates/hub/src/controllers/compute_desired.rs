@@ -19,7 +19,7 @@ use farwater_store::{
     StoreError,
     delivery::{
         Assignment, Desired, DirtyMark, ServiceOrigin, assignments_of_cluster, clear_mark, load_agent_update,
-        load_desired, load_dirty, load_revision, save_desired, service_origins_of_cluster,
+        load_desired, load_dirty, load_revision, released_of_cluster, save_desired, service_origins_of_cluster,
     },
 };
 use farwater_telemetry::traces::{self, Interval};
@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     advance_agents, chain, dependencies, git,
     resources::{self, Name},
-    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, load_health_rules, read_json},
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, load_health_rules, read_json, released_entry},
     trace_deliveries::{self, NewEntry, Published, new_entries},
 };
 use crate::delivery::{
@@ -127,20 +127,23 @@ async fn compute_cluster(
 ) -> Result<Computed, StoreError> {
     let Some(state) = delivery.clusters.get(&mark.cluster_uid) else { return Ok(Computed::Now(None)) };
     let name = Name::new(&state.namespace, &state.name);
-    let Some(cluster) = ClusterFacts::load(&delivery.store, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
+    let Some(cluster) = ClusterFacts::load(delivery, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
         return Ok(Computed::Now(None));
     };
-    let (rows, origins, current, update) = {
+    let (rows, origins, released, current, update) = {
         let mut tables = delivery.store.tables().await?;
         let rows = assignments_of_cluster(&mut tables, &cluster.uid).await?;
         let current = load_desired(&mut tables, &cluster.uid).await?;
         let origins = service_origins_of_cluster(&mut tables, &cluster.uid).await?;
-        (rows, origins, current, load_agent_update(&mut tables, &cluster.uid).await?)
+        let released = released_of_cluster(&mut tables, &cluster.uid).await?;
+        (rows, origins, released, current, load_agent_update(&mut tables, &cluster.uid).await?)
     };
     if is_halfway(delivery, &rows).await? {
         return Ok(Computed::Later);
     }
-    let entries = resolve_entries(delivery, &cluster, (&rows, &origins), grants).await?;
+    let mut entries = resolve_entries(delivery, &cluster, (&rows, &origins), grants).await?;
+    entries.extend(released.iter().map(|row| Verbatim::from(released_entry(row, cluster.suspended))));
+    entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
     let agent = update.map(|row| advance_agents::read_text(&row.cluster_uid, &row.settings)).transpose()?.flatten();
     let next = next_desired(delivery, &cluster, Content { entries, agent, health: health.cloned() }, current)?;
     Ok(Computed::Now(next.map(Box::new)))
@@ -189,7 +192,6 @@ async fn resolve_entries(
         let secrets = secrets::resolve(delivery, &facts).await?;
         entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets).0));
     }
-    entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
     Ok(entries)
 }
 

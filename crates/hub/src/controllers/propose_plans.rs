@@ -64,7 +64,7 @@ pub async fn propose(delivery: &Arc<Delivery>, service: &Resource, query: PlanQu
     let cluster =
         delivery.clusters.get(&row.cluster_uid).ok_or_else(|| not_yet("the service's cluster is not known"))?;
     let name = Name::new(&cluster.namespace, &cluster.name);
-    let facts = ClusterFacts::load(&delivery.store, &name).await?.filter(|facts| facts.uid == row.cluster_uid);
+    let facts = ClusterFacts::load(delivery, &name).await?.filter(|facts| facts.uid == row.cluster_uid);
     let facts = facts.ok_or_else(|| not_yet("the service's cluster does not exist any more"))?;
     let Some(agent) = &facts.agent else {
         return Err(ProposeError::NotYet(format!("no agent has joined cluster {} yet", name.name)));

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::{AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment};
+use farwater_api::{ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment};
 use farwater_fleet::{assignment::Decided, duration::POLL_INTERVAL};
 use farwater_store::{
     Kind, Operation, StoreError, WatchError, WatchEvent,
@@ -24,7 +24,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    chain,
+    chain, freeze_prunes,
     resources::{self, Name, Stored as _},
     resume::Resume,
 };
@@ -88,6 +88,7 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
 /// What is in memory only: clusters, and when sources are asked next. What was changed up to the version `acted_upon` is no
 /// news any more.
 async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreError> {
+    freeze_prunes::load(delivery).await?;
     load_clusters(delivery, acted_upon).await?;
     delivery.clusters.set_loaded();
     resources::each_name::<GitRepository>(&delivery.store, |name| delivery.sources.add(name)).await
@@ -188,6 +189,16 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     if *kind == kinds.secret {
         return route_secret(delivery, &name).await;
     }
+    if *kind == kinds.namespace {
+        // The first look at it since the start is news, whatever was loaded.
+        return match name.name == ADMIN_NAMESPACE && is_news(delivery, event) {
+            true => {
+                let is_there = event.operation != Operation::Deleted;
+                freeze_prunes::follow(delivery, is_there.then_some(&*event.object)).await
+            }
+            false => Ok(()),
+        };
+    }
     if !followed.contains(&kind) || !is_news(delivery, event) {
         return Ok(());
     }
@@ -232,6 +243,7 @@ struct Kinds {
     grant: Kind,
     health_rule: Kind,
     secret: Kind,
+    namespace: Kind,
 }
 
 impl Kinds {
@@ -244,6 +256,7 @@ impl Kinds {
             grant: ClusterGrant::kind(),
             health_rule: HealthRule::kind(),
             secret: resources::secrets(),
+            namespace: resources::namespaces(),
         });
         &KINDS
     }
