@@ -4,7 +4,10 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use farwater_api::{
     apply_options::{AdoptPolicy, ConflictPolicy, DriftMode, IgnoreDifference},
@@ -12,14 +15,17 @@ use farwater_api::{
     protocol::Entry,
     service_deployment::DeletionPolicy,
 };
-use farwater_testkit::wait_for;
+use farwater_testkit::{
+    ports, wait_for,
+    webhook::{self, Webhook},
+};
 use kube::{
     Api, Client,
-    api::{DynamicObject, Patch, PatchParams, PostParams},
+    api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use support::{
-    PATIENCE, Service, api, config_map, config_maps, gone, object, outcome, report, value,
+    PATIENCE, Service, api, config_map, config_maps, gone, object, outcome, report, states, value,
     world::{World, world},
 };
 
@@ -185,6 +191,57 @@ async fn a_refused_object_holds_later_waves_and_nothing_of_its_own() {
     let entry = world.hub.set(service.with(&world.hub, &[("b.yaml", &fine), ("c.yaml", &mistyped)]).entry());
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert!(message(&failed, "ConfigMap", "typo").contains("farwater.dev/wave is \"third\", and must be an integer"));
+}
+
+/// The version of each ConfigMap whose name begins so.
+async fn versions(maps: &Api<DynamicObject>, prefix: &str) -> BTreeMap<String, String> {
+    let found = maps.list(&ListParams::default()).await.unwrap().into_iter();
+    let versions = found.map(|map| (map.metadata.name.unwrap(), map.metadata.resource_version.unwrap()));
+    versions.filter(|(name, _)| name.starts_with(prefix)).collect()
+}
+
+#[tokio::test]
+async fn a_webhook_that_is_down_and_a_kind_that_is_missing_hold_up_two_of_two_hundred_objects() {
+    let world = world().await;
+    let client = world.client().await;
+    let webhooks = api(&client, "admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "");
+    let name = "checks.example.com";
+    let configuration = |client: &Value| webhook::configuration(name, client, ["", "v1", "configmaps"], "checked");
+    let nobody = json!({"url": format!("https://127.0.0.1:{}/", ports::free().unwrap())});
+    let down = serde_json::from_value(configuration(&nobody)).unwrap();
+    webhooks.create(&PostParams::default(), &down).await.unwrap();
+    let probe = serde_json::from_value(json!({"metadata": {"name": "probe", "labels": {"checked": "yes"}}})).unwrap();
+    let (elsewhere, dry) = (config_maps(&client, "default"), PostParams { dry_run: true, ..PostParams::default() });
+    wait_for("the webhook to be asked", PATIENCE, || async {
+        Ok(elsewhere.create(&dry, &probe).await.is_err().then_some(()))
+    })
+    .await
+    .unwrap();
+
+    let fine: String = (0..198).map(|n| format!("---\n{}", config_map(&format!("fine-{n}"), "1"))).collect();
+    let checked = config_map("checked", "1").replace("{name: checked}", "{name: checked, labels: {checked: 'yes'}}");
+    let late = gate("late.example.com", None);
+    let service = Service::new(&world.hub, "most", &[("a.yaml", &fine), ("b.yaml", &checked), ("c.yaml", &late)]);
+    let entry = world.hub.set(service.entry());
+    let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
+    assert_eq!(states(&failed, SyncState::Synced).len(), 198);
+    assert_eq!(states(&failed, SyncState::Waiting), ["gate"]);
+    assert!(message(&failed, "Gate", "gate").contains("does not serve"), "{}", message(&failed, "Gate", "gate"));
+    assert_eq!(states(&failed, SyncState::Refused), ["checked"]);
+    let refused = message(&failed, "ConfigMap", "checked");
+    assert!(refused.contains("failed calling webhook") && refused.contains(name), "{refused}");
+    assert!(failed.message.contains("2 of 200 objects not applied"), "{}", failed.message);
+
+    // Both are mended; the others have nothing to do with that.
+    let maps = config_maps(&client, "most");
+    let before = versions(&maps, "fine-").await;
+    let up = Webhook::start(|_| None).await.unwrap();
+    let patch = Patch::Merge(configuration(&up.client()));
+    webhooks.patch(name, &PatchParams::default(), &patch).await.unwrap();
+    gates(world, "late.example.com").await;
+    let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
+    assert_eq!(states(&applied, SyncState::Synced).len(), 200);
+    assert_eq!((versions(&maps, "fine-").await, before.len()), (before, 198));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What an agent does after it was killed, lost its folder, or lost its hub.
+//! What an agent does after it was killed, lost its folder, or lost its hub, and when something newer comes while it applies.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -19,7 +19,7 @@ use farwater_api::{
 };
 use farwater_testkit::{
     Plane, PlaneOptions, Process,
-    api_faults::{ApiFaults, Asked},
+    api_faults::{ApiFaults, Asked, Faults},
     wait_for,
 };
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
@@ -331,6 +331,49 @@ async fn an_agent_that_is_killed_while_it_applies_converges() {
             live.iter().filter(|m| m.metadata.labels.as_ref().is_some_and(|l| l.contains_key("farwater.dev/service")));
         assert_eq!(ours.filter(|m| m.data["data"]["value"].as_str() == Some(&round.to_string())).count(), 45);
     }
+}
+
+#[tokio::test]
+async fn a_newer_version_ends_an_apply_that_is_under_way() {
+    const ALL: usize = 2000;
+    let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+    let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
+    hub.poll_every(0.1);
+    let server = ApiFaults::start(&plane, dir.path(), 14).await.unwrap();
+    let log = dir.path().join("agent.log");
+    let _agent = support::agent(&hub, server.kubeconfig(), &dir.path().join("state"), &log, true);
+    let many: String = (0..ALL).map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1"))).collect();
+    let mut service = Service::new(&hub, "overtaken", &[("a.yaml", &many)]);
+    // What the first version has made is counted at the end.
+    service.deployment.prune = false;
+    let first = hub.set(service.entry());
+    let live = config_maps(&plane.client().await.unwrap(), "overtaken");
+    wait_for("the apply to have begun", support::PATIENCE, || async {
+        let some = live.list(&ListParams::default().limit(2)).await?;
+        Ok(some.iter().any(|map| map.metadata.name.as_deref() != Some("kube-root-ca.crt")).then_some(()))
+    })
+    .await
+    .unwrap();
+    // The newer one comes while most of it is still to do.
+    server.set(Faults { latency: Duration::from_millis(500), ..Faults::default() });
+    let second = hub.set(service.with(&hub, &[("a.yaml", &config_map("map-0", "2"))]).entry());
+    let outcomes = || -> Vec<Outcome> {
+        let history = hub.history(service.uid()).into_iter();
+        history.filter(|report| report.entry == first.digest()).map(|report| report.outcome).collect()
+    };
+    wait_for("the first version to be superseded", support::PATIENCE, || async {
+        Ok(outcomes().contains(&Outcome::Superseded).then_some(()))
+    })
+    .await
+    .unwrap();
+    server.set(Faults::default());
+    outcome(&hub, &second, Outcome::Applied).await;
+    value(&live, "map-0", "2").await;
+    let ended = |outcome: &Outcome| matches!(outcome, Outcome::Applied | Outcome::Failed);
+    assert!(!outcomes().iter().any(ended), "{:?}", outcomes());
+    let written = live.list(&ListParams::default()).await.unwrap();
+    let written = written.iter().filter(|map| map.data["data"]["value"] == "1").count();
+    assert!((1..ALL / 2).contains(&written), "{written} of {ALL} were written");
 }
 
 #[tokio::test]

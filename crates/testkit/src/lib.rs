@@ -9,6 +9,7 @@ pub mod authority;
 pub mod faketime;
 pub mod farwater;
 pub mod git;
+pub mod https;
 pub mod hub_pod;
 pub mod images;
 pub mod informer;
@@ -28,6 +29,7 @@ pub mod terminal;
 pub mod tools;
 pub mod wait;
 mod watchdog;
+pub mod webhook;
 pub mod wire;
 
 pub use farwater::{Agent, Hub, Launch};

@@ -123,6 +123,34 @@ async fn another_repository_history_or_folder_holds_what_it_lacks() -> Result<()
     Ok(())
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_target_namespace_holds_what_is_in_the_one_before() -> Result<()> {
+    let plane = shared(2).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("west", plane).await?;
+    let repository = fleet.repository("infra", &borrowed(&maps("app", 0..3))).await?;
+    fleet.deploy("app", "west", "infra", "app").await?;
+    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    let (old, new) = (fleet.namespace("app"), fleet.namespace("renamed"));
+    let before = uids(plane, &old).await?;
+    let patch = Patch::Merge(json!({"spec": {"targetNamespace": new}}));
+    fleet.api::<ServiceDeployment>().patch("app", &PatchParams::default(), &patch).await?;
+    let held = held(&fleet, "app").await?;
+    ensure!(held.count == 3 && held.reason.contains("3 of 3 objects would be deleted"), "{held:?}");
+
+    // What comes next goes to the new one, and nothing in the old one goes for that.
+    repository.change("main", &[("app/m03.yaml", Some(&config_map("m03", "one")))])?;
+    fleet.reconcile("infra").await?;
+    fleet
+        .until("the next object to be made", || async { Ok((uids(plane, &new).await?.len() == 4).then_some(())) })
+        .await?;
+    ensure!(uids(plane, &old).await? == before);
+    fleet.annotate("app", APPROVE_PRUNE, &held.digest.to_string()).await?;
+    fleet.until("what was approved to go", || async { Ok(uids(plane, &old).await?.is_empty().then_some(())) }).await?;
+    ensure!(uids(plane, &new).await?.len() == 4);
+    Ok(())
+}
+
 /// The hub comes back from a backup that is older than a commit; somebody confirms at once, and Git is away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restored_hub_that_is_confirmed_early_asks_its_sources_first() -> Result<()> {

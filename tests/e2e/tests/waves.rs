@@ -11,7 +11,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// With a selector that no node has, it never becomes healthy.
 fn deployment(selector: &str) -> String {
@@ -58,6 +58,15 @@ async fn a_wave_waits_for_the_one_before_and_a_fix_ends_the_wait() -> Result<()>
     let available = deployments.get("database").await?.status.and_then(|s| s.available_replicas);
     ensure!(available == Some(1), "{available:?}");
     maps.get("web").await?;
+    // The attempt that came to nothing is none that has failed.
+    fleet
+        .until("the history to say so", || async {
+            let ran = fleet.cli().expect(0, &["history", "app", "-o", "json"])?;
+            let history: Vec<Value> = serde_json::from_str(&ran.stdout)?;
+            let results: Vec<_> = history.iter().map(|version| version["result"].as_str()).collect();
+            Ok((results == [Some("Healthy"), Some("Superseded")]).then_some(()))
+        })
+        .await?;
     Ok(())
 }
 
