@@ -1,6 +1,7 @@
 //! A small fleet of the real programs: a hub, a Git server, and agents beside real control planes.
 
 pub mod cli;
+pub mod flux;
 pub mod hostile;
 pub mod life;
 pub mod prune_chaos;
