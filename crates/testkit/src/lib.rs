@@ -41,5 +41,5 @@ pub use prometheus::Prometheus;
 pub use site::Site;
 pub use terminal::Terminal;
 pub use tools::Tools;
-pub use wait::wait_for;
+pub use wait::{wait_for, wait_for_all};
 pub use watchdog::temporary_folder;

@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod dashboard;
+pub mod flux;
 pub mod hostile;
 pub mod life;
 pub mod page;
