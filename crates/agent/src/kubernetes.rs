@@ -33,7 +33,7 @@ use tokio::time::timeout;
 use tower::{BoxError, ServiceBuilder};
 
 use crate::{
-    messages::{explain_status, field_conflicts, is_immutable, shorten},
+    messages::{explain_status, field_conflicts, is_immutable, is_of_other_version, shorten},
     proxy::{Connector, Proxy, SettingError},
 };
 
@@ -80,8 +80,10 @@ pub enum ApiError {
 pub enum Fault {
     #[default]
     Other,
-    /// Other field managers own fields with other values: which, and who.
+    /// Other field managers own fields with other values: which, and who. Empty where none but we ourselves own them.
     FieldConflicts(String),
+    /// What was applied or written before counts as of a version of the kind that lacks a field, see [`crate::live::versions`].
+    OtherVersion,
     /// Nothing but fields that can't be changed while the object exists.
     Immutable,
 }
@@ -121,6 +123,16 @@ impl ApiError {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
             Self::Transport(_) => None,
+        }
+    }
+
+    /// Whether it may be the schema of its kind that the object breaks.
+    pub fn is_about_schema(&self) -> bool {
+        match self {
+            Self::Status { code: 400 | 422, .. } => true,
+            // Of applies that break it API servers give no reason.
+            Self::Status { code: 500, reason, .. } => reason.is_empty(),
+            _ => false,
         }
     }
 
@@ -462,6 +474,7 @@ fn refusal(status: StatusCode, retry_after: Option<Duration>, body: &[u8], about
             fault: match field_conflicts(&value) {
                 Some(conflicts) => Fault::FieldConflicts(conflicts),
                 None if is_immutable(&value) => Fault::Immutable,
+                None if is_of_other_version(&value) => Fault::OtherVersion,
                 None => Fault::Other,
             },
         },

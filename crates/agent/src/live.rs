@@ -1,5 +1,7 @@
 //! What the agent keeps of a live object's metadata.
 
+pub mod versions;
+
 use farwater_api::{FIELD_MANAGER, OWNER_ANNOTATION, SERVICE_LABEL};
 use farwater_fleet::plan::{Ending, LiveObject, Writer, options, owned_fields};
 use serde_json::{Map, Value, json};
@@ -98,10 +100,15 @@ pub fn migration(object: &Value) -> Option<Value> {
         "fieldsType": "FieldsV1",
         "fieldsV1": fields,
     }));
-    Some(json!([
-        {"op": "replace", "path": "/metadata/managedFields", "value": rest},
+    Some(replace_entries(metadata, rest))
+}
+
+/// A JSON patch, bound to the object's version.
+fn replace_entries(metadata: &Value, entries: Vec<Value>) -> Value {
+    json!([
+        {"op": "replace", "path": "/metadata/managedFields", "value": entries},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
-    ]))
+    ])
 }
 
 /// The union of two field sets in the format FieldsV1.

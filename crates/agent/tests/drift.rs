@@ -295,3 +295,26 @@ async fn an_object_follows_its_definition_to_a_version_with_a_new_field() {
     polls(world, 5).await;
     assert_eq!(applies(&client, group).await, sent);
 }
+
+#[tokio::test]
+async fn who_keeps_an_object_in_an_older_version_is_named_and_keeps_its_fields() {
+    let world = world_without_nodes().await;
+    let client = world.client().await;
+    let group = "shared.example.com";
+    let old = definition(group, &[version("v1", true, &[LENGTH, CREW])]);
+    let new = [version("v1", false, &[LENGTH, CREW]), version("v2", true, &[LENGTH, CREW, PAINT])];
+    let ark = boat(group, "v1", "length: 300");
+    let service = world.applied("shared-boats", &[("a.yaml", &old), ("b.yaml", &ark)]).await;
+    let boats: Api<DynamicObject> = api(&client, group, "v1", "Boat", "shared-boats");
+    let somebody = PatchParams { field_manager: Some("somebody".into()), ..PatchParams::default() };
+    boats.patch("ark", &somebody, &Patch::Merge(json!({"spec": {"crew": 7}}))).await.unwrap();
+
+    let files = [("a.yaml", definition(group, &new)), ("b.yaml", boat(group, "v2", "length: 300, paint: red"))];
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let entry = world.hub.set(service.with(&world.hub, &files).entry());
+    let named = format!("somebody in {group}/v1");
+    report(&world.hub, &entry, |r| r.objects.iter().any(|object| object.message.contains(&named))).await;
+    let entries = boats.get("ark").await.unwrap().metadata.managed_fields.unwrap();
+    let versions: Vec<_> = entries.iter().map(|entry| entry.api_version.as_deref().unwrap_or_default()).collect();
+    assert_eq!(versions, [format!("{group}/v1"), format!("{group}/v1")], "{entries:#?}");
+}

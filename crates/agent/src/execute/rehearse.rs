@@ -17,7 +17,10 @@ use super::{
 use crate::{
     judge::judge,
     kubernetes::{ApiError, Fault, to_bytes},
-    live::{add_time, live_object},
+    live::{
+        add_time, live_object,
+        versions::{Move, move_fields},
+    },
     messages::shorten,
 };
 
@@ -50,13 +53,13 @@ pub enum Rehearsed {
         why: String,
     },
     Refused(String),
-    /// What it needs is not there yet.
+    /// What it needs is not there yet, or not yet as it will be.
     Untried(String),
 }
 
 impl Executor<'_> {
-    /// The same requests as [`Executor::apply`] would make, without their effect.
-    pub async fn rehearse(&self, change: &Change, object: &ResolvedObject) -> Rehearsed {
+    /// The same requests as [`Executor::apply`] would make, without their effect. `redefined`: the definition of its kind changes first.
+    pub async fn rehearse(&self, change: &Change, object: &ResolvedObject, redefined: bool) -> Rehearsed {
         let Some(resource) = self.kinds.get(&GroupVersionKind::from(&object.object)) else {
             return Rehearsed::Untried(Wait::Kind.to_string());
         };
@@ -80,6 +83,13 @@ impl Executor<'_> {
                 Rehearsed::Recreated { why: error.to_string() }
             }
             Err(error) if error.is_not_found() => Rehearsed::Untried(explain_absence(&error)),
+            Err(error) if redefined && error.is_about_schema() => Rehearsed::Untried(format!(
+                "its definition changes in the same plan, and before that it would be refused: {error}"
+            )),
+            Err(error) if *error.fault() == Fault::OtherVersion && moves(live.as_ref(), object) => {
+                let version = object.object.api_version();
+                Rehearsed::Untried(format!("what it owns in an older version is moved to {version} first"))
+            }
             Err(error) => Rehearsed::Refused(explain_refusal(&error, live.as_ref())),
         }
     }
@@ -144,4 +154,9 @@ impl Executor<'_> {
         let fields = add_time(&shorten(&fields.join(", ")), Some(&live));
         Ok(Inspected::Differs { live: live_object(&live), health, fields })
     }
+}
+
+/// Whether our fields of it would come to count as of the version that is sent.
+fn moves(live: Option<&Value>, object: &ResolvedObject) -> bool {
+    live.is_some_and(|live| matches!(move_fields(live, &object.object.api_version()), Move::Patch(_)))
 }

@@ -14,7 +14,10 @@ use super::{Applied, Deleted, Executor, Notice, TRIES};
 use crate::{
     judge::judge,
     kubernetes::{ApiError, ApplyMode, Fault, to_bytes},
-    live::{add_time, live_object, migration},
+    live::{
+        add_time, live_object, migration,
+        versions::{Move, move_fields},
+    },
     plans::redact::{fold_string_data, is_secret},
 };
 
@@ -37,6 +40,17 @@ impl Executor<'_> {
         }
         let exists = !matches!(change.cause, Cause::Create | Cause::Restore);
         let mut sent = self.write(&path, object, exists).await;
+        if let Err(error) = &sent
+            && *error.fault() == Fault::OtherVersion
+        {
+            let version = object.object.api_version();
+            match self.move_fields(&path, &version).await {
+                Ok(Move::Patch(_)) => sent = self.write(&path, object, exists).await,
+                Ok(Move::Done) => {}
+                Ok(Move::Held(others)) => return Applied::Refused(explain_held(error, &others, &version)),
+                Err(error) => return Applied::Refused(format!("move what it owns to {version}: {error}")),
+            }
+        }
         if let (Err(error), Some(uid)) = (&sent, &change.recreate)
             && *error.fault() == Fault::Immutable
         {
@@ -116,6 +130,8 @@ impl Executor<'_> {
         match send(false).await {
             Ok(applied) => Ok((applied, None)),
             Err(error) => match error.fault() {
+                // What the agent itself has written otherwise than by applies is its own.
+                Fault::FieldConflicts(conflicts) if conflicts.is_empty() => Ok((send(true).await?, None)),
                 Fault::FieldConflicts(conflicts) if policy == ConflictPolicy::Force => {
                     // Afterwards nobody knows any more when they wrote. A dry run leaves that as it is.
                     let live = if dry_run { None } else { self.kubernetes.look(Some(self.account), path).await.ok() };
@@ -145,6 +161,31 @@ impl Executor<'_> {
         }
         Ok(())
     }
+
+    /// What was done, if anything. What the new version adds by default the API server then writes as ours too, which hinders nothing.
+    async fn move_fields(&self, path: &str, api_version: &str) -> Result<Move, ApiError> {
+        let mut tries = 1;
+        loop {
+            let object = self.kubernetes.get(Some(self.account), path, true).await?;
+            let patch = match move_fields(&object, api_version) {
+                Move::Patch(patch) => patch,
+                other => return Ok(other),
+            };
+            match self.kubernetes.patch(Some(self.account), path, &patch).await {
+                // Somebody wrote in between: read again.
+                Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
+                other => return other.map(|_| Move::Patch(patch)),
+            }
+        }
+    }
+}
+
+/// `others` have fields in other versions.
+fn explain_held(error: &ApiError, others: &str, api_version: &str) -> String {
+    format!(
+        "{error}: the API server reads the object by the schemas of others' fields too ({others}); it can be applied once these are in \
+         {api_version} in metadata.managedFields, or gone from there"
+    )
 }
 
 fn is_about_namespace(error: &ApiError) -> bool {
