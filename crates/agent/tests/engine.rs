@@ -409,6 +409,45 @@ spec:
 }
 
 #[tokio::test]
+async fn fields_that_an_expression_picks_are_others_and_no_drift() {
+    let world = world().await;
+    let map = |value: &str| {
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: tuned}}\n\
+             data: {{auto.size: '{value}', auto.rate: '{value}', fixed: '{value}'}}\n"
+        )
+    };
+    let rule = |expression: &str| IgnoreDifference { expression: Some(expression.into()), ..Default::default() };
+    let mut service = Service::new(&world.hub, "tuning", &[("a.yaml", &map("1"))]);
+    let rules = [rule("field.startsWith('/data/auto.')"), rule("self.data.absent == field")];
+    service.deployment.options.ignore_differences = rules.to_vec();
+    let entry = world.hub.set(service.entry());
+    let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
+    let told =
+        "ignoreDifferences[1].expression has no answer at /data, which stays a difference: there is no \"absent\"";
+    assert!(message(&applied, "ConfigMap", "tuned").contains(told), "{applied:#?}");
+    let maps = config_maps(&world.client().await, "tuning");
+    assert_eq!(maps.get("tuned").await.unwrap().data["data"]["auto.size"], "1");
+    write(&maps, "tuned", json!({"data": {"auto.size": "5"}})).await;
+    // That this is put back shows that the watch has seen the other.
+    write(&maps, "tuned", json!({"data": {"fixed": "5"}})).await;
+    let is = |expected: Value| {
+        let maps = &maps;
+        async move {
+            wait_for("the other field to be put back", PATIENCE, || async {
+                Ok((maps.get("tuned").await?.data["data"] == expected).then_some(()))
+            })
+            .await
+            .unwrap();
+        }
+    };
+    is(json!({"auto.size": "5", "auto.rate": "1", "fixed": "1"})).await;
+    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &map("2"))]).entry());
+    outcome(&world.hub, &entry, Outcome::Applied).await;
+    is(json!({"auto.size": "5", "auto.rate": "1", "fixed": "2"})).await;
+}
+
+#[tokio::test]
 async fn what_exists_is_adopted_as_the_policy_says() {
     let world = world().await;
     let client = world.client().await;

@@ -6,6 +6,7 @@
 pub mod differences;
 pub mod fields;
 pub mod hooks;
+mod ignored;
 pub mod options;
 mod reasons;
 mod resolve;

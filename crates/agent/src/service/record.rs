@@ -136,16 +136,12 @@ impl ServiceTask {
         }
     }
 
-    /// What is to be told of objects whatever becomes of them: why they are left alone, and what their annotations ask for in vain.
+    /// What is to be told of objects whatever becomes of them: why they are left alone, and what is asked for them in vain.
     pub(super) fn record_remarks(&mut self, objects: &Objects<'_>, plan: &Plan) {
-        let unheard = objects.iter().filter(|(_, object)| !object.options.unheard.is_empty());
-        let unheard = unheard.map(|(key, object)| {
-            let options = object.options.unheard.join(", ");
-            (key.clone(), format!("this means nothing here: {options}"))
-        });
+        let remarks = objects.iter().filter_map(|(key, object)| Some((key.clone(), object.options.remarks()?)));
         let left = plan.skipped.iter().filter(|skip| matches!(skip.reason, SkipReason::Left(_)));
         let left = left.map(|skip| (ObjectKey::from(&skip.object), skip.reason.to_string()));
-        self.remarks = unheard.chain(left).collect();
+        self.remarks = remarks.chain(left).collect();
     }
 
     pub(super) fn record_skips(&mut self, plan: &Plan) {

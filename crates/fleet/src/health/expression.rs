@@ -16,6 +16,8 @@ use serde_json::Value;
 
 /// The name that an expression sees the object by.
 const OBJECT: &str = "self";
+/// And the field that it is asked about, if it is about fields.
+const FIELD: &str = "field";
 /// Parentheses, calls and operators in each other.
 const MAX_DEPTH: u16 = 32;
 const MAX_NODES: usize = 400;
@@ -56,6 +58,7 @@ pub enum EvaluationError {
 #[derive(Clone, Debug)]
 pub struct Expression {
     ast: IdedExpr,
+    parts: u64,
     loops: u32,
     sums: u64,
     /// Elements of its longest literal.
@@ -64,14 +67,23 @@ pub struct Expression {
 
 impl Expression {
     pub fn compile(text: &str) -> Result<Self, ExpressionError> {
+        Self::compile_with(text, &[OBJECT])
+    }
+
+    /// One that is asked about fields of an object, see [`Subject::set_field`].
+    pub fn compile_for_fields(text: &str) -> Result<Self, ExpressionError> {
+        Self::compile_with(text, &[OBJECT, FIELD])
+    }
+
+    fn compile_with(text: &str, names: &'static [&'static str]) -> Result<Self, ExpressionError> {
         if text.len() > MAX_EXPRESSION {
             return Err(ExpressionError::TooLong);
         }
         let parser = PrattParser::new().max_recursion_depth(MAX_DEPTH).max_expression_node_count(MAX_NODES);
         let ast = parser.parse(text).map_err(|errors| explain_syntax(&errors))?;
-        let mut walk = Walk::default();
+        let mut walk = Walk { names, ..Walk::default() };
         walk.visit(&ast, 0, 0)?;
-        Ok(Self { ast, loops: walk.loops, sums: walk.sums, literal: walk.literal })
+        Ok(Self { ast, parts: walk.parts, loops: walk.loops, sums: walk.sums, literal: walk.literal })
     }
 
     pub fn is_true(&self, object: &Subject) -> Result<bool, EvaluationError> {
@@ -88,9 +100,26 @@ impl Expression {
         }
     }
 
-    fn evaluate(&self, object: &Subject) -> Result<Cel, EvaluationError> {
+    /// What it takes to ask it once, in parts that are evaluated and KiB that they may compare.
+    pub fn cost(&self, object: &Subject) -> u64 {
+        if self.is_too_large(object) {
+            return 1;
+        }
+        self.rounds(object).saturating_mul(self.parts).saturating_add(object.bytes as u64 / 1024)
+    }
+
+    /// Of all its loops together; 1 without any.
+    fn rounds(&self, object: &Subject) -> u64 {
         let longest = object.longest.saturating_mul(self.sums + 1).max(self.literal);
-        if object.bytes > MAX_OBJECT || (self.loops > 0 && longest.saturating_pow(self.loops) > MAX_ROUNDS) {
+        longest.saturating_pow(self.loops).max(1)
+    }
+
+    fn is_too_large(&self, object: &Subject) -> bool {
+        object.bytes > MAX_OBJECT || self.rounds(object) > MAX_ROUNDS
+    }
+
+    fn evaluate(&self, object: &Subject) -> Result<Cel, EvaluationError> {
+        if self.is_too_large(object) {
             return Err(EvaluationError::TooLarge);
         }
         Cel::resolve(&self.ast, &object.context).map_err(|error| EvaluationError::Failed(explain(&error)))
@@ -111,6 +140,11 @@ impl Subject {
         let value = subject.convert(object, 0);
         subject.context.add_variable_from_value(OBJECT, value);
         subject
+    }
+
+    /// The field that an expression is asked about next.
+    pub fn set_field(&mut self, pointer: &str) {
+        self.context.add_variable_from_value(FIELD, Cel::String(Arc::new(pointer.to_owned())));
     }
 
     fn convert(&mut self, value: &Value, depth: u16) -> Cel {
@@ -149,6 +183,9 @@ impl Subject {
 /// What of an expression says how long it may take.
 #[derive(Default)]
 struct Walk {
+    /// Of what an expression may ask.
+    names: &'static [&'static str],
+    parts: u64,
     loops: u32,
     /// Additions, which make longer lists.
     sums: u64,
@@ -163,10 +200,12 @@ impl Walk {
             return Err(ExpressionError::TooDeep);
         }
         let depth = depth + 1;
+        self.parts += 1;
         match &node.expr {
             Expr::Unspecified | Expr::Literal(_) => Ok(()),
             Expr::Ident(name) => {
-                let is_known = name == OBJECT || TYPES.contains(&name.as_str()) || self.scope.contains(name);
+                let mut known = self.names.iter().chain(&TYPES);
+                let is_known = known.any(|known| known == name) || self.scope.contains(name);
                 if is_known { Ok(()) } else { Err(ExpressionError::UnknownName(name.clone())) }
             }
             Expr::Select(select) => self.visit(&select.operand, depth, loops),

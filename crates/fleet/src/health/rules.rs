@@ -125,7 +125,7 @@ impl Expressions {
 }
 
 /// What expressions see of an object: of a Secret no values, and of none who wrote which field.
-fn visible(object: &Value) -> Value {
+pub(crate) fn visible(object: &Value) -> Value {
     let is_secret = group_of(object).is_empty() && object["kind"] == "Secret";
     let fields = object.as_object().into_iter().flatten();
     let fields =

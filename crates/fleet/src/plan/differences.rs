@@ -71,9 +71,23 @@ impl Pointer {
 pub fn without_fields(fields: &Value, pointers: &[Pointer]) -> Value {
     let mut rest = fields.clone();
     for pointer in pointers {
-        pointer.in_fields().remove(&mut rest);
+        take_out(&mut rest, &pointer.in_fields().0);
     }
     rest
+}
+
+/// And what is in the set for its sake alone: who loses the last field of a map has no entry for the map either. Whether it was there.
+fn take_out(fields: &mut Value, path: &[String]) -> bool {
+    let (Some((name, below)), Some(map)) = (path.split_first(), fields.as_object_mut()) else { return false };
+    if below.is_empty() {
+        return map.remove(name).is_some();
+    }
+    let Some(inner) = map.get_mut(name) else { return false };
+    let is_taken = take_out(inner, below);
+    if is_taken && inner.as_object().is_some_and(Map::is_empty) {
+        map.remove(name);
+    }
+    is_taken
 }
 
 /// What is sent of a manifest while `live` exists: ignored fields are left as they are. It is bound to the live object's version,

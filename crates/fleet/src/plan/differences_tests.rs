@@ -89,6 +89,20 @@ fn ignored_fields_do_not_count_as_owned() {
 }
 
 #[test]
+fn a_map_that_held_nothing_but_ignored_fields_does_not_count_either() {
+    let without = |fields: Value, ignored: &[&str]| {
+        without_fields(&fields, &ignored.iter().map(|text| pointer(text)).collect::<Vec<_>>())
+    };
+    let both = json!({"f:data": {"f:a": {}, "f:b": {}}, "f:x": {}});
+    assert_eq!(without(both.clone(), &["/data/a", "/data/b"]), json!({"f:x": {}}));
+    assert_eq!(without(json!({"f:data": {"f:b": {}}, "f:x": {}}), &["/data/a", "/data/b"]), json!({"f:x": {}}));
+    assert_eq!(without(both, &["/data/a"]), json!({"f:data": {"f:b": {}}, "f:x": {}}));
+    // One that is owned as a whole, and as such.
+    assert_eq!(without(json!({"f:data": {}}), &["/data/a"]), json!({"f:data": {}}));
+    assert_eq!(without(json!({"f:data": {".": {}, "f:a": {}}}), &["/data/a"]), json!({"f:data": {".": {}}}));
+}
+
+#[test]
 fn differences_name_fields_and_no_values() {
     let live = json!({"metadata": {"name": "a", "resourceVersion": "1", "labels": {"farwater.dev/service": "x"}},
         "data": {"same": "1", "changed": "secret", "theirs": "3"}, "list": [{"a": 1}, {"a": 2}], "status": {"x": 1}});

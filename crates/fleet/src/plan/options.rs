@@ -1,13 +1,13 @@
 //! What an object's annotations say about how it is applied and when it may go: ours, and those of Argo CD, Flux and Helm where the
 //! meaning is the same. A value that means nothing is an error of its object, never the default.
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
 use farwater_api::{
     OWNER_ANNOTATION, SERVICE_LABEL,
     apply_options::{
         ADOPT, AdoptPolicy, ApplyOptions, CONFLICTS, ConflictPolicy, DRIFT, DriftMode, IGNORE_DIFFERENCES,
-        IGNORE_MANAGERS, IMMUTABLE, IgnoreDifference, ImmutablePolicy, METHOD, PRUNE, WAVE,
+        IGNORE_MANAGERS, IMMUTABLE, ImmutablePolicy, METHOD, PRUNE, WAVE,
     },
     objects::ObjectRef,
 };
@@ -56,9 +56,19 @@ pub struct ObjectOptions {
     pub create_only: bool,
     /// Other tools' options that mean nothing here.
     pub unheard: Vec<String>,
+    /// Expressions about its fields that have no answer, each with the reason.
+    pub unanswered: Vec<String>,
 }
 
 impl ObjectOptions {
+    /// What is said of it whatever becomes of it.
+    pub fn remarks(&self) -> Option<String> {
+        let unheard = self.unheard.join(", ");
+        let unheard = (!unheard.is_empty()).then(|| format!("this means nothing here: {unheard}"));
+        let remarks: Vec<&str> = unheard.iter().chain(&self.unanswered).map(String::as_str).collect();
+        (!remarks.is_empty()).then(|| remarks.join("; "))
+    }
+
     pub fn ignores(&self) -> bool {
         !self.ignore.is_empty() || !self.ignore_managers.is_empty()
     }
@@ -90,14 +100,14 @@ impl fmt::Display for BadOption {
 
 /// The annotations of a manifest or of a live object's metadata.
 #[derive(Clone, Copy, Debug)]
-struct Annotations<'a>(&'a Value);
+pub(super) struct Annotations<'a>(&'a Value);
 
 impl<'a> Annotations<'a> {
-    fn of(metadata: &'a Value) -> Self {
+    pub(super) fn of(metadata: &'a Value) -> Self {
         Self(&metadata["annotations"])
     }
 
-    fn get(self, name: &str) -> Option<&'a str> {
+    pub(super) fn get(self, name: &str) -> Option<&'a str> {
         self.0[name].as_str()
     }
 
@@ -157,7 +167,7 @@ impl<'a> Annotations<'a> {
         of_argo(ARGO_OPTIONS).chain(of_argo(ARGO_COMPARE)).chain(of_flux).collect()
     }
 
-    fn list(self, name: &str) -> impl Iterator<Item = &'a str> {
+    pub(super) fn list(self, name: &str) -> impl Iterator<Item = &'a str> {
         self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|item| !item.is_empty())
     }
 
@@ -240,6 +250,7 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
         left: protection.left,
         create_only: ssa == Some(Ssa::IfNotPresent),
         unheard: annotations.unheard(ssa),
+        unanswered: Vec::new(),
     })
 }
 
@@ -258,61 +269,25 @@ enum Ssa {
     Ignore,
 }
 
-/// The annotations that say for one object what its service's `ignoreDifferences` and its own ignore, where there are such: the
-/// live object then tells every watch what is no drift of it.
-pub fn ignored_annotations(
-    manifest: &Value,
-    object: &ObjectRef,
-    rules: &[IgnoreDifference],
-) -> BTreeMap<&'static str, String> {
-    let annotations = Annotations::of(&manifest["metadata"]);
-    let rules: Vec<&IgnoreDifference> = rules.iter().filter(|rule| matches(rule, object)).collect();
-    let mut all = BTreeMap::new();
-    if rules.is_empty() {
-        return all;
-    }
-    let pointers = rules.iter().flat_map(|rule| &rule.json_pointers);
-    let managers = rules.iter().flat_map(|rule| &rule.managed_fields_managers);
-    for (name, more) in [
-        (IGNORE_DIFFERENCES, pointers.map(String::as_str).collect::<Vec<_>>()),
-        (IGNORE_MANAGERS, managers.map(String::as_str).collect()),
-    ] {
-        let mut items: Vec<&str> = annotations.list(name).collect();
-        for item in more {
-            if !items.contains(&item) {
-                items.push(item);
-            }
-        }
-        if !items.is_empty() {
-            all.insert(name, items.join(","));
-        }
-    }
-    all
-}
-
-fn matches(rule: &IgnoreDifference, object: &ObjectRef) -> bool {
-    let fits = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|wanted| wanted == is || wanted == "*");
-    fits(&rule.group, &object.group)
-        && fits(&rule.kind, &object.kind)
-        && fits(&rule.namespace, &object.namespace)
-        && fits(&rule.name, &object.name)
-}
-
 fn read_pointer(name: &str, text: &str, manifest: &Value) -> Result<Pointer, BadOption> {
     let bad = |expected: &str| BadOption::new(name, text, expected);
     let pointer = Pointer::parse(text).ok_or_else(|| bad("a JSON pointer, such as /spec/replicas"))?;
     if pointer.leads_into_list(manifest) {
         return Err(bad("a pointer through maps: a list is ignored as a whole"));
     }
-    let ours = ["apiVersion", "kind"].iter().any(|field| pointer.covers(&[field]))
-        || ["name", "namespace"].iter().any(|field| pointer.covers(&["metadata", field]))
-        || pointer.covers(&["metadata", "annotations", OWNER_ANNOTATION])
-        || pointer.covers(&["metadata", "annotations", name])
-        || pointer.covers(&["metadata", "labels", SERVICE_LABEL]);
-    if ours {
+    if is_needed(&pointer) {
         return Err(bad("a field that an agent can do without"));
     }
     Ok(pointer)
+}
+
+/// Whether it names what an agent can't do without.
+pub(super) fn is_needed(pointer: &Pointer) -> bool {
+    ["apiVersion", "kind"].iter().any(|field| pointer.covers(&[field]))
+        || ["name", "namespace"].iter().any(|field| pointer.covers(&["metadata", field]))
+        || pointer.covers(&["metadata", "annotations", OWNER_ANNOTATION])
+        || pointer.covers(&["metadata", "annotations", IGNORE_DIFFERENCES])
+        || pointer.covers(&["metadata", "labels", SERVICE_LABEL])
 }
 
 /// The pointers that a live object's annotation has ignored; one that can't be read ignores nothing.

@@ -170,23 +170,14 @@ fn an_object_says_more_than_its_service() {
 }
 
 #[test]
-fn what_a_service_ignores_is_written_on_the_objects_that_it_names() {
-    let rule = |kind: &str| IgnoreDifference {
-        kind: Some(kind.into()),
-        json_pointers: vec!["/spec/replicas".into(), "/spec/paused".into()],
-        managed_fields_managers: vec!["hpa".into()],
-        ..IgnoreDifference::default()
+fn remarks_are_what_means_nothing_and_what_has_no_answer() {
+    assert_eq!(defaults().remarks(), None);
+    let options = ObjectOptions {
+        unheard: vec!["a: b".into(), "c: d".into()],
+        unanswered: vec!["x ignores nothing".into()],
+        ..defaults()
     };
-    let own = manifest(json!({"farwater.dev/ignore-differences": "/spec/replicas,/spec/own"}));
-    let of = |rules: &[IgnoreDifference]| ignored_annotations(&own, &object("apps", "Deployment"), rules);
-    assert!(of(&[rule("Service")]).is_empty());
-    assert_eq!(
-        of(&[rule("Deployment")]),
-        BTreeMap::from([
-            (IGNORE_DIFFERENCES, "/spec/replicas,/spec/own,/spec/paused".to_owned()),
-            (IGNORE_MANAGERS, "hpa".to_owned())
-        ])
-    );
+    assert_eq!(options.remarks().as_deref(), Some("this means nothing here: a: b, c: d; x ignores nothing"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use farwater_api::HealthRuleSpec;
 use farwater_fleet::{
     agents::Limit,
     duration::{self, Bounds},
-    health::rules,
+    health::{expression::Expression, rules},
 };
 use serde_json::{Value, json};
 
@@ -158,6 +158,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         if part == Part::Main {
             validate_durations(object, old, kind, &mut errors);
             validate_health(object, old, kind, &mut errors);
+            validate_ignored(object, old, kind, &mut errors);
         }
         if part == Part::Status {
             relate_to_status(&mut errors);
@@ -227,6 +228,23 @@ fn validate_health(object: &Value, old: Option<&Value>, kind: &ResourceKind, err
         let Ok(rule) = serde_json::from_value::<HealthRuleSpec>(value.clone()) else { continue };
         for (field, error) in rules::problems(&rule) {
             errors.push(FieldError::invalid(format!("{path}.{field}"), &value[field], &error.to_string()));
+        }
+    }
+}
+
+/// The same of those that say which fields of a service's objects are ignored.
+fn validate_ignored(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    if kind.plural != "servicedeployments" {
+        return;
+    }
+    let rules = object["spec"]["apply"]["ignoreDifferences"].as_array();
+    let before = old.and_then(|old| old["spec"]["apply"]["ignoreDifferences"].as_array());
+    for (n, rule) in rules.into_iter().flatten().enumerate() {
+        let is_known = before.is_some_and(|before| before.contains(rule));
+        let Some(text) = rule["expression"].as_str().filter(|_| !is_known) else { continue };
+        if let Err(error) = Expression::compile_for_fields(text) {
+            let field = format!("spec.apply.ignoreDifferences[{n}].expression");
+            errors.push(FieldError::invalid(field, &rule["expression"], &error.to_string()));
         }
     }
 }
@@ -503,6 +521,22 @@ mod tests {
         let mut old = cluster("1h");
         old["metadata"] = json!({"name": "a", "namespace": "ns"});
         assert_eq!(validate(&old, Some(&old), kind("clusters"), Part::Main), []);
+    }
+
+    #[test]
+    fn expressions_about_ignored_fields_are_compiled_and_stored_ones_stay() {
+        let service = |expression: &str| {
+            let apply = json!({"ignoreDifferences": [{"kind": "Job"}, {"expression": expression}]});
+            json!({"spec": {"clusterRef": {"name": "a"}, "targetNamespace": "a", "sourceRef": {"name": "a"}, "apply": apply}})
+        };
+        check("servicedeployments", service("field == '/spec/replicas' && has(self.spec)"), &[]);
+        let unknown = "spec.apply.ignoreDifferences[1].expression: Invalid value: \"object.a\": knows no \"object\": \
+                       the object is \"self\"";
+        check("servicedeployments", service("object.a"), &[unknown]);
+        let mut old = service("object.a");
+        old["metadata"] = json!({"name": "a", "namespace": "ns"});
+        normalize(&mut old, kind("servicedeployments"));
+        assert_eq!(validate(&old, Some(&old), kind("servicedeployments"), Part::Main), []);
     }
 
     #[test]
