@@ -82,11 +82,6 @@ impl Executor<'_> {
         (key, deleted.unwrap_or_else(Deleted::Refused))
     }
 
-    /// Makes room for the object that replaces it.
-    pub(super) async fn delete_replaced(&self, object: &ObjectRef, uid: &str) -> Result<Deleted, ApiError> {
-        self.delete_object(object, uid, |_| None).await
-    }
-
     /// `guard`: what becomes of it instead, asked of the object as it was read a moment ago.
     pub(super) async fn delete_object(
         &self,
@@ -147,6 +142,7 @@ mod tests {
         kinds::Kinds,
         kubernetes::Kubernetes,
         service::{Assignment, Superseded},
+        tombstones::Tombstones,
     };
 
     fn reference(name: &str) -> ObjectRef {
@@ -198,15 +194,22 @@ mod tests {
         annotate(&maps, "was-asked", "confirm").await;
 
         let service = ServiceIdentity { uid: "uid".to_owned(), namespace: "team".to_owned(), name: "web".to_owned() };
-        let entry = Entry { service, action: Action::Hold { reason: String::new() } };
+        let entry = Entry { service: service.clone(), action: Action::Hold { reason: String::new() } };
         let digest = Digest::of("entry");
         let (_next, assignments) = watch::channel(Assignment { entry, digest, unlisted: false });
         let kubernetes = Kubernetes::connect(Some(plane.kubeconfig())).await.unwrap();
+        let kinds = Kinds::default();
         let executor = Executor {
             kubernetes: &kubernetes,
-            kinds: &Kinds::default(),
+            kinds: &kinds,
             account: &account,
             service: "uid",
+            tombstones: Tombstones {
+                kubernetes: &kubernetes,
+                kinds: &kinds,
+                installation: String::new(),
+                service: &service,
+            },
             superseded: Superseded::by(assignments),
         };
         let results = executor.delete(&deletes, &[], Purpose::Sync).await;

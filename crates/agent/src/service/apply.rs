@@ -156,7 +156,8 @@ impl ServiceTask {
         let mut results = BTreeMap::new();
         let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
         let ahead = self.ahead_of_hooks(resolved, plan);
-        executor.apply_stage(Stage::Namespaces, &ahead, &objects, blocked, &mut results).await;
+        let lost = executor.apply_stage(Stage::Namespaces, &ahead, &objects, blocked, &mut results).await;
+        self.record_deletion(lost);
         self.record_results(&objects, &ahead, &results);
         self.barrier = self.open_hooks(&executor, deployment, resolved).await?;
         for wave in &plan.waves {
@@ -171,7 +172,8 @@ impl ServiceTask {
                     .held
                     .extend(held.into_iter().filter_map(|change| Some(objects.get(&change.object)?.object.clone())));
             }
-            executor.apply_stage(wave.stage, &open, &objects, blocked, &mut results).await;
+            let lost = executor.apply_stage(wave.stage, &open, &objects, blocked, &mut results).await;
+            self.record_deletion(lost);
             self.record_results(&objects, &open, &results);
         }
         if self.barrier.is_none() {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_api::{
+    deletion::Deletion,
     objects::{Health, ObjectRef, SyncState},
     protocol::Deployment,
 };
@@ -24,6 +25,11 @@ use crate::{
 pub(super) type Objects<'a> = BTreeMap<ObjectKey, &'a ResolvedObject>;
 
 impl ServiceTask {
+    /// What was deleted to be made anew, and could not be, is the deletion that can be undone.
+    pub(super) fn record_deletion(&mut self, lost: Option<Deletion>) {
+        self.stored.deletion = lost.or(self.stored.deletion.take());
+    }
+
     pub(super) fn record_results(
         &mut self,
         objects: &Objects<'_>,

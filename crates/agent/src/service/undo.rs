@@ -24,7 +24,7 @@ use crate::{
     hub::chain,
     kinds::Served,
     kubernetes::ApiError,
-    tombstones::{self, State, Tombstones},
+    tombstones::{self, Series, State, Tombstones},
 };
 
 /// Objects that are made at the same time.
@@ -42,17 +42,12 @@ pub(super) struct Undoing {
 
 impl ServiceTask {
     fn tombstones(&self) -> Tombstones<'_> {
-        Tombstones {
-            kubernetes: &self.agent.kubernetes,
-            kinds: &self.agent.kinds,
-            installation: self.agent.identity().installation.clone(),
-            service: &self.stored.service,
-        }
+        self.basis().tombstones()
     }
 
     /// Keeps the last states of what goes, and writes down that it goes. The inventory is saved by the caller.
     pub(super) async fn keep_states(&mut self, account: &ServiceAccount, prune: &PrunePlan) -> Result<(), Stopped> {
-        let kept = self.tombstones().keep(account, prune.digest, &prune.candidates).await;
+        let kept = self.tombstones().keep(account, prune.digest, &prune.candidates, Series::Deleted).await;
         self.stored.deletion = Some(kept.map_err(|error| Stopped(format!("nothing is pruned: {}", chain(&error))))?);
         let kubernetes = self.agent.kubernetes.clone();
         tokio::spawn(async move { tombstones::collect(&kubernetes).await });
