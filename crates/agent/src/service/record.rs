@@ -9,7 +9,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     plan::{
-        Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason,
+        Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason, Wait,
         differences::explain_overruled,
     },
     prune::PrunePlan,
@@ -168,7 +168,14 @@ impl ServiceTask {
                     continue;
                 }
             };
+            let key = ObjectKey::from(&skip.object);
+            let is_fought = matches!(skip.reason, SkipReason::Waiting(Wait::Fight(_)));
+            // Of a fight, what was taken last says about which field it is.
+            let note = self.statuses.get(&key).filter(|_| is_fought).map(|status| status.note.clone());
             self.set_status(&skip.object, sync, Health::Unknown, skip.reason.to_string());
+            if let (Some(note), Some(status)) = (note, self.statuses.get_mut(&key)) {
+                status.note = note;
+            }
         }
     }
 
