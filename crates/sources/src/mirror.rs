@@ -274,8 +274,8 @@ fn first_parent(commit: &[u8]) -> Option<ObjectId> {
 
 /// `author Name <address> <seconds> <zone>`, among the lines before the first empty one. What it holds is anybody's choice.
 fn author(commit: &[u8]) -> String {
-    let header = commit.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty());
-    let line = header.filter_map(|line| line.strip_prefix(b"author ")).next().unwrap_or_default();
+    let mut header = commit.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty());
+    let line = header.find_map(|line| line.strip_prefix(b"author ")).unwrap_or_default();
     let line = String::from_utf8_lossy(line);
     let who = line.rsplit_once('>').map_or("", |(who, _)| who).trim();
     if who.is_empty() {
