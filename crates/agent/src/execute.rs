@@ -3,11 +3,12 @@
 mod delete;
 mod hook;
 mod rehearse;
+mod replace;
 mod send;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use farwater_api::{objects::Health, protocol::ServiceAccount};
+use farwater_api::{deletion::Deletion, objects::Health, protocol::ServiceAccount};
 use farwater_fleet::{
     health,
     plan::{Change, GroupVersionKind, LiveObject, ObjectKey, ResolvedObject, Stage},
@@ -26,6 +27,7 @@ use crate::{
     kubernetes::{ApiError, Kubernetes, TRIES},
     live::live_object,
     service::Superseded,
+    tombstones::Tombstones,
 };
 
 /// Applies in flight. A bare client gains nothing beyond them, and each takes 15 KB here.
@@ -47,6 +49,16 @@ pub enum Applied {
     Superseded,
 }
 
+/// What came of sending an object once.
+enum Tried {
+    Ended(Applied),
+    /// It can't be changed, and the object with this uid may be deleted and made anew. `why`: what the API server said.
+    Immutable {
+        uid: String,
+        why: String,
+    },
+}
+
 /// What is noticed of an object when it is applied, whatever its health is.
 #[derive(Clone, Debug, Default)]
 pub struct Notice {
@@ -62,6 +74,7 @@ pub struct Executor<'a> {
     pub account: &'a ServiceAccount,
     /// The service's uid.
     pub service: &'a str,
+    pub tombstones: Tombstones<'a>,
     /// Asked at each safe point: between two requests, and in each wait.
     pub superseded: Superseded,
 }
@@ -77,7 +90,7 @@ impl Executor<'_> {
     }
 
     /// Applies changes of one stage; `results` holds what was applied before and gets these. `blocked`: a namespace that could
-    /// not be made, and why.
+    /// not be made, and why. Gives the deletion whose objects could not be made anew.
     pub async fn apply_stage(
         &self,
         stage: Stage,
@@ -85,26 +98,31 @@ impl Executor<'_> {
         objects: &BTreeMap<ObjectKey, &ResolvedObject>,
         blocked: Option<(&str, &str)>,
         results: &mut BTreeMap<ObjectKey, Applied>,
-    ) {
+    ) -> Option<Deletion> {
         // Begun one by one: a request that waits for its turn would take kilobytes, and a wave may hold thousands. By hand,
         // because a lazily mapped stream of these futures is not Send to the compiler.
         let mut waiting = changes.iter().copied();
         let mut running = FuturesUnordered::new();
-        let mut done = Vec::new();
+        let (mut done, mut immutable) = (Vec::new(), Vec::new());
         loop {
             while running.len() < PARALLEL
                 && let Some(change) = waiting.next()
             {
                 running.push(self.apply_change(change, objects, blocked, results));
             }
-            let Some(applied) = running.next().await else { break };
-            done.push(applied);
+            match running.next().await {
+                Some((key, Tried::Ended(applied))) => done.push((key, applied)),
+                Some((key, Tried::Immutable { uid, why })) => immutable.push((key, uid, why)),
+                None => break,
+            }
         }
         drop(running);
         results.extend(done);
+        let lost = self.replace(immutable, objects, results).await;
         if stage == Stage::Definitions {
             self.establish(changes, objects, results).await;
         }
+        lost
     }
 
     async fn apply_change(
@@ -113,7 +131,7 @@ impl Executor<'_> {
         objects: &BTreeMap<ObjectKey, &ResolvedObject>,
         blocked: Option<(&str, &str)>,
         earlier: &BTreeMap<ObjectKey, Applied>,
-    ) -> (ObjectKey, Applied) {
+    ) -> (ObjectKey, Tried) {
         let failed = |need: &&ObjectKey| earlier.get(need).is_some_and(|r| !matches!(r, Applied::Done { .. }));
         let applied = match (change.needs.iter().find(failed), objects.get(&change.object)) {
             _ if self.superseded.has_come() => Applied::Superseded,
@@ -122,10 +140,10 @@ impl Executor<'_> {
                 Applied::Waiting(format!("waits for namespace {namespace}, which can't be made: {error}"))
             }
             (Some(need), _) => Applied::Waiting(format!("waits for {need}")),
-            (None, Some(object)) => self.apply(change, object).await,
+            (None, Some(object)) => return (change.object.clone(), self.apply(change, object).await),
             (None, None) => Applied::Refused("not in the plan's source".into()),
         };
-        (change.object.clone(), applied)
+        (change.object.clone(), Tried::Ended(applied))
     }
 
     /// Repeats what the API server asked to be repeated.

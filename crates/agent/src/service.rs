@@ -141,6 +141,7 @@ pub struct ServiceTask {
     remarks: BTreeMap<ObjectKey, String>,
     /// What a removal has left in the cluster.
     left_behind: BTreeSet<ObjectRef>,
+    undoing: Option<undo::Undoing>,
     hooks: hooks::HookQueue,
 }
 
@@ -172,6 +173,7 @@ impl ServiceTask {
             unobserved: BTreeSet::new(),
             remarks: BTreeMap::new(),
             left_behind: BTreeSet::new(),
+            undoing: None,
             hooks: hooks::HookQueue::default(),
         }
     }

@@ -600,27 +600,6 @@ async fn a_value_that_the_api_server_overrules_is_told_and_not_fought_for() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_changed_is_made_anew_where_that_is_allowed() {
-    let world = world().await;
-    let sealed = |name: &str, value: &str, annotations: &str| {
-        format!("{}immutable: true\n", annotated(name, value, annotations))
-    };
-    let recreate = "kustomize.toolkit.fluxcd.io/force: enabled";
-    let (free, fixed) = (sealed("free", "1", recreate), sealed("fixed", "1", ""));
-    let service = world.applied("sealed", &[("a.yaml", &free), ("b.yaml", &fixed)]).await;
-    let maps = config_maps(&world.client().await, "sealed");
-    let uid = maps.get("free").await.unwrap().metadata.uid;
-    let (free, fixed) = (sealed("free", "2", recreate), sealed("fixed", "2", ""));
-    let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &free), ("b.yaml", &fixed)]).entry());
-    let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
-    assert_eq!(object(&failed, "ConfigMap", "free").sync, SyncState::Synced, "{failed:#?}");
-    assert!(message(&failed, "ConfigMap", "fixed").contains("immutable"), "{failed:#?}");
-    assert_ne!(maps.get("free").await.unwrap().metadata.uid, uid);
-    value(&maps, "free", "2").await;
-    value(&maps, "fixed", "1").await;
-}
-
-#[tokio::test]
 async fn a_replaced_object_loses_what_others_added() {
     let world = world().await;
     let map = |value: &str| annotated("a", value, "argocd.argoproj.io/sync-options: Replace=true");

@@ -134,3 +134,16 @@ async fn what_no_event_told_is_found_by_a_list() {
     value(&ground.live, "a", "1").await;
     assert!(ground.way.seen().swallowed > 0, "{:?}", ground.way.seen());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_that_loses_its_version_while_it_runs_goes_on_with_a_list() {
+    let limits = WatchLimits { silence: Duration::from_secs(1), ..WatchLimits::default() };
+    let ground = Ground::new(limits).await;
+    let lists = ground.way.seen().lists;
+    // No event tells of the change, so that only the list can.
+    ground.way.set(Faults { swallow: Some("a".to_owned()), expired_later: 1.0, ..Faults::default() });
+    ground.change("a").await;
+    value(&ground.live, "a", "1").await;
+    let seen = ground.way.seen();
+    assert!(seen.expired_later > 0 && seen.lists > lists, "{seen:?}");
+}

@@ -162,6 +162,9 @@ pub struct ServiceDeploymentStatus {
     /// What the source has, where a pin, a suspension or a dependency holds it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_revision: Option<String>,
+    /// Who said last what is to run: the source, the path or the pin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_by: Option<String>,
     /// Who set the pin that stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_by: Option<String>,

@@ -33,6 +33,9 @@ pub struct Candidate {
     /// The first commit of the history that the revision is of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
+    /// Who wrote the commit, as it says itself. Empty where it says nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub author: String,
 }
 
 impl Candidate {
@@ -281,6 +284,7 @@ mod tests {
             path: "apps/web".to_owned(),
             source: String::new(),
             origin: None,
+            author: String::new(),
         }
     }
 

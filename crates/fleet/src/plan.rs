@@ -244,6 +244,9 @@ pub enum Stage {
     Definitions,
     /// What workloads refer to: accounts, roles, configuration, quotas, storage.
     Foundations,
+    /// What runs pods.
+    Workloads,
+    /// Services, routes, autoscalers, and all custom resources: often of a kind that a workload before them brings to life.
     Rest,
     /// Webhooks and aggregated APIs: what they call must run before they stand in the way.
     Interceptors,

@@ -229,7 +229,8 @@ fn the_stages_come_in_order_and_name_what_they_need() {
     ]);
     let plan = Cluster::default().plan(&source);
     let stages: Vec<Stage> = plan.waves.iter().map(|w| w.stage).collect();
-    assert_eq!(stages, [Stage::Namespaces, Stage::Definitions, Stage::Foundations, Stage::Rest]);
+    let in_order = [Stage::Namespaces, Stage::Definitions, Stage::Foundations, Stage::Workloads, Stage::Rest];
+    assert_eq!(stages, in_order);
     let boat = plan.waves.iter().flat_map(|w| &w.changes).find(|c| c.object.name == "ark").unwrap();
     let needs: Vec<String> = boat.needs.iter().map(ToString::to_string).collect();
     assert_eq!(needs, ["CustomResourceDefinition.apiextensions.k8s.io boats.x.io", "Namespace sea"]);

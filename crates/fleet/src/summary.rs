@@ -81,6 +81,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         assigned_revision: inputs.assigned.map(|assigned| assigned.revision.clone()),
         bundle_digest: inputs.assigned.map(|assigned| assigned.bundle),
         held_revision: held_candidate(&inputs).map(|candidate| candidate.revision.clone()),
+        changed_by: inputs.previous.changed_by.clone(),
         pinned_by: inputs.previous.pinned_by.clone(),
         suspended_by: inputs.previous.suspended_by.clone(),
         approved_by: inputs.previous.approved_by.clone(),

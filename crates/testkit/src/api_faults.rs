@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
@@ -35,6 +35,10 @@ use crate::Plane;
 
 /// What a refused request is told to wait.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// A watch that loses its version while it runs does so within this time.
+const EXPIRES_WITHIN: Duration = Duration::from_secs(2);
+/// What API servers say then.
+const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version: a fault","reason":"Expired","code":410}}"#;
 /// Clocks of two processes and a busy machine: a request this much early is not.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
@@ -47,6 +51,8 @@ pub struct Faults {
     pub latency: Duration,
     /// The share of watches that is told that its version is gone.
     pub expired: f64,
+    /// The share of watches that is told so while it runs: by an event, after which the stream ends.
+    pub expired_later: f64,
     /// Watches end after this long, in the middle of a line. The faults of single lines are not for these.
     pub cut: Option<Duration>,
     /// What comes on a watch is held back, and all after it: it stays open and silent, also when this is over.
@@ -72,6 +78,7 @@ pub struct Seen {
     pub watches: u64,
     pub refused: u64,
     pub expired: u64,
+    pub expired_later: u64,
     pub cut: u64,
     /// Lines of watches: those that were held back, and those that were left out.
     pub stalled: u64,
@@ -209,9 +216,15 @@ fn subject(method: &Method, path: &str) -> (String, String) {
 
 /// What becomes of one request.
 enum Fate {
-    Pass { latency: Duration, cut: Option<Duration> },
+    Pass { latency: Duration, end: Option<End> },
     Refuse { status: u16, latency: Duration },
     Expire,
+}
+
+/// How a watch ends, and when.
+enum End {
+    Cut(Duration),
+    Expired(Duration),
 }
 
 fn decide(state: &mut State, method: &Method, path: &str) -> Fate {
@@ -250,14 +263,18 @@ fn decide(state: &mut State, method: &Method, path: &str) -> Fate {
         state.not_before.insert(key, Instant::now() + latency + RETRY_AFTER);
         return Fate::Refuse { status, latency };
     }
-    let cut = faults.cut.filter(|_| is_watch);
-    if cut.is_some() {
+    let end = if is_watch && state.random.random_bool(faults.expired_later) {
+        Some(End::Expired(EXPIRES_WITHIN.mul_f64(state.random.random_range(0.0..=1.0))))
+    } else {
+        faults.cut.filter(|_| is_watch).map(End::Cut)
+    };
+    if matches!(end, Some(End::Cut(_))) {
         state.seen.cut += 1;
     }
     if is_first_page(path) && !path.contains("/namespaces/") {
         state.seen.wide_lists += 1;
     }
-    Fate::Pass { latency, cut }
+    Fate::Pass { latency, end }
 }
 
 /// What becomes of one line of a watch.
@@ -293,9 +310,9 @@ async fn answer(client: &kube::Client, state: &Arc<Mutex<State>>, request: Reque
             tokio::time::sleep(latency).await;
             refuse(status, "Hostile")
         }
-        Fate::Pass { latency, cut } => {
+        Fate::Pass { latency, end } => {
             tokio::time::sleep(latency).await;
-            forward(client, state, &path, request, cut).await.unwrap_or_else(|_| refuse(502, "BadGateway"))
+            forward(client, state, &path, request, end).await.unwrap_or_else(|_| refuse(502, "BadGateway"))
         }
     }
 }
@@ -319,7 +336,7 @@ async fn forward(
     state: &Arc<Mutex<State>>,
     path: &str,
     request: Request<Incoming>,
-    cut: Option<Duration>,
+    end: Option<End>,
 ) -> Result<Response<Body>> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
@@ -333,10 +350,12 @@ async fn forward(
     let (mut parts, body) = response.into_parts();
     parts.headers.remove(header::TRANSFER_ENCODING);
     parts.headers.remove(header::CONNECTION);
-    let body: Body = match cut {
-        Some(cut) => cut_after(cut, body),
-        None if is_watch(path) && parts.status.is_success() => line_by_line(body, state.clone()),
-        None => UnsyncBoxBody::new(body.map_err(Into::into)),
+    let is_stream = is_watch(path) && parts.status.is_success();
+    let body: Body = match end {
+        Some(End::Cut(time)) => cut_after(time, body),
+        Some(End::Expired(time)) if is_stream => expire_after(time, body, state.clone()),
+        None if is_stream => UnsyncBoxBody::new(StreamBody::new(line_by_line(body, state.clone()))),
+        _ => UnsyncBoxBody::new(body.map_err(Into::into)),
     };
     Ok(Response::from_parts(parts, body))
 }
@@ -348,15 +367,27 @@ fn cut_after(time: Duration, body: kube::client::Body) -> Body {
     UnsyncBoxBody::new(StreamBody::new(frames))
 }
 
+fn expire_after(time: Duration, body: kube::client::Body, state: Arc<Mutex<State>>) -> Body {
+    let counted = state.clone();
+    let last = futures::stream::once(async move {
+        lock(&counted).seen.expired_later += 1;
+        Ok(Frame::data(Bytes::from(format!("{EXPIRED}\n"))))
+    });
+    let frames = line_by_line(body, state).take_until(tokio::time::sleep(time)).chain(last);
+    UnsyncBoxBody::new(StreamBody::new(frames))
+}
+
 /// A watch, each line of which meets the faults of its moment.
-fn line_by_line(body: kube::client::Body, state: Arc<Mutex<State>>) -> Body {
+fn line_by_line(
+    body: kube::client::Body,
+    state: Arc<Mutex<State>>,
+) -> impl Stream<Item = Result<Frame<Bytes>, BoxError>> + Send + 'static {
     let bytes = body.into_data_stream().map(|part| part.map_err(std::io::Error::other));
     let lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new());
-    let frames = lines.filter_map(move |line| {
+    lines.filter_map(move |line| {
         let state = state.clone();
         async move { let_through(&state, line).await }
-    });
-    UnsyncBoxBody::new(StreamBody::new(frames))
+    })
 }
 
 async fn let_through(
@@ -391,6 +422,13 @@ mod tests {
         let lease = "/apis/coordination.k8s.io/v1/namespaces/farwater-system/leases/farwater-agent";
         check(Method::PUT, lease, "PUT", "leases");
         check(Method::GET, "/version", "GET", "/version");
+    }
+
+    #[test]
+    fn a_watch_that_lost_its_version_says_so_as_an_api_server_does() {
+        let event: serde_json::Value = serde_json::from_str(EXPIRED).unwrap();
+        assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
+        assert_eq!(event["object"]["reason"], "Expired");
     }
 
     #[test]

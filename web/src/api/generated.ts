@@ -240,6 +240,8 @@ export interface ServiceDeploymentStatus {
   assignedRevision?: string;
   /** The digest of the bundle that is assigned. */
   bundleDigest?: string;
+  /** Who said last what is to run: the source, the path or the pin. */
+  changedBy?: string;
   /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source that are not corrected, and `Pinned`. */
   conditions?: Condition[];
   /** A prune that waits for `farwater.dev/approve-prune: <digest>`. */

@@ -28,6 +28,8 @@ pub enum Deleted {
     Kept(Keep),
     /// Another one must be gone first.
     Waits(ObjectRef),
+    /// A newer assignment came first: it was not asked to go.
+    Superseded,
 }
 
 impl Executor<'_> {
@@ -68,21 +70,24 @@ impl Executor<'_> {
     }
 
     async fn delete_one(&self, candidate: &Candidate, purpose: Purpose) -> (ObjectKey, Deleted) {
-        let guard = |live: &LiveObject| live.protection.forbids(purpose, candidate.confirm);
+        let key = ObjectKey::from(&candidate.object);
+        if self.superseded.has_come() {
+            return (key, Deleted::Superseded);
+        }
+        let guard = |live: &LiveObject| match live.protection.forbids(purpose, candidate.confirm) {
+            _ if self.superseded.has_come() => Some(Deleted::Superseded),
+            keep => keep.map(Deleted::Kept),
+        };
         let deleted = self.delete_object(&candidate.object, &candidate.uid, guard).await;
-        (ObjectKey::from(&candidate.object), deleted.unwrap_or_else(Deleted::Refused))
+        (key, deleted.unwrap_or_else(Deleted::Refused))
     }
 
-    /// Makes room for the object that replaces it.
-    pub(super) async fn delete_replaced(&self, object: &ObjectRef, uid: &str) -> Result<Deleted, ApiError> {
-        self.delete_object(object, uid, |_| None).await
-    }
-
+    /// `guard`: what becomes of it instead, asked of the object as it was read a moment ago.
     pub(super) async fn delete_object(
         &self,
         object: &ObjectRef,
         uid: &str,
-        guard: impl Fn(&LiveObject) -> Option<Keep>,
+        guard: impl Fn(&LiveObject) -> Option<Deleted>,
     ) -> Result<Deleted, ApiError> {
         let resource = match self.kinds.find(self.kubernetes, &GroupVersionKind::from(object)).await? {
             Served::No => return Ok(Deleted::Gone),
@@ -102,8 +107,8 @@ impl Executor<'_> {
             if live.uid != uid || !ours {
                 return Ok(Deleted::Gone);
             }
-            if let Some(keep) = guard(&live) {
-                return Ok(Deleted::Kept(keep));
+            if let Some(instead) = guard(&live) {
+                return Ok(instead);
             }
             let exactly = Some((uid, live.resource_version.as_str()));
             match self.persist(|| self.kubernetes.delete(Some(self.account), &path, exactly)).await {
@@ -137,6 +142,7 @@ mod tests {
         kinds::Kinds,
         kubernetes::Kubernetes,
         service::{Assignment, Superseded},
+        tombstones::Tombstones,
     };
 
     fn reference(name: &str) -> ObjectRef {
@@ -188,15 +194,22 @@ mod tests {
         annotate(&maps, "was-asked", "confirm").await;
 
         let service = ServiceIdentity { uid: "uid".to_owned(), namespace: "team".to_owned(), name: "web".to_owned() };
-        let entry = Entry { service, action: Action::Hold { reason: String::new() } };
+        let entry = Entry { service: service.clone(), action: Action::Hold { reason: String::new() } };
         let digest = Digest::of("entry");
         let (_next, assignments) = watch::channel(Assignment { entry, digest, unlisted: false });
         let kubernetes = Kubernetes::connect(Some(plane.kubeconfig())).await.unwrap();
+        let kinds = Kinds::default();
         let executor = Executor {
             kubernetes: &kubernetes,
-            kinds: &Kinds::default(),
+            kinds: &kinds,
             account: &account,
             service: "uid",
+            tombstones: Tombstones {
+                kubernetes: &kubernetes,
+                kinds: &kinds,
+                installation: String::new(),
+                service: &service,
+            },
             superseded: Superseded::by(assignments),
         };
         let results = executor.delete(&deletes, &[], Purpose::Sync).await;

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::{
     Applied, Executor,
+    replace::{explain_kept, forbids},
     send::{explain_absence, explain_refusal, from_bytes},
 };
 use crate::{
@@ -80,7 +81,11 @@ impl Executor<'_> {
                 Rehearsed::Done { live: live.map(Box::new), planned: Box::new(planned), taken }
             }
             Err(error) if *error.fault() == Fault::Immutable && change.recreate.is_some() => {
-                Rehearsed::Recreated { why: error.to_string() }
+                let why = error.to_string();
+                match live.as_ref().and_then(|live| forbids(&live_object(live))) {
+                    Some(keep) => Rehearsed::Refused(explain_kept(&why, &keep)),
+                    None => Rehearsed::Recreated { why },
+                }
             }
             Err(error) if error.is_not_found() => Rehearsed::Untried(explain_absence(&error)),
             Err(error) if redefined && error.is_about_schema() => Rehearsed::Untried(format!(

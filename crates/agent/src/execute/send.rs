@@ -10,7 +10,7 @@ use farwater_fleet::{
 };
 use serde_json::Value;
 
-use super::{Applied, Deleted, Executor, Notice, TRIES};
+use super::{Applied, Executor, Notice, TRIES, Tried};
 use crate::{
     judge::judge,
     kubernetes::{ApiError, ApplyMode, Fault, to_bytes},
@@ -22,21 +22,21 @@ use crate::{
 };
 
 impl Executor<'_> {
-    pub(super) async fn apply(&self, change: &Change, object: &ResolvedObject) -> Applied {
+    pub(super) async fn apply(&self, change: &Change, object: &ResolvedObject) -> Tried {
         let gvk = GroupVersionKind::from(&object.object);
         let Some(resource) = self.kinds.get(&gvk) else {
-            return Applied::Waiting(Wait::Kind.to_string());
+            return Tried::Ended(Applied::Waiting(Wait::Kind.to_string()));
         };
         let path = resource.path_of(&object.object);
         if change.cause == Cause::AdoptUnchanged
             && let Some(refused) = self.check_adoption(&path, object).await
         {
-            return refused;
+            return Tried::Ended(refused);
         }
         if change.migrate
             && let Err(error) = self.migrate(&path).await
         {
-            return Applied::Refused(format!("take over from client-side apply: {error}"));
+            return Tried::Ended(Applied::Refused(format!("take over from client-side apply: {error}")));
         }
         let exists = !matches!(change.cause, Cause::Create | Cause::Restore);
         let mut sent = self.write(&path, object, exists).await;
@@ -47,20 +47,30 @@ impl Executor<'_> {
             match self.move_fields(&path, &version).await {
                 Ok(Move::Patch(_)) => sent = self.write(&path, object, exists).await,
                 Ok(Move::Done) => {}
-                Ok(Move::Held(others)) => return Applied::Refused(explain_held(error, &others, &version)),
-                Err(error) => return Applied::Refused(format!("move what it owns to {version}: {error}")),
+                Ok(Move::Held(others)) => {
+                    return Tried::Ended(Applied::Refused(explain_held(error, &others, &version)));
+                }
+                Err(error) => {
+                    return Tried::Ended(Applied::Refused(format!("move what it owns to {version}: {error}")));
+                }
             }
         }
         if let (Err(error), Some(uid)) = (&sent, &change.recreate)
             && *error.fault() == Fault::Immutable
         {
-            tracing::info!(object = %object.object, %error, "made anew");
-            match self.delete_replaced(&object.object, uid).await {
-                Ok(Deleted::Gone) => sent = self.write(&path, object, false).await,
-                Ok(_) => return Applied::Waiting("is made anew: waits until the old one is gone".to_owned()),
-                Err(error) => return Applied::Refused(format!("make anew: {error}")),
-            }
+            return self.try_replacement(&path, uid, error).await;
         }
+        Tried::Ended(self.conclude(&path, object, sent).await)
+    }
+
+    /// What came of a write.
+    pub(super) async fn conclude(
+        &self,
+        path: &str,
+        object: &ResolvedObject,
+        sent: Result<(Value, Notice), ApiError>,
+    ) -> Applied {
+        let gvk = GroupVersionKind::from(&object.object);
         match sent {
             Ok((applied, notice)) => {
                 let health = judge(self.kinds, &Rules::default(), &gvk, &applied);
@@ -74,7 +84,7 @@ impl Executor<'_> {
             }
             Err(error) => {
                 let live = match error.fault() {
-                    Fault::FieldConflicts(_) => self.kubernetes.look(Some(self.account), &path).await.ok(),
+                    Fault::FieldConflicts(_) => self.kubernetes.look(Some(self.account), path).await.ok(),
                     _ => None,
                 };
                 Applied::Refused(explain_refusal(&error, live.as_ref()))
@@ -83,7 +93,12 @@ impl Executor<'_> {
     }
 
     /// The object as it is then, and what was noticed.
-    async fn write(&self, path: &str, object: &ResolvedObject, exists: bool) -> Result<(Value, Notice), ApiError> {
+    pub(super) async fn write(
+        &self,
+        path: &str,
+        object: &ResolvedObject,
+        exists: bool,
+    ) -> Result<(Value, Notice), ApiError> {
         let mut tries = 1;
         loop {
             let written = self.write_once(path, object, exists).await;

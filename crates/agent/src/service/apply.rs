@@ -16,7 +16,7 @@ use farwater_fleet::{
         Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, SkipReason, Stage, baseline,
         hold_reasons, options::ObjectOptions,
     },
-    prune::{self, Guards, HoldReason, PrunePlan, Purpose, Verdict},
+    prune::{self, Candidate, Guards, HoldReason, PrunePlan, Purpose, Verdict},
 };
 use tokio::time::Instant;
 
@@ -83,10 +83,14 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         }
-        if let Err(Stopped(message)) = self.undo(deployment).await {
-            tracing::warn!(service = %self.name(), error = message, "can't undo");
-            self.set_outcome(digest, Outcome::Failed, message);
-            return Ended::Settled { retry: true };
+        match self.undo(deployment).await {
+            Ok(true) => {}
+            Ok(false) => return Ended::Superseded,
+            Err(Stopped(message)) => {
+                tracing::warn!(service = %self.name(), error = message, "can't undo");
+                self.set_outcome(digest, Outcome::Failed, message);
+                return Ended::Settled { retry: true };
+            }
         }
         self.read_first_health().await;
         if let Err(Stopped(message)) = self.close_hooks(deployment, &resolved, &plan).await {
@@ -152,7 +156,8 @@ impl ServiceTask {
         let mut results = BTreeMap::new();
         let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
         let ahead = self.ahead_of_hooks(resolved, plan);
-        executor.apply_stage(Stage::Namespaces, &ahead, &objects, blocked, &mut results).await;
+        let lost = executor.apply_stage(Stage::Namespaces, &ahead, &objects, blocked, &mut results).await;
+        self.record_deletion(lost);
         self.record_results(&objects, &ahead, &results);
         self.barrier = self.open_hooks(&executor, deployment, resolved).await?;
         for wave in &plan.waves {
@@ -167,7 +172,8 @@ impl ServiceTask {
                     .held
                     .extend(held.into_iter().filter_map(|change| Some(objects.get(&change.object)?.object.clone())));
             }
-            executor.apply_stage(wave.stage, &open, &objects, blocked, &mut results).await;
+            let lost = executor.apply_stage(wave.stage, &open, &objects, blocked, &mut results).await;
+            self.record_deletion(lost);
             self.record_results(&objects, &open, &results);
         }
         if self.barrier.is_none() {
@@ -187,7 +193,9 @@ impl ServiceTask {
         // What replaces must stand before what it replaced goes.
         let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
         let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, &held));
-        self.prune(&executor, plan, &prune, Purpose::Sync).await?;
+        if !self.prune(&executor, plan, &prune, Purpose::Sync).await? {
+            return Ok(false);
+        }
         self.record_leaving(plan, &prune, resolved, deployment);
         self.offer(plan);
         self.preview(account, &prune).await;
@@ -260,17 +268,22 @@ impl ServiceTask {
         }
     }
 
-    /// Deletes what passed the guards. What is to go is written down first: see [`InventoryEntry::doomed`].
+    /// Deletes what passed the guards. What is to go is written down first: see [`InventoryEntry::doomed`]. `false`: superseded.
     pub(super) async fn prune(
         &mut self,
         executor: &Executor<'_>,
         plan: &Plan,
         prune: &PrunePlan,
         purpose: Purpose,
-    ) -> Result<(), Stopped> {
+    ) -> Result<bool, Stopped> {
         let mut deletes = plan.doomed.clone();
         if prune.verdict == Verdict::Delete {
-            self.keep_states(executor.account, prune).await?;
+            let newer = self.until_superseded();
+            tokio::select! {
+                biased;
+                () = newer => return Ok(false),
+                kept = self.keep_states(executor.account, prune) => kept?,
+            }
             for candidate in &prune.candidates {
                 if let Some(entry) = self.stored.inventory.entries.get_mut(&ObjectKey::from(&candidate.object)) {
                     entry.doomed = true;
@@ -279,7 +292,7 @@ impl ServiceTask {
             deletes.extend(prune.candidates.iter().cloned());
         }
         if deletes.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         self.save_inventory().await?;
         let results = executor.delete(&deletes, &plan.going, purpose).await;
@@ -313,10 +326,28 @@ impl ServiceTask {
                     let message = format!("its deletion waits until {obstacle} is gone");
                     self.set_waiting(&candidate.object, obstacle, message);
                 }
-                None => {}
+                Some(Deleted::Superseded) | None => {}
             }
         }
-        Ok(())
+        if results.values().any(|deleted| matches!(deleted, Deleted::Superseded)) {
+            self.spare(&deletes);
+            self.save_inventory().await?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// What a newer version has kept from being deleted is judged by that one. The same version finishes what it has begun.
+    fn spare(&mut self, deletes: &[Candidate]) {
+        let attempted = self.attempted.as_ref().map(|(digest, ..)| *digest);
+        if attempted == Some(self.assignments.borrow().digest) {
+            return;
+        }
+        for candidate in deletes {
+            if let Some(entry) = self.stored.inventory.entries.get_mut(&ObjectKey::from(&candidate.object)) {
+                entry.doomed = false;
+            }
+        }
     }
 
     /// Counts what goes with what is held, once per plan.

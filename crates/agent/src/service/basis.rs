@@ -20,6 +20,7 @@ use crate::{
     execute::Executor,
     hub::chain,
     lookup::{Lookup, Query},
+    tombstones::Tombstones,
 };
 
 /// Why an attempt could not begin. The text is for the report.
@@ -59,6 +60,14 @@ impl ServiceTask {
             cooling: self.fights.cooling(Instant::now()),
             hooks: self.stored.hooks.clone(),
         }
+    }
+}
+
+impl<'a> Basis<'a> {
+    pub fn tombstones(&self) -> Tombstones<'a> {
+        let Self { agent, service } = *self;
+        let installation = agent.identity().installation.clone();
+        Tombstones { kubernetes: &agent.kubernetes, kinds: &agent.kinds, installation, service }
     }
 }
 
@@ -135,8 +144,8 @@ impl Basis<'_> {
 
     /// Who does as this account what was planned.
     pub fn executor<'a>(&'a self, account: &'a ServiceAccount, superseded: Superseded) -> Executor<'a> {
-        let (kubernetes, kinds) = (&self.agent.kubernetes, &self.agent.kinds);
-        Executor { kubernetes, kinds, account, service: &self.service.uid, superseded }
+        let (kubernetes, kinds, tombstones) = (&self.agent.kubernetes, &self.agent.kinds, self.tombstones());
+        Executor { kubernetes, kinds, account, service: &self.service.uid, tombstones, superseded }
     }
 
     /// What other services have to do with this one's objects, as they said it last.

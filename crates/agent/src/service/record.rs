@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_api::{
+    deletion::Deletion,
     objects::{Health, ObjectRef, SyncState},
     protocol::Deployment,
 };
 use farwater_fleet::{
     plan::{
-        Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason,
+        Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason, Wait,
         differences::explain_overruled,
     },
     prune::PrunePlan,
@@ -24,6 +25,11 @@ use crate::{
 pub(super) type Objects<'a> = BTreeMap<ObjectKey, &'a ResolvedObject>;
 
 impl ServiceTask {
+    /// What was deleted to be made anew, and could not be, is the deletion that can be undone.
+    pub(super) fn record_deletion(&mut self, lost: Option<Deletion>) {
+        self.stored.deletion = lost.or(self.stored.deletion.take());
+    }
+
     pub(super) fn record_results(
         &mut self,
         objects: &Objects<'_>,
@@ -158,7 +164,14 @@ impl ServiceTask {
                     continue;
                 }
             };
+            let key = ObjectKey::from(&skip.object);
+            let is_fought = matches!(skip.reason, SkipReason::Waiting(Wait::Fight(_)));
+            // Of a fight, what was taken last says about which field it is.
+            let note = self.statuses.get(&key).filter(|_| is_fought).map(|status| status.note.clone());
             self.set_status(&skip.object, sync, Health::Unknown, skip.reason.to_string());
+            if let (Some(note), Some(status)) = (note, self.statuses.get_mut(&key)) {
+                status.note = note;
+            }
         }
     }
 

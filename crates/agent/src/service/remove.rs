@@ -41,9 +41,13 @@ impl ServiceTask {
         {
             return ended;
         }
-        if let Err(error) = self.prune(&executor, &plan, &prune, Purpose::Removal).await {
-            self.set_outcome(digest, Outcome::Failed, error.0);
-            return Ended::Settled { retry: true };
+        match self.prune(&executor, &plan, &prune, Purpose::Removal).await {
+            Ok(true) => {}
+            Ok(false) => return Ended::Superseded,
+            Err(error) => {
+                self.set_outcome(digest, Outcome::Failed, error.0);
+                return Ended::Settled { retry: true };
+            }
         }
         self.record_removal(&plan);
         self.release_protected(&plan, &account).await;

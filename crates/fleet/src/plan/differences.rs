@@ -227,7 +227,9 @@ pub fn overruled(sent: &Value, answer: &Value) -> Vec<String> {
 pub fn explain_overruled(fields: &[String]) -> String {
     let named = fields.iter().take(NAMED_OVERRULED).map(String::as_str).collect::<Vec<_>>().join(", ");
     let more = if fields.len() > NAMED_OVERRULED { " and more" } else { "" };
-    format!("the API server keeps another value of {named}{more}: a webhook or a policy there overrules the source")
+    format!(
+        "the API server keeps another value of {named}{more}: a mutating webhook or policy there overrules the source"
+    )
 }
 
 fn seek(stated: &Value, kept: Option<&Value>, place: &str, found: &mut Vec<String>) {

@@ -178,7 +178,7 @@ fn few_overruled_fields_are_named_and_more_are_told() {
     let map = |value: &str| json!({"data": {"a": value, "b": value, "c": value, "d": value, "e": value}});
     let found = overruled(&map("1"), &map("2"));
     assert_eq!(found, [".data.a", ".data.b", ".data.c", ".data.d"]);
-    let rest = ": a webhook or a policy there overrules the source";
+    let rest = ": a mutating webhook or policy there overrules the source";
     let told = explain_overruled(&found);
     assert_eq!(told, format!("the API server keeps another value of .data.a, .data.b, .data.c and more{rest}"));
     assert_eq!(explain_overruled(&found[..1]), format!("the API server keeps another value of .data.a{rest}"));

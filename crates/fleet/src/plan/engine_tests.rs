@@ -42,7 +42,7 @@ fn waves_come_in_order_each_with_its_stages() {
         places(&plan),
         [
             (-1, Stage::Foundations, vec!["early"]),
-            (-1, Stage::Rest, vec!["d"]),
+            (-1, Stage::Workloads, vec!["d"]),
             (0, Stage::Foundations, vec!["m"]),
             (2, Stage::Foundations, vec!["late"])
         ]

@@ -333,7 +333,54 @@ pub fn stage_of(object: &ObjectRef) -> Stage {
         )
         | ("rbac.authorization.k8s.io" | "storage.k8s.io" | "scheduling.k8s.io" | "node.k8s.io", _)
         | ("networking.k8s.io", "NetworkPolicy" | "IngressClass") => Stage::Foundations,
+        ("", "Pod" | "ReplicationController")
+        | ("apps", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet")
+        | ("batch", "Job" | "CronJob") => Stage::Workloads,
         ("admissionregistration.k8s.io" | "apiregistration.k8s.io", _) => Stage::Interceptors,
         _ => Stage::Rest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_stage() {
+        let check = |stage: Stage, kinds: &[&str]| {
+            for name in kinds {
+                let (kind, group) = name.split_once('.').unwrap_or((name, ""));
+                let object = ObjectRef {
+                    group: group.to_owned(),
+                    version: "v1".to_owned(),
+                    kind: kind.to_owned(),
+                    namespace: String::new(),
+                    name: "a".to_owned(),
+                };
+                assert_eq!(stage_of(&object), stage, "{name}");
+            }
+        };
+        check(Stage::Namespaces, &["Namespace"]);
+        check(Stage::Definitions, &["CustomResourceDefinition.apiextensions.k8s.io"]);
+        check(Stage::Foundations, &["ServiceAccount", "Secret", "ConfigMap", "LimitRange", "ResourceQuota"]);
+        check(Stage::Foundations, &["PersistentVolume", "PersistentVolumeClaim", "StorageClass.storage.k8s.io"]);
+        check(Stage::Foundations, &["Role.rbac.authorization.k8s.io", "ClusterRoleBinding.rbac.authorization.k8s.io"]);
+        check(Stage::Foundations, &["PriorityClass.scheduling.k8s.io", "RuntimeClass.node.k8s.io"]);
+        check(Stage::Foundations, &["NetworkPolicy.networking.k8s.io", "IngressClass.networking.k8s.io"]);
+        check(Stage::Workloads, &["Pod", "ReplicationController", "Job.batch", "CronJob.batch"]);
+        check(Stage::Workloads, &["Deployment.apps", "StatefulSet.apps", "DaemonSet.apps", "ReplicaSet.apps"]);
+        check(Stage::Rest, &["Service", "Ingress.networking.k8s.io", "HorizontalPodAutoscaler.autoscaling"]);
+        check(Stage::Rest, &["PodDisruptionBudget.policy", "Boat.example.com", "Deployment.example.com"]);
+        check(Stage::Interceptors, &["ValidatingWebhookConfiguration.admissionregistration.k8s.io"]);
+        check(Stage::Interceptors, &["APIService.apiregistration.k8s.io"]);
+        let in_order = [
+            Stage::Namespaces,
+            Stage::Definitions,
+            Stage::Foundations,
+            Stage::Workloads,
+            Stage::Rest,
+            Stage::Interceptors,
+        ];
+        assert!(in_order.is_sorted());
     }
 }

@@ -17,6 +17,7 @@ fn candidate() -> Candidate {
         path: String::new(),
         source: String::new(),
         origin: None,
+        author: String::new(),
     }
 }
 

@@ -109,7 +109,7 @@ async fn check_all(
     check_pin(&hub.delivery, namespace, meta::text(object, "uid"), spec, old).await
 }
 
-/// Who pins or suspends a service, or approves its prune, is recorded with it: nobody writes that of somebody else.
+/// Who says what a service runs, pins or suspends it, or approves its prune, is recorded with it: nobody writes that of somebody else.
 pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     /// A status is small, and names of users are not bounded.
     const LONGEST: usize = 128;
@@ -124,8 +124,13 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     let pin = |object: &Value| object["spec"].get("pin").cloned().unwrap_or(Value::Bool(false));
     let approval =
         |object: &Value| object["metadata"]["annotations"].get(APPROVE_PRUNE).cloned().unwrap_or(Value::Bool(false));
+    let version = |object: &Value| {
+        let spec = &object["spec"];
+        serde_json::json!([spec["sourceRef"], spec["path"], spec["pin"]])
+    };
     let author = Value::from(cut(&call.user.name, LONGEST));
-    let [pinned_by, suspended_by, approved_by, approved_at] = AUTHORS;
+    let [changed_by, pinned_by, suspended_by, approved_by, approved_at] = AUTHORS;
+    sign_field(&author, object, old, changed_by, version);
     sign_field(&author, object, old, pinned_by, pin);
     sign_field(&author, object, old, suspended_by, suspension);
     sign_field(&author, object, old, approved_by, approval);

@@ -18,7 +18,7 @@ use farwater_fleet::{
     assignment::{Candidate, Decided, Decision, Inputs, Trouble, Why, decide, is_suspended, suspension_end},
     conditions::whole_seconds,
     dependencies::cycle_trouble,
-    history::Pinned,
+    history,
     placement::cluster_candidates,
     prune::APPROVAL_LASTS,
 };
@@ -213,21 +213,35 @@ async fn check_approval(
 struct Stated {
     secrets: Vec<String>,
     depends_on: Vec<String>,
+    source_name: String,
     pin: Option<Pin>,
     pinned_by: Option<String>,
+    changed_by: Option<String>,
     suspended_until: Option<Timestamp>,
 }
 
 impl Stated {
     fn of(service: &ServiceDeployment) -> Self {
         let names = |all: &[LocalReference]| all.iter().map(|reference| reference.name.clone()).collect();
-        let spec = &service.spec;
+        let (spec, status) = (&service.spec, service.status.as_ref());
         Self {
             secrets: names(&spec.secrets),
             depends_on: names(&spec.depends_on),
+            source_name: spec.source_ref.name.clone(),
             pin: spec.pin.clone(),
-            pinned_by: service.status.as_ref().and_then(|status| status.pinned_by.clone()),
+            pinned_by: status.and_then(|status| status.pinned_by.clone()),
+            changed_by: status.and_then(|status| status.changed_by.clone()),
             suspended_until: suspension_end(spec),
+        }
+    }
+
+    /// As the history takes it.
+    fn of_version(&self) -> history::Stated<'_> {
+        history::Stated {
+            source_name: &self.source_name,
+            pin: self.pin.as_ref(),
+            pinned_by: self.pinned_by.as_deref(),
+            changed_by: self.changed_by.as_deref(),
         }
     }
 
@@ -377,7 +391,7 @@ async fn resolve_candidate(
         return Ok((Ok(Candidate { source: source.url.clone(), ..known }), None));
     }
     match git::make_bundle(delivery, &source.uid, &revision.commit, &service.spec.path).await {
-        Ok(bundle) => {
+        Ok(git::Made { bundle, author }) => {
             let candidate = Candidate {
                 revision: text,
                 content_id: bundle.content_id,
@@ -386,6 +400,7 @@ async fn resolve_candidate(
                 path: bundle.path.clone(),
                 source: source.url.clone(),
                 origin: source.origin.as_ref().map(|origin| origin.root.clone()).filter(|root| !root.is_empty()),
+                author,
             };
             Ok((Ok(candidate), Some(bundle)))
         }
@@ -557,8 +572,7 @@ async fn save_row(
                 save_dependencies(tx, &new.service_uid, &new.namespace, &stated.depends_on).await?;
             }
             if let Some(version) = &version {
-                let pinned = stated.pin.as_ref().map(|pin| Pinned { pin, by: stated.pinned_by.as_deref() });
-                versions::note_assignment(tx, &new.service_uid, version, pinned).await?;
+                versions::note_assignment(tx, &new.service_uid, version, stated.of_version()).await?;
             }
             for uid in clusters.into_iter().flatten().filter(|uid| mark && !uid.is_empty()) {
                 mark_cluster(tx, &uid).await?;

@@ -158,8 +158,8 @@ async fn find_candidate(
         };
         (problem, failure.message)
     })?;
-    let bundle = git::make_bundle(delivery, &resource.uid, &fetch.commit, &service.spec.path).await;
-    let bundle = bundle.map_err(|failure| match failure {
+    let made = git::make_bundle(delivery, &resource.uid, &fetch.commit, &service.spec.path).await;
+    let git::Made { bundle, author } = made.map_err(|failure| match failure {
         BundleFailure::Content(message) => (PlanProblem::Refused, message),
         failure => (PlanProblem::Unavailable, failure.to_string()),
     })?;
@@ -171,6 +171,7 @@ async fn find_candidate(
         path: bundle.path,
         source: repository.spec.url,
         origin: Some(fetch.origin.root).filter(|root| !root.is_empty()),
+        author,
     })
 }
 
@@ -195,6 +196,7 @@ async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, V
         path,
         source: String::new(),
         origin: None,
+        author: String::new(),
     };
     Ok((candidate, archive))
 }

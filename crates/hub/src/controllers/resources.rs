@@ -161,9 +161,9 @@ pub async fn change<T: Stored>(
     Err(refused.map_or(StoreError::Closed, StoreError::from))
 }
 
-/// What the API server says in a status, in the write that it speaks of: who pinned and who suspended a service, and who approved a
-/// prune, and when.
-pub const AUTHORS: [&str; 4] = ["pinnedBy", "suspendedBy", "approvedBy", APPROVED_AT];
+/// What the API server says in a status, in the write that it speaks of: who said what is to run, who pinned and who suspended a
+/// service, and who approved a prune, and when.
+pub const AUTHORS: [&str; 5] = ["changedBy", "pinnedBy", "suspendedBy", "approvedBy", APPROVED_AT];
 pub const APPROVED_AT: &str = "approvedAt";
 
 /// Sets the status, but for what the API server says there. One that is equal to the stored one is not written.
