@@ -150,8 +150,9 @@ impl ServiceTask {
         let Served::As(resource) = found else { return Err(RestoreError::NotServed) };
         let path = resource.path_of(object);
         let made = match agent.kubernetes.create(account, &resource.collection(&object.namespace), &body).await {
-            Err(error) if error.code() == 409 && self.is_leaving(account, &path).await => {
-                return Err(RestoreError::Leaving);
+            Err(error) if error.code() == 409 => {
+                let is_leaving = self.is_leaving(account, &path).await;
+                return Err(if is_leaving { RestoreError::Leaving } else { error.into() });
             }
             made => made?,
         };
