@@ -14,12 +14,12 @@ use farwater_testkit::{
 };
 use support::{FakeHub, PATIENCE, Service, config_map, config_maps, outcome, report, value};
 
-/// A hub and an agent of the test's own, which reaches its plane through faults.
+/// A hub and an agent of the test's own, which reaches its plane through faults. Dropped in order.
 struct Ground {
-    hub: FakeHub,
+    _agent: Process,
     server: ApiFaults,
     plane: Plane,
-    _agent: Process,
+    hub: FakeHub,
     _dir: tempfile::TempDir,
 }
 
@@ -32,7 +32,7 @@ impl Ground {
         let server = ApiFaults::start(&plane, dir.path(), 1).await.unwrap();
         let log = dir.path().join("agent.log");
         let agent = support::agent(&hub, server.kubeconfig(), &dir.path().join("state"), &log, true);
-        Self { hub, server, plane, _agent: agent, _dir: dir }
+        Self { _agent: agent, server, plane, hub, _dir: dir }
     }
 
     /// A service that leaves in the cluster what a newer version lacks.
