@@ -153,6 +153,10 @@ impl Executor<'_> {
             match send().await {
                 Err(error) if tries < TRIES && error.pause(tries).is_some() && !self.superseded.has_come() => {
                     self.pause(error.pause(tries).unwrap_or_default()).await;
+                    // The rest of the time that the API server asked for is still to be kept.
+                    if self.superseded.has_come() {
+                        return Err(error);
+                    }
                     tries += 1;
                 }
                 other => return other,

@@ -96,6 +96,15 @@ pub struct ApplyMode {
     pub dry_run: bool,
 }
 
+/// When what an object owns is deleted with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub enum Propagation {
+    /// After it.
+    Background,
+    /// Before it: the object stays until all that it owns is gone.
+    Foreground,
+}
+
 impl ApiError {
     pub fn fault(&self) -> &Fault {
         match self {
@@ -301,9 +310,15 @@ impl Kubernetes {
     }
 
     /// Deletes the object with this uid and resourceVersion and no other. `true`: it is gone; `false`: finalizers hold it.
-    pub async fn delete(&self, who: As<'_>, path: &str, exactly: Option<(&str, &str)>) -> Result<bool, ApiError> {
+    pub async fn delete(
+        &self,
+        who: As<'_>,
+        path: &str,
+        exactly: Option<(&str, &str)>,
+        propagation: Propagation,
+    ) -> Result<bool, ApiError> {
         let mut options =
-            serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
+            serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation});
         if let Some((uid, version)) = exactly {
             options["preconditions"] = serde_json::json!({"uid": uid, "resourceVersion": version});
         }

@@ -153,10 +153,8 @@ async fn a_version_that_never_becomes_healthy_is_replaced_by_its_fix() {
     let service = Service::new(&world.hub, "stuck", &[("a.yaml", &broken), ("b.yaml", &later)]);
     let first = world.hub.set(service.entry());
     report(&world.hub, &first, |r| r.objects.iter().any(|o| o.waits_for.is_some())).await;
-    let fix = Instant::now();
     let second = world.hub.set(service.with(&world.hub, &[("a.yaml", &fixed), ("b.yaml", &later)]).entry());
     outcome(&world.hub, &second, Outcome::Applied).await;
-    assert!(fix.elapsed() < Duration::from_secs(10), "took {:?}", fix.elapsed());
     superseded(world, &first).await;
     // The same where nothing waits but health itself.
     let third = world.hub.set(service.with(&world.hub, &[("a.yaml", &broken)]).entry());

@@ -145,6 +145,16 @@ pub fn is_protected(object: &ObjectRef) -> bool {
     is_of_all || holds_others(object)
 }
 
+/// Kinds of which pods run: gone only when these have ended, or what the pods need would be deleted under them.
+pub fn owns_pods(object: &ObjectRef) -> bool {
+    matches!(
+        (object.group.as_str(), object.kind.as_str()),
+        ("apps", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet")
+            | ("batch", "Job" | "CronJob")
+            | ("", "ReplicationController")
+    )
+}
+
 /// The digest that an approval of this set names.
 pub fn digest_of(candidates: &[Candidate]) -> Digest {
     let mut lines: Vec<String> = candidates

@@ -4,7 +4,8 @@ use super::*;
 
 fn candidate(kind: &str, name: &str) -> Candidate {
     let group = match kind {
-        "StatefulSet" => "apps",
+        "StatefulSet" | "Deployment" => "apps",
+        "Job" => "batch",
         "CustomResourceDefinition" => "apiextensions.k8s.io",
         "Role" | "ClusterRole" | "ClusterRoleBinding" => "rbac.authorization.k8s.io",
         "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" | "ValidatingAdmissionPolicy" => {
@@ -91,6 +92,17 @@ fn protected_kinds_always_wait() {
     let mut other = candidate("ClusterRole", "x");
     other.object.group = "example.com".into();
     check(vec![other], GUARDS, &[]);
+}
+
+#[test]
+fn workloads_own_pods() {
+    for (kind, owns) in [("Deployment", true), ("StatefulSet", true), ("Job", true), ("Pod", false), ("Service", false)]
+    {
+        assert_eq!(owns_pods(&candidate(kind, "x").object), owns, "{kind}");
+    }
+    let mut other = candidate("Deployment", "x");
+    other.object.group = "example.com".into();
+    assert!(!owns_pods(&other.object));
 }
 
 #[test]

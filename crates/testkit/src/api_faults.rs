@@ -47,6 +47,8 @@ const TOLERANCE: Duration = Duration::from_millis(50);
 pub struct Faults {
     /// The share of requests that is answered 429 or 503, with Retry-After.
     pub refused: f64,
+    /// Writes of paths that contain the first are answered 429, and told to wait so long.
+    pub throttled: Option<(String, Duration)>,
     /// Each request waits up to this long.
     pub latency: Duration,
     /// The share of watches that is told that its version is gone.
@@ -217,7 +219,7 @@ fn subject(method: &Method, path: &str) -> (String, String) {
 /// What becomes of one request.
 enum Fate {
     Pass { latency: Duration, end: Option<End> },
-    Refuse { status: u16, latency: Duration },
+    Refuse { status: u16, latency: Duration, retry_after: Duration },
     Expire,
 }
 
@@ -250,7 +252,15 @@ fn decide(state: &mut State, method: &Method, path: &str) -> Fate {
         && path.contains(part.as_str())
     {
         state.seen.refused += 1;
-        return Fate::Refuse { status: *status, latency: Duration::ZERO };
+        return Fate::Refuse { status: *status, latency: Duration::ZERO, retry_after: RETRY_AFTER };
+    }
+    if let Some((part, retry_after)) = &faults.throttled
+        && *method != Method::GET
+        && path.contains(part.as_str())
+    {
+        state.seen.refused += 1;
+        state.not_before.insert(key, Instant::now() + *retry_after);
+        return Fate::Refuse { status: 429, latency: Duration::ZERO, retry_after: *retry_after };
     }
     let latency = faults.latency.mul_f64(state.random.random_range(0.0..=1.0));
     if is_watch && state.random.random_bool(faults.expired) {
@@ -261,7 +271,7 @@ fn decide(state: &mut State, method: &Method, path: &str) -> Fate {
         state.seen.refused += 1;
         let status = if state.random.random_bool(0.5) { 429 } else { 503 };
         state.not_before.insert(key, Instant::now() + latency + RETRY_AFTER);
-        return Fate::Refuse { status, latency };
+        return Fate::Refuse { status, latency, retry_after: RETRY_AFTER };
     }
     let end = if is_watch && state.random.random_bool(faults.expired_later) {
         Some(End::Expired(EXPIRES_WITHIN.mul_f64(state.random.random_range(0.0..=1.0))))
@@ -305,19 +315,19 @@ async fn answer(client: &kube::Client, state: &Arc<Mutex<State>>, request: Reque
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let fate = decide(&mut lock(state), request.method(), &path);
     match fate {
-        Fate::Expire => refuse(410, "Expired"),
-        Fate::Refuse { status, latency } => {
+        Fate::Expire => refuse(410, "Expired", None),
+        Fate::Refuse { status, latency, retry_after } => {
             tokio::time::sleep(latency).await;
-            refuse(status, "Hostile")
+            refuse(status, "Hostile", Some(retry_after))
         }
         Fate::Pass { latency, end } => {
             tokio::time::sleep(latency).await;
-            forward(client, state, &path, request, end).await.unwrap_or_else(|_| refuse(502, "BadGateway"))
+            forward(client, state, &path, request, end).await.unwrap_or_else(|_| refuse(502, "BadGateway", None))
         }
     }
 }
 
-fn refuse(status: u16, reason: &str) -> Response<Body> {
+fn refuse(status: u16, reason: &str, retry_after: Option<Duration>) -> Response<Body> {
     let said = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status, "reason": reason, "message": "a fault",
     });
@@ -325,8 +335,8 @@ fn refuse(status: u16, reason: &str) -> Response<Body> {
     let mut response = Response::new(UnsyncBoxBody::new(body));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if matches!(status, 429 | 503) {
-        response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER.as_secs().into());
+    if let Some(time) = retry_after.filter(|_| matches!(status, 429 | 503)) {
+        response.headers_mut().insert(header::RETRY_AFTER, time.as_secs().into());
     }
     response
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{AGENT_NAMESPACE, Cluster};
-use farwater_e2e::{Fleet, config_map};
-use farwater_testkit::{Launch, Plane, faketime, ports, prometheus::get, shared};
+use farwater_e2e::{Fleet, config_map, polls};
+use farwater_testkit::{Launch, Plane, faketime, ports, shared};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api, ResourceExt as _,
@@ -36,7 +37,8 @@ async fn versions(maps: &Api<ConfigMap>, plane: &Plane) -> Result<BTreeMap<Strin
 
 async fn change(maps: &Api<ConfigMap>, name: &str) -> Result<()> {
     let theirs = Patch::Merge(json!({"data": {"value": "theirs"}}));
-    maps.patch(name, &PatchParams::default(), &theirs).await?;
+    let by = PatchParams { field_manager: Some("somebody".to_owned()), ..PatchParams::default() };
+    maps.patch(name, &by, &theirs).await?;
     Ok(())
 }
 
@@ -50,16 +52,14 @@ async fn until_repaired(fleet: &Fleet, maps: &Api<ConfigMap>, name: &str) -> Res
         .await
 }
 
-/// Polls that the hub has answered since the agent started.
-async fn polls(agent: &str) -> Result<u64> {
-    let metrics = get(&format!("http://{agent}/metrics")).await?;
-    let mut answered = 0;
-    for result in ["unchanged", "new"] {
-        let series = format!("farwater_agent_polls_total{{result=\"{result}\"}} ");
-        let count = metrics.lines().find_map(|line| line.strip_prefix(&series));
-        answered += count.with_context(|| metrics.clone())?.parse::<u64>()?;
-    }
-    Ok(answered)
+/// When somebody changed an object that was put back, as the hub shows it.
+async fn changed_at(fleet: &Fleet, name: &str) -> Result<Timestamp> {
+    let objects = fleet.objects("app").await?;
+    let object =
+        objects.iter().find(|one| one.object.name == name).with_context(|| format!("{name} in {objects:?}"))?;
+    let told = object.message.split_once("took fields of others: .data.value (somebody), last at ");
+    let (_, time) = told.with_context(|| object.message.clone())?;
+    Ok(time.split(';').next().unwrap_or_default().parse()?)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,22 +92,23 @@ async fn a_cluster_that_was_alone_for_days_is_repaired_meanwhile_and_has_what_is
     // The hub is back as late, and Git has gone on.
     let (two, new) = (config_map("m2", "two"), config_map("m3", "new"));
     let commit = repository.change("main", &[("app/m2.yaml", Some(&two)), ("app/m3.yaml", Some(&new))])?;
+    let back = Timestamp::now();
     let limit = (LIMIT.0.to_owned(), LIMIT.1.to_owned());
     fleet.hub.set_environment(later.into_iter().chain([limit]).collect());
     fleet.hub.restart().await?;
     fleet.reconcile("infra").await?;
-    fleet
-        .until_service("app", "be assigned the commit", |service| {
-            let assigned = service.status.as_ref().and_then(|status| status.assigned_revision.as_deref());
-            assigned.is_some_and(|revision| revision.ends_with(&commit))
-        })
-        .await?;
+    fleet.until_assigned("app", &commit).await?;
     let assigned = polls(&agent).await?;
     fleet.until_applied("app", &commit).await?;
     let reported = polls(&agent).await?;
     ensure!(reported - assigned <= 2, "reported {} polls after it was assigned", reported - assigned);
     let mut after = uids(&maps).await?;
     ensure!(after.remove("m3").is_some() && after == before, "{before:?}\n{after:?}");
+    // What happened while nobody listened is told.
+    for name in ["m0", "m1"] {
+        let time = changed_at(&fleet, name).await?;
+        ensure!(time < back, "{name} was changed at {time}, and the hub was back at {back}");
+    }
 
     // Both start again at the same time, and nobody writes anything.
     let before = versions(&maps, plane).await?;

@@ -6,14 +6,14 @@ use farwater_api::objects::ObjectRef;
 use farwater_fleet::{
     ownership::proven_owner,
     plan::{GroupVersionKind, Keep, LiveObject, ObjectKey, Stage, stage_of, waves::Departure},
-    prune::{Candidate, Purpose},
+    prune::{Candidate, Purpose, owns_pods},
 };
 use futures::{StreamExt as _, stream};
 
 use super::{Executor, PARALLEL};
 use crate::{
     kinds::Served,
-    kubernetes::{ApiError, TRIES},
+    kubernetes::{ApiError, Propagation, TRIES},
     live::live_object,
 };
 
@@ -78,7 +78,8 @@ impl Executor<'_> {
             _ if self.superseded.has_come() => Some(Deleted::Superseded),
             keep => keep.map(Deleted::Kept),
         };
-        let deleted = self.delete_object(&candidate.object, &candidate.uid, guard).await;
+        let propagation = if owns_pods(&candidate.object) { Propagation::Foreground } else { Propagation::Background };
+        let deleted = self.delete_as(&candidate.object, &candidate.uid, propagation, guard).await;
         (key, deleted.unwrap_or_else(Deleted::Refused))
     }
 
@@ -87,6 +88,16 @@ impl Executor<'_> {
         &self,
         object: &ObjectRef,
         uid: &str,
+        guard: impl Fn(&LiveObject) -> Option<Deleted>,
+    ) -> Result<Deleted, ApiError> {
+        self.delete_as(object, uid, Propagation::Background, guard).await
+    }
+
+    async fn delete_as(
+        &self,
+        object: &ObjectRef,
+        uid: &str,
+        propagation: Propagation,
         guard: impl Fn(&LiveObject) -> Option<Deleted>,
     ) -> Result<Deleted, ApiError> {
         let resource = match self.kinds.find(self.kubernetes, &GroupVersionKind::from(object)).await? {
@@ -111,7 +122,7 @@ impl Executor<'_> {
                 return Ok(instead);
             }
             let exactly = Some((uid, live.resource_version.as_str()));
-            match self.persist(|| self.kubernetes.delete(Some(self.account), &path, exactly)).await {
+            match self.persist(|| self.kubernetes.delete(Some(self.account), &path, exactly, propagation)).await {
                 // Somebody wrote in between: look again.
                 Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
                 Ok(true) => return Ok(Deleted::Gone),
@@ -132,7 +143,7 @@ mod tests {
     use k8s_openapi::api::{core::v1::ConfigMap, rbac::v1::ClusterRoleBinding};
     use kube::{
         Api, Client, Resource as _,
-        api::{Patch, PatchParams, PostParams},
+        api::{DeleteParams, Patch, PatchParams, PostParams},
     };
     use serde_json::json;
     use tokio::sync::watch;
@@ -144,6 +155,8 @@ mod tests {
         service::{Assignment, Superseded},
         tombstones::Tombstones,
     };
+
+    const PRUNE: &str = "farwater.dev/prune";
 
     fn reference(name: &str) -> ObjectRef {
         ObjectRef {
@@ -163,8 +176,8 @@ mod tests {
         Candidate { object: reference(name), uid: made.meta().uid.clone().unwrap(), wave: 0, confirm }
     }
 
-    async fn annotate(maps: &Api<ConfigMap>, name: &str, value: &str) {
-        let patch = json!({"metadata": {"annotations": {"farwater.dev/prune": value}}});
+    async fn annotate(maps: &Api<ConfigMap>, name: &str, annotation: &str, value: &str) {
+        let patch = json!({"metadata": {"annotations": {annotation: value}}});
         maps.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
@@ -179,19 +192,24 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_was_protected_since_it_was_planned_stays() {
+    async fn what_was_protected_replaced_or_handed_over_since_it_was_planned_stays() {
         let plane = farwater_testkit::Plane::start().await.unwrap();
         let client = plane.client().await.unwrap();
         let account = ServiceAccount { namespace: "default".to_owned(), name: "deleter".to_owned() };
         bind(&client, &account).await;
         let maps: Api<ConfigMap> = Api::default_namespaced(client);
         let mut deletes = Vec::new();
-        for (name, confirm) in [("goes", false), ("kept", false), ("asks", false), ("was-asked", true)] {
-            deletes.push(candidate(&maps, name, confirm).await);
+        for name in ["goes", "kept", "asks", "was-asked", "replaced", "handed-over"] {
+            deletes.push(candidate(&maps, name, name == "was-asked").await);
         }
-        annotate(&maps, "kept", "disabled").await;
-        annotate(&maps, "asks", "confirm").await;
-        annotate(&maps, "was-asked", "confirm").await;
+        annotate(&maps, "kept", PRUNE, "disabled").await;
+        annotate(&maps, "asks", PRUNE, "confirm").await;
+        annotate(&maps, "was-asked", PRUNE, "confirm").await;
+        // The same name and marks under another uid, and the same uid under another's mark.
+        maps.delete("replaced", &DeleteParams::default()).await.unwrap();
+        let replacement = candidate(&maps, "replaced", false).await;
+        let owner = owner_annotation("another", &ObjectKey::from(&reference("handed-over")));
+        annotate(&maps, "handed-over", OWNER_ANNOTATION, &owner).await;
 
         let service = ServiceIdentity { uid: "uid".to_owned(), namespace: "team".to_owned(), name: "web".to_owned() };
         let entry = Entry { service: service.clone(), action: Action::Hold { reason: String::new() } };
@@ -223,5 +241,11 @@ mod tests {
         assert_eq!(said("was-asked"), "Gone");
         assert!(maps.get_opt("goes").await.unwrap().is_none() && maps.get_opt("was-asked").await.unwrap().is_none());
         assert!(maps.get_opt("kept").await.unwrap().is_some() && maps.get_opt("asks").await.unwrap().is_some());
+        // What was planned is gone to this service, and what there is now is not its to delete.
+        assert_eq!((said("replaced"), said("handed-over")), ("Gone".to_owned(), "Gone".to_owned()));
+        let uid = async |name: &str| maps.get(name).await.unwrap().metadata.uid.unwrap();
+        assert_eq!(uid("replaced").await, replacement.uid);
+        let planned = deletes.iter().find(|candidate| candidate.object.name == "handed-over").unwrap();
+        assert_eq!(uid("handed-over").await, planned.uid);
     }
 }

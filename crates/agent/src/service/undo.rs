@@ -23,13 +23,14 @@ use super::{ServiceTask, Superseded, basis::Stopped};
 use crate::{
     hub::chain,
     kinds::Served,
-    kubernetes::ApiError,
+    kubernetes::{ApiError, As},
     tombstones::{self, Series, State, Tombstones},
 };
 
 /// Objects that are made at the same time.
 const PARALLEL: usize = 16;
-/// How long the kinds of definitions that were restored may take to be served, and what the API server is asked to repeat.
+/// How long the kinds of definitions that were restored may take to be served, what is being deleted to be gone, and what the API
+/// server is asked to repeat.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
 const MAX_REASON_BYTES: usize = 256;
@@ -173,13 +174,25 @@ impl ServiceTask {
         let body = revive(state.clone()).map_err(RestoreError::Unfit)?;
         let found = agent.kinds.find(&agent.kubernetes, &GroupVersionKind::from(object)).await?;
         let Served::As(resource) = found else { return Err(RestoreError::NotServed) };
-        let made = agent.kubernetes.create(account, &resource.collection(&object.namespace), &body).await?;
+        let path = resource.path_of(object);
+        let made = match agent.kubernetes.create(account, &resource.collection(&object.namespace), &body).await {
+            Err(error) if error.code() == 409 => {
+                let is_leaving = self.is_leaving(account, &path).await;
+                return Err(if is_leaving { RestoreError::Leaving } else { error.into() });
+            }
+            made => made?,
+        };
         let Some(patch) = give_back(state, &made) else { return Ok(()) };
         // It is there with its content; whose fields they are matters to the next apply only.
-        if let Err(error) = agent.kubernetes.patch(account, &resource.path_of(object), &patch).await {
+        if let Err(error) = agent.kubernetes.patch(account, &path, &patch).await {
             tracing::debug!(%object, %error, "can't give the fields of a restored object back to their managers");
         }
         Ok(())
+    }
+
+    async fn is_leaving(&self, account: As<'_>, path: &str) -> bool {
+        let found = self.agent.kubernetes.get(account, path, true).await;
+        found.is_ok_and(|object| object["metadata"]["deletionTimestamp"].is_string())
     }
 }
 
@@ -189,6 +202,9 @@ enum RestoreError {
     Unfit(String),
     #[error("the cluster does not serve its kind")]
     NotServed,
+    /// As workloads are until their pods have ended.
+    #[error("what had its name is still being deleted")]
+    Leaving,
     #[error(transparent)]
     Api(#[from] ApiError),
 }
@@ -205,7 +221,7 @@ impl RestoreError {
     fn may_pass(&self) -> bool {
         match self {
             Self::Unfit(_) => false,
-            Self::NotServed => true,
+            Self::NotServed | Self::Leaving => true,
             Self::Api(error) => error.is_transient() && error.code() != 409,
         }
     }
