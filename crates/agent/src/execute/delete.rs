@@ -197,6 +197,7 @@ mod tests {
             kinds: &Kinds::default(),
             account: &account,
             service: "uid",
+            rules: std::sync::Arc::default(),
             superseded: Superseded::by(assignments),
         };
         let results = executor.delete(&deletes, &[], Purpose::Sync).await;
