@@ -14,9 +14,11 @@ pub const MAX_RULES_BYTES: usize = 64 << 10;
 /// Bytes of a service's own rules, as JSON: a cluster may have thousands of services.
 pub const MAX_OWN_BYTES: usize = 16 << 10;
 
-/// How objects of one kind are judged, in all clusters. In place of the built-in rules, except that what is being deleted or has an
-/// `observedGeneration` that is behind is told so first. Expressions are CEL, and the object is `self`; of a Secret they see its
-/// metadata alone. Of several for one kind the first by name counts, and a service's own (`spec.health`) come before them.
+/// How objects of one kind are judged, in all clusters, in place of the built-in rules. What is being deleted, or has an
+/// `observedGeneration` that is behind, is told so first. Expressions are CEL, and the object is `self`; of a Secret they see
+/// metadata and type alone. Where one has no value, the object's health is unknown.
+///
+/// Of several rules for one kind the first by name is in force, and a service's own (`spec.health`) come before them.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",

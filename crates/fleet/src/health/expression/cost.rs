@@ -191,12 +191,12 @@ impl<'a> Count<'a> {
         self.spend(range.size)?;
         let (around, before) = (self.rounds, self.scope.len());
         self.rounds = around.saturating_mul(range.length);
-        self.scope.push((&node.iter_var, range.round()));
+        self.scope.push((node.iter_var.as_str(), range.round()));
         let made = match &node.accu_init.expr {
             // `map` and `filter` make a list.
             Expr::List(_) => self.visit_step(node, &node.loop_step, range),
             _ => {
-                self.scope.push((&node.accu_var, Extent::SCALAR));
+                self.scope.push((node.accu_var.as_str(), Extent::SCALAR));
                 self.visit(&node.loop_cond)?;
                 self.visit(&node.loop_step)?;
                 Some(Extent::SCALAR)
