@@ -6,11 +6,11 @@ mod rehearse;
 mod replace;
 mod send;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use farwater_api::{deletion::Deletion, objects::Health, protocol::ServiceAccount};
 use farwater_fleet::{
-    health,
+    health::{self, rules::Rules},
     plan::{Change, GroupVersionKind, LiveObject, ObjectKey, ResolvedObject, Stage},
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
@@ -22,7 +22,7 @@ pub use self::{
     rehearse::{Inspected, Rehearsed},
 };
 use crate::{
-    judge::Judgement,
+    judge::{Judgement, judge},
     kinds::Kinds,
     kubernetes::{ApiError, Kubernetes, TRIES},
     live::live_object,
@@ -75,6 +75,8 @@ pub struct Executor<'a> {
     /// The service's uid.
     pub service: &'a str,
     pub tombstones: Tombstones<'a>,
+    /// By which what was applied is judged.
+    pub rules: Arc<Rules>,
     /// Asked at each safe point: between two requests, and in each wait.
     pub superseded: Superseded,
 }
@@ -212,6 +214,7 @@ impl Executor<'_> {
         let gvk = GroupVersionKind::from(&object.object);
         let Some(resource) = self.kinds.get(&gvk) else { return Ok(None) };
         let live = self.kubernetes.get(Some(self.account), &resource.path_of(&object.object), false).await?;
+        // Whether its kinds are served is the API server's own word; rules say how well it does beside that.
         let (health, message) = health::evaluate(&live);
         if health == Health::Failed {
             return Ok(Some(Applied::Refused(message)));
@@ -234,7 +237,7 @@ impl Executor<'_> {
                 return Ok(None);
             }
         }
-        let health = Judgement { health, message, again: None };
+        let health = judge(self.kinds, &self.rules, &gvk, &live);
         Ok(Some(Applied::Done { live: live_object(&live), health, notice: Box::default() }))
     }
 }

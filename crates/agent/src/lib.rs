@@ -52,11 +52,8 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::{
-    health_rule::{HealthRules, NamedRule},
-    protocol::AcceptedStatement,
-};
-use farwater_fleet::plan::ObjectKey;
+use farwater_api::{health_rule::HealthRules, protocol::AcceptedStatement};
+use farwater_fleet::{health::rules::HubRules, plan::ObjectKey};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -120,7 +117,7 @@ pub(crate) struct Agent {
     leaving: Leaving,
     plans: Plans,
     /// The hub's rules of health.
-    health_rules: RwLock<Arc<Vec<NamedRule>>>,
+    health_rules: RwLock<Arc<HubRules>>,
     /// Objects at which is looked closer, at one time.
     looks: Semaphore,
     /// Services that live on this cluster: uid → `namespace/name`.
@@ -136,18 +133,19 @@ impl Agent {
         *self.identity.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(identity);
     }
 
-    fn health_rules(&self) -> Arc<Vec<NamedRule>> {
+    fn health_rules(&self) -> Arc<HubRules> {
         Arc::clone(&self.health_rules.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Those of a newly accepted state. Services judge anew where theirs have changed.
     fn set_health_rules(&self, rules: Option<&HealthRules>) {
         let rules = rules.map(|rules| rules.rules.clone()).unwrap_or_default();
-        if *self.health_rules() == rules {
+        if self.health_rules().named == rules {
             return;
         }
         tracing::info!(rules = rules.len(), "rules of health have changed");
-        *self.health_rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        let rules = Arc::new(HubRules::compile(rules));
+        *self.health_rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
         for mailbox in self.watches.mailboxes() {
             mailbox.tell_of_rules();
         }

@@ -253,8 +253,12 @@ impl ServiceTask {
         if !matches!(self.attempted, Some((_, Outcome::Applied, _))) {
             return;
         }
-        // Of what is kept though it left the source nothing is known, and nothing waited for.
-        let may_be_well = |status: &Status| matches!(status.health, Health::Current | Health::Unknown);
+        let may_be_well = |status: &Status| match status.health {
+            Health::Current => true,
+            // Of what is kept though it left the source nothing is known, and nothing waited for; what a rule can't judge is waited for.
+            Health::Unknown => !self.judges.rules.cover(&status.object.group, &status.object.kind),
+            Health::Failed | Health::InProgress | Health::Terminating => false,
+        };
         self.arrived |= self.statuses.values().all(may_be_well);
         let Some(rollout) = &mut self.rollout else { return };
         rollout.wait_for_health();

@@ -262,7 +262,8 @@ async fn a_new_default_of_a_definition_has_no_object_sent_again_and_is_no_drift(
         |r: &ServiceReport, sync: SyncState| r.outcome == Outcome::Applied && object(r, "Boat", "ark").sync == sync;
     let drifted = report(&world.hub, &entry, |r| ark_is(r, SyncState::Drifted)).await;
     let message = &object(&drifted, "Boat", "ark").message;
-    assert!(message.contains("others changed it: .spec.length (somebody); it stays so"), "{message}");
+    assert!(message.contains("others changed it: .spec.length (somebody), last at 20"), "{message}");
+    assert!(message.contains("; it stays so"), "{message}");
 
     let ark = boat(group, "v1", "length: 302, paint: red");
     let entry = world.hub.set(service.with(&world.hub, &[("a.yaml", &painted), ("b.yaml", &ark)]).entry());

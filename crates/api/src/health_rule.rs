@@ -1,5 +1,6 @@
 //! HealthRule: how objects of a kind are judged that the built-in rules say too little about.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,11 +9,16 @@ use serde::{Deserialize, Serialize};
 pub const MAX_EXPRESSION: usize = 1024;
 /// Rules of all kinds, of a hub and of a service each.
 pub const MAX_RULES: usize = 64;
+/// Bytes of all of the hub's rules that are in force, as JSON: each agent gets them with its services.
+pub const MAX_RULES_BYTES: usize = 64 << 10;
+/// Bytes of a service's own rules, as JSON: a cluster may have thousands of services.
+pub const MAX_OWN_BYTES: usize = 16 << 10;
 
-/// How objects of one kind are judged, in all clusters. In place of the built-in rules, except that what is being deleted or has an
-/// `observedGeneration` that is behind is told so first. Expressions are CEL, and the object is `self`; of a Secret they see its
-/// metadata alone. In force as soon as it is written, so it has no status. Of several for one kind the first by name counts, and a
-/// service's own (`spec.health`) come before them.
+/// How objects of one kind are judged, in all clusters, in place of the built-in rules. What is being deleted, or has an
+/// `observedGeneration` that is behind, is told so first. Expressions are CEL, and the object is `self`; of a Secret they see
+/// metadata and type alone. Where one has no value, the object's health is unknown.
+///
+/// Of several rules for one kind the first by name is in force, and a service's own (`spec.health`) come before them.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "farwater.dev",
@@ -20,11 +26,14 @@ pub const MAX_RULES: usize = 64;
     kind = "HealthRule",
     plural = "healthrules",
     category = "farwater",
+    status = "HealthRuleStatus",
     derive = "PartialEq",
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
     printcolumn(name = "Group", type_ = "string", json_path = ".spec.group"),
     printcolumn(name = "Kind", type_ = "string", json_path = ".spec.kind"),
-    printcolumn(name = "Current", type_ = "string", json_path = ".spec.current"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Current", type_ = "string", json_path = ".spec.current", priority = 1)
 )]
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
@@ -50,6 +59,17 @@ pub struct HealthRuleSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub message: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HealthRuleStatus {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Ready`: it is in force. Else `message` says why agents don't get it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
 }
 
 impl HealthRuleSpec {

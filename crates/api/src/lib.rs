@@ -30,7 +30,7 @@ pub use cluster::{Cluster, ClusterSpec, ClusterStatus};
 pub use cluster_grant::{ClusterGrant, ClusterGrantSpec, GrantVerb};
 pub use digest::{Digest, canonical_json};
 pub use git_repository::{GitRepository, GitRepositorySpec, GitRepositoryStatus};
-pub use health_rule::{HealthRule, HealthRuleSpec};
+pub use health_rule::{HealthRule, HealthRuleSpec, HealthRuleStatus};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 pub use service_deployment::{ServiceDeployment, ServiceDeploymentSpec, ServiceDeploymentStatus};
 

@@ -6,6 +6,7 @@
 use farwater_api::{
     Digest,
     apply_options::ApplyOptions,
+    health_rule::HealthRuleSpec,
     protocol::{Action, Ceiling, Deployment},
     service_deployment::{DeletionPolicy, ServiceDeploymentSpec},
     service_test::ServiceTest,

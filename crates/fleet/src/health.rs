@@ -8,6 +8,7 @@ pub mod children;
 pub mod expression;
 mod pod;
 pub mod rules;
+pub mod selection;
 pub mod unseen;
 
 use farwater_api::objects::Health;

@@ -20,6 +20,7 @@ pub mod resources;
 pub mod resume;
 pub mod route_changes;
 pub mod seen;
+pub mod select_health_rules;
 pub mod services;
 pub mod summarize_reports;
 pub mod trace_deliveries;

@@ -122,6 +122,21 @@ export interface GitRepositoryStatus {
 /** Health by kstatus' rules, the worst first. */
 export type Health = "Failed" | "InProgress" | "Terminating" | "Current" | "Unknown";
 
+/** How objects of one kind are judged, in all clusters, in place of the built-in rules. What is being deleted, or has an `observedGeneration` that is behind, is told so first. Expressions are CEL, and the object is `self`; of a Secret they see metadata and type alone. Where one has no value, the object's health is unknown.  Of several rules for one kind the first by name is in force, and a service's own (`spec.health`) come before them. */
+export interface HealthRuleSpec {
+  /** Asked last: true where it is healthy. An object that none of the three is true of is on its way. */
+  current: string;
+  /** Asked next: true where it will not become healthy by itself. */
+  failed?: string;
+  /** The kind's API group, in any version; empty for Kubernetes' core. */
+  group?: string;
+  /** Asked first: true while the object is on its way. */
+  inProgress?: string;
+  kind: string;
+  /** What is said of one that is not healthy: an expression whose value is a string. */
+  message?: string;
+}
+
 export interface HeldPrune {
   /** What goes with the namespaces and definitions among them. */
   contents?: Contents[];
@@ -212,6 +227,8 @@ export interface ServiceDeploymentSpec {
   deletionPolicy: DeletionPolicy;
   /** Services of this namespace, on whatever cluster: a newer bundle of this one is delivered once they are healthy at what is assigned to them. */
   dependsOn?: LocalReference[];
+  /** How objects of some kinds are judged, before the hub's HealthRules and the built-in rules. The first for a kind counts. */
+  health?: HealthRuleSpec[];
   /** Folder of the source, relative to its root; empty or `.` is the root. */
   path: string;
   /** Keeps the service at a bundle of its history, whatever its source has. */

@@ -228,6 +228,7 @@ mod tests {
                 installation: String::new(),
                 service: &service,
             },
+            rules: std::sync::Arc::default(),
             superseded: Superseded::by(assignments),
         };
         let results = executor.delete(&deletes, &[], Purpose::Sync).await;

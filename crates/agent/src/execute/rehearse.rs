@@ -1,12 +1,9 @@
 //! What sending an object would do, as the API server says when it is asked with a dry run: nothing is changed.
 
 use farwater_api::{apply_options::ConflictPolicy, objects::Health};
-use farwater_fleet::{
-    health::rules::Rules,
-    plan::{
-        Cause, Change, GroupVersionKind, LiveObject, ResolvedObject, Wait,
-        differences::{differences, leave_ignored},
-    },
+use farwater_fleet::plan::{
+    Cause, Change, GroupVersionKind, LiveObject, ResolvedObject, Wait,
+    differences::{differences, leave_ignored},
 };
 use serde_json::Value;
 
@@ -149,7 +146,7 @@ impl Executor<'_> {
         }
         let (applied, conflicts) = self.send(path, &to_bytes(&manifest)?, ConflictPolicy::Force, true).await?;
         let mut fields: Vec<String> = conflicts.into_iter().collect();
-        let health = judge(self.kinds, &Rules::default(), &GroupVersionKind::from(&object.object), &live).health;
+        let health = judge(self.kinds, &self.rules, &GroupVersionKind::from(&object.object), &live).health;
         let owned = |name: &String| fields.first().is_none_or(|conflicts| !conflicts.contains(&format!("{name} (")));
         let others: Vec<String> = differences(&live, &applied).into_iter().filter(owned).collect();
         fields.extend(others);

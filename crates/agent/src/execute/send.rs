@@ -1,12 +1,9 @@
 //! One object: applied, written as a whole or made anew, as its options and the plan say.
 
 use farwater_api::apply_options::ConflictPolicy;
-use farwater_fleet::{
-    health::rules::Rules,
-    plan::{
-        Cause, Change, GroupVersionKind, ResolvedObject, Wait,
-        differences::{leave_ignored, overruled},
-    },
+use farwater_fleet::plan::{
+    Cause, Change, GroupVersionKind, ResolvedObject, Wait,
+    differences::{leave_ignored, overruled},
 };
 use serde_json::Value;
 
@@ -73,7 +70,7 @@ impl Executor<'_> {
         let gvk = GroupVersionKind::from(&object.object);
         match sent {
             Ok((applied, notice)) => {
-                let health = judge(self.kinds, &Rules::default(), &gvk, &applied);
+                let health = judge(self.kinds, &self.rules, &gvk, &applied);
                 Applied::Done { live: live_object(&applied), health, notice: Box::new(notice) }
             }
             Err(error) if error.is_not_found() => {

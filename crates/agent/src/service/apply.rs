@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::SystemTime,
 };
 
@@ -140,7 +141,8 @@ impl ServiceTask {
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
         let basis = Basis { agent: &agent, service: &service };
         let account = &deployment.ceiling.service_account;
-        let executor = basis.executor(account, self.supersession());
+        let rules = Arc::clone(&self.judges.rules);
+        let executor = Executor { rules, ..basis.executor(account, self.supersession()) };
         let mut blocked = None;
         if let Some(namespace) = &plan.create_namespace
             && let Err(error) = executor.create_namespace(namespace).await

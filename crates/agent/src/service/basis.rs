@@ -1,7 +1,10 @@
 //! What a plan is made of: the objects of the source, what the cluster holds under their names, and what else decides. The same
 //! for who carries the plan out and for who only shows it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use farwater_api::protocol::{Deployment, ServiceAccount, ServiceIdentity};
 use farwater_fleet::{
@@ -142,10 +145,11 @@ impl Basis<'_> {
         Lookup { kubernetes: &self.agent.kubernetes, kinds: &self.agent.kinds, account, service_uid: &self.service.uid }
     }
 
-    /// Who does as this account what was planned.
+    /// Who does as this account what was planned, and judges by the built-in rules of health.
     pub fn executor<'a>(&'a self, account: &'a ServiceAccount, superseded: Superseded) -> Executor<'a> {
         let (kubernetes, kinds, tombstones) = (&self.agent.kubernetes, &self.agent.kinds, self.tombstones());
-        Executor { kubernetes, kinds, account, service: &self.service.uid, tombstones, superseded }
+        let service = &self.service.uid;
+        Executor { kubernetes, kinds, account, service, tombstones, rules: Arc::default(), superseded }
     }
 
     /// What other services have to do with this one's objects, as they said it last.

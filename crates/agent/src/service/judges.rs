@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use farwater_api::health_rule::{HealthRuleSpec, NamedRule};
+use farwater_api::HealthRuleSpec;
 use farwater_fleet::{
-    health::{changes_after_apply, rules::Rules},
+    health::{
+        changes_after_apply,
+        rules::{HubRules, Rules},
+    },
     plan::ObjectKey,
 };
 
@@ -14,7 +17,7 @@ use super::ServiceTask;
 #[derive(Default)]
 pub(super) struct Judges {
     own: Vec<HealthRuleSpec>,
-    hubs: Arc<Vec<NamedRule>>,
+    hubs: Arc<HubRules>,
     pub rules: Arc<Rules>,
 }
 
@@ -22,10 +25,10 @@ impl ServiceTask {
     /// Takes up rules where they have changed; what is judged by the old or the new ones is judged again.
     pub(super) fn take_up_rules(&mut self, own: &[HealthRuleSpec]) {
         let hubs = self.agent.health_rules();
-        if self.judges.own == own && (Arc::ptr_eq(&self.judges.hubs, &hubs) || self.judges.hubs == hubs) {
+        if self.judges.own == own && Arc::ptr_eq(&self.judges.hubs, &hubs) {
             return;
         }
-        let rules = Arc::new(Rules::compile(own, &hubs));
+        let rules = Arc::new(Rules::compile(own, Arc::clone(&hubs)));
         let before = std::mem::replace(&mut self.judges, Judges { own: own.to_vec(), hubs, rules });
         let is_concerned = |key: &&ObjectKey| {
             before.rules.cover(&key.group, &key.kind) || self.judges.rules.cover(&key.group, &key.kind)

@@ -59,11 +59,7 @@ impl ServiceTask {
                     }
                     self.set_status(&object.object, SyncState::Synced, *health, message);
                     self.set_note(&change.object, notice.taken.as_deref());
-                    if self.judges.rules.cover(&object.object.group, &object.object.kind) {
-                        // It is read before anything goes on.
-                        self.set_health(&change.object, Health::InProgress);
-                        self.health.ask_now(change.object.clone());
-                    } else if let Some(again) = again {
+                    if let Some(again) = again {
                         self.health.ask_within(change.object.clone(), *again);
                     }
                 }
@@ -129,9 +125,6 @@ impl ServiceTask {
                 Ok(Inspected::Gone) => (Health::Unknown, "others deleted it".to_owned()),
                 Err(error) => (Health::Unknown, format!("others changed it; what differs can't be told: {error}")),
             };
-            if self.judges.rules.cover(&object.object.group, &object.object.kind) {
-                self.health.ask_now(key.clone());
-            }
             let drift = object.options.drift;
             self.set_status(
                 &object.object,
@@ -229,13 +222,6 @@ impl ServiceTask {
         match self.live.get(key) {
             Some(Live::Present(LiveObject { ending: Some(ending), .. })) => format!(" {ending}"),
             _ => String::new(),
-        }
-    }
-
-    fn set_health(&mut self, key: &ObjectKey, health: Health) {
-        if let Some(status) = self.statuses.get_mut(key) {
-            status.health = health;
-            status.message.clear();
         }
     }
 

@@ -1,35 +1,42 @@
 //! CEL expressions over one object, bounded before they are evaluated.
 //!
-//! CEL ends always, and may take long: a loop in a loop over a list is its square. Nobody can interrupt the interpreter, so an expression is bounded by its
-//! size and depth, and refuses an object that its loops would take too long over.
+//! CEL ends always, and may take long: a loop in a loop over a list is its square, and what it makes may be as large. Nobody can interrupt the
+//! interpreter, so an expression is bounded by its length and depth when it is read, and by what it may cost with an object each time.
 
-use std::{collections::HashMap, sync::Arc};
+mod check;
+mod cost;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
 
 use cel::{
-    Context, ExecutionError, IdedExpr, Value as Cel,
-    common::ast::{EntryExpr, Expr},
-    objects::{Key, Map},
+    Context, Env, ExecutionError, IdedExpr, Value as Cel,
+    common::{
+        types::{CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt},
+        value::{CowVal, Val},
+    },
     parser::{ParseErrors, PrattParser},
 };
 use farwater_api::health_rule::MAX_EXPRESSION;
 use serde_json::Value;
 
+use self::check::{FUNCTIONS, MAX_LOOPS};
+use crate::conditions::cut;
+
 /// The name that an expression sees the object by.
 const OBJECT: &str = "self";
 /// And the field that it is asked about, if it is about fields.
 const FIELD: &str = "field";
-/// Parentheses, calls and operators in each other.
+/// Parentheses, calls, operators and loops in each other: parser and interpreter call themselves for each, and tokio's threads have 2 MiB.
 const MAX_DEPTH: u16 = 32;
-const MAX_NODES: usize = 400;
-/// Loops in each other.
-const MAX_LOOPS: u32 = 3;
-/// Rounds of all loops together; 100,000 take some tens of milliseconds.
-const MAX_ROUNDS: u64 = 100_000;
-/// Largest object, in bytes of its strings and number of its parts.
-const MAX_OBJECT: usize = 512 << 10;
-
-/// Types are names too.
-const TYPES: [&str; 10] = ["bool", "bytes", "double", "dyn", "int", "list", "map", "null_type", "string", "uint"];
+/// Values of the largest object that is read; each takes about 100 bytes.
+const MAX_PARTS: usize = 100_000;
+/// Lists and maps in each other.
+const MAX_NESTING: u16 = 64;
+/// Longest name that an error quotes.
+const MAX_QUOTED: usize = 80;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpressionError {
@@ -37,13 +44,15 @@ pub enum ExpressionError {
     TooLong,
     #[error("line {line}, column {column}: {cause}")]
     Syntax { line: isize, column: isize, cause: String },
-    #[error("is too deep: more than {MAX_DEPTH} levels, {MAX_NODES} parts or {MAX_LOOPS} loops in each other")]
+    #[error("is too deep: more than {MAX_DEPTH} levels, or {MAX_LOOPS} loops in each other")]
     TooDeep,
     #[error("knows no {0:?}: the object is \"self\"")]
     UnknownName(String),
+    #[error("knows no function {name:?} of {arguments} arguments; there are {FUNCTIONS}")]
+    UnknownFunction { name: String, arguments: usize },
 }
 
-/// Why an expression has no value. No values of the object are in it.
+/// Why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvaluationError {
     #[error("{0}")]
@@ -56,14 +65,7 @@ pub enum EvaluationError {
 
 /// One that was compiled.
 #[derive(Clone, Debug)]
-pub struct Expression {
-    ast: IdedExpr,
-    parts: u64,
-    loops: u32,
-    sums: u64,
-    /// Elements of its longest literal.
-    literal: u64,
-}
+pub struct Expression(IdedExpr);
 
 impl Expression {
     pub fn compile(text: &str) -> Result<Self, ExpressionError> {
@@ -79,200 +81,119 @@ impl Expression {
         if text.len() > MAX_EXPRESSION {
             return Err(ExpressionError::TooLong);
         }
-        let parser = PrattParser::new().max_recursion_depth(MAX_DEPTH).max_expression_node_count(MAX_NODES);
-        let ast = parser.parse(text).map_err(|errors| explain_syntax(&errors))?;
-        let mut walk = Walk { names, ..Walk::default() };
-        walk.visit(&ast, 0, 0)?;
-        Ok(Self { ast, parts: walk.parts, loops: walk.loops, sums: walk.sums, literal: walk.literal })
+        let parser = PrattParser::new().max_recursion_depth(MAX_DEPTH);
+        let parsed = parser.parse(text).map_err(|errors| explain_syntax(&errors))?;
+        check::check(&parsed, names)?;
+        Ok(Self(parsed))
     }
 
-    pub fn is_true(&self, object: &Subject) -> Result<bool, EvaluationError> {
-        match self.evaluate(object)? {
-            Cel::Bool(value) => Ok(value),
-            _ => Err(EvaluationError::WrongType("boolean")),
-        }
+    pub fn is_true(&self, subject: &Subject<'_>) -> Result<bool, EvaluationError> {
+        let value = self.evaluate(subject)?;
+        let found = value.downcast_ref::<CelBool>().map(|value| *value.inner());
+        found.ok_or(EvaluationError::WrongType("boolean"))
     }
 
-    pub fn text(&self, object: &Subject) -> Result<String, EvaluationError> {
-        match self.evaluate(object)? {
-            Cel::String(text) => Ok(text.to_string()),
-            _ => Err(EvaluationError::WrongType("string")),
-        }
+    pub fn text(&self, subject: &Subject<'_>) -> Result<String, EvaluationError> {
+        let value = self.evaluate(subject)?;
+        let found = value.downcast_ref::<CelString>().map(|value| value.inner().to_owned());
+        found.ok_or(EvaluationError::WrongType("string"))
     }
 
-    /// What it takes to ask it once, in parts that are evaluated and KiB that they may compare.
-    pub fn cost(&self, object: &Subject) -> u64 {
-        if self.is_too_large(object) {
-            return 1;
-        }
-        self.rounds(object).saturating_mul(self.parts).saturating_add(object.bytes as u64 / 1024)
+    /// At most what asking it once takes; 1 where it is not asked at all. Two millions are some tenths of a second.
+    pub fn cost(&self, subject: &Subject<'_>) -> u64 {
+        subject.context.as_ref().and_then(|_| cost::count(&self.0, subject.object)).unwrap_or(1)
     }
 
-    /// Of all its loops together; 1 without any.
-    fn rounds(&self, object: &Subject) -> u64 {
-        let longest = object.longest.saturating_mul(self.sums + 1).max(self.literal);
-        longest.saturating_pow(self.loops).max(1)
-    }
-
-    fn is_too_large(&self, object: &Subject) -> bool {
-        object.bytes > MAX_OBJECT || self.rounds(object) > MAX_ROUNDS
-    }
-
-    fn evaluate(&self, object: &Subject) -> Result<Cel, EvaluationError> {
-        if self.is_too_large(object) {
-            return Err(EvaluationError::TooLarge);
-        }
-        Cel::resolve(&self.ast, &object.context).map_err(|error| EvaluationError::Failed(explain(&error)))
+    fn evaluate<'e, 'v>(&'e self, subject: &'e Subject<'v>) -> Result<CowVal<'e, 'v>, EvaluationError> {
+        let context = subject.context.as_ref().filter(|_| cost::count(&self.0, subject.object).is_some());
+        let context = context.ok_or(EvaluationError::TooLarge)?;
+        Cel::resolve_val(&self.0, context).map_err(|error| EvaluationError::Failed(explain(&error)))
     }
 }
 
 /// The object, ready for many expressions.
-pub struct Subject {
-    context: Context<'static, 'static>,
-    bytes: usize,
-    /// Parts of its largest list or map.
-    longest: u64,
+pub struct Subject<'v> {
+    object: &'v Value,
+    /// None of one that is too large.
+    context: Option<Context<'v, 'v>>,
 }
 
-impl Subject {
-    pub fn new(object: &Value) -> Self {
-        let mut subject = Self { context: Context::default(), bytes: 0, longest: 0 };
-        let value = subject.convert(object, 0);
-        subject.context.add_variable_from_value(OBJECT, value);
-        subject
+impl<'v> Subject<'v> {
+    pub fn new(object: &'v Value) -> Self {
+        let context = convert(object, 0, &mut 0).map(|value| {
+            let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
+            context.add_variable_as_val(OBJECT, value);
+            context
+        });
+        Self { object, context }
     }
 
     /// The field that an expression is asked about next.
     pub fn set_field(&mut self, pointer: &str) {
-        self.context.add_variable_from_value(FIELD, Cel::String(Arc::new(pointer.to_owned())));
-    }
-
-    fn convert(&mut self, value: &Value, depth: u16) -> Cel {
-        self.bytes += 1;
-        if self.bytes > MAX_OBJECT || depth > 2 * MAX_DEPTH {
-            return Cel::Null;
-        }
-        match value {
-            Value::Null => Cel::Null,
-            Value::Bool(value) => Cel::Bool(*value),
-            Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-                (Some(number), _) => Cel::Int(number),
-                (None, Some(number)) => Cel::UInt(number),
-                (None, None) => Cel::Float(number.as_f64().unwrap_or_default()),
-            },
-            Value::String(text) => {
-                self.bytes += text.len();
-                Cel::String(Arc::new(text.clone()))
-            }
-            Value::Array(items) => {
-                self.longest = self.longest.max(items.len() as u64);
-                Cel::List(Arc::new(items.iter().map(|item| self.convert(item, depth + 1)).collect()))
-            }
-            Value::Object(fields) => {
-                self.longest = self.longest.max(fields.len() as u64);
-                let fields = fields.iter().map(|(name, value)| {
-                    self.bytes += name.len();
-                    (Key::String(Arc::new(name.clone())), self.convert(value, depth + 1))
-                });
-                Cel::Map(Map { map: Arc::new(fields.collect::<HashMap<_, _>>()) })
-            }
+        if let Some(context) = &mut self.context {
+            context.add_variable_as_val(FIELD, Box::new(CelString::from(pointer.to_owned())));
         }
     }
 }
 
-/// What of an expression says how long it may take.
-#[derive(Default)]
-struct Walk {
-    /// Of what an expression may ask.
-    names: &'static [&'static str],
-    parts: u64,
-    loops: u32,
-    /// Additions, which make longer lists.
-    sums: u64,
-    literal: u64,
-    scope: Vec<String>,
-}
+/// CEL's own functions: no extensions, no optional values.
+static ENVIRONMENT: LazyLock<Arc<Env>> =
+    LazyLock::new(|| Arc::new(Env::default().with_optional_support(false).with_stdlib()));
 
-impl Walk {
-    fn visit(&mut self, node: &IdedExpr, depth: u16, loops: u32) -> Result<(), ExpressionError> {
-        // Loops are several levels of the tree each.
-        if depth > 4 * MAX_DEPTH {
-            return Err(ExpressionError::TooDeep);
-        }
-        let depth = depth + 1;
-        self.parts += 1;
-        match &node.expr {
-            Expr::Unspecified | Expr::Literal(_) => Ok(()),
-            Expr::Ident(name) => {
-                let mut known = self.names.iter().chain(&TYPES);
-                let is_known = known.any(|known| known == name) || self.scope.contains(name);
-                if is_known { Ok(()) } else { Err(ExpressionError::UnknownName(name.clone())) }
-            }
-            Expr::Select(select) => self.visit(&select.operand, depth, loops),
-            Expr::Call(call) => {
-                self.sums += u64::from(call.func_name == cel::common::ast::operators::ADD);
-                call.target
-                    .iter()
-                    .map(AsRef::as_ref)
-                    .chain(&call.args)
-                    .try_for_each(|part| self.visit(part, depth, loops))
-            }
-            Expr::List(list) => {
-                self.literal = self.literal.max(list.elements.len() as u64);
-                list.elements.iter().try_for_each(|part| self.visit(part, depth, loops))
-            }
-            Expr::Map(map) => map.entries.iter().try_for_each(|entry| self.visit_entry(&entry.expr, depth, loops)),
-            Expr::Struct(made) => made.entries.iter().try_for_each(|entry| self.visit_entry(&entry.expr, depth, loops)),
-            Expr::Comprehension(comprehension) => {
-                self.visit(&comprehension.iter_range, depth, loops)?;
-                self.loops = self.loops.max(loops + 1);
-                if self.loops > MAX_LOOPS {
-                    return Err(ExpressionError::TooDeep);
-                }
-                let before = self.scope.len();
-                self.scope.extend([comprehension.iter_var.clone(), comprehension.accu_var.clone()]);
-                self.scope.extend(comprehension.iter_var2.clone());
-                let parts = [
-                    &comprehension.accu_init,
-                    &comprehension.loop_cond,
-                    &comprehension.loop_step,
-                    &comprehension.result,
-                ];
-                let visited = parts.into_iter().try_for_each(|part| self.visit(part, depth, loops + 1));
-                self.scope.truncate(before);
-                visited
-            }
-        }
+/// Texts are borrowed. None of what is too large; `parts` counts.
+fn convert<'v>(value: &'v Value, nesting: u16, parts: &mut usize) -> Option<Box<dyn Val + 'v>> {
+    *parts += 1;
+    if *parts > MAX_PARTS || nesting > MAX_NESTING {
+        return None;
     }
-
-    fn visit_entry(&mut self, entry: &EntryExpr, depth: u16, loops: u32) -> Result<(), ExpressionError> {
-        match entry {
-            EntryExpr::StructField(field) => self.visit(&field.value, depth, loops),
-            EntryExpr::MapEntry(entry) => {
-                self.visit(&entry.key, depth, loops)?;
-                self.visit(&entry.value, depth, loops)
-            }
+    let value: Box<dyn Val + 'v> = match value {
+        Value::Null => Box::new(CelNull),
+        Value::Bool(value) => Box::new(CelBool::from(*value)),
+        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Box::new(CelInt::from(number)),
+            (None, Some(number)) => Box::new(CelUInt::from(number)),
+            (None, None) => Box::new(CelDouble::from(number.as_f64().unwrap_or_default())),
+        },
+        Value::String(text) => Box::new(CelString::from(text.as_str())),
+        Value::Array(items) => {
+            let items = items.iter().map(|item| convert(item, nesting + 1, parts));
+            Box::new(CelList::from(items.collect::<Option<Vec<_>>>()?))
         }
-    }
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| {
+                let value = convert(value, nesting + 1, parts)?;
+                Some((CelMapKey::from(name.as_str()), value))
+            });
+            Box::new(CelMap::from(fields.collect::<Option<HashMap<_, _>>>()?))
+        }
+    };
+    Some(value)
 }
 
 fn explain_syntax(errors: &ParseErrors) -> ExpressionError {
-    let Some(first) = errors.errors.first() else { return ExpressionError::TooDeep };
-    let (line, column) = first.pos;
-    ExpressionError::Syntax { line, column, cause: crate::conditions::cut(first.msg.trim(), 200) }
+    // It has no place in the text, and what comes after it is its consequence.
+    let is_too_deep = errors.errors.iter().any(|error| error.msg.contains("recursion limit"));
+    match errors.errors.iter().find(|error| error.pos.0 > 0) {
+        Some(first) if !is_too_deep => {
+            let cause = first.msg.trim().trim_start_matches("Syntax error: ");
+            ExpressionError::Syntax { line: first.pos.0, column: first.pos.1, cause: cut(cause, 200) }
+        }
+        _ => ExpressionError::TooDeep,
+    }
 }
 
-/// Many of the interpreter's errors quote values.
+/// Many of the interpreter's errors quote values, which may be large or nobody's business.
 fn explain(error: &ExecutionError) -> String {
     match error {
-        ExecutionError::NoSuchKey(key) => format!("there is no {key:?}"),
+        ExecutionError::NoSuchKey(key) => format!("there is no {:?}", cut(key, MAX_QUOTED)),
         ExecutionError::NoSuchOverload(error) => error.to_string(),
-        ExecutionError::UndeclaredReference(name) => format!("there is no function {name:?}"),
+        ExecutionError::UndeclaredReference(name) => format!("there is no {:?}", cut(name, MAX_QUOTED)),
+        ExecutionError::UnexpectedType { got, want } => format!("it has a {got} where it needs a {want}"),
+        ExecutionError::UnsupportedBinaryOperator(operator, ..) => format!("{operator}: not for values of these types"),
+        ExecutionError::FunctionError { function, .. } => format!("{function}() can't read what it is given"),
         ExecutionError::IndexOutOfBounds(_) => "an index is out of bounds".to_owned(),
-        ExecutionError::InvalidArgumentCount { expected, actual } => {
-            format!("a function got {actual} arguments and takes {expected}")
-        }
         ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => "it divides by zero".to_owned(),
+        ExecutionError::Overflow(..) => "a number is too large".to_owned(),
         _ => "it can't be evaluated".to_owned(),
     }
 }

@@ -1,5 +1,7 @@
 //! Rules of people's own: HealthRules of the hub, and those of a service.
 
+use std::sync::Arc;
+
 use farwater_api::{
     health_rule::{HealthRuleSpec, NamedRule},
     objects::Health,
@@ -21,9 +23,28 @@ pub fn problems(rule: &HealthRuleSpec) -> Vec<(&'static str, ExpressionError)> {
     rule.expressions().filter_map(|(field, text)| Some((field, Expression::compile(text).err()?))).collect()
 }
 
-/// Compiled once, for many objects.
+/// The hub's, compiled once for all services.
+#[derive(Debug, Default)]
+pub struct HubRules {
+    /// What they were compiled from.
+    pub named: Vec<NamedRule>,
+    rules: Vec<Rule>,
+}
+
+impl HubRules {
+    pub fn compile(named: Vec<NamedRule>) -> Self {
+        let rules = named.iter().map(|named| Rule::compile(format!("HealthRule {}", named.name), &named.rule));
+        Self { rules: rules.collect(), named }
+    }
+}
+
+/// By which a service's objects are judged.
 #[derive(Clone, Debug, Default)]
-pub struct Rules(Vec<Rule>);
+pub struct Rules {
+    /// The service's own, which come first.
+    own: Vec<Rule>,
+    hubs: Arc<HubRules>,
+}
 
 #[derive(Clone, Debug)]
 struct Rule {
@@ -44,11 +65,9 @@ struct Expressions {
 }
 
 impl Rules {
-    /// The service's own come first.
-    pub fn compile(own: &[HealthRuleSpec], hubs: &[NamedRule]) -> Self {
+    pub fn compile(own: &[HealthRuleSpec], hubs: Arc<HubRules>) -> Self {
         let own = own.iter().map(|rule| Rule::compile("health rule of the service".to_owned(), rule));
-        let hubs = hubs.iter().map(|named| Rule::compile(format!("HealthRule {}", named.name), &named.rule));
-        Self(own.chain(hubs).collect())
+        Self { own: own.collect(), hubs }
     }
 
     /// Whether a kind is judged by one of these.
@@ -57,7 +76,7 @@ impl Rules {
     }
 
     fn find(&self, group: &str, kind: &str) -> Option<&Rule> {
-        self.0.iter().find(|rule| rule.group == group && rule.kind == kind)
+        self.own.iter().chain(&self.hubs.rules).find(|rule| rule.group == group && rule.kind == kind)
     }
 
     /// As [`evaluate`], by the first rule for the object's kind if there is one.
@@ -75,20 +94,23 @@ impl Rule {
         Self { name, group: rule.group.clone(), kind: rule.kind.clone(), expressions }
     }
 
-    /// An expression without a value makes nothing healthy.
+    /// An expression without a value says nothing about the object, whatever the others say.
     fn evaluate(&self, object: &Value) -> Verdict {
         let judged = match &self.expressions {
             Ok(expressions) => expressions.judge(object),
             Err(problem) => Err(problem.clone()),
         };
-        judged.unwrap_or_else(|problem| progress(format!("{}: {problem}", self.name)))
+        judged.unwrap_or_else(|problem| {
+            (Health::Unknown, cut(&format!("{} can't judge it: {problem}", self.name), MAX_MESSAGE))
+        })
     }
 }
 
 impl Expressions {
     fn compile(rule: &HealthRuleSpec) -> Result<Self, (&'static str, ExpressionError)> {
-        let one = |field, text: &str| Expression::compile(text).map_err(|error| (field, error));
-        let optional = |field, text: &Option<String>| text.as_deref().map(|text| one(field, text)).transpose();
+        let one = |field: &'static str, text: &str| Expression::compile(text).map_err(|error| (field, error));
+        let optional =
+            |field: &'static str, text: &Option<String>| text.as_deref().map(|text| one(field, text)).transpose();
         Ok(Self {
             in_progress: optional("inProgress", &rule.in_progress)?,
             failed: optional("failed", &rule.failed)?,
@@ -98,12 +120,13 @@ impl Expressions {
     }
 
     fn judge(&self, object: &Value) -> Result<Verdict, String> {
-        let subject = Subject::new(&visible(object));
+        let seen = visible(object);
+        let subject = Subject::new(&seen);
         let holds = |field: &str, expression: &Expression| {
             expression.is_true(&subject).map_err(|error: EvaluationError| format!("{field}: {error}"))
         };
         let optional =
-            |field, expression: &Option<Expression>| expression.as_ref().map_or(Ok(false), |e| holds(field, e));
+            |field: &str, expression: &Option<Expression>| expression.as_ref().map_or(Ok(false), |e| holds(field, e));
         let health = if optional("inProgress", &self.in_progress)? {
             Health::InProgress
         } else if optional("failed", &self.failed)? {
@@ -131,7 +154,7 @@ pub(crate) fn visible(object: &Value) -> Value {
     let fields =
         fields.filter(|(name, _)| !is_secret || matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "type"));
     let mut seen = Value::Object(fields.map(|(name, value)| (name.clone(), value.clone())).collect());
-    if let Some(metadata) = seen["metadata"].as_object_mut() {
+    if let Some(metadata) = seen.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
         if is_secret && let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
             // kubectl's copy of all it applied.

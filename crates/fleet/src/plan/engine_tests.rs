@@ -153,7 +153,7 @@ fn what_an_annotation_protects_stays_and_so_does_what_holds_it() {
     let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: web}}";
     let source = resolved(&[namespace, &map("a"), &map("b"), &map("c"), &map("d")]);
     let mut cluster = Cluster::after(&source);
-    let keep = |guard: Guard| Protection { prune: guard.clone(), removal: guard, bad: None };
+    let keep = |guard: Guard| Protection { prune: guard.clone(), removal: guard, left: None, bad: None };
     *cluster.object("a").protection = keep(Guard::Keep("farwater.dev/prune: disabled".into()));
     let plan = cluster.plan(&resolved(&[&map("b"), &map("c"), &map("d")]));
     assert!(plan.prune.candidates.is_empty());

@@ -23,8 +23,8 @@ use crate::health::{
 
 /// Fields that one expression may pick of an object: as many as there may be JSON pointers.
 const MAX_PICKED: usize = 64;
-/// Of all that is asked for one service, see [`Expression::cost`]: about a second.
-const MAX_COST: u64 = 10_000_000;
+/// Of all that is asked for one service, see [`Expression::cost`]: some seconds at worst.
+const MAX_COST: u64 = 20_000_000;
 
 /// The `ignoreDifferences` of a service, compiled once for all of its objects.
 pub struct Ignores<'a> {
@@ -81,12 +81,13 @@ impl<'a> Ignores<'a> {
             return Ok(Ignored::default());
         }
         let (mut picked, mut unanswered) = (Vec::new(), Vec::new());
+        let shown = visible(manifest);
         let mut subject = None;
         let of_rules = rules.iter().filter_map(|rule| Some((rule.name.as_str(), rule.expression.as_ref()?.as_ref())));
         for (name, expression) in own.iter().map(|own| (IGNORE_EXPRESSION, Ok(own))).chain(of_rules) {
             let (fields, problem) = match expression {
                 Ok(expression) => {
-                    let subject = subject.get_or_insert_with(|| Subject::new(&visible(manifest)));
+                    let subject = subject.get_or_insert_with(|| Subject::new(&shown));
                     ask(expression, manifest, subject, &mut self.room)
                 }
                 Err(error) => (Vec::new(), Some(Unanswered::Unreadable(error.clone()))),
@@ -132,7 +133,7 @@ fn matches(rule: &IgnoreDifference, object: &ObjectRef) -> bool {
 fn ask(
     expression: &Expression,
     manifest: &Value,
-    subject: &mut Subject,
+    subject: &mut Subject<'_>,
     room: &mut u64,
 ) -> (Vec<String>, Option<Unanswered>) {
     let Some(fields) = manifest.as_object() else { return (Vec::new(), None) };
@@ -145,16 +146,16 @@ fn ask(
     (picked, unanswered)
 }
 
-struct Question<'a> {
+struct Question<'a, 'v> {
     expression: &'a Expression,
-    subject: &'a mut Subject,
+    subject: &'a mut Subject<'v>,
     room: &'a mut u64,
     picked: Vec<String>,
     /// The first field without an answer.
     unanswered: Option<Unanswered>,
 }
 
-impl Question<'_> {
+impl Question<'_, '_> {
     /// From the outside in: what a map that is picked holds is not asked about. Lists are fields as a whole.
     fn visit(&mut self, fields: &Map<String, Value>, place: &str) -> Result<(), Unanswered> {
         for (name, value) in fields {

@@ -1,7 +1,7 @@
 //! What a kind's objects get and keep when they are written, and the rules of built-in kinds: the counterparts of
 //! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
 
-use farwater_api::HealthRuleSpec;
+use farwater_api::{HealthRuleSpec, health_rule::MAX_OWN_BYTES};
 use farwater_fleet::{
     agents::Limit,
     duration::{self, Bounds},
@@ -212,7 +212,12 @@ fn validate_health(object: &Value, old: Option<&Value>, kind: &ResourceKind, err
     let rules: Vec<(String, &Value)> = match kind.plural.as_str() {
         "healthrules" => vec![("spec".to_owned(), &object["spec"])],
         "servicedeployments" => {
-            let rules = object["spec"]["health"].as_array().into_iter().flatten();
+            let own = &object["spec"]["health"];
+            let is_new = old.is_none_or(|old| old["spec"]["health"] != *own);
+            if is_new && own.is_array() && own.to_string().len() > MAX_OWN_BYTES {
+                errors.push(FieldError::too_long("spec.health", MAX_OWN_BYTES as u64));
+            }
+            let rules = own.as_array().into_iter().flatten();
             rules.enumerate().map(|(n, rule)| (format!("spec.health[{n}]"), rule)).collect()
         }
         _ => return,
@@ -537,6 +542,37 @@ mod tests {
         old["metadata"] = json!({"name": "a", "namespace": "ns"});
         normalize(&mut old, kind("servicedeployments"));
         assert_eq!(validate(&old, Some(&old), kind("servicedeployments"), Part::Main), []);
+    }
+
+    #[test]
+    fn expressions_that_can_not_be_read_are_refused_with_their_place() {
+        let rule = |current: &str| json!({"kind": "Boat", "current": current});
+        check("healthrules", json!({"spec": rule("self.status.phase == 'Afloat'")}), &[]);
+        check(
+            "healthrules",
+            json!({"spec": rule("self.status.phase = 'Afloat'")}),
+            &[
+                "spec.current: Invalid value: \"self.status.phase = 'Afloat'\": line 1, column 19: mismatched input '=' expecting <EOF>",
+            ],
+        );
+        let service = |rules: Vec<Value>| json!({"spec": {"clusterRef": {"name": "east"}, "targetNamespace": "web", "sourceRef": {"name": "infra"}, "health": rules}});
+        check(
+            "servicedeployments",
+            service(vec![rule("true"), rule("status.phase == 'Afloat'")]),
+            &[
+                "spec.health[1].current: Invalid value: \"status.phase == 'Afloat'\": knows no \"status\": the object is \"self\"",
+            ],
+        );
+        let long = "true && ".repeat(120) + "true";
+        check(
+            "servicedeployments",
+            service(vec![rule(&long); 17]),
+            &["spec.health: Too long: may not be more than 16384 bytes"],
+        );
+        // What an older hub let in may stay.
+        let mut old = json!({"spec": rule("self.")});
+        old["metadata"] = json!({"name": "a"});
+        assert_eq!(validate(&old, Some(&old), kind("healthrules"), Part::Main), []);
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
     }
     let begun = SystemTime::now();
     let grants = load_grants(&delivery.store).await?;
-    let health = load_health_rules(&delivery.store).await?.map(Verbatim::from);
+    let health = select_health_rules::load(&delivery.store).await?.map(Verbatim::from);
     let mut done = 0;
     let mut published = Vec::new();
     for mark in marks {
@@ -239,11 +239,12 @@ fn next_desired(
         key_id: identity.key_id().to_owned(),
     };
     let entries = &content.entries;
-    let bytes: usize = entries.iter().map(|entry| serde_json::to_vec(entry).map_or(0, |json| json.len() + 1)).sum();
-    if bytes > MAX_DESIRED_BYTES - 4096 {
+    let bytes = desired::measure(&content);
+    if bytes > MAX_DESIRED_BYTES - desired::STATEMENT_BYTES {
         let problem = format!(
-            "{} services make a desired state of {bytes} bytes; agents accept {MAX_DESIRED_BYTES}",
-            entries.len()
+            "{} services and {} rules of health make a desired state of {bytes} bytes; agents accept {MAX_DESIRED_BYTES}",
+            entries.len(),
+            content.health.as_ref().map_or(0, |health| health.rules.len())
         );
         return Err(StoreError::Row { what: format!("desired state of cluster {}", cluster.name), problem });
     }

@@ -27,6 +27,7 @@ use super::{
     chain, freeze_prunes,
     resources::{self, Name, Stored as _},
     resume::Resume,
+    select_health_rules,
 };
 use crate::delivery::{Delivery, clusters::ClusterState, desired, keys, token::key_print};
 
@@ -89,6 +90,7 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
 /// news any more.
 async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreError> {
     freeze_prunes::load(delivery).await?;
+    select_health_rules::tell(&delivery.store).await?;
     load_clusters(delivery, acted_upon).await?;
     delivery.clusters.set_loaded();
     resources::each_name::<GitRepository>(&delivery.store, |name| delivery.sources.add(name)).await
@@ -211,9 +213,7 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     } else if *kind == kinds.cluster {
         route_cluster(delivery, event).await
     } else if *kind == kinds.health_rule {
-        delivery.store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await?;
-        delivery.dirty.notify_one();
-        Ok(())
+        select_health_rules::follow(delivery).await
     } else {
         for (namespace, name) in services_under_grants(&mut *delivery.store.tables().await?).await? {
             delivery.services.add(Name { namespace, name });

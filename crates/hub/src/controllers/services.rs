@@ -6,9 +6,8 @@ use std::{
 };
 
 use farwater_api::{
-    APPROVE_PRUNE, Cluster, ClusterGrant, Digest, GitRepository, HealthRule, ServiceDeployment, UNDO,
+    APPROVE_PRUNE, Cluster, ClusterGrant, Digest, GitRepository, ServiceDeployment, UNDO,
     deletion::MAX_UNDO_BYTES,
-    health_rule::{HealthRules, MAX_RULES, NamedRule},
     protocol::{Action, Entry, ServiceIdentity},
     service_deployment::DeletionPolicy,
 };
@@ -65,19 +64,6 @@ pub async fn load_grants(store: &Store) -> Result<Vec<NamedGrant>, StoreError> {
     resources::list_pages::<ClusterGrant>(store, None, |resource| rows.push(resource)).await?;
     let parse = |resource: &Resource| Ok((resource.key.name.clone(), resources::parse::<ClusterGrant>(resource)?.spec));
     rows.iter().map(parse).collect()
-}
-
-/// The hub's rules of health, by name; of more than agents take, the first. None where there are none.
-pub async fn load_health_rules(store: &Store) -> Result<Option<HealthRules>, StoreError> {
-    let mut rows = Vec::new();
-    resources::list_pages::<HealthRule>(store, None, |resource| rows.push(resource)).await?;
-    let parse = |resource: &Resource| {
-        Ok(NamedRule { name: resource.key.name.clone(), rule: resources::parse::<HealthRule>(resource)?.spec })
-    };
-    let mut rules = rows.iter().map(parse).collect::<Result<Vec<_>, StoreError>>()?;
-    rules.sort_by(|a, b| a.name.cmp(&b.name));
-    rules.truncate(MAX_RULES);
-    Ok((!rules.is_empty()).then_some(HealthRules { rules }))
 }
 
 /// A service, its row and its source's address.

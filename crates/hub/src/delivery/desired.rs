@@ -154,6 +154,14 @@ pub fn bundle(entry: &Entry) -> Option<Digest> {
     }
 }
 
+/// Most bytes of a statement with its signature, beside the content.
+pub const STATEMENT_BYTES: usize = 4096;
+
+/// Bytes of the content as agents get it.
+pub fn measure(content: &Content) -> usize {
+    serde_json::to_vec(content).map_or(0, |json| json.len())
+}
+
 /// As it is stored.
 pub fn encode(content: &Content) -> Result<Vec<u8>, StoreError> {
     let json = serde_json::to_vec(content).map_err(StoreError::abort)?;
@@ -176,9 +184,38 @@ pub fn number(etag: &HeaderValue) -> Option<Number> {
 
 #[cfg(test)]
 mod tests {
+    use farwater_api::{HealthRuleSpec, health_rule::NamedRule};
     use serde_json::json;
 
     use super::*;
+
+    fn row(content: &Content) -> Desired {
+        Desired {
+            cluster_uid: "c".to_owned(),
+            epoch: 1,
+            generation: 1,
+            tag: farwater_api::protocol::tag(&content.entries),
+            key_id: "k".to_owned(),
+            signature: "s".to_owned(),
+            bundles: Vec::new(),
+            body: encode(content).unwrap(),
+        }
+    }
+
+    #[test]
+    fn all_that_an_agent_gets_is_measured() {
+        let rule = HealthRuleSpec { kind: "Boat".to_owned(), current: "x".repeat(1000), ..HealthRuleSpec::default() };
+        let rules = (0..64).map(|n| NamedRule { name: format!("rule-{n}"), rule: rule.clone() }).collect();
+        let agent = AgentSettings { image: Some("x".repeat(1000)), ..AgentSettings::default() };
+        let content = Content {
+            entries: Vec::new(),
+            agent: Some(Verbatim::from(agent)),
+            health: Some(Verbatim::from(HealthRules { rules })),
+        };
+        let sent = serde_json::to_vec(&decode(row(&content), "i").unwrap()).unwrap().len();
+        let measured = measure(&content);
+        assert!(measured < sent && sent <= measured + STATEMENT_BYTES, "{measured} of {sent}");
+    }
 
     #[test]
     fn what_a_newer_replica_wrote_is_served_as_it_wrote_it() {
@@ -188,16 +225,7 @@ mod tests {
         ]);
         let agent = json!({"image": "agent:2", "deadlineSeconds": 300, "cpuLimit": "1"});
         let read: Content = serde_json::from_value(json!({"entries": entries, "agent": agent})).unwrap();
-        let row = Desired {
-            cluster_uid: "c".to_owned(),
-            epoch: 1,
-            generation: 1,
-            tag: farwater_api::protocol::tag(&read.entries),
-            key_id: "k".to_owned(),
-            signature: "s".to_owned(),
-            bundles: Vec::new(),
-            body: encode(&read).unwrap(),
-        };
+        let row = row(&read);
         assert_eq!(number(&etag(&row).unwrap()), Some(Number { epoch: 1, generation: 1 }));
         let served = serde_json::to_value(decode(row.clone(), "i").unwrap()).unwrap();
         assert_eq!((&served["entries"], &served["agent"]), (&entries, &agent));
