@@ -32,14 +32,18 @@ impl Pause {
         let begun = Instant::now();
         let mut before = known;
         let mut due = begun + self.length(&before);
+        // What a lost connection would have told: another one, opened meanwhile, makes it no less needed.
+        let mut owed = None;
         loop {
             let now = *link.borrow_and_update();
             if !self.hold && self.is_news(&before, &now) {
                 due = due.min(begun + GAP);
             } else if before.poll_every.is_some() && now.poll_every.is_none() && self.settled {
                 due = self.after_loss(begun, now.poll_within);
+                owed = Some(due);
             } else if before.poll_every != now.poll_every {
-                due = begun + self.length(&now);
+                let usual = begun + self.length(&now);
+                due = owed.map_or(usual, |owed| usual.min(owed));
             }
             before = now;
             tokio::select! {
@@ -152,6 +156,15 @@ mod tests {
         }
         assert!(waits.iter().all(|wait| (SECOND..=6 * SECOND + SECOND / 10).contains(wait)), "{waits:?}");
         assert!(waits.iter().max().unwrap().abs_diff(*waits.iter().min().unwrap()) > SECOND / 2, "{waits:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_poll_that_a_loss_made_necessary_comes_also_after_another_connection() {
+        let lost = Link { poll_every: None, poll_within: 5 * SECOND, ..connected() };
+        for _ in 0..20 {
+            let waited = waited(pause(), connected(), &[lost, connected()]).await;
+            assert!(waited <= 6 * SECOND + SECOND / 10, "{waited:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

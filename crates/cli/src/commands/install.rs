@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use farwater_manifests::{Database, Exposure, Hub, Tls, names::hub as names};
-use http::Uri;
 
 use crate::{
     commands::login,
