@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Digest, apply_options::ApplyOptions, deletion::Deletion, git_repository::LocalReference, objects::ObjectRef,
-    service_test::ServiceTest,
+    Digest, HealthRuleSpec, apply_options::ApplyOptions, deletion::Deletion, git_repository::LocalReference,
+    objects::ObjectRef, service_test::ServiceTest,
 };
 
 /// A folder of a source, kept applied on one cluster.

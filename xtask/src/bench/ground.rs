@@ -113,8 +113,9 @@ impl Ground {
         let check = |service: &ServiceDeployment| {
             if wanted.contains(&service.name_any()) { check(service) } else { Ok(()) }
         };
-        let ready = wait_for_all(&format!("{} services to {what}", names.len()), HEALTHY, &self.services(), check);
-        ready.await.with_context(|| self.agent.log_tail())
+        let (what, services) = (format!("{} services to {what}", names.len()), self.services());
+        let ready = wait_for_all(&what, HEALTHY, &services, check).await;
+        ready.with_context(|| self.agent.log_tail())
     }
 
     pub fn agent(&mut self) -> &mut Agent {

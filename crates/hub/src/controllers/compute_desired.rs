@@ -29,7 +29,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     advance_agents, chain, dependencies, git,
     resources::{self, Name},
-    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, load_health_rules, read_json, released_entry},
+    select_health_rules,
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, read_json, released_entry},
     trace_deliveries::{self, NewEntry, Published, new_entries},
 };
 use crate::delivery::{
