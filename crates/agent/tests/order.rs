@@ -102,8 +102,7 @@ const STAGES: [&[(&str, &str)]; 6] = [
 fn asked(plane: &Plane, since: Timestamp, verb: &str) -> Vec<usize> {
     let requests = plane.requests(since).unwrap();
     let requests = requests.iter().filter(|request| request.verb == verb && request.object.subresource.is_empty());
-    let stage =
-        |resource: &str, name: &str| STAGES.iter().position(|stage| stage.iter().any(|one| *one == (resource, name)));
+    let stage = |resource: &str, name: &str| STAGES.iter().position(|stage| stage.contains(&(resource, name)));
     requests.filter_map(|request| stage(&request.object.resource, &request.object.name)).collect()
 }
 

@@ -50,7 +50,8 @@ impl Ground {
     }
 
     fn start(&mut self, token: bool) {
-        self.start_by(&self.plane.kubeconfig().to_owned(), token);
+        let kubeconfig = self.plane.kubeconfig().to_owned();
+        self.start_by(&kubeconfig, token);
     }
 
     /// By another way to the API server.

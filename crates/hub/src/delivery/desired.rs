@@ -133,7 +133,7 @@ pub struct Content {
 #[serde(untagged)]
 enum StoredContent {
     Entries(Vec<Verbatim<Entry>>),
-    Content(Content),
+    Content(Box<Content>),
 }
 
 pub fn read_content(row: &Desired) -> Result<Content, StoreError> {
@@ -142,7 +142,7 @@ pub fn read_content(row: &Desired) -> Result<Content, StoreError> {
     let json = zstd::decode_all(row.body.as_slice()).map_err(|error| damaged(error.to_string()))?;
     Ok(match serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))? {
         StoredContent::Entries(entries) => Content { entries, agent: None, health: None },
-        StoredContent::Content(content) => content,
+        StoredContent::Content(content) => *content,
     })
 }
 
