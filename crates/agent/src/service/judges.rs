@@ -30,10 +30,12 @@ impl ServiceTask {
         }
         let rules = Arc::new(Rules::compile(own, Arc::clone(&hubs)));
         let before = std::mem::replace(&mut self.judges, Judges { own: own.to_vec(), hubs, rules });
-        let is_concerned = |key: &&ObjectKey| {
+        let is_concerned = |key: &ObjectKey| {
             before.rules.cover(&key.group, &key.kind) || self.judges.rules.cover(&key.group, &key.kind)
         };
-        let concerned: Vec<ObjectKey> = self.statuses.keys().filter(is_concerned).cloned().collect();
+        let known = self.statuses.keys().cloned().chain(self.running_hooks().map(ObjectKey::from));
+        let concerned: Vec<ObjectKey> = known.filter(is_concerned).collect();
+        self.hear_of_hooks(concerned.iter());
         for key in concerned {
             self.health.ask_now(key);
         }

@@ -20,6 +20,7 @@ impl ServiceTask {
     /// an approval, and then so does everything, for the approval names the whole set.
     pub(super) async fn remove(&mut self, digest: Digest, approved: Option<Digest>) -> Ended {
         let Some(account) = self.account() else { return self.removed(digest).await };
+        self.hear_of_rules();
         self.take_in_hooks();
         self.look_up_all(&account).await;
         if self.superseded() {

@@ -1,6 +1,15 @@
 //! HealthRules as administrators and tenants write them, with kubectl.
 
+use farwater_api::ADMIN_NAMESPACE;
+
 use crate::support::Served;
+
+const GRANT: &str = "
+apiVersion: farwater.dev/v1alpha1
+kind: ClusterGrant
+metadata: {name: team-a}
+spec: {clusterSelector: {}, namespaces: [team-a], verbs: [deploy], serviceAccountName: deployer}
+";
 
 const RULE: &str = r#"
 apiVersion: farwater.dev/v1alpha1
@@ -15,7 +24,7 @@ spec:
 const SERVICE: &str = r#"
 apiVersion: farwater.dev/v1alpha1
 kind: ServiceDeployment
-metadata: {name: web, namespace: team-a}
+metadata: {name: web, namespace: NS}
 spec:
   clusterRef: {name: east}
   targetNamespace: web
@@ -29,15 +38,14 @@ fn rule(current: &str) -> String {
     RULE.replace("CURRENT", current)
 }
 
-fn service(failed: &str) -> String {
-    SERVICE.replace("FAILED", failed)
+fn service(namespace: &str, failed: &str) -> String {
+    SERVICE.replace("NS", namespace).replace("FAILED", failed)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expression_that_can_not_be_read_is_refused_with_its_place_and_what_there_is() {
     let served = Served::start().await;
     let kubectl = served.newest();
-    kubectl.run(&["create", "namespace", "team-a"]).await;
     let refused = async |manifest: String, expected: &str| {
         let error = kubectl.refuse(&["apply", "-f", "-"], &manifest).await;
         assert!(error.contains(expected), "{error}");
@@ -49,8 +57,11 @@ async fn an_expression_that_can_not_be_read_is_refused_with_its_place_and_what_t
     let function = "knows no function \"matches\" of 1 arguments; there are has, all, exists";
     refused(rule("self.status.phase.matches('A.*')"), function).await;
     refused(rule(""), "spec.current in body should be at least 1 chars long").await;
-    refused(service("self.status."), "spec.health[1].failed: Invalid value: \"self.status.\": line 1, column 13: ")
-        .await;
+    refused(
+        service(ADMIN_NAMESPACE, "self.status."),
+        "spec.health[1].failed: Invalid value: \"self.status.\": line 1, column 13: ",
+    )
+    .await;
 
     let made = kubectl.feed(&["apply", "-f", "-"], &rule("self.status.phase == 'Afloat'")).await;
     assert_eq!(made, "healthrule.farwater.dev/boats created\n");
@@ -67,9 +78,11 @@ async fn tenants_write_rules_for_their_services_and_none_for_the_fleet() {
     let kubectl = served.newest();
     kubectl.run(&["create", "namespace", "team-a"]).await;
     kubectl.run(&["create", "rolebinding", "tenant", "-n", "team-a", "--clusterrole=admin", "--user=tenant"]).await;
+    kubectl.feed(&["create", "-f", "-"], GRANT).await;
     let refused = kubectl.refuse(&["create", "--as=tenant", "-f", "-"], &rule("true")).await;
     assert!(refused.contains("(Forbidden)") && refused.contains("cannot create resource \"healthrules\""), "{refused}");
-    let made = kubectl.feed(&["create", "--as=tenant", "-f", "-"], &service("self.status.phase == 'Sunk'")).await;
+    let made =
+        kubectl.feed(&["create", "--as=tenant", "-f", "-"], &service("team-a", "self.status.phase == 'Sunk'")).await;
     assert_eq!(made, "servicedeployment.farwater.dev/web created\n");
 
     kubectl.feed(&["create", "-f", "-"], &rule("true")).await;

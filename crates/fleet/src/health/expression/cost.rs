@@ -106,10 +106,20 @@ impl<'a> Count<'a> {
         }
     }
 
+    /// Each name of a path is looked for.
+    fn spend_path(&mut self, mut node: &IdedExpr) -> Option<()> {
+        while let Expr::Select(select) = &node.expr {
+            self.spend(STEP)?;
+            node = &select.operand;
+        }
+        Some(())
+    }
+
     /// None: it is too much.
     fn visit(&mut self, node: &'a IdedExpr) -> Option<Extent> {
         self.spend(STEP)?;
         if let Some(found) = self.at_path(node) {
+            self.spend_path(node)?;
             let extent = found.map_or(Extent::SCALAR, measure);
             // Measuring takes time too, once.
             self.cost = self.cost.saturating_add(extent.size);
@@ -124,8 +134,11 @@ impl<'a> Count<'a> {
                 Some(variable.map_or(Extent::SCALAR, |(_, extent)| *extent))
             }
             Expr::Select(select) if select.test => {
-                if self.at_path(&select.operand).is_none() {
-                    self.visit(&select.operand)?;
+                match self.at_path(&select.operand) {
+                    Some(_) => self.spend_path(&select.operand)?,
+                    None => {
+                        self.visit(&select.operand)?;
+                    }
                 }
                 Some(Extent::SCALAR)
             }
