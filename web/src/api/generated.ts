@@ -59,6 +59,8 @@ export interface Contents {
 
 /** The last deletion of a service's objects. Their states lie in the cluster alone. */
 export interface Deletion {
+  /** Who approved it, where it was held. The hub says so; agents don't know. */
+  approvedBy?: string;
   count: number;
   /** Of the plan that took them: what a request to undo names. */
   digest: string;
@@ -147,6 +149,8 @@ export interface HeldPrune {
   objects: ObjectRef[];
   /** Why it waits, in one sentence. */
   reason: string;
+  /** It waits for nothing but objects of the source that are not applied yet, and for no approval. */
+  untilApplied?: boolean;
 }
 
 export interface HookCounts {
@@ -157,6 +161,8 @@ export interface HookCounts {
 
 /** Fields of some objects, named as in Argo CD. What is left out of `group`, `kind`, `namespace` and `name` matches all. */
 export interface IgnoreDifference {
+  /** CEL, asked about each field that the source states: true of those that others may change. `field` is its JSON pointer, as in `jsonPointers`, and `self` the object as the source states it; of a Secret its metadata alone. */
+  expression?: string;
   group?: string;
   /** JSON pointers (RFC 6901) through maps: `/spec/replicas`. A list is named as a whole. */
   jsonPointers?: string[];
@@ -253,6 +259,10 @@ export interface ServiceDeploymentSpec {
 export interface ServiceDeploymentStatus {
   /** The revision whose bundle the agent last applied without an error. */
   appliedRevision?: string;
+  /** When. It counts for a day, and is taken off then. */
+  approvedAt?: Time;
+  /** Who set the annotation `farwater.dev/approve-prune` that stands. */
+  approvedBy?: string;
   /** The source's revision whose bundle is assigned to the cluster. */
   assignedRevision?: string;
   /** The digest of the bundle that is assigned. */
