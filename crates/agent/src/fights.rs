@@ -38,7 +38,8 @@ impl Fights {
         let cooled = now.duration_since(object.last).as_secs_f64() / COOLS.as_secs_f64();
         object.heat = object.heat * (-cooled).exp() + 1.0;
         object.last = now;
-        object.writer = writer;
+        // By an apply of ours a writer's mark goes; who it was is known.
+        object.writer = writer.or(object.writer.take());
         if object.heat >= HOT && object.until.is_none_or(|until| until <= now) {
             let until = now + object.pause;
             object.until = Some(until);
@@ -135,6 +136,7 @@ mod tests {
         }
         assert_eq!(fights.cooling(now)[&key()], writer("one"));
         fights.note(&key(), now, writer("other"));
+        fights.note(&key(), now, None);
         assert_eq!(fights.cooling(now)[&key()], writer("other"));
     }
 }

@@ -61,7 +61,7 @@ impl Ground {
     }
 
     fn be_slow(&self) {
-        self.server.set(Faults { latency: Duration::from_secs(1), ..Faults::default() });
+        self.server.set(Faults { latency: Duration::from_secs(5), ..Faults::default() });
     }
 
     /// Uids by name.

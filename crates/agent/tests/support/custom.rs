@@ -15,8 +15,9 @@ pub async fn create(
     version: &str,
     kind: &str,
     namespace: &str,
-    object: Value,
+    mut object: Value,
 ) -> DynamicObject {
+    (object["apiVersion"], object["kind"]) = (json!(format!("{group}/{version}")), json!(kind));
     let object = serde_json::from_value(object).unwrap();
     api(client, group, version, kind, namespace).create(&PostParams::default(), &object).await.unwrap()
 }

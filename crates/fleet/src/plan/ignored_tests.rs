@@ -120,10 +120,10 @@ fn an_error_ignores_nothing_and_is_told() {
     check_unanswered(&large, "field.startsWith('/spec/')", &[], many);
 
     let mut long = plain;
-    long["spec"]["list"] = json!(vec![0; 100_000]);
-    let slow = format!("[{}].size() > 0 && self.spec.list.all(x, x >= 0)", vec!["1"; 120].join(","));
+    long["spec"] = (0..30).map(|n| (format!("f{n}"), json!(n))).collect::<Map<String, Value>>().into();
+    long["spec"]["list"] = json!(vec![0; 10_000]);
     let told = "ignores nothing: the service's expressions take too long together; name fields by JSON pointers";
-    check_unanswered(&long, &slow, &[], told);
+    check_unanswered(&long, "self.spec.list.exists(x, x < 0)", &[], told);
 }
 
 #[test]
