@@ -17,7 +17,8 @@ pub async fn create(
     namespace: &str,
     mut object: Value,
 ) -> DynamicObject {
-    (object["apiVersion"], object["kind"]) = (json!(format!("{group}/{version}")), json!(kind));
+    let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    (object["apiVersion"], object["kind"]) = (json!(api_version), json!(kind));
     let object = serde_json::from_value(object).unwrap();
     api(client, group, version, kind, namespace).create(&PostParams::default(), &object).await.unwrap()
 }
