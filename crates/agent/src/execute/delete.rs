@@ -191,7 +191,7 @@ mod tests {
         let entry = Entry { service, action: Action::Hold { reason: String::new() } };
         let digest = Digest::of("entry");
         let (_next, assignments) = watch::channel(Assignment { entry, digest, unlisted: false });
-        let kubernetes = Kubernetes::connect(Some(plane.kubeconfig())).await.unwrap();
+        let kubernetes = Kubernetes::connect(Some(plane.kubeconfig())).unwrap();
         let executor = Executor {
             kubernetes: &kubernetes,
             kinds: &Kinds::default(),
