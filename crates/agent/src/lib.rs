@@ -199,7 +199,7 @@ const RELEASE: Duration = Duration::from_secs(3);
 
 /// Runs until `shutdown`. Stopping at any moment is safe: what was begun is finished after the next start.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
-    let kubernetes = Arc::new(Kubernetes::connect(options.kubeconfig.as_deref()).await?);
+    let kubernetes = Arc::new(Kubernetes::connect(options.kubeconfig.as_deref())?);
     let lease = Lease::new(Lease::holder(options.kubeconfig.is_none(), &options.state_dir));
     let result = tokio::select! {
         biased;

@@ -339,7 +339,7 @@ impl Watches {
                 mark.insert(Mark { version, list_at: Instant::now() + jitter(self.limits.unlisted, SPREAD) })
             }
         };
-        let lease: WatchLease = self.kubernetes.lease_watch()?;
+        let lease: WatchLease = self.kubernetes.lease_watch();
         let body = lease.open(Some(&key.account), &collection, SERVICE_LABEL, &mark.version).await?;
         let bytes = body.into_data_stream().map(|part| part.map_err(std::io::Error::other));
         let codec = LinesCodec::new_with_max_length(MAX_EVENT);
@@ -492,7 +492,7 @@ mod tests {
 
         let folder = tempfile::tempdir().unwrap();
         let way = ApiFaults::start(plane, folder.path(), 1).await.unwrap();
-        let kubernetes = Arc::new(Kubernetes::connect(Some(way.kubeconfig())).await.unwrap());
+        let kubernetes = Arc::new(Kubernetes::connect(Some(way.kubeconfig())).unwrap());
         let watches = Arc::new(Watches::new(kubernetes, Limits { silence: SILENCE, ..Limits::default() }));
         let resource = Resource {
             group: String::new(),

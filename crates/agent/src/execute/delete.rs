@@ -215,7 +215,7 @@ mod tests {
         let entry = Entry { service: service.clone(), action: Action::Hold { reason: String::new() } };
         let digest = Digest::of("entry");
         let (_next, assignments) = watch::channel(Assignment { entry, digest, unlisted: false });
-        let kubernetes = Kubernetes::connect(Some(plane.kubeconfig())).await.unwrap();
+        let kubernetes = Kubernetes::connect(Some(plane.kubeconfig())).unwrap();
         let kinds = Kinds::default();
         let executor = Executor {
             kubernetes: &kubernetes,
