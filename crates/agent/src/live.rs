@@ -43,8 +43,10 @@ pub fn last_writer(metadata: &Value) -> Option<Box<Writer>> {
     let entries = metadata["managedFields"].as_array()?;
     let ours = |entry: &&Value| entry["manager"] == FIELD_MANAGER;
     let since = entries.iter().filter(ours).filter_map(time_of).max();
+    // Entries of `scale` have no time: who has one takes part, and whoever certainly wrote after us comes before.
     let others = entries.iter().filter(|entry| !ours(entry) && entry["subresource"] != "status");
-    let last = others.max_by(|a, b| time_of(a).cmp(&time_of(b))).filter(|entry| time_of(entry) >= since)?;
+    let after_us = others.filter(|entry| time_of(entry).is_none_or(|time| Some(time) >= since));
+    let last = after_us.max_by(|a, b| time_of(a).cmp(&time_of(b)))?;
     let text = |value: &Value| value.as_str().map(str::to_owned);
     Some(Box::new(Writer {
         manager: text(&last["manager"])?,
@@ -160,6 +162,10 @@ mod tests {
         check(&[ours], None);
         check(&[], None);
         assert_eq!(last_writer(&json!({})), None);
+
+        let mut scaled = written(&[ours, ("hpa", "scale", 12)]);
+        scaled["metadata"]["managedFields"][1]["time"].take();
+        assert_eq!(last_writer(&scaled["metadata"]).unwrap().to_string(), "hpa (scale)");
     }
 
     #[test]

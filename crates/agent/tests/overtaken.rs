@@ -22,7 +22,7 @@ const ALL: usize = 1000;
 /// Few enough that no guard holds them.
 const LEAVING: usize = 190;
 /// What must be left for the newer version to judge.
-const SOME: usize = 50;
+const SOME: usize = 20;
 
 /// An agent whose API server can be slow. The agent ends first.
 struct Ground {
@@ -61,7 +61,7 @@ impl Ground {
     }
 
     fn be_slow(&self) {
-        self.server.set(Faults { latency: Duration::from_secs(5), ..Faults::default() });
+        self.server.set(Faults { latency: Duration::from_millis(2500), ..Faults::default() });
     }
 
     /// Uids by name.
