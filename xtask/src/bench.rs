@@ -1,10 +1,8 @@
 //! `cargo xtask bench NAME`: figures. One JSON object per line and metric on standard output, talk on standard error;
 //! the last full run of each is kept under docs/performance with the machine that it ran on.
 
-mod agent_at_rest;
+mod agent;
 mod api;
-mod apply_config_maps;
-mod commit_to_applied;
 mod connections;
 mod ground;
 mod hub_start;
@@ -14,7 +12,7 @@ mod pod;
 mod usage;
 
 use std::{
-    fs,
+    fmt, fs,
     process::{Command, ExitCode},
     time::Duration,
 };
@@ -54,16 +52,10 @@ enum Needs {
 
 const BENCHES: &[Bench] = &[
     Bench {
-        name: "agent-at-rest",
-        about: "memory and processor time of an agent with 200 objects, after ten minutes of rest",
-        needs: Needs::Programs,
-        run: |quick| Box::pin(agent_at_rest::measure(quick)),
-    },
-    Bench {
-        name: "apply-config-maps",
-        about: "1,000 new ConfigMaps applied by the agent, beside a bare concurrent client",
+        name: "agent",
+        about: "commit to cluster; 4,000 objects applied and 1,000 kept, beside kubectl and Flux; memory at rest",
         needs: Needs::ProgramsAndThis,
-        run: |quick| Box::pin(apply_config_maps::measure(quick)),
+        run: |quick| Box::pin(agent::measure(quick)),
     },
     Bench {
         name: "hub-start",
@@ -76,12 +68,6 @@ const BENCHES: &[Bench] = &[
         about: "memory and processor time of a hub with 5,000 connected agents at rest",
         needs: Needs::Programs,
         run: |quick| Box::pin(connections::measure(quick)),
-    },
-    Bench {
-        name: "commit-to-applied",
-        about: "from a commit, with a request to look, until the object is changed in a cluster, with hints and without",
-        needs: Needs::Programs,
-        run: |quick| Box::pin(commit_to_applied::measure(quick)),
     },
     Bench {
         name: "api",
@@ -143,6 +129,34 @@ impl Figure {
         self.holds = Some(ratio >= share);
         self
     }
+
+    /// Another program's value for the same work, to be looked at.
+    pub fn compared(mut self, peer: &str, peer_value: f64) -> Self {
+        (self.peer, self.peer_value) = (Some(peer.to_owned()), Some(peer_value));
+        self.ratio = (peer_value > 0.0).then(|| (self.value / peer_value * 1000.0).round() / 1000.0);
+        self
+    }
+
+    /// The same; the goal is a largest share of it.
+    pub fn at_most_of(self, peer: &str, peer_value: f64, share: f64) -> Self {
+        let mut figure = self.compared(peer, peer_value);
+        figure.goal = Some(format!("<= {share} x the peer"));
+        figure.holds = Some(figure.value <= peer_value * share);
+        figure
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.metric, self.value, self.unit)?;
+        if let (Some(peer), Some(value)) = (&self.peer, self.peer_value) {
+            write!(f, ", {peer} {value}")?;
+        }
+        if let (Some(goal), Some(holds)) = (&self.goal, self.holds) {
+            write!(f, ": {goal} {}", if holds { "holds" } else { "is missed" })?;
+        }
+        Ok(())
+    }
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -188,15 +202,6 @@ fn run_in_release(name: &str, quick: bool) -> Result<ExitCode> {
     command.args(["bench", name]).args(quick.then_some("--quick"));
     let status = command.status().context("start the release xtask")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// A manifest of some 200 bytes, as settings are.
-fn config_map(n: usize) -> String {
-    format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: map-{n}}}\n\
-         data: {{HOST: host-{n}.example.com, PORT: \"{}\", LEVEL: info, MOTTO: \"what is stated is what runs\"}}\n",
-        8000 + n
-    )
 }
 
 fn keep(name: &str, figures: &[Figure]) -> Result<()> {
@@ -247,5 +252,8 @@ mod tests {
         assert_eq!(Figure::new("m", "w", 2.0, "s").at_most(1.0).holds, Some(false));
         let figure = Figure::new("m", "w", 80.0, "1/s").beside("peer".to_owned(), 100.0, 0.85);
         assert_eq!((figure.ratio, figure.holds), (Some(0.8), Some(false)));
+        let figure = Figure::new("m", "w", 6.0, "requests").at_most_of("peer", 100.0, 0.05);
+        assert_eq!(figure.to_string(), "m 6 requests, peer 100: <= 0.05 x the peer is missed");
+        assert_eq!(Figure::new("m", "w", 6.0, "requests").compared("peer", 0.0).ratio, None);
     }
 }

@@ -73,7 +73,18 @@ type Boundary = (&'static str, &'static [&'static str], &'static str);
 const BOUNDARIES: &[Boundary] = &[
     (
         "farwater-agent",
-        &["sqlx", "libsqlite3-sys", "gix", "axum", "farwater-store", "farwater-sources", "farwater-hub"],
+        &[
+            "sqlx",
+            "libsqlite3-sys",
+            "gix",
+            "axum",
+            "kube-client",
+            "serde-saphyr",
+            "regex",
+            "farwater-store",
+            "farwater-sources",
+            "farwater-hub",
+        ],
         "it runs in every cluster and must stay small",
     ),
     ("farwater-api", &["tokio", "hyper", "rustls", "sqlx"], "contracts have no sockets, files, clocks or runtime"),

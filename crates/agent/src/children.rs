@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use farwater_api::{objects::Health, protocol::ServiceAccount};
 use farwater_fleet::health::{
-    self,
     children::{self, ChildKind, Place},
+    rules::Rules,
 };
 use serde_json::Value;
 use tokio::time::timeout;
@@ -37,14 +37,20 @@ pub struct Looked {
 struct Look<'a> {
     kubernetes: &'a Kubernetes,
     account: &'a ServiceAccount,
+    rules: &'a Rules,
     requests_left: u32,
     /// What the account may not read.
     refused: Option<String>,
 }
 
-/// Looks for the reason that the object at this path is not healthy.
-pub async fn explain(kubernetes: &Kubernetes, account: &ServiceAccount, path: &str) -> Result<Looked, ApiError> {
-    let look = Look { kubernetes, account, requests_left: REQUESTS, refused: None };
+/// Looks for the reason that the object at this path is not healthy by these rules.
+pub async fn explain(
+    kubernetes: &Kubernetes,
+    account: &ServiceAccount,
+    rules: &Rules,
+    path: &str,
+) -> Result<Looked, ApiError> {
+    let look = Look { kubernetes, account, rules, requests_left: REQUESTS, refused: None };
     match timeout(PATIENCE, look.run(path)).await {
         Ok(looked) => looked,
         Err(_) => Err(ApiError::Transport(format!("no answer within {} s", PATIENCE.as_secs()))),
@@ -53,8 +59,9 @@ pub async fn explain(kubernetes: &Kubernetes, account: &ServiceAccount, path: &s
 
 impl Look<'_> {
     async fn run(mut self, path: &str) -> Result<Looked, ApiError> {
+        let rules = self.rules;
         let mut object = self.kubernetes.look(Some(self.account), path).await?;
-        if health::evaluate(&object).0 == Health::Current {
+        if rules.evaluate(&object).0 == Health::Current {
             return Ok(Looked::default());
         }
         let mut titles = Vec::new();
@@ -63,14 +70,14 @@ impl Look<'_> {
             let Some((child, others, kind)) = self.worst_child(&object).await? else { break };
             more = (others > 0).then(|| kind.count_more(others));
             // What stands between a Deployment and its pods is nobody's word.
-            if child["kind"] != "ReplicaSet" || children::tells(&child) {
+            if child["kind"] != "ReplicaSet" || children::tells(rules, &child) {
                 titles.push(children::title(&child));
             }
             object = child;
         }
-        let own = if titles.is_empty() { String::new() } else { health::evaluate(&object).1 };
-        let events = if children::tells(&object) { Vec::new() } else { self.events(&object).await? };
-        let waits_for_consumer = titles.is_empty() && children::waits_for_consumer(&object, &events);
+        let own = if titles.is_empty() { String::new() } else { rules.evaluate(&object).1 };
+        let events = if children::tells(rules, &object) { Vec::new() } else { self.events(&object).await? };
+        let waits_for_consumer = titles.is_empty() && children::waits_for_consumer(rules, &object, &events);
         let said = [Some(own).filter(|own| !own.is_empty()), children::explain_events(&object, &events), more];
         let said: Vec<String> = said.into_iter().flatten().collect();
         let mut parts = Vec::new();
@@ -79,7 +86,7 @@ impl Look<'_> {
             (true, false) => parts.push(said.join("; ")),
             (false, _) => parts.push(format!("{}: {}", titles.join(", "), said.join("; "))),
         }
-        let refused = self.refused.filter(|_| !children::tells(&object));
+        let refused = self.refused.filter(|_| !children::tells(rules, &object));
         parts.extend(refused.map(|error| format!("why can't be told: {error}")));
         Ok(Looked { text: parts.join("; "), waits_for_consumer })
     }
@@ -92,9 +99,9 @@ impl Look<'_> {
         let mut found: Option<(Value, usize, &'static ChildKind)> = None;
         for place in children::places(owner) {
             let owned = self.list_owned(&place, namespace, uid).await?;
-            let Some((child, others)) = children::worst(owner, owned) else { continue };
-            let rank = children::rank(owner, &child);
-            if found.as_ref().is_none_or(|(other, ..)| rank < children::rank(owner, other)) {
+            let Some((child, others)) = children::worst(self.rules, owner, owned) else { continue };
+            let rank = children::rank(self.rules, owner, &child);
+            if found.as_ref().is_none_or(|(other, ..)| rank < children::rank(self.rules, owner, other)) {
                 found = Some((child, others, place.kind));
             }
         }

@@ -3,13 +3,14 @@
 mod delete;
 mod hook;
 mod rehearse;
+mod replace;
 mod send;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use farwater_api::{objects::Health, protocol::ServiceAccount};
+use farwater_api::{deletion::Deletion, objects::Health, protocol::ServiceAccount};
 use farwater_fleet::{
-    health,
+    health::{self, rules::Rules},
     plan::{Change, GroupVersionKind, LiveObject, ObjectKey, ResolvedObject, Stage},
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
@@ -21,11 +22,12 @@ pub use self::{
     rehearse::{Inspected, Rehearsed},
 };
 use crate::{
-    judge::Judgement,
+    judge::{Judgement, judge},
     kinds::Kinds,
     kubernetes::{ApiError, Kubernetes, TRIES},
     live::live_object,
     service::Superseded,
+    tombstones::Tombstones,
 };
 
 /// Applies in flight. A bare client gains nothing beyond them, and each takes 15 KB here.
@@ -39,13 +41,31 @@ pub enum Applied {
     Done {
         live: LiveObject,
         health: Judgement,
-        /// What else is to be told of it: whose fields it took.
-        note: String,
+        notice: Box<Notice>,
     },
     Refused(String),
     Waiting(String),
     /// A newer assignment came first.
     Superseded,
+}
+
+/// What came of sending an object once.
+enum Tried {
+    Ended(Applied),
+    /// It can't be changed, and the object with this uid may be deleted and made anew. `why`: what the API server said.
+    Immutable {
+        uid: String,
+        why: String,
+    },
+}
+
+/// What is noticed of an object when it is applied, whatever its health is.
+#[derive(Clone, Debug, Default)]
+pub struct Notice {
+    /// Fields that it took from others, and from whom.
+    pub taken: Option<String>,
+    /// Fields that the API server keeps with another value than was sent.
+    pub overruled: Vec<String>,
 }
 
 pub struct Executor<'a> {
@@ -54,6 +74,9 @@ pub struct Executor<'a> {
     pub account: &'a ServiceAccount,
     /// The service's uid.
     pub service: &'a str,
+    pub tombstones: Tombstones<'a>,
+    /// By which what was applied is judged.
+    pub rules: Arc<Rules>,
     /// Asked at each safe point: between two requests, and in each wait.
     pub superseded: Superseded,
 }
@@ -69,7 +92,7 @@ impl Executor<'_> {
     }
 
     /// Applies changes of one stage; `results` holds what was applied before and gets these. `blocked`: a namespace that could
-    /// not be made, and why.
+    /// not be made, and why. Gives the deletion whose objects could not be made anew.
     pub async fn apply_stage(
         &self,
         stage: Stage,
@@ -77,26 +100,31 @@ impl Executor<'_> {
         objects: &BTreeMap<ObjectKey, &ResolvedObject>,
         blocked: Option<(&str, &str)>,
         results: &mut BTreeMap<ObjectKey, Applied>,
-    ) {
+    ) -> Option<Deletion> {
         // Begun one by one: a request that waits for its turn would take kilobytes, and a wave may hold thousands. By hand,
         // because a lazily mapped stream of these futures is not Send to the compiler.
         let mut waiting = changes.iter().copied();
         let mut running = FuturesUnordered::new();
-        let mut done = Vec::new();
+        let (mut done, mut immutable) = (Vec::new(), Vec::new());
         loop {
             while running.len() < PARALLEL
                 && let Some(change) = waiting.next()
             {
                 running.push(self.apply_change(change, objects, blocked, results));
             }
-            let Some(applied) = running.next().await else { break };
-            done.push(applied);
+            match running.next().await {
+                Some((key, Tried::Ended(applied))) => done.push((key, applied)),
+                Some((key, Tried::Immutable { uid, why })) => immutable.push((key, uid, why)),
+                None => break,
+            }
         }
         drop(running);
         results.extend(done);
+        let lost = self.replace(immutable, objects, results).await;
         if stage == Stage::Definitions {
             self.establish(changes, objects, results).await;
         }
+        lost
     }
 
     async fn apply_change(
@@ -105,7 +133,7 @@ impl Executor<'_> {
         objects: &BTreeMap<ObjectKey, &ResolvedObject>,
         blocked: Option<(&str, &str)>,
         earlier: &BTreeMap<ObjectKey, Applied>,
-    ) -> (ObjectKey, Applied) {
+    ) -> (ObjectKey, Tried) {
         let failed = |need: &&ObjectKey| earlier.get(need).is_some_and(|r| !matches!(r, Applied::Done { .. }));
         let applied = match (change.needs.iter().find(failed), objects.get(&change.object)) {
             _ if self.superseded.has_come() => Applied::Superseded,
@@ -114,10 +142,10 @@ impl Executor<'_> {
                 Applied::Waiting(format!("waits for namespace {namespace}, which can't be made: {error}"))
             }
             (Some(need), _) => Applied::Waiting(format!("waits for {need}")),
-            (None, Some(object)) => self.apply(change, object).await,
+            (None, Some(object)) => return (change.object.clone(), self.apply(change, object).await),
             (None, None) => Applied::Refused("not in the plan's source".into()),
         };
-        (change.object.clone(), applied)
+        (change.object.clone(), Tried::Ended(applied))
     }
 
     /// Repeats what the API server asked to be repeated.
@@ -127,6 +155,10 @@ impl Executor<'_> {
             match send().await {
                 Err(error) if tries < TRIES && error.pause(tries).is_some() && !self.superseded.has_come() => {
                     self.pause(error.pause(tries).unwrap_or_default()).await;
+                    // The rest of the time that the API server asked for is still to be kept.
+                    if self.superseded.has_come() {
+                        return Err(error);
+                    }
                     tries += 1;
                 }
                 other => return other,
@@ -167,6 +199,13 @@ impl Executor<'_> {
                     }
                 }
             };
+            // What was noticed then is not seen again.
+            let applied = match (applied, results.remove(&change.object)) {
+                (Applied::Done { live, health, .. }, Some(Applied::Done { notice, .. })) => {
+                    Applied::Done { live, health, notice }
+                }
+                (applied, _) => applied,
+            };
             results.insert(change.object.clone(), applied);
         }
     }
@@ -175,6 +214,7 @@ impl Executor<'_> {
         let gvk = GroupVersionKind::from(&object.object);
         let Some(resource) = self.kinds.get(&gvk) else { return Ok(None) };
         let live = self.kubernetes.get(Some(self.account), &resource.path_of(&object.object), false).await?;
+        // Whether its kinds are served is the API server's own word; rules say how well it does beside that.
         let (health, message) = health::evaluate(&live);
         if health == Health::Failed {
             return Ok(Some(Applied::Refused(message)));
@@ -197,7 +237,7 @@ impl Executor<'_> {
                 return Ok(None);
             }
         }
-        let health = Judgement { health, message, again: None };
-        Ok(Some(Applied::Done { live: live_object(&live), health, note: String::new() }))
+        let health = judge(self.kinds, &self.rules, &gvk, &live);
+        Ok(Some(Applied::Done { live: live_object(&live), health, notice: Box::default() }))
     }
 }

@@ -358,14 +358,15 @@ impl Identity {
         if let Some(twice) = state.entries.iter().find(|entry| !uids.insert(&entry.service.uid)) {
             return Err(Untrusted::Twice(twice.service.uid.clone()));
         }
-        if tag(&state.entries) != statement.tag || state.agent.as_ref().map(Verbatim::digest) != statement.agent {
+        let (agent, health) = (state.agent.as_ref().map(Verbatim::digest), state.health.as_ref().map(Verbatim::digest));
+        if tag(&state.entries) != statement.tag || agent != statement.agent || health != statement.health {
             return Err(Untrusted::Tag);
         }
         let Some(accepted) = accepted else { return Ok(()) };
         let (epoch, generation) = (statement.epoch, statement.generation);
         match (epoch, generation).cmp(&(accepted.epoch, accepted.generation)) {
             std::cmp::Ordering::Less => Err(Untrusted::Older { epoch, generation }),
-            std::cmp::Ordering::Equal if (accepted.tag, accepted.agent) != (statement.tag, statement.agent) => {
+            std::cmp::Ordering::Equal if content_of(accepted) != content_of(statement) => {
                 Err(Untrusted::Equivocal { epoch, generation })
             }
             _ => Ok(()),
@@ -414,6 +415,10 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         Some(folder) => std::fs::File::open(folder)?.sync_all(),
         None => Ok(()),
     }
+}
+
+fn content_of(statement: &Statement) -> (Digest, Option<Digest>, Option<Digest>) {
+    (statement.tag, statement.agent, statement.health)
 }
 
 #[cfg(test)]

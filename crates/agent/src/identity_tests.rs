@@ -36,11 +36,12 @@ impl Hub {
             generation,
             tag: tag(&entries),
             agent: None,
+            health: None,
             key_id: "k".into(),
         };
         change(&mut statement);
         let signature = STANDARD.encode(self.key.sign(&statement.message()).as_ref());
-        DesiredState { statement: statement.into(), signature, entries, agent: None }
+        DesiredState { statement: statement.into(), signature, entries, agent: None, health: None }
     }
 
     fn check(&self, state: &DesiredState, accepted: Option<&DesiredState>, expected: Result<(), Untrusted>) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use farwater_api::objects::Health;
 use farwater_fleet::{
     health::{
-        self,
+        rules::Rules,
         unseen::{NEVER_SEEN, UNSEEN, grace_left, is_unseen},
     },
     plan::GroupVersionKind,
@@ -24,9 +24,10 @@ pub struct Judgement {
 }
 
 /// `object` is the whole object as the API server returns it.
-pub fn judge(kinds: &Kinds, gvk: &GroupVersionKind, object: &Value) -> Judgement {
-    let (health, message) = health::evaluate(object);
-    if health != Health::Current || !is_unseen(object, kinds.has_status(gvk)) {
+pub fn judge(kinds: &Kinds, rules: &Rules, gvk: &GroupVersionKind, object: &Value) -> Judgement {
+    let (health, message) = rules.evaluate(object);
+    // Whoever wrote a rule for the kind has said what counts.
+    if rules.cover(&gvk.group, &gvk.kind) || health != Health::Current || !is_unseen(object, kinds.has_status(gvk)) {
         return Judgement { health, message, again: None };
     }
     // By this machine's clock: it is nearer to the API server's than the hub's is.

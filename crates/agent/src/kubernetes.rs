@@ -1,11 +1,19 @@
 //! Requests to the cluster's API server.
 //!
-//! kube's own connector speaks HTTP/1.1 only, where each watch is a TLS connection; over HTTP/2 all requests share one.
-//! Watches have connections of their own, so that they can't use up the streams that requests need.
+//! Over HTTP/2 all requests share one connection. Watches have connections of their own, so that they can't use up the streams that
+//! requests need.
+//!
+//! None of it is kube's client: what that links for credentials that programs give is a megabyte, most of it always in memory.
 
+mod client;
+mod credentials;
+mod files;
+mod kubeconfig;
 mod list;
 mod log;
 mod look;
+mod pod;
+mod tls;
 
 use std::{
     path::Path,
@@ -16,25 +24,23 @@ use std::{
 use bytes::Bytes;
 use farwater_api::{FIELD_MANAGER, objects::ObjectRef, protocol::ServiceAccount};
 use farwater_fleet::plan::{GroupVersionKind, Scope};
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
-use hyper_rustls::HttpsConnectorBuilder;
-use hyper_util::{
-    client::legacy::Client as HttpClient,
-    rt::{TokioExecutor, TokioTimer},
-};
-use kube::{
-    Client, Config,
-    client::{Body, ConfigExt as _},
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::timeout;
-use tower::{BoxError, ServiceBuilder};
 
+use self::{
+    client::{Client, Server},
+    credentials::CredentialsError,
+    kubeconfig::{Access, KubeconfigError},
+    pod::PodError,
+    tls::TlsError,
+};
 use crate::{
-    messages::{explain_status, field_conflicts, is_immutable, shorten},
-    proxy::{Connector, Proxy, SettingError},
+    messages::{explain_status, field_conflicts, is_immutable, is_of_other_version, shorten},
+    proxy::SettingError,
+    sync::lock,
 };
 
 /// Longest that one request other than a watch may take: webhooks may need 30 s.
@@ -57,13 +63,19 @@ const JSON: &str = "application/json";
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("read kubeconfig")]
-    Kubeconfig(#[from] kube::config::KubeconfigError),
+    Kubeconfig(#[from] KubeconfigError),
     #[error("read the pod's service account; outside of a cluster --kubeconfig is needed")]
-    InCluster(#[from] kube::config::InClusterError),
-    #[error("make a client for the API server")]
-    Client(#[from] kube::Error),
+    InCluster(#[from] PodError),
+    #[error(
+        "reach the API server: `server` of the current context's cluster is no address; want https://HOST[:PORT][/PATH]"
+    )]
+    Address,
     #[error("reach the API server")]
     Proxy(#[from] SettingError),
+    #[error("set up TLS to the API server")]
+    Tls(#[from] TlsError),
+    #[error("log in to the API server")]
+    Credentials(#[from] CredentialsError),
 }
 
 /// A request that failed. The text is fit for a report: no values of fields.
@@ -80,8 +92,10 @@ pub enum ApiError {
 pub enum Fault {
     #[default]
     Other,
-    /// Other field managers own fields with other values: which, and who.
+    /// Other field managers own fields with other values: which, and who. Empty where none but we ourselves own them.
     FieldConflicts(String),
+    /// What was applied or written before counts as of a version of the kind that lacks a field, see [`crate::live::versions`].
+    OtherVersion,
     /// Nothing but fields that can't be changed while the object exists.
     Immutable,
 }
@@ -92,6 +106,15 @@ pub struct ApplyMode {
     /// Takes over fields of others.
     pub force: bool,
     pub dry_run: bool,
+}
+
+/// When what an object owns is deleted with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub enum Propagation {
+    /// After it.
+    Background,
+    /// Before it: the object stays until all that it owns is gone.
+    Foreground,
 }
 
 impl ApiError {
@@ -121,6 +144,16 @@ impl ApiError {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
             Self::Transport(_) => None,
+        }
+    }
+
+    /// Whether it may be the schema of its kind that the object breaks.
+    pub fn is_about_schema(&self) -> bool {
+        match self {
+            Self::Status { code: 400 | 422, .. } => true,
+            // Of applies that break it API servers give no reason.
+            Self::Status { code: 500, reason, .. } => reason.is_empty(),
+            _ => false,
         }
     }
 
@@ -186,23 +219,27 @@ impl Resource {
 
 /// Percent-encodes everything that a name of a Kubernetes object can hold and a path segment can't.
 pub fn escape(text: &str) -> String {
+    let out = percent_encode(text, b"-._~:");
+    // A segment of dots would be another path.
+    if out == "." || out == ".." { out.replace('.', "%2E") } else { out }
+}
+
+/// Letters, digits and what is `kept` stay as they are.
+fn percent_encode(text: &str, kept: &[u8]) -> String {
     use std::fmt::Write as _;
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b':') {
+        if byte.is_ascii_alphanumeric() || kept.contains(&byte) {
             out.push(byte as char);
         } else {
             let _ = write!(out, "%{byte:02X}");
         }
     }
-    // A segment of dots would be another path.
-    if out == "." || out == ".." { out.replace('.', "%2E") } else { out }
+    out
 }
 
 pub struct Kubernetes {
-    config: Config,
-    /// The kubeconfig's. Those of the environment are for the hub alone.
-    proxy: Option<Proxy>,
+    server: Arc<Server>,
     requests: Client,
     watches: Mutex<Vec<(Client, Arc<()>)>>,
 }
@@ -214,17 +251,17 @@ pub struct WatchLease {
 }
 
 impl Kubernetes {
-    pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
-        let (config, proxy) = match kubeconfig {
-            Some(path) => {
-                let kubeconfig = Kubeconfig::read_from(path)?;
-                let proxy = proxy_of(&kubeconfig)?;
-                (Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?, proxy)
-            }
-            None => (Config::incluster()?, None),
+    pub fn connect(kubeconfig: Option<&Path>) -> Result<Self, ConnectError> {
+        let access = match kubeconfig {
+            Some(path) => kubeconfig::read(path)?,
+            None => pod::access(|name| std::env::var(name).ok())?,
         };
-        let requests = client(&config, proxy.as_ref())?;
-        Ok(Self { requests, config, proxy, watches: Mutex::new(Vec::new()) })
+        Self::new(&access)
+    }
+
+    fn new(access: &Access) -> Result<Self, ConnectError> {
+        let server = Arc::new(Server::new(access)?);
+        Ok(Self { requests: Client::new(&server), server, watches: Mutex::default() })
     }
 
     /// A GET; `accept` chooses between whole objects and metadata.
@@ -289,9 +326,15 @@ impl Kubernetes {
     }
 
     /// Deletes the object with this uid and resourceVersion and no other. `true`: it is gone; `false`: finalizers hold it.
-    pub async fn delete(&self, who: As<'_>, path: &str, exactly: Option<(&str, &str)>) -> Result<bool, ApiError> {
+    pub async fn delete(
+        &self,
+        who: As<'_>,
+        path: &str,
+        exactly: Option<(&str, &str)>,
+        propagation: Propagation,
+    ) -> Result<bool, ApiError> {
         let mut options =
-            serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"});
+            serde_json::json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation});
         if let Some((uid, version)) = exactly {
             options["preconditions"] = serde_json::json!({"uid": uid, "resourceVersion": version});
         }
@@ -337,7 +380,7 @@ impl Kubernetes {
     ) -> Result<Bytes, ApiError> {
         let about_secret = path.contains("/secrets/") || path.ends_with("/secrets");
         let answer = async {
-            let response = send(&self.requests, who, method, path, accept, body).await?;
+            let response = self.requests.send(who, method, path, accept, body).await?;
             let status = response.status();
             let retry_after = retry_after(&response);
             let body = Limited::new(response.into_body(), largest)
@@ -351,29 +394,27 @@ impl Kubernetes {
     }
 
     /// A place on a connection for a watch.
-    pub fn lease_watch(&self) -> Result<WatchLease, ApiError> {
-        let mut watches = self.watches.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    pub fn lease_watch(&self) -> WatchLease {
+        let mut watches = lock(&self.watches);
         let free = watches.iter().find(|(_, place)| Arc::strong_count(place) <= WATCHES_PER_CONNECTION);
         if let Some((client, place)) = free {
-            return Ok(WatchLease { client: client.clone(), _place: place.clone() });
+            return WatchLease { client: client.clone(), _place: place.clone() };
         }
-        let client =
-            client(&self.config, self.proxy.as_ref()).map_err(|e| ApiError::Transport(shorten(&e.to_string())))?;
-        let place = Arc::new(());
+        let (client, place) = (Client::new(&self.server), Arc::new(()));
         watches.push((client.clone(), place.clone()));
-        Ok(WatchLease { client, _place: place })
+        WatchLease { client, _place: place }
     }
 }
 
 impl WatchLease {
     /// Opens a watch of metadata; the body is one JSON event per line. The server ends it after 30 to 60 minutes.
-    pub async fn open(&self, who: As<'_>, collection: &str, selector: &str, from: &str) -> Result<Body, ApiError> {
+    pub async fn open(&self, who: As<'_>, collection: &str, selector: &str, from: &str) -> Result<Incoming, ApiError> {
         let path = format!(
             "{collection}?watch=1&allowWatchBookmarks=true&labelSelector={}&resourceVersion={}",
             escape(selector),
             escape(from)
         );
-        let response = timeout(PATIENCE, send(&self.client, who, Method::GET, &path, METADATA, None))
+        let response = timeout(PATIENCE, self.client.send(who, Method::GET, &path, METADATA, None))
             .await
             .map_err(|_| ApiError::Transport("no answer within 60 s".into()))??;
         let status = response.status();
@@ -384,66 +425,6 @@ impl WatchLease {
         let body = Limited::new(response.into_body(), 64 << 10).collect().await.map(|b| b.to_bytes());
         Err(refusal(status, after, &body.unwrap_or_default(), false))
     }
-}
-
-async fn send(
-    client: &Client,
-    who: As<'_>,
-    method: Method,
-    path: &str,
-    accept: &str,
-    body: Option<(&str, Vec<u8>)>,
-) -> Result<Response<Body>, ApiError> {
-    let transport = |e: &dyn std::error::Error| ApiError::Transport(crate::hub::chain(e));
-    let mut request = Request::builder().method(method).uri(path).header(header::ACCEPT, accept);
-    if let Some(account) = who {
-        let user = format!("system:serviceaccount:{}:{}", account.namespace, account.name);
-        request = request.header("Impersonate-User", user);
-    }
-    let request = match body {
-        Some((kind, bytes)) => request.header(header::CONTENT_TYPE, kind).body(Body::from(bytes)),
-        None => request.body(Body::empty()),
-    };
-    client.send(request.map_err(|e| transport(&e))?).await.map_err(|e| transport(&e))
-}
-
-/// `proxy-url` of the current context's cluster.
-fn proxy_of(kubeconfig: &Kubeconfig) -> Result<Option<Proxy>, SettingError> {
-    let current = kubeconfig.current_context.as_deref().unwrap_or_default();
-    let context = kubeconfig.contexts.iter().find(|context| context.name == current);
-    let cluster = context.and_then(|context| context.context.as_ref()).map(|context| &context.cluster);
-    let cluster = kubeconfig.clusters.iter().find(|found| Some(&found.name) == cluster);
-    let Some(url) = cluster.and_then(|found| found.cluster.as_ref()?.proxy_url.as_deref()) else { return Ok(None) };
-    let proxy = Proxy::parse("proxy-url of the kubeconfig", url)?;
-    if proxy.is_encrypted() {
-        return Err(proxy.unsupported("a proxy with https:// is supported for the hub alone"));
-    }
-    Ok(Some(proxy))
-}
-
-fn client(config: &Config, proxy: Option<&Proxy>) -> Result<Client, kube::Error> {
-    let tls = config.rustls_client_config()?;
-    let proxy = proxy.map(|proxy| (proxy.clone(), tls.clone()));
-    let https = HttpsConnectorBuilder::new()
-        .with_tls_config(tls)
-        .https_or_http()
-        .enable_all_versions()
-        .wrap_connector(Connector::new(proxy));
-    let http: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        // A watch on a connection that died silently would wait for ever.
-        .http2_keep_alive_interval(Duration::from_secs(30))
-        .http2_keep_alive_timeout(Duration::from_secs(20))
-        .http2_keep_alive_while_idle(true)
-        .build(https);
-    let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
-        .service(http);
-    Ok(Client::new(service, config.default_namespace.clone()))
 }
 
 fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
@@ -462,6 +443,7 @@ fn refusal(status: StatusCode, retry_after: Option<Duration>, body: &[u8], about
             fault: match field_conflicts(&value) {
                 Some(conflicts) => Fault::FieldConflicts(conflicts),
                 None if is_immutable(&value) => Fault::Immutable,
+                None if is_of_other_version(&value) => Fault::OtherVersion,
                 None => Fault::Other,
             },
         },

@@ -52,12 +52,13 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::protocol::AcceptedStatement;
-use farwater_fleet::plan::ObjectKey;
+use farwater_api::{health_rule::HealthRules, protocol::AcceptedStatement};
+use farwater_fleet::{health::rules::HubRules, plan::ObjectKey};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use options::{JoinToken, LogFormat, Options};
+pub use watches::Limits as WatchLimits;
 
 /// An agent's side of the protocol without the agent: for load on a hub.
 pub mod wire {
@@ -115,6 +116,8 @@ pub(crate) struct Agent {
     claims: Claims,
     leaving: Leaving,
     plans: Plans,
+    /// The hub's rules of health.
+    health_rules: RwLock<Arc<HubRules>>,
     /// Objects at which is looked closer, at one time.
     looks: Semaphore,
     /// Services that live on this cluster: uid → `namespace/name`.
@@ -128,6 +131,24 @@ impl Agent {
 
     fn set_identity(&self, identity: Identity) {
         *self.identity.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(identity);
+    }
+
+    fn health_rules(&self) -> Arc<HubRules> {
+        Arc::clone(&self.health_rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Those of a newly accepted state. Services judge anew where theirs have changed.
+    fn set_health_rules(&self, rules: Option<&HealthRules>) {
+        let rules = rules.map(|rules| rules.rules.clone()).unwrap_or_default();
+        if self.health_rules().named == rules {
+            return;
+        }
+        tracing::info!(rules = rules.len(), "rules of health have changed");
+        let rules = Arc::new(HubRules::compile(rules));
+        *self.health_rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+        for mailbox in self.watches.mailboxes() {
+            mailbox.tell_of_rules();
+        }
     }
 
     fn caller<'a>(&'a self, identity: &'a Identity) -> Caller<'a> {
@@ -178,7 +199,7 @@ const RELEASE: Duration = Duration::from_secs(3);
 
 /// Runs until `shutdown`. Stopping at any moment is safe: what was begun is finished after the next start.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
-    let kubernetes = Arc::new(Kubernetes::connect(options.kubeconfig.as_deref()).await?);
+    let kubernetes = Arc::new(Kubernetes::connect(options.kubeconfig.as_deref())?);
     let lease = Lease::new(Lease::holder(options.kubeconfig.is_none(), &options.state_dir));
     let result = tokio::select! {
         biased;
@@ -240,7 +261,7 @@ async fn act(
     let reports = Arc::new(Reports::default());
     metrics.follow(&reports);
     let agent = Arc::new(Agent {
-        watches: Arc::new(Watches::new(kubernetes.clone())),
+        watches: Arc::new(Watches::new(kubernetes.clone(), options.watches)),
         kubernetes: kubernetes.clone(),
         kubernetes_version,
         kinds: Kinds::default(),
@@ -256,11 +277,13 @@ async fn act(
         claims: Claims::default(),
         leaving: Leaving::default(),
         plans: Plans::default(),
+        health_rules: RwLock::default(),
         looks: Semaphore::new(LOOKS),
         services: Mutex::default(),
     });
     let mut supervisor = Supervisor::new(agent.clone(), inventories);
     if let Some(state) = &accepted {
+        agent.set_health_rules(state.health.as_deref());
         supervisor.assign(state);
     }
     let own = update::Own::new(options);

@@ -1,7 +1,9 @@
 //! What the agent keeps of a live object's metadata.
 
-use farwater_api::{OWNER_ANNOTATION, SERVICE_LABEL};
-use farwater_fleet::plan::{Ending, LiveObject, options, owned_fields};
+pub mod versions;
+
+use farwater_api::{FIELD_MANAGER, OWNER_ANNOTATION, SERVICE_LABEL};
+use farwater_fleet::plan::{Ending, LiveObject, Writer, options, owned_fields};
 use serde_json::{Map, Value, json};
 
 /// Managers of tools that apply on the client side: what they wrote becomes ours when a service adopts the object.
@@ -35,6 +37,43 @@ fn is_client_side(entry: &Value) -> bool {
         && entry["manager"].as_str().is_some_and(|m| CLIENT_SIDE.contains(&m))
 }
 
+/// Who wrote an object last and is not us: whoever takes a field from us writes after us, and takes none by writing the status. `None`
+/// also for who only removes fields, which `managedFields` don't tell. Not kept with every object: it is told of those that drift.
+pub fn last_writer(metadata: &Value) -> Option<Box<Writer>> {
+    let entries = metadata["managedFields"].as_array()?;
+    let ours = |entry: &&Value| entry["manager"] == FIELD_MANAGER;
+    let since = entries.iter().filter(ours).filter_map(time_of).max();
+    // Entries of `scale` have no time: who has one takes part, and whoever certainly wrote after us comes before.
+    let others = entries.iter().filter(|entry| !ours(entry) && entry["subresource"] != "status");
+    let after_us = others.filter(|entry| time_of(entry).is_none_or(|time| Some(time) >= since));
+    let last = after_us.max_by(|a, b| time_of(a).cmp(&time_of(b)))?;
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    Some(Box::new(Writer {
+        manager: text(&last["manager"])?,
+        operation: text(&last["operation"]).unwrap_or_default(),
+        subresource: text(&last["subresource"]),
+        time: text(&last["time"]),
+    }))
+}
+
+/// A text about fields of others, each with its manager in parentheses, and when one of these managers wrote the object last.
+pub fn add_time(fields: &str, object: Option<&Value>) -> String {
+    let entries = object.and_then(|object| object["metadata"]["managedFields"].as_array()).into_iter().flatten();
+    let is_named = |entry: &&Value| {
+        entry["subresource"] != "status"
+            && entry["manager"].as_str().is_some_and(|manager| fields.contains(&format!("({manager})")))
+    };
+    match entries.filter(is_named).filter_map(time_of).max() {
+        Some(time) => format!("{fields}, last at {time}"),
+        None => fields.to_owned(),
+    }
+}
+
+/// API servers write times in UTC and all alike, so that they are ordered as texts.
+fn time_of(entry: &Value) -> Option<&str> {
+    entry["time"].as_str()
+}
+
 /// A JSON patch that hands the fields of client-side tools to our field manager, bound to the object's version. As
 /// `k8s.io/client-go/util/csaupgrade` does it.
 pub fn migration(object: &Value) -> Option<Value> {
@@ -63,10 +102,15 @@ pub fn migration(object: &Value) -> Option<Value> {
         "fieldsType": "FieldsV1",
         "fieldsV1": fields,
     }));
-    Some(json!([
-        {"op": "replace", "path": "/metadata/managedFields", "value": rest},
+    Some(replace_entries(metadata, rest))
+}
+
+/// A JSON patch, bound to the object's version.
+fn replace_entries(metadata: &Value, entries: Vec<Value>) -> Value {
+    json!([
+        {"op": "replace", "path": "/metadata/managedFields", "value": entries},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
-    ]))
+    ])
 }
 
 /// The union of two field sets in the format FieldsV1.
@@ -84,6 +128,55 @@ fn merge(into: &mut Value, from: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Entries by manager, subresource and second.
+    fn written(entries: &[(&str, &str, u32)]) -> Value {
+        let entry = |(manager, subresource, second): &(&str, &str, u32)| {
+            let operation = if *manager == FIELD_MANAGER { "Apply" } else { "Update" };
+            let time = format!("2026-11-23T02:41:{second:02}Z");
+            let mut entry = json!({"manager": manager, "operation": operation, "time": time});
+            if !subresource.is_empty() {
+                entry["subresource"] = json!(subresource);
+            }
+            entry
+        };
+        json!({"metadata": {"managedFields": entries.iter().map(entry).collect::<Vec<_>>()}})
+    }
+
+    #[test]
+    fn the_last_writer_is_another_one_who_wrote_after_us_and_not_the_status() {
+        let check = |entries: &[(&str, &str, u32)], expected: Option<&str>| {
+            let writer = last_writer(&written(entries)["metadata"]);
+            let told = writer.map(|writer| format!("{writer} {}", writer.time.as_deref().unwrap_or_default()));
+            let expected = expected.map(|text| text.replace("at ", "2026-11-23T02:41:"));
+            assert_eq!(told, expected, "{entries:?}");
+        };
+        let ours = (FIELD_MANAGER, "", 10);
+        check(&[ours, ("kubectl-edit", "", 11), ("helm", "", 10)], Some("kubectl-edit at 11Z"));
+        check(&[ours, ("hpa", "scale", 12), ("edit", "", 11), ("kcm", "status", 30)], Some("hpa (scale) at 12Z"));
+        // In the same second.
+        check(&[ours, ("kubectl-edit", "", 10)], Some("kubectl-edit at 10Z"));
+        // Who wrote before us is not who changed it since: that one has left no entry.
+        check(&[ours, ("helm", "", 9), ("kcm", "status", 30)], None);
+        check(&[("helm", "", 9)], Some("helm at 09Z"));
+        check(&[ours], None);
+        check(&[], None);
+        assert_eq!(last_writer(&json!({})), None);
+
+        let mut scaled = written(&[ours, ("hpa", "scale", 12)]);
+        scaled["metadata"]["managedFields"][1]["time"].take();
+        assert_eq!(last_writer(&scaled["metadata"]).unwrap().to_string(), "hpa (scale)");
+    }
+
+    #[test]
+    fn conflicts_say_when_their_managers_wrote() {
+        let ours = (FIELD_MANAGER, "", 50);
+        let live = written(&[ours, ("a", "", 12), ("b", "", 11), ("c", "", 40), ("a", "status", 45)]);
+        let time = "2026-11-23T02:41:12Z";
+        assert_eq!(add_time(".x (b), .y (a)", Some(&live)), format!(".x (b), .y (a), last at {time}"));
+        assert_eq!(add_time(".x (another)", Some(&live)), ".x (another)");
+        assert_eq!(add_time(".x (a)", None), ".x (a)");
+    }
 
     #[test]
     fn client_side_fields_become_ours() {

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use farwater_api::{SERVICE_LABEL, protocol::ServiceAccount};
 use farwater_fleet::{
     ownership::service_label,
-    plan::{GroupVersionKind, Live, ObjectKey},
+    plan::{GroupVersionKind, Live, ObjectKey, Writer},
 };
 use futures::{StreamExt as _, stream};
 
 use crate::{
     kinds::{Kinds, Served},
     kubernetes::{ApiError, Kubernetes, Resource},
-    live::live_object,
+    live::{last_writer, live_object},
 };
 
 /// Up to this many names of one kind and namespace are asked for one by one; more are found in one list.
@@ -74,15 +74,16 @@ impl Lookup<'_> {
     }
 
     async fn get_one(&self, resource: Resource, key: ObjectKey) -> (ObjectKey, Live) {
-        let live = self.get(&resource, &key).await;
+        let (live, _) = self.get(&resource, &key).await;
         (key, live)
     }
 
-    pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> Live {
+    /// What is there, and who wrote it last where that was not us.
+    pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> (Live, Option<Box<Writer>>) {
         let path = resource.path(&key.namespace, &key.name);
         match self.kubernetes.get(Some(self.account), &path, true).await {
-            Ok(object) => Live::Present(live_object(&object)),
-            Err(error) => missing(&error),
+            Ok(object) => (Live::Present(live_object(&object)), last_writer(&object["metadata"])),
+            Err(error) => (missing(&error), None),
         }
     }
 

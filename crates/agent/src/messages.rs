@@ -3,6 +3,7 @@
 //! An API server quotes the values that it refuses. A field's value may be a password (an environment variable, a
 //! Secret's data), so of an error only its reason, the fields and the rule that they broke are kept.
 
+use farwater_api::FIELD_MANAGER;
 use serde_json::Value;
 
 /// Longest message of a report, in bytes.
@@ -23,10 +24,12 @@ pub fn shorten(text: &str) -> String {
     out
 }
 
-/// A `metav1.Status` of a failure in one line: the reason, then each field with the rule that it broke, no values.
+/// A `metav1.Status` of a failure in one line: the reason, the webhook if one refused or can't be asked, then each field with the rule that
+/// it broke, no values.
 pub fn explain_status(status: &Value, about_secret: bool) -> String {
     let reason = status["reason"].as_str().filter(|r| !r.is_empty()).unwrap_or("Error");
     let message = status["message"].as_str().unwrap_or_default();
+    let webhook = split_webhook(message);
     let causes: Vec<String> = status["details"]["causes"]
         .as_array()
         .into_iter()
@@ -36,7 +39,13 @@ pub fn explain_status(status: &Value, about_secret: bool) -> String {
         .map(|cause| explain_cause(cause, about_secret))
         .collect();
     if !causes.is_empty() {
-        return shorten(&format!("{reason}: {}", causes.join("; ")));
+        let webhook = webhook.map_or_else(String::new, |(webhook, _)| format!("{webhook}: "));
+        return shorten(&format!("{reason}: {webhook}{}", causes.join("; ")));
+    }
+    if let Some((webhook, rest)) = webhook {
+        // Whose words the rest is nobody knows: harmless sentences are the API server's own.
+        let rest = if about_secret { "" } else { rest.split(", got ").next().unwrap_or_default() };
+        return shorten(&format!("{reason}: {webhook}{}", without_quotes(rest, false)));
     }
     if let Some(field) = mistyped_field(message) {
         return shorten(&format!("{reason}: {field}"));
@@ -50,6 +59,22 @@ pub fn explain_status(status: &Value, about_secret: bool) -> String {
         return reason.to_owned();
     }
     shorten(&format!("{reason}: {}", without_quotes(message, harmless)))
+}
+
+/// How API servers begin to tell of a webhook, whose name comes next (`k8s.io/apiserver`: `webhook/errors/statuserror.go`, `util/webhook/error.go`).
+const ABOUT_WEBHOOK: [&str; 4] = [
+    "admission webhook \"",
+    "failed calling webhook \"",
+    "Internal error occurred: admission webhook \"",
+    "Internal error occurred: failed calling webhook \"",
+];
+
+/// A sentence about a webhook, parted after its name; none where that is not what the sentence begins with.
+fn split_webhook(message: &str) -> Option<(&str, &str)> {
+    let start = ABOUT_WEBHOOK.iter().find(|begin| message.starts_with(**begin))?.len();
+    let end = start + message[start..].find('"')?;
+    let is_of_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.');
+    (end > start && message[start..end].bytes().all(is_of_name)).then(|| message.split_at(end + 1))
 }
 
 fn explain_cause(cause: &Value, about_secret: bool) -> String {
@@ -72,18 +97,32 @@ fn causes(status: &Value) -> impl Iterator<Item = &Value> {
     status["details"]["causes"].as_array().into_iter().flatten()
 }
 
-/// The fields that other managers own with other values, each with its manager; none where that is not what was refused.
+/// The fields that other managers own with other values, each with its manager: empty where there are none but what we own ourselves by
+/// another operation than applies. None where that is not what was refused.
 pub fn field_conflicts(status: &Value) -> Option<String> {
     let conflicts = causes(status).filter(|cause| cause["reason"] == "FieldManagerConflict");
-    let named: Vec<String> = conflicts
-        .take(MAX_CAUSES)
+    let conflicts: Vec<(&str, &str)> = conflicts
         .map(|cause| {
             let message = cause["message"].as_str().unwrap_or_default();
             let manager = message.split('"').nth(1).unwrap_or("another manager");
-            format!("{} ({manager})", cause["field"].as_str().unwrap_or_default())
+            (cause["field"].as_str().unwrap_or_default(), manager)
         })
         .collect();
-    (!named.is_empty()).then(|| shorten(&named.join(", ")))
+    if conflicts.is_empty() {
+        return None;
+    }
+    let others = conflicts.into_iter().filter(|(_, manager)| *manager != FIELD_MANAGER);
+    let named: Vec<String> = others.take(MAX_CAUSES).map(|(field, manager)| format!("{field} ({manager})")).collect();
+    Some(shorten(&named.join(", ")))
+}
+
+/// Whether an apply was read by the schema of an older version of its kind, in which something was applied or written before and which
+/// lacks a field. What the manifest itself has in vain is told of the «typed patch object».
+pub fn is_of_other_version(status: &Value) -> bool {
+    let message = status["message"].as_str().unwrap_or_default();
+    status["code"] == 500
+        && message.contains(": field not declared in schema")
+        && !message.starts_with("failed to create typed ")
 }
 
 /// How API servers say that a field can't be changed once the object exists.
@@ -161,6 +200,59 @@ mod tests {
     fn the_authorizers_sentence_stays() {
         let message = "roles \"a\" is forbidden: User \"system:serviceaccount:t:d\" cannot patch resource";
         check(json!({"reason": "Forbidden", "message": message}), true, &format!("Forbidden: {message}"));
+    }
+
+    #[test]
+    fn a_webhook_is_named_and_what_it_says_is_not_quoted() {
+        let down = "Internal error occurred: failed calling webhook \"checks.example.com\": failed to call webhook: \
+                    Post \"https://checks.team.svc:443/?timeout=5s\": dial tcp 10.0.0.1:443: connect: connection refused";
+        let status = json!({"reason": "InternalError", "message": down, "details": {"causes": [{"message": down}]}});
+        let named = "InternalError: Internal error occurred: failed calling webhook \"checks.example.com\"";
+        let rest = ": failed to call webhook: Post \"…\": dial tcp 10.0.0.1:443: connect: connection refused";
+        check(status.clone(), false, &format!("{named}{rest}"));
+        check(status, true, named);
+        let refused = "admission webhook \"checks.example.com\" denied the request: password \"hunter2\" is weak";
+        let status = json!({"reason": "Conflict", "message": refused});
+        let named = "Conflict: admission webhook \"checks.example.com\"";
+        check(status.clone(), false, &format!("{named} denied the request: password \"…\" is weak"));
+        check(status.clone(), true, named);
+        let mut with_field = status;
+        with_field["details"] = json!({"causes": [{"field": "spec.x", "message": "must be short"}]});
+        check(with_field, false, &format!("{named}: spec.x: must be short"));
+        let confused = "failed calling webhook \"a.b.c\": expected AdmissionReview, got Secret 12345";
+        check(json!({"message": confused}), false, "Error: failed calling webhook \"a.b.c\": expected AdmissionReview");
+    }
+
+    #[test]
+    fn what_only_looks_like_a_webhooks_name_is_not_shown() {
+        for quoted in ["hunter2 is it", "", "a/b", "a\\\"b"] {
+            let message = format!("admission webhook \"{quoted}\" denied");
+            check(json!({"message": message}), false, "Error: admission webhook \"…\" denied");
+        }
+        let message = "spec.x: admission webhook \"hunter2\" denied";
+        check(json!({"message": message}), false, "Error: spec.x: admission webhook \"…\" denied");
+    }
+
+    #[test]
+    fn conflicts_name_other_managers_and_not_our_own_updates() {
+        let conflict = |manager: &str, field: &str| json!({"reason": "FieldManagerConflict", "field": field, "message": format!("conflict with \"{manager}\" using v1")});
+        let of = |causes: Vec<Value>| field_conflicts(&json!({"details": {"causes": causes}}));
+        let (theirs, ours) = (conflict("hpa", ".spec.replicas"), conflict(FIELD_MANAGER, ".spec.paint"));
+        assert_eq!(of(vec![ours.clone(), theirs]).as_deref(), Some(".spec.replicas (hpa)"));
+        assert_eq!(of(vec![ours]).as_deref(), Some(""));
+        assert_eq!(of(vec![json!({"reason": "FieldValueInvalid"})]), None);
+    }
+
+    #[test]
+    fn a_field_that_an_older_version_lacks_is_told_from_one_that_the_manifest_has_in_vain() {
+        let is = |code: u16, message: &str| is_of_other_version(&json!({"code": code, "message": message}));
+        let lacks = ".spec.paint: field not declared in schema";
+        let prune = "failed to prune fields: failed to convert merged object to last applied version: ";
+        assert!(is(500, &format!("{prune}{lacks}")) && is(500, lacks));
+        assert!(is(500, &format!("failed to convert new object: {lacks}")));
+        assert!(is(500, &format!("{prune}errors:\n  {lacks}\n  .spec.crew: field not declared in schema")));
+        assert!(!is(500, &format!("failed to create typed patch object (a/b; example.com/v2, Kind=Boat): {lacks}")));
+        assert!(!is(400, &format!("{prune}{lacks}")) && !is(500, "failed to prune fields: other"));
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 use clap::{Parser, ValueEnum};
 use farwater_api::Digest;
 
+use crate::watches::Limits;
+
 /// Keeps one Kubernetes cluster as its hub's signed desired state says.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "farwater-agent", version)]
@@ -41,6 +43,9 @@ pub struct Options {
     pub agent_settings: Option<Digest>,
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+    /// How long watches are believed: on no command line.
+    #[arg(skip)]
+    pub watches: Limits,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

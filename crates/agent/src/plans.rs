@@ -3,7 +3,7 @@
 //! What the service's task knows is asked of the task, which answers between two attempts; all the rest goes on beside it. So a
 //! plan waits for an apply that is under way, and holds none up.
 
-mod redact;
+pub(crate) mod redact;
 mod tell;
 
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};

@@ -277,6 +277,7 @@ async fn accept(
         services = state.entries.len(),
         "accepted"
     );
+    agent.set_health_rules(state.health.as_deref());
     listeners.supervisor.assign(&state);
     let named: BTreeSet<Digest> = state
         .entries

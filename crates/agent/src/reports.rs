@@ -349,6 +349,28 @@ mod tests {
     }
 
     #[test]
+    fn what_happens_while_the_hub_is_away_is_one_report_of_each_service() {
+        let reports = Reports::default();
+        let uids = ["a", "b", "c"];
+        for round in 0..1001 {
+            // Sent in vain.
+            if round % 10 == 0
+                && let Some(request) = reports.next_report(1, 7, "v1.36.3")
+            {
+                assert!(request.services.len() <= uids.len());
+                reports.put_back(request);
+            }
+            for uid in uids {
+                reports.supersede(uid, report("earlier"));
+                reports.set(uid, report(&round.to_string()));
+            }
+        }
+        let got = deliver(&reports);
+        assert_eq!(got.len(), 2 * uids.len(), "how the last attempt ended, and what is: {got:?}");
+        assert_eq!(got[uids.len()..], uids.map(|uid| (uid.to_owned(), Some(report("1000")))));
+    }
+
+    #[test]
     fn a_report_that_is_too_large_is_cut_and_holds_up_nobody() {
         let reports = Reports::default();
         let mut large = report("");

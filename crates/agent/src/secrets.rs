@@ -7,11 +7,11 @@ use farwater_api::{ADMIN_SERVICE_ACCOUNT, AGENT_NAMESPACE, SECRET_CONTENT};
 use serde_json::{Value, json};
 use zstd::{bulk::Compressor, zstd_safe::CParameter};
 
-use crate::kubernetes::{ApiError, ApplyMode, Kubernetes, Resource, to_bytes};
+use crate::kubernetes::{ApiError, ApplyMode, Kubernetes, Propagation, Resource, to_bytes};
 
 /// A Secret holds at most 1 MiB; base64 and metadata need room.
 pub const MAX_BYTES: usize = 700 << 10;
-/// What a Secret of ours is: `identity`, `state`, `inventory`, `bundle`, `sealed`.
+/// What a Secret of ours is: `identity`, `state`, `inventory`, `bundle`, `sealed`, `tombstone`.
 pub const PURPOSE_LABEL: &str = "farwater.dev/agent";
 
 const ZSTD_LEVEL: i32 = 3;
@@ -88,7 +88,8 @@ pub async fn save(kubernetes: &Kubernetes, purpose: &str, name: &str, bytes: &[u
 }
 
 pub async fn remove(kubernetes: &Kubernetes, name: &str) -> Result<(), ApiError> {
-    kubernetes.delete(None, &resource().path(AGENT_NAMESPACE, name), None).await.map(drop)
+    let path = resource().path(AGENT_NAMESPACE, name);
+    kubernetes.delete(None, &path, None, Propagation::Background).await.map(drop)
 }
 
 fn content(secret: &Value) -> Result<Vec<u8>, ApiError> {

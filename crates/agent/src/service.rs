@@ -6,6 +6,7 @@ mod barrier;
 pub(crate) mod basis;
 mod causes;
 mod hooks;
+mod judges;
 mod leaving;
 mod record;
 mod remove;
@@ -127,6 +128,7 @@ pub struct ServiceTask {
     backoff: Backoff,
     health: steady::HealthQueue,
     causes: causes::Causes,
+    judges: judges::Judges,
     /// Of the newest entry, until it is healthy.
     rollout: Option<Rollout>,
     /// Whether all of the entry that was attempted last has been healthy.
@@ -135,8 +137,11 @@ pub struct ServiceTask {
     barrier: Option<Barrier>,
     /// Objects whose drift nobody wants to hear of.
     unobserved: BTreeSet<ObjectKey>,
-    /// What a removal has left in the cluster, because it is protected.
-    left_behind: BTreeSet<ObjectKey>,
+    /// What their annotations say that has no other trace.
+    remarks: BTreeMap<ObjectKey, String>,
+    /// What a removal has left in the cluster.
+    left_behind: BTreeSet<ObjectRef>,
+    undoing: Option<undo::Undoing>,
     hooks: hooks::HookQueue,
 }
 
@@ -161,11 +166,14 @@ impl ServiceTask {
             backoff: Backoff::new(Duration::from_secs(2), Duration::from_secs(300)),
             health: steady::HealthQueue::default(),
             causes: causes::Causes::default(),
+            judges: judges::Judges::default(),
             rollout: None,
             arrived: false,
             barrier: None,
             unobserved: BTreeSet::new(),
+            remarks: BTreeMap::new(),
             left_behind: BTreeSet::new(),
+            undoing: None,
             hooks: hooks::HookQueue::default(),
         }
     }
@@ -245,8 +253,12 @@ impl ServiceTask {
         if !matches!(self.attempted, Some((_, Outcome::Applied, _))) {
             return;
         }
-        // Of what is kept though it left the source nothing is known, and nothing waited for.
-        let may_be_well = |status: &Status| matches!(status.health, Health::Current | Health::Unknown);
+        let may_be_well = |status: &Status| match status.health {
+            Health::Current => true,
+            // Of what is kept though it left the source nothing is known, and nothing waited for; what a rule can't judge is waited for.
+            Health::Unknown => !self.judges.rules.cover(&status.object.group, &status.object.kind),
+            Health::Failed | Health::InProgress | Health::Terminating => false,
+        };
         self.arrived |= self.statuses.values().all(may_be_well);
         let Some(rollout) = &mut self.rollout else { return };
         rollout.wait_for_health();
@@ -354,7 +366,8 @@ impl ServiceTask {
             let claim =
                 claims.get(key).map(|contender| format!("also stated by service {contender}, which is refused"));
             let told = self.explain_health(key, status);
-            let parts = [told.as_str(), status.note.as_str(), claim.as_deref().unwrap_or_default()];
+            let remark = self.remarks.get(key).map(String::as_str).unwrap_or_default();
+            let parts = [told.as_str(), status.note.as_str(), remark, claim.as_deref().unwrap_or_default()];
             let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
             ObjectReport {
                 object: status.object.clone(),

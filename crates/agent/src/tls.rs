@@ -85,7 +85,8 @@ impl Trust {
     }
 }
 
-fn read_authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
+/// The certificates in a file.
+pub fn read_authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
     let wrong = |problem| TrustError::Content { path: path.to_owned(), problem };
     let mut bytes = Vec::new();
     std::fs::File::open(path)
@@ -94,11 +95,16 @@ fn read_authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, TrustEr
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(wrong("it is longer than 1 MiB"));
     }
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    parse_authorities(&bytes).map_err(wrong)
+}
+
+/// The certificates in a text, of which there must be one; or what is wrong with it.
+pub fn parse_authorities(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, &'static str> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match certificates {
-        Ok(all) if all.is_empty() => Err(wrong("it holds no PEM certificate")),
+        Ok(all) if all.is_empty() => Err("it holds no PEM certificate"),
         Ok(all) => Ok(all),
-        Err(_) => Err(wrong("it is damaged")),
+        Err(_) => Err("it is damaged"),
     }
 }
 
@@ -187,7 +193,7 @@ pub fn explain(problem: &CertificateError) -> String {
     }
 }
 
-fn verifier_of(
+pub fn verifier_of(
     authorities: &[CertificateDer<'_>],
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<WebPkiServerVerifier>, Error> {

@@ -66,6 +66,13 @@ struct Head {
     parts: usize,
 }
 
+/// Deletions of a service are bounded by number in each series: what was replaced at once pushes nothing out that is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Series {
+    Deleted,
+    Replaced,
+}
+
 pub struct Tombstones<'a> {
     pub kubernetes: &'a Kubernetes,
     pub kinds: &'a Kinds,
@@ -101,8 +108,12 @@ fn now_ms() -> u64 {
 
 impl Tombstones<'_> {
     /// Of the service's name: one that is made again under it can bring back what the former one's deletion took.
-    fn label(&self) -> String {
-        service_label(&format!("{}/{}/{}", self.installation, self.service.namespace, self.service.name))
+    fn label(&self, series: Series) -> String {
+        let name = format!("{}/{}/{}", self.installation, self.service.namespace, self.service.name);
+        match series {
+            Series::Deleted => service_label(&name),
+            Series::Replaced => service_label(&format!("{name}/replaced")),
+        }
     }
 
     /// Keeps the states of what a plan is about to delete.
@@ -111,9 +122,10 @@ impl Tombstones<'_> {
         account: &ServiceAccount,
         digest: Digest,
         candidates: &[Candidate],
+        series: Series,
     ) -> Result<Deletion, TombstoneError> {
         let time = now_ms();
-        let name = |part| Name { label: self.label(), time, part };
+        let name = |part| Name { label: self.label(series), time, part };
         let (mut parts, mut lost, mut bytes, mut objects) = (0, 0, 0, Vec::new());
         let reads: Vec<_> = candidates.iter().map(|candidate| self.read(account, candidate)).collect();
         let mut states = stream::iter(reads).buffered(PARALLEL);
@@ -143,6 +155,7 @@ impl Tombstones<'_> {
             count: u32::try_from(candidates.len()).unwrap_or(u32::MAX),
             objects: candidates.iter().take(MAX_LISTED).map(|candidate| candidate.object.clone()).collect(),
             lost,
+            approved_by: None,
             undone: None,
         };
         let head = Head { service: self.service.clone(), deletion: deletion.clone(), parts };
@@ -153,17 +166,17 @@ impl Tombstones<'_> {
 
     /// The last deletion of a service of this name.
     pub async fn newest(&self) -> Result<Option<Deletion>, TombstoneError> {
-        match self.heads().await?.first() {
+        match self.heads(&[Series::Deleted]).await?.first() {
             Some(name) => Ok(self.read_part::<Head>(name).await?.map(|head| head.deletion)),
             None => Ok(None),
         }
     }
 
-    /// The newest first.
-    async fn heads(&self) -> Result<Vec<Name>, TombstoneError> {
-        let label = self.label();
+    /// The newest of a series first.
+    async fn heads(&self, series: &[Series]) -> Result<Vec<Name>, TombstoneError> {
+        let labels: Vec<String> = series.iter().map(|series| self.label(*series)).collect();
         let all = names(self.kubernetes).await.map_err(TombstoneError::Store)?;
-        Ok(all.into_iter().rev().filter(|name| name.label == label && name.part == 0).collect())
+        Ok(all.into_iter().rev().filter(|name| labels.contains(&name.label) && name.part == 0).collect())
     }
 
     async fn read(&self, account: &ServiceAccount, candidate: &Candidate) -> Result<Option<State>, TombstoneError> {
@@ -188,7 +201,7 @@ impl Tombstones<'_> {
 
     /// The states that one deletion took; none where they are kept no more.
     pub async fn load(&self, digest: Digest) -> Result<Option<Vec<State>>, TombstoneError> {
-        for head in self.heads().await? {
+        for head in self.heads(&[Series::Deleted, Series::Replaced]).await? {
             let Some(found) = self.read_part::<Head>(&head).await? else { continue };
             if found.deletion.digest != digest {
                 continue;

@@ -2,24 +2,25 @@
 //!
 //! The selector is our label; an event is delivered to the service that the label names, which decides by its own
 //! inventory whether the object is its own.
+//!
+//! No watch is believed for ever. One that says nothing, not even a bookmark, is opened again where it was and counts for nothing
+//! until it is heard; and now and then a list tells what no event did.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use farwater_api::{SERVICE_LABEL, protocol::ServiceAccount};
-use farwater_fleet::plan::{LiveObject, ObjectKey};
+use farwater_fleet::plan::{LiveObject, ObjectKey, Writer};
 use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tokio::{
     sync::{Notify, oneshot},
     task::AbortHandle,
+    time::{Instant, timeout_at},
 };
 use tokio_util::{
     codec::{FramedRead, LinesCodec},
@@ -28,15 +29,32 @@ use tokio_util::{
 
 use crate::{
     kubernetes::{ApiError, Fault, Kubernetes, Resource, WatchLease},
-    live::live_object,
+    live::{last_writer, live_object},
     service::basis::Snapshot,
-    sync::{Backoff, lock},
+    sync::{Backoff, jitter, lock},
 };
 
 /// Longest event: an object's metadata is at most 1.5 MiB in etcd.
 const MAX_EVENT: usize = 4 << 20;
 /// What a watch at rest holds for the next one: there is one for each kind.
 const LINE: usize = 512;
+/// By this share of the time without a list watches differ, so that neither kinds nor agents list at once.
+const SPREAD: f64 = 0.5;
+
+/// How long watches are believed.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Longest that nothing may come: API servers send a bookmark about once a minute.
+    pub silence: Duration,
+    /// About how long events are gone by without a list.
+    pub unlisted: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { silence: Duration::from_secs(300), unlisted: Duration::from_secs(86_400) }
+    }
+}
 
 /// What a service wants to be told of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +91,8 @@ impl WatchKey {
 
 #[derive(Clone, Debug)]
 pub enum Event {
-    Seen(LiveObject),
+    /// As it is, and who wrote it last where that was not us.
+    Seen(LiveObject, Option<Box<Writer>>),
     /// Deleted, or the label went: only a GET tells.
     Left,
 }
@@ -88,6 +107,8 @@ pub struct Pending {
     pub poked: bool,
     /// Another attempt is asked for.
     pub retry: bool,
+    /// Objects may be judged otherwise now.
+    pub rules: bool,
     /// Who wants to know what the service's task knows.
     pub askers: Vec<oneshot::Sender<Snapshot>>,
 }
@@ -126,6 +147,11 @@ impl Mailbox {
         self.arrived.notify_one();
     }
 
+    pub fn tell_of_rules(&self) {
+        lock(&self.pending).rules = true;
+        self.arrived.notify_one();
+    }
+
     /// What the service's task knows, once no attempt is under way.
     pub fn ask(&self) -> oneshot::Receiver<Snapshot> {
         let (asker, answer) = oneshot::channel();
@@ -145,9 +171,34 @@ impl Mailbox {
     }
 }
 
+/// When a watch was heard last: a list, an event or a bookmark. None: it knows nothing of its objects.
+#[derive(Debug, Default)]
+struct Heard(Mutex<Option<Instant>>);
+
+impl Heard {
+    fn note(&self) {
+        *lock(&self.0) = Some(Instant::now());
+    }
+
+    fn forget(&self) {
+        *lock(&self.0) = None;
+    }
+
+    fn is_within(&self, time: Duration) -> bool {
+        lock(&self.0).is_some_and(|last| last.elapsed() <= time)
+    }
+}
+
+/// Where a watch goes on.
+struct Mark {
+    version: String,
+    /// From then on it goes on with a list.
+    list_at: Instant,
+}
+
 struct Running {
     task: AbortHandle,
-    synced: Arc<AtomicBool>,
+    heard: Arc<Heard>,
 }
 
 #[derive(Default)]
@@ -162,12 +213,13 @@ struct State {
 
 pub struct Watches {
     kubernetes: Arc<Kubernetes>,
+    limits: Limits,
     state: Mutex<State>,
 }
 
 impl Watches {
-    pub fn new(kubernetes: Arc<Kubernetes>) -> Self {
-        Self { kubernetes, state: Mutex::default() }
+    pub fn new(kubernetes: Arc<Kubernetes>, limits: Limits) -> Self {
+        Self { kubernetes, limits, state: Mutex::default() }
     }
 
     pub fn register(&self, label: &str, mailbox: Arc<Mailbox>) {
@@ -176,6 +228,10 @@ impl Watches {
 
     pub fn mailbox(&self, label: &str) -> Option<Arc<Mailbox>> {
         lock(&self.state).mailboxes.get(label).cloned()
+    }
+
+    pub fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
+        lock(&self.state).mailboxes.values().cloned().collect()
     }
 
     pub fn unregister(self: &Arc<Self>, label: &str) {
@@ -199,10 +255,10 @@ impl Watches {
         self.balance();
     }
 
-    /// Whether changes of such objects are being seen.
+    /// Whether changes of such objects are being seen: not by a watch that has said nothing for too long.
     pub fn covers(&self, account: &ServiceAccount, resource: &Resource, namespace: &str) -> bool {
         lock(&self.state).running.iter().any(|(key, running)| {
-            key.account == *account && key.covers(resource, namespace) && running.synced.load(Ordering::Relaxed)
+            key.account == *account && key.covers(resource, namespace) && running.heard.is_within(self.limits.silence)
         })
     }
 
@@ -233,18 +289,18 @@ impl Watches {
             if state.running.contains_key(&key) {
                 continue;
             }
-            let synced = Arc::new(AtomicBool::new(false));
-            let task = tokio::spawn(self.clone().watch(key.clone(), synced.clone())).abort_handle();
-            state.running.insert(key, Running { task, synced });
+            let heard = Arc::new(Heard::default());
+            let task = tokio::spawn(self.clone().watch(key.clone(), heard.clone())).abort_handle();
+            state.running.insert(key, Running { task, heard });
         }
     }
 
     /// Watches for ever, from list to list.
-    async fn watch(self: Arc<Self>, key: WatchKey, synced: Arc<AtomicBool>) {
+    async fn watch(self: Arc<Self>, key: WatchKey, heard: Arc<Heard>) {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(120));
-        let mut from = None;
+        let mut mark = None;
         loop {
-            match self.watch_once(&key, &synced, &mut from).await {
+            match self.watch_once(&key, &heard, &mut mark).await {
                 // The server ends watches after a while: go on where it ended.
                 Ok(()) => backoff.reset(),
                 Err(error) if error.is_forbidden() && key.namespace.is_empty() && key.resource.namespaced => {
@@ -254,9 +310,9 @@ impl Watches {
                 }
                 Err(error) => {
                     if error.code() == 410 {
-                        from = None;
+                        mark = None;
                     } else if error.code() != 0 {
-                        synced.store(false, Ordering::Relaxed);
+                        heard.forget();
                         tracing::warn!(kind = key.resource.kind, %error, "can't watch; drift is not seen at once");
                     }
                     // Asked to wait longer, it does.
@@ -269,29 +325,40 @@ impl Watches {
         }
     }
 
-    async fn watch_once(&self, key: &WatchKey, synced: &AtomicBool, from: &mut Option<String>) -> Result<(), ApiError> {
+    /// One stream, until it ends, is silent for too long, or a list is due.
+    async fn watch_once(&self, key: &WatchKey, heard: &Heard, mark: &mut Option<Mark>) -> Result<(), ApiError> {
         let collection = key.resource.collection(&key.namespace);
-        let version = match from.as_ref() {
-            Some(version) => version.clone(),
+        if mark.as_ref().is_some_and(|mark| mark.list_at <= Instant::now()) {
+            *mark = None;
+        }
+        let mark = match mark {
+            Some(mark) => mark,
             None => {
                 let version = self.list(key, &collection).await?;
-                synced.store(true, Ordering::Relaxed);
-                from.insert(version).clone()
+                heard.note();
+                mark.insert(Mark { version, list_at: Instant::now() + jitter(self.limits.unlisted, SPREAD) })
             }
         };
-        let lease: WatchLease = self.kubernetes.lease_watch()?;
-        let body = lease.open(Some(&key.account), &collection, SERVICE_LABEL, &version).await?;
+        let lease: WatchLease = self.kubernetes.lease_watch();
+        let body = lease.open(Some(&key.account), &collection, SERVICE_LABEL, &mark.version).await?;
         let bytes = body.into_data_stream().map(|part| part.map_err(std::io::Error::other));
         let codec = LinesCodec::new_with_max_length(MAX_EVENT);
         let mut lines = FramedRead::with_capacity(StreamReader::new(bytes), codec, LINE);
-        while let Some(line) = lines.next().await {
+        while let Ok(Some(line)) = timeout_at(self.patience(mark), lines.next()).await {
             let line = line.map_err(|e| ApiError::Transport(crate::hub::chain(&e)))?;
             let event: Value = serde_json::from_str(&line).map_err(|e| ApiError::Transport(e.to_string()))?;
-            if let Some(version) = self.deliver(key, &event)? {
-                *from = Some(version);
+            let version = self.deliver(key, &event)?;
+            heard.note();
+            if let Some(version) = version {
+                mark.version = version;
             }
         }
         Ok(())
+    }
+
+    /// Until when the next line is waited for.
+    fn patience(&self, mark: &Mark) -> Instant {
+        mark.list_at.min(Instant::now() + self.limits.silence)
     }
 
     async fn list(&self, key: &WatchKey, collection: &str) -> Result<String, ApiError> {
@@ -304,7 +371,7 @@ impl Watches {
                 let Some(label) = live.service_label.clone() else { return };
                 present.entry(label.clone()).or_default().insert(object_key.clone());
                 if let Some(mailbox) = self.mailbox(&label) {
-                    mailbox.put(object_key, Event::Seen(live));
+                    mailbox.put(object_key, Event::Seen(live, last_writer(&object["metadata"])));
                 }
             })
             .await?;
@@ -350,8 +417,104 @@ impl Watches {
         if let (Some(object_key), Some(label)) = (key.key_of(object), live.service_label.as_ref())
             && let Some(mailbox) = self.mailbox(label)
         {
-            mailbox.put(object_key, if kind == "DELETED" { Event::Left } else { Event::Seen(live) });
+            let event = match kind {
+                "DELETED" => Event::Left,
+                _ => Event::Seen(live, last_writer(&object["metadata"])),
+            };
+            mailbox.put(object_key, event);
         }
         Ok(version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_testkit::{
+        api_faults::{ApiFaults, Faults},
+        wait_for,
+    };
+    use k8s_openapi::api::{core::v1::ConfigMap, rbac::v1::ClusterRoleBinding};
+    use kube::{
+        Api, Client,
+        api::{Patch, PatchParams, PostParams},
+    };
+    use serde_json::json;
+
+    use super::*;
+
+    /// Long enough that a busy machine hears what was just written.
+    const SILENCE: Duration = Duration::from_secs(3);
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    async fn bind(client: &Client, account: &ServiceAccount) {
+        let binding = json!({
+            "metadata": {"name": account.namespace},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "namespace": account.namespace, "name": account.name}],
+        });
+        let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+        bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+    }
+
+    /// Writes an object that the watch tells of.
+    async fn touch(maps: &Api<ConfigMap>) -> anyhow::Result<()> {
+        let map = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "touched", "labels": {SERVICE_LABEL: "nobody"}},
+            "data": {"value": rand::random::<u64>().to_string()},
+        });
+        maps.patch("touched", &PatchParams::apply("test").force(), &Patch::Apply(map)).await?;
+        Ok(())
+    }
+
+    fn is_covered(watches: &Watches, want: &Want) -> bool {
+        want.namespaces.iter().all(|namespace| watches.covers(&want.account, &want.resource, namespace))
+    }
+
+    async fn until_covered(watches: &Watches, want: &Want, maps: &Api<ConfigMap>) {
+        wait_for("a change to be heard of", PATIENCE, || async {
+            touch(maps).await?;
+            Ok(is_covered(watches, want).then_some(()))
+        })
+        .await
+        .unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_watch_that_says_nothing_covers_nothing_until_it_is_heard_again() {
+        let plane = farwater_testkit::shared(1).await.unwrap();
+        let client = plane.client().await.unwrap();
+        let namespace = plane.namespace("watched").await.unwrap();
+        let account = ServiceAccount { namespace: namespace.clone(), name: "watcher".to_owned() };
+        bind(&client, &account).await;
+        let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
+
+        let folder = tempfile::tempdir().unwrap();
+        let way = ApiFaults::start(plane, folder.path(), 1).await.unwrap();
+        let kubernetes = Arc::new(Kubernetes::connect(Some(way.kubeconfig())).unwrap());
+        let watches = Arc::new(Watches::new(kubernetes, Limits { silence: SILENCE, ..Limits::default() }));
+        let resource = Resource {
+            group: String::new(),
+            version: "v1".to_owned(),
+            kind: "ConfigMap".to_owned(),
+            plural: "configmaps".to_owned(),
+            namespaced: true,
+        };
+        let want = Want { account, resource, namespaces: BTreeSet::from([namespace]) };
+        watches.set_wants("nobody", BTreeSet::from([want.clone()]));
+        until_covered(&watches, &want, &maps).await;
+
+        let lists = way.seen().lists;
+        way.set(Faults { stall: true, ..Faults::default() });
+        wait_for("the watch not to be relied upon", PATIENCE, || async {
+            touch(&maps).await?;
+            Ok((!is_covered(&watches, &want)).then_some(()))
+        })
+        .await
+        .unwrap();
+        way.set(Faults::default());
+        until_covered(&watches, &want, &maps).await;
+        assert_eq!(way.seen().lists, lists, "it goes on where it was");
     }
 }

@@ -14,11 +14,13 @@ use farwater_api::{
 use farwater_testkit::{Plane, PlaneOptions, wait_for};
 use kube::{
     Api, Client,
-    api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    api::{DynamicObject, ListParams},
 };
 use serde_json::{Value, json};
 use support::{
-    FakeHub, PATIENCE, Service, agent, api, config_map, object, outcome,
+    FakeHub, PATIENCE, Service, agent, api,
+    custom::{create, custom, define, in_next_wave, set_status},
+    object, outcome,
     pods::uid_of,
     report,
     world::{World, world_without_nodes},
@@ -40,18 +42,6 @@ spec:
     )
 }
 
-async fn create(
-    client: &Client,
-    group: &str,
-    version: &str,
-    kind: &str,
-    namespace: &str,
-    object: Value,
-) -> DynamicObject {
-    let object = serde_json::from_value(object).unwrap();
-    api(client, group, version, kind, namespace).create(&PostParams::default(), &object).await.unwrap()
-}
-
 /// Names of the pods with this label, once there are so many.
 async fn pods(client: &Client, namespace: &str, app: &str, count: usize) -> (Api<DynamicObject>, Vec<String>) {
     let pods = api(client, "", "v1", "Pod", namespace);
@@ -64,11 +54,6 @@ async fn pods(client: &Client, namespace: &str, app: &str, count: usize) -> (Api
     let mut named = named.await.unwrap();
     named.sort();
     (pods, named)
-}
-
-async fn set_status(api: &Api<DynamicObject>, name: &str, status: Value) {
-    let patch = Patch::Merge(json!({"status": status}));
-    api.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
 }
 
 fn container(state: Value, last: Value) -> Value {
@@ -185,31 +170,6 @@ async fn what_an_account_may_not_read_is_said_and_fails_nothing() {
     assert_eq!((found.sync, found.health), (SyncState::Synced, Health::InProgress), "{found:?}");
     assert!(found.message.contains("replicasets"), "{}", found.message);
     outcome(&world.hub, &entry, Outcome::Applied).await;
-}
-
-/// A kind whose status is written by itself, as controllers do.
-async fn define(client: &Client, group: &str, kind: &str) {
-    let plural = format!("{}s", kind.to_lowercase());
-    let definition = json!({
-        "metadata": {"name": format!("{plural}.{group}")},
-        "spec": {"group": group, "scope": "Namespaced", "names": {"kind": kind, "plural": plural},
-            "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
-    create(client, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "", definition).await;
-    wait_for("the kind to be served", PATIENCE, || async {
-        Ok(api(client, group, "v1", kind, "default").list(&Default::default()).await.is_ok().then_some(()))
-    })
-    .await
-    .unwrap();
-}
-
-fn custom(group: &str, kind: &str, name: &str) -> String {
-    format!("apiVersion: {group}/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {{size: 1}}\n")
-}
-
-fn in_next_wave(name: &str) -> String {
-    config_map(name, "1")
-        .replace(&format!("{{name: {name}}}"), &format!("{{name: {name}, annotations: {{farwater.dev/wave: '1'}}}}"))
 }
 
 #[tokio::test]

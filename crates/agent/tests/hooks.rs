@@ -19,7 +19,7 @@ use kube::{
 use serde_json::json;
 use support::{
     PATIENCE, Service, api, config_map, config_maps, gone, object, outcome,
-    pods::{end_job, job, jobs, uid_of},
+    pods::{end_job, end_pod, job, jobs, node, pod, uid_of},
     report, value,
     world::{World, world_without_nodes},
 };
@@ -150,6 +150,38 @@ async fn a_hook_that_fails_fails_its_version_and_holds_no_later_one() {
     value(&maps, "settings", "1").await;
     // As its policy says.
     gone(&jobs(&client, "failing"), "pre").await;
+}
+
+#[tokio::test]
+async fn a_pod_is_a_hook_as_well_and_its_exit_code_and_log_are_told() {
+    const LOG: &str = "begins\nno room left\n";
+    let world = world_without_nodes().await;
+    let client = world.client().await;
+    let _kubelet = node(&client, "podded", LOG).await;
+    // A namespace takes pods once it has their account.
+    namespace(&client, "podded").await;
+    uid_of(&api(&client, "", "v1", "ServiceAccount", "podded"), "default").await;
+    let pre = pod("pre", "farwater.dev/hook: PreSync", "podded");
+    let post = pod("post", "helm.sh/hook: 'post-install,post-upgrade'", "podded");
+    let map = config_map("settings", "1");
+    let service = Service::new(&world.hub, "podded", &[("a.yaml", &pre), ("b.yaml", &map), ("c.yaml", &post)]);
+    let entry = world.hub.set(service.entry());
+    running(world, &entry, HookPhase::PreSync, "pre").await;
+    let maps = config_maps(&client, "podded");
+    assert!(!is_there(&maps, "settings").await);
+
+    end_pod(&client, "podded", "pre", 0).await;
+    let waiting = running(world, &entry, HookPhase::PostSync, "post").await;
+    let succeeded = hook(&waiting, HookPhase::PreSync, "pre");
+    assert_eq!((succeeded.state, succeeded.log.as_deref()), (HookState::Succeeded, Some(LOG)));
+    assert!(is_there(&maps, "settings").await);
+
+    end_pod(&client, "podded", "post", 3).await;
+    let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
+    assert!(failed.message.contains("PostSync hook Pod podded/post failed: exit code 3"), "{}", failed.message);
+    let post_hook = hook(&failed, HookPhase::PostSync, "post");
+    assert_eq!((post_hook.state, post_hook.exit_code), (HookState::Failed, Some(3)));
+    assert_eq!((post_hook.message.as_str(), post_hook.log.as_deref()), ("exit code 3", Some(LOG)));
 }
 
 #[tokio::test]

@@ -1,20 +1,30 @@
-//! What an agent does after it was killed, lost its folder, or lost its hub.
+//! What an agent does after it was killed, lost its folder, or lost its hub, and when something newer comes while it applies.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod support;
 
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use farwater_api::{
     hooks::HookState,
     objects::{Outcome, ServiceReport},
     protocol::{Statement, tag},
 };
-use farwater_testkit::{Plane, PlaneOptions, Process, wait_for};
+use farwater_testkit::{
+    Plane, PlaneOptions, Process,
+    api_faults::{ApiFaults, Asked, Faults},
+    wait_for,
+};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use support::{
-    FakeHub, Service, api, config_map, config_maps, gone, outcome,
+    FakeHub, Service, api, config_map, config_maps, gone, object, outcome,
     pods::{end_job, job, jobs, uid_of},
     value,
 };
@@ -40,8 +50,14 @@ impl Ground {
     }
 
     fn start(&mut self, token: bool) {
+        let kubeconfig = self.plane.kubeconfig().to_owned();
+        self.start_by(&kubeconfig, token);
+    }
+
+    /// By another way to the API server.
+    fn start_by(&mut self, kubeconfig: &Path, token: bool) {
         let log = self.dir.path().join("agent.log");
-        self.agent = Some(support::agent(&self.hub, self.plane.kubeconfig(), &self.state_dir(), &log, token));
+        self.agent = Some(support::agent(&self.hub, kubeconfig, &self.state_dir(), &log, token));
     }
 
     fn kill(&mut self) {
@@ -51,18 +67,6 @@ impl Ground {
     async fn applied(&self, service: &Service) {
         let entry = self.hub.set(service.entry());
         outcome(&self.hub, &entry, Outcome::Applied).await;
-    }
-
-    /// Requests for ConfigMaps and Secrets so far, but for watches.
-    async fn requests(&self) -> Vec<String> {
-        let client = self.plane.client().await.unwrap();
-        let metrics = client.request_text(http::Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap();
-        let ours = |line: &&str| {
-            line.starts_with("apiserver_request_total{")
-                && !line.contains("verb=\"WATCH\"")
-                && (line.contains("resource=\"configmaps\"") || line.contains("resource=\"secrets\""))
-        };
-        metrics.lines().filter(ours).map(str::to_owned).collect()
     }
 
     /// How often each kind was listed so far, by `group/resource`.
@@ -105,6 +109,13 @@ impl Ground {
     }
 }
 
+/// By verb and resource, all that an agent has asked the API server for but its Lease, which it renews every 20 s.
+fn asked(way: &ApiFaults) -> Asked {
+    let mut asked = way.asked();
+    asked.retain(|(_, resource), _| resource != "leases");
+    asked
+}
+
 fn maps(names: impl Iterator<Item = usize>, value: &str) -> Vec<(String, String)> {
     names.map(|n| (format!("{n}.yaml"), config_map(&format!("map-{n}"), value))).collect()
 }
@@ -116,7 +127,11 @@ fn files(maps: &[(String, String)]) -> Vec<(&str, &str)> {
 #[tokio::test]
 async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     let mut ground = Ground::new().await;
-    let all = maps(0..30, "1");
+    let mut all = maps(0..30, "1");
+    // The API server overrules this label, which is not said again before the object is applied again.
+    let label = "kubernetes.io/metadata.name";
+    let space = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: quiet, labels: {{{label}: other}}}}\n");
+    all.push(("space.yaml".to_owned(), space));
     let service = Service::new(&ground.hub, "quiet", &files(&all));
     ground.applied(&service).await;
     // The controllers of the plane write into a new namespace for a moment.
@@ -131,7 +146,8 @@ async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     ground.hub.forget_reports();
     let downloads = ground.hub.downloads();
     let polls = ground.hub.polls();
-    ground.start(false);
+    let way = ApiFaults::start(&ground.plane, ground.dir.path(), 1).await.unwrap();
+    ground.start_by(way.kubeconfig(), false);
     wait_for("a report of the new agent and some polls", support::PATIENCE, || async {
         let told = ground.hub.report(service.uid()).is_some_and(|r| r.outcome == Outcome::Applied);
         Ok((told && ground.hub.polls() > polls + 5 && ground.hub.unchanged() > 0).then_some(()))
@@ -140,14 +156,23 @@ async fn an_agent_that_is_in_sync_writes_nothing_when_restarted() {
     .unwrap();
     assert_eq!(ground.versions().await, before);
     assert_eq!(ground.hub.downloads(), downloads);
+    let told = ground.hub.report(service.uid()).unwrap();
+    let message = &object(&told, "Namespace", "quiet").message;
+    assert!(message.contains(&format!("keeps another value of .metadata.labels.{label}")), "{message}");
 
-    // At rest it asks the API server nothing, and all of its watches share connections.
-    let requests = ground.requests().await;
+    // At rest it asks the API server nothing.
+    let before = wait_for("the agent to be at rest", support::PATIENCE, || async {
+        let first = asked(&way);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok((asked(&way) == first).then_some(first))
+    })
+    .await
+    .unwrap();
     let polls = ground.hub.polls();
     wait_for("ten polls", support::PATIENCE, || async { Ok((ground.hub.polls() >= polls + 10).then_some(())) })
         .await
         .unwrap();
-    assert_eq!(ground.requests().await, requests);
+    assert_eq!(asked(&way), before);
 }
 
 #[tokio::test]
@@ -307,6 +332,49 @@ async fn an_agent_that_is_killed_while_it_applies_converges() {
             live.iter().filter(|m| m.metadata.labels.as_ref().is_some_and(|l| l.contains_key("farwater.dev/service")));
         assert_eq!(ours.filter(|m| m.data["data"]["value"].as_str() == Some(&round.to_string())).count(), 45);
     }
+}
+
+#[tokio::test]
+async fn a_newer_version_ends_an_apply_that_is_under_way() {
+    const ALL: usize = 2000;
+    let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+    let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
+    hub.poll_every(0.1);
+    let server = ApiFaults::start(&plane, dir.path(), 14).await.unwrap();
+    let log = dir.path().join("agent.log");
+    let _agent = support::agent(&hub, server.kubeconfig(), &dir.path().join("state"), &log, true);
+    let many: String = (0..ALL).map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1"))).collect();
+    let mut service = Service::new(&hub, "overtaken", &[("a.yaml", &many)]);
+    // What the first version has made is counted at the end.
+    service.deployment.prune = false;
+    let first = hub.set(service.entry());
+    let live = config_maps(&plane.client().await.unwrap(), "overtaken");
+    wait_for("the apply to have begun", support::PATIENCE, || async {
+        let some = live.list(&ListParams::default().limit(2)).await?;
+        Ok(some.iter().any(|map| map.metadata.name.as_deref() != Some("kube-root-ca.crt")).then_some(()))
+    })
+    .await
+    .unwrap();
+    // The newer one comes while most of it is still to do.
+    server.set(Faults { latency: Duration::from_millis(500), ..Faults::default() });
+    let second = hub.set(service.with(&hub, &[("a.yaml", &config_map("map-0", "2"))]).entry());
+    let outcomes = || -> Vec<Outcome> {
+        let history = hub.history(service.uid()).into_iter();
+        history.filter(|report| report.entry == first.digest()).map(|report| report.outcome).collect()
+    };
+    wait_for("the first version to be superseded", support::PATIENCE, || async {
+        Ok(outcomes().contains(&Outcome::Superseded).then_some(()))
+    })
+    .await
+    .unwrap();
+    server.set(Faults::default());
+    outcome(&hub, &second, Outcome::Applied).await;
+    value(&live, "map-0", "2").await;
+    let ended = |outcome: &Outcome| matches!(outcome, Outcome::Applied | Outcome::Failed);
+    assert!(!outcomes().iter().any(ended), "{:?}", outcomes());
+    let written = live.list(&ListParams::default()).await.unwrap();
+    let written = written.iter().filter(|map| map.data["data"]["value"] == "1").count();
+    assert!((1..ALL / 2).contains(&written), "{written} of {ALL} were written");
 }
 
 #[tokio::test]

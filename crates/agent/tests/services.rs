@@ -334,8 +334,11 @@ async fn a_removed_service_goes_or_stays_as_its_policy_says() {
     };
     let leave = world.hub.set(removal(&leaving, DeletionPolicy::Delete));
     let stay = world.hub.set(removal(&staying, DeletionPolicy::Orphan));
-    outcome(&world.hub, &leave, Outcome::Removed).await;
-    outcome(&world.hub, &stay, Outcome::Removed).await;
+    let left = outcome(&world.hub, &leave, Outcome::Removed).await;
+    assert!(left.objects.is_empty(), "{left:#?}");
+    // What stays is named once more.
+    let left = outcome(&world.hub, &stay, Outcome::Removed).await;
+    assert_eq!(states(&left, SyncState::Synced), ["a"]);
     assert!(config_maps(&client, "leaving").get_opt("a").await.unwrap().is_none());
     let map = config_maps(&client, "staying").get("a").await.unwrap();
     assert!(map.metadata.labels.unwrap_or_default().is_empty());
@@ -427,14 +430,17 @@ async fn a_fight_is_noticed_and_given_a_pause() {
     let world = world().await;
     let service = world.applied("fought", &[("a.yaml", &config_map("a", "1"))]).await;
     let maps = config_maps(&world.client().await, "fought");
+    let rival = PatchParams { field_manager: Some("rival".into()), ..PatchParams::default() };
     let paused = wait_for("the agent to notice the fight", support::PATIENCE, || async {
         let patch = Patch::Merge(json!({"data": {"value": "mine"}}));
-        maps.patch("a", &PatchParams::default(), &patch).await?;
+        maps.patch("a", &rival, &patch).await?;
         let report = world.hub.report(service.uid());
         Ok(report.filter(|r| object(r, "ConfigMap", "a").sync == SyncState::Waiting))
     })
     .await
     .unwrap();
-    assert!(object(&paused, "ConfigMap", "a").message.contains("keeps changing it back"));
+    let message = &object(&paused, "ConfigMap", "a").message;
+    assert!(message.starts_with("rival keeps changing it back (last at 20"), "{message}");
+    assert!(message.contains("farwater.dev/ignore-differences"), "{message}");
     assert_eq!(maps.get("a").await.unwrap().data["data"]["value"], "mine");
 }

@@ -19,6 +19,8 @@ pub const DRIFT: &str = "farwater.dev/drift";
 pub const IMMUTABLE: &str = "farwater.dev/immutable";
 /// Annotation on an object of a source: JSON pointers of fields that others may change, separated by commas.
 pub const IGNORE_DIFFERENCES: &str = "farwater.dev/ignore-differences";
+/// Annotation on an object of a source: a CEL expression that is true of the fields that others may change.
+pub const IGNORE_EXPRESSION: &str = "farwater.dev/ignore-expression";
 /// Annotation on an object of a source: field managers whose fields are theirs, separated by commas.
 pub const IGNORE_MANAGERS: &str = "farwater.dev/ignore-managers";
 
@@ -115,4 +117,9 @@ pub struct IgnoreDifference {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 128)))]
     pub managed_fields_managers: Vec<String>,
+    /// CEL, asked about each field that the source states: true of those that others may change. `field` is its JSON pointer, as in
+    /// `jsonPointers`, and `self` the object as the source states it; of a Secret its metadata alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub expression: Option<String>,
 }

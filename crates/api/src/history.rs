@@ -18,9 +18,13 @@ pub struct HistoryEntry {
     /// Folder inside the bundle.
     pub path: String,
     pub cause: Cause,
-    /// Who pinned it.
+    /// The user of the API who had it assigned: who made the service, named another source or folder, pinned it, or took the pin away.
+    /// Nobody of a commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// Who wrote the commit, `Name <address>`, as it says itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<String>,
     /// As the pin states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -14,6 +14,7 @@ pub mod cluster_grant;
 pub mod deletion;
 pub mod digest;
 pub mod git_repository;
+pub mod health_rule;
 pub mod history;
 pub mod hooks;
 pub mod objects;
@@ -29,6 +30,7 @@ pub use cluster::{Cluster, ClusterSpec, ClusterStatus};
 pub use cluster_grant::{ClusterGrant, ClusterGrantSpec, GrantVerb};
 pub use digest::{Digest, canonical_json};
 pub use git_repository::{GitRepository, GitRepositorySpec, GitRepositoryStatus};
+pub use health_rule::{HealthRule, HealthRuleSpec, HealthRuleStatus};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 pub use service_deployment::{ServiceDeployment, ServiceDeploymentSpec, ServiceDeploymentStatus};
 
@@ -46,6 +48,9 @@ pub const REQUESTED_AT: &str = "farwater.dev/requestedAt";
 pub const FLUX_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
 /// Annotation on a ServiceDeployment that approves one held prune; its value is the plan's digest.
 pub const APPROVE_PRUNE: &str = "farwater.dev/approve-prune";
+/// Annotation on the Namespace [`ADMIN_NAMESPACE`], set by the hub or by hand: as long as it is there nothing is deleted in any
+/// cluster. Its value says why; who takes it off has looked.
+pub const FREEZE_PRUNES: &str = "farwater.dev/freeze-prunes";
 /// Annotation on a ServiceDeployment that asks for what its last deletion took; see [`deletion::undo_request`].
 pub const UNDO: &str = "farwater.dev/undo";
 /// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup: its value, the epoch that
@@ -79,8 +84,14 @@ pub fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
 
 /// The definitions of our kinds, as a management cluster would install them.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
-    let mut all =
-        vec![AgentPolicy::crd(), Cluster::crd(), ClusterGrant::crd(), GitRepository::crd(), ServiceDeployment::crd()];
+    let mut all = vec![
+        AgentPolicy::crd(),
+        Cluster::crd(),
+        ClusterGrant::crd(),
+        GitRepository::crd(),
+        HealthRule::crd(),
+        ServiceDeployment::crd(),
+    ];
     all.iter_mut().for_each(describe_kind);
     all
 }

@@ -39,7 +39,12 @@ pub use self::{
     verbatim::Verbatim,
 };
 use crate::{
-    Digest, apply_options::ApplyOptions, canonical_json, objects::ServiceReport, service_test::ServiceTest,
+    Digest,
+    apply_options::ApplyOptions,
+    canonical_json,
+    health_rule::{HealthRuleSpec, HealthRules},
+    objects::ServiceReport,
+    service_test::ServiceTest,
     succession::Position,
 };
 
@@ -236,6 +241,9 @@ pub struct DesiredState {
     /// What the agent itself shall be; absent: as it was installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Verbatim<AgentSettings>>,
+    /// How objects of some kinds are judged; absent: by the built-in rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Verbatim<HealthRules>>,
 }
 
 /// What an AgentPolicy says of one cluster's agent.
@@ -307,6 +315,9 @@ pub struct Statement {
     /// Digest of the agent's settings, where there are some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Digest>,
+    /// Digest of the rules of health, where there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Digest>,
     pub key_id: String,
 }
 
@@ -397,6 +408,9 @@ pub struct Deployment {
     /// Run when all is healthy. An agent that doesn't know them reports none, and the hub calls the version healthy only with them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tests: Vec<ServiceTest>,
+    /// The service's own rules of health, which come before the hub's. An agent that doesn't know them judges by the built-in ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health: Vec<HealthRuleSpec>,
 }
 
 /// The Secrets of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519, HKDF-SHA256 and

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Digest, apply_options::ApplyOptions, deletion::Deletion, git_repository::LocalReference, objects::ObjectRef,
-    service_test::ServiceTest,
+    Digest, HealthRuleSpec, apply_options::ApplyOptions, deletion::Deletion, git_repository::LocalReference,
+    objects::ObjectRef, service_test::ServiceTest,
 };
 
 /// A folder of a source, kept applied on one cluster.
@@ -75,6 +75,10 @@ pub struct ServiceDeploymentSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub tests: Vec<ServiceTest>,
+    /// How objects of some kinds are judged, before the hub's HealthRules and the built-in rules. The first for a kind counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub health: Vec<HealthRuleSpec>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -158,12 +162,21 @@ pub struct ServiceDeploymentStatus {
     /// What the source has, where a pin, a suspension or a dependency holds it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_revision: Option<String>,
+    /// Who said last what is to run: the source, the path or the pin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_by: Option<String>,
     /// Who set the pin that stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_by: Option<String>,
     /// Who set the suspension that stands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_by: Option<String>,
+    /// Who set the annotation `farwater.dev/approve-prune` that stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<String>,
+    /// When. It counts for a day, and is taken off then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectCounts>,
     /// Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each.
@@ -223,6 +236,9 @@ pub struct HeldPrune {
     /// What goes with the namespaces and definitions among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contents: Vec<Contents>,
+    /// It waits for nothing but objects of the source that are not applied yet, and for no approval.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub until_applied: bool,
 }
 
 /// What an object takes with it when it is deleted.

@@ -64,6 +64,7 @@ pub fn ours() -> Vec<Kind> {
         kind("clusters", "Cluster", &["fwc"], true),
         kind("clustergrants", "ClusterGrant", &[], false),
         kind("gitrepositories", "GitRepository", &["fwgit"], true),
+        kind("healthrules", "HealthRule", &[], false),
         kind("servicedeployments", "ServiceDeployment", &["sd"], true),
     ]
 }

@@ -6,6 +6,7 @@
 use farwater_api::{
     Digest,
     apply_options::ApplyOptions,
+    health_rule::HealthRuleSpec,
     protocol::{Action, Ceiling, Deployment},
     service_deployment::{DeletionPolicy, ServiceDeploymentSpec},
     service_test::ServiceTest,
@@ -33,6 +34,9 @@ pub struct Candidate {
     /// The first commit of the history that the revision is of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
+    /// Who wrote the commit, as it says itself. Empty where it says nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub author: String,
 }
 
 impl Candidate {
@@ -172,6 +176,8 @@ pub struct EntryInputs<'a> {
     pub cluster_suspended: bool,
     /// The hub came back from a backup older than what the cluster's agent has seen, and nobody has confirmed it yet.
     pub restored: bool,
+    /// Why nothing is deleted in all of the fleet, if that is so: then an approval counts for nothing either.
+    pub frozen: Option<&'a str>,
     pub assigned: Option<&'a Candidate>,
     pub why: &'a Why,
     pub ceiling: Result<&'a Ceiling, &'a Denied>,
@@ -187,6 +193,7 @@ pub struct EntryInputs<'a> {
     pub undo: Option<&'a str>,
     pub turn: u64,
     pub tests: &'a [ServiceTest],
+    pub health: &'a [HealthRuleSpec],
 }
 
 /// What the agent is told about a service. Every service is always listed: what can't be applied is held.
@@ -218,21 +225,23 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         Err(problem) => return hold(problem.to_owned()),
     };
     let prune = inputs.prune && !inputs.restored;
+    let hold_prune = inputs.frozen.or(inputs.hold_prune);
     Action::Apply(Deployment {
         bundle: assigned.bundle,
         bundle_bytes: assigned.bundle_bytes,
         path: assigned.path.clone(),
         target_namespace: inputs.target_namespace.to_owned(),
-        prune: prune && inputs.hold_prune.is_none(),
+        prune: prune && hold_prune.is_none(),
         ceiling: ceiling.clone(),
         secrets,
-        approved_prune: inputs.approved_prune,
+        approved_prune: inputs.approved_prune.filter(|_| inputs.frozen.is_none()),
         options: inputs.options.clone(),
-        hold_prune: inputs.hold_prune.filter(|_| prune).map(str::to_owned),
+        hold_prune: hold_prune.filter(|_| prune).map(str::to_owned),
         origin: assigned.origin.clone(),
         undo: inputs.undo.map(str::to_owned),
         turn: inputs.turn,
         tests: inputs.tests.to_vec(),
+        health: inputs.health.to_vec(),
     })
 }
 
@@ -250,6 +259,9 @@ fn resolve_removal(inputs: EntryInputs<'_>) -> Action {
         }
         // Who has no right on the cluster deletes nothing there, and isn't kept from deleting the resource.
         DeletionPolicy::Delete if inputs.ceiling.is_err() => DeletionPolicy::Orphan,
+        DeletionPolicy::Delete if inputs.frozen.is_some() => {
+            return Action::Hold { reason: inputs.frozen.unwrap_or_default().to_owned() };
+        }
         policy => policy,
     };
     Action::Remove { policy, approved_prune: inputs.approved_prune }
@@ -273,6 +285,7 @@ mod tests {
             path: "apps/web".to_owned(),
             source: String::new(),
             origin: None,
+            author: String::new(),
         }
     }
 
@@ -323,6 +336,7 @@ mod tests {
             suspended: None,
             cluster_suspended: false,
             restored: false,
+            frozen: None,
             assigned: Some(assigned),
             why: &Why::Current,
             ceiling: Ok(ceiling),
@@ -335,6 +349,7 @@ mod tests {
             undo: None,
             turn: 0,
             tests: &[],
+            health: &[],
         }
     }
 
@@ -343,7 +358,8 @@ mod tests {
         let action = match resolve_action(inputs) {
             Action::Apply(deployment) => {
                 let held = deployment.hold_prune.map(|reason| format!(" held: {reason}")).unwrap_or_default();
-                format!("apply {} prune={}{held}", deployment.bundle.short(), deployment.prune)
+                let approved = if deployment.approved_prune.is_some() { " approved" } else { "" };
+                format!("apply {} prune={}{held}{approved}", deployment.bundle.short(), deployment.prune)
             }
             Action::Hold { reason } => format!("hold: {reason}"),
             Action::Remove { policy, .. } => format!("remove {policy:?}"),
@@ -366,6 +382,12 @@ mod tests {
         );
         let off = EntryInputs { hold_prune: Some("swapped"), prune: false, ..base };
         check_action(off, &format!("{apply} prune=false"));
+        let approved = EntryInputs { approved_prune: Some(Digest::of("plan")), ..base };
+        check_action(approved, &format!("{apply} prune=true approved"));
+        let frozen = Some("frozen");
+        let stopped = format!("{apply} prune=false held: frozen");
+        check_action(EntryInputs { frozen, hold_prune: Some("swapped"), ..approved }, &stopped);
+        check_action(EntryInputs { frozen, prune: false, ..base }, &format!("{apply} prune=false"));
         let suspended = Some("the service is suspended");
         check_action(EntryInputs { suspended, ..base }, "hold: the service is suspended");
         check_action(EntryInputs { ceiling: Err(&denied), ..base }, &format!("hold: {denied}"));
@@ -391,6 +413,9 @@ mod tests {
         );
         let orphan = EntryInputs { deletion_policy: DeletionPolicy::Orphan, restored: true, ..deleting };
         check_action(orphan, "remove Orphan");
+        check_action(EntryInputs { frozen, ..deleting }, "hold: frozen");
+        check_action(EntryInputs { frozen, ceiling: Err(&denied), ..deleting }, "remove Orphan");
+        check_action(EntryInputs { frozen, ..orphan }, "remove Orphan");
 
         let dependents = &["web".to_owned(), "api".to_owned()];
         check_action(EntryInputs { dependents, ..deleting }, "hold: web, api depends on it and goes first");

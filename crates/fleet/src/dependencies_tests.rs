@@ -15,6 +15,7 @@ fn candidate(commit: &str) -> Candidate {
         path: "database".to_owned(),
         source: String::new(),
         origin: None,
+        author: String::new(),
     }
 }
 

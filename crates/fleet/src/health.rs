@@ -5,7 +5,10 @@
 //! which needs a clock).
 
 pub mod children;
+pub mod expression;
 mod pod;
+pub mod rules;
+pub mod selection;
 pub mod unseen;
 
 use farwater_api::objects::Health;
@@ -93,8 +96,8 @@ fn failed(message: impl Into<String>) -> Verdict {
     (Health::Failed, message.into())
 }
 
-/// The rules that come before those of a kind: deletion, observed generation, `Reconciling` and `Stalled`.
-fn evaluate_generic(object: &Value) -> Option<Verdict> {
+/// What comes before every rule: deletion and observed generation.
+fn evaluate_bookkeeping(object: &Value) -> Option<Verdict> {
     if object["metadata"]["deletionTimestamp"].is_string() {
         return Some((Health::Terminating, "being deleted".into()));
     }
@@ -103,6 +106,14 @@ fn evaluate_generic(object: &Value) -> Option<Verdict> {
         && generation != observed
     {
         return Some(progress(format!("its controller has seen generation {observed} of {generation}")));
+    }
+    None
+}
+
+/// The rules that come before those of a kind: bookkeeping, `Reconciling` and `Stalled`.
+fn evaluate_generic(object: &Value) -> Option<Verdict> {
+    if let Some(verdict) = evaluate_bookkeeping(object) {
+        return Some(verdict);
     }
     if let Some(condition) = condition(object, "Reconciling").filter(|c| c.holds) {
         return Some(progress(condition.text()));

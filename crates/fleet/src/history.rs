@@ -34,19 +34,25 @@ pub struct Version {
     pub source: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
+    /// The source by the name that the service gave; empty of a version that an older hub has noted.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source_name: String,
 }
 
-/// Who pinned a service, and the pin.
-#[derive(Clone, Copy, Debug)]
-pub struct Pinned<'a> {
-    pub pin: &'a Pin,
-    pub by: Option<&'a str>,
+/// What a service's spec says of what is to run, and who said it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stated<'a> {
+    pub source_name: &'a str,
+    pub pin: Option<&'a Pin>,
+    pub pinned_by: Option<&'a str>,
+    /// Who named the source or the path, set the pin or took it away, whatever was last.
+    pub changed_by: Option<&'a str>,
 }
 
 impl Version {
     /// The version that follows `last`.
-    pub fn new(last: Option<&Self>, candidate: &Candidate, pinned: Option<Pinned<'_>>, now: Timestamp) -> Self {
-        let pin = pinned.filter(|pinned| pinned.pin.bundle == candidate.bundle);
+    pub fn new(last: Option<&Self>, candidate: &Candidate, stated: Stated<'_>, now: Timestamp) -> Self {
+        let pin = stated.pin.filter(|pin| pin.bundle == candidate.bundle);
         let cause = match (pin, last) {
             (Some(_), _) => Cause::Pinned,
             (None, None) => Cause::Created,
@@ -54,21 +60,34 @@ impl Version {
             (None, Some(last)) if last.told.path != candidate.path || last.source != candidate.source => Cause::Spec,
             (None, Some(_)) => Cause::Commit,
         };
+        // That a source was given another address, or another branch, nobody said of the service.
+        let is_restated = last.is_some_and(|last| {
+            let renamed = !last.source_name.is_empty() && last.source_name != stated.source_name;
+            renamed || last.told.path != candidate.path
+        });
+        let by = match cause {
+            Cause::Pinned => stated.pinned_by,
+            Cause::Created | Cause::Unpinned => stated.changed_by,
+            Cause::Spec if is_restated => stated.changed_by,
+            Cause::Spec | Cause::Commit | Cause::Unknown => None,
+        };
         let told = HistoryEntry {
             number: last.map_or(1, |last| last.told.number + 1),
             revision: candidate.revision.clone(),
             bundle: candidate.bundle,
             path: candidate.path.clone(),
             cause,
-            by: pin.and_then(|pinned| pinned.by).map(str::to_owned),
-            reason: pin.and_then(|pinned| pinned.pin.reason.clone()),
+            by: by.map(str::to_owned),
+            author: Some(candidate.author.clone()).filter(|author| !author.is_empty()),
+            reason: pin.and_then(|pin| pin.reason.clone()),
             assigned: whole_seconds(now),
             result: VersionResult::Pending,
             message: String::new(),
             settled: None,
         };
         let Candidate { content_id, bundle_bytes, ref source, ref origin, .. } = *candidate;
-        Self { told, content_id, bundle_bytes, source: source.clone(), origin: origin.clone() }
+        let source_name = stated.source_name.to_owned();
+        Self { told, content_id, bundle_bytes, source: source.clone(), origin: origin.clone(), source_name }
     }
 
     pub fn candidate(&self) -> Candidate {
@@ -80,6 +99,7 @@ impl Version {
             path: self.told.path.clone(),
             source: self.source.clone(),
             origin: self.origin.clone(),
+            author: self.told.author.clone().unwrap_or_default(),
         }
     }
 
@@ -199,7 +219,16 @@ mod tests {
             path: "apps/web".to_owned(),
             source: "https://git.example.com/infra.git".to_owned(),
             origin: None,
+            author: "Bob <bob@example.com>".to_owned(),
         }
+    }
+
+    fn pinned<'a>(pin: &'a Pin, by: &'a str) -> Stated<'a> {
+        Stated { pin: Some(pin), pinned_by: Some(by), changed_by: Some(by), source_name: "infra" }
+    }
+
+    fn changed(by: &str) -> Stated<'_> {
+        Stated { changed_by: Some(by), source_name: "infra", ..Stated::default() }
     }
 
     fn at(second: i64) -> Timestamp {
@@ -233,8 +262,8 @@ mod tests {
         for (i, (bundle, healthy, pinned)) in versions.iter().enumerate() {
             let candidate = candidate(&format!("abc{i}"), bundle);
             let pin = Pin { bundle: candidate.bundle, reason: None };
-            let pinned = pinned.then_some(Pinned { pin: &pin, by: Some("ann") });
-            let mut next = Version::new(all.last(), &candidate, pinned, at(100));
+            let stated = if *pinned { self::pinned(&pin, "ann") } else { Stated::default() };
+            let mut next = Version::new(all.last(), &candidate, stated, at(100));
             if *healthy {
                 next.settle(VersionResult::Healthy, "", at(101));
             }
@@ -245,29 +274,45 @@ mod tests {
 
     #[test]
     fn a_version_says_why_it_was_assigned() {
-        let first = Version::new(None, &candidate("1", "a"), None, at(1));
-        let second = Version::new(Some(&first), &candidate("2", "b"), None, at(2));
+        let first = Version::new(None, &candidate("1", "a"), changed("maker"), at(1));
+        let second = Version::new(Some(&first), &candidate("2", "b"), changed("maker"), at(2));
         let pin = Pin { bundle: Digest::of("a"), reason: Some("b crashes".to_owned()) };
-        let pinned = Pinned { pin: &pin, by: Some("ann") };
-        let third = Version::new(Some(&second), &candidate("1", "a"), Some(pinned), at(3));
-        let fourth = Version::new(Some(&third), &candidate("3", "c"), None, at(4));
+        let third = Version::new(Some(&second), &candidate("1", "a"), pinned(&pin, "ann"), at(3));
+        let fourth = Version::new(Some(&third), &candidate("3", "c"), changed("eve"), at(4));
         let moved = Candidate { path: "other".to_owned(), ..candidate("3", "d") };
-        let fifth = Version::new(Some(&fourth), &moved, None, at(5));
-        let all = [&first, &second, &third, &fourth, &fifth];
-        let causes = [Cause::Created, Cause::Commit, Cause::Pinned, Cause::Unpinned, Cause::Spec];
-        assert_eq!(all.map(|version| version.told.cause), causes);
-        assert_eq!(all.map(|version| version.told.number), [1, 2, 3, 4, 5]);
-        assert_eq!((third.told.by.as_deref(), third.told.reason.as_deref()), (Some("ann"), Some("b crashes")));
+        let fifth = Version::new(Some(&fourth), &moved, changed("mallory"), at(5));
+        // The source has another address, which nobody said of the service; then the service names another one.
+        let elsewhere =
+            |bundle| Candidate { path: "other".to_owned(), source: "elsewhere".to_owned(), ..candidate("4", bundle) };
+        let sixth = Version::new(Some(&fifth), &elsewhere("e"), changed("mallory"), at(6));
+        let renamed = Stated { source_name: "apps", ..changed("zoe") };
+        let back = Candidate { path: "other".to_owned(), ..candidate("5", "f") };
+        let seventh = Version::new(Some(&sixth), &back, renamed, at(7));
+        let all = [&first, &second, &third, &fourth, &fifth, &sixth, &seventh];
+        let told = [
+            (Cause::Created, Some("maker")),
+            (Cause::Commit, None),
+            (Cause::Pinned, Some("ann")),
+            (Cause::Unpinned, Some("eve")),
+            (Cause::Spec, Some("mallory")),
+            (Cause::Spec, None),
+            (Cause::Spec, Some("zoe")),
+        ];
+        assert_eq!(all.map(|version| (version.told.cause, version.told.by.as_deref())), told);
+        assert_eq!(all.map(|version| version.told.number), [1, 2, 3, 4, 5, 6, 7]);
+        assert!(all.iter().all(|version| version.told.author.as_deref() == Some("Bob <bob@example.com>")));
+        assert_eq!(third.told.reason.as_deref(), Some("b crashes"));
         assert_eq!(third.candidate(), candidate("1", "a"));
         let text = serde_json::to_string(&third).unwrap();
         assert_eq!(serde_json::from_str::<Version>(&text).unwrap(), third);
         // A pin that is not followed yet is not the cause of what comes meanwhile.
-        assert_eq!(Version::new(Some(&first), &candidate("2", "b"), Some(pinned), at(6)).told.cause, Cause::Commit);
+        let meanwhile = Version::new(Some(&first), &candidate("2", "b"), pinned(&pin, "ann"), at(8));
+        assert_eq!((meanwhile.told.cause, meanwhile.told.by), (Cause::Commit, None));
     }
 
     #[test]
     fn a_version_is_healthy_once_and_for_all_and_failed_until_it_is() {
-        let mut version = Version::new(None, &candidate("1", "a"), None, at(1));
+        let mut version = Version::new(None, &candidate("1", "a"), Stated::default(), at(1));
         let mut note = |outcome, health, second| {
             let news = version.note_report(&report(outcome, health), &[], at(second));
             (news, version.told.result, version.told.settled.as_ref().map_or(0, |time| time.0.as_second()))
@@ -279,7 +324,7 @@ mod tests {
         assert_eq!(note(Outcome::Applied, Health::Current, 6), (true, VersionResult::Healthy, 6));
         assert_eq!(note(Outcome::Failed, Health::Current, 7), (false, VersionResult::Healthy, 6));
         assert!(!version.supersede(at(8)));
-        let mut pending = Version::new(None, &candidate("1", "a"), None, at(1));
+        let mut pending = Version::new(None, &candidate("1", "a"), Stated::default(), at(1));
         assert!(pending.supersede(at(2)) && pending.told.result == VersionResult::Superseded);
     }
 

@@ -18,7 +18,7 @@ use serde_json::Value;
 pub use self::foresee::{foresee_farewell, foresee_hooks};
 pub use crate::plan::hooks::{DeletePolicy, Occasion, ResolvedHook, is_of_deletion};
 use crate::{
-    health,
+    health::rules::Rules,
     plan::{InventoryEntry, ObjectKey, Resolved},
 };
 
@@ -186,6 +186,7 @@ impl Record {
                 fields: None,
                 adopted: false,
                 doomed: false,
+                overruled: Vec::new(),
             });
         }
         taken
@@ -288,7 +289,7 @@ pub struct Progress {
 }
 
 /// Judges a hook's object, as the API server returns it: a Job by its conditions, a Pod by its phase, anything else by its health.
-pub fn judge(object: &Value) -> Progress {
+pub fn judge(rules: &Rules, object: &Value) -> Progress {
     let started = time(&object["status"]["startTime"]);
     let mut progress =
         Progress { state: HookState::Running, is_ending: false, message: String::new(), started, ended: None };
@@ -296,7 +297,7 @@ pub fn judge(object: &Value) -> Progress {
     match (group, object["kind"].as_str().unwrap_or_default()) {
         ("batch", "Job") => judge_job(object, &mut progress),
         ("", "Pod") => judge_pod(object, &mut progress),
-        _ => match health::evaluate(object) {
+        _ => match rules.evaluate(object) {
             (farwater_api::objects::Health::Current, _) => progress.state = HookState::Succeeded,
             (farwater_api::objects::Health::Failed, message) => {
                 (progress.state, progress.message) = (HookState::Failed, message);

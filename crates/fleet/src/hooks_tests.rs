@@ -136,7 +136,7 @@ fn an_object_has_one_run_that_counts() {
 fn jobs_and_pods_have_ended_when_they_say_so() {
     let job = |conditions: Value| json!({"apiVersion": "batch/v1", "kind": "Job", "status": {"startTime": "2026-01-01T00:00:00Z", "conditions": conditions}});
     let check = |object: Value, state: HookState, is_ending: bool, message: &str| {
-        let progress = judge(&object);
+        let progress = judge(&Rules::default(), &object);
         assert_eq!((progress.state, progress.is_ending, progress.message.as_str()), (state, is_ending, message));
     };
     check(job(json!([])), HookState::Running, false, "");
@@ -148,12 +148,41 @@ fn jobs_and_pods_have_ended_when_they_say_so() {
     let failed = json!({"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long",
         "lastTransitionTime": "2026-01-01T00:00:09Z"});
     check(job(json!([failing, failed])), HookState::Failed, true, "DeadlineExceeded: too long");
-    assert!(judge(&job(json!([failed]))).ended.is_some());
+    assert!(judge(&Rules::default(), &job(json!([failed]))).ended.is_some());
     let pod = |phase: &str| json!({"apiVersion": "v1", "kind": "Pod", "status": {"phase": phase, "reason": "Evicted"}});
     check(pod("Pending"), HookState::Running, false, "");
     check(pod("Succeeded"), HookState::Succeeded, false, "");
     check(pod("Failed"), HookState::Failed, false, "Evicted");
     check(json!({"apiVersion": "v1", "kind": "ConfigMap"}), HookState::Succeeded, false, "");
+}
+
+#[test]
+fn a_hook_of_another_kind_has_ended_when_its_rule_says_so() {
+    let rule = |kind: &str| farwater_api::HealthRuleSpec {
+        group: "example.com".into(),
+        kind: kind.into(),
+        failed: Some("self.status.phase == 'Sunk'".into()),
+        current: "self.status.phase == 'Afloat'".into(),
+        message: Some("self.status.phase".into()),
+        ..Default::default()
+    };
+    let rules = Rules::compile(&[rule("Boat")], Default::default());
+    let check = |object: Value, state: HookState, message: &str| {
+        let progress = judge(&rules, &object);
+        assert_eq!((progress.state, progress.message.as_str()), (state, message));
+    };
+    let boat = |phase: &str| json!({"apiVersion": "example.com/v1", "kind": "Boat", "status": {"phase": phase}});
+    check(boat("Launching"), HookState::Running, "Launching");
+    check(boat("Afloat"), HookState::Succeeded, "");
+    check(boat("Sunk"), HookState::Failed, "Sunk");
+    // Nobody knows, so it is waited for.
+    let unseen = "health rule of the service can't judge it: failed: there is no \"status\"";
+    check(json!({"apiVersion": "example.com/v1", "kind": "Boat"}), HookState::Running, unseen);
+    // A Job and a Pod say themselves how they ended.
+    let mut of_pods = rule("Pod");
+    of_pods.group.clear();
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Succeeded"}});
+    assert_eq!(judge(&Rules::compile(&[of_pods], Default::default()), &pod).state, HookState::Succeeded);
 }
 
 proptest! {

@@ -9,6 +9,7 @@ pub mod assignment;
 pub mod conditions;
 pub mod dependencies;
 pub mod duration;
+pub mod freeze;
 pub mod health;
 pub mod history;
 pub mod hooks;

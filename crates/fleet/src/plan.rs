@@ -6,6 +6,7 @@
 pub mod differences;
 pub mod fields;
 pub mod hooks;
+mod ignored;
 pub mod options;
 mod reasons;
 mod resolve;
@@ -32,7 +33,7 @@ use crate::{
     transfer::Transfers,
 };
 use options::{Guard, Protection};
-pub use reasons::{Forget, Keep, Refusal, Skip, SkipReason, Wait};
+pub use reasons::{Forget, Keep, Left, Refusal, Skip, SkipReason, Wait, Writer};
 pub use resolve::{Resolved, ResolvedObject, Scopes, Terms, check_ceiling, resolve, stage_of};
 
 /// Manifests of one folder of a bundle.
@@ -91,6 +92,9 @@ pub struct InventoryEntry {
     /// half-way is finished instead of being judged anew on what it left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub doomed: bool,
+    /// See [`differences::overruled`]. Kept because nothing tells it again while the object stays as it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overruled: Vec<String>,
 }
 
 /// A service's inventory.
@@ -163,6 +167,9 @@ impl fmt::Display for Ending {
     }
 }
 
+/// Objects that others keep changing back, and who does so where that is known: left alone for a while.
+pub type Cooling = BTreeMap<ObjectKey, Option<Box<Writer>>>;
+
 /// Everything that a plan is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanInput<'a> {
@@ -175,8 +182,7 @@ pub struct PlanInput<'a> {
     pub live: &'a BTreeMap<ObjectKey, Live>,
     /// Services that live on this cluster: uid → `namespace/name`.
     pub services: &'a BTreeMap<String, String>,
-    /// Objects that others keep changing back: left alone for a while.
-    pub cooling: &'a BTreeSet<ObjectKey>,
+    pub cooling: &'a Cooling,
     /// Whether the target namespace exists; `None` where that is not known.
     pub target_namespace_exists: Option<bool>,
     /// Why the hub has every prune wait.
@@ -238,6 +244,9 @@ pub enum Stage {
     Definitions,
     /// What workloads refer to: accounts, roles, configuration, quotas, storage.
     Foundations,
+    /// What runs pods.
+    Workloads,
+    /// Services, routes, autoscalers, and all custom resources: often of a kind that a workload before them brings to life.
     Rest,
     /// Webhooks and aggregated APIs: what they call must run before they stand in the way.
     Interceptors,
@@ -378,6 +387,9 @@ enum Judgement {
 
 fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     let key = object.key();
+    if let Some(annotation) = &object.options.left {
+        return Judgement::Skip(SkipReason::Left(Left::Source(annotation.clone())));
+    }
     let entry = input.inventory.entries.get(&key);
     let change = |cause, migrate, recreate| {
         Judgement::Change(Change { object: key.clone(), cause, migrate, needs: object.needs.clone(), recreate })
@@ -392,10 +404,7 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
                 Some(other) => other,
             };
         }
-        Some(Live::Absent) if input.cooling.contains(&key) => {
-            return Judgement::Skip(SkipReason::Waiting(Wait::Fight));
-        }
-        Some(Live::Absent) => return change(Cause::Create, false, None),
+        Some(Live::Absent) => return judge_fight(input, &key).unwrap_or_else(|| change(Cause::Create, false, None)),
         Some(Live::Forbidden(message)) => {
             return Judgement::Skip(SkipReason::Refused(Refusal::Forbidden(message.clone())));
         }
@@ -407,9 +416,14 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     if live.deleting {
         return Judgement::Skip(SkipReason::Waiting(Wait::Deletion));
     }
+    if let Some(annotation) = &live.protection.left {
+        return Judgement::Skip(SkipReason::Left(Left::Live(annotation.clone())));
+    }
     let owner = live.owner.as_deref().and_then(|annotation| proven_owner(annotation, &key));
-    if let Some(uid) = owner.filter(|uid| *uid != input.service_uid)
-        && input.transfers.offered.get(&key).map(String::as_str) != Some(uid)
+    let others = owner.filter(|uid| *uid != input.service_uid);
+    let is_offered = others.is_some() && input.transfers.offered.get(&key).map(String::as_str) == others;
+    if let Some(uid) = others
+        && !is_offered
         && let Some(service) = input.services.get(uid)
     {
         let refusal = Refusal::OwnedBy { service: service.clone(), uid: uid.to_owned() };
@@ -417,7 +431,15 @@ fn judge(input: &PlanInput<'_>, object: &ResolvedObject) -> Judgement {
     }
     let ours = owner == Some(input.service_uid);
     let recreate = (object.options.recreate && ours).then(|| live.uid.clone());
-    let Some(entry) = entry.filter(|e| e.uid.as_ref() == Some(&live.uid)) else {
+    let entry = entry.filter(|e| e.uid.as_ref() == Some(&live.uid));
+    // What another service hands over is taken over, or that one would delete it.
+    if object.options.create_only && !is_offered {
+        return match entry {
+            Some(_) if ours => Judgement::Unchanged,
+            _ => Judgement::Skip(SkipReason::Left(Left::Exists)),
+        };
+    }
+    let Some(entry) = entry else {
         return match object.options.adopt {
             _ if ours => change(Cause::Update, live.client_side, recreate),
             AdoptPolicy::Always => change(Cause::Adopt, live.client_side, None),
@@ -439,8 +461,13 @@ fn judge_drift(input: &PlanInput<'_>, object: &ResolvedObject, key: &ObjectKey) 
     match object.options.drift {
         DriftMode::Ignore => Some(Judgement::Unchanged),
         DriftMode::Report => Some(Judgement::Drifted),
-        DriftMode::Correct => input.cooling.contains(key).then_some(Judgement::Skip(SkipReason::Waiting(Wait::Fight))),
+        DriftMode::Correct => judge_fight(input, key),
     }
+}
+
+fn judge_fight(input: &PlanInput<'_>, key: &ObjectKey) -> Option<Judgement> {
+    let writer = input.cooling.get(key)?;
+    Some(Judgement::Skip(SkipReason::Waiting(Wait::Fight(writer.clone()))))
 }
 
 #[derive(Default)]

@@ -71,7 +71,7 @@ struct Cluster {
     inventory: Inventory,
     live: BTreeMap<ObjectKey, Live>,
     services: BTreeMap<String, String>,
-    cooling: BTreeSet<ObjectKey>,
+    cooling: Cooling,
     transfers: Transfers,
 }
 
@@ -89,6 +89,7 @@ impl Cluster {
                 fields,
                 adopted: false,
                 doomed: false,
+                overruled: Vec::new(),
             };
             cluster.inventory.entries.insert(key.clone(), entry);
             let owner = Some(owner_annotation(UID, &key));
@@ -187,10 +188,32 @@ fn an_object_that_is_fought_over_waits_and_holds_no_prune() {
     let mut cluster = Cluster::after(&source);
     cluster.object("m0").fields = None;
     let key = source.objects[0].key();
-    cluster.cooling.insert(key);
+    cluster.cooling.insert(key, None);
     let plan = cluster.plan(&resolved_maps(0..2));
-    assert!(skips(&plan)[0].1.contains("keeps changing it back"));
+    assert!(skips(&plan)[0].1.starts_with("something else keeps changing it back: "));
     assert_eq!((deletes(&plan), &plan.prune.verdict), (vec!["m2"], &Verdict::Delete));
+}
+
+#[test]
+fn who_fights_is_named_with_when_and_what_to_do() {
+    let check = |operation: &str, subresource: Option<&str>, time: Option<&str>, expected: &str| {
+        let writer = Writer {
+            manager: "kube-controller-manager".into(),
+            operation: operation.into(),
+            subresource: subresource.map(str::to_owned),
+            time: time.map(str::to_owned),
+        };
+        let text = Wait::Fight(Some(Box::new(writer))).to_string();
+        let (said, remedy) = text.split_once(": ").unwrap();
+        assert_eq!(said, format!("kube-controller-manager{expected}"));
+        assert!(remedy.contains("farwater.dev/ignore-differences") && remedy.contains("farwater.dev/drift: Report"));
+        // A plan shows no more of a reason.
+        assert!(text.len() <= 256, "{text}");
+    };
+    let time = "2026-11-23T02:41:09Z";
+    check("Update", Some("scale"), Some(time), " (scale) keeps changing it back (last at 2026-11-23T02:41:09Z)");
+    check("Update", None, Some(time), " keeps changing it back (last at 2026-11-23T02:41:09Z)");
+    check("Apply", None, None, " (Apply) keeps changing it back");
 }
 
 #[test]
@@ -206,7 +229,8 @@ fn the_stages_come_in_order_and_name_what_they_need() {
     ]);
     let plan = Cluster::default().plan(&source);
     let stages: Vec<Stage> = plan.waves.iter().map(|w| w.stage).collect();
-    assert_eq!(stages, [Stage::Namespaces, Stage::Definitions, Stage::Foundations, Stage::Rest]);
+    let in_order = [Stage::Namespaces, Stage::Definitions, Stage::Foundations, Stage::Workloads, Stage::Rest];
+    assert_eq!(stages, in_order);
     let boat = plan.waves.iter().flat_map(|w| &w.changes).find(|c| c.object.name == "ark").unwrap();
     let needs: Vec<String> = boat.needs.iter().map(ToString::to_string).collect();
     assert_eq!(needs, ["CustomResourceDefinition.apiextensions.k8s.io boats.x.io", "Namespace sea"]);
@@ -223,8 +247,15 @@ fn an_unknown_kind_waits_and_its_objects_are_not_pruned() {
         namespace: "web".into(),
         name: "ark".into(),
     };
-    let entry =
-        InventoryEntry { object: boat.clone(), uid: None, hash: None, fields: None, adopted: false, doomed: false };
+    let entry = InventoryEntry {
+        object: boat.clone(),
+        uid: None,
+        hash: None,
+        fields: None,
+        adopted: false,
+        doomed: false,
+        overruled: Vec::new(),
+    };
     cluster.inventory.entries.insert(ObjectKey::from(&boat), entry);
     cluster.live.insert(ObjectKey::from(&boat), Live::Absent);
     let plan =
@@ -296,6 +327,69 @@ fn an_object_of_a_living_service_is_refused_and_one_of_a_dead_service_adopted() 
     // A copy of the other's manifest names the other's object, and proves nothing.
     cluster.object("a").owner = Some("uid-2 ConfigMap other/a".into());
     assert_eq!(changes(&cluster.plan(&source)), [("a".into(), Cause::Adopt)]);
+}
+
+fn annotated(name: &str, annotation: &str) -> String {
+    let (annotation, value) = annotation.split_once(": ").unwrap();
+    format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}, annotations: {{{annotation}: {value}}}}}, data: {{a: b}}}}"
+    )
+}
+
+#[test]
+fn what_is_to_be_left_alone_is_neither_applied_nor_pruned_and_holds_up_nothing() {
+    let disabled = "kustomize.toolkit.fluxcd.io/reconcile: disabled";
+    let mut cluster = Cluster::after(&resolved_maps(0..8));
+    // The source says so of one object, somebody of two where they are, one of which has left the source.
+    let ignored = serde_json::json!({"annotations": {"kustomize.toolkit.fluxcd.io/ssa": "Ignore"}});
+    for name in ["m1", "m7"] {
+        *cluster.object(name).protection = options::read_protection(&ignored);
+        cluster.object(name).fields = None;
+    }
+    let mut documents = maps(1..6);
+    documents.push(annotated("m0", disabled));
+    let source = resolved(&documents.iter().map(String::as_str).collect::<Vec<_>>());
+    let plan = cluster.plan(&source);
+    assert!(changes(&plan).is_empty(), "{:?}", changes(&plan));
+    assert_eq!(
+        skips(&plan),
+        [
+            ("m0".into(), format!("left alone: its annotation {disabled} says so")),
+            ("m1".into(), "left alone: kustomize.toolkit.fluxcd.io/ssa: Ignore, on the live object, says so".into()),
+        ]
+    );
+    assert_eq!((deletes(&plan), &plan.prune.verdict), (vec!["m6"], &Verdict::Delete));
+    let kept: Vec<_> = plan.kept.iter().map(|(key, keep)| (key.name.as_str(), keep.clone())).collect();
+    assert_eq!(kept, [("m7", Keep::Protected("kustomize.toolkit.fluxcd.io/ssa: Ignore".into()))]);
+    // What isn't there is not made, where the source says so.
+    assert!(changes(&Cluster::default().plan(&resolved(&[&annotated("a", disabled)]))).is_empty());
+}
+
+#[test]
+fn what_is_only_to_be_made_is_made_where_it_is_missing_and_never_changed() {
+    let once = annotated("m0", "kustomize.toolkit.fluxcd.io/ssa: IfNotPresent");
+    let source = resolved(&[&once]);
+    assert_eq!(changes(&Cluster::default().plan(&source)), [("m0".into(), Cause::Create)]);
+    // It was made from another manifest, and others have changed it since.
+    let mut cluster = Cluster::after(&resolved_maps(0..1));
+    cluster.object("m0").fields = None;
+    let plan = cluster.plan(&source);
+    assert!(changes(&plan).is_empty() && plan.unchanged.len() == 1 && plan.skipped.is_empty());
+    // Somebody else's is not adopted, and one that another service hands over is.
+    cluster.inventory.entries.clear();
+    cluster.object("m0").owner = None;
+    let left = "left alone: it existed, and is only to be made where it is missing";
+    assert_eq!(skips(&cluster.plan(&source)), [("m0".into(), left.into())]);
+    let key = source.objects[0].key();
+    cluster.object("m0").owner = Some(owner_annotation("uid-2", &key));
+    cluster.services.insert("uid-2".into(), "team/other".into());
+    assert_eq!(skips(&cluster.plan(&source)), [("m0".into(), "owned by service team/other".into())]);
+    cluster.transfers.offered.insert(key, "uid-2".into());
+    assert_eq!(changes(&cluster.plan(&source)), [("m0".into(), Cause::Adopt)]);
+    // Deleted by others, it is made again.
+    let mut gone = Cluster::after(&source);
+    gone.set("m0", Live::Absent);
+    assert_eq!(changes(&gone.plan(&source)), [("m0".into(), Cause::Restore)]);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use farwater_api::{Digest, objects::ObjectRef, service_deployment::HeldPrune};
+use jiff::SignedDuration;
 
 use crate::origin::Swap;
 
@@ -16,6 +17,8 @@ const FEW: usize = 5;
 const SHARE: usize = 5;
 /// A held prune lists this many objects; the report of the objects has all.
 const LISTED: usize = 10;
+/// What somebody looked at is another thing a day later.
+pub const APPROVAL_LASTS: SignedDuration = SignedDuration::from_hours(24);
 
 /// An object that would go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +65,7 @@ pub enum HoldReason {
         deletes: usize,
         inventory: usize,
     },
-    /// A kind whose deletion takes other objects or data with it.
+    /// Of a kind whose deletion is always approved first.
     Protected(ObjectRef),
     /// An object whose annotation asks for an approval.
     Confirm(ObjectRef),
@@ -109,24 +112,46 @@ impl PrunePlan {
     /// What status shows while the set is held.
     pub fn held(&self) -> Option<HeldPrune> {
         let Verdict::Hold(reasons) = &self.verdict else { return None };
-        let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+        let told: Vec<String> = reasons.iter().map(ToString::to_string).collect();
         Some(HeldPrune {
             digest: self.digest,
-            reason: reasons.join("; "),
+            reason: told.join("; "),
             count: u32::try_from(self.candidates.len()).unwrap_or(u32::MAX),
             objects: self.candidates.iter().take(LISTED).map(|c| c.object.clone()).collect(),
             contents: Vec::new(),
+            until_applied: reasons.iter().all(|reason| matches!(reason, HoldReason::Unapplied(_))),
         })
     }
 }
 
-/// Kinds whose deletion takes other objects or data with it: always approved first.
-pub fn is_protected(object: &ObjectRef) -> bool {
+/// Kinds whose deletion takes other objects or data with it.
+pub fn holds_others(object: &ObjectRef) -> bool {
     matches!(
         (object.group.as_str(), object.kind.as_str()),
         ("", "Namespace" | "PersistentVolume" | "PersistentVolumeClaim")
             | ("apps", "StatefulSet")
             | ("apiextensions.k8s.io", "CustomResourceDefinition")
+    )
+}
+
+/// Kinds whose deletion is always approved first: those that hold others, and those without which all of a cluster has other rights
+/// or rules. A Secret is none of them: its tombstone brings all of it back.
+pub fn is_protected(object: &ObjectRef) -> bool {
+    let is_of_all = matches!(
+        (object.group.as_str(), object.kind.as_str()),
+        ("rbac.authorization.k8s.io", "ClusterRole" | "ClusterRoleBinding")
+            | ("admissionregistration.k8s.io", "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration")
+    );
+    is_of_all || holds_others(object)
+}
+
+/// Kinds of which pods run: gone only when these have ended, or what the pods need would be deleted under them.
+pub fn owns_pods(object: &ObjectRef) -> bool {
+    matches!(
+        (object.group.as_str(), object.kind.as_str()),
+        ("apps", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet")
+            | ("batch", "Job" | "CronJob")
+            | ("", "ReplicationController")
     )
 }
 

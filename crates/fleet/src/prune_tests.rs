@@ -4,8 +4,13 @@ use super::*;
 
 fn candidate(kind: &str, name: &str) -> Candidate {
     let group = match kind {
-        "StatefulSet" => "apps",
+        "StatefulSet" | "Deployment" => "apps",
+        "Job" => "batch",
         "CustomResourceDefinition" => "apiextensions.k8s.io",
+        "Role" | "ClusterRole" | "ClusterRoleBinding" => "rbac.authorization.k8s.io",
+        "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" | "ValidatingAdmissionPolicy" => {
+            "admissionregistration.k8s.io"
+        }
         _ => "",
     };
     let object = ObjectRef {
@@ -64,15 +69,49 @@ fn an_empty_render_waits_however_little_goes() {
 
 #[test]
 fn protected_kinds_always_wait() {
-    for kind in ["Namespace", "CustomResourceDefinition", "PersistentVolume", "PersistentVolumeClaim", "StatefulSet"] {
+    for (kind, holds) in [
+        ("Namespace", true),
+        ("CustomResourceDefinition", true),
+        ("PersistentVolume", true),
+        ("PersistentVolumeClaim", true),
+        ("StatefulSet", true),
+        ("ClusterRole", false),
+        ("ClusterRoleBinding", false),
+        ("MutatingWebhookConfiguration", false),
+        ("ValidatingWebhookConfiguration", false),
+    ] {
         check(vec![candidate(kind, "x")], GUARDS, &[kind]);
         check(vec![candidate(kind, "x")], Guards { purpose: Purpose::Removal, ..GUARDS }, &[kind]);
+        // A binding may be made anew where its role can't be changed; what holds others only by its own word.
+        assert_eq!(holds_others(&candidate(kind, "x").object), holds, "{kind}");
     }
+    for kind in ["Role", "Secret", "ValidatingAdmissionPolicy"] {
+        check(vec![candidate(kind, "x")], GUARDS, &[]);
+    }
+    // Another group's kind of the same name is another kind.
+    let mut other = candidate("ClusterRole", "x");
+    other.object.group = "example.com".into();
+    check(vec![other], GUARDS, &[]);
+}
+
+#[test]
+fn workloads_own_pods() {
+    for (kind, owns) in [("Deployment", true), ("StatefulSet", true), ("Job", true), ("Pod", false), ("Service", false)]
+    {
+        assert_eq!(owns_pods(&candidate(kind, "x").object), owns, "{kind}");
+    }
+    let mut other = candidate("Deployment", "x");
+    other.object.group = "example.com".into();
+    assert!(!owns_pods(&other.object));
 }
 
 #[test]
 fn while_something_is_not_applied_nothing_goes() {
     check(maps(1), Guards { unapplied: 2, ..GUARDS }, &["2 objects of the source are not applied"]);
+    // That passes by itself, and what else holds it does not.
+    let waits = |candidates, guards: Guards<'_>| decide(candidates, &guards).held().unwrap().until_applied;
+    assert!(waits(maps(1), Guards { unapplied: 2, ..GUARDS }));
+    assert!(!waits(maps(21), Guards { unapplied: 2, ..GUARDS }) && !waits(maps(21), GUARDS));
 }
 
 #[test]

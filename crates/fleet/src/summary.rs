@@ -6,7 +6,7 @@ use farwater_api::{
     hooks::{HookPhase, HookReport, HookState},
     objects::{Health, ObjectReport, Outcome, ServiceReport, SyncState},
     protocol::Action,
-    service_deployment::{HookCounts, ObjectCounts, Pin, UnhealthyObject},
+    service_deployment::{DeletionPolicy, HookCounts, ObjectCounts, Pin, UnhealthyObject},
     service_test::ServiceTest,
 };
 use jiff::Timestamp;
@@ -25,6 +25,11 @@ pub const HOOK_FAILED: &str = "HookFailed";
 pub const TEST_FAILED: &str = "TestFailed";
 /// Begins the message of a service whose removal waits for something.
 pub const REMOVAL_HELD: &str = "removal is held";
+/// Reason of a prune that waits because nothing is deleted in the whole fleet.
+pub const FLEET_FROZEN: &str = "FleetFrozen";
+/// How a removal ends that waits for an agent which says nothing.
+pub const REMOVAL_EXIT: &str =
+    "to let go of its objects instead, set spec.deletionPolicy to Orphan or delete the Cluster; they stay then";
 const MAX_UNHEALTHY: usize = 5;
 const MAX_UNHEALTHY_MESSAGE_BYTES: usize = 256;
 const MAX_HELD_OBJECTS: usize = 10;
@@ -39,6 +44,10 @@ pub struct Inputs<'a> {
     pub cluster: &'a str,
     /// Whether the cluster's agent has an identity.
     pub joined: bool,
+    /// Whether it has missed its polls.
+    pub silent: bool,
+    /// Whether nothing is deleted in the whole fleet.
+    pub frozen: bool,
     pub assigned: Option<&'a Candidate>,
     /// What its source has.
     pub candidate: Option<&'a Candidate>,
@@ -61,7 +70,8 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     let mut verdicts = resolve_verdicts(&inputs, report);
     if let Some(held) = report.and_then(|report| report.held_prune.as_ref()) {
         let message = format!("{} objects wait to be pruned: {}", held.count, held.reason);
-        verdicts.push(Verdict::new("PruneHeld", Some(true), "ApprovalNeeded", message));
+        let reason = if inputs.frozen { FLEET_FROZEN } else { "ApprovalNeeded" };
+        verdicts.push(Verdict::new("PruneHeld", Some(true), reason, message));
     }
     verdicts.extend(report.and_then(drift_verdict));
     verdicts.extend(pin_verdict(&inputs));
@@ -71,14 +81,17 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         assigned_revision: inputs.assigned.map(|assigned| assigned.revision.clone()),
         bundle_digest: inputs.assigned.map(|assigned| assigned.bundle),
         held_revision: held_candidate(&inputs).map(|candidate| candidate.revision.clone()),
+        changed_by: inputs.previous.changed_by.clone(),
         pinned_by: inputs.previous.pinned_by.clone(),
         suspended_by: inputs.previous.suspended_by.clone(),
+        approved_by: inputs.previous.approved_by.clone(),
+        approved_at: inputs.previous.approved_at.clone(),
         applied_revision: inputs.previous.applied_revision.clone(),
         objects: inputs.previous.objects,
         hooks: None,
         unhealthy: Vec::new(),
         held_prune: None,
-        last_deletion: inputs.report.and_then(|report| report.deletion.clone()),
+        last_deletion: inputs.report.and_then(|report| report.deletion.clone()).map(|one| sign_deletion(&inputs, one)),
         last_applied_time: inputs.previous.last_applied_time.clone(),
         last_handled_reconcile_at: inputs.requested_at.map(str::to_owned),
     };
@@ -100,6 +113,20 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     }
     fit(&mut status);
     status
+}
+
+/// With who approved it: the approval is taken off later, and the name stays with what it did.
+fn sign_deletion(inputs: &Inputs<'_>, deletion: Deletion) -> Deletion {
+    let known = inputs.previous.last_deletion.as_ref();
+    let known = known.filter(|known| (known.digest, known.time) == (deletion.digest, deletion.time));
+    let approved = match inputs.action {
+        Action::Apply(deployment) => deployment.approved_prune,
+        Action::Remove { approved_prune, .. } => *approved_prune,
+        Action::Hold { .. } | Action::Unreadable(_) => None,
+    };
+    let approver = inputs.previous.approved_by.as_ref().filter(|_| approved == Some(deletion.digest));
+    let approved_by = known.and_then(|known| known.approved_by.clone()).or_else(|| approver.cloned());
+    Deletion { approved_by, ..deletion }
 }
 
 /// What others changed and is left so, as the service or the object asks.
@@ -177,12 +204,15 @@ fn trouble_verdicts(inputs: &Inputs<'_>, trouble: &crate::assignment::Trouble) -
 }
 
 fn removal_message(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> String {
-    match (inputs.action, report) {
+    let message = match (inputs.action, report) {
         (Action::Hold { reason }, _) => format!("{REMOVAL_HELD}: {reason}"),
         (_, Some(report)) if !report.message.is_empty() => report.message.clone(),
         (_, Some(_)) => format!("cluster {} is removing it", inputs.cluster),
         (_, None) => format!("waits for the agent of cluster {} to confirm the removal", inputs.cluster),
-    }
+    };
+    // One that is to let go of its objects needs nobody for that.
+    let is_stuck = inputs.silent && matches!(inputs.action, Action::Remove { policy: DeletionPolicy::Delete, .. });
+    if is_stuck { format!("{message}; the agent is silent: {REMOVAL_EXIT}") } else { message }
 }
 
 fn applied_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<Verdict> {

@@ -11,7 +11,10 @@ use farwater_api::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::summary::{HOOK_FAILED, REMOVAL_HELD, TEST_FAILED, WAITING_FOR_AGENT};
+use crate::{
+    freeze,
+    summary::{FLEET_FROZEN, HOOK_FAILED, REMOVAL_EXIT, REMOVAL_HELD, TEST_FAILED, WAITING_FOR_AGENT},
+};
 
 /// Lines of evidence that are worth reading; the rest is a command away.
 const MAX_EVIDENCE: usize = 6;
@@ -163,7 +166,11 @@ fn judge_deletion(evidence: &Evidence<'_>) -> Option<Finding> {
         farwater_api::service_deployment::DeletionPolicy::Orphan => "let go of its objects",
     };
     if let Some(finding) = judge_cluster(evidence) {
-        return Some(finding.because("the service is being deleted, which the agent has to confirm"));
+        let exit = match service.spec.deletion_policy {
+            farwater_api::service_deployment::DeletionPolicy::Delete => REMOVAL_EXIT,
+            farwater_api::service_deployment::DeletionPolicy::Orphan => "the hub lets go of its objects by itself",
+        };
+        return Some(finding.because("the service is being deleted, which the agent has to confirm").because(exit));
     }
     let age = ago(since.0, evidence.now);
     let ready = service.status.as_ref().and_then(|status| find(&status.conditions, "Ready"));
@@ -397,17 +404,22 @@ fn judge_health(evidence: &Evidence<'_>) -> Option<Finding> {
 
 fn judge_prune(evidence: &Evidence<'_>) -> Option<Finding> {
     let held = evidence.service.status.as_ref()?.held_prune.as_ref()?;
-    let HeldPrune { digest, reason, count, objects, contents } = held;
+    let HeldPrune { digest, reason, count, objects, contents, until_applied: _ } = held;
     let noun = if *count == 1 { "object" } else { "objects" };
-    let finding =
-        Finding::broken(Link::Prune, format!("the deletion of {count} {noun} waits for your approval: {reason}"));
-    let approve = NextStep::Kubectl(format!(
-        "annotate --overwrite servicedeployments.{} {} {APPROVE_PRUNE}={digest}",
-        farwater_api::GROUP,
-        flags(evidence.service)
-    ));
+    let conditions = evidence.service.status.iter().flat_map(|status| &status.conditions);
+    let is_frozen = conditions.into_iter().any(|c| c.type_ == "PruneHeld" && c.reason == FLEET_FROZEN);
+    let waits = if is_frozen { "waits" } else { "waits for your approval" };
+    let finding = Finding::broken(Link::Prune, format!("the deletion of {count} {noun} {waits}: {reason}"));
+    let next = NextStep::Kubectl(match is_frozen {
+        true => freeze::release(),
+        false => format!(
+            "annotate --overwrite servicedeployments.{} {} {APPROVE_PRUNE}={digest}",
+            farwater_api::GROUP,
+            flags(evidence.service)
+        ),
+    });
     let finding = objects.iter().fold(finding, |f, o| f.because(format!("would delete {o}")));
-    Some(contents.iter().fold(finding, |f, contents| f.because(describe_contents(contents))).next(approve))
+    Some(contents.iter().fold(finding, |f, contents| f.because(describe_contents(contents))).next(next))
 }
 
 fn describe_contents(contents: &Contents) -> String {

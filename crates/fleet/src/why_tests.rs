@@ -344,6 +344,12 @@ fn a_held_prune_comes_with_the_command_that_approves_it() {
     assert_eq!(finding.evidence, ["would delete Namespace web"]);
     let Some(NextStep::Kubectl(command)) = finding.next else { panic!("no command") };
     assert!(command.ends_with(&format!("web -n team-a farwater.dev/approve-prune={digest}")), "{command}");
+    // Nothing goes anywhere: an approval would change nothing.
+    world.service["status"]["conditions"] = json!([condition("PruneHeld", "True", "FleetFrozen", "")]);
+    let finding = judge(&world);
+    assert_eq!(finding.sentence, "the deletion of 1 object waits: a Namespace is among them");
+    let release = "annotate namespace farwater-admin farwater.dev/freeze-prunes-".to_owned();
+    assert_eq!(finding.next, Some(NextStep::Kubectl(release)));
 }
 
 #[test]
@@ -370,6 +376,12 @@ fn a_deletion_waits_for_a_cluster_that_may_be_silent() {
         w.cluster["status"]["lastHeardTime"] = json!("2026-01-01T10:00:00Z");
     };
     broken(silent, Link::Cluster, "nothing was heard from the cluster east for 2h");
+    let mut world = world();
+    silent(&mut world);
+    world.service["spec"]["deletionPolicy"] = json!("Delete");
+    let evidence = judge(&world).evidence;
+    let names_it = |line: &String| line.contains("spec.deletionPolicy to Orphan or delete the Cluster");
+    assert!(evidence.iter().any(names_it), "{evidence:?}");
 }
 
 #[test]

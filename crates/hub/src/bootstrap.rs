@@ -171,6 +171,7 @@ mod tests {
         check("admin", "create", "clusters/join.farwater.dev", "team-a", true);
         check("admin", "create", "rolebindings.rbac.authorization.k8s.io", "team-a", true);
         check("admin", "create", "clustergrants.farwater.dev", "team-a", false);
+        check("admin", "create", "healthrules.farwater.dev", "team-a", false);
         check("admin", "create", "clusters.farwater.dev", "team-b", false);
     }
 

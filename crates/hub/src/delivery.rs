@@ -36,7 +36,8 @@ use tokio::sync::Notify;
 
 use crate::{
     controllers::{
-        Counts, WorkQueue, fetch_sources::Checks, git::Mirrors, resources::Name, seen::Seen, trace_deliveries::Timeline,
+        Counts, WorkQueue, fetch_sources::Checks, freeze_prunes::Freeze, git::Mirrors, resources::Name, seen::Seen,
+        trace_deliveries::Timeline,
     },
     endpoint::Endpoint,
     identity::Identity,
@@ -73,6 +74,8 @@ pub struct Delivery {
     pub cluster_work: Arc<WorkQueue<String>>,
     /// What of clusters, services, sources and grants has been acted upon.
     pub seen: Seen,
+    /// Whether anything may be deleted in the fleet.
+    pub freeze: Freeze,
     pub counters: Counters,
     pub timeline: Timeline,
     /// Clusters were marked dirty.
@@ -114,6 +117,7 @@ impl Delivery {
             summaries: Arc::default(),
             cluster_work: Arc::default(),
             seen: Seen::default(),
+            freeze: Freeze::default(),
             counters: Counters::default(),
             timeline: Timeline::default(),
             dirty: Notify::new(),

@@ -11,6 +11,8 @@ use farwater_bundle::{
 const MAX_TREE_BYTES: u64 = 32 << 20;
 /// Largest commit or tag that is read.
 const MAX_COMMIT_BYTES: u64 = 4 << 20;
+/// Longest name of an author, with the address.
+const MAX_AUTHOR: usize = 128;
 /// Tags of tags that are followed.
 const MAX_PEEL: usize = 8;
 /// Decoded objects kept while one closure is walked; deltas are then resolved once.
@@ -157,6 +159,19 @@ impl Mirror {
         .await
     }
 
+    /// Who wrote a commit, as it says itself: `Name <address>`. Empty where it says nothing.
+    pub async fn author(&self, id: ObjectId) -> Result<String, MirrorError> {
+        let mirror = self.clone();
+        blocking(move || {
+            let objects = mirror.objects();
+            match objects.read(&id, MAX_COMMIT_BYTES).map_err(|source| MirrorError::Commit { id, source })? {
+                (gix::objs::Kind::Commit, data) => Ok(author(&data)),
+                _ => Err(MirrorError::NotACommit { id }),
+            }
+        })
+        .await
+    }
+
     /// The archive of a closure.
     pub async fn pack(&self, closure: Closure, limits: Limits) -> Result<PackedBundle, MirrorError> {
         let mirror = self.clone();
@@ -257,6 +272,40 @@ fn first_parent(commit: &[u8]) -> Option<ObjectId> {
     header(rest, "parent")
 }
 
+/// `author Name <address> <seconds> <zone>`, among the lines before the first empty one. What it holds is anybody's choice.
+fn author(commit: &[u8]) -> String {
+    let mut header = commit.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty());
+    let line = header.find_map(|line| line.strip_prefix(b"author ")).unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let who = line.rsplit_once('>').map_or("", |(who, _)| who).trim();
+    if who.is_empty() {
+        return String::new();
+    }
+    let shown: String = who.chars().filter(|c| !c.is_control()).take(MAX_AUTHOR - 1).collect();
+    format!("{shown}>")
+}
+
 fn to_gix(id: &ObjectId) -> Result<gix::ObjectId, Box<dyn std::error::Error + Send + Sync>> {
     gix::ObjectId::try_from(id.as_bytes()).map_err(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_author_is_a_name_and_an_address() {
+        let check = |line: &str, expected: &str| {
+            let commit =
+                format!("tree abc\nparent def\n{line}\ncommitter Bot <bot@example.com> 1 +0000\n\nauthor X <x>\n");
+            assert_eq!(author(commit.as_bytes()), expected, "{line:?}");
+        };
+        check("author Ann Example <ann@example.com> 1700000000 +0100", "Ann Example <ann@example.com>");
+        check("author <ann@example.com> 1700000000 +0100", "<ann@example.com>");
+        check("author Ann > Co <ann@example.com> 1 +0000", "Ann > Co <ann@example.com>");
+        check("author A\u{1b}[31mnn <a@example.com> 1 +0000", "A[31mnn <a@example.com>");
+        check("author nobody", "");
+        check("encoding UTF-8", "");
+        assert_eq!(author(format!("author {} <a> 1 +0000\n\n", "n".repeat(500)).as_bytes()).len(), MAX_AUTHOR);
+    }
 }

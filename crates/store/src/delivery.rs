@@ -18,6 +18,7 @@ macro_rules! from_row {
 mod agents;
 mod assignments;
 mod desired;
+mod guards;
 mod history;
 mod hook_runs;
 mod keys;
@@ -32,12 +33,16 @@ pub use agents::{
 };
 pub use assignments::{
     Assignment, assignments_named, assignments_of_cluster, assignments_of_namespace, assignments_of_source,
-    assignments_unplaced, delete_assignment, is_source_used, load_assignment, save_assignment, save_service_secrets,
-    services_gone, services_of_secret, services_under_grants, stamp,
+    assignments_unplaced, count_assignments, delete_assignment, is_source_used, load_assignment, save_assignment,
+    save_service_secrets, services_gone, services_of_secret, services_under_grants, stamp,
 };
 pub use desired::{
     Desired, DirtyMark, clear_mark, delete_cluster, is_desired, load_desired, load_desired_bundles, load_desired_heads,
     load_dirty, mark_all, mark_cluster, raise_all_epochs, save_desired,
+};
+pub use guards::{
+    Released, count_prune_holds, delete_prune_hold, delete_released, load_prune_hold, released_of_cluster,
+    save_prune_hold, save_released, settle_prune_holds,
 };
 pub use history::{
     VersionRow, dependencies_of, dependents_of, load_history, load_history_bundles, load_newest_version, load_version,

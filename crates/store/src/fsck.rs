@@ -260,9 +260,16 @@ impl Check {
 
     /// Rows of the delivery tables whose service or cluster is gone.
     async fn references(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
-        const OF_SERVICES: [&str; 6] =
-            ["assignments", "reports", "service_secrets", "service_dependencies", "history", "hook_runs"];
-        const OF_CLUSTERS: [&str; 9] = [
+        const OF_SERVICES: [&str; 7] = [
+            "assignments",
+            "reports",
+            "service_secrets",
+            "service_dependencies",
+            "history",
+            "hook_runs",
+            "prune_holds",
+        ];
+        const OF_CLUSTERS: [&str; 10] = [
             "assignments",
             "desired",
             "desired_bundles",
@@ -272,6 +279,7 @@ impl Check {
             "join_tokens",
             "heartbeats",
             "reports",
+            "released_services",
         ];
         for table in OF_SERVICES {
             self.refer(connection, table, "service_uid", |check, uid| check.services.contains(uid)).await?;

@@ -47,6 +47,7 @@ pub(crate) const HISTORY: &[Text] = &[
     text!("0008_history"),
     text!("0009_origins"),
     text!("0010_hook_runs"),
+    text!("0011_guards"),
 ];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.

@@ -1,7 +1,7 @@
 //! Stands between an agent and its cluster's API server and does what a hostile or overloaded one does.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     convert::Infallible,
     fs,
     net::{Ipv4Addr, SocketAddr},
@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
@@ -26,11 +26,19 @@ use hyper_util::{
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::json;
 use tokio::{net::TcpListener, task::AbortHandle};
+use tokio_util::{
+    codec::{FramedRead, LinesCodec, LinesCodecError},
+    io::StreamReader,
+};
 
 use crate::Plane;
 
 /// What a refused request is told to wait.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// A watch that loses its version while it runs does so within this time.
+const EXPIRES_WITHIN: Duration = Duration::from_secs(2);
+/// What API servers say then.
+const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version: a fault","reason":"Expired","code":410}}"#;
 /// Clocks of two processes and a busy machine: a request this much early is not.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
@@ -39,12 +47,20 @@ const TOLERANCE: Duration = Duration::from_millis(50);
 pub struct Faults {
     /// The share of requests that is answered 429 or 503, with Retry-After.
     pub refused: f64,
+    /// Writes of paths that contain the first are answered 429, and told to wait so long.
+    pub throttled: Option<(String, Duration)>,
     /// Each request waits up to this long.
     pub latency: Duration,
     /// The share of watches that is told that its version is gone.
     pub expired: f64,
-    /// Watches end after this long, in the middle of a line.
+    /// The share of watches that is told so while it runs: by an event, after which the stream ends.
+    pub expired_later: f64,
+    /// Watches end after this long, in the middle of a line. The faults of single lines are not for these.
     pub cut: Option<Duration>,
+    /// What comes on a watch is held back, and all after it: it stays open and silent, also when this is over.
+    pub stall: bool,
+    /// Watches say nothing of objects of this name.
+    pub swallow: Option<String>,
     /// Reads of paths that contain the first are answered with the second.
     pub reads: Option<(String, u16)>,
 }
@@ -55,20 +71,33 @@ pub struct Faults {
 pub struct Seen {
     pub requests: u64,
     pub writes: u64,
+    /// First pages, as often as they were asked for.
     pub lists: u64,
+    /// Further pages.
+    pub pages: u64,
+    /// Lists of all namespaces that were let through: what a watch begins with.
+    pub wide_lists: u64,
     pub watches: u64,
     pub refused: u64,
     pub expired: u64,
+    pub expired_later: u64,
     pub cut: u64,
+    /// Lines of watches: those that were held back, and those that were left out.
+    pub stalled: u64,
+    pub swallowed: u64,
     /// Requests that came again before they were told to.
     pub early: u64,
 }
 
-type Body = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Body = UnsyncBoxBody<Bytes, BoxError>;
+/// How often what was asked for, by verb and resource as Kubernetes names them; what is no resource goes by its path.
+pub type Asked = BTreeMap<(String, String), u64>;
 
 struct State {
     faults: Faults,
     seen: Seen,
+    asked: Asked,
     random: StdRng,
     /// When a request of this method and path may come again.
     not_before: HashMap<(Method, String), Instant>,
@@ -95,8 +124,13 @@ impl ApiFaults {
         let kubeconfig = folder.join("faulty.kubeconfig");
         write_kubeconfig(&kubeconfig, listener.local_addr()?)?;
         let random = StdRng::seed_from_u64(seed);
-        let state = State { faults: Faults::default(), seen: Seen::default(), random, not_before: HashMap::new() };
-        let state = Arc::new(Mutex::new(state));
+        let state = Arc::new(Mutex::new(State {
+            faults: Faults::default(),
+            seen: Seen::default(),
+            asked: Asked::new(),
+            random,
+            not_before: HashMap::new(),
+        }));
         let task = tokio::spawn(serve(listener, client, state.clone())).abort_handle();
         Ok(Self { kubeconfig, state, task })
     }
@@ -111,6 +145,10 @@ impl ApiFaults {
 
     pub fn seen(&self) -> Seen {
         lock(&self.state).seen
+    }
+
+    pub fn asked(&self) -> Asked {
+        lock(&self.state).asked.clone()
     }
 }
 
@@ -145,22 +183,64 @@ async fn serve(listener: TcpListener, client: kube::Client, state: Arc<Mutex<Sta
     }
 }
 
+fn is_watch(path: &str) -> bool {
+    path.contains("watch=1")
+}
+
+fn is_list(path: &str) -> bool {
+    path.contains("limit=")
+}
+
+fn is_first_page(path: &str) -> bool {
+    is_list(path) && !path.contains("&continue=")
+}
+
+/// Verb and resource.
+fn subject(method: &Method, path: &str) -> (String, String) {
+    let verb = if is_watch(path) {
+        "WATCH"
+    } else if is_list(path) {
+        "LIST"
+    } else {
+        method.as_str()
+    };
+    let path = path.split('?').next().unwrap_or_default();
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let resource = match parts.as_slice() {
+        ["api", _, "namespaces", _, resource, ..]
+        | ["apis", _, _, "namespaces", _, resource, ..]
+        | ["api", _, resource, ..]
+        | ["apis", _, _, resource, ..] => *resource,
+        _ => path,
+    };
+    (verb.to_owned(), resource.to_owned())
+}
+
 /// What becomes of one request.
 enum Fate {
-    Pass { latency: Duration, cut: Option<Duration> },
-    Refuse { status: u16, latency: Duration },
+    Pass { latency: Duration, end: Option<End> },
+    Refuse { status: u16, latency: Duration, retry_after: Duration },
     Expire,
 }
 
+/// How a watch ends, and when.
+enum End {
+    Cut(Duration),
+    Expired(Duration),
+}
+
 fn decide(state: &mut State, method: &Method, path: &str) -> Fate {
-    let is_watch = path.contains("watch=1");
+    let is_watch = is_watch(path);
     state.seen.requests += 1;
+    *state.asked.entry(subject(method, path)).or_default() += 1;
     if *method != Method::GET {
         state.seen.writes += 1;
     } else if is_watch {
         state.seen.watches += 1;
-    } else if path.contains("limit=") {
+    } else if is_first_page(path) {
         state.seen.lists += 1;
+    } else if is_list(path) {
+        state.seen.pages += 1;
     }
     let key = (method.clone(), path.to_owned());
     if state.not_before.remove(&key).is_some_and(|earliest| Instant::now() + TOLERANCE < earliest) {
@@ -172,7 +252,15 @@ fn decide(state: &mut State, method: &Method, path: &str) -> Fate {
         && path.contains(part.as_str())
     {
         state.seen.refused += 1;
-        return Fate::Refuse { status: *status, latency: Duration::ZERO };
+        return Fate::Refuse { status: *status, latency: Duration::ZERO, retry_after: RETRY_AFTER };
+    }
+    if let Some((part, retry_after)) = &faults.throttled
+        && *method != Method::GET
+        && path.contains(part.as_str())
+    {
+        state.seen.refused += 1;
+        state.not_before.insert(key, Instant::now() + *retry_after);
+        return Fate::Refuse { status: 429, latency: Duration::ZERO, retry_after: *retry_after };
     }
     let latency = faults.latency.mul_f64(state.random.random_range(0.0..=1.0));
     if is_watch && state.random.random_bool(faults.expired) {
@@ -183,32 +271,63 @@ fn decide(state: &mut State, method: &Method, path: &str) -> Fate {
         state.seen.refused += 1;
         let status = if state.random.random_bool(0.5) { 429 } else { 503 };
         state.not_before.insert(key, Instant::now() + latency + RETRY_AFTER);
-        return Fate::Refuse { status, latency };
+        return Fate::Refuse { status, latency, retry_after: RETRY_AFTER };
     }
-    let cut = faults.cut.filter(|_| is_watch);
-    if cut.is_some() {
+    let end = if is_watch && state.random.random_bool(faults.expired_later) {
+        Some(End::Expired(EXPIRES_WITHIN.mul_f64(state.random.random_range(0.0..=1.0))))
+    } else {
+        faults.cut.filter(|_| is_watch).map(End::Cut)
+    };
+    if matches!(end, Some(End::Cut(_))) {
         state.seen.cut += 1;
     }
-    Fate::Pass { latency, cut }
+    if is_first_page(path) && !path.contains("/namespaces/") {
+        state.seen.wide_lists += 1;
+    }
+    Fate::Pass { latency, end }
 }
 
-async fn answer(client: &kube::Client, state: &Mutex<State>, request: Request<Incoming>) -> Response<Body> {
+/// What becomes of one line of a watch.
+enum LineFate {
+    Pass,
+    Hold,
+    LeaveOut,
+}
+
+fn decide_line(state: &mut State, line: &str) -> LineFate {
+    if state.faults.stall {
+        state.seen.stalled += 1;
+        return LineFate::Hold;
+    }
+    if state.faults.swallow.as_deref().is_some_and(|name| is_about(line, name)) {
+        state.seen.swallowed += 1;
+        return LineFate::LeaveOut;
+    }
+    LineFate::Pass
+}
+
+fn is_about(event: &str, name: &str) -> bool {
+    let event: serde_json::Value = serde_json::from_str(event).unwrap_or_default();
+    event["object"]["metadata"]["name"] == name
+}
+
+async fn answer(client: &kube::Client, state: &Arc<Mutex<State>>, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let fate = decide(&mut lock(state), request.method(), &path);
     match fate {
-        Fate::Expire => refuse(410, "Expired"),
-        Fate::Refuse { status, latency } => {
+        Fate::Expire => refuse(410, "Expired", None),
+        Fate::Refuse { status, latency, retry_after } => {
             tokio::time::sleep(latency).await;
-            refuse(status, "Hostile")
+            refuse(status, "Hostile", Some(retry_after))
         }
-        Fate::Pass { latency, cut } => {
+        Fate::Pass { latency, end } => {
             tokio::time::sleep(latency).await;
-            forward(client, &path, request, cut).await.unwrap_or_else(|_| refuse(502, "BadGateway"))
+            forward(client, state, &path, request, end).await.unwrap_or_else(|_| refuse(502, "BadGateway", None))
         }
     }
 }
 
-fn refuse(status: u16, reason: &str) -> Response<Body> {
+fn refuse(status: u16, reason: &str, retry_after: Option<Duration>) -> Response<Body> {
     let said = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status, "reason": reason, "message": "a fault",
     });
@@ -216,17 +335,18 @@ fn refuse(status: u16, reason: &str) -> Response<Body> {
     let mut response = Response::new(UnsyncBoxBody::new(body));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if matches!(status, 429 | 503) {
-        response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER.as_secs().into());
+    if let Some(time) = retry_after.filter(|_| matches!(status, 429 | 503)) {
+        response.headers_mut().insert(header::RETRY_AFTER, time.as_secs().into());
     }
     response
 }
 
 async fn forward(
     client: &kube::Client,
+    state: &Arc<Mutex<State>>,
     path: &str,
     request: Request<Incoming>,
-    cut: Option<Duration>,
+    end: Option<End>,
 ) -> Result<Response<Body>> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
@@ -240,11 +360,90 @@ async fn forward(
     let (mut parts, body) = response.into_parts();
     parts.headers.remove(header::TRANSFER_ENCODING);
     parts.headers.remove(header::CONNECTION);
-    let Some(cut) = cut else {
-        return Ok(Response::from_parts(parts, UnsyncBoxBody::new(body.map_err(Into::into))));
+    let is_stream = is_watch(path) && parts.status.is_success();
+    let body: Body = match end {
+        Some(End::Cut(time)) => cut_after(time, body),
+        Some(End::Expired(time)) if is_stream => expire_after(time, body, state.clone()),
+        None if is_stream => UnsyncBoxBody::new(StreamBody::new(line_by_line(body, state.clone()))),
+        _ => UnsyncBoxBody::new(body.map_err(Into::into)),
     };
-    let end = tokio::time::sleep(cut);
+    Ok(Response::from_parts(parts, body))
+}
+
+fn cut_after(time: Duration, body: kube::client::Body) -> Body {
+    let end = tokio::time::sleep(time);
     let frames = body.into_data_stream().map(|part| part.map(Frame::data).map_err(Into::into));
     let frames = frames.take_until(end).chain(futures::stream::once(async { Err("cut by a fault".into()) }));
-    Ok(Response::from_parts(parts, UnsyncBoxBody::new(StreamBody::new(frames))))
+    UnsyncBoxBody::new(StreamBody::new(frames))
+}
+
+fn expire_after(time: Duration, body: kube::client::Body, state: Arc<Mutex<State>>) -> Body {
+    let counted = state.clone();
+    let last = futures::stream::once(async move {
+        lock(&counted).seen.expired_later += 1;
+        Ok(Frame::data(Bytes::from(format!("{EXPIRED}\n"))))
+    });
+    let frames = line_by_line(body, state).take_until(tokio::time::sleep(time)).chain(last);
+    UnsyncBoxBody::new(StreamBody::new(frames))
+}
+
+/// A watch, each line of which meets the faults of its moment.
+fn line_by_line(
+    body: kube::client::Body,
+    state: Arc<Mutex<State>>,
+) -> impl Stream<Item = Result<Frame<Bytes>, BoxError>> + Send + 'static {
+    let bytes = body.into_data_stream().map(|part| part.map_err(std::io::Error::other));
+    let lines = FramedRead::new(StreamReader::new(bytes), LinesCodec::new());
+    lines.filter_map(move |line| {
+        let state = state.clone();
+        async move { let_through(&state, line).await }
+    })
+}
+
+async fn let_through(
+    state: &Mutex<State>,
+    line: Result<String, LinesCodecError>,
+) -> Option<Result<Frame<Bytes>, BoxError>> {
+    let line = match line {
+        Ok(line) => line,
+        Err(error) => return Some(Err(error.into())),
+    };
+    let fate = decide_line(&mut lock(state), &line);
+    match fate {
+        LineFate::Pass => Some(Ok(Frame::data(Bytes::from(line + "\n")))),
+        LineFate::Hold => std::future::pending().await,
+        LineFate::LeaveOut => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_what_they_are_about() {
+        let check = |method: Method, path: &str, verb: &str, resource: &str| {
+            assert_eq!(subject(&method, path), (verb.to_owned(), resource.to_owned()), "{path}");
+        };
+        check(Method::GET, "/api/v1/namespaces/web", "GET", "namespaces");
+        check(Method::GET, "/api/v1/namespaces/web/configmaps/a", "GET", "configmaps");
+        check(Method::GET, "/api/v1/configmaps?limit=500&labelSelector=a", "LIST", "configmaps");
+        check(Method::GET, "/apis/apps/v1/deployments?watch=1&resourceVersion=7", "WATCH", "deployments");
+        let lease = "/apis/coordination.k8s.io/v1/namespaces/farwater-system/leases/farwater-agent";
+        check(Method::PUT, lease, "PUT", "leases");
+        check(Method::GET, "/version", "GET", "/version");
+    }
+
+    #[test]
+    fn a_watch_that_lost_its_version_says_so_as_an_api_server_does() {
+        let event: serde_json::Value = serde_json::from_str(EXPIRED).unwrap();
+        assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
+        assert_eq!(event["object"]["reason"], "Expired");
+    }
+
+    #[test]
+    fn an_event_is_about_the_object_that_it_names() {
+        let event = r#"{"type":"MODIFIED","object":{"metadata":{"name":"a"}}}"#;
+        assert!(is_about(event, "a") && !is_about(event, "b") && !is_about("half a li", "a"));
+    }
 }

@@ -291,6 +291,11 @@ impl Agent {
         Ok(Self { name, dir, kubeconfig, join, launch, process, tolerated: Tolerated::default() })
     }
 
+    /// From the next start on it has these variables.
+    pub fn set_environment(&mut self, environment: Vec<(String, String)>) {
+        self.launch.environment = environment;
+    }
+
     /// The state directory.
     pub fn dir(&self) -> &Path {
         &self.dir

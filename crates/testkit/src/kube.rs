@@ -4,6 +4,7 @@
 //! A plane takes about 0.7 GB and 3 s. All parts run as the user of the test: nothing in them runs foreign commands
 //! (KWOK's exec is not configured), and an unprivileged user could not read programs in root's home.
 
+pub mod audit;
 pub(crate) mod flags;
 mod kubeconfig;
 
@@ -40,6 +41,8 @@ const ATTEMPTS: usize = 3;
 pub const ADMIN: &str = "admin";
 /// Users without any right of their own, for tests of access. Contexts of the same name are in every kubeconfig.
 pub const USERS: [&str; 2] = ["alice", "bob"];
+/// As much as [`ADMIN`] under another name, so that what one program asks for can be told from all else: see [`audit`].
+pub const AUDITED: &str = "audited";
 
 /// What a plane runs besides etcd, API server and controller manager.
 #[derive(Clone, Debug)]
@@ -47,19 +50,21 @@ pub struct PlaneOptions {
     /// KWOK nodes. With at least one, a scheduler and kwok run too.
     pub nodes: usize,
     pub scheduler: bool,
+    /// The API server notes what [`AUDITED`] asks for.
+    pub audited: bool,
 }
 
 impl Default for PlaneOptions {
     /// Workloads become healthy.
     fn default() -> Self {
-        Self { nodes: 2, scheduler: true }
+        Self { nodes: 2, scheduler: true, audited: false }
     }
 }
 
 impl PlaneOptions {
     /// Objects only: no Pod ever runs.
     pub fn without_nodes() -> Self {
-        Self { nodes: 0, scheduler: false }
+        Self { nodes: 0, scheduler: false, audited: false }
     }
 
     fn parts(&self) -> Vec<Part> {
@@ -128,7 +133,7 @@ impl Plane {
 
     async fn attempt(tools: &Tools, options: &PlaneOptions, place: Place) -> Result<Self> {
         let dir = temporary_folder("farwater-plane-")?;
-        let settings = Settings::choose(tools.clone(), dir.path(), place)?;
+        let settings = Settings::choose(tools.clone(), dir.path(), place, options.audited)?;
         let plane = Self::run(settings, dir, &options.parts()).await?;
         plane.create_nodes(options.nodes).await?;
         plane.usable(options.nodes).await?;
@@ -158,7 +163,7 @@ impl Plane {
         self.client_as(ADMIN).await
     }
 
-    /// A client as one of [`USERS`].
+    /// A client as one of [`USERS`], or as [`AUDITED`].
     pub async fn client_as(&self, user: &str) -> Result<Client> {
         client(&self.kubeconfig, Some(user)).await
     }

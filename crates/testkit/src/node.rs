@@ -66,7 +66,7 @@ impl Node {
             containerd::import(dir.path(), &namespaces, image)?;
         }
         let place = Place { address: namespaces.address, network_of: Some(namespaces.process) };
-        let plane = Plane::start_at(PlaneOptions { nodes: 0, scheduler: true }, place).await?;
+        let plane = Plane::start_at(PlaneOptions { scheduler: true, ..PlaneOptions::without_nodes() }, place).await?;
         let kubelet = kubelet::start(&tools, dir.path(), &namespaces, &plane)?;
         let proxy = kubelet::start_proxy(&tools, dir.path(), &namespaces, &plane)?;
         let dns = dns::start(&tools, dir.path(), &namespaces, &plane)?;

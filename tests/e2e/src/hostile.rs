@@ -1,6 +1,8 @@
 //! An API server that is overloaded, slow and forgetful: what an agent does against it is bounded, and it never says that it is done
 //! before it is.
 
+mod witness;
+
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -17,11 +19,14 @@ use kube::{Api, api::ListParams};
 use serde::Serialize;
 
 use crate::{Fleet, condition};
+use witness::Witness;
 
 const CLUSTER: &str = "hostile";
 const SERVICE: &str = "many";
 /// Objects in one file: a folder of thousands of files is another subject.
 const PER_FILE: usize = 100;
+/// Of a list of the agent's.
+const PAGE: usize = 500;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -30,7 +35,9 @@ pub struct Outcome {
     /// Until all were applied for the first time, and until a change of all was.
     pub seconds: Vec<f64>,
     pub seen: Seen,
-    /// When the service was called synced and was not.
+    /// How often it was compared with the cluster that the service was called synced.
+    pub looks: u64,
+    /// When it was and was not.
     pub lies: Vec<String>,
     /// While everything stood still for ten seconds.
     pub lists_at_rest: u64,
@@ -39,10 +46,17 @@ pub struct Outcome {
 impl Outcome {
     pub fn check(&self) -> Result<()> {
         ensure!(self.lies.is_empty(), "{:#?}", self.lies);
+        ensure!(self.looks >= 10, "only {} looks at a service that was called synced", self.looks);
+        ensure!(self.seen.expired_later > 0, "no watch lost its version while it ran");
         ensure!(self.seen.early == 0, "{} requests came earlier than they were told to", self.seen.early);
-        // Each watch that lost its place lists once, each attempt looks up what it has to; a storm is a multiple of that.
-        let bound = 200 + 3 * (self.seen.expired + self.seen.cut);
+        // A watch that was cut goes on where it was. One that lost its place lists, and once more where a page was refused for good.
+        let expired = self.seen.expired + self.seen.expired_later;
+        let bound = 3 + 2 * expired;
+        ensure!(self.seen.wide_lists <= bound, "watches began with {} lists for {:?}", self.seen.wide_lists, self.seen);
+        // Each attempt looks up what it has to, and what is refused is asked for again.
+        let bound = 200 + 2 * expired;
         ensure!(self.seen.lists <= bound, "{} lists for {:?}", self.seen.lists, self.seen);
+        ensure!(self.objects <= PAGE || self.seen.pages > 0, "no list had a second page");
         ensure!(self.lists_at_rest <= 20, "{} lists while nothing changed", self.lists_at_rest);
         Ok(())
     }
@@ -75,8 +89,8 @@ async fn values(plane: &kube::Client, namespace: &str) -> Result<BTreeMap<String
     }
 }
 
-/// Applies so many objects through a server that refuses 30 % with 429 or 503, takes up to two seconds, forgets versions and cuts
-/// watches; changes them all once; and lets it rest.
+/// Applies so many objects through a server that refuses 30 % with 429 or 503, takes up to two seconds, forgets versions, also of
+/// watches that run, and cuts these; changes them all once; and lets it rest. All the while somebody looks whether it is as it is said.
 pub async fn run(plane: &Plane, seed: u64, objects: usize, patience: Duration) -> Result<Outcome> {
     let mut fleet = Fleet::start().await?;
     let place = fleet.state_dir("proxy").with_extension("place");
@@ -88,8 +102,9 @@ pub async fn run(plane: &Plane, seed: u64, objects: usize, patience: Duration) -
         refused: 0.3,
         latency: Duration::from_secs(2),
         expired: 0.2,
+        expired_later: 0.2,
         cut: Some(Duration::from_secs(5)),
-        reads: None,
+        ..Faults::default()
     });
     let first = files(objects, "one");
     let borrowed = |files: &[(String, String)]| -> Vec<(String, String)> { files.to_vec() };
@@ -98,8 +113,8 @@ pub async fn run(plane: &Plane, seed: u64, objects: usize, patience: Duration) -
     let repository = fleet.repository("infra", &text).await?;
     fleet.deploy(SERVICE, CLUSTER, "infra", "app").await?;
     let namespace = fleet.namespace(SERVICE);
-    let mut outcome =
-        Outcome { objects, seconds: Vec::new(), seen: Seen::default(), lies: Vec::new(), lists_at_rest: 0 };
+    let witness = Witness::start(&fleet, client.clone(), objects);
+    let (mut seconds, mut lies) = (Vec::new(), Vec::new());
     for value in ["one", "two"] {
         let begun = Instant::now();
         if value == "two" {
@@ -109,6 +124,7 @@ pub async fn run(plane: &Plane, seed: u64, objects: usize, patience: Duration) -
             fleet.reconcile("infra").await?;
         }
         let commit = repository.branch("main").context("a branch")?;
+        witness.expect(&commit, value);
         if let Err(error) = until_synced(&fleet, &commit, patience).await {
             let log = fleet.agent(CLUSTER)?.log_tail();
             return Err(error.context(format!("{value:?}, {:?}\n{log}", proxy.seen())));
@@ -116,19 +132,27 @@ pub async fn run(plane: &Plane, seed: u64, objects: usize, patience: Duration) -
         let found = values(&client, &namespace).await?;
         let wrong = found.values().filter(|found| *found != value).count();
         if found.len() != objects || wrong > 0 {
-            outcome.lies.push(format!("synced at {value} with {} objects, {wrong} of them old", found.len()));
+            lies.push(format!("synced at {value} with {} objects, {wrong} of them old", found.len()));
         }
-        outcome.seconds.push(begun.elapsed().as_secs_f64());
+        seconds.push(begun.elapsed().as_secs_f64());
     }
-    outcome.seen = proxy.seen();
+    proxy.set(Faults { expired_later: 1.0, ..Faults::default() });
+    farwater_testkit::wait_for("a watch that runs to lose its version", patience, || async {
+        Ok((proxy.seen().expired_later > 0).then_some(()))
+    })
+    .await?;
+    let seen = proxy.seen();
     proxy.set(Faults::default());
     // Watches that were cut are opened again first.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let before = proxy.seen().lists;
     tokio::time::sleep(Duration::from_secs(10)).await;
-    outcome.lists_at_rest = proxy.seen().lists - before;
+    let lists_at_rest = proxy.seen().lists - before;
+    let (looks, seen_lies) = witness.testify();
+    lies.extend(seen_lies);
+    drop(witness);
     fleet.agent(CLUSTER)?.kill9();
-    Ok(outcome)
+    Ok(Outcome { objects, seconds, seen, looks, lies, lists_at_rest })
 }
 
 async fn until_synced(fleet: &Fleet, commit: &str, patience: Duration) -> Result<()> {

@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod dashboard;
+pub mod flux;
 pub mod hostile;
 pub mod life;
 pub mod page;
@@ -20,13 +21,14 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use farwater_api::{
-    ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster, GitRepository, REQUESTED_AT, ServiceDeployment,
+    ADMIN_NAMESPACE, AGENT_NAMESPACE, Cluster, FREEZE_PRUNES, GitRepository, REQUESTED_AT, ServiceDeployment,
     objects::{Health, ObjectReport},
 };
 use farwater_testkit::{
-    Agent, Hub, Launch, Plane, farwater::JoinToken, git::GitServer, git::Repository, kube::unique_name, wait_for,
+    Agent, Hub, Launch, Plane, farwater::JoinToken, git::GitServer, git::Repository, kube::unique_name,
+    prometheus::get, wait_for,
 };
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Namespace};
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -208,6 +210,18 @@ impl Fleet {
         Ok(())
     }
 
+    /// Lets deletions go on where the hub has stopped them all; whether it had.
+    pub async fn release_prunes(&self) -> Result<bool> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let annotations = namespaces.get(ADMIN_NAMESPACE).await?.metadata.annotations;
+        if annotations.is_none_or(|all| !all.contains_key(FREEZE_PRUNES)) {
+            return Ok(false);
+        }
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {FREEZE_PRUNES: null}}}));
+        namespaces.patch(ADMIN_NAMESPACE, &PatchParams::default(), &patch).await?;
+        Ok(true)
+    }
+
     pub async fn delete_service(&self, name: &str) -> Result<()> {
         self.api::<ServiceDeployment>().delete(name, &DeleteParams::default()).await?;
         let services: Api<ServiceDeployment> = self.api();
@@ -227,6 +241,15 @@ impl Fleet {
         let answer: Value = self.client.request(http::Request::get(path).body(Vec::new())?).await?;
         let objects = answer.get("items").or_else(|| answer.get("objects")).cloned().unwrap_or(answer);
         Ok(serde_json::from_value(objects)?)
+    }
+
+    /// Waits until the hub has assigned a commit to a service.
+    pub async fn until_assigned(&self, service: &str, commit: &str) -> Result<ServiceDeployment> {
+        self.until_service(service, &format!("be assigned {commit}"), |s| {
+            let assigned = s.status.as_ref().and_then(|status| status.assigned_revision.as_deref());
+            assigned.is_some_and(|revision| revision.ends_with(commit))
+        })
+        .await
     }
 
     /// Waits until a service is Ready with the commit applied.
@@ -277,6 +300,13 @@ impl Fleet {
         }
     }
 
+    /// What the hub has counted under this name.
+    pub async fn counted(&self, metric: &str) -> Result<u64> {
+        let metrics = self.client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
+        let count = metrics.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+        Ok(count.with_context(|| format!("there is no {metric}:\n{metrics}"))?.parse()?)
+    }
+
     pub async fn until<T, P>(&self, what: &str, probe: impl FnMut() -> P) -> Result<T>
     where
         P: Future<Output = Result<Option<T>>>,
@@ -317,6 +347,18 @@ pub async fn take_turn(plane: &Plane) -> Result<OwnedMutexGuard<()>> {
 
 pub fn condition<'a>(conditions: &'a [farwater_api::Condition], kind: &str) -> Option<&'a str> {
     conditions.iter().find(|c| c.type_ == kind).map(|c| c.status.as_str())
+}
+
+/// Polls that the hub has answered since an agent started that serves its metrics at this address.
+pub async fn polls(agent: &str) -> Result<u64> {
+    let metrics = get(&format!("http://{agent}/metrics")).await?;
+    let mut answered = 0;
+    for result in ["unchanged", "new"] {
+        let series = format!("farwater_agent_polls_total{{result=\"{result}\"}} ");
+        let count = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        answered += count.with_context(|| metrics.clone())?.parse::<u64>()?;
+    }
+    Ok(answered)
 }
 
 /// A ConfigMap as a manifest.

@@ -2,11 +2,12 @@
 //!
 //! In waves: each of some services gets a fault of its own, and all of them together perhaps one of the hub or the API server.
 //! While the faults last and after they are mended, every object is the same one, by its uid. Then each service loses one object on
-//! purpose.
+//! purpose. Where so many are held at once that the hub stops all deletions, somebody lets them go on when the faults are mended.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     process::Command,
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -40,6 +41,8 @@ use crate::{Fleet, condition, config_map};
 pub const SERVICES: usize = 6;
 /// Agents poll every second: what they would do wrong they do by then.
 const WATCHED: Duration = Duration::from_millis(2500);
+/// Between two looks of who lets deletions go on.
+const PAUSE: Duration = Duration::from_millis(500);
 const CLUSTER: &str = "chaos";
 
 /// What befalls one service.
@@ -99,6 +102,8 @@ pub struct Outcome {
     pub intended: u64,
     /// Held prunes that were approved, among them.
     pub approved: u64,
+    /// How often the hub stopped all deletions.
+    pub frozen: u64,
     /// Objects that went and were not meant to.
     pub unintended: Vec<String>,
     pub seen: Seen,
@@ -150,6 +155,7 @@ pub struct Chaos {
     /// Of the coming waves.
     globals: Vec<Option<Global>>,
     random: StdRng,
+    frozen: AtomicU64,
     outcome: Outcome,
 }
 
@@ -165,6 +171,7 @@ pub async fn run(plane: &Plane, seed: u64, faults: u64, mut told: impl FnMut(&Ou
         told(&chaos.outcome);
     }
     chaos.outcome.seen = chaos.proxy.seen();
+    chaos.outcome.frozen = chaos.frozen.load(Ordering::Relaxed);
     Ok(chaos.outcome)
 }
 
@@ -172,6 +179,7 @@ impl Chaos {
     async fn start(plane: &Plane, seed: u64) -> Result<Self> {
         let mut fleet = Fleet::start().await?;
         fleet.hub.tolerate("restored from a backup");
+        fleet.hub.tolerate("nothing is deleted in the fleet any more");
         let place = fleet.state_dir("chaos").with_extension("proxy");
         std::fs::create_dir_all(&place)?;
         let proxy = ApiFaults::start(plane, &place, seed).await?;
@@ -184,6 +192,7 @@ impl Chaos {
             services: Vec::new(),
             globals: Vec::new(),
             random: StdRng::seed_from_u64(seed),
+            frozen: AtomicU64::new(0),
             outcome: Outcome::default(),
         };
         chaos.define().await?;
@@ -194,6 +203,23 @@ impl Chaos {
             chaos.fleet.until_applied(&service.name, &service.head()).await?;
         }
         Ok(chaos)
+    }
+
+    /// While somebody lets deletions go on that the hub has stopped.
+    async fn looked_after<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let look_after = async {
+            loop {
+                match self.fleet.release_prunes().await {
+                    Ok(released) => self.frozen.fetch_add(u64::from(released), Ordering::Relaxed),
+                    Err(error) => return error,
+                };
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        tokio::select! {
+            done = work => done,
+            error = look_after => Err(error),
+        }
     }
 
     fn group(&self) -> String {
@@ -289,7 +315,9 @@ impl Chaos {
             self.mend(n, *fault, &heads[n]).await.with_context(|| format!("mend {fault:?}"))?;
         }
         for service in &self.services {
-            self.fleet.until_applied(&service.name, &service.head()).await.with_context(|| format!("after {said}"))?;
+            let head = service.head();
+            let applied = self.fleet.until_applied(&service.name, &head);
+            self.looked_after(applied).await.with_context(|| format!("after {said}"))?;
         }
         self.note_losses(&before, &format!("after {said}")).await?;
         self.lose_on_purpose(&before).await.with_context(|| format!("after {said}"))
@@ -408,12 +436,11 @@ impl Chaos {
         let name = self.services[n].name.clone();
         self.fleet.annotate(&name, APPROVE_PRUNE, digest).await?;
         let maps: Api<ConfigMap> = Api::namespaced(self.plane.clone(), &self.fleet.namespace(&name));
-        self.fleet
-            .until("an approved prune to be made", || async {
-                let left = maps.list(&ListParams::default()).await?.items.len();
-                Ok((left <= 1).then_some(()))
-            })
-            .await?;
+        let made = self.fleet.until("an approved prune to be made", || async {
+            let left = maps.list(&ListParams::default()).await?.items.len();
+            Ok((left <= 1).then_some(()))
+        });
+        self.looked_after(made).await?;
         self.outcome.approved += 1;
         self.outcome.intended += self.services[n].files.len() as u64;
         Ok(())
@@ -513,14 +540,16 @@ impl Chaos {
             self.fleet.reconcile(&service.name).await?;
         }
         for service in &self.services {
-            self.fleet.until_applied(&service.name, &service.head()).await?;
+            let head = service.head();
+            self.looked_after(self.fleet.until_applied(&service.name, &head)).await?;
             let api: Api<ConfigMap> = Api::namespaced(self.plane.clone(), &self.fleet.namespace(&service.name));
             let gone = || async {
                 let found = api.list(&ListParams::default()).await?.items.into_iter();
                 let found = found.filter_map(|map| map.metadata.name).filter(|name| name != "kube-root-ca.crt");
                 Ok((found.collect::<BTreeSet<_>>() == service.files).then_some(()))
             };
-            self.fleet.until(&format!("{} to hold what Git holds", service.name), gone).await?;
+            let what = format!("{} to hold what Git holds", service.name);
+            self.looked_after(self.fleet.until(&what, gone)).await?;
             self.outcome.intended += 1;
         }
         self.note_losses(&left, "where another object was meant").await

@@ -30,6 +30,8 @@ const RARELY: &str = "10m";
 const LIMIT: &str = "FARWATER_MAX_CONNECTED_AGENTS";
 /// A fraction of a second, which the bench measures; here debug builds share the machine with whatever else is tested.
 const AT_ONCE: Duration = Duration::from_secs(5);
+/// nginx ends a connection on which nothing has come from the hub for 60 s.
+const IDLE: Duration = Duration::from_secs(70);
 
 async fn poll_every(fleet: &Fleet, cluster: &str, interval: &str) -> Result<()> {
     let patch = Patch::Merge(json!({"spec": {"pollInterval": interval}}));
@@ -115,14 +117,14 @@ async fn comes_at_once(
     plane: &Plane,
     launch: Launch,
     told: impl FnOnce(&mut JoinToken),
-) -> Result<()> {
+) -> Result<Repository> {
     fleet.join_in("east", plane, plane.kubeconfig(), launch, told).await?;
     until_connected(fleet, "east", true).await?;
     let repository = deploy(fleet, "east").await?;
     poll_every(fleet, "east", RARELY).await?;
     let with = quickest(fleet, plane, &repository, "hints").await?;
     ensure!(with < AT_ONCE, "{with:?}");
-    Ok(())
+    Ok(repository)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -135,7 +137,8 @@ async fn hints_come_through_a_proxy() -> Result<()> {
     let mut fleet = Fleet::of(hub, dir).await?;
     let url = format!("https://{NAME}:{}", fleet.hub.port());
     let launch = Launch::environment(&[("HTTPS_PROXY", &squid.url(""))]);
-    comes_at_once(&mut fleet, plane, launch, |token| token.hub = url).await.with_context(|| squid.tail())
+    comes_at_once(&mut fleet, plane, launch, |token| token.hub = url).await.with_context(|| squid.tail())?;
+    Ok(())
 }
 
 /// An agent of a hub behind nginx goes by nginx's authority.
@@ -159,11 +162,22 @@ impl Behind {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hints_come_through_an_nginx_that_passes_websockets() -> Result<()> {
-    let plane = shared(1).await?;
+async fn hints_come_through_an_nginx_that_passes_websockets_also_after_a_rest() -> Result<()> {
+    // Not the others' plane: they take their turns while this one rests.
+    let plane = shared(2).await?;
     let Behind { mut fleet, nginx, launch } = Behind::start(true).await?;
     let told = |token: &mut JoinToken| (token.hub, token.ca_pin) = (nginx.url(), String::new());
-    comes_at_once(&mut fleet, plane, launch, told).await.with_context(|| nginx.tail())
+    let repository = comes_at_once(&mut fleet, plane, launch, told).await.with_context(|| nginx.tail())?;
+
+    // The hub's pings keep it open where nothing else is said. nginx writes of a connection when it has ended.
+    let ended = || nginx.access_log().lines().filter(|line| line.contains("\" 101 ")).count();
+    let before = ended();
+    let held = fleet.always("the one connection", IDLE, || async { Ok(ended() == before) });
+    held.await.with_context(|| nginx.tail())?;
+    let after = quickest(&fleet, plane, &repository, "after a rest").await.with_context(|| nginx.tail())?;
+    ensure!(after < AT_ONCE, "{after:?}");
+    ensure!(ended() == before, "{}", nginx.tail());
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,6 +6,9 @@ use farwater_testkit::{Plane, shared};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 
+/// Bundles that agents have downloaded.
+const SENT: &str = "farwater_bundles_sent_total";
+
 async fn value(plane: &Plane, namespace: &str, name: &str) -> Result<Option<String>> {
     let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, namespace);
     Ok(api.get_opt(name).await?.and_then(|c| c.data?.remove("value")))
@@ -32,11 +35,13 @@ async fn one_commit_reaches_two_clusters_and_only_what_it_touches() -> Result<()
 
     // A commit that touches one folder moves one service; the other's bundle stays the same, its revision moves on.
     let before = fleet.service("in-west").await?.status.and_then(|s| s.bundle_digest);
+    let sent = fleet.counted(SENT).await?;
     let second = repository.change("main", &[("east/a.yaml", Some(&config_map("a", "two")))])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("in-east", &second).await?;
     ensure!(value(planes[0], &fleet.namespace("in-east"), "a").await?.as_deref() == Some("two"));
     let west = fleet.until_applied("in-west", &second).await?;
     ensure!(before.is_some() && west.status.and_then(|s| s.bundle_digest) == before);
+    ensure!(fleet.counted(SENT).await? == sent + 1, "more than the one that changed was downloaded");
     Ok(())
 }

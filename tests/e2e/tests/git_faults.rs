@@ -1,14 +1,14 @@
 //! What Git does wrong deletes nothing: the last good state goes on being served.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::{Result, ensure};
-use farwater_api::GitRepository;
-use farwater_e2e::{Fleet, condition, config_map};
+use anyhow::{Context as _, Result, ensure};
+use farwater_api::{Digest, GitRepository};
+use farwater_e2e::{Fleet, condition, config_map, polls};
 use farwater_testkit::{
-    Plane,
+    Launch, Plane, faketime,
     git::{Auth, Repository},
-    shared,
+    ports, shared,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
@@ -35,10 +35,14 @@ async fn count(plane: &Plane, fleet: &Fleet) -> Result<usize> {
 }
 
 async fn until_source(fleet: &Fleet, status: &str, part: &str) -> Result<GitRepository> {
+    until_ready(fleet, "infra", status, part).await
+}
+
+async fn until_ready(fleet: &Fleet, name: &str, status: &str, part: &str) -> Result<GitRepository> {
     let sources: Api<GitRepository> = fleet.api();
     fleet
-        .until(&format!("the repository to be Ready={status} with {part:?}"), || async {
-            let source = sources.get("infra").await?;
+        .until(&format!("the repository {name} to be Ready={status} with {part:?}"), || async {
+            let source = sources.get(name).await?;
             let conditions = source.status.clone().unwrap_or_default().conditions;
             let found = conditions.iter().any(|c| c.type_ == "Ready" && c.status == status && c.message.contains(part));
             Ok(found.then_some(source))
@@ -71,6 +75,93 @@ async fn a_git_server_that_is_gone_is_survived_by_hub_and_agent() -> Result<()> 
     fleet.until_applied("app", &next).await?;
     let source = until_source(&fleet, "True", "").await?;
     ensure!(source.status.unwrap_or_default().stale_since.is_none());
+    Ok(())
+}
+
+/// Repositories of one server, each with a service.
+const NAMES: [&str; 3] = ["one", "two", "three"];
+/// Without connections every poll comes in its turn, and can be counted.
+const LIMIT: (&str, &str) = ("FARWATER_MAX_CONNECTED_AGENTS", "0");
+
+/// What each service is assigned, and the uid and version of its object.
+async fn state(plane: &Plane, fleet: &Fleet) -> Result<BTreeMap<&'static str, [String; 3]>> {
+    let client = plane.client().await?;
+    let mut found = BTreeMap::new();
+    for name in NAMES {
+        let digest: Option<Digest> = fleet.service(name).await?.status.and_then(|status| status.bundle_digest);
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &fleet.namespace(name));
+        let map = maps.get("a").await?.metadata;
+        let (uid, version) = (map.uid.context("a uid")?, map.resource_version.context("a version")?);
+        found.insert(name, [digest.context("a bundle")?.to_string(), uid, version]);
+    }
+    Ok(found)
+}
+
+/// Since when each repository has not answered.
+async fn stale_since(fleet: &Fleet) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for name in NAMES {
+        let status = until_ready(fleet, name, "False", "goes on being served").await?.status.unwrap_or_default();
+        found.push(json!(status.stale_since.context("it is not stale")?).to_string());
+    }
+    Ok(found)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_day_without_git_changes_nothing_and_after_it_each_repository_is_asked_once() -> Result<()> {
+    let plane = shared(2).await?;
+    let mut fleet = Fleet::launch(Launch::environment(&[LIMIT])).await?;
+    let agent = format!("127.0.0.1:{}", ports::free()?);
+    fleet.join_with("west", plane, Launch::arguments(&["--health-listen", &agent])).await?;
+    for name in NAMES {
+        let commit = fleet.git.create(name)?.commit("main", &[("app/a.yaml", &config_map("a", name))])?;
+        // Whoever is asked twice is so for another reason than that its turn has come.
+        let spec = serde_json::from_value(json!({"url": fleet.git.url(name), "interval": "24h"}))?;
+        fleet.api().create(&PostParams::default(), &GitRepository::new(name, spec)).await?;
+        fleet.deploy(name, "west", name, "app").await?;
+        fleet.until_applied(name, &commit).await?;
+    }
+    let before = state(plane, &fleet).await?;
+    fleet.git.stop().await;
+    for name in NAMES {
+        fleet.reconcile(name).await?;
+    }
+    let since = stale_since(&fleet).await?;
+
+    // Hub and agent start again the day after, and Git is still away.
+    fleet.hub.kill9();
+    fleet.agent("west")?.kill9();
+    let later = faketime::environment("+25h")?;
+    let limit = (LIMIT.0.to_owned(), LIMIT.1.to_owned());
+    fleet.agent("west")?.set_environment(later.clone());
+    fleet.hub.set_environment(later.into_iter().chain([limit]).collect());
+    fleet.hub.restart().await?;
+    fleet.agent("west")?.restart()?;
+    fleet
+        .until("all to be asked in vain", || async {
+            let failed = fleet.counted("farwater_fetches_total{result=\"failed\"}").await?;
+            Ok((failed >= NAMES.len() as u64).then_some(()))
+        })
+        .await?;
+    fleet.until("three polls", || async { Ok((polls(&agent).await? >= 3).then_some(())) }).await?;
+    ensure!(stale_since(&fleet).await? == since, "it is stale since then");
+    let why = fleet.cli().why("one")?;
+    ensure!(why["sentence"].as_str().is_some_and(|said| said.contains("has not answered for")), "{why}");
+    ensure!(state(plane, &fleet).await? == before);
+
+    // It is back: nobody fetches, packs, downloads or applies again what is there.
+    let asked = fleet.git.counts();
+    fleet.git.resume().await?;
+    for name in NAMES {
+        let status = until_ready(&fleet, name, "True", "").await?.status.unwrap_or_default();
+        ensure!(status.stale_since.is_none(), "{name} is stale and ready");
+    }
+    let answered = polls(&agent).await?;
+    fleet.until("two more polls", || async { Ok((polls(&agent).await? >= answered + 2).then_some(())) }).await?;
+    let counts = fleet.git.counts();
+    ensure!(counts.ls_refs == asked.ls_refs + NAMES.len() && counts.fetches == asked.fetches, "{asked:?}, {counts:?}");
+    ensure!(fleet.counted("farwater_bundles_sent_total").await? == 0, "a bundle was downloaded again");
+    ensure!(state(plane, &fleet).await? == before);
     Ok(())
 }
 

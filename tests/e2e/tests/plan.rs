@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api,
-    api::{ListParams, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
@@ -249,6 +249,70 @@ async fn what_an_apply_would_leave_is_hidden_and_counted() -> Result<()> {
     let text = fleet.cli().expect(1, &["plan", "app", "--ref", "next"])?.stdout;
     ensure!(text.contains("differences hidden that stay") && !text.contains("team/note"), "{text}");
     ensure!(!text.contains("cpu") && !text.contains("paused"), "{text}");
+    Ok(())
+}
+
+const DEFINITION: &str = "apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: boats.GROUP}
+spec:
+  group: GROUP
+  scope: Namespaced
+  names: {kind: Boat, plural: boats}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {FIELDS}}}}}
+";
+const LENGTH: &str = "length: {type: integer}";
+const PAINT: &str = "paint: {type: string, default: blue}";
+const CREW: &str = "crew: {type: integer}";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgraded_definition_is_planned_and_applied_with_its_objects() -> Result<()> {
+    let plane = shared(2).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let group = format!("{}.example.com", fleet.unique);
+    let definition = |fields: &[&str]| DEFINITION.replace("GROUP", &group).replace("FIELDS", &fields.join(", "));
+    let boat = |spec: &str| format!("apiVersion: {group}/v1\nkind: Boat\nmetadata: {{name: ark}}\nspec: {{{spec}}}\n");
+    let (plain, ark) = (definition(&[LENGTH]), boat("length: 300"));
+    let repository = fleet.repository("infra", &[("app/a.yaml", &plain), ("app/b.yaml", &ark)]).await?;
+    fleet.deploy("app", "east", "infra", "app").await?;
+    fleet.until_applied("app", &repository.branch("main").context("a branch")?).await?;
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(&group, "v1", "Boat"));
+    let boats: Api<DynamicObject> = Api::namespaced_with(plane.client().await?, &fleet.namespace("app"), &kind);
+    let made = boats.get("ark").await?.metadata.resource_version;
+
+    // A default that is new changes the definition, and no object.
+    let painted = definition(&[LENGTH, PAINT]);
+    repository.commit("next", &[("app/a.yaml", &painted), ("app/b.yaml", &ark)])?;
+    let told = plan(&fleet, 1, &["--ref", "next"])?;
+    ensure!(outline(&told) == [format!("Change boats.{group}")] && told["plan"]["unchanged"] == 1, "{told:#}");
+    let commit = repository.change("main", &[("app/a.yaml", Some(&painted))])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_applied("app", &commit).await?;
+    fleet
+        .until("the default to be there", || async {
+            Ok((boats.get("ark").await?.data["spec"] == json!({"length": 300, "paint": "blue"})).then_some(()))
+        })
+        .await?;
+    let quiet = plan(&fleet, 0, &[])?;
+    ensure!(outline(&quiet).is_empty() && quiet["plan"]["unchanged"] == 2, "{quiet:#}");
+    ensure!(boats.get("ark").await?.metadata.resource_version == made, "it was written again");
+
+    // A field that is as new as its definition can't be tried before that is there, and nobody refuses it then.
+    let crewed = definition(&[LENGTH, PAINT, CREW]);
+    let ark = boat("length: 300, crew: 4");
+    repository.commit("next", &[("app/a.yaml", &crewed), ("app/b.yaml", &ark)])?;
+    let told = plan(&fleet, 1, &["--ref", "next"])?;
+    ensure!(outline(&told) == [format!("Change boats.{group}"), "Untried ark".to_owned()], "{told:#}");
+    let commit = repository.change("main", &[("app/a.yaml", Some(&crewed)), ("app/b.yaml", Some(&ark))])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_applied("app", &commit).await?;
+    let spec = boats.get("ark").await?.data["spec"].clone();
+    ensure!(spec == json!({"length": 300, "paint": "blue", "crew": 4}), "{spec}");
     Ok(())
 }
 

@@ -3,12 +3,18 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_api::APPROVE_PRUNE;
+use farwater_api::{APPROVE_PRUNE, objects::SyncState};
 use farwater_e2e::{Fleet, config_map};
 use farwater_testkit::{Plane, shared};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, api::ListParams};
-use serde_json::json;
+use k8s_openapi::api::core::v1::{ConfigMap, Event};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+/// More than a status lists.
+const MANY: usize = 25;
 
 async fn names(plane: &Plane, namespace: &str) -> Result<Vec<String>> {
     let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, namespace);
@@ -17,39 +23,63 @@ async fn names(plane: &Plane, namespace: &str) -> Result<Vec<String>> {
     Ok(names.filter(|name| name != "kube-root-ca.crt").collect())
 }
 
+fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_emptied_folder_is_held_until_exactly_that_plan_is_approved() -> Result<()> {
     let plane = shared(1).await?;
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
-    let (a, b) = (config_map("a", "one"), config_map("b", "one"));
-    let repository = fleet.repository("infra", &[("app/a.yaml", &a), ("app/b.yaml", &b)]).await?;
+    let all: Vec<String> = (0..MANY).map(|n| format!("m{n:02}")).collect();
+    let files: Vec<_> = all.iter().map(|name| (format!("app/{name}.yaml"), config_map(name, "one"))).collect();
+    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("app", "east", "infra", "app").await?;
     fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
     let namespace = fleet.namespace("app");
 
-    repository.change("main", &[("app/a.yaml", None), ("app/b.yaml", None), ("app/keep.yaml", Some("---\n"))])?;
+    let gone = files.iter().map(|(path, _)| (*path, None));
+    let gone: Vec<_> = gone.chain([("app/keep.yaml", Some("---\n"))]).collect();
+    repository.change("main", &gone)?;
     fleet.reconcile("infra").await?;
     let service =
         fleet.until_service("app", "hold its prune", |s| s.status.as_ref().is_some_and(|s| s.held_prune.is_some()));
     let held = service.await?.status.and_then(|s| s.held_prune).context("a held prune")?;
-    ensure!(held.count == 2 && held.objects.len() == 2, "{held:?}");
+    // The status has the first ten, and the whole list is one command away.
+    ensure!(usize::try_from(held.count)? == MANY && held.objects.len() == 10, "{held:?}");
+    let objects = fleet.objects("app").await?.into_iter().filter(|one| one.sync == SyncState::PruneHeld);
+    ensure!(sorted(objects.map(|one| one.object.name)) == all);
+    let told = fleet.cli().expect(1, &["plan", "app", "-o", "json"])?.stdout;
+    let told: Value = serde_json::from_str(&told).with_context(|| told.clone())?;
+    let deletes = told["plan"]["deletes"].as_array().context("deletes")?.iter().filter(|one| one["held"] == true);
+    ensure!(sorted(deletes.filter_map(|one| Some(one["name"].as_str()?.to_owned()))) == all, "{told:#}");
+    ensure!(told["plan"]["heldPrune"]["digest"] == held.digest.to_string(), "{told:#}");
+    let shown = fleet.cli().expect(1, &["plan", "app"])?.stdout;
+    ensure!(all.iter().all(|name| shown.contains(&format!("- ConfigMap {namespace}/{name}  held"))), "{shown}");
     fleet
-        .always("both objects exist", Duration::from_secs(3), || async {
-            Ok(names(plane, &namespace).await?.len() == 2)
-        })
+        .always("all objects exist", Duration::from_secs(3), || async { Ok(names(plane, &namespace).await? == all) })
         .await?;
 
     let wrong = farwater_api::Digest::of("another plan").to_string();
     fleet.annotate("app", APPROVE_PRUNE, &wrong).await?;
     fleet
-        .always("both objects exist", Duration::from_secs(3), || async {
-            Ok(names(plane, &namespace).await?.len() == 2)
-        })
+        .always("all objects exist", Duration::from_secs(3), || async { Ok(names(plane, &namespace).await? == all) })
         .await?;
     fleet.annotate("app", APPROVE_PRUNE, &held.digest.to_string()).await?;
     fleet.until("the objects to go", || async { Ok(names(plane, &namespace).await?.is_empty().then_some(())) }).await?;
     fleet.until_service("app", "hold nothing", |s| s.status.as_ref().is_some_and(|s| s.held_prune.is_none())).await?;
+    let deleted = fleet.until_service("app", "name its deletion", |s| {
+        let status = s.status.as_ref();
+        status.is_some_and(|status| status.last_deletion.as_ref().is_some_and(|one| one.digest == held.digest))
+    });
+    let status = deleted.await?.status.context("a status")?;
+    ensure!(status.approved_by.is_some() && status.approved_at.is_some(), "{status:?}");
+    let approver = status.last_deletion.and_then(|deletion| deletion.approved_by);
+    ensure!(approver == status.approved_by, "{approver:?}");
     Ok(())
 }
 
@@ -85,20 +115,38 @@ async fn a_deleted_service_orphans_or_deletes_as_it_says() -> Result<()> {
     let plane = shared(1).await?;
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
-    let map = config_map("a", "one");
-    let repository = fleet.repository("infra", &[("stays/a.yaml", &map), ("goes/a.yaml", &map)]).await?;
+    let (map, kept) = (config_map("a", "one"), config_map("kept", "one"));
+    let files = [("stays/a.yaml", map.as_str()), ("goes/a.yaml", &map), ("goes/kept.yaml", &kept)];
+    let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("stays", "east", "infra", "stays").await?;
     fleet.deploy_with("goes", "east", "infra", "goes", json!({"deletionPolicy": "Delete"})).await?;
     let commit = repository.branch("main").unwrap_or_default();
     fleet.until_applied("stays", &commit).await?;
     fleet.until_applied("goes", &commit).await?;
 
+    // Somebody has protected one by hand, for whatever reason there was then.
+    let maps = async |service: &str| -> Result<Api<ConfigMap>> {
+        Ok(Api::namespaced(plane.client().await?, &fleet.namespace(service)))
+    };
+    let protect = Patch::Merge(json!({"metadata": {"annotations": {"farwater.dev/prune": "disabled"}}}));
+    maps("goes").await?.patch("kept", &PatchParams::default(), &protect).await?;
+
     fleet.delete_service("stays").await?;
     fleet.delete_service("goes").await?;
     ensure!(names(plane, &fleet.namespace("stays")).await? == ["a"]);
-    ensure!(names(plane, &fleet.namespace("goes")).await?.is_empty());
-    let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("stays"));
-    let left = api.get("a").await?.metadata;
-    ensure!(left.labels.unwrap_or_default().keys().all(|key| !key.contains("farwater")), "an orphan is nobody's");
+    ensure!(names(plane, &fleet.namespace("goes")).await? == ["kept"]);
+    for (service, name) in [("stays", "a"), ("goes", "kept")] {
+        let left = maps(service).await?.get(name).await?.metadata;
+        ensure!(left.labels.unwrap_or_default().keys().all(|key| !key.contains("farwater")), "an orphan is nobody's");
+    }
+    // What stays is not silently kept.
+    let events = fleet.api::<Event>().list(&ListParams::default()).await?.items.into_iter();
+    let told = events.filter(|event| event.reason.as_deref() == Some("Orphaned")).filter_map(|event| event.message);
+    let told = sorted(told);
+    for (service, name) in [("stays", "a"), ("goes", "kept")] {
+        let message =
+            format!("1 object stays in cluster east without a service: ConfigMap {}/{name}", fleet.namespace(service));
+        ensure!(told.contains(&message), "{told:?}");
+    }
     Ok(())
 }

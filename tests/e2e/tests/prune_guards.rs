@@ -9,7 +9,7 @@ use farwater_api::{
 use farwater_e2e::{Fleet, PATIENCE, config_map};
 use farwater_testkit::{Plane, farwater::program, shared, wait_for};
 use k8s_openapi::{
-    api::core::v1::{ConfigMap, Namespace},
+    api::core::v1::{ConfigMap, Event, Namespace},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
@@ -120,6 +120,34 @@ async fn another_repository_history_or_folder_holds_what_it_lacks() -> Result<()
             Ok((uids(plane, &namespace).await?.len() == 18).then_some(()))
         })
         .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_target_namespace_holds_what_is_in_the_one_before() -> Result<()> {
+    let plane = shared(2).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("west", plane).await?;
+    let repository = fleet.repository("infra", &borrowed(&maps("app", 0..3))).await?;
+    fleet.deploy("app", "west", "infra", "app").await?;
+    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    let (old, new) = (fleet.namespace("app"), fleet.namespace("renamed"));
+    let before = uids(plane, &old).await?;
+    let patch = Patch::Merge(json!({"spec": {"targetNamespace": new}}));
+    fleet.api::<ServiceDeployment>().patch("app", &PatchParams::default(), &patch).await?;
+    let held = held(&fleet, "app").await?;
+    ensure!(held.count == 3 && held.reason.contains("3 of 3 objects would be deleted"), "{held:?}");
+
+    // What comes next goes to the new one, and nothing in the old one goes for that.
+    repository.change("main", &[("app/m03.yaml", Some(&config_map("m03", "one")))])?;
+    fleet.reconcile("infra").await?;
+    fleet
+        .until("the next object to be made", || async { Ok((uids(plane, &new).await?.len() == 4).then_some(())) })
+        .await?;
+    ensure!(uids(plane, &old).await? == before);
+    fleet.annotate("app", APPROVE_PRUNE, &held.digest.to_string()).await?;
+    fleet.until("what was approved to go", || async { Ok(uids(plane, &old).await?.is_empty().then_some(())) }).await?;
+    ensure!(uids(plane, &new).await?.len() == 4);
     Ok(())
 }
 
@@ -337,5 +365,50 @@ async fn a_dead_cluster_blocks_no_deletion_and_loses_no_workload() -> Result<()>
     let services = fleet.api::<ServiceDeployment>();
     fleet.until("the service to go", || async { Ok(services.get_opt("app").await?.is_none().then_some(())) }).await?;
     ensure!(uids(plane, &namespace).await? == before, "its workload stays");
+    Ok(())
+}
+
+/// Where the objects stay anyway nobody waits for an agent that is gone; when it is back, it lets go of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_agent_holds_up_no_service_that_leaves_its_objects() -> Result<()> {
+    let plane = shared(2).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("west", plane).await?;
+    let repository = fleet.repository("infra", &borrowed(&maps("app", 0..3))).await?;
+    fleet.deploy_with("app", "west", "infra", "app", json!({"deletionPolicy": "Delete"})).await?;
+    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    let namespace = fleet.namespace("app");
+    let before = uids(plane, &namespace).await?;
+    ensure!(before.len() == 3);
+    fleet.agent("west")?.kill9();
+    let services = fleet.api::<ServiceDeployment>();
+    services.delete("app", &DeleteParams::default()).await?;
+    fleet
+        .until_service("app", "name the way out", |s| {
+            let mut conditions = s.status.iter().flat_map(|status| &status.conditions);
+            conditions.any(|one| one.message.contains("set spec.deletionPolicy to Orphan or delete the Cluster"))
+        })
+        .await?;
+    let orphan = Patch::Merge(json!({"spec": {"deletionPolicy": "Orphan"}}));
+    services.patch("app", &PatchParams::default(), &orphan).await?;
+    fleet.until("the service to go", || async { Ok(services.get_opt("app").await?.is_none().then_some(())) }).await?;
+    ensure!(uids(plane, &namespace).await? == before, "its workload stays");
+    let events = fleet.api::<Event>().list(&ListParams::default()).await?.items.into_iter();
+    let told: Vec<_> =
+        events.filter(|event| event.reason.as_deref() == Some("Orphaned")).filter_map(|event| event.message).collect();
+    let [told] = told.as_slice() else { anyhow::bail!("{told:?}") };
+    ensure!(told.contains(&format!("3 objects stay: ConfigMap {namespace}/m00, ")), "{told}");
+
+    // What is not listed it would keep and repair: it is told otherwise.
+    fleet.agent("west")?.restart()?;
+    let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &namespace);
+    fleet
+        .until("the objects to be nobody's", || async {
+            let maps = api.list(&ListParams::default()).await?.items.into_iter();
+            let labels = maps.filter_map(|map| map.metadata.labels);
+            Ok(labels.flatten().all(|(label, _)| !label.contains("farwater")).then_some(()))
+        })
+        .await?;
+    ensure!(uids(plane, &namespace).await? == before, "they are the same ones");
     Ok(())
 }

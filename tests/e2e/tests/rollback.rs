@@ -70,6 +70,11 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
     ensure!(status.held_revision.is_some_and(|held| held.ends_with(&second)), "what is held back is named");
     let by = status.pinned_by.context("who pinned it")?;
     ensure!(history(&fleet)?[0].1 == "Pinned");
+    let entries: Vec<Value> = serde_json::from_str(&cli.expect(0, &["history", "app", "-o", "json"])?.stdout)?;
+    ensure!(entries[0]["by"] == by.as_str() && entries[2]["by"] == by.as_str(), "{entries:#?}");
+    ensure!(entries[1]["by"].is_null() && entries[1]["author"] == "Test <test@example.com>", "{entries:#?}");
+    let ran = cli.expect(0, &["history", "app"])?;
+    ensure!(ran.stdout.contains(&format!("rollback by {by}")), "{ran:?}");
     let why = cli.why("app")?;
     let pinned = why["evidence"][0].as_str().unwrap_or_default();
     ensure!(why["standing"] == "healthy" && pinned.contains(&by) && pinned.contains(&second), "{why:#}");

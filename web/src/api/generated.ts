@@ -59,6 +59,8 @@ export interface Contents {
 
 /** The last deletion of a service's objects. Their states lie in the cluster alone. */
 export interface Deletion {
+  /** Who approved it, where it was held. The hub says so; agents don't know. */
+  approvedBy?: string;
   count: number;
   /** Of the plan that took them: what a request to undo names. */
   digest: string;
@@ -122,6 +124,21 @@ export interface GitRepositoryStatus {
 /** Health by kstatus' rules, the worst first. */
 export type Health = "Failed" | "InProgress" | "Terminating" | "Current" | "Unknown";
 
+/** How objects of one kind are judged, in all clusters, in place of the built-in rules. What is being deleted, or has an `observedGeneration` that is behind, is told so first. Expressions are CEL, and the object is `self`; of a Secret they see metadata and type alone. Where one has no value, the object's health is unknown.  Of several rules for one kind the first by name is in force, and a service's own (`spec.health`) come before them. */
+export interface HealthRuleSpec {
+  /** Asked last: true where it is healthy. An object that none of the three is true of is on its way. */
+  current: string;
+  /** Asked next: true where it will not become healthy by itself. */
+  failed?: string;
+  /** The kind's API group, in any version; empty for Kubernetes' core. */
+  group?: string;
+  /** Asked first: true while the object is on its way. */
+  inProgress?: string;
+  kind: string;
+  /** What is said of one that is not healthy: an expression whose value is a string. */
+  message?: string;
+}
+
 export interface HeldPrune {
   /** What goes with the namespaces and definitions among them. */
   contents?: Contents[];
@@ -132,6 +149,8 @@ export interface HeldPrune {
   objects: ObjectRef[];
   /** Why it waits, in one sentence. */
   reason: string;
+  /** It waits for nothing but objects of the source that are not applied yet, and for no approval. */
+  untilApplied?: boolean;
 }
 
 export interface HookCounts {
@@ -142,6 +161,8 @@ export interface HookCounts {
 
 /** Fields of some objects, named as in Argo CD. What is left out of `group`, `kind`, `namespace` and `name` matches all. */
 export interface IgnoreDifference {
+  /** CEL, asked about each field that the source states: true of those that others may change. `field` is its JSON pointer, as in `jsonPointers`, and `self` the object as the source states it; of a Secret its metadata alone. */
+  expression?: string;
   group?: string;
   /** JSON pointers (RFC 6901) through maps: `/spec/replicas`. A list is named as a whole. */
   jsonPointers?: string[];
@@ -212,6 +233,8 @@ export interface ServiceDeploymentSpec {
   deletionPolicy: DeletionPolicy;
   /** Services of this namespace, on whatever cluster: a newer bundle of this one is delivered once they are healthy at what is assigned to them. */
   dependsOn?: LocalReference[];
+  /** How objects of some kinds are judged, before the hub's HealthRules and the built-in rules. The first for a kind counts. */
+  health?: HealthRuleSpec[];
   /** Folder of the source, relative to its root; empty or `.` is the root. */
   path: string;
   /** Keeps the service at a bundle of its history, whatever its source has. */
@@ -236,10 +259,16 @@ export interface ServiceDeploymentSpec {
 export interface ServiceDeploymentStatus {
   /** The revision whose bundle the agent last applied without an error. */
   appliedRevision?: string;
+  /** When. It counts for a day, and is taken off then. */
+  approvedAt?: Time;
+  /** Who set the annotation `farwater.dev/approve-prune` that stands. */
+  approvedBy?: string;
   /** The source's revision whose bundle is assigned to the cluster. */
   assignedRevision?: string;
   /** The digest of the bundle that is assigned. */
   bundleDigest?: string;
+  /** Who said last what is to run: the source, the path or the pin. */
+  changedBy?: string;
   /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source that are not corrected, and `Pinned`. */
   conditions?: Condition[];
   /** A prune that waits for `farwater.dev/approve-prune: <digest>`. */

@@ -13,6 +13,7 @@ export function Details({ service, client, now }: { service: Service; client: Cl
   const { spec, status, metadata } = service;
   const held = status?.heldPrune;
   const conditions = status?.conditions ?? [];
+  const frozen = conditions.some(({ type, reason }) => type === "PruneHeld" && reason === "FleetFrozen");
   return (
     <div className="details">
       <dl>
@@ -44,8 +45,14 @@ export function Details({ service, client, now }: { service: Service; client: Cl
               </li>
             ))}
           </ul>
-          <p>To approve exactly this, and nothing that is added later:</p>
-          <CopyCommand command={approveCommand(metadata, held.digest)} />
+          {frozen ? (
+            <p>No approval counts before an administrator has looked at the fleet.</p>
+          ) : (
+            <>
+              <p>To approve exactly this, and nothing that is added later:</p>
+              <CopyCommand command={approveCommand(metadata, held.digest)} />
+            </>
+          )}
         </div>
       )}
       <Objects service={service} client={client} />

@@ -1,18 +1,26 @@
 //! What the benches of the agent run on: one plane, a Git server, a hub and the plane's agent.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use anyhow::{Context as _, Result};
-use farwater_api::{ADMIN_NAMESPACE, Cluster, GitRepository, ServiceDeployment};
-use farwater_testkit::{Agent, Hub, Plane, PlaneOptions, git::GitServer, temporary_folder, wait_for};
-use kube::{Api, Client, api::PostParams};
+use anyhow::{Context as _, Result, ensure};
+use farwater_api::{ADMIN_NAMESPACE, Cluster, GitRepository, REQUESTED_AT, ServiceDeployment};
+use farwater_testkit::{
+    Agent, Hub, Plane, PlaneOptions,
+    git::{GitServer, Repository},
+    kube::AUDITED,
+    temporary_folder, wait_for, wait_for_all,
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{Patch, PatchParams, PostParams},
+};
 use serde_json::json;
 
 const CLUSTER: &str = "east";
 const SOURCE: &str = "fleet";
 const BRANCH: &str = "main";
-/// A thousand objects on two busy cores take seconds.
-const HEALTHY: Duration = Duration::from_secs(180);
+/// Thousands of objects take seconds, and more where other planes are filled at the same time.
+const HEALTHY: Duration = Duration::from_secs(300);
 
 /// Fields are dropped in order: what talks goes before what it talks to.
 pub struct Ground {
@@ -21,17 +29,19 @@ pub struct Ground {
     _git: GitServer,
     pub plane: Plane,
     client: Client,
+    repository: Repository,
     _dir: tempfile::TempDir,
 }
 
 impl Ground {
-    /// `poll` is the cluster's interval, `files` the content of its source.
+    /// `poll` is the cluster's interval, `files` the content of its source. The agent is the plane's user [`AUDITED`].
     pub async fn start(options: PlaneOptions, poll: &str, files: &[(String, String)]) -> Result<Self> {
         let dir = temporary_folder("farwater-bench-")?;
         eprintln!("starting a control plane, a Git server, a hub and an agent");
         let (plane, git) = tokio::try_join!(Plane::start_with(options), GitServer::start())?;
+        let repository = git.create(SOURCE)?;
         let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
-        git.create(SOURCE)?.commit(BRANCH, &files)?;
+        repository.commit(BRANCH, &files)?;
         let hub = Hub::start(&dir.path().join("hub")).await?;
         let client = hub.client().await?;
         let clusters: Api<Cluster> = Api::namespaced(client.clone(), ADMIN_NAMESPACE);
@@ -41,15 +51,20 @@ impl Ground {
         let spec = serde_json::from_value(json!({"url": git.url(SOURCE), "ref": {"branch": BRANCH}}))?;
         sources.create(&PostParams::default(), &GitRepository::new(SOURCE, spec)).await?;
         let token = hub.join_token(ADMIN_NAMESPACE, CLUSTER).await?;
-        let agent = Agent::start(CLUSTER, &dir.path().join("agent"), plane.kubeconfig(), token)?;
-        Ok(Self { agent, _hub: hub, _git: git, plane, client, _dir: dir })
+        let agent = Agent::start(CLUSTER, &dir.path().join("agent"), &plane.kubeconfig_of(AUDITED)?, token)?;
+        Ok(Self { agent, _hub: hub, _git: git, plane, client, repository, _dir: dir })
     }
 
     /// States a service of the source's folder `path` with a target namespace of its own name.
     pub async fn deploy(&self, name: &str, path: &str) -> Result<()> {
+        self.deploy_into(name, path, name).await
+    }
+
+    /// The same with another target namespace.
+    pub async fn deploy_into(&self, name: &str, path: &str, namespace: &str) -> Result<()> {
         let spec = serde_json::from_value(json!({
             "clusterRef": {"name": CLUSTER},
-            "targetNamespace": name,
+            "targetNamespace": namespace,
             "sourceRef": {"kind": "GitRepository", "name": SOURCE},
             "path": path,
         }))?;
@@ -58,17 +73,49 @@ impl Ground {
         Ok(())
     }
 
-    /// Waits until the hub calls the service ready: every object applied, and healthy.
-    pub async fn healthy(&self, name: &str) -> Result<()> {
-        let services = self.services();
-        let what = format!("{name} to be ready");
-        let ready = wait_for(&what, HEALTHY, || async {
-            let service = services.get(name).await?;
-            let status = service.status.unwrap_or_default();
-            let current = status.observed_generation == service.metadata.generation;
-            Ok(status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True" && current).then_some(()))
-        });
-        ready.await.with_context(|| self.agent.log_tail())
+    /// Changes files of the source, and waits until the hub has them.
+    pub async fn commit(&self, files: &[(String, String)]) -> Result<String> {
+        let changes: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), Some(text.as_str()))).collect();
+        let commit = self.repository.change(BRANCH, &changes)?;
+        let sources: Api<GitRepository> = Api::namespaced(self.client.clone(), ADMIN_NAMESPACE);
+        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: jiff::Timestamp::now()}}});
+        sources.patch(SOURCE, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        wait_for("the hub to have the commit", HEALTHY, || async {
+            let revision = sources.get(SOURCE).await?.status.and_then(|status| status.revision);
+            Ok(revision.is_some_and(|revision| revision.ends_with(&commit)).then_some(()))
+        })
+        .await?;
+        Ok(commit)
+    }
+
+    /// Waits until the hub calls these services ready: every object applied, and healthy.
+    pub async fn healthy(&self, names: &[String]) -> Result<()> {
+        self.until("be ready", names, check_ready).await
+    }
+
+    /// The same, at a commit that has changed all of them.
+    pub async fn applied(&self, names: &[String], commit: &str) -> Result<()> {
+        let check = |service: &ServiceDeployment| {
+            let applied = service.status.as_ref().and_then(|status| status.applied_revision.as_deref());
+            ensure!(applied.is_some_and(|revision| revision.ends_with(commit)), "it is at {applied:?}");
+            check_ready(service)
+        };
+        self.until(&format!("be ready at {commit}"), names, check).await
+    }
+
+    async fn until(
+        &self,
+        what: &str,
+        names: &[String],
+        check: impl Fn(&ServiceDeployment) -> Result<()>,
+    ) -> Result<()> {
+        let wanted: BTreeSet<&String> = names.iter().collect();
+        let check = |service: &ServiceDeployment| {
+            if wanted.contains(&service.name_any()) { check(service) } else { Ok(()) }
+        };
+        let (what, services) = (format!("{} services to {what}", names.len()), self.services());
+        let ready = wait_for_all(&what, HEALTHY, &services, check).await;
+        ready.with_context(|| self.agent.log_tail())
     }
 
     pub fn agent(&mut self) -> &mut Agent {
@@ -78,4 +125,12 @@ impl Ground {
     fn services(&self) -> Api<ServiceDeployment> {
         Api::namespaced(self.client.clone(), ADMIN_NAMESPACE)
     }
+}
+
+fn check_ready(service: &ServiceDeployment) -> Result<()> {
+    let status = service.status.as_ref().context("nothing was said of it")?;
+    let is_current = status.observed_generation == service.metadata.generation;
+    let is_ready = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+    ensure!(is_current && is_ready, "its conditions are {:?}", status.conditions);
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! A cluster as agents meet it: 300 kinds of others, and ten services whose 200 objects are of 20 kinds.
+//! A cluster as agents meet it: hundreds of others' kinds, and services with one object of each of 20 kinds.
 
 use anyhow::{Context as _, Result};
 use farwater_testkit::wait_for;
@@ -10,17 +10,23 @@ use kube::{
 };
 use serde_json::json;
 
+/// Of a small cluster.
 pub const SERVICES: usize = 10;
-pub const WORKLOAD: &str = "300 CRDs, ten services, 200 objects of 20 kinds";
-const DEFINITIONS: usize = 300;
-/// Of the 20 kinds; the rest are Kubernetes' own.
+pub const DEFINITIONS: usize = 300;
+/// Of a service's objects.
+const KINDS: usize = 20;
+/// Of these; the rest are Kubernetes' own.
 const CUSTOM: usize = 12;
 const GROUP: &str = "things.example.com";
 const ESTABLISHED: std::time::Duration = std::time::Duration::from_secs(300);
 
-/// Makes the kinds, and waits until they are served.
-pub async fn define(client: &Client) -> Result<()> {
-    eprintln!("making {DEFINITIONS} kinds");
+pub fn workload(definitions: usize, services: usize) -> String {
+    format!("{definitions} CRDs, {services} services, {} objects of {KINDS} kinds", services * KINDS)
+}
+
+/// Makes so many kinds, those of the services among them, and waits until they are served.
+pub async fn define(client: &Client, count: usize) -> Result<()> {
+    eprintln!("making {count} kinds");
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let definitions = &definitions;
     let create = async |n| -> Result<()> {
@@ -30,7 +36,7 @@ pub async fn define(client: &Client) -> Result<()> {
             .with_context(|| format!("create kind {n}"))?;
         Ok(())
     };
-    stream::iter(0..DEFINITIONS).map(create).buffer_unordered(8).try_collect::<()>().await?;
+    stream::iter(0..count).map(create).buffer_unordered(8).try_collect::<()>().await?;
     wait_for("the kinds to be served", ESTABLISHED, || async {
         let all = definitions.list(&ListParams::default()).await?;
         let is_served = |one: &CustomResourceDefinition| {
@@ -69,8 +75,8 @@ pub fn folder(n: usize) -> String {
 }
 
 /// One object of each kind in each service's folder.
-pub fn files() -> Vec<(String, String)> {
-    (0..SERVICES).map(|n| (format!("{}/all.yaml", folder(n)), objects())).collect()
+pub fn files(services: usize) -> Vec<(String, String)> {
+    (0..services).map(|n| (format!("{}/all.yaml", folder(n)), objects())).collect()
 }
 
 fn objects() -> String {
@@ -106,10 +112,11 @@ mod tests {
 
     #[test]
     fn the_workload_is_what_its_name_says() {
-        let files = files();
+        let files = files(SERVICES);
         let kinds: Vec<&str> =
             files.iter().flat_map(|(_, text)| text.lines().filter_map(|line| line.strip_prefix("kind: "))).collect();
         assert_eq!((files.len(), kinds.len()), (SERVICES, 200));
-        assert_eq!(kinds.into_iter().collect::<BTreeSet<_>>().len(), 20);
+        assert_eq!(kinds.into_iter().collect::<BTreeSet<_>>().len(), KINDS);
+        assert_eq!(workload(DEFINITIONS, SERVICES), "300 CRDs, 10 services, 200 objects of 20 kinds");
     }
 }

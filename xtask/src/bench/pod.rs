@@ -67,12 +67,11 @@ async fn at_rest(site: &Site, rest: Duration) -> Result<Vec<Figure>> {
     let before = (agent.processor_time()?, hub.processor_time()?);
     tokio::time::sleep(rest).await;
     let used = (agent.processor_time()? - before.0, hub.processor_time()? - before.1);
-    let workload = format!("one cluster with {}, {} s at rest, poll 30 s", many_kinds::WORKLOAD, rest.as_secs());
+    let content = many_kinds::workload(many_kinds::DEFINITIONS, many_kinds::SERVICES);
+    let workload = format!("one cluster with {content}, {} s at rest, poll 30 s", rest.as_secs());
     let memory = |metric: &str, bytes: u64| Figure::new(metric, &workload, usage::megabytes(bytes), "MB");
-    let processor = |metric: &str, used: Duration| {
-        let share = used.as_secs_f64() / rest.as_secs_f64() * 1000.0;
-        Figure::new(metric, &workload, (share * 100.0).round() / 100.0, "mCPU")
-    };
+    let processor =
+        |metric: &str, used: Duration| Figure::new(metric, &workload, usage::millicores(used, rest), "mCPU");
     Ok(vec![
         memory("agent_pod_memory", agent.working_set()?).at_most(AGENT_POD),
         memory("agent_resident", usage::memory(agent.process)?.resident).at_most(AGENT_RESIDENT),
@@ -84,9 +83,9 @@ async fn at_rest(site: &Site, rest: Duration) -> Result<Vec<Figure>> {
 }
 
 async fn deploy(site: &Site) -> Result<()> {
-    many_kinds::define(&site.node.client().await?).await?;
+    many_kinds::define(&site.node.client().await?, many_kinds::DEFINITIONS).await?;
     let repository = site.git.create("settings")?;
-    let files = many_kinds::files();
+    let files = many_kinds::files(many_kinds::SERVICES);
     let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
     repository.commit("main", &files)?;
     let spec = serde_json::from_value(json!({"url": site.git.url("settings")}))?;

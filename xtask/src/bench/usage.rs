@@ -3,6 +3,7 @@
 use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result};
+use farwater_testkit::{Plane, kube::Part};
 
 const MEGABYTE: f64 = 1_000_000.0;
 /// `USER_HZ`, the unit of times in /proc: a constant of Linux' interface, whatever the kernel's own tick is.
@@ -13,6 +14,8 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub struct Memory {
     /// All pages that are in memory (`VmRSS`), those of the program's file included.
     pub resident: u64,
+    /// The most that ever was (`VmHWM`).
+    pub peak: u64,
     /// The same with shared pages divided by their users (`Pss`).
     pub proportional: u64,
     /// Pages that no file backs: heap and stacks (`RssAnon`).
@@ -24,6 +27,7 @@ pub fn memory(process: u32) -> Result<Memory> {
     let rollup = read(process, "smaps_rollup")?;
     Ok(Memory {
         resident: kilobytes(&status, "VmRSS:")? * 1024,
+        peak: kilobytes(&status, "VmHWM:")? * 1024,
         proportional: kilobytes(&rollup, "Pss:")? * 1024,
         anonymous: kilobytes(&status, "RssAnon:")? * 1024,
     })
@@ -32,6 +36,16 @@ pub fn memory(process: u32) -> Result<Memory> {
 /// Processor time of all of its threads since it was started.
 pub fn processor_time(process: u32) -> Result<Duration> {
     ticks(&read(process, "stat")?).map(|ticks| Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND))
+}
+
+/// The same of a plane's API server and its database.
+pub fn server_time(plane: &mut Plane) -> Result<Duration> {
+    Ok(processor_time(plane.part(Part::ApiServer)?.id())? + processor_time(plane.part(Part::Etcd)?.id())?)
+}
+
+/// Of a core, in thousandths, over some time.
+pub fn millicores(used: Duration, over: Duration) -> f64 {
+    (used.as_secs_f64() / over.as_secs_f64() * 100_000.0).round() / 100.0
 }
 
 pub fn megabytes(bytes: u64) -> f64 {

@@ -48,8 +48,9 @@ async fn act(key: char, scene: &mut Scene) -> Result<Option<String>> {
         },
         'e' => {
             let commit = scene.push_empty()?;
-            pushed(scene, &commit, "no manifest is left; watch nothing go: every prune is held. f brings them back")
-                .await
+            let watch = "no manifest is left; watch nothing go: every prune is held, and so many at once stop all deletions of the \
+                         fleet. f brings them back";
+            pushed(scene, &commit, watch).await
         }
         'b' => {
             let commit = scene.push_broken()?;

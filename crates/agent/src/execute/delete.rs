@@ -6,14 +6,14 @@ use farwater_api::objects::ObjectRef;
 use farwater_fleet::{
     ownership::proven_owner,
     plan::{GroupVersionKind, Keep, LiveObject, ObjectKey, Stage, stage_of, waves::Departure},
-    prune::{Candidate, Purpose},
+    prune::{Candidate, Purpose, owns_pods},
 };
 use futures::{StreamExt as _, stream};
 
 use super::{Executor, PARALLEL};
 use crate::{
     kinds::Served,
-    kubernetes::{ApiError, TRIES},
+    kubernetes::{ApiError, Propagation, TRIES},
     live::live_object,
 };
 
@@ -28,6 +28,8 @@ pub enum Deleted {
     Kept(Keep),
     /// Another one must be gone first.
     Waits(ObjectRef),
+    /// A newer assignment came first: it was not asked to go.
+    Superseded,
 }
 
 impl Executor<'_> {
@@ -68,21 +70,35 @@ impl Executor<'_> {
     }
 
     async fn delete_one(&self, candidate: &Candidate, purpose: Purpose) -> (ObjectKey, Deleted) {
-        let guard = |live: &LiveObject| live.protection.forbids(purpose, candidate.confirm);
-        let deleted = self.delete_object(&candidate.object, &candidate.uid, guard).await;
-        (ObjectKey::from(&candidate.object), deleted.unwrap_or_else(Deleted::Refused))
+        let key = ObjectKey::from(&candidate.object);
+        if self.superseded.has_come() {
+            return (key, Deleted::Superseded);
+        }
+        let guard = |live: &LiveObject| match live.protection.forbids(purpose, candidate.confirm) {
+            _ if self.superseded.has_come() => Some(Deleted::Superseded),
+            keep => keep.map(Deleted::Kept),
+        };
+        let propagation = if owns_pods(&candidate.object) { Propagation::Foreground } else { Propagation::Background };
+        let deleted = self.delete_as(&candidate.object, &candidate.uid, propagation, guard).await;
+        (key, deleted.unwrap_or_else(Deleted::Refused))
     }
 
-    /// Makes room for the object that replaces it.
-    pub(super) async fn delete_replaced(&self, object: &ObjectRef, uid: &str) -> Result<Deleted, ApiError> {
-        self.delete_object(object, uid, |_| None).await
-    }
-
+    /// `guard`: what becomes of it instead, asked of the object as it was read a moment ago.
     pub(super) async fn delete_object(
         &self,
         object: &ObjectRef,
         uid: &str,
-        guard: impl Fn(&LiveObject) -> Option<Keep>,
+        guard: impl Fn(&LiveObject) -> Option<Deleted>,
+    ) -> Result<Deleted, ApiError> {
+        self.delete_as(object, uid, Propagation::Background, guard).await
+    }
+
+    async fn delete_as(
+        &self,
+        object: &ObjectRef,
+        uid: &str,
+        propagation: Propagation,
+        guard: impl Fn(&LiveObject) -> Option<Deleted>,
     ) -> Result<Deleted, ApiError> {
         let resource = match self.kinds.find(self.kubernetes, &GroupVersionKind::from(object)).await? {
             Served::No => return Ok(Deleted::Gone),
@@ -102,11 +118,11 @@ impl Executor<'_> {
             if live.uid != uid || !ours {
                 return Ok(Deleted::Gone);
             }
-            if let Some(keep) = guard(&live) {
-                return Ok(Deleted::Kept(keep));
+            if let Some(instead) = guard(&live) {
+                return Ok(instead);
             }
             let exactly = Some((uid, live.resource_version.as_str()));
-            match self.persist(|| self.kubernetes.delete(Some(self.account), &path, exactly)).await {
+            match self.persist(|| self.kubernetes.delete(Some(self.account), &path, exactly, propagation)).await {
                 // Somebody wrote in between: look again.
                 Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
                 Ok(true) => return Ok(Deleted::Gone),
@@ -127,7 +143,7 @@ mod tests {
     use k8s_openapi::api::{core::v1::ConfigMap, rbac::v1::ClusterRoleBinding};
     use kube::{
         Api, Client, Resource as _,
-        api::{Patch, PatchParams, PostParams},
+        api::{DeleteParams, Patch, PatchParams, PostParams},
     };
     use serde_json::json;
     use tokio::sync::watch;
@@ -137,7 +153,10 @@ mod tests {
         kinds::Kinds,
         kubernetes::Kubernetes,
         service::{Assignment, Superseded},
+        tombstones::Tombstones,
     };
+
+    const PRUNE: &str = "farwater.dev/prune";
 
     fn reference(name: &str) -> ObjectRef {
         ObjectRef {
@@ -157,8 +176,8 @@ mod tests {
         Candidate { object: reference(name), uid: made.meta().uid.clone().unwrap(), wave: 0, confirm }
     }
 
-    async fn annotate(maps: &Api<ConfigMap>, name: &str, value: &str) {
-        let patch = json!({"metadata": {"annotations": {"farwater.dev/prune": value}}});
+    async fn annotate(maps: &Api<ConfigMap>, name: &str, annotation: &str, value: &str) {
+        let patch = json!({"metadata": {"annotations": {annotation: value}}});
         maps.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
@@ -173,30 +192,43 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_was_protected_since_it_was_planned_stays() {
+    async fn what_was_protected_replaced_or_handed_over_since_it_was_planned_stays() {
         let plane = farwater_testkit::Plane::start().await.unwrap();
         let client = plane.client().await.unwrap();
         let account = ServiceAccount { namespace: "default".to_owned(), name: "deleter".to_owned() };
         bind(&client, &account).await;
         let maps: Api<ConfigMap> = Api::default_namespaced(client);
         let mut deletes = Vec::new();
-        for (name, confirm) in [("goes", false), ("kept", false), ("asks", false), ("was-asked", true)] {
-            deletes.push(candidate(&maps, name, confirm).await);
+        for name in ["goes", "kept", "asks", "was-asked", "replaced", "handed-over"] {
+            deletes.push(candidate(&maps, name, name == "was-asked").await);
         }
-        annotate(&maps, "kept", "disabled").await;
-        annotate(&maps, "asks", "confirm").await;
-        annotate(&maps, "was-asked", "confirm").await;
+        annotate(&maps, "kept", PRUNE, "disabled").await;
+        annotate(&maps, "asks", PRUNE, "confirm").await;
+        annotate(&maps, "was-asked", PRUNE, "confirm").await;
+        // The same name and marks under another uid, and the same uid under another's mark.
+        maps.delete("replaced", &DeleteParams::default()).await.unwrap();
+        let replacement = candidate(&maps, "replaced", false).await;
+        let owner = owner_annotation("another", &ObjectKey::from(&reference("handed-over")));
+        annotate(&maps, "handed-over", OWNER_ANNOTATION, &owner).await;
 
         let service = ServiceIdentity { uid: "uid".to_owned(), namespace: "team".to_owned(), name: "web".to_owned() };
-        let entry = Entry { service, action: Action::Hold { reason: String::new() } };
+        let entry = Entry { service: service.clone(), action: Action::Hold { reason: String::new() } };
         let digest = Digest::of("entry");
         let (_next, assignments) = watch::channel(Assignment { entry, digest, unlisted: false });
-        let kubernetes = Kubernetes::connect(Some(plane.kubeconfig())).await.unwrap();
+        let kubernetes = Kubernetes::connect(Some(plane.kubeconfig())).unwrap();
+        let kinds = Kinds::default();
         let executor = Executor {
             kubernetes: &kubernetes,
-            kinds: &Kinds::default(),
+            kinds: &kinds,
             account: &account,
             service: "uid",
+            tombstones: Tombstones {
+                kubernetes: &kubernetes,
+                kinds: &kinds,
+                installation: String::new(),
+                service: &service,
+            },
+            rules: std::sync::Arc::default(),
             superseded: Superseded::by(assignments),
         };
         let results = executor.delete(&deletes, &[], Purpose::Sync).await;
@@ -210,5 +242,11 @@ mod tests {
         assert_eq!(said("was-asked"), "Gone");
         assert!(maps.get_opt("goes").await.unwrap().is_none() && maps.get_opt("was-asked").await.unwrap().is_none());
         assert!(maps.get_opt("kept").await.unwrap().is_some() && maps.get_opt("asks").await.unwrap().is_some());
+        // What was planned is gone to this service, and what there is now is not its to delete.
+        assert_eq!((said("replaced"), said("handed-over")), ("Gone".to_owned(), "Gone".to_owned()));
+        let uid = async |name: &str| maps.get(name).await.unwrap().metadata.uid.unwrap();
+        assert_eq!(uid("replaced").await, replacement.uid);
+        let planned = deletes.iter().find(|candidate| candidate.object.name == "handed-over").unwrap();
+        assert_eq!(uid("handed-over").await, planned.uid);
     }
 }

@@ -74,7 +74,7 @@ impl Executor<'_> {
         if found["metadata"]["annotations"][HOOK_RUN] == id.to_string() {
             return Ok(Way::Begun(found));
         }
-        match self.delete_replaced(&hook.object, &live.uid).await? {
+        match self.delete_object(&hook.object, &live.uid, |_| None).await? {
             Deleted::Gone => Ok(Way::Clear),
             _ => Ok(Way::Leaving),
         }

@@ -9,12 +9,16 @@ use serde_json::Value;
 
 use super::{
     Applied, Executor,
+    replace::{explain_kept, forbids},
     send::{explain_absence, explain_refusal, from_bytes},
 };
 use crate::{
     judge::judge,
     kubernetes::{ApiError, Fault, to_bytes},
-    live::live_object,
+    live::{
+        add_time, live_object,
+        versions::{Move, move_fields},
+    },
     messages::shorten,
 };
 
@@ -24,7 +28,7 @@ pub enum Inspected {
     Gone,
     /// Applying it would change nothing.
     Same(LiveObject),
-    /// Which fields differ, and whose they are where that is known.
+    /// Which fields differ, and where that is known whose they are and since when.
     Differs {
         live: LiveObject,
         health: Health,
@@ -47,13 +51,13 @@ pub enum Rehearsed {
         why: String,
     },
     Refused(String),
-    /// What it needs is not there yet.
+    /// What it needs is not there yet, or not yet as it will be.
     Untried(String),
 }
 
 impl Executor<'_> {
-    /// The same requests as [`Executor::apply`] would make, without their effect.
-    pub async fn rehearse(&self, change: &Change, object: &ResolvedObject) -> Rehearsed {
+    /// The same requests as [`Executor::apply`] would make, without their effect. `redefined`: the definition of its kind changes first.
+    pub async fn rehearse(&self, change: &Change, object: &ResolvedObject, redefined: bool) -> Rehearsed {
         let Some(resource) = self.kinds.get(&GroupVersionKind::from(&object.object)) else {
             return Rehearsed::Untried(Wait::Kind.to_string());
         };
@@ -69,12 +73,26 @@ impl Executor<'_> {
             Err(error) => return Rehearsed::Refused(format!("read what exists: {error}")),
         };
         match self.rehearse_write(&path, object, live.as_ref()).await {
-            Ok((planned, taken)) => Rehearsed::Done { live: live.map(Box::new), planned: Box::new(planned), taken },
+            Ok((planned, taken)) => {
+                let taken = taken.map(|fields| add_time(&fields, live.as_ref()));
+                Rehearsed::Done { live: live.map(Box::new), planned: Box::new(planned), taken }
+            }
             Err(error) if *error.fault() == Fault::Immutable && change.recreate.is_some() => {
-                Rehearsed::Recreated { why: error.to_string() }
+                let why = error.to_string();
+                match live.as_ref().and_then(|live| forbids(&live_object(live))) {
+                    Some(keep) => Rehearsed::Refused(explain_kept(&why, &keep)),
+                    None => Rehearsed::Recreated { why },
+                }
             }
             Err(error) if error.is_not_found() => Rehearsed::Untried(explain_absence(&error)),
-            Err(error) => Rehearsed::Refused(explain_refusal(&error)),
+            Err(error) if redefined && error.is_about_schema() => Rehearsed::Untried(format!(
+                "its definition changes in the same plan, and before that it would be refused: {error}"
+            )),
+            Err(error) if *error.fault() == Fault::OtherVersion && moves(live.as_ref(), object) => {
+                let version = object.object.api_version();
+                Rehearsed::Untried(format!("what it owns in an older version is moved to {version} first"))
+            }
+            Err(error) => Rehearsed::Refused(explain_refusal(&error, live.as_ref())),
         }
     }
 
@@ -128,14 +146,19 @@ impl Executor<'_> {
         }
         let (applied, conflicts) = self.send(path, &to_bytes(&manifest)?, ConflictPolicy::Force, true).await?;
         let mut fields: Vec<String> = conflicts.into_iter().collect();
-        let health = judge(self.kinds, &GroupVersionKind::from(&object.object), &live).health;
+        let health = judge(self.kinds, &self.rules, &GroupVersionKind::from(&object.object), &live).health;
         let owned = |name: &String| fields.first().is_none_or(|conflicts| !conflicts.contains(&format!("{name} (")));
         let others: Vec<String> = differences(&live, &applied).into_iter().filter(owned).collect();
         fields.extend(others);
-        let live = live_object(&live);
         if fields.is_empty() {
-            return Ok(Inspected::Same(live));
+            return Ok(Inspected::Same(live_object(&live)));
         }
-        Ok(Inspected::Differs { live, health, fields: shorten(&fields.join(", ")) })
+        let fields = add_time(&shorten(&fields.join(", ")), Some(&live));
+        Ok(Inspected::Differs { live: live_object(&live), health, fields })
     }
+}
+
+/// Whether our fields of it would come to count as of the version that is sent.
+fn moves(live: Option<&Value>, object: &ResolvedObject) -> bool {
+    live.is_some_and(|live| matches!(move_fields(live, &object.object.api_version()), Move::Patch(_)))
 }

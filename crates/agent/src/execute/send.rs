@@ -1,49 +1,77 @@
 //! One object: applied, written as a whole or made anew, as its options and the plan say.
 
 use farwater_api::apply_options::ConflictPolicy;
-use farwater_fleet::plan::{Cause, Change, GroupVersionKind, ResolvedObject, Wait, differences::leave_ignored};
+use farwater_fleet::plan::{
+    Cause, Change, GroupVersionKind, ResolvedObject, Wait,
+    differences::{leave_ignored, overruled},
+};
 use serde_json::Value;
 
-use super::{Applied, Deleted, Executor, TRIES};
+use super::{Applied, Executor, Notice, TRIES, Tried};
 use crate::{
     judge::judge,
     kubernetes::{ApiError, ApplyMode, Fault, to_bytes},
-    live::{live_object, migration},
+    live::{
+        add_time, live_object, migration,
+        versions::{Move, move_fields},
+    },
+    plans::redact::{fold_string_data, is_secret},
 };
 
 impl Executor<'_> {
-    pub(super) async fn apply(&self, change: &Change, object: &ResolvedObject) -> Applied {
+    pub(super) async fn apply(&self, change: &Change, object: &ResolvedObject) -> Tried {
         let gvk = GroupVersionKind::from(&object.object);
         let Some(resource) = self.kinds.get(&gvk) else {
-            return Applied::Waiting(Wait::Kind.to_string());
+            return Tried::Ended(Applied::Waiting(Wait::Kind.to_string()));
         };
         let path = resource.path_of(&object.object);
         if change.cause == Cause::AdoptUnchanged
             && let Some(refused) = self.check_adoption(&path, object).await
         {
-            return refused;
+            return Tried::Ended(refused);
         }
         if change.migrate
             && let Err(error) = self.migrate(&path).await
         {
-            return Applied::Refused(format!("take over from client-side apply: {error}"));
+            return Tried::Ended(Applied::Refused(format!("take over from client-side apply: {error}")));
         }
         let exists = !matches!(change.cause, Cause::Create | Cause::Restore);
         let mut sent = self.write(&path, object, exists).await;
+        if let Err(error) = &sent
+            && *error.fault() == Fault::OtherVersion
+        {
+            let version = object.object.api_version();
+            match self.move_fields(&path, &version).await {
+                Ok(Move::Patch(_)) => sent = self.write(&path, object, exists).await,
+                Ok(Move::Done) => {}
+                Ok(Move::Held(others)) => {
+                    return Tried::Ended(Applied::Refused(explain_held(error, &others, &version)));
+                }
+                Err(error) => {
+                    return Tried::Ended(Applied::Refused(format!("move what it owns to {version}: {error}")));
+                }
+            }
+        }
         if let (Err(error), Some(uid)) = (&sent, &change.recreate)
             && *error.fault() == Fault::Immutable
         {
-            tracing::info!(object = %object.object, %error, "made anew");
-            match self.delete_replaced(&object.object, uid).await {
-                Ok(Deleted::Gone) => sent = self.write(&path, object, false).await,
-                Ok(_) => return Applied::Waiting("is made anew: waits until the old one is gone".to_owned()),
-                Err(error) => return Applied::Refused(format!("make anew: {error}")),
-            }
+            return self.try_replacement(&path, uid, error).await;
         }
+        Tried::Ended(self.conclude(&path, object, sent).await)
+    }
+
+    /// What came of a write.
+    pub(super) async fn conclude(
+        &self,
+        path: &str,
+        object: &ResolvedObject,
+        sent: Result<(Value, Notice), ApiError>,
+    ) -> Applied {
+        let gvk = GroupVersionKind::from(&object.object);
         match sent {
-            Ok((applied, note)) => {
-                let health = judge(self.kinds, &gvk, &applied);
-                Applied::Done { live: live_object(&applied), health, note }
+            Ok((applied, notice)) => {
+                let health = judge(self.kinds, &self.rules, &gvk, &applied);
+                Applied::Done { live: live_object(&applied), health, notice: Box::new(notice) }
             }
             Err(error) if error.is_not_found() => {
                 if !is_about_namespace(&error) {
@@ -51,12 +79,23 @@ impl Executor<'_> {
                 }
                 Applied::Waiting(explain_absence(&error))
             }
-            Err(error) => Applied::Refused(explain_refusal(&error)),
+            Err(error) => {
+                let live = match error.fault() {
+                    Fault::FieldConflicts(_) => self.kubernetes.look(Some(self.account), path).await.ok(),
+                    _ => None,
+                };
+                Applied::Refused(explain_refusal(&error, live.as_ref()))
+            }
         }
     }
 
-    /// The object as it is then, and whose fields it took.
-    async fn write(&self, path: &str, object: &ResolvedObject, exists: bool) -> Result<(Value, String), ApiError> {
+    /// The object as it is then, and what was noticed.
+    pub(super) async fn write(
+        &self,
+        path: &str,
+        object: &ResolvedObject,
+        exists: bool,
+    ) -> Result<(Value, Notice), ApiError> {
         let mut tries = 1;
         loop {
             let written = self.write_once(path, object, exists).await;
@@ -68,7 +107,7 @@ impl Executor<'_> {
         }
     }
 
-    async fn write_once(&self, path: &str, object: &ResolvedObject, exists: bool) -> Result<(Value, String), ApiError> {
+    async fn write_once(&self, path: &str, object: &ResolvedObject, exists: bool) -> Result<(Value, Notice), ApiError> {
         let options = &object.options;
         let mut body = object.body.clone();
         if exists && (options.ignores() || options.replace) {
@@ -84,7 +123,8 @@ impl Executor<'_> {
             }
         }
         let (applied, taken) = self.send(path, &body, options.conflicts, false).await?;
-        Ok((applied, taken.map(|conflicts| format!("took fields of others: {conflicts}")).unwrap_or_default()))
+        let overruled = find_overruled(object, &body, &applied);
+        Ok((applied, Notice { taken, overruled }))
     }
 
     /// The object as it is or would be then, and the fields that it takes from others where it may.
@@ -102,8 +142,13 @@ impl Executor<'_> {
         match send(false).await {
             Ok(applied) => Ok((applied, None)),
             Err(error) => match error.fault() {
+                // What the agent itself has written otherwise than by applies is its own.
+                Fault::FieldConflicts(conflicts) if conflicts.is_empty() => Ok((send(true).await?, None)),
                 Fault::FieldConflicts(conflicts) if policy == ConflictPolicy::Force => {
-                    Ok((send(true).await?, Some(conflicts.clone())))
+                    // Afterwards nobody knows any more when they wrote. A dry run leaves that as it is.
+                    let live = if dry_run { None } else { self.kubernetes.look(Some(self.account), path).await.ok() };
+                    let taken = add_time(conflicts, live.as_ref());
+                    Ok((send(true).await?, Some(taken)))
                 }
                 _ => Err(error),
             },
@@ -128,6 +173,31 @@ impl Executor<'_> {
         }
         Ok(())
     }
+
+    /// What was done, if anything. What the new version adds by default the API server then writes as ours too, which hinders nothing.
+    async fn move_fields(&self, path: &str, api_version: &str) -> Result<Move, ApiError> {
+        let mut tries = 1;
+        loop {
+            let object = self.kubernetes.get(Some(self.account), path, true).await?;
+            let patch = match move_fields(&object, api_version) {
+                Move::Patch(patch) => patch,
+                other => return Ok(other),
+            };
+            match self.kubernetes.patch(Some(self.account), path, &patch).await {
+                // Somebody wrote in between: read again.
+                Err(error) if error.code() == 409 && tries < TRIES => tries += 1,
+                other => return other.map(|_| Move::Patch(patch)),
+            }
+        }
+    }
+}
+
+/// `others` have fields in other versions.
+fn explain_held(error: &ApiError, others: &str, api_version: &str) -> String {
+    format!(
+        "{error}: the API server reads the object by the schemas of others' fields too ({others}); it can be applied once these are in \
+         {api_version} in metadata.managedFields, or gone from there"
+    )
 }
 
 fn is_about_namespace(error: &ApiError) -> bool {
@@ -139,11 +209,21 @@ pub(super) fn explain_absence(error: &ApiError) -> String {
     format!("waits for its {}: {error}", if is_about_namespace(error) { "namespace" } else { "kind" })
 }
 
-pub(super) fn explain_refusal(error: &ApiError) -> String {
+/// `live`: the object that it was to change, where it was read.
+pub(super) fn explain_refusal(error: &ApiError, live: Option<&Value>) -> String {
     match error.fault() {
-        Fault::FieldConflicts(conflicts) => format!("others own fields of it: {conflicts}"),
+        Fault::FieldConflicts(conflicts) => format!("others own fields of it: {}", add_time(conflicts, live)),
         _ => error.to_string(),
     }
+}
+
+/// Of what was just applied, so that nothing is read for it.
+fn find_overruled(object: &ResolvedObject, sent: &[u8], answer: &Value) -> Vec<String> {
+    let Ok(mut sent) = from_bytes(sent) else { return Vec::new() };
+    if is_secret(&object.key()) {
+        fold_string_data(&mut sent);
+    }
+    overruled(&sent, answer)
 }
 
 pub(super) fn from_bytes(body: &[u8]) -> Result<Value, ApiError> {

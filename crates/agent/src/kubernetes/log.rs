@@ -4,7 +4,7 @@ use http::Method;
 use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
-use super::{ApiError, As, Kubernetes, PATIENCE, refusal, retry_after, send};
+use super::{ApiError, As, Kubernetes, PATIENCE, refusal, retry_after};
 use crate::messages::shorten;
 
 /// Largest log that is read; what comes after it is not.
@@ -16,7 +16,7 @@ impl Kubernetes {
     /// Hands the log at this path over. After an error some may have been.
     pub async fn read_log(&self, who: As<'_>, path: &str, mut each: impl FnMut(&[u8])) -> Result<(), ApiError> {
         let read = async {
-            let response = send(&self.requests, who, Method::GET, path, "*/*", None).await?;
+            let response = self.requests.send(who, Method::GET, path, "*/*", None).await?;
             let (status, after) = (response.status(), retry_after(&response));
             let mut body = response.into_body();
             let (mut refused, mut bytes) = (Vec::new(), 0);

@@ -1,7 +1,7 @@
 //! A plan as people and programs read it: each change with what it would do, the rest with reasons. Bounded in whatever a source
 //! and a cluster can make large.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_api::{
     objects::{ObjectRef, SyncState},
@@ -12,7 +12,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     plan::{
-        Cause, Change, Inventory, ObjectKey, Plan, ResolvedObject, SkipReason,
+        Cause, Change, Inventory, ObjectKey, Plan, ResolvedObject, SkipReason, Stage,
         fields::{Sides, compare},
     },
     prune::Verdict,
@@ -91,9 +91,12 @@ impl<'a> Teller<'a> {
         let changes = plan.waves.iter().flat_map(|wave| wave.changes.iter().map(move |change| (wave.number, change)));
         let changes: Vec<_> =
             changes.filter_map(|(wave, change)| Some((wave, change, *self.objects.get(&change.object)?))).collect();
+        let redefined: BTreeSet<Kind> = changes.iter().filter_map(|(_, _, object)| defined_kind(object)).collect();
+        let is_redefined = |object: &ObjectRef| redefined.contains(&(object.group.clone(), object.kind.clone()));
         let executor = self.executor;
+        let asked = changes.iter().take(MAX_REHEARSED);
         let asked: Vec<_> =
-            changes.iter().take(MAX_REHEARSED).map(|(_, change, object)| executor.rehearse(change, object)).collect();
+            asked.map(|(_, change, object)| executor.rehearse(change, object, is_redefined(&object.object))).collect();
         let mut asked = stream::iter(asked).buffered(PARALLEL);
         let mut told = Vec::with_capacity(changes.len());
         for (wave, change, object) in &changes {
@@ -179,6 +182,19 @@ impl<'a> Teller<'a> {
     }
 }
 
+/// Group and kind.
+type Kind = (String, String);
+
+/// The kind that an object defines.
+fn defined_kind(object: &ResolvedObject) -> Option<Kind> {
+    if object.stage != Stage::Definitions {
+        return None;
+    }
+    let definition: Value = serde_json::from_slice(&object.body).ok()?;
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    Some((text(&definition["spec"]["group"])?, text(&definition["spec"]["names"]["kind"])?))
+}
+
 fn of_change(change: &Change, object: &ObjectRef) -> PlannedChange {
     PlannedChange {
         object: object.clone(),
@@ -216,6 +232,7 @@ fn tell_skipped(plan: &Plan) -> Vec<LeftOut> {
         sync: match &skip.reason {
             SkipReason::Refused(_) => SyncState::Refused,
             SkipReason::Waiting(_) => SyncState::Waiting,
+            SkipReason::Left(_) => SyncState::Synced,
         },
         reason: text(&skip.reason.to_string()),
     });

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::SystemTime,
 };
 
@@ -13,9 +14,10 @@ use farwater_api::{
 };
 use farwater_fleet::{
     plan::{
-        Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, Stage, baseline, hold_reasons,
+        Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, SkipReason, Stage, baseline,
+        hold_reasons, options::ObjectOptions,
     },
-    prune::{self, Guards, HoldReason, PrunePlan, Purpose, Verdict},
+    prune::{self, Candidate, Guards, HoldReason, PrunePlan, Purpose, Verdict},
 };
 use tokio::time::Instant;
 
@@ -39,6 +41,7 @@ impl ServiceTask {
         let start = Instant::now();
         let begun = SystemTime::now();
         self.hooks.is_held = note.is_some();
+        self.take_up_rules(&deployment.health);
         let (resolved, errors) = match self.prepare(deployment).await {
             Ok(Some(prepared)) => prepared,
             Ok(None) => return Ended::Superseded,
@@ -81,10 +84,14 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         }
-        if let Err(Stopped(message)) = self.undo(deployment).await {
-            tracing::warn!(service = %self.name(), error = message, "can't undo");
-            self.set_outcome(digest, Outcome::Failed, message);
-            return Ended::Settled { retry: true };
+        match self.undo(deployment).await {
+            Ok(true) => {}
+            Ok(false) => return Ended::Superseded,
+            Err(Stopped(message)) => {
+                tracing::warn!(service = %self.name(), error = message, "can't undo");
+                self.set_outcome(digest, Outcome::Failed, message);
+                return Ended::Settled { retry: true };
+            }
         }
         self.read_first_health().await;
         if let Err(Stopped(message)) = self.close_hooks(deployment, &resolved, &plan).await {
@@ -134,7 +141,8 @@ impl ServiceTask {
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
         let basis = Basis { agent: &agent, service: &service };
         let account = &deployment.ceiling.service_account;
-        let executor = basis.executor(account, self.supersession());
+        let rules = Arc::clone(&self.judges.rules);
+        let executor = Executor { rules, ..basis.executor(account, self.supersession()) };
         let mut blocked = None;
         if let Some(namespace) = &plan.create_namespace
             && let Err(error) = executor.create_namespace(namespace).await
@@ -142,14 +150,16 @@ impl ServiceTask {
             blocked = Some((namespace.as_str(), error.to_string()));
         }
         let objects: Objects<'_> = resolved.objects.iter().map(|o| (o.key(), o)).collect();
-        self.unobserved = unobserved(resolved);
+        self.unobserved = unobserved(resolved, plan);
+        self.record_remarks(&objects, plan);
         self.record_unchanged(&objects, plan);
         self.record_drift(&executor, &objects, plan).await;
         self.record_skips(plan);
         let mut results = BTreeMap::new();
         let blocked = blocked.as_ref().map(|(namespace, error)| (*namespace, error.as_str()));
         let ahead = self.ahead_of_hooks(resolved, plan);
-        executor.apply_stage(Stage::Namespaces, &ahead, &objects, blocked, &mut results).await;
+        let lost = executor.apply_stage(Stage::Namespaces, &ahead, &objects, blocked, &mut results).await;
+        self.record_deletion(lost);
         self.record_results(&objects, &ahead, &results);
         self.barrier = self.open_hooks(&executor, deployment, resolved).await?;
         for wave in &plan.waves {
@@ -164,7 +174,8 @@ impl ServiceTask {
                     .held
                     .extend(held.into_iter().filter_map(|change| Some(objects.get(&change.object)?.object.clone())));
             }
-            executor.apply_stage(wave.stage, &open, &objects, blocked, &mut results).await;
+            let lost = executor.apply_stage(wave.stage, &open, &objects, blocked, &mut results).await;
+            self.record_deletion(lost);
             self.record_results(&objects, &open, &results);
         }
         if self.barrier.is_none() {
@@ -184,7 +195,9 @@ impl ServiceTask {
         // What replaces must stand before what it replaced goes.
         let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
         let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, &held));
-        self.prune(&executor, plan, &prune, Purpose::Sync).await?;
+        if !self.prune(&executor, plan, &prune, Purpose::Sync).await? {
+            return Ok(false);
+        }
         self.record_leaving(plan, &prune, resolved, deployment);
         self.offer(plan);
         self.preview(account, &prune).await;
@@ -209,6 +222,7 @@ impl ServiceTask {
                 fields: None,
                 adopted: change.cause.is_adoption(),
                 doomed: false,
+                overruled: Vec::new(),
             });
             // Its kind may be stated in another version now.
             entry.object = (*object).clone();
@@ -256,17 +270,22 @@ impl ServiceTask {
         }
     }
 
-    /// Deletes what passed the guards. What is to go is written down first: see [`InventoryEntry::doomed`].
+    /// Deletes what passed the guards. What is to go is written down first: see [`InventoryEntry::doomed`]. `false`: superseded.
     pub(super) async fn prune(
         &mut self,
         executor: &Executor<'_>,
         plan: &Plan,
         prune: &PrunePlan,
         purpose: Purpose,
-    ) -> Result<(), Stopped> {
+    ) -> Result<bool, Stopped> {
         let mut deletes = plan.doomed.clone();
         if prune.verdict == Verdict::Delete {
-            self.keep_states(executor.account, prune).await?;
+            let newer = self.until_superseded();
+            tokio::select! {
+                biased;
+                () = newer => return Ok(false),
+                kept = self.keep_states(executor.account, prune) => kept?,
+            }
             for candidate in &prune.candidates {
                 if let Some(entry) = self.stored.inventory.entries.get_mut(&ObjectKey::from(&candidate.object)) {
                     entry.doomed = true;
@@ -275,7 +294,7 @@ impl ServiceTask {
             deletes.extend(prune.candidates.iter().cloned());
         }
         if deletes.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         self.save_inventory().await?;
         let results = executor.delete(&deletes, &plan.going, purpose).await;
@@ -309,10 +328,28 @@ impl ServiceTask {
                     let message = format!("its deletion waits until {obstacle} is gone");
                     self.set_waiting(&candidate.object, obstacle, message);
                 }
-                None => {}
+                Some(Deleted::Superseded) | None => {}
             }
         }
-        Ok(())
+        if results.values().any(|deleted| matches!(deleted, Deleted::Superseded)) {
+            self.spare(&deletes);
+            self.save_inventory().await?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// What a newer version has kept from being deleted is judged by that one. The same version finishes what it has begun.
+    fn spare(&mut self, deletes: &[Candidate]) {
+        let attempted = self.attempted.as_ref().map(|(digest, ..)| *digest);
+        if attempted == Some(self.assignments.borrow().digest) {
+            return;
+        }
+        for candidate in deletes {
+            if let Some(entry) = self.stored.inventory.entries.get_mut(&ObjectKey::from(&candidate.object)) {
+                entry.doomed = false;
+            }
+        }
     }
 
     /// Counts what goes with what is held, once per plan.
@@ -392,11 +429,9 @@ fn baseline_before(task: &ServiceTask, plan: &Plan, results: &BTreeMap<ObjectKey
 }
 
 /// Objects whose drift is neither corrected nor told.
-fn unobserved(resolved: &Resolved) -> BTreeSet<ObjectKey> {
-    resolved
-        .objects
-        .iter()
-        .filter(|object| object.options.drift == DriftMode::Ignore)
-        .map(|object| object.key())
-        .collect()
+fn unobserved(resolved: &Resolved, plan: &Plan) -> BTreeSet<ObjectKey> {
+    let is_others = |options: &ObjectOptions| options.drift == DriftMode::Ignore || options.create_only;
+    let others = resolved.objects.iter().filter(|object| is_others(&object.options)).map(|object| object.key());
+    let left = plan.skipped.iter().filter(|skip| matches!(skip.reason, SkipReason::Left(_)));
+    others.chain(left.map(|skip| ObjectKey::from(&skip.object))).collect()
 }

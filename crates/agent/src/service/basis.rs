@@ -1,13 +1,16 @@
 //! What a plan is made of: the objects of the source, what the cluster holds under their names, and what else decides. The same
 //! for who carries the plan out and for who only shows it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use farwater_api::protocol::{Deployment, ServiceAccount, ServiceIdentity};
 use farwater_fleet::{
     hooks::Record,
     origin::Origin,
-    plan::{GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Resolved, Terms, plan, resolve},
+    plan::{Cooling, GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Resolved, Terms, plan, resolve},
     service_tests::render_tests,
     transfer::{Transfers, may_transfer},
 };
@@ -20,6 +23,7 @@ use crate::{
     execute::Executor,
     hub::chain,
     lookup::{Lookup, Query},
+    tombstones::Tombstones,
 };
 
 /// Why an attempt could not begin. The text is for the report.
@@ -37,7 +41,7 @@ pub(crate) struct Basis<'a> {
 pub(crate) struct Known<'a> {
     pub inventory: &'a Inventory,
     pub live: &'a BTreeMap<ObjectKey, Live>,
-    pub cooling: &'a BTreeSet<ObjectKey>,
+    pub cooling: &'a Cooling,
 }
 
 /// What a service's own task knows and nobody else does, as it was between two attempts.
@@ -46,8 +50,7 @@ pub struct Snapshot {
     pub inventory: Inventory,
     /// What the service was last asked to keep applied.
     pub deployment: Option<Deployment>,
-    /// Objects that others keep changing back.
-    pub cooling: BTreeSet<ObjectKey>,
+    pub cooling: Cooling,
     /// Which hooks have run.
     pub hooks: Option<Record>,
 }
@@ -60,6 +63,14 @@ impl ServiceTask {
             cooling: self.fights.cooling(Instant::now()),
             hooks: self.stored.hooks.clone(),
         }
+    }
+}
+
+impl<'a> Basis<'a> {
+    pub fn tombstones(&self) -> Tombstones<'a> {
+        let Self { agent, service } = *self;
+        let installation = agent.identity().installation.clone();
+        Tombstones { kubernetes: &agent.kubernetes, kinds: &agent.kinds, installation, service }
     }
 }
 
@@ -134,10 +145,11 @@ impl Basis<'_> {
         Lookup { kubernetes: &self.agent.kubernetes, kinds: &self.agent.kinds, account, service_uid: &self.service.uid }
     }
 
-    /// Who does as this account what was planned.
+    /// Who does as this account what was planned, and judges by the built-in rules of health.
     pub fn executor<'a>(&'a self, account: &'a ServiceAccount, superseded: Superseded) -> Executor<'a> {
-        let (kubernetes, kinds) = (&self.agent.kubernetes, &self.agent.kinds);
-        Executor { kubernetes, kinds, account, service: &self.service.uid, superseded }
+        let (kubernetes, kinds, tombstones) = (&self.agent.kubernetes, &self.agent.kinds, self.tombstones());
+        let service = &self.service.uid;
+        Executor { kubernetes, kinds, account, service, tombstones, rules: Arc::default(), superseded }
     }
 
     /// What other services have to do with this one's objects, as they said it last.

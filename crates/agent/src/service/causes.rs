@@ -10,7 +10,7 @@ use farwater_api::{
     protocol::ServiceAccount,
 };
 use farwater_fleet::{
-    health::children,
+    health::{children, rules::Rules},
     plan::{GroupVersionKind, ObjectKey},
 };
 use tokio::{task::JoinSet, time::Instant};
@@ -134,10 +134,11 @@ impl ServiceTask {
                 continue;
             };
             cause.next = None;
-            let (agent, account, key) = (Arc::clone(&self.agent), account.clone(), key.clone());
+            let (agent, rules) = (Arc::clone(&self.agent), Arc::clone(&self.judges.rules));
+            let (account, key) = (account.clone(), key.clone());
             let path = resource.path(&key.namespace, &key.name);
             self.causes.looks.spawn(async move {
-                let looked = look(&agent, &account, &path).await;
+                let looked = look(&agent, &account, &rules, &path).await;
                 (key, looked)
             });
         }
@@ -184,8 +185,8 @@ impl ServiceTask {
 /// Said of a claim that is bound when somebody uses it.
 const WAITS_FOR_CONSUMER: &str = "waits for its first consumer";
 
-async fn look(agent: &Agent, account: &ServiceAccount, path: &str) -> Result<Looked, ApiError> {
+async fn look(agent: &Agent, account: &ServiceAccount, rules: &Rules, path: &str) -> Result<Looked, ApiError> {
     // Closed by nobody.
     let _place = agent.looks.acquire().await;
-    explain(&agent.kubernetes, account, path).await
+    explain(&agent.kubernetes, account, rules, path).await
 }

@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_api::{
-    objects::{Health, SyncState},
+    deletion::Deletion,
+    objects::{Health, ObjectRef, SyncState},
     protocol::Deployment,
 };
 use farwater_fleet::{
-    health,
-    plan::{Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason},
+    plan::{
+        Change, Keep, Live, LiveObject, ObjectKey, Plan, Resolved, ResolvedObject, SkipReason, Wait,
+        differences::explain_overruled,
+    },
     prune::PrunePlan,
 };
 
@@ -22,6 +25,11 @@ use crate::{
 pub(super) type Objects<'a> = BTreeMap<ObjectKey, &'a ResolvedObject>;
 
 impl ServiceTask {
+    /// What was deleted to be made anew, and could not be, is the deletion that can be undone.
+    pub(super) fn record_deletion(&mut self, lost: Option<Deletion>) {
+        self.stored.deletion = lost.or(self.stored.deletion.take());
+    }
+
     pub(super) fn record_results(
         &mut self,
         objects: &Objects<'_>,
@@ -33,12 +41,13 @@ impl ServiceTask {
                 continue;
             };
             match result {
-                Applied::Done { live, health: Judgement { health, message, again }, note } => {
+                Applied::Done { live, health: Judgement { health, message, again }, notice } => {
                     tracing::debug!(service = %self.name(), object = %object.object, cause = ?change.cause, "applied");
                     if let Some(entry) = self.stored.inventory.entries.get_mut(&change.object) {
                         entry.uid = Some(live.uid.clone());
                         entry.hash = Some(object.hash);
                         entry.fields = live.fields;
+                        entry.overruled.clone_from(&notice.overruled);
                     }
                     self.live.insert(change.object.clone(), Live::Present(live.clone()));
                     let mut message = message.clone();
@@ -49,7 +58,7 @@ impl ServiceTask {
                         }
                     }
                     self.set_status(&object.object, SyncState::Synced, *health, message);
-                    self.set_note(&change.object, note);
+                    self.set_note(&change.object, notice.taken.as_deref());
                     if let Some(again) = again {
                         self.health.ask_within(change.object.clone(), *again);
                     }
@@ -72,14 +81,24 @@ impl ServiceTask {
     pub(super) fn record_unchanged(&mut self, objects: &Objects<'_>, plan: &Plan) {
         for key in &plan.unchanged {
             let Some(object) = objects.get(key) else { continue };
-            match self.statuses.get_mut(key) {
-                // Of an unknown one the last word may be that the source did not state it, which it does again.
-                Some(status) if status.sync == SyncState::Synced && status.health != Health::Unknown => {}
-                _ if health::changes_after_apply(&object.object.group, &object.object.kind) => {
-                    self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
-                    self.health.ask_now(key.clone());
-                }
-                _ => self.set_status(&object.object, SyncState::Synced, Health::Current, ""),
+            self.set_as_desired(&object.object, true);
+        }
+    }
+
+    /// It is as it shall be; how it is otherwise is looked at where that `may_be_read`.
+    fn set_as_desired(&mut self, object: &ObjectRef, may_be_read: bool) {
+        let key = ObjectKey::from(object);
+        match self.statuses.get(&key) {
+            // Of an unknown one the last word may be that the source did not state it, which it does again.
+            Some(status) if status.sync == SyncState::Synced && status.health != Health::Unknown => {}
+            _ if may_be_read && self.may_change(&object.group, &object.kind) => {
+                self.set_status(object, SyncState::Synced, Health::Unknown, "");
+                self.set_note(&key, None);
+                self.health.ask_now(key);
+            }
+            _ => {
+                self.set_status(object, SyncState::Synced, Health::Current, "");
+                self.set_note(&key, None);
             }
         }
     }
@@ -95,6 +114,7 @@ impl ServiceTask {
                     }
                     self.live.insert(key.clone(), Live::Present(live));
                     self.set_status(&object.object, SyncState::Synced, Health::Unknown, "");
+                    self.set_note(key, None);
                     self.health.ask_now(key.clone());
                     continue;
                 }
@@ -115,13 +135,36 @@ impl ServiceTask {
         }
     }
 
+    /// What is to be told of objects whatever becomes of them: why they are left alone, and what is asked for them in vain.
+    pub(super) fn record_remarks(&mut self, objects: &Objects<'_>, plan: &Plan) {
+        let remarks = objects.iter().filter_map(|(key, object)| Some((key.clone(), object.options.remarks()?)));
+        let left = plan.skipped.iter().filter(|skip| matches!(skip.reason, SkipReason::Left(_)));
+        let left = left.map(|skip| (ObjectKey::from(&skip.object), skip.reason.to_string()));
+        self.remarks = remarks.chain(left).collect();
+    }
+
     pub(super) fn record_skips(&mut self, plan: &Plan) {
         for skip in &plan.skipped {
             let sync = match &skip.reason {
                 SkipReason::Refused(_) => SyncState::Refused,
                 SkipReason::Waiting(_) => SyncState::Waiting,
+                // Of what this service never had nothing is known, and nothing waits for it.
+                SkipReason::Left(_) => {
+                    let key = ObjectKey::from(&skip.object);
+                    let is_there = matches!(self.live.get(&key), Some(Live::Present(_)));
+                    let is_ours = self.stored.inventory.entries.contains_key(&key);
+                    self.set_as_desired(&skip.object, is_there && is_ours);
+                    continue;
+                }
             };
+            let key = ObjectKey::from(&skip.object);
+            let is_fought = matches!(skip.reason, SkipReason::Waiting(Wait::Fight(_)));
+            // Of a fight, what was taken last says about which field it is.
+            let note = self.statuses.get(&key).filter(|_| is_fought).map(|status| status.note.clone());
             self.set_status(&skip.object, sync, Health::Unknown, skip.reason.to_string());
+            if let (Some(note), Some(status)) = (note, self.statuses.get_mut(&key)) {
+                status.note = note;
+            }
         }
     }
 
@@ -182,9 +225,13 @@ impl ServiceTask {
         }
     }
 
-    fn set_note(&mut self, key: &ObjectKey, note: &str) {
+    /// What was noticed when it was applied: whose fields it took, and those that are not as they were applied.
+    fn set_note(&mut self, key: &ObjectKey, taken: Option<&str>) {
+        let taken = taken.map(|fields| format!("took fields of others: {fields}"));
+        let entry = self.stored.inventory.entries.get(key).filter(|entry| !entry.overruled.is_empty());
+        let overruled = entry.map(|entry| explain_overruled(&entry.overruled));
         if let Some(status) = self.statuses.get_mut(key) {
-            note.clone_into(&mut status.note);
+            status.note = taken.into_iter().chain(overruled).collect::<Vec<_>>().join("; ");
         }
     }
 }

@@ -20,6 +20,7 @@ impl ServiceTask {
     /// an approval, and then so does everything, for the approval names the whole set.
     pub(super) async fn remove(&mut self, digest: Digest, approved: Option<Digest>) -> Ended {
         let Some(account) = self.account() else { return self.removed(digest).await };
+        self.hear_of_rules();
         self.take_in_hooks();
         self.look_up_all(&account).await;
         if self.superseded() {
@@ -41,9 +42,13 @@ impl ServiceTask {
         {
             return ended;
         }
-        if let Err(error) = self.prune(&executor, &plan, &prune, Purpose::Removal).await {
-            self.set_outcome(digest, Outcome::Failed, error.0);
-            return Ended::Settled { retry: true };
+        match self.prune(&executor, &plan, &prune, Purpose::Removal).await {
+            Ok(true) => {}
+            Ok(false) => return Ended::Superseded,
+            Err(error) => {
+                self.set_outcome(digest, Outcome::Failed, error.0);
+                return Ended::Settled { retry: true };
+            }
         }
         self.record_removal(&plan);
         self.release_protected(&plan, &account).await;
@@ -104,7 +109,11 @@ impl ServiceTask {
                 return Ended::Superseded;
             }
             match self.release(&key, &account).await {
-                Ok(()) => self.forget(&key),
+                Ok(stays) => {
+                    let entry = self.stored.inventory.entries.get(&key).filter(|_| stays);
+                    self.left_behind.extend(entry.map(|entry| entry.object.clone()));
+                    self.forget(&key);
+                }
                 Err(error) => {
                     if let Some(entry) = self.stored.inventory.entries.get(&key) {
                         let object = entry.object.clone();
@@ -126,21 +135,28 @@ impl ServiceTask {
         Ended::Settled { retry: true }
     }
 
-    async fn release(&self, key: &ObjectKey, account: &farwater_api::protocol::ServiceAccount) -> Result<(), ApiError> {
+    /// Takes our marks off; whether there is an object that had them.
+    async fn release(
+        &self,
+        key: &ObjectKey,
+        account: &farwater_api::protocol::ServiceAccount,
+    ) -> Result<bool, ApiError> {
         let live = match self.live.get(key) {
             Some(Live::Present(live)) => live,
-            Some(Live::Absent) => return Ok(()),
+            Some(Live::Absent) => return Ok(false),
             Some(Live::Unknown(message) | Live::Forbidden(message)) => {
                 return Err(ApiError::Transport(message.clone()));
             }
             None => return Err(ApiError::Transport("not looked up".into())),
         };
         if live.owner.as_deref().and_then(|a| proven_owner(a, key)) != Some(self.uid()) {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(entry) = self.stored.inventory.entries.get(key) else { return Ok(()) };
+        let Some(entry) = self.stored.inventory.entries.get(key) else { return Ok(false) };
         let gvk = GroupVersionKind::from(&entry.object);
-        let Served::As(resource) = self.agent.kinds.find(&self.agent.kubernetes, &gvk).await? else { return Ok(()) };
+        let Served::As(resource) = self.agent.kinds.find(&self.agent.kubernetes, &gvk).await? else {
+            return Ok(false);
+        };
         let patch = json!({"metadata": {
             "uid": live.uid,
             "labels": {SERVICE_LABEL: null},
@@ -148,8 +164,8 @@ impl ServiceTask {
         }});
         let path = resource.path(&key.namespace, &key.name);
         match self.agent.kubernetes.patch(Some(account), &path, &patch).await {
-            Err(e) if e.is_not_found() => Ok(()),
-            other => other.map(drop),
+            Err(e) if e.is_not_found() => Ok(false),
+            other => other.map(|_| true),
         }
     }
 
@@ -165,10 +181,11 @@ impl ServiceTask {
     ) {
         for (key, keep) in plan.kept.iter().filter(|(_, keep)| matches!(keep, Keep::Protected(_) | Keep::Holds(_))) {
             match self.release(key, account).await {
-                Ok(()) => {
+                Ok(stays) => {
                     tracing::warn!(service = %self.name(), object = %key, why = %keep, "stays without its service");
+                    let entry = self.stored.inventory.entries.get(key).filter(|_| stays);
+                    self.left_behind.extend(entry.map(|entry| entry.object.clone()));
                     self.forget(key);
-                    self.left_behind.insert(key.clone());
                 }
                 Err(error) => {
                     if let Some(entry) = self.stored.inventory.entries.get(key) {
@@ -196,9 +213,10 @@ impl ServiceTask {
         }
     }
 
-    /// Confirms that nothing is left.
+    /// Confirms that nothing is left of the service, and names the objects that are.
     async fn removed(&mut self, digest: Digest) -> Ended {
         self.statuses.clear();
+        self.remarks.clear();
         self.held = None;
         self.watch_nothing();
         let agent = self.agent.clone();
@@ -213,11 +231,15 @@ impl ServiceTask {
         self.stored.deployment = None;
         self.stored.inventory = Default::default();
         tracing::info!(service = %self.name(), "removed");
-        let left: Vec<String> = std::mem::take(&mut self.left_behind).iter().map(ToString::to_string).collect();
-        let message = match left.as_slice() {
+        let left = std::mem::take(&mut self.left_behind);
+        let names: Vec<String> = left.iter().map(ToString::to_string).collect();
+        let message = match names.as_slice() {
             [] => String::new(),
-            left => shorten(&format!("{} stay, protected by their annotations: {}", left.len(), left.join(", "))),
+            names => shorten(&format!("{} stay in the cluster: {}", names.len(), names.join(", "))),
         };
+        for object in &left {
+            self.set_status(object, SyncState::Synced, Health::Unknown, "stays without a service");
+        }
         self.set_outcome(digest, Outcome::Removed, message);
         Ended::Removed
     }

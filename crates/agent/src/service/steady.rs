@@ -1,14 +1,14 @@
 //! Between two attempts: watches tell of changes, health is read after them.
 
-use std::{collections::BTreeMap, ops::ControlFlow, time::Duration};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
 use farwater_api::{
     objects::{Health, SyncState},
     protocol::ServiceAccount,
 };
 use farwater_fleet::{
-    health::changes_after_apply,
-    plan::{GroupVersionKind, Live, LiveObject, ObjectKey},
+    health::rules::Rules,
+    plan::{GroupVersionKind, Live, LiveObject, ObjectKey, Writer},
 };
 use futures::{StreamExt as _, stream};
 use tokio::time::{Instant, sleep_until};
@@ -158,6 +158,9 @@ impl ServiceTask {
             // Who asked may not wait any more.
             let _ = asker.send(self.snapshot());
         }
+        if pending.rules {
+            self.hear_of_rules();
+        }
         let mut drifted = pending.retry;
         let mut left = Vec::new();
         self.hear_of_hooks(pending.events.keys());
@@ -169,9 +172,9 @@ impl ServiceTask {
                 continue;
             }
             match event {
-                Event::Seen(live) => {
+                Event::Seen(live, writer) => {
                     left.retain(|other| *other != key);
-                    drifted |= self.see(&key, live);
+                    drifted |= self.see(&key, live, writer);
                 }
                 Event::Left => left.push(key),
             }
@@ -196,8 +199,8 @@ impl ServiceTask {
         missing.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Takes in what a watch saw of an object of ours; whether it drifted.
-    fn see(&mut self, key: &ObjectKey, live: LiveObject) -> bool {
+    /// Takes in what a watch saw of an object of ours, and who wrote it last; whether it drifted.
+    fn see(&mut self, key: &ObjectKey, live: LiveObject, writer: Option<Box<Writer>>) -> bool {
         if let Some(Live::Present(known)) = self.live.get(key)
             && known.uid == live.uid
             && !is_newer(&live.resource_version, &known.resource_version)
@@ -206,6 +209,11 @@ impl ServiceTask {
         }
         let Some(entry) = self.stored.inventory.entries.get(key) else { return false };
         let object = entry.object.clone();
+        // Somebody has it left alone from now on, or no more.
+        let is_turned = matches!(
+            self.live.get(key),
+            Some(Live::Present(known)) if known.uid == live.uid && known.protection.left != live.protection.left
+        );
         let as_applied = entry.uid.as_ref() == Some(&live.uid) && entry.fields == live.fields && live.fields.is_some();
         let deleting = live.deleting;
         let sync = self.statuses.get(key).map(|s| s.sync);
@@ -217,15 +225,16 @@ impl ServiceTask {
             self.set_status(&object, sync, Health::Terminating, message);
             return false;
         }
-        if changes_after_apply(&object.group, &object.kind) {
+        if self.may_change(&object.group, &object.kind) {
             self.health.ask(key, Instant::now());
         }
-        if drifted && as_applied {
+        if is_turned || (drifted && as_applied) {
             return true;
         }
         if !as_applied && desired && !self.unobserved.contains(key) {
-            tracing::info!(service = %self.name(), object = %key, "changed by others");
-            self.fights.note(key, Instant::now());
+            let by = writer.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string);
+            tracing::info!(service = %self.name(), object = %key, by, "changed by others");
+            self.fights.note(key, Instant::now(), writer);
             return true;
         }
         false
@@ -237,16 +246,16 @@ impl ServiceTask {
             return false;
         };
         let gvk = GroupVersionKind::from(&entry.object);
-        let live = match self.agent.kinds.find(&self.agent.kubernetes, &gvk).await {
+        let (live, writer) = match self.agent.kinds.find(&self.agent.kubernetes, &gvk).await {
             Ok(Served::As(resource)) => self.basis().lookup(&account).get(&resource, key).await,
-            Ok(Served::No) => Live::Absent,
-            Err(error) => Live::Unknown(error.to_string()),
+            Ok(Served::No) => (Live::Absent, None),
+            Err(error) => (Live::Unknown(error.to_string()), None),
         };
         match live {
             Live::Present(live) => {
                 // Newer or not: the watch has seen it leave.
                 self.live.remove(key);
-                self.see(key, live)
+                self.see(key, live, writer)
             }
             other => {
                 tracing::info!(service = %self.name(), object = %key, "gone or not readable");
@@ -254,8 +263,9 @@ impl ServiceTask {
                     .statuses
                     .get(key)
                     .is_some_and(|s| s.sync == SyncState::Synced && s.health != Health::Terminating);
-                if synced {
-                    self.fights.note(key, Instant::now());
+                // What can't be read may be there. Who deletes leaves no name.
+                if synced && other == Live::Absent {
+                    self.fights.note(key, Instant::now(), None);
                 }
                 self.live.insert(key.clone(), other);
                 true
@@ -277,7 +287,8 @@ impl ServiceTask {
             let resource = agent.kinds.get(&GroupVersionKind::from(&entry.object))?;
             Some((key, resource))
         });
-        let reads: Vec<_> = reads.map(|(key, resource)| evaluate(&agent, &account, key, resource)).collect();
+        let rules = Arc::clone(&self.judges.rules);
+        let reads: Vec<_> = reads.map(|(key, resource)| evaluate(&agent, &account, &rules, key, resource)).collect();
         let answers: Vec<_> = stream::iter(reads).buffer_unordered(PARALLEL_READS).collect().await;
         let now = Instant::now();
         for (key, answer) in answers {
@@ -312,11 +323,12 @@ impl ServiceTask {
 async fn evaluate(
     agent: &Agent,
     account: &ServiceAccount,
+    rules: &Rules,
     key: ObjectKey,
     resource: Resource,
 ) -> (ObjectKey, Result<Judgement, ApiError>) {
     let object = agent.kubernetes.get(Some(account), &resource.path(&key.namespace, &key.name), false).await;
-    (key, object.map(|object| judge(&agent.kinds, &resource.gvk(), &object)))
+    (key, object.map(|object| judge(&agent.kinds, rules, &resource.gvk(), &object)))
 }
 
 /// Versions of one kind are ordered numbers since Kubernetes 1.35, and were before in fact.

@@ -19,34 +19,36 @@ use farwater_fleet::{
 use futures::{StreamExt as _, stream};
 use tokio::time::Instant;
 
-use super::{ServiceTask, basis::Stopped};
+use super::{ServiceTask, Superseded, basis::Stopped};
 use crate::{
     hub::chain,
     kinds::Served,
-    kubernetes::ApiError,
-    tombstones::{self, State, Tombstones},
+    kubernetes::{ApiError, As},
+    tombstones::{self, Series, State, Tombstones},
 };
 
 /// Objects that are made at the same time.
 const PARALLEL: usize = 16;
-/// How long the kinds of definitions that were restored may take to be served, and what the API server is asked to repeat.
+/// How long the kinds of definitions that were restored may take to be served, what is being deleted to be gone, and what the API
+/// server is asked to repeat.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
 const MAX_REASON_BYTES: usize = 256;
 
+/// What came of a request before a newer version ended the attempt: the next one goes on from there.
+pub(super) struct Undoing {
+    request: String,
+    results: BTreeMap<ObjectRef, Result<(), String>>,
+}
+
 impl ServiceTask {
     fn tombstones(&self) -> Tombstones<'_> {
-        Tombstones {
-            kubernetes: &self.agent.kubernetes,
-            kinds: &self.agent.kinds,
-            installation: self.agent.identity().installation.clone(),
-            service: &self.stored.service,
-        }
+        self.basis().tombstones()
     }
 
     /// Keeps the last states of what goes, and writes down that it goes. The inventory is saved by the caller.
     pub(super) async fn keep_states(&mut self, account: &ServiceAccount, prune: &PrunePlan) -> Result<(), Stopped> {
-        let kept = self.tombstones().keep(account, prune.digest, &prune.candidates).await;
+        let kept = self.tombstones().keep(account, prune.digest, &prune.candidates, Series::Deleted).await;
         self.stored.deletion = Some(kept.map_err(|error| Stopped(format!("nothing is pruned: {}", chain(&error))))?);
         let kubernetes = self.agent.kubernetes.clone();
         tokio::spawn(async move { tombstones::collect(&kubernetes).await });
@@ -64,19 +66,25 @@ impl ServiceTask {
         }
     }
 
-    /// Answers a request once: what it restored, what it could not, and why.
-    pub(super) async fn undo(&mut self, deployment: &Deployment) -> Result<(), Stopped> {
-        let Some(request) = &deployment.undo else { return Ok(()) };
-        let Some(deletion) = self.stored.deletion.clone() else { return Ok(()) };
+    /// Answers a request once: what it restored, what it could not, and why. `false`: superseded.
+    pub(super) async fn undo(&mut self, deployment: &Deployment) -> Result<bool, Stopped> {
+        let Some(request) = &deployment.undo else { return Ok(true) };
+        let Some(deletion) = self.stored.deletion.clone() else { return Ok(true) };
         let is_answered = deletion.undone.as_ref().is_some_and(|undone| undone.request == *request);
         if is_answered || requested_deletion(request) != Some(deletion.digest) {
-            return Ok(());
+            return Ok(true);
         }
         let loaded = self.tombstones().load(deletion.digest).await.map_err(|error| Stopped(chain(&error)))?;
         let mut undone = Undone { request: request.clone(), restored: 0, failed: 0, failures: Vec::new() };
         match loaded {
             Some(states) => {
-                for (object, result) in self.restore(states, deployment).await {
+                let begun = self.undoing.take().filter(|begun| begun.request == *request);
+                let mut results = begun.map(|begun| begun.results).unwrap_or_default();
+                if !self.restore(states, deployment, &mut results).await {
+                    self.undoing = Some(Undoing { request: request.clone(), results });
+                    return Ok(false);
+                }
+                for (object, result) in results {
                     match result {
                         Ok(()) => undone.restored += 1,
                         Err(reason) => undone.note_failure(object, &reason),
@@ -95,46 +103,65 @@ impl ServiceTask {
         if let Some(deletion) = &mut self.stored.deletion {
             deletion.undone = Some(undone);
         }
-        self.save_inventory().await
+        self.save_inventory().await?;
+        Ok(true)
     }
 
-    /// In the order of a sync: what others need comes first.
-    async fn restore(&self, states: Vec<State>, deployment: &Deployment) -> Vec<(ObjectRef, Result<(), String>)> {
+    /// In the order of a sync: what others need comes first. Adds to `results` what came of each object that is not among them.
+    /// `false`: superseded.
+    async fn restore(
+        &self,
+        states: Vec<State>,
+        deployment: &Deployment,
+        results: &mut BTreeMap<ObjectRef, Result<(), String>>,
+    ) -> bool {
         let mut stages: BTreeMap<Stage, Vec<State>> = BTreeMap::new();
-        for state in states {
+        for state in states.into_iter().filter(|state| !results.contains_key(&state.object)) {
             stages.entry(stage_of(&state.object)).or_default().push(state);
         }
         let deadline = Instant::now() + PATIENCE;
-        let mut results = Vec::new();
+        let newer = self.supersession();
         for stage in stages.into_values() {
+            let count = stage.len();
             let objects: Vec<_> =
-                stage.into_iter().map(|state| self.restore_one(state, deployment, deadline)).collect();
-            let mut running = stream::iter(objects).buffer_unordered(PARALLEL);
-            while let Some(result) = running.next().await {
-                results.push(result);
+                stage.into_iter().map(|state| self.restore_one(state, deployment, deadline, &newer)).collect();
+            let restored: Vec<_> = stream::iter(objects).buffer_unordered(PARALLEL).collect().await;
+            let restored: Vec<_> = restored.into_iter().flatten().collect();
+            let is_ended = restored.len() < count;
+            results.extend(restored);
+            if is_ended {
+                return false;
             }
         }
-        results
+        true
     }
 
+    /// `None`: superseded.
     async fn restore_one(
         &self,
         State { object, state }: State,
         deployment: &Deployment,
         deadline: Instant,
-    ) -> (ObjectRef, Result<(), String>) {
+        newer: &Superseded,
+    ) -> Option<(ObjectRef, Result<(), String>)> {
+        if newer.has_come() {
+            return None;
+        }
         if let Some(refusal) = check_ceiling(&deployment.ceiling, &object) {
-            return (object, Err(refusal.to_string()));
+            return Some((object, Err(refusal.to_string())));
         }
         let mut result = self.make_again(&object, &state, deployment).await;
         while let Err(error) = &result
             && error.may_pass()
             && Instant::now() < deadline
         {
-            tokio::time::sleep(error.retry_after().max(PAUSE)).await;
+            tokio::select! {
+                () = newer.comes() => return None,
+                () = tokio::time::sleep(error.retry_after().max(PAUSE)) => {}
+            }
             result = self.make_again(&object, &state, deployment).await;
         }
-        (object, result.map_err(|error| error.to_string()))
+        Some((object, result.map_err(|error| error.to_string())))
     }
 
     async fn make_again(
@@ -147,13 +174,25 @@ impl ServiceTask {
         let body = revive(state.clone()).map_err(RestoreError::Unfit)?;
         let found = agent.kinds.find(&agent.kubernetes, &GroupVersionKind::from(object)).await?;
         let Served::As(resource) = found else { return Err(RestoreError::NotServed) };
-        let made = agent.kubernetes.create(account, &resource.collection(&object.namespace), &body).await?;
+        let path = resource.path_of(object);
+        let made = match agent.kubernetes.create(account, &resource.collection(&object.namespace), &body).await {
+            Err(error) if error.code() == 409 => {
+                let is_leaving = self.is_leaving(account, &path).await;
+                return Err(if is_leaving { RestoreError::Leaving } else { error.into() });
+            }
+            made => made?,
+        };
         let Some(patch) = give_back(state, &made) else { return Ok(()) };
         // It is there with its content; whose fields they are matters to the next apply only.
-        if let Err(error) = agent.kubernetes.patch(account, &resource.path_of(object), &patch).await {
+        if let Err(error) = agent.kubernetes.patch(account, &path, &patch).await {
             tracing::debug!(%object, %error, "can't give the fields of a restored object back to their managers");
         }
         Ok(())
+    }
+
+    async fn is_leaving(&self, account: As<'_>, path: &str) -> bool {
+        let found = self.agent.kubernetes.get(account, path, true).await;
+        found.is_ok_and(|object| object["metadata"]["deletionTimestamp"].is_string())
     }
 }
 
@@ -163,6 +202,9 @@ enum RestoreError {
     Unfit(String),
     #[error("the cluster does not serve its kind")]
     NotServed,
+    /// As workloads are until their pods have ended.
+    #[error("what had its name is still being deleted")]
+    Leaving,
     #[error(transparent)]
     Api(#[from] ApiError),
 }
@@ -179,7 +221,7 @@ impl RestoreError {
     fn may_pass(&self) -> bool {
         match self {
             Self::Unfit(_) => false,
-            Self::NotServed => true,
+            Self::NotServed | Self::Leaving => true,
             Self::Api(error) => error.is_transient() && error.code() != 409,
         }
     }

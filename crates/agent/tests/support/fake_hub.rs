@@ -13,7 +13,8 @@ use aws_lc_rs::signature::{self, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use farwater_api::{
-    Digest,
+    Digest, HealthRuleSpec,
+    health_rule::{HealthRules, NamedRule},
     objects::ServiceReport,
     protocol::{
         Action, Assertion, CONNECTION_HEADER, CONNECTION_PATH, ClusterIdentity, DesiredState, Entry, JoinAnswer,
@@ -53,6 +54,8 @@ struct State {
     epoch: u64,
     generation: u64,
     entries: BTreeMap<String, Entry>,
+    /// HealthRules, by name.
+    rules: BTreeMap<String, HealthRuleSpec>,
     bundles: BTreeMap<Digest, Vec<u8>>,
     reports: BTreeMap<String, ServiceReport>,
     /// Every report in the order in which it came.
@@ -157,6 +160,20 @@ impl FakeHub {
     pub fn unlist(&self, uid: &str) {
         self.with(|s| {
             s.entries.remove(uid);
+            s.generation += 1;
+        });
+    }
+
+    pub fn set_rule(&self, name: &str, rule: HealthRuleSpec) {
+        self.with(|s| {
+            s.rules.insert(name.to_owned(), rule);
+            s.generation += 1;
+        });
+    }
+
+    pub fn remove_rule(&self, name: &str) {
+        self.with(|s| {
+            s.rules.remove(name);
             s.generation += 1;
         });
     }
@@ -279,6 +296,7 @@ impl State {
             epoch: 1,
             generation: 1,
             entries: BTreeMap::new(),
+            rules: BTreeMap::new(),
             bundles: BTreeMap::new(),
             reports: BTreeMap::new(),
             history: Vec::new(),
@@ -350,6 +368,8 @@ impl State {
 
     fn desired(&self) -> DesiredState {
         let entries: Vec<Verbatim<Entry>> = self.entries.values().cloned().map(Verbatim::from).collect();
+        let rules = self.rules.iter().map(|(name, rule)| NamedRule { name: name.clone(), rule: rule.clone() });
+        let health = (!self.rules.is_empty()).then(|| Verbatim::from(HealthRules { rules: rules.collect() }));
         let statement = Statement {
             installation: INSTALLATION.into(),
             cluster_uid: CLUSTER.into(),
@@ -357,14 +377,15 @@ impl State {
             generation: self.generation,
             tag: tag(&entries),
             agent: None,
+            health: health.as_ref().map(Verbatim::digest),
             key_id: self.key_id(),
         };
-        self.sign(statement, entries)
+        DesiredState { health, ..self.sign(statement, entries) }
     }
 
     fn sign(&self, statement: Statement, entries: Vec<Verbatim<Entry>>) -> DesiredState {
         let signature = STANDARD.encode(self.key.sign(&statement.message()).as_ref());
-        DesiredState { statement: statement.into(), signature, entries, agent: None }
+        DesiredState { statement: statement.into(), signature, entries, agent: None, health: None }
     }
 
     fn poll(&mut self, etag: Option<&str>) -> Response<Full<Bytes>> {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
+pub mod custom;
 pub mod fake_hub;
 pub mod pods;
 pub mod world;
@@ -73,6 +74,7 @@ impl Service {
             undo: None,
             turn: 0,
             tests: Vec::new(),
+            health: Vec::new(),
         };
         Self { identity, deployment }
     }

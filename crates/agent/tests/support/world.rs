@@ -1,6 +1,6 @@
 //! One plane, hub and agent for all tests of a program: each test brings services and namespaces of its own.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Mutex};
 
 use farwater_api::objects::Outcome;
 use farwater_testkit::{Plane, PlaneOptions, Process};
@@ -12,8 +12,8 @@ use super::{FakeHub, Service, agent, outcome};
 pub struct World {
     pub hub: FakeHub,
     pub plane: Plane,
-    _agent: Process,
-    _dir: tempfile::TempDir,
+    agent: Mutex<Process>,
+    dir: tempfile::TempDir,
 }
 
 pub async fn world() -> &'static World {
@@ -32,9 +32,15 @@ impl World {
         let plane = Plane::start_with(options).await.unwrap();
         let hub = FakeHub::start();
         let dir = tempfile::tempdir().unwrap();
-        let log = std::env::var_os("AGENT_TEST_LOG").map_or_else(|| dir.path().join("agent.log"), PathBuf::from);
-        let agent = agent(&hub, plane.kubeconfig(), &dir.path().join("state"), &log, true);
-        Self { hub, plane, _agent: agent, _dir: dir }
+        let agent = Mutex::new(start_agent(&hub, &plane, &dir, true));
+        Self { hub, plane, agent, dir }
+    }
+
+    /// Kills the agent, and starts it again with what it has kept.
+    pub fn restart_agent(&self) {
+        let mut agent = self.agent.lock().unwrap();
+        agent.kill9();
+        *agent = start_agent(&self.hub, &self.plane, &self.dir, false);
     }
 
     pub async fn client(&self) -> Client {
@@ -48,4 +54,9 @@ impl World {
         outcome(&self.hub, &entry, Outcome::Applied).await;
         service
     }
+}
+
+fn start_agent(hub: &FakeHub, plane: &Plane, dir: &tempfile::TempDir, token: bool) -> Process {
+    let log = std::env::var_os("AGENT_TEST_LOG").map_or_else(|| dir.path().join("agent.log"), PathBuf::from);
+    agent(hub, plane.kubeconfig(), &dir.path().join("state"), &log, token)
 }

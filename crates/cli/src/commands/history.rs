@@ -1,4 +1,4 @@
-//! `farwater history`: what was assigned to a service, why, and what became of it.
+//! `farwater history`: what was assigned to a service, why and by whom, and what became of it.
 
 use farwater_api::{
     ServiceDeployment,
@@ -57,6 +57,7 @@ fn table(entries: &[HistoryEntry], service: &ServiceDeployment, now: Timestamp, 
         Column::fixed("Result"),
         Column::fixed("Revision"),
         Column::fixed("Why"),
+        Column::fixed("Who"),
         Column::elastic("Message"),
     ];
     if wide {
@@ -71,7 +72,8 @@ fn table(entries: &[HistoryEntry], service: &ServiceDeployment, now: Timestamp, 
             format!("{} ago", ago(entry.assigned.0, now)),
             result(entry.result).to_owned(),
             entry.revision.clone(),
-            describe_cause(entry),
+            cause(entry.cause).to_owned(),
+            who(entry),
             entry
                 .reason
                 .iter()
@@ -101,16 +103,33 @@ fn result(result: VersionResult) -> &'static str {
     }
 }
 
-fn describe_cause(entry: &HistoryEntry) -> String {
-    let cause = match entry.cause {
+fn cause(cause: Cause) -> &'static str {
+    match cause {
         Cause::Created => "created",
         Cause::Commit => "commit",
         Cause::Spec => "spec",
         Cause::Pinned => "pinned",
         Cause::Unpinned => "unpinned",
         Cause::Unknown => "unknown",
-    };
-    entry.by.as_ref().map_or_else(|| cause.to_owned(), |by| format!("{cause} by {by}"))
+    }
+}
+
+/// The user of the API who wanted it so; of a commit its author, by name.
+fn who(entry: &HistoryEntry) -> String {
+    match (entry.cause, &entry.by, &entry.author) {
+        (Cause::Pinned, Some(by), _) => format!("rollback by {by}"),
+        (_, Some(by), _) => by.clone(),
+        (Cause::Commit, None, Some(author)) => name_of(author).to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Of `Name <address>`.
+fn name_of(author: &str) -> &str {
+    match author.split_once('<') {
+        Some((name, _)) if !name.trim().is_empty() => name.trim(),
+        _ => author,
+    }
 }
 
 #[cfg(test)]
@@ -121,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_is_marked_and_who_pinned_it_is_named() {
+    fn what_stands_is_marked_and_who_wanted_it_is_named() {
         let entry = |number: u64, bundle: &str, cause: &str, result: &str, more: serde_json::Value| {
             let mut entry = json!({
                 "number": number, "revision": format!("main@sha1:{bundle}"), "bundle": Digest::of(bundle), "path": "apps/web",
@@ -131,8 +150,16 @@ mod tests {
             serde_json::from_value::<HistoryEntry>(entry).unwrap()
         };
         let entries = [
-            entry(3, "a", "Pinned", "Pending", json!({"by": "ann", "reason": "b crashes"})),
-            entry(2, "b", "Commit", "Failed", json!({"message": "CrashLoopBackOff"})),
+            entry(5, "a", "Spec", "Pending", json!({"by": "eve", "author": "Bob Example <bob@example.com>"})),
+            entry(4, "c", "Commit", "Superseded", json!({"author": "<bot@example.com>"})),
+            entry(3, "a", "Pinned", "Superseded", json!({"by": "ann", "reason": "b crashes"})),
+            entry(
+                2,
+                "b",
+                "Commit",
+                "Failed",
+                json!({"message": "CrashLoopBackOff", "author": "Bob Example <bob@example.com>"}),
+            ),
             entry(1, "a", "Created", "Healthy", json!({})),
         ];
         let service = serde_json::from_value(json!({
@@ -143,10 +170,12 @@ mod tests {
         let now = "2026-01-01T12:00:00Z".parse().unwrap();
         let text = table(&entries, &service.unwrap(), now, false).render(Terminal::default());
         let expected = "\
-VERSION   ASSIGNED   RESULT    REVISION      WHY             MESSAGE
-3 *       5m ago     Pending   main@sha1:a   pinned by ann   b crashes
-2         5m ago     Failed    main@sha1:b   commit          CrashLoopBackOff
-1         5m ago     Healthy   main@sha1:a   created
+VERSION   ASSIGNED   RESULT       REVISION      WHY       WHO                 MESSAGE
+5 *       5m ago     Pending      main@sha1:a   spec      eve
+4         5m ago     Superseded   main@sha1:c   commit    <bot@example.com>
+3         5m ago     Superseded   main@sha1:a   pinned    rollback by ann     b crashes
+2         5m ago     Failed       main@sha1:b   commit    Bob Example         CrashLoopBackOff
+1         5m ago     Healthy      main@sha1:a   created
 ";
         assert_eq!(text, expected);
     }

@@ -6,7 +6,7 @@
 use farwater_api::objects::Health;
 use serde_json::Value;
 
-use super::{evaluate, group_of, is_built_in, pod};
+use super::{group_of, is_built_in, pod, rules::Rules};
 use crate::conditions::cut;
 
 /// Longest sentence of an event that is quoted.
@@ -145,8 +145,8 @@ pub fn choose(place: &Place, mut children: Vec<Value>, most: usize) -> Vec<Value
 
 /// The child that most likely holds its owner up, and how many more are not ready. Of equal ones the first by name, so that the
 /// same is named each time.
-pub fn worst(owner: &Value, children: Vec<Value>) -> Option<(Value, usize)> {
-    let ranked = children.into_iter().filter_map(|child| Some((rank(owner, &child)?, child)));
+pub fn worst(rules: &Rules, owner: &Value, children: Vec<Value>) -> Option<(Value, usize)> {
+    let ranked = children.into_iter().filter_map(|child| Some((rank(rules, owner, &child)?, child)));
     let mut ranked: Vec<(u8, Value)> = ranked.collect();
     ranked.sort_by(|(a, one), (b, other)| (a, name_of(one)).cmp(&(b, name_of(other))));
     let others = ranked.len().saturating_sub(1);
@@ -154,24 +154,28 @@ pub fn worst(owner: &Value, children: Vec<Value>) -> Option<(Value, usize)> {
 }
 
 /// How much a child says about why its owner is not ready, the most first; none of one that is healthy.
-pub fn rank(owner: &Value, child: &Value) -> Option<u8> {
-    let (health, _) = evaluate(child);
+pub fn rank(rules: &Rules, owner: &Value, child: &Value) -> Option<u8> {
+    let (health, _) = rules.evaluate(child);
     // Pods that have failed are replaced, except by a Job: what holds it up may be that.
     let is_replaced = child["status"]["phase"] == "Failed" && owner["kind"] != "Job";
     match health {
         Health::Current => None,
         Health::Failed if is_replaced => Some(2),
         Health::Failed => Some(0),
-        _ if tells(child) => Some(1),
+        _ if tells(rules, child) => Some(1),
         Health::Terminating => Some(4),
         Health::InProgress | Health::Unknown => Some(3),
     }
 }
 
 /// Whether the object itself says why it is not ready; else its events may.
-pub fn tells(object: &Value) -> bool {
-    let (health, _) = evaluate(object);
-    match (group_of(object), object["kind"].as_str().unwrap_or_default()) {
+pub fn tells(rules: &Rules, object: &Value) -> bool {
+    let (health, message) = rules.evaluate(object);
+    let (group, kind) = (group_of(object), object["kind"].as_str().unwrap_or_default());
+    if rules.cover(group, kind) {
+        return health != Health::Terminating && !message.is_empty();
+    }
+    match (group, kind) {
         ("", "Pod") => health != Health::Terminating && pod::tells(object),
         ("apps", "ReplicaSet") => super::condition(object, "ReplicaFailure").is_some_and(|c| c.holds),
         ("batch", "Job") => health == Health::Failed,
@@ -198,10 +202,12 @@ pub fn explain_events(object: &Value, events: &[Value]) -> Option<String> {
     Some(if message.is_empty() { reason.to_owned() } else { format!("{reason}: {}", cut(message, MAX_QUOTED)) })
 }
 
-/// Whether a claim is bound by whoever uses it first, so that waiting for it would keep that one from coming.
-pub fn waits_for_consumer(object: &Value, events: &[Value]) -> bool {
+/// Whether a claim is bound by whoever uses it first, so that waiting for it would keep that one from coming. Not where people say
+/// what a claim is to be waited for.
+pub fn waits_for_consumer(rules: &Rules, object: &Value, events: &[Value]) -> bool {
     let selected = &object["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
     is_claim(object)
+        && !rules.cover("", "PersistentVolumeClaim")
         && object["status"]["phase"] == "Pending"
         && selected.is_null()
         && newest_event(object, events).is_some_and(|event| event["reason"] == "WaitForFirstConsumer")

@@ -1,5 +1,6 @@
-use std::slice;
+use std::{slice, sync::Arc};
 
+use farwater_api::HealthRuleSpec;
 use serde_json::Value;
 
 use super::*;
@@ -79,7 +80,9 @@ const LOOPS: &str = "phase: Running, containerStatuses: [{name: c, state: {waiti
 /// What is said of the worst of some pods.
 fn check_worst(owner: &str, pods: Vec<Value>, expected: Option<(&str, usize)>) {
     let owner = yaml(&format!("{{apiVersion: x/v1, kind: {owner}}}"));
-    let found = worst(&owner, pods).map(|(pod, others)| (format!("{}: {}", title(&pod), evaluate(&pod).1), others));
+    let rules = Rules::default();
+    let found = worst(&rules, &owner, pods);
+    let found = found.map(|(pod, others)| (format!("{}: {}", title(&pod), rules.evaluate(&pod).1), others));
     assert_eq!(found.as_ref().map(|(text, others)| (text.as_str(), *others)), expected);
 }
 
@@ -105,6 +108,30 @@ fn the_worst_child_is_the_one_that_says_most() {
         Some(("Pod b: container c: ImagePullBackOff: no such image", 1)),
     );
     check_worst("Job", vec![evicted(), pod("b", PULLS)], Some(("Pod a-evicted: Evicted: disk", 1)));
+}
+
+/// By a rule for a core kind.
+fn judged(kind: &str, current: &str, message: &str) -> Rules {
+    let rule = HealthRuleSpec {
+        kind: kind.to_owned(),
+        current: current.to_owned(),
+        message: Some(message.to_owned()),
+        ..HealthRuleSpec::default()
+    };
+    Rules::compile(&[rule], Arc::default())
+}
+
+#[test]
+fn a_child_of_a_kind_with_a_rule_is_judged_by_it() {
+    let owner = yaml("{apiVersion: apps/v1, kind: ReplicaSet}");
+    let pods = || vec![pod("a", READY), pod("b", PULLS)];
+    let rules = judged("Pod", "self.status.phase == 'Pending'", "'its phase is ' + self.status.phase");
+    let (worst, others) = worst(&rules, &owner, pods()).unwrap();
+    assert_eq!((title(&worst).as_str(), others), ("Pod a", 0));
+    assert_eq!(rules.evaluate(&worst).1, "its phase is Running");
+    assert!(tells(&rules, &worst));
+    let silent = judged("Pod", "false", "''");
+    assert!(!tells(&silent, &worst));
 }
 
 #[test]
@@ -163,11 +190,15 @@ fn a_claim_that_waits_for_its_consumer_is_waited_for_by_nobody() {
     let failed = event("Warning", "ProvisioningFailed", "no space", "2026-01-01T00:00:02Z");
     let selected = "volume.kubernetes.io/selected-node: n";
     let one = slice::from_ref(&waits);
-    assert!(waits_for_consumer(&claim("", "Pending"), one));
-    assert!(!waits_for_consumer(&claim("", "Pending"), &[]));
-    assert!(!waits_for_consumer(&claim(selected, "Pending"), one));
-    assert!(!waits_for_consumer(&claim("", "Bound"), one));
-    assert!(!waits_for_consumer(&claim("", "Pending"), &[waits.clone(), failed.clone()]));
+    let rules = Rules::default();
+    assert!(waits_for_consumer(&rules, &claim("", "Pending"), one));
+    assert!(!waits_for_consumer(&rules, &claim("", "Pending"), &[]));
+    assert!(!waits_for_consumer(&rules, &claim(selected, "Pending"), one));
+    assert!(!waits_for_consumer(&rules, &claim("", "Bound"), one));
+    assert!(!waits_for_consumer(&rules, &claim("", "Pending"), &[waits.clone(), failed.clone()]));
+    // Somebody wants it waited for.
+    let strict = judged("PersistentVolumeClaim", "self.status.phase == 'Bound'", "'not bound'");
+    assert!(!waits_for_consumer(&strict, &claim("", "Pending"), one));
     assert_eq!(
         explain_events(&claim("", "Pending"), &[waits, failed]).as_deref(),
         Some("ProvisioningFailed: no space")

@@ -6,6 +6,8 @@
 use farwater_api::FIELD_MANAGER;
 use serde_json::{Map, Value};
 
+use super::fields::key_of;
+
 /// A JSON pointer (RFC 6901) with at least one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pointer(Vec<String>);
@@ -69,9 +71,23 @@ impl Pointer {
 pub fn without_fields(fields: &Value, pointers: &[Pointer]) -> Value {
     let mut rest = fields.clone();
     for pointer in pointers {
-        pointer.in_fields().remove(&mut rest);
+        take_out(&mut rest, &pointer.in_fields().0);
     }
     rest
+}
+
+/// And what is in the set for its sake alone: who loses the last field of a map has no entry for the map either. Whether it was there.
+fn take_out(fields: &mut Value, path: &[String]) -> bool {
+    let (Some((name, below)), Some(map)) = (path.split_first(), fields.as_object_mut()) else { return false };
+    if below.is_empty() {
+        return map.remove(name).is_some();
+    }
+    let Some(inner) = map.get_mut(name) else { return false };
+    let is_taken = take_out(inner, below);
+    if is_taken && inner.as_object().is_some_and(Map::is_empty) {
+        map.remove(name);
+    }
+    is_taken
 }
 
 /// What is sent of a manifest while `live` exists: ignored fields are left as they are. It is bound to the live object's version,
@@ -190,6 +206,137 @@ fn compare(a: &Value, b: &Value, place: String, found: &mut Vec<String>) {
         }
         _ => found.push(place),
     }
+}
+
+/// Most fields that are named as overruled. One more is noted, so that it can be said that there are more.
+const NAMED_OVERRULED: usize = 3;
+/// Longest name of such a field: a map's key may be longer than a message, and the inventory keeps these.
+const MAX_PLACE: usize = 128;
+
+/// The fields of a manifest that the answer to its apply has with another value, as a webhook may leave them. What the answer has
+/// beside them is no difference, nor is a value that is written otherwise, or left out because it says nothing.
+pub fn overruled(sent: &Value, answer: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, stated) in sent.as_object().into_iter().flatten().filter(|(name, _)| *name != "status") {
+        seek(stated, answer.get(name), &format!(".{name}"), &mut found);
+    }
+    found
+}
+
+/// What is told of such fields.
+pub fn explain_overruled(fields: &[String]) -> String {
+    let named = fields.iter().take(NAMED_OVERRULED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = if fields.len() > NAMED_OVERRULED { " and more" } else { "" };
+    format!(
+        "the API server keeps another value of {named}{more}: a mutating webhook or policy there overrules the source"
+    )
+}
+
+fn seek(stated: &Value, kept: Option<&Value>, place: &str, found: &mut Vec<String>) {
+    // A manifest that is bound to a version is followed by another one.
+    if found.len() > NAMED_OVERRULED || kept == Some(stated) || place == ".metadata.resourceVersion" {
+        return;
+    }
+    match (stated, kept) {
+        (Value::Object(members), Some(Value::Object(_))) => {
+            for (name, stated) in members {
+                let kept = kept.and_then(|kept| kept.get(name));
+                // Most are as they were sent, and need no name.
+                if kept != Some(stated) {
+                    seek(stated, kept, &format!("{place}.{name}"), found);
+                }
+            }
+        }
+        (Value::Array(stated), Some(Value::Array(kept))) => seek_elements(stated, kept, place, found),
+        (stated, kept) if kept.is_none_or(Value::is_null) && says_nothing(stated) => {}
+        // What is left open is filled in.
+        (Value::Null, _) => {}
+        (Value::String(text), _) if text.is_empty() => {}
+        (stated, Some(kept)) if is_same(stated, kept) => {}
+        _ => found.push(crate::conditions::cut(place, MAX_PLACE)),
+    }
+}
+
+fn seek_elements(stated: &[Value], kept: &[Value], place: &str, found: &mut Vec<String>) {
+    if let Some(key) = key_of(stated, kept) {
+        for element in stated {
+            let value = &element[key];
+            let counterpart = kept.iter().find(|other| other[key] == *value);
+            seek(element, counterpart, &format!("{place}[{key}={value}]"), found);
+        }
+        return;
+    }
+    if stated.len() == kept.len() && stated.iter().all(Value::is_object) {
+        for (index, (stated, kept)) in stated.iter().zip(kept).enumerate() {
+            seek(stated, Some(kept), &format!("{place}[{index}]"), found);
+        }
+        return;
+    }
+    // Others may have added to it.
+    let is_kept = |element: &Value| {
+        kept.iter().any(|other| {
+            let mut lacking = Vec::new();
+            seek(element, Some(other), "", &mut lacking);
+            lacking.is_empty()
+        })
+    };
+    if !stated.iter().all(is_kept) {
+        found.push(crate::conditions::cut(place, MAX_PLACE));
+    }
+}
+
+/// What API servers leave out of their answers.
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.values().all(says_nothing),
+    }
+}
+
+/// The same in another spelling: a quantity, or base64 in lines.
+fn is_same(stated: &Value, kept: &Value) -> bool {
+    if let (Some(stated), Some(kept)) = (read_quantity(stated), read_quantity(kept)) {
+        return (stated - kept).abs() <= 1e-12 * stated.abs().max(kept.abs());
+    }
+    match (stated, kept) {
+        (Value::String(stated), Value::String(kept)) => stated.replace(['\n', '\r'], "") == *kept,
+        _ => false,
+    }
+}
+
+/// A number, or a quantity as Kubernetes writes it: `1500m`, `1.5`, `2Gi`, `1e3`.
+fn read_quantity(value: &Value) -> Option<f64> {
+    let text = match value {
+        Value::Number(number) => return number.as_f64(),
+        Value::String(text) => text,
+        _ => return None,
+    };
+    let end = text.find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let (base, power) = match unit {
+        "n" => (10.0, -9),
+        "u" => (10.0, -6),
+        "m" => (10.0, -3),
+        "" => (10.0, 0),
+        "k" => (10.0, 3),
+        "M" => (10.0, 6),
+        "G" => (10.0, 9),
+        "T" => (10.0, 12),
+        "P" => (10.0, 15),
+        "E" => (10.0, 18),
+        "Ki" => (1024.0, 1),
+        "Mi" => (1024.0, 2),
+        "Gi" => (1024.0, 3),
+        "Ti" => (1024.0, 4),
+        "Pi" => (1024.0, 5),
+        "Ei" => (1024.0, 6),
+        exponent => (10.0, exponent.strip_prefix(['e', 'E'])?.parse().ok()?),
+    };
+    Some(number.parse::<f64>().ok()? * f64::powi(base, power))
 }
 
 #[cfg(test)]

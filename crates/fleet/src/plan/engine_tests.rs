@@ -42,7 +42,7 @@ fn waves_come_in_order_each_with_its_stages() {
         places(&plan),
         [
             (-1, Stage::Foundations, vec!["early"]),
-            (-1, Stage::Rest, vec!["d"]),
+            (-1, Stage::Workloads, vec!["d"]),
             (0, Stage::Foundations, vec!["m"]),
             (2, Stage::Foundations, vec!["late"])
         ]
@@ -153,7 +153,7 @@ fn what_an_annotation_protects_stays_and_so_does_what_holds_it() {
     let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: web}}";
     let source = resolved(&[namespace, &map("a"), &map("b"), &map("c"), &map("d")]);
     let mut cluster = Cluster::after(&source);
-    let keep = |guard: Guard| Protection { prune: guard.clone(), removal: guard, bad: None };
+    let keep = |guard: Guard| Protection { prune: guard.clone(), removal: guard, left: None, bad: None };
     *cluster.object("a").protection = keep(Guard::Keep("farwater.dev/prune: disabled".into()));
     let plan = cluster.plan(&resolved(&[&map("b"), &map("c"), &map("d")]));
     assert!(plan.prune.candidates.is_empty());
@@ -190,7 +190,15 @@ fn carried_out(cluster: &Cluster, source: &Resolved, plan: &Plan) -> Cluster {
         let live = LiveObject { uid: uid.clone(), owner, fields, wave: object.wave, ..LiveObject::default() };
         after.live.insert(change.object.clone(), Live::Present(live));
         let (object, hash) = (object.object.clone(), Some(object.hash));
-        let entry = InventoryEntry { object, uid: Some(uid), hash, fields, adopted: false, doomed: false };
+        let entry = InventoryEntry {
+            object,
+            uid: Some(uid),
+            hash,
+            fields,
+            adopted: false,
+            doomed: false,
+            overruled: Vec::new(),
+        };
         after.inventory.entries.insert(change.object.clone(), entry);
     }
     let pruned = if plan.prune.verdict == Verdict::Delete { plan.prune.candidates.as_slice() } else { &[] };

@@ -156,7 +156,7 @@ fn is_whole(owned: &Value) -> bool {
 const KEYS: [&str; 8] = ["name", "mountPath", "containerPort", "port", "devicePath", "ip", "key", "type"];
 
 /// The key by which the elements of both lists can be told apart.
-fn key_of(one: &[Value], other: &[Value]) -> Option<&'static str> {
+pub(super) fn key_of(one: &[Value], other: &[Value]) -> Option<&'static str> {
     let tells = |key: &str, list: &[Value]| {
         let values: BTreeSet<String> = list
             .iter()

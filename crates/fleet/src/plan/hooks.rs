@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::{
     GroupVersionKind, ObjectKey, Refusal, RenderedObject, Scope, Scopes, Skip, SkipReason, Terms, Wait,
+    ignored::Ignores,
     options::BadOption,
     resolve::{check_ceiling, finish, nameless, object_ref},
 };
@@ -174,7 +175,8 @@ fn resolve_hook(
     }
     let test = one.manifest["metadata"]["annotations"][TEST].as_str().map(str::to_owned);
     // Nobody looks after a hook's fields.
-    let finished = finish(one.manifest, object, service_uid, &ObjectKey::from(object), &ApplyOptions::default());
+    let unignored = (&ApplyOptions::default(), &mut Ignores::compile(&[]));
+    let finished = finish(one.manifest, object, service_uid, &ObjectKey::from(object), unignored);
     let (manifest, _) = finished.map_err(Refusal::BadOption)?;
     Ok(ResolvedHook {
         object: object.clone(),

@@ -1,13 +1,13 @@
 //! What an object's annotations say about how it is applied and when it may go: ours, and those of Argo CD, Flux and Helm where the
 //! meaning is the same. A value that means nothing is an error of its object, never the default.
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
 use farwater_api::{
     OWNER_ANNOTATION, SERVICE_LABEL,
     apply_options::{
         ADOPT, AdoptPolicy, ApplyOptions, CONFLICTS, ConflictPolicy, DRIFT, DriftMode, IGNORE_DIFFERENCES,
-        IGNORE_MANAGERS, IMMUTABLE, IgnoreDifference, ImmutablePolicy, METHOD, PRUNE, WAVE,
+        IGNORE_MANAGERS, IMMUTABLE, ImmutablePolicy, METHOD, PRUNE, WAVE,
     },
     objects::ObjectRef,
 };
@@ -16,14 +16,23 @@ use serde_json::Value;
 
 use super::Keep;
 use super::differences::Pointer;
-use crate::prune::{Purpose, is_protected};
+use crate::prune::{Purpose, holds_others};
 
 const ARGO_WAVE: &str = "argocd.argoproj.io/sync-wave";
 const ARGO_OPTIONS: &str = "argocd.argoproj.io/sync-options";
+const ARGO_COMPARE: &str = "argocd.argoproj.io/compare-options";
 const FLUX_PRUNE: &str = "kustomize.toolkit.fluxcd.io/prune";
+const FLUX_RECONCILE: &str = "kustomize.toolkit.fluxcd.io/reconcile";
+const FLUX_SSA: &str = "kustomize.toolkit.fluxcd.io/ssa";
 const FLUX_FORCE: &str = "kustomize.toolkit.fluxcd.io/force";
 const FLUX_DRIFT: &str = "helm.toolkit.fluxcd.io/driftDetection";
 const HELM_POLICY: &str = "helm.sh/resource-policy";
+/// Argo CD's options that have an effect here.
+const ARGO_KNOWN: [&str; 4] = ["Prune", "Delete", "Replace", "Force"];
+/// And those that ask for what is always so: server-side apply, kinds that wait for their definition, prunes after all waves, and no
+/// difference in what nobody states.
+const ARGO_ALWAYS: [&str; 4] =
+    ["ServerSideApply=true", "SkipDryRunOnMissingResource=true", "PruneLast=true", "IgnoreExtraneous"];
 /// Longest value that an error repeats.
 const MAX_SHOWN: usize = 64;
 
@@ -41,9 +50,25 @@ pub struct ObjectOptions {
     pub ignore: Vec<Pointer>,
     /// Field managers whose fields are theirs.
     pub ignore_managers: Vec<String>,
+    /// The annotation that has it left alone: neither applied nor deleted.
+    pub left: Option<String>,
+    /// It is made where it is missing, and never changed.
+    pub create_only: bool,
+    /// Other tools' options that mean nothing here.
+    pub unheard: Vec<String>,
+    /// Expressions about its fields that have no answer, each with the reason.
+    pub unanswered: Vec<String>,
 }
 
 impl ObjectOptions {
+    /// What is said of it whatever becomes of it.
+    pub fn remarks(&self) -> Option<String> {
+        let unheard = self.unheard.join(", ");
+        let unheard = (!unheard.is_empty()).then(|| format!("this means nothing here: {unheard}"));
+        let remarks: Vec<&str> = unheard.iter().chain(&self.unanswered).map(String::as_str).collect();
+        (!remarks.is_empty()).then(|| remarks.join("; "))
+    }
+
     pub fn ignores(&self) -> bool {
         !self.ignore.is_empty() || !self.ignore_managers.is_empty()
     }
@@ -59,9 +84,12 @@ pub struct BadOption {
 
 impl BadOption {
     pub(super) fn new(name: &str, value: &str, expected: impl Into<String>) -> Self {
-        let value = value.chars().filter(|c| !c.is_control()).take(MAX_SHOWN).collect();
-        Self { name: name.to_owned(), value, expected: expected.into() }
+        Self { name: name.to_owned(), value: shown(value), expected: expected.into() }
     }
+}
+
+fn shown(value: &str) -> String {
+    value.chars().filter(|c| !c.is_control()).take(MAX_SHOWN).collect()
 }
 
 impl fmt::Display for BadOption {
@@ -72,14 +100,14 @@ impl fmt::Display for BadOption {
 
 /// The annotations of a manifest or of a live object's metadata.
 #[derive(Clone, Copy, Debug)]
-struct Annotations<'a>(&'a Value);
+pub(super) struct Annotations<'a>(&'a Value);
 
 impl<'a> Annotations<'a> {
-    fn of(metadata: &'a Value) -> Self {
+    pub(super) fn of(metadata: &'a Value) -> Self {
         Self(&metadata["annotations"])
     }
 
-    fn get(self, name: &str) -> Option<&'a str> {
+    pub(super) fn get(self, name: &str) -> Option<&'a str> {
         self.0[name].as_str()
     }
 
@@ -100,7 +128,46 @@ impl<'a> Annotations<'a> {
         }
     }
 
-    fn list(self, name: &str) -> impl Iterator<Item = &'a str> {
+    /// Flux's word for how an object is applied.
+    fn ssa(self) -> Result<Option<Ssa>, BadOption> {
+        let Some(value) = self.get(FLUX_SSA) else { return Ok(None) };
+        let words = [
+            ("Override", Ssa::Override),
+            ("Merge", Ssa::Merge),
+            ("IfNotPresent", Ssa::IfNotPresent),
+            ("Ignore", Ssa::Ignore),
+        ];
+        // In any case, as Flux reads it.
+        let found = words.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(value.trim()));
+        let expected = "Override or Merge or IfNotPresent or Ignore";
+        found.map(|(_, ssa)| Some(ssa)).ok_or_else(|| BadOption::new(FLUX_SSA, value, expected))
+    }
+
+    /// The annotation that has the object left alone.
+    fn left(self) -> Result<Option<String>, BadOption> {
+        if self.either(FLUX_RECONCILE, "disabled", "enabled")? == Some(true) {
+            return Ok(Some(format!("{FLUX_RECONCILE}: disabled")));
+        }
+        Ok((self.ssa()? == Some(Ssa::Ignore)).then(|| format!("{FLUX_SSA}: Ignore")))
+    }
+
+    /// What other tools would do and this one does not.
+    fn unheard(self, ssa: Option<Ssa>) -> Vec<String> {
+        let is_known = |item: &&str| {
+            ARGO_ALWAYS.contains(item) || item.split_once('=').is_some_and(|(name, _)| ARGO_KNOWN.contains(&name))
+        };
+        let of_argo = |name: &'static str| {
+            self.list(name).filter(move |item| !is_known(item)).map(move |item| format!("{name}: {}", shown(item)))
+        };
+        let of_flux = match ssa {
+            Some(Ssa::Override) => Some(format!("{FLUX_SSA}: Override")),
+            Some(Ssa::Merge) => Some(format!("{FLUX_SSA}: Merge")),
+            Some(Ssa::IfNotPresent | Ssa::Ignore) | None => None,
+        };
+        of_argo(ARGO_OPTIONS).chain(of_argo(ARGO_COMPARE)).chain(of_flux).collect()
+    }
+
+    pub(super) fn list(self, name: &str) -> impl Iterator<Item = &'a str> {
         self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|item| !item.is_empty())
     }
 
@@ -163,12 +230,14 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
     // Only who names the object itself has thought of what goes with it.
     let recreate = match own {
         Some(policy) => policy == ImmutablePolicy::Recreate,
-        None => service.immutable == ImmutablePolicy::Recreate && !is_protected(object),
+        None => service.immutable == ImmutablePolicy::Recreate && !holds_others(object),
     };
     // The live object's own are read by `read_protection`; those of the source are checked before they get there.
-    if let Some(bad) = read_protection(&manifest["metadata"]).bad {
+    let protection = read_protection(&manifest["metadata"]);
+    if let Some(bad) = protection.bad {
         return Err(bad);
     }
+    let ssa = annotations.ssa()?;
     let ignore = annotations.list(IGNORE_DIFFERENCES).map(|text| read_pointer(IGNORE_DIFFERENCES, text, manifest));
     Ok(ObjectOptions {
         adopt: annotations.policy(ADOPT)?.unwrap_or(service.adopt),
@@ -178,6 +247,10 @@ pub fn read_options(manifest: &Value, object: &ObjectRef, service: &ApplyOptions
         replace,
         ignore: ignore.collect::<Result<_, _>>()?,
         ignore_managers: annotations.list(IGNORE_MANAGERS).map(str::to_owned).collect(),
+        left: protection.left,
+        create_only: ssa == Some(Ssa::IfNotPresent),
+        unheard: annotations.unheard(ssa),
+        unanswered: Vec::new(),
     })
 }
 
@@ -187,44 +260,13 @@ enum Method {
     Replace,
 }
 
-/// The annotations that say for one object what its service's `ignoreDifferences` and its own ignore, where there are such: the
-/// live object then tells every watch what is no drift of it.
-pub fn ignored_annotations(
-    manifest: &Value,
-    object: &ObjectRef,
-    rules: &[IgnoreDifference],
-) -> BTreeMap<&'static str, String> {
-    let annotations = Annotations::of(&manifest["metadata"]);
-    let rules: Vec<&IgnoreDifference> = rules.iter().filter(|rule| matches(rule, object)).collect();
-    let mut all = BTreeMap::new();
-    if rules.is_empty() {
-        return all;
-    }
-    let pointers = rules.iter().flat_map(|rule| &rule.json_pointers);
-    let managers = rules.iter().flat_map(|rule| &rule.managed_fields_managers);
-    for (name, more) in [
-        (IGNORE_DIFFERENCES, pointers.map(String::as_str).collect::<Vec<_>>()),
-        (IGNORE_MANAGERS, managers.map(String::as_str).collect()),
-    ] {
-        let mut items: Vec<&str> = annotations.list(name).collect();
-        for item in more {
-            if !items.contains(&item) {
-                items.push(item);
-            }
-        }
-        if !items.is_empty() {
-            all.insert(name, items.join(","));
-        }
-    }
-    all
-}
-
-fn matches(rule: &IgnoreDifference, object: &ObjectRef) -> bool {
-    let fits = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|wanted| wanted == is || wanted == "*");
-    fits(&rule.group, &object.group)
-        && fits(&rule.kind, &object.kind)
-        && fits(&rule.namespace, &object.namespace)
-        && fits(&rule.name, &object.name)
+/// `kustomize.toolkit.fluxcd.io/ssa`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ssa {
+    Override,
+    Merge,
+    IfNotPresent,
+    Ignore,
 }
 
 fn read_pointer(name: &str, text: &str, manifest: &Value) -> Result<Pointer, BadOption> {
@@ -233,15 +275,19 @@ fn read_pointer(name: &str, text: &str, manifest: &Value) -> Result<Pointer, Bad
     if pointer.leads_into_list(manifest) {
         return Err(bad("a pointer through maps: a list is ignored as a whole"));
     }
-    let ours = ["apiVersion", "kind"].iter().any(|field| pointer.covers(&[field]))
-        || ["name", "namespace"].iter().any(|field| pointer.covers(&["metadata", field]))
-        || pointer.covers(&["metadata", "annotations", OWNER_ANNOTATION])
-        || pointer.covers(&["metadata", "annotations", name])
-        || pointer.covers(&["metadata", "labels", SERVICE_LABEL]);
-    if ours {
+    if is_needed(&pointer) {
         return Err(bad("a field that an agent can do without"));
     }
     Ok(pointer)
+}
+
+/// Whether it names what an agent can't do without.
+pub(super) fn is_needed(pointer: &Pointer) -> bool {
+    ["apiVersion", "kind"].iter().any(|field| pointer.covers(&[field]))
+        || ["name", "namespace"].iter().any(|field| pointer.covers(&["metadata", field]))
+        || pointer.covers(&["metadata", "annotations", OWNER_ANNOTATION])
+        || pointer.covers(&["metadata", "annotations", IGNORE_DIFFERENCES])
+        || pointer.covers(&["metadata", "labels", SERVICE_LABEL])
 }
 
 /// The pointers that a live object's annotation has ignored; one that can't be read ignores nothing.
@@ -256,6 +302,8 @@ pub struct Protection {
     pub prune: Guard,
     /// When its service is deleted.
     pub removal: Guard,
+    /// The annotation that has it left alone, as in [`ObjectOptions::left`].
+    pub left: Option<String>,
     pub bad: Option<BadOption>,
 }
 
@@ -292,6 +340,10 @@ pub enum Guard {
 pub fn read_protection(metadata: &Value) -> Protection {
     let annotations = Annotations::of(metadata);
     let mut protection = Protection::default();
+    match annotations.left() {
+        Ok(left) => protection.left = left,
+        Err(bad) => protection.bad = Some(bad),
+    }
     if let Some(value) = annotations.get(PRUNE) {
         let guard = read_guard(PRUNE, value, ["disabled", "confirm", "enabled"], &mut protection.bad);
         (protection.prune, protection.removal) = (guard.clone(), guard);
@@ -307,6 +359,13 @@ pub fn read_protection(metadata: &Value) -> Protection {
         let Some(value) = annotations.argo(option) else { continue };
         let name = format!("{ARGO_OPTIONS} {option}");
         *slot = read_guard(&name, value, ["false", "confirm", "true"], &mut protection.bad);
+    }
+    // What nobody is to touch is not deleted either.
+    let bad = protection.bad.as_ref().filter(|bad| [FLUX_RECONCILE, FLUX_SSA].contains(&bad.name.as_str()));
+    let kept = protection.left.clone().or_else(|| bad.map(|bad| format!("{}: {}", bad.name, bad.value)));
+    if let Some(annotation) = kept {
+        let guard = Guard::Keep(annotation);
+        (protection.prune, protection.removal) = (guard.clone(), guard);
     }
     protection
 }

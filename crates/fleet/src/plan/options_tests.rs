@@ -63,8 +63,47 @@ fn ours_and_theirs_mean_the_same() {
         json!({"farwater.dev/ignore-differences": "/spec/replicas, /metadata/annotations/a.b~1c", "farwater.dev/ignore-managers": "hpa"}),
         ObjectOptions { ignore, ignore_managers: vec!["hpa".into()], ..defaults() },
     );
+    for left in [
+        json!({"kustomize.toolkit.fluxcd.io/reconcile": "disabled"}),
+        json!({"kustomize.toolkit.fluxcd.io/ssa": "Ignore"}),
+    ] {
+        let (name, value) = left.as_object().unwrap().iter().next().unwrap();
+        let said = format!("{name}: {}", value.as_str().unwrap());
+        check(left.clone(), ObjectOptions { left: Some(said), ..defaults() });
+    }
+    check(json!({"kustomize.toolkit.fluxcd.io/reconcile": "enabled"}), defaults());
+    for once in ["IfNotPresent", "ifnotpresent"] {
+        check(json!({"kustomize.toolkit.fluxcd.io/ssa": once}), ObjectOptions { create_only: true, ..defaults() });
+    }
     // Ours come before theirs.
     check(json!({"farwater.dev/method": "Apply", "argocd.argoproj.io/sync-options": "Replace=true"}), defaults());
+}
+
+#[test]
+fn what_other_tools_would_do_and_this_one_does_not_is_named() {
+    let unheard = |annotations: Value, expected: &[&str]| {
+        let expected = expected.iter().map(|item| (*item).to_owned()).collect();
+        check(annotations, ObjectOptions { unheard: expected, ..defaults() });
+    };
+    let (sync, compare) = ("argocd.argoproj.io/sync-options", "argocd.argoproj.io/compare-options");
+    let ssa = "kustomize.toolkit.fluxcd.io/ssa";
+    unheard(
+        json!({sync: "Validate=false, ServerSideApply=true"}),
+        &["argocd.argoproj.io/sync-options: Validate=false"],
+    );
+    unheard(
+        json!({sync: "ServerSideApply=false,Sometimes"}),
+        &["argocd.argoproj.io/sync-options: ServerSideApply=false", "argocd.argoproj.io/sync-options: Sometimes"],
+    );
+    unheard(
+        json!({compare: "IgnoreExtraneous,ServerSideDiff=true"}),
+        &["argocd.argoproj.io/compare-options: ServerSideDiff=true"],
+    );
+    unheard(json!({ssa: "merge"}), &["kustomize.toolkit.fluxcd.io/ssa: Merge"]);
+    unheard(json!({ssa: "Override"}), &["kustomize.toolkit.fluxcd.io/ssa: Override"]);
+    // What is always so, and what is heard.
+    unheard(json!({compare: "IgnoreExtraneous"}), &[]);
+    unheard(json!({sync: "SkipDryRunOnMissingResource=true,PruneLast=true,Prune=true,Delete=true,Replace=false"}), &[]);
 }
 
 #[test]
@@ -78,6 +117,14 @@ fn a_value_that_means_nothing_is_named_and_never_the_default() {
     wrong(
         json!({"kustomize.toolkit.fluxcd.io/force": "true"}),
         "kustomize.toolkit.fluxcd.io/force is \"true\", and must be enabled or disabled",
+    );
+    wrong(
+        json!({"kustomize.toolkit.fluxcd.io/reconcile": "off"}),
+        "kustomize.toolkit.fluxcd.io/reconcile is \"off\", and must be disabled or enabled",
+    );
+    wrong(
+        json!({"kustomize.toolkit.fluxcd.io/ssa": "Never"}),
+        "kustomize.toolkit.fluxcd.io/ssa is \"Never\", and must be Override or Merge or IfNotPresent or Ignore",
     );
     wrong(
         json!({"argocd.argoproj.io/sync-options": "Replace=yes"}),
@@ -123,23 +170,14 @@ fn an_object_says_more_than_its_service() {
 }
 
 #[test]
-fn what_a_service_ignores_is_written_on_the_objects_that_it_names() {
-    let rule = |kind: &str| IgnoreDifference {
-        kind: Some(kind.into()),
-        json_pointers: vec!["/spec/replicas".into(), "/spec/paused".into()],
-        managed_fields_managers: vec!["hpa".into()],
-        ..IgnoreDifference::default()
+fn remarks_are_what_means_nothing_and_what_has_no_answer() {
+    assert_eq!(defaults().remarks(), None);
+    let options = ObjectOptions {
+        unheard: vec!["a: b".into(), "c: d".into()],
+        unanswered: vec!["x ignores nothing".into()],
+        ..defaults()
     };
-    let own = manifest(json!({"farwater.dev/ignore-differences": "/spec/replicas,/spec/own"}));
-    let of = |rules: &[IgnoreDifference]| ignored_annotations(&own, &object("apps", "Deployment"), rules);
-    assert!(of(&[rule("Service")]).is_empty());
-    assert_eq!(
-        of(&[rule("Deployment")]),
-        BTreeMap::from([
-            (IGNORE_DIFFERENCES, "/spec/replicas,/spec/own,/spec/paused".to_owned()),
-            (IGNORE_MANAGERS, "hpa".to_owned())
-        ])
-    );
+    assert_eq!(options.remarks().as_deref(), Some("this means nothing here: a: b, c: d; x ignores nothing"));
 }
 
 #[test]
@@ -190,6 +228,16 @@ fn protection_is_read_from_the_live_object_and_a_typing_error_protects() {
     assert!(!check(argo("Prune=false"), "argocd.argoproj.io/sync-options Prune: false", ""));
     assert!(!check(argo("Delete=false"), "", "argocd.argoproj.io/sync-options Delete: false"));
     assert!(!check(argo("Prune=confirm,Delete=confirm"), "confirm", "confirm"));
+    for left in ["kustomize.toolkit.fluxcd.io/reconcile: disabled", "kustomize.toolkit.fluxcd.io/ssa: Ignore"] {
+        let (name, value) = left.split_once(": ").unwrap();
+        assert!(!check(json!({name: value}), left, left));
+        // Whatever else would let it go.
+        assert!(!check(json!({name: value, "argocd.argoproj.io/sync-options": "Prune=true,Delete=true"}), left, left));
+        assert!(!check(json!({name: value, "farwater.dev/prune": "enabled"}), "", ""));
+    }
+    assert!(!check(json!({"kustomize.toolkit.fluxcd.io/ssa": "IfNotPresent"}), "", ""));
+    let typo = "kustomize.toolkit.fluxcd.io/reconcile: disable";
+    assert!(check(json!({"kustomize.toolkit.fluxcd.io/reconcile": "disable"}), typo, typo));
     // Ours, on the live object, comes before all.
     assert!(!check(json!({"farwater.dev/prune": "enabled", "helm.sh/resource-policy": "keep"}), "", ""));
 }

@@ -18,6 +18,18 @@ pub struct Skip {
 pub enum SkipReason {
     Refused(Refusal),
     Waiting(Wait),
+    /// It is to stay as it is.
+    Left(Left),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The source's annotation.
+    Source(String),
+    /// The live object's annotation.
+    Live(String),
+    /// It is only to be made, and was there.
+    Exists,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,14 +60,38 @@ pub enum Wait {
     /// The live object is being deleted.
     Deletion,
     Lookup(String),
-    /// Somebody else keeps changing it back.
-    Fight,
+    /// Somebody else keeps changing it back: who, where that is known.
+    Fight(Option<Box<Writer>>),
+}
+
+/// Who wrote an object, and when: an entry of its `managedFields`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Writer {
+    pub manager: String,
+    /// `Update` or `Apply`.
+    pub operation: String,
+    pub subresource: Option<String>,
+    /// RFC 3339, in UTC.
+    pub time: Option<String>,
+}
+
+/// `kube-controller-manager (scale)`: an update of the object itself needs no word.
+impl fmt::Display for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.manager)?;
+        match &self.subresource {
+            Some(subresource) => write!(f, " ({subresource})"),
+            None if self.operation == "Apply" => f.write_str(" (Apply)"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl SkipReason {
-    /// Whether the cluster lacks what the source says; a fought-over object exists and was applied.
+    /// Whether the cluster lacks what the source says; a fought-over object exists and was applied, and what is left alone is as it
+    /// shall be.
     pub fn is_unapplied(&self) -> bool {
-        *self != Self::Waiting(Wait::Fight)
+        !matches!(self, Self::Waiting(Wait::Fight(_)) | Self::Left(_))
     }
 }
 
@@ -64,6 +100,17 @@ impl fmt::Display for SkipReason {
         match self {
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Waiting(wait) => wait.fmt(f),
+            Self::Left(left) => left.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Source(annotation) => write!(f, "left alone: its annotation {annotation} says so"),
+            Self::Live(annotation) => write!(f, "left alone: {annotation}, on the live object, says so"),
+            Self::Exists => f.write_str("left alone: it existed, and is only to be made where it is missing"),
         }
     }
 }
@@ -91,7 +138,16 @@ impl fmt::Display for Wait {
             ),
             Self::Deletion => f.write_str("waits for the deletion of the object that has its name"),
             Self::Lookup(message) => write!(f, "waits for a look-up: {message}"),
-            Self::Fight => f.write_str("something else keeps changing it back: repaired less often until that stops"),
+            Self::Fight(writer) => {
+                let who = writer.as_ref().map_or_else(|| "something else".to_owned(), ToString::to_string);
+                write!(f, "{who} keeps changing it back")?;
+                if let Some(time) = writer.as_ref().and_then(|writer| writer.time.as_ref()) {
+                    write!(f, " (last at {time})")?;
+                }
+                f.write_str(
+                    ": repaired less often until that stops; leave it the field (farwater.dev/ignore-differences) or the object (farwater.dev/drift: Report)",
+                )
+            }
         }
     }
 }

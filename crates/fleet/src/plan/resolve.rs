@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 use super::{
     GroupVersionKind, ObjectKey, Refusal, Render, RenderedObject, Scope, Skip, SkipReason, Stage, Wait,
     hooks::{ResolvedHook, resolve_hooks, skip_hook, take_hooks},
-    options::{BadOption, ObjectOptions, ignored_annotations, read_options, read_wave},
+    ignored::Ignores,
+    options::{BadOption, ObjectOptions, read_options, read_wave},
     waves,
 };
 use crate::ownership::{owner_annotation, service_label};
@@ -82,6 +83,7 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
     let hooks = take_hooks(&mut render.objects);
     let (hooks, skipped) = resolve_hooks(hooks, service_uid, terms, served);
     let defined = defined_kinds(&render.objects);
+    let mut ignores = Ignores::compile(&options.ignore_differences);
     let mut out = Resolved {
         target_namespace: target_namespace.to_owned(),
         objects: Vec::new(),
@@ -130,7 +132,7 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
             continue;
         }
         let finished = check_ceiling(ceiling, &object).map_or(Ok(()), Err).and_then(|()| {
-            finish(rendered.manifest, &object, service_uid, &key, options)
+            finish(rendered.manifest, &object, service_uid, &key, (options, &mut ignores))
                 .and_then(|finished| wave.clone().map(|_| finished))
                 .map_err(Refusal::BadOption)
         });
@@ -262,9 +264,8 @@ pub(super) fn finish(
     object: &ObjectRef,
     service_uid: &str,
     key: &ObjectKey,
-    service: &ApplyOptions,
+    (service, ignores): (&ApplyOptions, &mut Ignores<'_>),
 ) -> Result<(Value, ObjectOptions), BadOption> {
-    let ignored = ignored_annotations(&manifest, object, &service.ignore_differences);
     let metadata = entry_object(&mut manifest, "metadata");
     for server_side in ["managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink"] {
         metadata.remove(server_side);
@@ -274,12 +275,14 @@ pub(super) fn finish(
     } else {
         metadata.insert("namespace".into(), object.namespace.clone().into());
     }
+    let ignored = ignores.of(&manifest, object)?;
+    let metadata = entry_object(&mut manifest, "metadata");
     let marks = [
         ("labels", SERVICE_LABEL, service_label(service_uid)),
         ("annotations", OWNER_ANNOTATION, owner_annotation(service_uid, key)),
     ];
-    let ignored = ignored.into_iter().map(|(name, value)| ("annotations", name, value));
-    for (field, name, value) in marks.into_iter().chain(ignored) {
+    let annotations = ignored.annotations.into_iter().map(|(name, value)| ("annotations", name, value));
+    for (field, name, value) in marks.into_iter().chain(annotations) {
         let value = Value::from(value);
         match metadata.get_mut(field).and_then(Value::as_object_mut) {
             Some(map) => {
@@ -291,7 +294,7 @@ pub(super) fn finish(
         }
     }
     let options = read_options(&manifest, object, service)?;
-    Ok((manifest, options))
+    Ok((manifest, ObjectOptions { unanswered: ignored.unanswered, ..options }))
 }
 
 fn entry_object<'a>(value: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
@@ -330,7 +333,54 @@ pub fn stage_of(object: &ObjectRef) -> Stage {
         )
         | ("rbac.authorization.k8s.io" | "storage.k8s.io" | "scheduling.k8s.io" | "node.k8s.io", _)
         | ("networking.k8s.io", "NetworkPolicy" | "IngressClass") => Stage::Foundations,
+        ("", "Pod" | "ReplicationController")
+        | ("apps", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet")
+        | ("batch", "Job" | "CronJob") => Stage::Workloads,
         ("admissionregistration.k8s.io" | "apiregistration.k8s.io", _) => Stage::Interceptors,
         _ => Stage::Rest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_stage() {
+        let check = |stage: Stage, kinds: &[&str]| {
+            for name in kinds {
+                let (kind, group) = name.split_once('.').unwrap_or((name, ""));
+                let object = ObjectRef {
+                    group: group.to_owned(),
+                    version: "v1".to_owned(),
+                    kind: kind.to_owned(),
+                    namespace: String::new(),
+                    name: "a".to_owned(),
+                };
+                assert_eq!(stage_of(&object), stage, "{name}");
+            }
+        };
+        check(Stage::Namespaces, &["Namespace"]);
+        check(Stage::Definitions, &["CustomResourceDefinition.apiextensions.k8s.io"]);
+        check(Stage::Foundations, &["ServiceAccount", "Secret", "ConfigMap", "LimitRange", "ResourceQuota"]);
+        check(Stage::Foundations, &["PersistentVolume", "PersistentVolumeClaim", "StorageClass.storage.k8s.io"]);
+        check(Stage::Foundations, &["Role.rbac.authorization.k8s.io", "ClusterRoleBinding.rbac.authorization.k8s.io"]);
+        check(Stage::Foundations, &["PriorityClass.scheduling.k8s.io", "RuntimeClass.node.k8s.io"]);
+        check(Stage::Foundations, &["NetworkPolicy.networking.k8s.io", "IngressClass.networking.k8s.io"]);
+        check(Stage::Workloads, &["Pod", "ReplicationController", "Job.batch", "CronJob.batch"]);
+        check(Stage::Workloads, &["Deployment.apps", "StatefulSet.apps", "DaemonSet.apps", "ReplicaSet.apps"]);
+        check(Stage::Rest, &["Service", "Ingress.networking.k8s.io", "HorizontalPodAutoscaler.autoscaling"]);
+        check(Stage::Rest, &["PodDisruptionBudget.policy", "Boat.example.com", "Deployment.example.com"]);
+        check(Stage::Interceptors, &["ValidatingWebhookConfiguration.admissionregistration.k8s.io"]);
+        check(Stage::Interceptors, &["APIService.apiregistration.k8s.io"]);
+        let in_order = [
+            Stage::Namespaces,
+            Stage::Definitions,
+            Stage::Foundations,
+            Stage::Workloads,
+            Stage::Rest,
+            Stage::Interceptors,
+        ];
+        assert!(in_order.is_sorted());
     }
 }

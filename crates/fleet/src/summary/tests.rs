@@ -17,6 +17,7 @@ fn candidate() -> Candidate {
         path: String::new(),
         source: String::new(),
         origin: None,
+        author: String::new(),
     }
 }
 
@@ -41,6 +42,7 @@ fn apply() -> Action {
         undo: None,
         turn: 0,
         tests: Vec::new(),
+        health: Vec::new(),
     })
 }
 
@@ -73,6 +75,8 @@ struct Case {
     assigned: Option<Candidate>,
     deleting: bool,
     joined: bool,
+    silent: bool,
+    frozen: bool,
     report: Option<ServiceReport>,
     previous: ServiceDeploymentStatus,
     candidate: Option<Candidate>,
@@ -87,6 +91,8 @@ impl Case {
             assigned: Some(candidate()),
             deleting: false,
             joined: true,
+            silent: false,
+            frozen: false,
             report,
             previous: ServiceDeploymentStatus::default(),
             candidate: Some(candidate()),
@@ -101,6 +107,8 @@ impl Case {
             deleting: self.deleting,
             cluster: "east",
             joined: self.joined,
+            silent: self.silent,
+            frozen: self.frozen,
             assigned: self.assigned.as_ref(),
             candidate: self.candidate.as_ref(),
             pin: self.pin.as_ref(),
@@ -183,8 +191,7 @@ fn a_drift_that_is_left_is_a_condition_and_no_failure() {
     ]);
 }
 
-#[test]
-fn a_held_prune_is_a_condition_of_its_own() {
+fn held_case() -> Case {
     let mut held = report(Outcome::Applied, vec![object("old", SyncState::PruneHeld, Health::Current, "")]);
     held.held_prune = Some(HeldPrune {
         digest: Digest::of("plan"),
@@ -192,13 +199,72 @@ fn a_held_prune_is_a_condition_of_its_own() {
         count: 4,
         objects: vec![],
         contents: vec![],
+        until_applied: false,
     });
-    let status = Case::new(Some(held)).check(&[
+    Case::new(Some(held))
+}
+
+#[test]
+fn a_held_prune_is_a_condition_of_its_own() {
+    let status = held_case().check(&[
         "Ready=False PruneHeld: 4 objects wait to be pruned: nothing would be left",
         "PruneHeld=True ApprovalNeeded: 4 objects wait to be pruned: nothing would be left",
     ]);
     assert_eq!(status.objects.unwrap().total, 0);
     assert_eq!(status.held_prune.unwrap().count, 4);
+    // No approval helps while nothing is deleted anywhere.
+    let frozen = Case { frozen: true, ..held_case() };
+    let status = frozen.status();
+    let held = status.conditions.iter().find(|condition| condition.type_ == "PruneHeld").unwrap();
+    assert_eq!((held.status.as_str(), held.reason.as_str()), ("True", FLEET_FROZEN));
+}
+
+#[test]
+fn a_deletion_keeps_the_name_of_who_approved_it() {
+    let plan = Digest::of("plan");
+    let deletion = Deletion {
+        digest: plan,
+        time: 900,
+        count: 1,
+        objects: Vec::new(),
+        lost: 0,
+        // An agent's word on that is none.
+        approved_by: Some("mallory".to_owned()),
+        undone: None,
+    };
+    let mut done = report(Outcome::Applied, Vec::new());
+    done.deletion = Some(deletion.clone());
+    let mut case = Case::new(Some(done));
+    let approver = |case: &Case| case.status().last_deletion.unwrap().approved_by;
+    case.previous.approved_by = Some("ann".to_owned());
+    assert_eq!(approver(&case), None);
+    let Action::Apply(deployment) = &mut case.action else { panic!("an action to apply") };
+    deployment.approved_prune = Some(plan);
+    assert_eq!(approver(&case).as_deref(), Some("ann"));
+    // The approval was taken off; another deletion is not hers.
+    case.previous = ServiceDeploymentStatus { last_deletion: case.status().last_deletion, ..Default::default() };
+    let Action::Apply(deployment) = &mut case.action else { panic!("an action to apply") };
+    deployment.approved_prune = None;
+    assert_eq!(approver(&case).as_deref(), Some("ann"));
+    let mut later = report(Outcome::Applied, Vec::new());
+    later.deletion = Some(Deletion { time: 950, ..deletion });
+    case.report = Some(later);
+    assert_eq!(approver(&case), None);
+}
+
+#[test]
+fn a_removal_that_waits_for_a_silent_agent_names_the_way_out() {
+    let removal = |policy| Action::Remove { policy, approved_prune: None };
+    let case = |policy, silent, report| Case { deleting: true, action: removal(policy), silent, ..Case::new(report) };
+    let said = |case: Case| case.status().conditions[0].message.clone();
+    let waits = "waits for the agent of cluster east to confirm the removal";
+    assert_eq!(said(case(DeletionPolicy::Delete, false, None)), waits);
+    assert_eq!(said(case(DeletionPolicy::Orphan, true, None)), waits);
+    let exit = format!("the agent is silent: {REMOVAL_EXIT}");
+    assert_eq!(said(case(DeletionPolicy::Delete, true, None)), format!("{waits}; {exit}"));
+    let mut left = report(Outcome::Applying, Vec::new());
+    left.message = "3 objects are still to go".to_owned();
+    assert_eq!(said(case(DeletionPolicy::Delete, true, Some(left))), format!("3 objects are still to go; {exit}"));
 }
 
 #[test]
@@ -236,6 +302,7 @@ fn a_status_never_exceeds_four_kilobytes() {
         count: 50,
         objects: (0..50).map(|_| object(&long, SyncState::PruneHeld, Health::Current, "").object).collect(),
         contents: vec![],
+        until_applied: false,
     });
     let status = Case::new(Some(huge)).status();
     assert!(serde_json::to_vec(&status).unwrap().len() <= MAX_STATUS_BYTES);

@@ -2,14 +2,14 @@
 
 use std::{borrow::Cow, collections::BTreeSet};
 
-use farwater_api::{Cluster, ClusterGrantSpec, ServiceDeployment, ServiceDeploymentSpec};
+use farwater_api::{APPROVE_PRUNE, Cluster, ClusterGrantSpec, ServiceDeployment, ServiceDeploymentSpec};
 use farwater_fleet::{conditions::cut, placement::selects};
 use farwater_store::{Key, Kind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::Value;
 
 use super::{
-    call::{Call, store_failed},
+    call::{Call, store_failed, timestamp},
     kinds::ResourceKind,
     meta,
     status::{ApiError, FieldError},
@@ -109,8 +109,10 @@ async fn check_all(
     check_pin(&hub.delivery, namespace, meta::text(object, "uid"), spec, old).await
 }
 
-/// Who pins or suspends a service is recorded with it: nobody writes that of somebody else.
+/// Who says what a service runs, pins or suspends it, or approves its prune, is recorded with it: nobody writes that of somebody else.
 pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
+    /// A status is small, and names of users are not bounded.
+    const LONGEST: usize = 128;
     if call.kind.group != farwater_api::GROUP || call.kind.plural != "servicedeployments" {
         return;
     }
@@ -120,20 +122,29 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
         _ => Value::Bool(false),
     };
     let pin = |object: &Value| object["spec"].get("pin").cloned().unwrap_or(Value::Bool(false));
-    let [pinned_by, suspended_by] = AUTHORS;
-    sign_field(call, object, old, pinned_by, pin);
-    sign_field(call, object, old, suspended_by, suspension);
+    let approval =
+        |object: &Value| object["metadata"]["annotations"].get(APPROVE_PRUNE).cloned().unwrap_or(Value::Bool(false));
+    let version = |object: &Value| {
+        let spec = &object["spec"];
+        serde_json::json!([spec["sourceRef"], spec["path"], spec["pin"]])
+    };
+    let author = Value::from(cut(&call.user.name, LONGEST));
+    let [changed_by, pinned_by, suspended_by, approved_by, approved_at] = AUTHORS;
+    sign_field(&author, object, old, changed_by, version);
+    sign_field(&author, object, old, pinned_by, pin);
+    sign_field(&author, object, old, suspended_by, suspension);
+    sign_field(&author, object, old, approved_by, approval);
+    sign_field(&timestamp(call.now), object, old, approved_at, approval);
 }
 
-fn sign_field(call: &Call, object: &mut Value, old: Option<&Value>, field: &str, stated: impl Fn(&Value) -> Value) {
-    /// A status is small, and names of users are not bounded.
-    const LONGEST: usize = 128;
+/// Sets a field to `said` where what is `stated` is another thing than before, and takes it away where nothing is.
+fn sign_field(said: &Value, object: &mut Value, old: Option<&Value>, field: &str, stated: impl Fn(&Value) -> Value) {
     let now = stated(object);
     if old.map_or(Value::Bool(false), &stated) == now {
         return;
     }
     if now != Value::Bool(false) {
-        object["status"][field] = cut(&call.user.name, LONGEST).into();
+        object["status"][field] = said.clone();
     } else if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
         status.remove(field);
     }

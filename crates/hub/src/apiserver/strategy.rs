@@ -1,9 +1,11 @@
 //! What a kind's objects get and keep when they are written, and the rules of built-in kinds: the counterparts of
 //! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
 
+use farwater_api::{HealthRuleSpec, health_rule::MAX_OWN_BYTES};
 use farwater_fleet::{
     agents::Limit,
     duration::{self, Bounds},
+    health::{expression::Expression, rules},
 };
 use serde_json::{Value, json};
 
@@ -155,6 +157,8 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         schema::validate(&body, &kind.schema, "", &mut errors);
         if part == Part::Main {
             validate_durations(object, old, kind, &mut errors);
+            validate_health(object, old, kind, &mut errors);
+            validate_ignored(object, old, kind, &mut errors);
         }
         if part == Part::Status {
             relate_to_status(&mut errors);
@@ -199,6 +203,53 @@ fn validate_durations(object: &Value, old: Option<&Value>, kind: &ResourceKind, 
         let Some(text) = value.as_str().filter(|_| !known) else { continue };
         if let Err(why) = bounds.check(text) {
             errors.push(FieldError::invalid(path, value, &why));
+        }
+    }
+}
+
+/// Expressions that no agent could read are refused with their place. One that is stored already may stay, as with durations.
+fn validate_health(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    let rules: Vec<(String, &Value)> = match kind.plural.as_str() {
+        "healthrules" => vec![("spec".to_owned(), &object["spec"])],
+        "servicedeployments" => {
+            let own = &object["spec"]["health"];
+            let is_new = old.is_none_or(|old| old["spec"]["health"] != *own);
+            if is_new && own.is_array() && own.to_string().len() > MAX_OWN_BYTES {
+                errors.push(FieldError::too_long("spec.health", MAX_OWN_BYTES as u64));
+            }
+            let rules = own.as_array().into_iter().flatten();
+            rules.enumerate().map(|(n, rule)| (format!("spec.health[{n}]"), rule)).collect()
+        }
+        _ => return,
+    };
+    let was_there = |rule: &Value| {
+        old.is_some_and(|old| match &old["spec"]["health"] {
+            Value::Array(rules) => rules.contains(rule),
+            _ => old["spec"] == *rule,
+        })
+    };
+    for (path, value) in rules.into_iter().filter(|(_, rule)| !was_there(rule)) {
+        // One that can't be read at all has been refused by its schema.
+        let Ok(rule) = serde_json::from_value::<HealthRuleSpec>(value.clone()) else { continue };
+        for (field, error) in rules::problems(&rule) {
+            errors.push(FieldError::invalid(format!("{path}.{field}"), &value[field], &error.to_string()));
+        }
+    }
+}
+
+/// The same of those that say which fields of a service's objects are ignored.
+fn validate_ignored(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    if kind.plural != "servicedeployments" {
+        return;
+    }
+    let rules = object["spec"]["apply"]["ignoreDifferences"].as_array();
+    let before = old.and_then(|old| old["spec"]["apply"]["ignoreDifferences"].as_array());
+    for (n, rule) in rules.into_iter().flatten().enumerate() {
+        let is_known = before.is_some_and(|before| before.contains(rule));
+        let Some(text) = rule["expression"].as_str().filter(|_| !is_known) else { continue };
+        if let Err(error) = Expression::compile_for_fields(text) {
+            let field = format!("spec.apply.ignoreDifferences[{n}].expression");
+            errors.push(FieldError::invalid(field, &rule["expression"], &error.to_string()));
         }
     }
 }
@@ -475,6 +526,53 @@ mod tests {
         let mut old = cluster("1h");
         old["metadata"] = json!({"name": "a", "namespace": "ns"});
         assert_eq!(validate(&old, Some(&old), kind("clusters"), Part::Main), []);
+    }
+
+    #[test]
+    fn expressions_about_ignored_fields_are_compiled_and_stored_ones_stay() {
+        let service = |expression: &str| {
+            let apply = json!({"ignoreDifferences": [{"kind": "Job"}, {"expression": expression}]});
+            json!({"spec": {"clusterRef": {"name": "a"}, "targetNamespace": "a", "sourceRef": {"name": "a"}, "apply": apply}})
+        };
+        check("servicedeployments", service("field == '/spec/replicas' && has(self.spec)"), &[]);
+        let unknown = "spec.apply.ignoreDifferences[1].expression: Invalid value: \"object.a\": knows no \"object\": \
+                       the object is \"self\"";
+        check("servicedeployments", service("object.a"), &[unknown]);
+        let mut old = service("object.a");
+        old["metadata"] = json!({"name": "a", "namespace": "ns"});
+        normalize(&mut old, kind("servicedeployments"));
+        assert_eq!(validate(&old, Some(&old), kind("servicedeployments"), Part::Main), []);
+    }
+
+    #[test]
+    fn expressions_that_can_not_be_read_are_refused_with_their_place() {
+        let rule = |current: &str| json!({"kind": "Boat", "current": current});
+        check("healthrules", json!({"spec": rule("self.status.phase == 'Afloat'")}), &[]);
+        check(
+            "healthrules",
+            json!({"spec": rule("self.status.phase = 'Afloat'")}),
+            &[
+                "spec.current: Invalid value: \"self.status.phase = 'Afloat'\": line 1, column 19: mismatched input '=' expecting <EOF>",
+            ],
+        );
+        let service = |rules: Vec<Value>| json!({"spec": {"clusterRef": {"name": "east"}, "targetNamespace": "web", "sourceRef": {"name": "infra"}, "health": rules}});
+        check(
+            "servicedeployments",
+            service(vec![rule("true"), rule("status.phase == 'Afloat'")]),
+            &[
+                "spec.health[1].current: Invalid value: \"status.phase == 'Afloat'\": knows no \"status\": the object is \"self\"",
+            ],
+        );
+        let long = "true && ".repeat(120) + "true";
+        check(
+            "servicedeployments",
+            service(vec![rule(&long); 17]),
+            &["spec.health: Too long: may not be more than 16384 bytes"],
+        );
+        // What an older hub let in may stay.
+        let mut old = json!({"spec": rule("self.")});
+        old["metadata"] = json!({"name": "a"});
+        assert_eq!(validate(&old, Some(&old), kind("healthrules"), Part::Main), []);
     }
 
     #[test]

@@ -9,21 +9,26 @@ use std::{
 };
 
 use farwater_api::{
-    AGENT_FINALIZER, Digest, GitRepository, ServiceDeployment, git_repository::LocalReference, service_deployment::Pin,
+    AGENT_FINALIZER, APPROVE_PRUNE, Digest, GitRepository, ServiceDeployment,
+    git_repository::LocalReference,
+    protocol::Action,
+    service_deployment::{DeletionPolicy, Pin},
 };
 use farwater_fleet::{
     assignment::{Candidate, Decided, Decision, Inputs, Trouble, Why, decide, is_suspended, suspension_end},
+    conditions::whole_seconds,
     dependencies::cycle_trouble,
-    history::Pinned,
+    history,
     placement::cluster_candidates,
+    prune::APPROVAL_LASTS,
 };
 use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
-        Assignment, Bundle, Revision, ServiceOrigin, SourceOrigin, assignments_named, delete_assignment, delete_report,
-        dependencies_of, load_assignment, load_report, load_revision, load_service_origin, load_source_origin,
-        mark_cluster, save_assignment, save_bundle, save_dependencies, save_service_origin, save_service_secrets,
-        stamp,
+        Assignment, Bundle, Released, Revision, ServiceOrigin, SourceOrigin, assignments_named, delete_assignment,
+        delete_report, dependencies_of, load_assignment, load_report, load_revision, load_service_origin,
+        load_source_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_released,
+        save_service_origin, save_service_secrets, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -33,12 +38,15 @@ use serde_json::Value;
 use super::{
     chain,
     dependencies::{self, Waits},
+    events::{self, Told},
     git::{self, BundleFailure},
+    orphans,
     queue::Next,
-    resources::{self, Name, Stored as _},
+    resources::{self, APPROVED_AT, Name, Stored as _},
     services::{ClusterFacts, ServiceFacts, load_grants, read_json},
     summarize_reports::is_removed,
     trace_deliveries::Assigned,
+    track_clusters::until_silent,
     versions,
 };
 use crate::{
@@ -86,11 +94,17 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         // The write has marked the cluster, and its event will be no news.
         delivery.dirty.notify_one();
     }
+    let approval = match check_approval(&delivery, &name, &resource, &service).await? {
+        // Its annotation is off now, which is the next thing to look at.
+        Approval::Expired => return Ok(Next::OnChange),
+        Approval::Open(wait) => Some(wait),
+        Approval::None => None,
+    };
     let row = load_assignment(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let cluster = find_cluster(&delivery, &name, &service, row.as_ref()).await?;
     if service.metadata.deletion_timestamp.is_some() {
-        remove_service(&delivery, &name, &resource, service, row, cluster).await?;
-        return Ok(Next::OnChange);
+        let again = remove_service(&delivery, &name, &resource, service, row, cluster).await?;
+        return Ok(sooner(again, approval));
     }
     hold_resource(&delivery, &name, &resource).await?;
     let request = open_request(&service);
@@ -128,28 +142,106 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         }
     }
     delivery.summaries.add(name);
-    Ok(again)
+    Ok(sooner(again, approval))
+}
+
+fn sooner(next: Next, wait: Option<Duration>) -> Next {
+    match (next, wait) {
+        (next, None) => next,
+        (Next::OnChange, Some(wait)) => Next::After(wait.min(LONGEST_REST)),
+        (Next::After(next), Some(wait)) => Next::After(next.min(wait).min(LONGEST_REST)),
+    }
+}
+
+/// The annotation that approves a prune.
+enum Approval {
+    None,
+    /// It counts for this long.
+    Open(Duration),
+    /// It was taken off.
+    Expired,
+}
+
+/// Who approves a prune has looked at it now: after a day it must be looked at again.
+async fn check_approval(
+    delivery: &Delivery,
+    name: &Name,
+    resource: &Resource,
+    service: &ServiceDeployment,
+) -> Result<Approval, StoreError> {
+    if service.metadata.annotations.as_ref().is_none_or(|all| !all.contains_key(APPROVE_PRUNE)) {
+        return Ok(Approval::None);
+    }
+    let now = Timestamp::now();
+    let approved = service.status.as_ref().and_then(|status| status.approved_at.as_ref()).map(|time| time.0);
+    let Some(approved) = approved else {
+        // Of a hub that did not write that down: from now on.
+        resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, "status", |object| {
+            if object["status"][APPROVED_AT].is_null() {
+                object["status"][APPROVED_AT] = serde_json::json!(whole_seconds(now));
+            }
+        })
+        .await?;
+        return Ok(Approval::Open(LONGEST_REST));
+    };
+    let age = now.duration_since(approved);
+    if age < APPROVAL_LASTS {
+        return Ok(Approval::Open(Duration::try_from(APPROVAL_LASTS - age).unwrap_or(SOON).max(SOON)));
+    }
+    let known = resource.object["status"][APPROVED_AT].clone();
+    resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, "", |object| {
+        // Somebody may have approved it again meanwhile.
+        if object["status"][APPROVED_AT] != known {
+            return;
+        }
+        if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+            annotations.remove(APPROVE_PRUNE);
+        }
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.retain(|field, value| field != "annotations" || *value != serde_json::json!({}));
+        }
+        if let Some(status) = object["status"].as_object_mut() {
+            status.retain(|field, _| !["approvedBy", APPROVED_AT].contains(&field.as_str()));
+        }
+    })
+    .await?;
+    tracing::info!(service = %name, "an approval of a prune is a day old and counts no more");
+    Ok(Approval::Expired)
 }
 
 /// What of a spec has rows of its own, and who wrote it.
 struct Stated {
     secrets: Vec<String>,
     depends_on: Vec<String>,
+    source_name: String,
     pin: Option<Pin>,
     pinned_by: Option<String>,
+    changed_by: Option<String>,
     suspended_until: Option<Timestamp>,
 }
 
 impl Stated {
     fn of(service: &ServiceDeployment) -> Self {
         let names = |all: &[LocalReference]| all.iter().map(|reference| reference.name.clone()).collect();
-        let spec = &service.spec;
+        let (spec, status) = (&service.spec, service.status.as_ref());
         Self {
             secrets: names(&spec.secrets),
             depends_on: names(&spec.depends_on),
+            source_name: spec.source_ref.name.clone(),
             pin: spec.pin.clone(),
-            pinned_by: service.status.as_ref().and_then(|status| status.pinned_by.clone()),
+            pinned_by: status.and_then(|status| status.pinned_by.clone()),
+            changed_by: status.and_then(|status| status.changed_by.clone()),
             suspended_until: suspension_end(spec),
+        }
+    }
+
+    /// As the history takes it.
+    fn of_version(&self) -> history::Stated<'_> {
+        history::Stated {
+            source_name: &self.source_name,
+            pin: self.pin.as_ref(),
+            pinned_by: self.pinned_by.as_deref(),
+            changed_by: self.changed_by.as_deref(),
         }
     }
 
@@ -234,7 +326,7 @@ async fn find_cluster(
     let candidates = cluster_candidates(reference, &name.namespace);
     let mut first = None;
     for (namespace, cluster) in &candidates {
-        let Some(facts) = ClusterFacts::load(&delivery.store, &Name::new(namespace, cluster)).await? else { continue };
+        let Some(facts) = ClusterFacts::load(delivery, &Name::new(namespace, cluster)).await? else { continue };
         if row.is_some_and(|row| row.cluster_uid == facts.uid) {
             return Ok(Ok(facts));
         }
@@ -299,7 +391,7 @@ async fn resolve_candidate(
         return Ok((Ok(Candidate { source: source.url.clone(), ..known }), None));
     }
     match git::make_bundle(delivery, &source.uid, &revision.commit, &service.spec.path).await {
-        Ok(bundle) => {
+        Ok(git::Made { bundle, author }) => {
             let candidate = Candidate {
                 revision: text,
                 content_id: bundle.content_id,
@@ -308,6 +400,7 @@ async fn resolve_candidate(
                 path: bundle.path.clone(),
                 source: source.url.clone(),
                 origin: source.origin.as_ref().map(|origin| origin.root.clone()).filter(|root| !root.is_empty()),
+                author,
             };
             Ok((Ok(candidate), Some(bundle)))
         }
@@ -479,8 +572,7 @@ async fn save_row(
                 save_dependencies(tx, &new.service_uid, &new.namespace, &stated.depends_on).await?;
             }
             if let Some(version) = &version {
-                let pinned = stated.pin.as_ref().map(|pin| Pinned { pin, by: stated.pinned_by.as_deref() });
-                versions::note_assignment(tx, &new.service_uid, version, pinned).await?;
+                versions::note_assignment(tx, &new.service_uid, version, stated.of_version()).await?;
             }
             for uid in clusters.into_iter().flatten().filter(|uid| mark && !uid.is_empty()) {
                 mark_cluster(tx, &uid).await?;
@@ -497,7 +589,8 @@ async fn save_row(
     Ok(())
 }
 
-/// A deleted service: listed as removed until the agent has confirmed. Where there is nobody to confirm, the resource goes.
+/// A deleted service: listed as removed until the agent has confirmed. Where there is nobody to confirm, the resource goes; so does
+/// that of a service whose objects stay, where the agent says nothing: it is told when it is back.
 async fn remove_service(
     delivery: &Delivery,
     name: &Name,
@@ -505,12 +598,12 @@ async fn remove_service(
     service: ServiceDeployment,
     row: Option<Assignment>,
     cluster: Result<ClusterFacts, Trouble>,
-) -> Result<(), StoreError> {
+) -> Result<Next, StoreError> {
     // Without a row nothing was ever assigned. A Cluster made again under the name never had this service.
-    let Some(row) = row else { return finish_removal(delivery, name, resource).await };
+    let Some(row) = row else { return finish_removal(delivery, name, resource, Farewell::default()).await };
     let cluster = match cluster {
         Ok(cluster) if cluster.uid == row.cluster_uid && cluster.agent.is_some() => cluster,
-        _ => return finish_removal(delivery, name, resource).await,
+        _ => return finish_removal(delivery, name, resource, Farewell::default()).await,
     };
     let source = find_source(delivery, name, &service).await?;
     let stated = Stated { secrets: Vec::new(), ..Stated::of(&service) };
@@ -521,8 +614,23 @@ async fn remove_service(
     let (entry, _) = facts.resolve_entry(&cluster, &load_grants(&delivery.store).await?, &secrets);
     let report = load_report(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let said = report.as_ref().map(status::decode).transpose()?;
+    let objects = said.as_ref().map(|said| said.objects.as_slice()).unwrap_or_default();
     if is_removed(said.as_ref(), &entry) {
-        return finish_removal(delivery, name, resource).await;
+        let farewell = Farewell { told: orphans::left_by_agent(&cluster.name.name, objects), released: None };
+        return finish_removal(delivery, name, resource, farewell).await;
+    }
+    let quiet = delivery.clusters.get(&cluster.uid).map(|state| until_silent(&state, delivery.started));
+    if matches!(quiet, Some(None)) && matches!(entry.action, Action::Remove { policy: DeletionPolicy::Orphan, .. }) {
+        let released = Released {
+            service_uid: resource.uid.clone(),
+            cluster_uid: cluster.uid.clone(),
+            namespace: name.namespace.clone(),
+            name: name.name.clone(),
+        };
+        let told = orphans::left_by_hub(&cluster.name.name, objects);
+        tracing::warn!(service = %name, cluster = %cluster.name, "removed without a word of the silent agent");
+        let farewell = Farewell { told: Some(told), released: Some(released) };
+        return finish_removal(delivery, name, resource, farewell).await;
     }
     let mut next = row.clone();
     next.stamp = stamp(&resource.object);
@@ -536,12 +644,28 @@ async fn remove_service(
         write_json(&Decided { why, suspended: Some(facts.suspended), sourceless: false, turn: read_turn(&row)? })?;
     save_row(delivery, Some(row), next, None, stated, SystemTime::now()).await?;
     delivery.summaries.add(name.clone());
-    Ok(())
+    // Then the agent counts as silent, unless it has been heard.
+    let wait = quiet.map(|left| left.map_or(LONGEST_REST, |left| left + Duration::from_secs(1)));
+    Ok(sooner(Next::OnChange, wait))
+}
+
+/// What is still to be done and said of a service when its resource goes.
+#[derive(Debug, Default)]
+struct Farewell {
+    told: Option<Told>,
+    /// Its agent does not know yet.
+    released: Option<Released>,
 }
 
 /// Lets the resource go and forgets its rows, in one transaction.
-async fn finish_removal(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
+async fn finish_removal(
+    delivery: &Delivery,
+    name: &Name,
+    resource: &Resource,
+    farewell: Farewell,
+) -> Result<Next, StoreError> {
     let key = ServiceDeployment::key(name);
+    let about = resource.clone();
     let (uid, version) = (resource.uid.clone(), resource.version);
     let mut object: Value = (*resource.object).clone();
     let held = resources::is_held(&object["metadata"]);
@@ -565,6 +689,12 @@ async fn finish_removal(delivery: &Delivery, name: &Name, resource: &Resource) -
             let freed = dependencies_of(tx, &uid).await?;
             delete_assignment(tx, &uid).await?;
             delete_report(tx, &uid).await?;
+            if let Some(released) = &farewell.released {
+                save_released(tx, released).await?;
+            }
+            if let Some(told) = &farewell.told {
+                events::tell(tx, &about, told).await?;
+            }
             if let Some(change) = change {
                 tx.write(Write { key, change }).await?;
             }
@@ -576,5 +706,5 @@ async fn finish_removal(delivery: &Delivery, name: &Name, resource: &Resource) -
     delivery.dirty.notify_one();
     delivery.collect.notify_one();
     tracing::info!(service = %name, "removed");
-    Ok(())
+    Ok(Next::OnChange)
 }

@@ -8,6 +8,7 @@ use std::{collections::HashMap, sync::Arc, time::SystemTime};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     ServiceDeployment,
+    health_rule::HealthRules,
     protocol::{Entry, MAX_DESIRED_BYTES, Statement, Verbatim, tag},
 };
 use farwater_fleet::{
@@ -18,7 +19,7 @@ use farwater_store::{
     StoreError,
     delivery::{
         Assignment, Desired, DirtyMark, ServiceOrigin, assignments_of_cluster, clear_mark, load_agent_update,
-        load_desired, load_dirty, load_revision, save_desired, service_origins_of_cluster,
+        load_desired, load_dirty, load_revision, released_of_cluster, save_desired, service_origins_of_cluster,
     },
 };
 use farwater_telemetry::traces::{self, Interval};
@@ -28,7 +29,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     advance_agents, chain, dependencies, git,
     resources::{self, Name},
-    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, read_json},
+    select_health_rules,
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, read_json, released_entry},
     trace_deliveries::{self, NewEntry, Published, new_entries},
 };
 use crate::delivery::{
@@ -83,10 +85,11 @@ pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
     }
     let begun = SystemTime::now();
     let grants = load_grants(&delivery.store).await?;
+    let health = select_health_rules::load(&delivery.store).await?.map(Verbatim::from);
     let mut done = 0;
     let mut published = Vec::new();
     for mark in marks {
-        match compute_cluster(delivery, &mark, &grants).await {
+        match compute_cluster(delivery, &mark, &grants, health.as_ref()).await {
             Ok(Computed::Now(next)) => {
                 done += 1;
                 published.push((mark, next.map(|next| *next)));
@@ -117,25 +120,33 @@ enum Computed {
     Later,
 }
 
-async fn compute_cluster(delivery: &Delivery, mark: &DirtyMark, grants: &[NamedGrant]) -> Result<Computed, StoreError> {
+async fn compute_cluster(
+    delivery: &Delivery,
+    mark: &DirtyMark,
+    grants: &[NamedGrant],
+    health: Option<&Verbatim<HealthRules>>,
+) -> Result<Computed, StoreError> {
     let Some(state) = delivery.clusters.get(&mark.cluster_uid) else { return Ok(Computed::Now(None)) };
     let name = Name::new(&state.namespace, &state.name);
-    let Some(cluster) = ClusterFacts::load(&delivery.store, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
+    let Some(cluster) = ClusterFacts::load(delivery, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
         return Ok(Computed::Now(None));
     };
-    let (rows, origins, current, update) = {
+    let (rows, origins, released, current, update) = {
         let mut tables = delivery.store.tables().await?;
         let rows = assignments_of_cluster(&mut tables, &cluster.uid).await?;
         let current = load_desired(&mut tables, &cluster.uid).await?;
         let origins = service_origins_of_cluster(&mut tables, &cluster.uid).await?;
-        (rows, origins, current, load_agent_update(&mut tables, &cluster.uid).await?)
+        let released = released_of_cluster(&mut tables, &cluster.uid).await?;
+        (rows, origins, released, current, load_agent_update(&mut tables, &cluster.uid).await?)
     };
     if is_halfway(delivery, &rows).await? {
         return Ok(Computed::Later);
     }
-    let entries = resolve_entries(delivery, &cluster, (&rows, &origins), grants).await?;
+    let mut entries = resolve_entries(delivery, &cluster, (&rows, &origins), grants).await?;
+    entries.extend(released.iter().map(|row| Verbatim::from(released_entry(row, cluster.suspended))));
+    entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
     let agent = update.map(|row| advance_agents::read_text(&row.cluster_uid, &row.settings)).transpose()?.flatten();
-    let next = next_desired(delivery, &cluster, Content { entries, agent }, current)?;
+    let next = next_desired(delivery, &cluster, Content { entries, agent, health: health.cloned() }, current)?;
     Ok(Computed::Now(next.map(Box::new)))
 }
 
@@ -182,7 +193,6 @@ async fn resolve_entries(
         let secrets = secrets::resolve(delivery, &facts).await?;
         entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets).0));
     }
-    entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
     Ok(entries)
 }
 
@@ -214,7 +224,8 @@ fn next_desired(
     let identity = &delivery.identity;
     let same = |row: &&Desired| row.tag == tag && row.key_id == identity.key_id() && !row.signature.is_empty();
     if let Some(row) = current.as_ref().filter(same)
-        && desired::read_content(row)?.agent == content.agent
+        && let stored = desired::read_content(row)?
+        && (&stored.agent, &stored.health) == (&content.agent, &content.health)
     {
         return Ok(None);
     }
@@ -225,14 +236,16 @@ fn next_desired(
         generation: current.as_ref().map_or(1, |row| row.generation + 1),
         tag,
         agent: content.agent.as_ref().map(Verbatim::digest),
+        health: content.health.as_ref().map(Verbatim::digest),
         key_id: identity.key_id().to_owned(),
     };
     let entries = &content.entries;
-    let bytes: usize = entries.iter().map(|entry| serde_json::to_vec(entry).map_or(0, |json| json.len() + 1)).sum();
-    if bytes > MAX_DESIRED_BYTES - 4096 {
+    let bytes = desired::measure(&content);
+    if bytes > MAX_DESIRED_BYTES - desired::STATEMENT_BYTES {
         let problem = format!(
-            "{} services make a desired state of {bytes} bytes; agents accept {MAX_DESIRED_BYTES}",
-            entries.len()
+            "{} services and {} rules of health make a desired state of {bytes} bytes; agents accept {MAX_DESIRED_BYTES}",
+            entries.len(),
+            content.health.as_ref().map_or(0, |health| health.rules.len())
         );
         return Err(StoreError::Row { what: format!("desired state of cluster {}", cluster.name), problem });
     }

@@ -297,26 +297,29 @@ impl From<CacheError> for BundleFailure {
     }
 }
 
+/// A bundle, and who wrote the commit that it is of.
+pub struct Made {
+    pub bundle: Bundle,
+    pub author: String,
+}
+
 /// The bundle of a folder at a commit. Content that was seen before has its digest in a row, and no archive is made.
 pub async fn make_bundle(
     delivery: &Delivery,
     source_uid: &str,
     commit: &str,
     path: &str,
-) -> Result<Bundle, BundleFailure> {
+) -> Result<Made, BundleFailure> {
     let folder = RelPath::parse_folder(path).map_err(|error| BundleFailure::Content(format!("spec.path: {error}")))?;
     let id = parse_commit(commit)?;
     let mirrors = &delivery.mirrors;
     let _place = mirrors.packing.acquire().await;
     let mirror = open_mirror(mirrors, source_uid).await?;
     let closure = mirror.closure(id, folder.clone(), mirrors.limits).await?;
-    let made = |content_id, digest, bytes| Bundle {
-        content_id,
-        digest,
-        bytes,
-        source_uid: source_uid.to_owned(),
-        commit: commit.to_owned(),
-        path: folder.as_str().to_owned(),
+    let author = mirror.author(id).await?;
+    let made = |content_id, digest, bytes| {
+        let (source_uid, commit, path) = (source_uid.to_owned(), commit.to_owned(), folder.as_str().to_owned());
+        Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author }
     };
     let content_id = closure.content_id;
     if let Some(row) = bundle_of_content(&mut *delivery.store.tables().await?, &content_id).await? {

@@ -64,7 +64,7 @@ pub async fn propose(delivery: &Arc<Delivery>, service: &Resource, query: PlanQu
     let cluster =
         delivery.clusters.get(&row.cluster_uid).ok_or_else(|| not_yet("the service's cluster is not known"))?;
     let name = Name::new(&cluster.namespace, &cluster.name);
-    let facts = ClusterFacts::load(&delivery.store, &name).await?.filter(|facts| facts.uid == row.cluster_uid);
+    let facts = ClusterFacts::load(delivery, &name).await?.filter(|facts| facts.uid == row.cluster_uid);
     let facts = facts.ok_or_else(|| not_yet("the service's cluster does not exist any more"))?;
     let Some(agent) = &facts.agent else {
         return Err(ProposeError::NotYet(format!("no agent has joined cluster {} yet", name.name)));
@@ -158,8 +158,8 @@ async fn find_candidate(
         };
         (problem, failure.message)
     })?;
-    let bundle = git::make_bundle(delivery, &resource.uid, &fetch.commit, &service.spec.path).await;
-    let bundle = bundle.map_err(|failure| match failure {
+    let made = git::make_bundle(delivery, &resource.uid, &fetch.commit, &service.spec.path).await;
+    let git::Made { bundle, author } = made.map_err(|failure| match failure {
         BundleFailure::Content(message) => (PlanProblem::Refused, message),
         failure => (PlanProblem::Unavailable, failure.to_string()),
     })?;
@@ -171,6 +171,7 @@ async fn find_candidate(
         path: bundle.path,
         source: repository.spec.url,
         origin: Some(fetch.origin.root).filter(|root| !root.is_empty()),
+        author,
     })
 }
 
@@ -195,6 +196,7 @@ async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, V
         path,
         source: String::new(),
         origin: None,
+        author: String::new(),
     };
     Ok((candidate, archive))
 }

@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::LazyLock};
 
-use farwater_api::{AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, ServiceDeployment};
+use farwater_api::{
+    ADMIN_NAMESPACE, AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule,
+    ServiceDeployment,
+};
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
 use kube_core::Resource as _;
@@ -50,7 +53,7 @@ macro_rules! stored {
     };
 }
 
-stored!(AgentPolicy, Cluster, ClusterGrant, GitRepository, ServiceDeployment);
+stored!(AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment);
 
 /// How often a change is tried against writers that were faster.
 const ATTEMPTS: usize = 8;
@@ -66,6 +69,20 @@ pub async fn load<T: Stored>(store: &Store, name: &Name) -> Result<Option<(Resou
 pub fn secrets() -> Kind {
     static KIND: LazyLock<Kind> = LazyLock::new(|| Kind::new("secrets", ""));
     KIND.clone()
+}
+
+pub fn namespaces() -> Kind {
+    static KIND: LazyLock<Kind> = LazyLock::new(|| Kind::new("namespaces", ""));
+    KIND.clone()
+}
+
+pub fn namespace_key(name: &str) -> Key {
+    Key { kind: namespaces(), namespace: String::new(), name: name.to_owned() }
+}
+
+/// The administrators'.
+pub fn admin_namespace() -> Key {
+    namespace_key(ADMIN_NAMESPACE)
 }
 
 pub async fn load_secret(store: &Store, name: &Name) -> Result<Option<Resource>, StoreError> {
@@ -144,8 +161,10 @@ pub async fn change<T: Stored>(
     Err(refused.map_or(StoreError::Closed, StoreError::from))
 }
 
-/// What the API server says in a status, in the write that it speaks of: who pinned and who suspended a service.
-pub const AUTHORS: [&str; 2] = ["pinnedBy", "suspendedBy"];
+/// What the API server says in a status, in the write that it speaks of: who said what is to run, who pinned and who suspended a
+/// service, and who approved a prune, and when.
+pub const AUTHORS: [&str; 5] = ["changedBy", "pinnedBy", "suspendedBy", "approvedBy", APPROVED_AT];
+pub const APPROVED_AT: &str = "approvedAt";
 
 /// Sets the status, but for what the API server says there. One that is equal to the stored one is not written.
 pub async fn write_status<T: Stored>(

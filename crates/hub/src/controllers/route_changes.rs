@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::{AgentPolicy, Cluster, ClusterGrant, GitRepository, ServiceDeployment};
+use farwater_api::{ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment};
 use farwater_fleet::{assignment::Decided, duration::POLL_INTERVAL};
 use farwater_store::{
     Kind, Operation, StoreError, WatchError, WatchEvent,
@@ -24,9 +24,10 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    chain,
+    chain, freeze_prunes,
     resources::{self, Name, Stored as _},
     resume::Resume,
+    select_health_rules,
 };
 use crate::delivery::{Delivery, clusters::ClusterState, desired, keys, token::key_print};
 
@@ -88,6 +89,8 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
 /// What is in memory only: clusters, and when sources are asked next. What was changed up to the version `acted_upon` is no
 /// news any more.
 async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreError> {
+    freeze_prunes::load(delivery).await?;
+    select_health_rules::tell(&delivery.store).await?;
     load_clusters(delivery, acted_upon).await?;
     delivery.clusters.set_loaded();
     resources::each_name::<GitRepository>(&delivery.store, |name| delivery.sources.add(name)).await
@@ -176,7 +179,7 @@ fn cluster_state(object: &Value) -> ClusterState {
 async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
     let kinds = Kinds::get();
     let kind = &event.key.kind;
-    let followed = [&kinds.repository, &kinds.service, &kinds.cluster, &kinds.grant];
+    let followed = [&kinds.repository, &kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule];
     let name = Name::new(&event.key.namespace, &event.key.name);
     if *kind == kinds.agent_policy {
         // Its status is the controller's own work, and acting twice changes nothing.
@@ -187,6 +190,16 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     }
     if *kind == kinds.secret {
         return route_secret(delivery, &name).await;
+    }
+    if *kind == kinds.namespace {
+        // The first look at it since the start is news, whatever was loaded.
+        return match name.name == ADMIN_NAMESPACE && is_news(delivery, event) {
+            true => {
+                let is_there = event.operation != Operation::Deleted;
+                freeze_prunes::follow(delivery, is_there.then_some(&*event.object)).await
+            }
+            false => Ok(()),
+        };
     }
     if !followed.contains(&kind) || !is_news(delivery, event) {
         return Ok(());
@@ -199,6 +212,8 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         Ok(())
     } else if *kind == kinds.cluster {
         route_cluster(delivery, event).await
+    } else if *kind == kinds.health_rule {
+        select_health_rules::follow(delivery).await
     } else {
         for (namespace, name) in services_under_grants(&mut *delivery.store.tables().await?).await? {
             delivery.services.add(Name { namespace, name });
@@ -226,7 +241,9 @@ struct Kinds {
     service: Kind,
     cluster: Kind,
     grant: Kind,
+    health_rule: Kind,
     secret: Kind,
+    namespace: Kind,
 }
 
 impl Kinds {
@@ -237,7 +254,9 @@ impl Kinds {
             service: ServiceDeployment::kind(),
             cluster: Cluster::kind(),
             grant: ClusterGrant::kind(),
+            health_rule: HealthRule::kind(),
             secret: resources::secrets(),
+            namespace: resources::namespaces(),
         });
         &KINDS
     }

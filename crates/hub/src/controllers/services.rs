@@ -1,11 +1,15 @@
 //! What decides about one service's entry, read anew whenever it is needed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use farwater_api::{
     APPROVE_PRUNE, Cluster, ClusterGrant, Digest, GitRepository, ServiceDeployment, UNDO,
     deletion::MAX_UNDO_BYTES,
-    protocol::{Entry, ServiceIdentity},
+    protocol::{Action, Entry, ServiceIdentity},
+    service_deployment::DeletionPolicy,
 };
 use farwater_fleet::{
     assignment::{Candidate, Decided, EntryInputs, Trouble, Why, describe_suspension, is_suspended, resolve_action},
@@ -14,12 +18,13 @@ use farwater_fleet::{
 };
 use farwater_store::{
     Resource, Store, StoreError,
-    delivery::{Agent, Assignment, ServiceOrigin, load_agent},
+    delivery::{Agent, Assignment, Released, ServiceOrigin, load_agent},
 };
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 
 use super::resources::{self, Name};
+use crate::delivery::Delivery;
 
 /// A cluster as decisions see it.
 #[derive(Clone, Debug)]
@@ -29,10 +34,13 @@ pub struct ClusterFacts {
     pub labels: BTreeMap<String, String>,
     pub suspended: bool,
     pub agent: Option<Agent>,
+    /// Why nothing is deleted in the whole fleet.
+    pub frozen: Option<Arc<str>>,
 }
 
 impl ClusterFacts {
-    pub async fn load(store: &Store, name: &Name) -> Result<Option<Self>, StoreError> {
+    pub async fn load(delivery: &Delivery, name: &Name) -> Result<Option<Self>, StoreError> {
+        let store = &delivery.store;
         let Some((resource, cluster)) = resources::load::<Cluster>(store, name).await? else { return Ok(None) };
         let agent = load_agent(&mut *store.tables().await?, &resource.uid).await?;
         Ok(Some(Self {
@@ -41,6 +49,7 @@ impl ClusterFacts {
             labels: cluster.metadata.labels.unwrap_or_default(),
             suspended: cluster.spec.suspend,
             agent,
+            frozen: delivery.freeze.reason(),
         }))
     }
 
@@ -142,6 +151,11 @@ impl ServiceFacts {
         Some(self.origin.as_ref()?.swapped_for(&self.assigned_origin()?)?.to_string())
     }
 
+    /// Whether the hub holds its prunes because of a restore.
+    pub fn is_unasked(&self) -> bool {
+        self.unasked
+    }
+
     pub fn deleting(&self) -> bool {
         self.service.metadata.deletion_timestamp.is_some()
     }
@@ -174,6 +188,7 @@ impl ServiceFacts {
             suspended: suspension.as_deref(),
             cluster_suspended: cluster.suspended,
             restored: cluster.restored(),
+            frozen: cluster.frozen.as_deref(),
             assigned: self.assigned.as_ref(),
             why: &why,
             ceiling: ceiling.as_ref(),
@@ -186,6 +201,7 @@ impl ServiceFacts {
             turn: self.turn,
             undo: annotation(UNDO).filter(|request| request.len() <= MAX_UNDO_BYTES),
             tests: &spec.tests,
+            health: &spec.health,
         });
         let service = ServiceIdentity {
             uid: self.uid.clone(),
@@ -209,6 +225,17 @@ impl ServiceFacts {
         };
         placement::check(request, grants)
     }
+}
+
+/// What the agent of a silent cluster is told, when it is back, of a service that nobody waited with.
+pub fn released_entry(row: &Released, cluster_suspended: bool) -> Entry {
+    let service =
+        ServiceIdentity { uid: row.service_uid.clone(), namespace: row.namespace.clone(), name: row.name.clone() };
+    let action = match cluster_suspended {
+        true => Action::Hold { reason: "the cluster is suspended".to_owned() },
+        false => Action::Remove { policy: DeletionPolicy::Orphan, approved_prune: None },
+    };
+    Entry { service, action }
 }
 
 pub fn read_json<T: DeserializeOwned>(service_uid: &str, text: &str) -> Result<T, StoreError> {

@@ -20,10 +20,11 @@ use farwater_store::{
 use jiff::Timestamp;
 
 use super::{
-    dependencies,
+    dependencies, freeze_prunes,
     queue::Next,
     resources::{self, Name},
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
+    track_clusters::until_silent,
     versions,
 };
 use crate::delivery::{Delivery, secrets, status};
@@ -55,6 +56,8 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     };
     let said = report.as_ref().map(status::decode).transpose()?;
     let previous = facts.service.status.clone().unwrap_or_default();
+    let is_frozen = cluster.as_ref().is_some_and(|cluster| cluster.frozen.is_some());
+    let state = delivery.clusters.get(&row.cluster_uid);
     let requests = &delivery.checks.requests;
     let handled = resources::requested_at(&facts.service.metadata).filter(|value| requests.is_assigned(&name, value));
     let status = summary::summarize(Inputs {
@@ -62,6 +65,8 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         deleting: facts.deleting(),
         cluster: &facts.service.spec.cluster_ref.name,
         joined: cluster.is_some_and(|cluster| cluster.agent.is_some()),
+        silent: state.is_some_and(|state| until_silent(&state, delivery.started).is_none()),
+        frozen: is_frozen,
         assigned: facts.assigned.as_ref(),
         candidate: facts.candidate.as_ref(),
         pin: facts.service.spec.pin.as_ref(),
@@ -74,6 +79,16 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         previous: &previous,
         now: Timestamp::now(),
     });
+    // Before the status says that it is held: what is not noted here is noted again.
+    if let Some(report) = said.as_ref().filter(|report| report.entry == entry.digest() && !facts.deleting()) {
+        let standing = freeze_prunes::Standing {
+            service_uid: &resource.uid,
+            report,
+            was_held: previous.held_prune.is_some(),
+            by_hub: is_frozen || facts.is_unasked(),
+        };
+        freeze_prunes::note_report(&delivery, standing).await?;
+    }
     resources::write_status::<ServiceDeployment>(&delivery.store, &name, &resource.uid, &status).await?;
     versions::note_report(&delivery, &facts, &entry, said.as_ref()).await?;
     if is_in_sync(said.as_ref(), &entry) {
@@ -140,7 +155,7 @@ pub fn is_removed(report: Option<&ServiceReport>, entry: &Entry) -> bool {
 async fn load_cluster(delivery: &Delivery, row: &Assignment) -> Result<Option<ClusterFacts>, StoreError> {
     let Some(state) = delivery.clusters.get(&row.cluster_uid) else { return Ok(None) };
     let name = Name::new(&state.namespace, &state.name);
-    Ok(ClusterFacts::load(&delivery.store, &name).await?.filter(|cluster| cluster.uid == row.cluster_uid))
+    Ok(ClusterFacts::load(delivery, &name).await?.filter(|cluster| cluster.uid == row.cluster_uid))
 }
 
 /// Nobody is told anything about a service without a cluster.

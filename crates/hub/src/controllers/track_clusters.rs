@@ -141,6 +141,12 @@ pub fn silence_deadline(state: &ClusterState, started: i64) -> i64 {
     heard.saturating_add_unsigned(patience.as_secs())
 }
 
+/// For how long the cluster may be quiet until it counts as silent; none: it does.
+pub fn until_silent(state: &ClusterState, started: i64) -> Option<Duration> {
+    let left = silence_deadline(state, started) - Timestamp::now().as_second();
+    (left >= 0).then(|| Duration::from_secs(left.unsigned_abs()))
+}
+
 /// What is known from the agent, and of it.
 struct Said<'a> {
     agent: Option<&'a Agent>,

@@ -9,7 +9,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     assignment::{Candidate, Trouble},
-    history::{KEPT, Pinned, Version},
+    history::{KEPT, Stated, Version},
 };
 use farwater_store::{
     Connection, StoreError,
@@ -41,7 +41,7 @@ pub async fn note_assignment(
     tx: &mut Connection,
     service_uid: &str,
     candidate: &Candidate,
-    pinned: Option<Pinned<'_>>,
+    stated: Stated<'_>,
 ) -> Result<(), StoreError> {
     let now = Timestamp::now();
     let mut last = load_newest_version(tx, service_uid).await?.as_ref().map(read).transpose()?;
@@ -50,7 +50,7 @@ pub async fn note_assignment(
     {
         save_version(tx, &row(service_uid, last)?).await?;
     }
-    let next = row(service_uid, &Version::new(last.as_ref(), candidate, pinned, now))?;
+    let next = row(service_uid, &Version::new(last.as_ref(), candidate, stated, now))?;
     save_version(tx, &next).await?;
     trim_history(tx, service_uid, next.number, KEPT).await
 }
@@ -67,7 +67,7 @@ pub async fn note_report(
     let newest = load_newest_version(&mut *delivery.store.tables().await?, &facts.uid).await?;
     let mut version = match &newest {
         Some(row) => read(row)?,
-        None => Version::new(None, assigned, None, now),
+        None => Version::new(None, assigned, Stated::default(), now),
     };
     let report = report.filter(|report| report.entry == entry.digest() && version.told.bundle == deployment.bundle);
     let number = i64::try_from(version.told.number).map_err(StoreError::abort)?;

@@ -9,6 +9,7 @@ use axum::{
 };
 use farwater_api::{
     Digest,
+    health_rule::HealthRules,
     protocol::{
         Action, AgentSettings, CONNECTION_HEADER, DesiredState, Entry, Number, PLAN_HEADER, RENEW_KEYS_HEADER,
         SUCCESSION_HEADER, Statement, Verbatim,
@@ -103,7 +104,7 @@ fn accepts_zstd(headers: &HeaderMap) -> bool {
 
 /// A row that can't be read is an error: an empty list of services would be a lie.
 pub fn decode(row: Desired, installation: &str) -> Result<DesiredState, StoreError> {
-    let Content { entries, agent } = read_content(&row)?;
+    let Content { entries, agent, health } = read_content(&row)?;
     let statement = Statement {
         installation: installation.to_owned(),
         cluster_uid: row.cluster_uid,
@@ -111,9 +112,10 @@ pub fn decode(row: Desired, installation: &str) -> Result<DesiredState, StoreErr
         generation: row.generation,
         tag: row.tag,
         agent: agent.as_ref().map(Verbatim::digest),
+        health: health.as_ref().map(Verbatim::digest),
         key_id: row.key_id,
     };
-    Ok(DesiredState { statement: statement.into(), signature: row.signature, entries, agent })
+    Ok(DesiredState { statement: statement.into(), signature: row.signature, entries, agent, health })
 }
 
 /// What a row holds, compressed. A replica of the version before serves what a newer one wrote, as that wrote it.
@@ -122,6 +124,8 @@ pub struct Content {
     pub entries: Vec<Verbatim<Entry>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Verbatim<AgentSettings>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Verbatim<HealthRules>>,
 }
 
 /// As it was first written: of entries alone.
@@ -129,7 +133,7 @@ pub struct Content {
 #[serde(untagged)]
 enum StoredContent {
     Entries(Vec<Verbatim<Entry>>),
-    Content(Content),
+    Content(Box<Content>),
 }
 
 pub fn read_content(row: &Desired) -> Result<Content, StoreError> {
@@ -137,8 +141,8 @@ pub fn read_content(row: &Desired) -> Result<Content, StoreError> {
         |problem: String| StoreError::Row { what: format!("desired state of cluster {}", row.cluster_uid), problem };
     let json = zstd::decode_all(row.body.as_slice()).map_err(|error| damaged(error.to_string()))?;
     Ok(match serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))? {
-        StoredContent::Entries(entries) => Content { entries, agent: None },
-        StoredContent::Content(content) => content,
+        StoredContent::Entries(entries) => Content { entries, agent: None, health: None },
+        StoredContent::Content(content) => *content,
     })
 }
 
@@ -148,6 +152,14 @@ pub fn bundle(entry: &Entry) -> Option<Digest> {
         Action::Apply(deployment) => Some(deployment.bundle),
         Action::Hold { .. } | Action::Remove { .. } | Action::Unreadable(_) => None,
     }
+}
+
+/// Most bytes of a statement with its signature, beside the content.
+pub const STATEMENT_BYTES: usize = 4096;
+
+/// Bytes of the content as agents get it.
+pub fn measure(content: &Content) -> usize {
+    serde_json::to_vec(content).map_or(0, |json| json.len())
 }
 
 /// As it is stored.
@@ -172,9 +184,38 @@ pub fn number(etag: &HeaderValue) -> Option<Number> {
 
 #[cfg(test)]
 mod tests {
+    use farwater_api::{HealthRuleSpec, health_rule::NamedRule};
     use serde_json::json;
 
     use super::*;
+
+    fn row(content: &Content) -> Desired {
+        Desired {
+            cluster_uid: "c".to_owned(),
+            epoch: 1,
+            generation: 1,
+            tag: farwater_api::protocol::tag(&content.entries),
+            key_id: "k".to_owned(),
+            signature: "s".to_owned(),
+            bundles: Vec::new(),
+            body: encode(content).unwrap(),
+        }
+    }
+
+    #[test]
+    fn all_that_an_agent_gets_is_measured() {
+        let rule = HealthRuleSpec { kind: "Boat".to_owned(), current: "x".repeat(1000), ..HealthRuleSpec::default() };
+        let rules = (0..64).map(|n| NamedRule { name: format!("rule-{n}"), rule: rule.clone() }).collect();
+        let agent = AgentSettings { image: Some("x".repeat(1000)), ..AgentSettings::default() };
+        let content = Content {
+            entries: Vec::new(),
+            agent: Some(Verbatim::from(agent)),
+            health: Some(Verbatim::from(HealthRules { rules })),
+        };
+        let sent = serde_json::to_vec(&decode(row(&content), "i").unwrap()).unwrap().len();
+        let measured = measure(&content);
+        assert!(measured < sent && sent <= measured + STATEMENT_BYTES, "{measured} of {sent}");
+    }
 
     #[test]
     fn what_a_newer_replica_wrote_is_served_as_it_wrote_it() {
@@ -184,16 +225,7 @@ mod tests {
         ]);
         let agent = json!({"image": "agent:2", "deadlineSeconds": 300, "cpuLimit": "1"});
         let read: Content = serde_json::from_value(json!({"entries": entries, "agent": agent})).unwrap();
-        let row = Desired {
-            cluster_uid: "c".to_owned(),
-            epoch: 1,
-            generation: 1,
-            tag: farwater_api::protocol::tag(&read.entries),
-            key_id: "k".to_owned(),
-            signature: "s".to_owned(),
-            bundles: Vec::new(),
-            body: encode(&read).unwrap(),
-        };
+        let row = row(&read);
         assert_eq!(number(&etag(&row).unwrap()), Some(Number { epoch: 1, generation: 1 }));
         let served = serde_json::to_value(decode(row.clone(), "i").unwrap()).unwrap();
         assert_eq!((&served["entries"], &served["agent"]), (&entries, &agent));

@@ -1,6 +1,9 @@
 //! `POST /agent/v1/status`: what an agent says of its services, and how it is read again.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use axum::{
     Json,
@@ -8,9 +11,9 @@ use axum::{
     extract::{State, rejection::BytesRejection},
 };
 use farwater_api::{
-    GitRepository,
+    Digest, GitRepository,
     hooks::{MAX_JUNIT_BYTES, MAX_LOG_BYTES, MAX_REPORTED_HOOKS},
-    objects::{ObjectReport, ServiceReport},
+    objects::{ObjectReport, Outcome, ServiceReport},
     protocol::{
         AcceptedStatement, AgentReport, AgentUpdate, MAX_REPORTED_OBJECTS, SigningKey, StatusAnswer, StatusReport,
     },
@@ -19,8 +22,9 @@ use farwater_fleet::conditions::cut;
 use farwater_store::{
     StoreError,
     delivery::{
-        Report, assignments_of_cluster, change_agent, delete_report, delete_reports, distrust_sources, load_agent,
-        load_desired, load_report, mark_cluster, mark_restored, save_agent_report, save_desired, save_report,
+        Report, assignments_of_cluster, change_agent, delete_released, delete_report, delete_reports, distrust_sources,
+        load_agent, load_desired, load_report, mark_cluster, mark_restored, released_of_cluster, save_agent_report,
+        save_desired, save_report,
     },
 };
 use http::HeaderMap;
@@ -32,7 +36,10 @@ use super::{
     clusters::ClusterState,
     token::{authenticate, check_versions, note_clock, verify_signature},
 };
-use crate::controllers::resources::{self, Name};
+use crate::controllers::{
+    resources::{self, Name},
+    services::released_entry,
+};
 
 /// As protocol.rs says of an object's message.
 const MAX_MESSAGE_BYTES: usize = 1024;
@@ -66,6 +73,9 @@ pub async fn post_status(
     }
     if saved.agent_changed {
         delivery.agents.notify_one();
+    }
+    if saved.let_go {
+        delivery.dirty.notify_one();
     }
     Ok(Json(StatusAnswer { sequence }))
 }
@@ -111,6 +121,8 @@ struct Saved {
     versions_changed: bool,
     /// Whether the agent says something new of itself.
     agent_changed: bool,
+    /// Whether it has let go of a service that is gone here.
+    let_go: bool,
 }
 
 /// Saves what the report says of this cluster's own services; others' and unknown ones are passed over.
@@ -118,8 +130,9 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
     let uid = cluster.uid.to_string();
     let mut rows = Vec::with_capacity(report.services.len());
     for (service_uid, service) in report.services {
+        let removed = service.as_ref().filter(|said| said.outcome == Outcome::Removed).map(|said| said.entry);
         let body = service.map(|mut service| encode(&mut service)).transpose()?;
-        rows.push((service_uid, body));
+        rows.push((service_uid, body, removed));
     }
     let received = Timestamp::now().as_second();
     let (sequence, base) = (report.sequence, report.base);
@@ -133,11 +146,22 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
                 return Ok(Err(Refusal::BaseUnknown { last, base }));
             }
             let own = assignments_of_cluster(tx, &uid).await?;
+            let released: HashMap<String, Digest> = released_of_cluster(tx, &uid)
+                .await?
+                .into_iter()
+                .map(|row| (row.service_uid.clone(), released_entry(&row, false).digest()))
+                .collect();
+            let mut let_go = false;
             if base == 0 {
                 delete_reports(tx, &uid).await?;
             }
             let mut said = HashSet::new();
-            for (service_uid, body) in rows {
+            for (service_uid, body, removed) in rows {
+                if removed.is_some() && removed == released.get(&service_uid).copied() {
+                    delete_released(tx, &service_uid).await?;
+                    mark_cluster(tx, &uid).await?;
+                    let_go = true;
+                }
                 if !own.iter().any(|row| row.service_uid == service_uid) {
                     continue;
                 }
@@ -160,7 +184,7 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
             };
             let told = own.into_iter().filter(|row| base == 0 || said.contains(&row.service_uid));
             let services = told.map(|row| Name { namespace: row.namespace, name: row.name }).collect();
-            Ok(Ok(Saved { services, versions_changed, agent_changed }))
+            Ok(Ok(Saved { services, versions_changed, agent_changed, let_go }))
         })
     });
     saved.await?

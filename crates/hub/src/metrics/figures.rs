@@ -173,7 +173,9 @@ impl Shown {
         let help = "Agents that are connected";
         families.one("connected_agents", help, delivery.connections.open() as u64)?;
         let help = "Time since the cluster that is silent for the longest was heard, or since the hub's start";
-        families.one("cluster_longest_silence_seconds", help, heard.longest_silence)
+        families.one("cluster_longest_silence_seconds", help, heard.longest_silence)?;
+        let help = "1 while nothing is deleted in the whole fleet";
+        families.one("prunes_frozen", help, u64::from(delivery.freeze.reason().is_some()))
     }
 }
 

@@ -15,6 +15,7 @@ mod replaying;
 mod reporting;
 mod resuming;
 mod rig;
+mod rules;
 mod secrets;
 mod sources;
 mod updating;

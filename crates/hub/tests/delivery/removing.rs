@@ -2,13 +2,14 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
-    ADMIN_NAMESPACE, CONFIRM_RESTORED,
+    ADMIN_NAMESPACE, CONFIRM_RESTORED, Digest, FREEZE_PRUNES,
     objects::{Health, Outcome},
     protocol::{AcceptedStatement, Action, Entry, Statement, Verbatim},
-    service_deployment::DeletionPolicy,
+    service_deployment::{DeletionPolicy, HeldPrune},
 };
-use farwater_store::delivery::distrust_sources;
+use farwater_store::{Kind, ListQuery, delivery::distrust_sources};
 use farwater_testkit::wire;
+use serde_json::{Value, json};
 
 use crate::{
     agent::{Agent, said},
@@ -73,6 +74,154 @@ async fn a_service_goes_at_once_where_nobody_can_confirm() {
         rig.delete("ServiceDeployment", ADMIN_NAMESPACE, name).await;
         rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, name).await;
     }
+}
+
+/// What Events with this reason say.
+async fn told(rig: &Rig, reason: &str) -> Vec<String> {
+    let page = rig.store.list(&ListQuery::all(Kind::new("events", ""))).await.unwrap();
+    let events = page.items.iter().filter(|event| event.object["reason"] == reason);
+    events.map(|event| event.object["message"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_removed_service_left_behind_is_named_when_it_is_gone() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let mut agent = Agent::join(&rig, "east").await;
+    agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
+    let (_, entry) = agent.wait_entry(&rig, &uid, removed).await;
+    agent.say(&rig, &uid, said(&entry, Outcome::Removed, &[("kept", Health::Unknown)])).await;
+    rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
+    let told = told(&rig, "Orphaned").await;
+    assert_eq!(told, ["1 object stays in cluster east without a service: ConfigMap web/kept"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_agent_holds_up_no_deletion_that_leaves_the_objects() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    // It counts as silent after nine seconds.
+    rig.edit("Cluster", ADMIN_NAMESPACE, "east", |cluster| cluster["spec"]["pollInterval"] = "1s".into()).await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let web = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let db = rig.service(ADMIN_NAMESPACE, "db", "east", "apps/db").await;
+    let orphan = async |name: &str| {
+        let orphan = |service: &mut Value| service["spec"]["deletionPolicy"] = "Orphan".into();
+        rig.edit("ServiceDeployment", ADMIN_NAMESPACE, name, orphan).await;
+    };
+    orphan("db").await;
+    let mut agent = Agent::join(&rig, "east").await;
+    for uid in [&web, &db] {
+        let (_, entry) = agent.wait_entry(&rig, uid, |entry| applied(entry).is_some()).await;
+        agent.say(&rig, uid, said(&entry, Outcome::Applied, &[("one", Health::Current)])).await;
+    }
+    // Deleted while it is still heard, and looked at again when it is not.
+    rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "db").await;
+    rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, "db").await;
+
+    rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
+    let is_stuck = |service: &Value| message(service, "Ready").contains("the agent is silent");
+    let stuck = rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", is_stuck).await;
+    let exit = "set spec.deletionPolicy to Orphan or delete the Cluster";
+    assert!(message(&stuck, "Ready").contains(exit), "{}", message(&stuck, "Ready"));
+    orphan("web").await;
+    rig.wait_gone("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
+    let told = told(&rig, "Orphaned").await;
+    assert_eq!(told.len(), 2);
+    assert!(told.iter().all(|one| one.ends_with("by its last report 1 object stays: ConfigMap web/one")), "{told:?}");
+
+    // It is back, also after a restart: it is told to let go of what it has, and of nothing when it has said so.
+    let rig = rig.restart().await;
+    rig.wait_loaded().await;
+    let orphaned = |entry: &Entry| matches!(entry.action, Action::Remove { policy: DeletionPolicy::Orphan, .. });
+    for uid in [&web, &db] {
+        let (_, entry) = agent.wait_entry(&rig, uid, orphaned).await;
+        agent.say(&rig, uid, said(&entry, Outcome::Applying, &[])).await;
+        assert!(agent.desired(&rig).await.entries.iter().any(|entry| entry.service.uid == *uid));
+        agent.say(&rig, uid, said(&entry, Outcome::Removed, &[])).await;
+    }
+    agent.wait_empty(&rig).await;
+}
+
+/// The agent says that a prune of this service is held.
+async fn hold(rig: &Rig, agent: &mut Agent, uid: &str, until_applied: bool) {
+    let (_, entry) = agent.wait_entry(rig, uid, |entry| applied(entry).is_some()).await;
+    let mut report = said(&entry, Outcome::Applied, &[]);
+    report.held_prune = Some(HeldPrune {
+        digest: Digest::of(uid),
+        reason: "6 of 9 objects would be deleted".to_owned(),
+        count: 6,
+        objects: vec![],
+        contents: vec![],
+        until_applied,
+    });
+    agent.say(rig, uid, report).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_new_holds_stop_all_deletions_of_the_fleet_until_somebody_has_looked() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.create("Namespace", "", ADMIN_NAMESPACE, json!({})).await;
+    for cluster in ["east", "west"] {
+        rig.cluster(cluster).await;
+    }
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let names = ["a", "b", "c", "d", "e"];
+    let mut uids = Vec::new();
+    for name in names {
+        uids.push(rig.service(ADMIN_NAMESPACE, name, "east", "apps/web").await);
+    }
+    let far = rig.service(ADMIN_NAMESPACE, "far", "west", "apps/web").await;
+    let (mut agent, other) = (Agent::join(&rig, "east").await, Agent::join(&rig, "west").await);
+    let held = |reason: &'static str| move |service: &Value| condition(service, "PruneHeld") == reason;
+    let frozen = |namespace: &Value| namespace["metadata"]["annotations"][FREEZE_PRUNES].is_string();
+
+    // Three are no flood, and what passes by itself doesn't count.
+    for (n, name) in [(0, "a"), (1, "b"), (2, "c"), (4, "e")] {
+        hold(&rig, &mut agent, &uids[n], n == 4).await;
+        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, held("True/ApprovalNeeded")).await;
+    }
+    let rig = rig.restart().await;
+    rig.wait_loaded().await;
+    assert!(!frozen(&rig.get("Namespace", "", ADMIN_NAMESPACE).await.unwrap()));
+
+    // The fourth one is: also for those that hold nothing, and for approved ones.
+    hold(&rig, &mut agent, &uids[3], false).await;
+    rig.wait_for("Namespace", "", ADMIN_NAMESPACE, frozen).await;
+    let stopped = |entry: &Entry| {
+        let reason = applied(entry).and_then(|deployment| deployment.hold_prune.as_deref());
+        reason.is_some_and(|reason| reason.contains("nothing is deleted in the whole fleet"))
+    };
+    other.wait_entry(&rig, &far, stopped).await;
+    assert_eq!(told(&rig, "PrunesFrozen").await.len(), 1);
+    agent.wait_entry(&rig, &uids[0], stopped).await;
+    hold(&rig, &mut agent, &uids[0], false).await;
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "a", held("True/FleetFrozen")).await;
+    rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "far").await;
+    other.wait_entry(&rig, &far, |entry| matches!(entry.action, Action::Hold { .. })).await;
+
+    // It outlives a restart, and ends when somebody takes it off; those that led to it don't do so again.
+    let rig = rig.restart().await;
+    rig.wait_loaded().await;
+    other.wait_entry(&rig, &far, |entry| matches!(entry.action, Action::Hold { .. })).await;
+    rig.edit("Namespace", "", ADMIN_NAMESPACE, |namespace| {
+        namespace["metadata"]["annotations"].as_object_mut().unwrap().remove(FREEZE_PRUNES);
+    })
+    .await;
+    other.wait_entry(&rig, &far, removed).await;
+    for (uid, name) in uids.iter().zip(names) {
+        agent.wait_entry(&rig, uid, |entry| applied(entry).is_some_and(|deployment| deployment.prune)).await;
+        hold(&rig, &mut agent, uid, name == "e").await;
+        // A hold is counted before the status tells of it.
+        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, held("True/ApprovalNeeded")).await;
+    }
+    assert!(!frozen(&rig.get("Namespace", "", ADMIN_NAMESPACE).await.unwrap()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,11 +2,13 @@
 
 use farwater_api::{
     ADMIN_NAMESPACE, APPROVE_PRUNE, Digest,
+    deletion::Deletion,
     objects::{Health, Outcome},
     service_deployment::HeldPrune,
 };
 use farwater_hub::delivery::status::load_objects;
 use http::StatusCode;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::{
     agent::{Agent, said},
@@ -102,7 +104,7 @@ async fn a_report_on_an_unknown_base_is_asked_for_in_full() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_held_prune_is_approved_by_its_digest() {
+async fn a_held_prune_is_approved_by_its_digest_for_a_day() {
     let (server, _git) = repository().await;
     let rig = Rig::start().await;
     rig.cluster("east").await;
@@ -118,6 +120,7 @@ async fn a_held_prune_is_approved_by_its_digest() {
         count: 3,
         objects: vec![],
         contents: vec![],
+        until_applied: false,
     });
     agent.say(&rig, &uid, report).await;
     let service = rig
@@ -128,7 +131,40 @@ async fn a_held_prune_is_approved_by_its_digest() {
         service["metadata"]["annotations"][APPROVE_PRUNE] = plan.to_string().into();
     })
     .await;
-    agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some_and(|d| d.approved_prune == Some(plan))).await;
+    let (_, entry) =
+        agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some_and(|d| d.approved_prune == Some(plan))).await;
+    // The API server writes down who and when. One that nobody has dated counts from when it was found.
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| s["status"]["approvedAt"].is_string()).await;
+    let by = |service: &mut serde_json::Value| service["status"]["approvedBy"] = "ann".into();
+    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", by).await;
+    let mut done = said(&entry, Outcome::Applied, &[]);
+    let deletion =
+        Deletion { digest: plan, time: 900, count: 3, objects: vec![], lost: 0, approved_by: None, undone: None };
+    done.deletion = Some(deletion.clone());
+    agent.say(&rig, &uid, done).await;
+    let by_ann = |service: &serde_json::Value| service["status"]["lastDeletion"]["approvedBy"] == "ann";
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", by_ann).await;
+
+    let yesterday = Timestamp::now().as_second() - SignedDuration::from_hours(25).as_secs();
+    let yesterday = Timestamp::from_second(yesterday).unwrap().to_string();
+    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| {
+        service["status"]["approvedAt"] = yesterday.clone().into();
+        // A label has it looked at now.
+        service["metadata"]["labels"]["looked"] = "at".into();
+    })
+    .await;
+    let is_off = |service: &serde_json::Value| service["metadata"]["annotations"][APPROVE_PRUNE].is_null();
+    let service = rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", is_off).await;
+    assert!(service["status"]["approvedBy"].is_null() && service["status"]["approvedAt"].is_null(), "{service:#}");
+    let (_, entry) =
+        agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some_and(|d| d.approved_prune.is_none())).await;
+    // The name stays with what it did.
+    let mut later = said(&entry, Outcome::Applied, &[("web", Health::Current)]);
+    later.deletion = Some(deletion);
+    agent.say(&rig, &uid, later).await;
+    let is_heard = |service: &serde_json::Value| service["status"]["objects"]["healthy"] == 1;
+    let service = rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", is_heard).await;
+    assert!(by_ann(&service), "{service:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -54,6 +54,7 @@ async fn follow(rig: &Rig, git: &Repository, agent: &Agent, uid: &str, name: &st
 async fn pin(rig: &Rig, pin: Value) {
     rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| {
         service["status"]["pinnedBy"] = "ann".into();
+        service["status"]["changedBy"] = "ann".into();
         match pin.is_null() {
             true => drop(service["spec"].as_object_mut().unwrap().remove("pin")),
             false => service["spec"]["pin"] = pin.clone(),
@@ -87,9 +88,14 @@ async fn each_version_is_kept_with_its_cause_and_what_became_of_it() {
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     let third = follow(&rig, &git, &agent, &uid, "third").await;
     // The next one comes before anybody has said anything of this one.
-    follow(&rig, &git, &agent, &uid, "fourth").await;
+    let ann = "Ann Example <ann@example.com>";
+    follow(&rig, &git.by(ann), &agent, &uid, "fourth").await;
     agent.say(&rig, &uid, said(&third, Outcome::Applied, &[("third", Health::Current)])).await;
-    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| service["spec"]["path"] = "apps/db".into()).await;
+    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| {
+        service["status"]["changedBy"] = "zoe".into();
+        service["spec"]["path"] = "apps/db".into();
+    })
+    .await;
     let path = |entry: &Entry| applied(entry).is_some_and(|deployment| deployment.path == "apps/db");
     agent.wait_entry(&rig, &uid, path).await;
     let expected = [
@@ -100,6 +106,10 @@ async fn each_version_is_kept_with_its_cause_and_what_became_of_it() {
         (1, Cause::Created, VersionResult::Healthy),
     ];
     assert_eq!(told(&rig, &uid).await, expected);
+    let entries_now = entries(&rig, &uid).await;
+    let who: Vec<_> = entries_now.iter().map(|entry| (entry.by.as_deref(), entry.author.as_deref())).collect();
+    let test = Some("Test <test@example.com>");
+    assert_eq!(who, [(Some("zoe"), Some(ann)), (None, Some(ann)), (None, test), (None, test), (None, test)]);
 
     rig.delete("ServiceDeployment", ADMIN_NAMESPACE, "web").await;
     let (_, entry) = agent.wait_entry(&rig, &uid, |entry| matches!(entry.action, Action::Remove { .. })).await;
@@ -149,7 +159,9 @@ async fn a_pin_brings_back_a_version_and_holds_back_what_comes_until_it_goes() {
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
     let news = |entry: &Entry| ![bundle(&first), bundle(&second)].contains(&bundle(entry)) && applied(entry).is_some();
     agent.wait_entry(&rig, &uid, news).await;
-    assert_eq!(told(&rig, &uid).await[0], (4, Cause::Unpinned, VersionResult::Pending));
+    let newest = &entries(&rig, &uid).await[0];
+    assert_eq!((newest.number, newest.cause, newest.result), (4, Cause::Unpinned, VersionResult::Pending));
+    assert_eq!(newest.by.as_deref(), Some("ann"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

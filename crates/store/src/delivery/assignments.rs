@@ -1,6 +1,7 @@
 //! One row per service: where it belongs, what it could run and what it does run.
 
 use super::{
+    guards::delete_prune_hold,
     history::{delete_dependencies, delete_history},
     origins::delete_service_origin,
 };
@@ -123,6 +124,12 @@ pub async fn services_gone(connection: &mut Connection, kind: &Kind) -> Result<V
     Ok(sqlx::query_as(sql).bind(kind.as_str()).fetch_all(connection).await?)
 }
 
+/// All of them are read for that.
+pub async fn count_assignments(connection: &mut Connection) -> Result<u64, StoreError> {
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM assignments").fetch_one(connection).await?;
+    Ok(count.unsigned_abs())
+}
+
 /// Whether a service's assignment may need what a source holds.
 pub async fn is_source_used(connection: &mut Connection, source_uid: &str) -> Result<bool, StoreError> {
     let row: Option<(i64,)> = sqlx::query_as("SELECT 1 FROM assignments WHERE source_uid = $1 LIMIT 1")
@@ -198,6 +205,7 @@ pub async fn delete_assignment(connection: &mut Connection, service_uid: &str) -
     delete_dependencies(connection, service_uid).await?;
     delete_history(connection, service_uid).await?;
     delete_service_origin(connection, service_uid).await?;
+    delete_prune_hold(connection, service_uid).await?;
     sqlx::query("DELETE FROM assignments WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
     Ok(())
 }

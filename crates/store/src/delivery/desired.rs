@@ -137,6 +137,7 @@ pub async fn delete_cluster(connection: &mut Connection, cluster_uid: &str) -> R
         "nonces",
         "reports",
         "heartbeats",
+        "released_services",
     ] {
         let sql = format!("DELETE FROM {table} WHERE cluster_uid = $1");
         sqlx::query(sqlx::AssertSqlSafe(sql)).bind(cluster_uid).execute(&mut *connection).await?;

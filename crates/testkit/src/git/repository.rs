@@ -18,6 +18,8 @@ static CLOCK: AtomicU64 = AtomicU64::new(1_700_000_000);
 #[derive(Clone, Debug)]
 pub struct Repository {
     path: PathBuf,
+    /// Of what is committed, where it is not who commits: `Name <address>`.
+    author: Option<String>,
 }
 
 impl Repository {
@@ -27,7 +29,7 @@ impl Repository {
 
     /// With `sha1` or `sha256` as its object format.
     pub fn create_with(path: &Path, format: &str) -> Result<Self> {
-        let repository = Self { path: path.to_owned() };
+        let repository = Self { path: path.to_owned(), author: None };
         std::fs::create_dir_all(path)?;
         let format = format!("--object-format={format}");
         repository.git(&["init", "--quiet", "--bare", "--initial-branch=main", &format, "."], b"")?;
@@ -35,6 +37,12 @@ impl Repository {
         repository.git(&["config", "uploadpack.allowAnySHA1InWant", "true"], b"")?;
         repository.git(&["config", "gc.auto", "0"], b"")?;
         Ok(repository)
+    }
+
+    /// The same repository, with another author of what is committed: `Name <address>`.
+    #[must_use]
+    pub fn by(&self, author: &str) -> Self {
+        Self { author: Some(author.to_owned()), ..self.clone() }
     }
 
     pub fn path(&self) -> &Path {
@@ -123,8 +131,9 @@ impl Repository {
         files: impl Iterator<Item = (&'f str, Option<&'f str>)>,
     ) -> Result<String> {
         let time = CLOCK.fetch_add(1, Ordering::Relaxed);
-        let mut stream =
-            format!("commit refs/heads/{branch}\ncommitter Test <test@example.com> {time} +0000\n").into_bytes();
+        let author = self.author.as_ref().map(|author| format!("author {author} {time} +0000\n")).unwrap_or_default();
+        let committer = format!("committer Test <test@example.com> {time} +0000\n");
+        let mut stream = format!("commit refs/heads/{branch}\n{author}{committer}").into_bytes();
         stream.extend_from_slice(b"data 6\nchange\n");
         if let Some(parent) = parent {
             writeln!(stream, "from {parent}")?;

@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::{ADMIN, Part, USERS, bare_command, ports};
+use super::{ADMIN, AUDITED, Part, USERS, audit, bare_command, ports};
 use crate::{Tools, process::within};
 
 /// Where a plane's processes run and are reached.
@@ -50,21 +50,25 @@ pub(super) struct Settings {
     kwok_node: u16,
     /// By user.
     pub(super) tokens: Vec<(String, String)>,
+    audited: bool,
 }
 
 impl Settings {
     /// Picks ports and writes the files that the parts read.
-    pub(super) fn choose(tools: Tools, dir: &Path, place: Place) -> Result<Self> {
-        let tokens = [ADMIN].into_iter().chain(USERS).map(|user| (user.to_owned(), token())).collect();
-        let settings = Self::pick_ports(tools, dir, place, tokens)?;
+    pub(super) fn choose(tools: Tools, dir: &Path, place: Place, audited: bool) -> Result<Self> {
+        let tokens = [ADMIN, AUDITED].into_iter().chain(USERS).map(|user| (user.to_owned(), token())).collect();
+        let settings = Self::pick_ports(tools, dir, place, tokens, audited)?;
         let key = KeyPair::generate().context("make the service accounts' key")?;
         std::fs::write(settings.file("sa.key"), key.serialize_pem())?;
         std::fs::write(settings.file("sa.pub"), pem("PUBLIC KEY", &key.subject_public_key_info()))?;
         let lines = settings.tokens.iter().map(|(user, token)| {
-            let groups = if user == ADMIN { ",\"system:masters\"" } else { "" };
+            let groups = if user == ADMIN || user == AUDITED { ",\"system:masters\"" } else { "" };
             format!("{token},{user},{user}{groups}\n")
         });
         std::fs::write(settings.file("tokens.csv"), lines.collect::<String>())?;
+        if audited {
+            std::fs::write(settings.audit_policy(), audit::policy())?;
+        }
         Ok(settings)
     }
 
@@ -76,10 +80,16 @@ impl Settings {
         if !copied.status.success() {
             bail!("copy {}: {}", self.dir.display(), String::from_utf8_lossy(&copied.stderr));
         }
-        Self::pick_ports(self.tools.clone(), dir, self.place, self.tokens.clone())
+        Self::pick_ports(self.tools.clone(), dir, self.place, self.tokens.clone(), false)
     }
 
-    fn pick_ports(tools: Tools, dir: &Path, place: Place, tokens: Vec<(String, String)>) -> Result<Self> {
+    fn pick_ports(
+        tools: Tools,
+        dir: &Path,
+        place: Place,
+        tokens: Vec<(String, String)>,
+        audited: bool,
+    ) -> Result<Self> {
         Ok(Self {
             tools,
             dir: dir.to_owned(),
@@ -92,6 +102,7 @@ impl Settings {
             kwok: ports::free()?,
             kwok_node: ports::free()?,
             tokens,
+            audited,
         })
     }
 
@@ -111,6 +122,14 @@ impl Settings {
     /// The server's own certificate with the CA that signed it.
     pub(super) fn ca(&self) -> PathBuf {
         self.file("certs").join("apiserver.crt")
+    }
+
+    fn audit_policy(&self) -> PathBuf {
+        self.file("audit.policy")
+    }
+
+    pub(super) fn audit_log(&self) -> PathBuf {
+        self.file("audit.log")
     }
 
     pub(super) fn command(&self, part: Part) -> Command {
@@ -145,7 +164,7 @@ impl Settings {
     }
 
     fn api_server(&self) -> Vec<OsString> {
-        Flags::default()
+        let flags = Flags::default()
             .text("--etcd-servers", &format!("http://127.0.0.1:{}", self.etcd))
             .text("--bind-address", &self.place.address.to_string())
             .text("--advertise-address", &self.place.address.to_string())
@@ -159,8 +178,11 @@ impl Settings {
             .text("--authorization-mode", "RBAC")
             .path("--token-auth-file", self.file("tokens.csv"))
             // A /24 is full after 253 Services.
-            .text("--service-cluster-ip-range", "10.0.0.0/16")
-            .done()
+            .text("--service-cluster-ip-range", "10.0.0.0/16");
+        if !self.audited {
+            return flags.done();
+        }
+        flags.path("--audit-policy-file", self.audit_policy()).path("--audit-log-path", self.audit_log()).done()
     }
 
     fn controller_manager(&self) -> Vec<OsString> {

@@ -121,7 +121,7 @@ impl ServiceTask {
 
     /// A run by what its object says now, with what it left behind once it has ended.
     async fn settle(&mut self, executor: &Executor<'_>, mut run: Run, object: &Value) -> Run {
-        let progress = judge(object);
+        let progress = judge(&self.judges.rules, object);
         run.started = progress.started.or(run.started);
         run.ended = progress.ended;
         if progress.state == HookState::Running && !progress.is_ending {

@@ -1,7 +1,7 @@
 //! The hub's side: whether it is ready, and what of the fleet needs somebody.
 
 use farwater_api::{GitRepository, ServiceDeployment};
-use farwater_fleet::states;
+use farwater_fleet::{freeze::release, states};
 use http::StatusCode;
 
 use super::{
@@ -90,6 +90,10 @@ fn judge(figures: &Figures, whole: bool) -> Vec<Check> {
             let found = format!("{restored} clusters know more than the hub's database: a backup was restored");
             push("restored", Finding::fail(found, "docs/runbooks/cluster-restored.md"));
         }
+        if figures.count("farwater_prunes_frozen") > 0 {
+            let remedy = format!("look at what is held, then: kubectl {}; docs/runbooks/prunes-frozen.md", release());
+            push("deletions", Finding::fail("nothing is deleted in the whole fleet", remedy));
+        }
     }
     let (stale, total) = (figures.count("farwater_sources_stale"), figures.total("farwater_sources"));
     let remedy = format!("{{program}} get gitrepositories{all}; docs/runbooks/source-stale.md");
@@ -154,12 +158,14 @@ mod tests {
     #[test]
     fn what_needs_somebody_is_graded_by_how_soon() {
         let text = "farwater_clusters{state=\"silent\"} 1\nfarwater_clusters_restored 1\nfarwater_sources_stale 1\n\
+                    farwater_prunes_frozen 1\n\
                     farwater_services{state=\"failing\"} 2\nfarwater_services_prune_held 1\n\
                     farwater_queue_depth{controller=\"a\"} 2000\n\
                     farwater_data_filesystem_available_bytes 2\nfarwater_data_filesystem_size_bytes 100\n";
         let expected = [
             ("clusters", Grade::Fail),
             ("restored", Grade::Fail),
+            ("deletions", Grade::Fail),
             ("sources", Grade::Warn),
             ("services", Grade::Fail),
             ("prunes", Grade::Warn),

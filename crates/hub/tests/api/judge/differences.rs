@@ -247,7 +247,7 @@ const DIFFERENCES: &[Difference] = &[
         ours: r#""all""#,
     },
     Difference {
-        what: "Who suspended or pinned a service",
+        what: "Who changed, suspended or pinned a service",
         why: "The server writes it into the status with the change, so that nobody says it of somebody else.",
         before: &[Send("POST", GRANTS, GRANT)],
         ask: (

@@ -10,7 +10,7 @@ fn normalize(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.retain(|key, value| {
-                // Who suspended or pinned a service stands among the deliberate differences.
+                // Who changed, suspended or pinned a service stands among the deliberate differences.
                 if let Some(status) = value.as_object_mut().filter(|_| key == "status") {
                     status.retain(|field, _| !AUTHORS.contains(&field.as_str()));
                 }

@@ -1,0 +1,143 @@
+//! What a newer version ends: whatever the one before waits for.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use std::time::Duration;
+
+use farwater_api::{objects::Outcome, protocol::Entry};
+use farwater_testkit::{
+    Plane, PlaneOptions, Process,
+    api_faults::{ApiFaults, Faults},
+    wait_for,
+};
+use support::{FakeHub, PATIENCE, Service, config_map, config_maps, outcome, report, value};
+
+/// A hub and an agent of the test's own, which reaches its plane through faults. Dropped in order.
+struct Ground {
+    _agent: Process,
+    server: ApiFaults,
+    plane: Plane,
+    hub: FakeHub,
+    _dir: tempfile::TempDir,
+}
+
+impl Ground {
+    /// `interval`: seconds between polls.
+    async fn new(interval: f64) -> Self {
+        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+        let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
+        hub.poll_every(interval);
+        let server = ApiFaults::start(&plane, dir.path(), 1).await.unwrap();
+        let log = dir.path().join("agent.log");
+        let agent = support::agent(&hub, server.kubeconfig(), &dir.path().join("state"), &log, true);
+        Self { _agent: agent, server, plane, hub, _dir: dir }
+    }
+
+    /// A service that leaves in the cluster what a newer version lacks.
+    fn service(&self, name: &str, files: &[(&str, &str)]) -> Service {
+        let mut service = Service::new(&self.hub, name, files);
+        service.deployment.prune = false;
+        service
+    }
+
+    /// Waits until the hub was told that an entry was superseded; it has come to no other end.
+    async fn superseded(&self, entry: &Entry) {
+        let outcomes = || -> Vec<Outcome> {
+            let history = self.hub.history(&entry.service.uid).into_iter();
+            history.filter(|report| report.entry == entry.digest()).map(|report| report.outcome).collect()
+        };
+        wait_for("the older version to be superseded", PATIENCE, || async {
+            Ok(outcomes().contains(&Outcome::Superseded).then_some(()))
+        })
+        .await
+        .unwrap();
+        let ended = |outcome: &Outcome| matches!(outcome, Outcome::Applied | Outcome::Failed);
+        assert!(!outcomes().iter().any(ended), "{:?}", outcomes());
+    }
+
+    /// How often a kind's group was asked for.
+    fn discoveries(&self, path: &str) -> u64 {
+        self.server.asked().get(&("GET".to_owned(), path.to_owned())).copied().unwrap_or_default()
+    }
+}
+
+#[tokio::test]
+async fn a_fix_is_applied_with_the_poll_that_brings_it() {
+    // Longer than it takes to apply and to report on a busy machine.
+    let ground = Ground::new(5.0).await;
+    // Of a class that nobody provides: it is never bound.
+    let claim = "apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: disk}
+spec: {storageClassName: nobodys, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+";
+    let later = |value: &str| {
+        config_map("later", value).replace("{name: later}", "{name: later, annotations: {farwater.dev/wave: '1'}}")
+    };
+    let (one, two) = (later("1"), later("2"));
+    let service = ground.service("stuck", &[("a.yaml", claim), ("b.yaml", &one)]);
+    let first = ground.hub.set(service.entry());
+    report(&ground.hub, &first, |r| r.objects.iter().any(|o| o.waits_for.is_some())).await;
+    let polls = ground.hub.polls();
+    let second = ground.hub.set(service.with(&ground.hub, &[("b.yaml", &two)]).entry());
+    outcome(&ground.hub, &second, Outcome::Applied).await;
+    let polls = ground.hub.polls() - polls;
+    // The one that brings it, and one that was answered before it was there.
+    assert!(polls <= 2, "applied {polls} polls after it was there");
+    value(&config_maps(&ground.plane.client().await.unwrap(), "stuck"), "later", "2").await;
+    ground.superseded(&first).await;
+}
+
+#[tokio::test]
+async fn a_newer_version_ends_the_wait_that_the_api_server_asked_for() {
+    let ground = Ground::new(0.2).await;
+    let (one, two) = (config_map("map", "1"), config_map("map", "2"));
+    let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: slow}\n";
+    // As long as one is waited for.
+    let throttled = Some(("/serviceaccounts/slow".to_owned(), Duration::from_secs(10)));
+    ground.server.set(Faults { throttled, ..Faults::default() });
+    let service = ground.service("throttled", &[("a.yaml", &one), ("b.yaml", account)]);
+    let first = ground.hub.set(service.entry());
+    wait_for("a write to be told to wait", PATIENCE, || async { Ok((ground.server.seen().refused > 0).then_some(())) })
+        .await
+        .unwrap();
+    let second = ground.hub.set(service.with(&ground.hub, &[("a.yaml", &two)]).entry());
+    outcome(&ground.hub, &second, Outcome::Applied).await;
+    value(&config_maps(&ground.plane.client().await.unwrap(), "throttled"), "map", "2").await;
+    ground.superseded(&first).await;
+    // Nobody waited until it might be sent again, and nobody has sent it before.
+    let seen = ground.server.seen();
+    assert_eq!((seen.refused, seen.early), (1, 0), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_newer_version_ends_the_wait_for_a_definition() {
+    let ground = Ground::new(0.2).await;
+    let definition = "apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: rafts.unserved.example.com}
+spec:
+  group: unserved.example.com
+  scope: Namespaced
+  names: {kind: Raft, plural: rafts}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
+";
+    let kind = "/apis/unserved.example.com/v1";
+    ground.server.set(Faults { reads: Some((kind.to_owned(), 500)), ..Faults::default() });
+    let (one, two) = (config_map("map", "1"), config_map("map", "2"));
+    let service = ground.service("unserved", &[("a.yaml", definition), ("b.yaml", &one)]);
+    let first = ground.hub.set(service.entry());
+    // From then on it is asked for once a second, 30 s long.
+    wait_for("the kind to be waited for", PATIENCE, || async { Ok((ground.discoveries(kind) >= 5).then_some(())) })
+        .await
+        .unwrap();
+    let before = ground.discoveries(kind);
+    let second = ground.hub.set(service.with(&ground.hub, &[("b.yaml", &two)]).entry());
+    outcome(&ground.hub, &second, Outcome::Applied).await;
+    let asked = ground.discoveries(kind) - before;
+    assert!(asked < 10, "the kind was asked for {asked} times after it was wanted no more");
+    value(&config_maps(&ground.plane.client().await.unwrap(), "unserved"), "map", "2").await;
+    ground.superseded(&first).await;
+}

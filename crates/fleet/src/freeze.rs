@@ -1,0 +1,71 @@
+//! Whether the prunes that guards hold are so many that one cause must be behind them, and nothing more is to be deleted anywhere.
+
+use farwater_api::{ADMIN_NAMESPACE, FREEZE_PRUNES};
+use jiff::SignedDuration;
+
+use crate::conditions::cut;
+
+/// Services whose prunes came to be held within this time are counted together.
+pub const WINDOW: SignedDuration = SignedDuration::from_mins(10);
+/// As many as this are what teams do in parallel.
+pub const FEW: u64 = 3;
+/// One in this many: 2 %. In a large fleet more than a few are held on any day.
+const SHARE: u64 = 50;
+/// Of what somebody wrote into the annotation, as it is repeated in each status.
+const MAX_SHOWN_BYTES: usize = 160;
+
+/// Whether so many services of all are too many to go on.
+pub fn is_flood(held: u64, services: u64) -> bool {
+    held > FEW.max(services / SHARE)
+}
+
+/// The value of the annotation, where the hub sets it. It names no service: every tenant reads it.
+pub fn describe(held: u64, services: u64) -> String {
+    format!("the prunes of {held} services of {services} came to be held within {} minutes", WINDOW.as_mins())
+}
+
+/// Why a service's prune waits while the annotation is there.
+pub fn explain(annotation: &str) -> String {
+    let why = match cut(annotation.trim(), MAX_SHOWN_BYTES) {
+        why if why.is_empty() => String::new(),
+        why => format!(": {why}"),
+    };
+    format!("nothing is deleted in the whole fleet until an administrator has looked{why}")
+}
+
+/// Arguments of kubectl that let deletions go on.
+pub fn release() -> String {
+    format!("annotate namespace {ADMIN_NAMESPACE} {FREEZE_PRUNES}-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_three_are_too_many_and_more_than_two_percent_of_many() {
+        for (held, services, expected) in [
+            (0, 0, false),
+            (3, 3, false),
+            (4, 4, true),
+            (4, 199, true),
+            (4, 200, false),
+            (5, 200, true),
+            (20, 1000, false),
+            (21, 1000, true),
+        ] {
+            assert_eq!(is_flood(held, services), expected, "{held} of {services}");
+        }
+    }
+
+    #[test]
+    fn the_reason_is_told_with_who_ends_it() {
+        assert_eq!(
+            explain(&describe(4, 9)),
+            "nothing is deleted in the whole fleet until an administrator has looked: the prunes of 4 services of 9 came to be held \
+             within 10 minutes"
+        );
+        assert_eq!(explain(" "), "nothing is deleted in the whole fleet until an administrator has looked");
+        assert!(explain(&"x".repeat(1000)).len() < 250);
+    }
+}

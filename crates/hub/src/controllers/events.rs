@@ -1,0 +1,72 @@
+//! Events: what controllers tell people about an object of the hub, also one that is gone by then.
+
+use farwater_api::ADMIN_NAMESPACE;
+use farwater_fleet::conditions::{cut, whole_seconds};
+use farwater_store::{Change, Key, Kind, Resource, StoreError, Tx, Write, WriteError};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::resources;
+use crate::apiserver::manage;
+
+const REPORTER: &str = "farwater-hub";
+/// As the API server has it for events of the older form.
+const MAX_MESSAGE_BYTES: usize = 4096;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Somebody should look.
+    pub is_warning: bool,
+    /// CamelCase, for programs.
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// Writes an Event beside the object that it is about, unless its namespace is being removed: nothing is made there any more.
+pub async fn tell(tx: &mut Tx, about: &Resource, told: &Told) -> Result<(), StoreError> {
+    let namespace: &str = if about.key.namespace.is_empty() { ADMIN_NAMESPACE } else { &about.key.namespace };
+    let found = tx.get(&resources::namespace_key(namespace)).await?;
+    if found.is_some_and(|found| found.object["metadata"]["deletionTimestamp"].is_string()) {
+        return Ok(());
+    }
+    let now = Timestamp::now();
+    let name = format!("{}.{:x}", about.key.name, now.as_nanosecond());
+    let key = Key { kind: Kind::new("events", ""), namespace: namespace.to_owned(), name };
+    let object = manage(&key.kind, "", None, event(about, &key, told, now), now);
+    match tx.write(Write { key, change: Change::Create(object) }).await {
+        Ok(_) | Err(WriteError::Exists) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn event(about: &Resource, key: &Key, told: &Told, now: Timestamp) -> Value {
+    let mut involved = json!({
+        "apiVersion": about.object["apiVersion"], "kind": about.object["kind"],
+        "name": about.key.name, "uid": about.uid,
+    });
+    if !about.key.namespace.is_empty() {
+        involved["namespace"] = json!(about.key.namespace);
+    }
+    let time = whole_seconds(now);
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": key.name,
+            "namespace": key.namespace,
+            "uid": uuid::Uuid::new_v4().to_string(),
+            "creationTimestamp": time,
+        },
+        "involvedObject": involved,
+        "reason": told.reason,
+        "message": cut(&told.message, MAX_MESSAGE_BYTES),
+        "source": {"component": REPORTER},
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+        "type": if told.is_warning { "Warning" } else { "Normal" },
+        "eventTime": null,
+        "reportingComponent": REPORTER,
+        "reportingInstance": "",
+    })
+}

@@ -1,0 +1,137 @@
+//! freeze_prunes: services that are newly held, in all of the fleet → no deletion anywhere until somebody has looked.
+//!
+//! One service whose prune is held is its owner's affair. Many at once have one cause, and what that does to services whose guards
+//! let it pass nobody knows. The state is an annotation of the administrators' Namespace: it outlives restarts, is seen by who may see
+//! it, and who takes it off lets deletions go on.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farwater_api::{
+    FREEZE_PRUNES, ServiceDeployment,
+    objects::{Outcome, ServiceReport},
+};
+use farwater_fleet::freeze::{FEW, WINDOW, describe, explain, is_flood, release};
+use farwater_store::{
+    Change, StoreError, Tx, Write,
+    delivery::{
+        count_assignments, count_prune_holds, delete_prune_hold, load_prune_hold, mark_all, save_prune_hold,
+        settle_prune_holds,
+    },
+};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    events::{self, Told},
+    resources,
+};
+use crate::{apiserver::manage, delivery::Delivery};
+
+/// Why nothing is deleted in the whole fleet, as the Namespace said it last.
+#[derive(Debug, Default)]
+pub struct Freeze(Mutex<Option<Arc<str>>>);
+
+impl Freeze {
+    pub fn reason(&self) -> Option<Arc<str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, reason: Option<Arc<str>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+}
+
+fn read(namespace: &Value) -> Option<Arc<str>> {
+    let annotation = namespace["metadata"]["annotations"][FREEZE_PRUNES].as_str()?;
+    Some(explain(annotation).into())
+}
+
+/// Before anything is decided.
+pub async fn load(delivery: &Delivery) -> Result<(), StoreError> {
+    let namespace = delivery.store.get(&resources::admin_namespace()).await?;
+    delivery.freeze.set(namespace.and_then(|namespace| read(&namespace.object)));
+    Ok(())
+}
+
+/// The Namespace has changed, or is gone: what agents are told may be another thing now, and what they have said is held against that.
+pub async fn follow(delivery: &Delivery, namespace: Option<&Value>) -> Result<(), StoreError> {
+    delivery.freeze.set(namespace.and_then(read));
+    delivery.store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await?;
+    delivery.dirty.notify_one();
+    resources::each_name::<ServiceDeployment>(&delivery.store, |name| delivery.summaries.add(name)).await
+}
+
+/// What is known of a service whose agent has reported on its present entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing<'a> {
+    pub service_uid: &'a str,
+    pub report: &'a ServiceReport,
+    /// Whether its status said so before.
+    pub was_held: bool,
+    /// Whether the hub itself has it held, for a reason that is known already.
+    pub by_hub: bool,
+}
+
+/// Notes whether a service's prune is held, and stops all deletions where too many came to be held of late.
+pub async fn note_report(delivery: &Delivery, standing: Standing<'_>) -> Result<(), StoreError> {
+    let Standing { report, was_held, by_hub, .. } = standing;
+    let is_held = report.held_prune.as_ref().is_some_and(|held| !held.until_applied);
+    // An attempt that is not over says nothing of what is not held.
+    if !is_held && (report.held_prune.is_some() || report.outcome != Outcome::Applied) {
+        return Ok(());
+    }
+    let uid = standing.service_uid.to_owned();
+    let known = load_prune_hold(&mut *delivery.store.tables().await?, &uid).await?;
+    match (is_held, known) {
+        (true, Some(_)) | (false, None) => Ok(()),
+        (false, Some(_)) => {
+            delivery.store.transact(move |tx| Box::pin(async move { delete_prune_hold(tx, &uid).await })).await
+        }
+        (true, None) => {
+            let now = Timestamp::now();
+            let since = if was_held || by_hub { 0 } else { now.as_second() };
+            let frozen = delivery.store.transact(move |tx| {
+                Box::pin(async move {
+                    save_prune_hold(tx, &uid, since).await?;
+                    freeze_if_needed(tx, now).await
+                })
+            });
+            if let Some(why) = frozen.await? {
+                tracing::error!(
+                    why,
+                    next = format!("kubectl {}", release()),
+                    "nothing is deleted in the fleet any more"
+                );
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Says why, if it did.
+async fn freeze_if_needed(tx: &mut Tx, now: Timestamp) -> Result<Option<String>, StoreError> {
+    let held = count_prune_holds(tx, now.as_second() - WINDOW.as_secs()).await?;
+    if held <= FEW {
+        return Ok(None);
+    }
+    let services = count_assignments(tx).await?;
+    if !is_flood(held, services) {
+        return Ok(None);
+    }
+    let why = describe(held, services);
+    let key = resources::admin_namespace();
+    let Some(namespace) = tx.get(&key).await? else {
+        tracing::warn!("{why}, and there is no Namespace to say that nothing is to be deleted");
+        return Ok(None);
+    };
+    let mut object: Value = (*namespace.object).clone();
+    object["metadata"]["annotations"][FREEZE_PRUNES] = why.clone().into();
+    let object = manage(&key.kind, "", Some(&namespace.object), object, now);
+    let change = Change::Replace { uid: namespace.uid.clone(), version: namespace.version, object };
+    tx.write(Write { key, change }).await?;
+    // Those that led to this don't lead to it again when it is ended.
+    settle_prune_holds(tx).await?;
+    let message = format!("nothing is deleted in the whole fleet: {why}. To go on: kubectl {}", release());
+    events::tell(tx, &namespace, &Told { is_warning: true, reason: "PrunesFrozen", message }).await?;
+    Ok(Some(why))
+}

@@ -1,0 +1,132 @@
+//! M7: how fast 4,000 objects are created, changed, and found to be as they are stated.
+//!
+//! Everybody applies to the same API server. The agent and a bare client take turns, and the medians of their rounds are
+//! compared; kubectl and Flux take minutes and come once. What each took of the API server's processor stands beside its
+//! rate: on a machine with two cores a client's own work is time that the server lacks.
+
+mod ours;
+mod peers;
+mod timing;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use farwater_testkit::PlaneOptions;
+
+use self::timing::Run;
+use super::maps::{PER_FILE, PHASES, Phase};
+use crate::bench::{Figure, ground::Ground, median};
+
+/// The hub's shortest.
+const POLL: &str = "1s";
+/// Of the bare client. The agent has 64 in flight.
+const IN_FLIGHT: [usize; 2] = [32, 64];
+/// Less than the 290 s after which a watch ends.
+const LONGEST: Duration = Duration::from_secs(280);
+/// Share of the bare client's rate, with all that the agent does before its first object.
+const OF_BARE: f64 = 0.85;
+const OF_KUBECTL: f64 = 1.0;
+const OF_FLUX: f64 = 10.0;
+const KUBECTL: &str = "kubectl apply --server-side";
+const FLUX: &str = "Flux's kustomize-controller, 20 at a time";
+/// Objects with which connections, caches and programs get warm.
+const WARM_UP: usize = 40;
+
+pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
+    let (count, rounds) = if quick { (200, 1) } else { (4_000, 3) };
+    let files = [("README.md".to_owned(), "services\n".to_owned())];
+    let mut ground = Ground::start(PlaneOptions::without_nodes(), POLL, &files).await?;
+    ours::run(&mut ground, "warm-up", WARM_UP, 1).await?;
+    peers::bare(&mut ground.plane, "bare-warm-up", WARM_UP, WARM_UP).await?;
+
+    let mut agent = Vec::new();
+    let mut bare: [Vec<Vec<Run>>; IN_FLIGHT.len()] = Default::default();
+    for round in 1..=rounds {
+        agent.push(told("the agent", ours::run(&mut ground, &format!("agent-{round}"), count, 1).await?));
+        for (in_flight, runs) in IN_FLIGHT.into_iter().zip(&mut bare) {
+            let name = format!("bare-{in_flight}-{round}");
+            let run = peers::bare(&mut ground.plane, &name, count, in_flight).await?;
+            runs.push(told(&format!("a bare client, {in_flight} in flight"), run));
+        }
+    }
+    let kubectl = told("kubectl", peers::kubectl(&mut ground.plane, "kubectl", count).await?);
+    let services = count / PER_FILE;
+    let small = told("the agent, small services", ours::run(&mut ground, "small", count, services).await?);
+    let flux = told("Flux", peers::flux(&mut ground.plane, "flux", count).await?);
+
+    let mut figures = Vec::new();
+    for phase in PHASES {
+        let workload = format!(
+            "{count} ConfigMaps in one service, {phase}; median of {rounds}, each in a fresh namespace; kubectl once"
+        );
+        let best = best_of(&bare, phase)?;
+        figures.extend(in_one_service(phase, &workload, middle(&agent, phase), best, kubectl[phase as usize]));
+        let workload = format!("{count} ConfigMaps in {services} services, or Kustomizations, of {PER_FILE}, {phase}");
+        figures.extend(in_small_services(phase, &workload, small[phase as usize], flux[phase as usize]));
+    }
+    Ok(figures)
+}
+
+fn told(who: &str, runs: Vec<Run>) -> Vec<Run> {
+    for (phase, run) in PHASES.into_iter().zip(&runs) {
+        eprintln!("{who}, {phase}: {run}");
+    }
+    runs
+}
+
+/// The medians of several rounds.
+fn middle(rounds: &[Vec<Run>], phase: Phase) -> Run {
+    let runs = || rounds.iter().map(move |runs| runs[phase as usize]);
+    Run {
+        rate: median(runs().map(|run| run.rate).collect()),
+        sustained: runs().map(|run| run.sustained).collect::<Option<_>>().map(median),
+        server: median(runs().map(|run| run.server).collect()),
+        own: runs().map(|run| run.own).collect::<Option<_>>().map(median),
+    }
+}
+
+/// The bare client with the number of requests in flight that suits it best.
+fn best_of(bare: &[Vec<Vec<Run>>], phase: Phase) -> Result<(usize, Run)> {
+    let candidates = IN_FLIGHT.into_iter().zip(bare.iter().map(|rounds| middle(rounds, phase)));
+    candidates.max_by(|(_, one), (_, other)| one.rate.total_cmp(&other.rate)).context("no bare client ran")
+}
+
+fn in_one_service(
+    phase: Phase,
+    workload: &str,
+    agent: Run,
+    (in_flight, bare): (usize, Run),
+    kubectl: Run,
+) -> Vec<Figure> {
+    let peer = format!("bare server-side apply client (kube), {in_flight} in flight: the best of {IN_FLIGHT:?}");
+    let figure = |metric: &str, value, unit| Figure::new(&format!("agent_{phase}{metric}"), workload, value, unit);
+    let rate = |metric: &str, value: f64| figure(metric, value.round(), "objects/s");
+    let time = |metric: &str, value| figure(metric, rounded(value), "ms/object");
+    let mut figures = vec![
+        rate("", agent.rate).beside(peer.clone(), bare.rate.round(), OF_BARE),
+        rate("_beside_kubectl", agent.rate).beside(KUBECTL.to_owned(), kubectl.rate.round(), OF_KUBECTL),
+        time("_server_processor_time", agent.server).compared(&peer, rounded(bare.server)),
+    ];
+    figures.extend(agent.own.map(|own| time("_processor_time", own)));
+    if let (Some(value), Some(peer_value)) = (agent.sustained, bare.sustained) {
+        figures.push(rate("_first_to_last", value).compared(&peer, peer_value.round()));
+    }
+    figures
+}
+
+fn in_small_services(phase: Phase, workload: &str, agent: Run, flux: Run) -> Vec<Figure> {
+    let name = |metric: &str| format!("small_services_{phase}{metric}");
+    let figure = |metric: &str, value, unit| Figure::new(&name(metric), workload, value, unit);
+    let time = |metric: &str, own, flux| figure(metric, rounded(own), "ms/object").compared(FLUX, rounded(flux));
+    let rate = figure("", agent.rate.round(), "objects/s");
+    let mut figures = vec![
+        rate.beside(FLUX.to_owned(), flux.rate.round(), OF_FLUX),
+        time("_server_processor_time", agent.server, flux.server),
+    ];
+    figures.extend(agent.own.zip(flux.own).map(|(own, peer)| time("_processor_time", own, peer)));
+    figures
+}
+
+fn rounded(milliseconds: f64) -> f64 {
+    (milliseconds * 1000.0).round() / 1000.0
+}

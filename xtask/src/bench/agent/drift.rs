@@ -1,0 +1,295 @@
+//! M8: what it costs a cluster that its objects are kept as they are stated, and how soon a change by others is undone.
+//!
+//! Three planes with the same objects, side by side: the agent's, Flux's, and one that nobody looks after. What the last one's
+//! API server takes is its own affair, and more than that is what each of the others costs. One object of each is changed
+//! every minute. Each API server notes who asked for what.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use farwater_e2e::flux::Flux;
+use farwater_testkit::{
+    Plane, PlaneOptions,
+    kube::{
+        AUDITED,
+        audit::{Object, Request},
+    },
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::maps::{self, Phase};
+use crate::bench::{Figure, ground::Ground, milliseconds, percentile, usage};
+
+/// Namespace, service, folder and Kustomization.
+const NAME: &str = "settings";
+/// What the hub asks for unless a cluster says otherwise.
+const POLL: &str = "30s";
+/// Milliseconds, from the issue that asked for it.
+const HEALED: f64 = 2_000.0;
+/// Share of what Flux takes.
+const OF_FLUX: f64 = 0.05;
+const FLUX: &str = "Flux's kustomize-controller";
+const COMMIT: &str = "1111111111111111111111111111111111111111";
+/// Thousands of objects on two busy cores take seconds.
+const APPLIED: Duration = Duration::from_secs(180);
+/// Between two looks whether the agent has undone a change: what is told is this much too long at most.
+const LOOK: Duration = Duration::from_millis(10);
+/// What somebody writes over a value.
+const TAMPERED: &str = "tampered";
+
+#[derive(Clone, Copy)]
+struct Terms {
+    objects: usize,
+    /// What follows the first apply is over then.
+    settle: Duration,
+    rest: Duration,
+    /// Between two changes.
+    each: Duration,
+}
+
+impl Terms {
+    /// Flux looks twice. It has no default; its documentation's examples have 5 and 10 minutes.
+    fn interval(&self) -> u64 {
+        self.rest.as_secs() / 2
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "{} ConfigMaps at rest for {} s, one changed by others every {} s; Flux with one Kustomization every {} s",
+            self.objects,
+            self.rest.as_secs(),
+            self.each.as_secs(),
+            self.interval()
+        )
+    }
+}
+
+/// Fields are dropped in order: what talks goes before what it talks to.
+struct Peer {
+    flux: Flux,
+    plane: Plane,
+    namespace: String,
+}
+
+/// Processor time.
+struct Taken {
+    agent: Duration,
+    flux: Duration,
+    /// Of the API servers with their databases: the agent's, Flux's, nobody's.
+    servers: [Duration; 3],
+}
+
+pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
+    let seconds = Duration::from_secs;
+    let terms = if quick {
+        Terms { objects: 200, settle: seconds(3), rest: seconds(20), each: seconds(5) }
+    } else {
+        Terms { objects: 1_000, settle: seconds(10), rest: seconds(600), each: seconds(60) }
+    };
+    let (mut ours, mut peer, mut idle) = tokio::try_join!(start_ours(terms), start_flux(terms), start_idle(terms))?;
+    sleep(terms.settle).await;
+
+    let since = Timestamp::now();
+    let before = taken(&mut ours, &mut peer, &mut idle)?;
+    let (end, tampered, healing) = tamper_all(terms, &ours, &peer).await?;
+    sleep_until(end).await;
+    let after = taken(&mut ours, &mut peer, &mut idle)?;
+    let mut healed = [Vec::new(), Vec::new()];
+    for (times, tasks) in healed.iter_mut().zip(healing) {
+        for task in tasks {
+            times.push(task.await??);
+        }
+    }
+    let asked = [ours.plane.requests(since)?, peer.plane.requests(since)?];
+    let workload = terms.describe();
+    let mut figures = times(&workload, &mut healed);
+    figures.extend(requests(&workload, &asked, &tampered));
+    figures.extend(processor_time(&workload, &before, &after, terms.rest));
+    Ok(figures)
+}
+
+async fn start_ours(terms: Terms) -> Result<Ground> {
+    let files = maps::files(NAME, terms.objects, Phase::Created);
+    let ground = Ground::start(PlaneOptions::without_nodes().audited(), POLL, &files).await?;
+    ground.deploy(NAME, NAME).await?;
+    ground.healthy(&[NAME.to_owned()]).await?;
+    eprintln!("the agent has applied {} objects", terms.objects);
+    Ok(ground)
+}
+
+async fn start_flux(terms: Terms) -> Result<Peer> {
+    let plane = Plane::start_with(PlaneOptions::without_nodes().audited()).await?;
+    let (client, namespace) = (plane.client().await?, plane.namespace(NAME).await?);
+    let flux = Flux::start(&client, &plane.kubeconfig_of(AUDITED)?, "flux-system", &[]).await?;
+    let files = maps::files(NAME, terms.objects, Phase::Created);
+    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.clone())).collect();
+    flux.publish(COMMIT, &files).await?;
+    let kustomization = json!({
+        "interval": format!("{}s", terms.interval()), "retryInterval": "5s", "timeout": "4m", "prune": true,
+        "wait": false, "path": format!("./{NAME}"), "targetNamespace": namespace,
+    });
+    flux.add(NAME, kustomization).await?;
+    flux.until_applied(COMMIT, APPLIED).await?;
+    eprintln!("Flux has applied {} objects", terms.objects);
+    Ok(Peer { flux, plane, namespace })
+}
+
+async fn start_idle(terms: Terms) -> Result<Plane> {
+    let plane = Plane::start_with(PlaneOptions::without_nodes().audited()).await?;
+    let namespace = plane.namespace(NAME).await?;
+    let objects = maps::objects(terms.objects, Phase::Created)?;
+    maps::apply(plane.client().await?, &namespace, &objects, 8).await?;
+    Ok(plane)
+}
+
+fn taken(ours: &mut Ground, peer: &mut Peer, idle: &mut Plane) -> Result<Taken> {
+    Ok(Taken {
+        agent: usage::processor_time(ours.agent().process().id())?,
+        flux: usage::processor_time(peer.flux.process().id())?,
+        servers: [
+            usage::server_time(&mut ours.plane)?,
+            usage::server_time(&mut peer.plane)?,
+            usage::server_time(idle)?,
+        ],
+    })
+}
+
+/// How long each change stood, the agent's and Flux's.
+type Healing = [Vec<JoinHandle<Result<Duration>>>; 2];
+
+/// Changes one object after the other on both planes. Gives when the rest ends, and which objects they were.
+async fn tamper_all(terms: Terms, ours: &Ground, peer: &Peer) -> Result<(Instant, BTreeSet<String>, Healing)> {
+    let (start, mut healing, mut tampered) = (Instant::now(), Healing::default(), BTreeSet::new());
+    let end = start + terms.rest;
+    let ours: Api<ConfigMap> = Api::namespaced(ours.plane.client().await?, NAME);
+    let theirs: Api<ConfigMap> = Api::namespaced(peer.plane.client().await?, &peer.namespace);
+    let count = terms.rest.as_secs() / terms.each.as_secs();
+    let mut at = start + terms.each / 2;
+    for n in 1..=count {
+        sleep_until(at).await;
+        at += terms.each;
+        let name = format!("map-{n}");
+        healing[0].push(tokio::spawn(tamper(ours.clone(), name.clone(), LOOK, end)));
+        healing[1].push(tokio::spawn(tamper(theirs.clone(), name.clone(), terms.each / 12, end)));
+        tampered.insert(name);
+        eprintln!("{n} of {count} objects changed");
+    }
+    Ok((end, tampered, healing))
+}
+
+/// Changes an object as somebody might by hand; gives how long that stood. What stands at the end has stood until then.
+async fn tamper(maps: Api<ConfigMap>, name: String, look: Duration, end: Instant) -> Result<Duration> {
+    let begun = Instant::now();
+    let somebody = PatchParams { field_manager: Some("somebody".to_owned()), ..PatchParams::default() };
+    let patch = json!({"data": {"LEVEL": TAMPERED}});
+    maps.patch(&name, &somebody, &Patch::Merge(patch)).await.with_context(|| format!("change {name}"))?;
+    loop {
+        sleep(look).await;
+        let data = maps.get(&name).await?.data.unwrap_or_default();
+        if data.get("LEVEL").is_none_or(|level| level != TAMPERED) || Instant::now() >= end {
+            return Ok(begun.elapsed());
+        }
+    }
+}
+
+fn times(workload: &str, [ours, theirs]: &mut [Vec<Duration>; 2]) -> Vec<Figure> {
+    let figure = |metric: &str, value| Figure::new(metric, workload, milliseconds(value), "ms");
+    vec![
+        figure("drift_healed_p50", percentile(ours, 0.5)).compared(FLUX, milliseconds(percentile(theirs, 0.5))),
+        figure("drift_healed_p99", percentile(ours, 0.99)).at_most(HEALED),
+    ]
+}
+
+/// The agent's and Flux's, by verb and kind, and what of the agent's was for no changed object.
+fn requests(workload: &str, asked: &[Vec<Request>; 2], tampered: &BTreeSet<String>) -> Vec<Figure> {
+    let figure = |metric: &str, value: usize| Figure::new(metric, workload, value as f64, "requests");
+    let mut counts: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+    for (side, requests) in asked.iter().enumerate() {
+        for request in requests {
+            counts.entry(name_of(request)).or_default()[side] += 1;
+        }
+    }
+    let mut figures = Vec::new();
+    for (name, [ours, theirs]) in counts {
+        figures.push(figure(&format!("requests_{name}"), ours).compared(FLUX, theirs as f64));
+    }
+    let is_asked = |object: &Object| object.resource == "leases" || tampered.contains(&object.name);
+    let unasked: Vec<&Request> = asked[0].iter().filter(|request| !is_asked(&request.object)).collect();
+    for request in &unasked {
+        eprintln!("for no changed object: {} {}", request.verb, request.uri);
+    }
+    figures.push(figure("requests", asked[0].len()).at_most_of(FLUX, asked[1].len() as f64, OF_FLUX));
+    figures.push(figure("requests_for_nothing_that_changed_but_the_lease", unasked.len()).at_most(0.0));
+    figures
+}
+
+/// `patch_configmaps`, `patch_kustomizations_status`; of what is no resource `get_paths`.
+fn name_of(request: &Request) -> String {
+    let object = &request.object;
+    let kind = if object.resource.is_empty() { "paths" } else { &object.resource };
+    let of = if object.subresource.is_empty() { "" } else { "_" };
+    format!("{}_{kind}{of}{}", request.verb, object.subresource)
+}
+
+fn processor_time(workload: &str, before: &Taken, after: &Taken, rest: Duration) -> Vec<Figure> {
+    let figure = |metric: &str, value| Figure::new(metric, workload, value, "mCPU");
+    let of = |before: Duration, after: Duration| usage::millicores(after.saturating_sub(before), rest);
+    let server = |side: usize| of(before.servers[side], after.servers[side]);
+    let (ours, theirs, idle) = (server(0), server(1), server(2));
+    let added = |value: f64| ((value - idle) * 100.0).round() / 100.0;
+    vec![
+        figure("server_processor", ours).compared(FLUX, theirs),
+        figure("server_processor_of_a_plane_that_nobody_looks_after", idle),
+        figure("server_processor_added", added(ours)).at_most_of(FLUX, added(theirs), OF_FLUX),
+        figure("agent_processor", of(before.agent, after.agent)).compared(FLUX, of(before.flux, after.flux)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(verb: &str, resource: &str, subresource: &str, name: &str) -> Request {
+        let object = Object {
+            resource: resource.to_owned(),
+            subresource: subresource.to_owned(),
+            namespace: NAME.to_owned(),
+            name: name.to_owned(),
+        };
+        Request { at: Timestamp::UNIX_EPOCH, verb: verb.to_owned(), uri: "/".to_owned(), object }
+    }
+
+    #[test]
+    fn requests_are_for_what_was_changed_for_the_lease_or_for_nothing() {
+        let ours = vec![
+            request("patch", "leases", "", "farwater-agent"),
+            request("patch", "configmaps", "", "map-1"),
+            request("get", "configmaps", "", "map-2"),
+        ];
+        let theirs = vec![request("patch", "kustomizations", "status", NAME); 100];
+        let figures = requests("w", &[ours, theirs], &BTreeSet::from(["map-1".to_owned()]));
+        let told: Vec<_> = figures.iter().map(|figure| (figure.metric.as_str(), figure.value, figure.holds)).collect();
+        let expected = [
+            ("requests_get_configmaps", 1.0, None),
+            ("requests_patch_configmaps", 1.0, None),
+            ("requests_patch_kustomizations_status", 0.0, None),
+            ("requests_patch_leases", 1.0, None),
+            ("requests", 3.0, Some(true)),
+            ("requests_for_nothing_that_changed_but_the_lease", 1.0, Some(false)),
+        ];
+        assert_eq!(told, expected);
+    }
+}
