@@ -18,7 +18,7 @@ mod tls;
 use std::{
     path::Path,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -47,7 +47,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Tries of one request that the API server asked to be repeated.
 pub const TRIES: u32 = 4;
-/// Asked to wait longer, the attempt ends and comes again later.
+/// Asked to wait longer, the attempt ends and comes again when that is over.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Largest answer that is read: a page of 500 objects' metadata, or one object.
 const MAX_ANSWER: usize = 32 << 20;
@@ -136,7 +136,7 @@ impl ApiError {
     pub fn pause(&self, tried: u32) -> Option<Duration> {
         let Self::Status { code: 429 | 503, retry_after, .. } = self else { return None };
         let wait = retry_after.unwrap_or(Duration::from_millis(200) * tried);
-        (wait <= LONGEST_PAUSE).then(|| wait.mul_f64(rand::random_range(1.05..=1.3)))
+        (wait <= LONGEST_PAUSE).then(|| a_little_more(wait))
     }
 
     /// How long the API server asked to be left alone.
@@ -242,6 +242,8 @@ pub struct Kubernetes {
     server: Arc<Server>,
     requests: Client,
     watches: Mutex<Vec<(Client, Arc<()>)>>,
+    /// When all that the API server asked to be left alone for is over.
+    left_alone_until: Mutex<Option<Instant>>,
 }
 
 /// A connection for one watch; dropping it frees the place.
@@ -261,7 +263,7 @@ impl Kubernetes {
 
     fn new(access: &Access) -> Result<Self, ConnectError> {
         let server = Arc::new(Server::new(access)?);
-        Ok(Self { requests: Client::new(&server), server, watches: Mutex::default() })
+        Ok(Self { requests: Client::new(&server), server, watches: Mutex::default(), left_alone_until: Mutex::default() })
     }
 
     /// A GET; `accept` chooses between whole objects and metadata.
@@ -388,9 +390,26 @@ impl Kubernetes {
                 .await
                 .map_err(|e| ApiError::Transport(shorten(&e.to_string())))?
                 .to_bytes();
-            if status.is_success() { Ok(body) } else { Err(refusal(status, retry_after, &body, about_secret)) }
+            if status.is_success() {
+                return Ok(body);
+            }
+            self.leave_alone(retry_after.unwrap_or_default());
+            Err(refusal(status, retry_after, &body, about_secret))
         };
         timeout(PATIENCE, answer).await.map_err(|_| ApiError::Transport("no answer within 60 s".into()))?
+    }
+
+    /// How long until nothing that was refused was to be left alone for longer: what comes again without a reason
+    /// of its own waits as long.
+    pub fn asked_pause(&self) -> Duration {
+        let until = *lock(&self.left_alone_until);
+        let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+        a_little_more(left)
+    }
+
+    fn leave_alone(&self, time: Duration) {
+        let mut until = lock(&self.left_alone_until);
+        *until = (*until).max(Some(Instant::now() + time));
     }
 
     /// A place on a connection for a watch.
@@ -425,6 +444,11 @@ impl WatchLease {
         let body = Limited::new(response.into_body(), 64 << 10).collect().await.map(|b| b.to_bytes());
         Err(refusal(status, after, &body.unwrap_or_default(), false))
     }
+}
+
+/// Never less than was asked for, and not with all others that were asked.
+fn a_little_more(wait: Duration) -> Duration {
+    wait.mul_f64(rand::random_range(1.05..=1.3))
 }
 
 fn retry_after<B>(response: &Response<B>) -> Option<Duration> {

@@ -1,4 +1,4 @@
-//! What a newer version ends: whatever the one before waits for.
+//! What ends a wait: a newer version any of them, and what the API server asked for its own time alone.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -110,6 +110,24 @@ async fn a_newer_version_ends_the_wait_that_the_api_server_asked_for() {
     // Nobody waited until it might be sent again, and nobody has sent it before.
     let seen = ground.server.seen();
     assert_eq!((seen.refused, seen.early), (1, 0), "{seen:?}");
+}
+
+#[tokio::test]
+async fn what_is_refused_for_long_is_left_alone_for_as_long() {
+    let ground = Ground::new(0.2).await;
+    let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: slow}\n";
+    // Longer than an attempt waits for: it ends, and another one comes.
+    let throttled = Some(("/serviceaccounts/slow".to_owned(), Duration::from_secs(12)));
+    ground.server.set(Faults { throttled, ..Faults::default() });
+    let service = ground.service("refused", &[("a.yaml", account)]);
+    let entry = ground.hub.set(service.entry());
+    wait_for("a write to come again", PATIENCE, || async { Ok((ground.server.seen().refused > 1).then_some(())) })
+        .await
+        .unwrap();
+    let seen = ground.server.seen();
+    assert_eq!(seen.early, 0, "{seen:?}");
+    ground.server.set(Faults::default());
+    outcome(&ground.hub, &entry, Outcome::Applied).await;
 }
 
 #[tokio::test]
