@@ -263,7 +263,12 @@ impl Kubernetes {
 
     fn new(access: &Access) -> Result<Self, ConnectError> {
         let server = Arc::new(Server::new(access)?);
-        Ok(Self { requests: Client::new(&server), server, watches: Mutex::default(), left_alone_until: Mutex::default() })
+        Ok(Self {
+            requests: Client::new(&server),
+            server,
+            watches: Mutex::default(),
+            left_alone_until: Mutex::default(),
+        })
     }
 
     /// A GET; `accept` chooses between whole objects and metadata.
