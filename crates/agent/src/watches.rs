@@ -300,7 +300,13 @@ impl Watches {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(120));
         let mut mark = None;
         loop {
-            match self.watch_once(&key, &heard, &mut mark).await {
+            let from = mark.as_ref().map(|mark: &Mark| mark.version.clone());
+            let ended = self.watch_once(&key, &heard, &mut mark).await;
+            // One that told something before it broke is opened again at once.
+            if from.is_some_and(|from| mark.as_ref().is_some_and(|mark| mark.version != from)) {
+                backoff.reset();
+            }
+            match ended {
                 // The server ends watches after a while: go on where it ended.
                 Ok(()) => backoff.reset(),
                 Err(error) if error.is_forbidden() && key.namespace.is_empty() && key.resource.namespaced => {
@@ -345,8 +351,8 @@ impl Watches {
         let codec = LinesCodec::new_with_max_length(MAX_EVENT);
         let mut lines = FramedRead::with_capacity(StreamReader::new(bytes), codec, LINE);
         while let Ok(Some(line)) = timeout_at(self.patience(mark), lines.next()).await {
-            let line = line.map_err(|e| ApiError::Transport(crate::hub::chain(&e)))?;
-            let event: Value = serde_json::from_str(&line).map_err(|e| ApiError::Transport(e.to_string()))?;
+            let line = line.map_err(|e| ApiError::Lost(crate::hub::chain(&e)))?;
+            let event: Value = serde_json::from_str(&line).map_err(|e| ApiError::Unusable(e.to_string()))?;
             let version = self.deliver(key, &event)?;
             heard.note();
             if let Some(version) = version {

@@ -7,41 +7,10 @@ mod support;
 use std::time::Duration;
 
 use farwater_api::{objects::Outcome, protocol::Entry};
-use farwater_testkit::{
-    Plane, PlaneOptions, Process,
-    api_faults::{ApiFaults, Faults},
-    wait_for,
-};
-use support::{FakeHub, PATIENCE, Service, config_map, config_maps, outcome, report, value};
-
-/// A hub and an agent of the test's own, which reaches its plane through faults. Dropped in order.
-struct Ground {
-    _agent: Process,
-    server: ApiFaults,
-    plane: Plane,
-    hub: FakeHub,
-    _dir: tempfile::TempDir,
-}
+use farwater_testkit::{api_faults::Faults, wait_for};
+use support::{PATIENCE, config_map, config_maps, faulty::Ground, outcome, report, value};
 
 impl Ground {
-    /// `interval`: seconds between polls.
-    async fn new(interval: f64) -> Self {
-        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
-        let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
-        hub.poll_every(interval);
-        let server = ApiFaults::start(&plane, dir.path(), 1).await.unwrap();
-        let log = dir.path().join("agent.log");
-        let agent = support::agent(&hub, server.kubeconfig(), &dir.path().join("state"), &log, true);
-        Self { _agent: agent, server, plane, hub, _dir: dir }
-    }
-
-    /// A service that leaves in the cluster what a newer version lacks.
-    fn service(&self, name: &str, files: &[(&str, &str)]) -> Service {
-        let mut service = Service::new(&self.hub, name, files);
-        service.deployment.prune = false;
-        service
-    }
-
     /// Waits until the hub was told that an entry was superseded; it has come to no other end.
     async fn superseded(&self, entry: &Entry) {
         let outcomes = || -> Vec<Outcome> {
