@@ -393,7 +393,7 @@ impl Kubernetes {
         let mut tried = 0;
         loop {
             let body = body.as_ref().map(|(kind, bytes)| (*kind, bytes.clone()));
-            let error = match self.call_once(who, method.clone(), path, accept, body).await {
+            let error = match self.call_once(who, method.clone(), path, accept, body, MAX_ANSWER).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -416,13 +416,15 @@ impl Kubernetes {
         path: &str,
         accept: &str,
         body: Option<(&str, Vec<u8>)>,
+        largest: usize,
     ) -> Result<Bytes, ApiError> {
         let about_secret = is_about_secret(path);
         let answer = async {
             let response = self.requests.send(who, method, path, accept, body).await?;
             let status = response.status();
             let retry_after = retry_after(&response);
-            let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(broken_off)?.to_bytes();
+            let body = Limited::new(response.into_body(), largest).collect().await;
+            let body = body.map_err(|error| broken_off(&*error, largest))?.to_bytes();
             if status.is_success() {
                 return Ok(body);
             }
@@ -495,11 +497,11 @@ fn is_about_secret(path: &str) -> bool {
 }
 
 /// What keeps an answer from being read to its end.
-fn broken_off(error: Box<dyn std::error::Error + Send + Sync>) -> ApiError {
+fn broken_off(error: &(dyn std::error::Error + 'static), largest: usize) -> ApiError {
     if error.is::<LengthLimitError>() {
-        return ApiError::Unusable(format!("the API server's answer has over {} MiB", MAX_ANSWER >> 20));
+        return ApiError::Unusable(format!("the API server's answer has over {} MiB", largest >> 20));
     }
-    ApiError::Lost(shorten(&chain(&*error)))
+    ApiError::Lost(shorten(&chain(error)))
 }
 
 fn retry_after<B>(response: &Response<B>) -> Option<Duration> {

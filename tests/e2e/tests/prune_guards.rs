@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, process::Command, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use farwater_api::{
     APPROVE_PRUNE, CONFIRM_RESTORED, Cluster, GitRepository, ServiceDeployment, service_deployment::HeldPrune,
 };
