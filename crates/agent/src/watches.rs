@@ -298,12 +298,12 @@ impl Watches {
     /// Watches for ever, from list to list.
     async fn watch(self: Arc<Self>, key: WatchKey, heard: Arc<Heard>) {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(120));
-        let mut mark = None;
+        let (mut mark, mut paused) = (None, Duration::ZERO);
         loop {
-            let from = mark.as_ref().map(|mark: &Mark| mark.version.clone());
-            let ended = self.watch_once(&key, &heard, &mut mark).await;
-            // One that told something before it broke is opened again at once.
-            if from.is_some_and(|from| mark.as_ref().is_some_and(|mark| mark.version != from)) {
+            let mut opened = None;
+            let ended = self.watch_once(&key, &heard, &mut mark, &mut opened).await;
+            // What cuts watches off after minutes must not have most of the time pass without one.
+            if opened.is_some_and(|opened: Instant| opened.elapsed() >= paused * 4) {
                 backoff.reset();
             }
             match ended {
@@ -322,7 +322,8 @@ impl Watches {
                         tracing::warn!(kind = key.resource.kind, %error, "can't watch; drift is not seen at once");
                     }
                     // Asked to wait longer, it does.
-                    tokio::time::sleep(backoff.advance().max(error.retry_after().unwrap_or_default())).await;
+                    paused = backoff.advance().max(error.retry_after().unwrap_or_default());
+                    tokio::time::sleep(paused).await;
                     continue;
                 }
             }
@@ -331,8 +332,14 @@ impl Watches {
         }
     }
 
-    /// One stream, until it ends, is silent for too long, or a list is due.
-    async fn watch_once(&self, key: &WatchKey, heard: &Heard, mark: &mut Option<Mark>) -> Result<(), ApiError> {
+    /// One stream, until it ends, is silent for too long, or a list is due. `opened`: since when there is one.
+    async fn watch_once(
+        &self,
+        key: &WatchKey,
+        heard: &Heard,
+        mark: &mut Option<Mark>,
+        opened: &mut Option<Instant>,
+    ) -> Result<(), ApiError> {
         let collection = key.resource.collection(&key.namespace);
         if mark.as_ref().is_some_and(|mark| mark.list_at <= Instant::now()) {
             *mark = None;
@@ -347,6 +354,7 @@ impl Watches {
         };
         let lease: WatchLease = self.kubernetes.lease_watch();
         let body = lease.open(Some(&key.account), &collection, SERVICE_LABEL, &mark.version).await?;
+        *opened = Some(Instant::now());
         let bytes = body.into_data_stream().map(|part| part.map_err(std::io::Error::other));
         let codec = LinesCodec::new_with_max_length(MAX_EVENT);
         let mut lines = FramedRead::with_capacity(StreamReader::new(bytes), codec, LINE);

@@ -102,11 +102,11 @@ async fn watches_that_begin_together_share_a_connection() {
 #[tokio::test]
 async fn a_watch_that_breaks_again_and_again_is_opened_again_soon() {
     let ground = Ground::new(0.2).await;
+    ground.server.set(Faults { cut: Some(Duration::from_secs(2)), ..Faults::default() });
     let entry = ground.hub.set(ground.service("broken", &[("a.yaml", &config_map("map", "1"))]).entry());
     outcome(&ground.hub, &entry, Outcome::Applied).await;
     let client = ground.plane.client().await.unwrap();
     let maps = config_maps(&client, "broken");
-    ground.server.set(Faults { cut: Some(Duration::from_secs(2)), ..Faults::default() });
     let other = PatchParams { field_manager: Some("somebody".into()), ..PatchParams::default() };
     // Doubled each time, the wait would be minutes by now.
     for round in 0..10 {
