@@ -44,17 +44,20 @@ const BATCH: u32 = 200;
 /// Between two rounds that had something to do. The first change is computed at once; of those that follow, as many as come
 /// in this time make one round, because each round reads all services of a cluster.
 const GATHER: std::time::Duration = std::time::Duration::from_millis(100);
+/// The same after a round in which a source's services were not all assigned yet; doubles up to [`GATHER`] while that is so.
+const ALMOST: std::time::Duration = std::time::Duration::from_millis(5);
 /// How long after a fetch the services of a source are published together: bundles of a large one take their time.
 const HALFWAY_SECONDS: i64 = 5;
 /// A mark whose wake-up was lost is seen this late.
 const IDLE: std::time::Duration = std::time::Duration::from_secs(5);
 
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
+    let mut almost = ALMOST;
     loop {
         // Before that, a cluster that isn't known may well exist, and its mark must stay.
-        let computed = if delivery.clusters.is_loaded() { compute_batch(&delivery).await } else { Ok(0) };
+        let computed = if delivery.clusters.is_loaded() { compute_batch(&delivery).await } else { Ok(Round::default()) };
         match computed {
-            Ok(0) => {
+            Ok(Round { done: 0, .. }) => {
                 let wait = async {
                     tokio::select! { () = delivery.dirty.notified() => {} () = tokio::time::sleep(IDLE) => {} }
                 };
@@ -62,8 +65,10 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
                     return;
                 }
             }
-            Ok(_) => {
-                if shutdown.run_until_cancelled(tokio::time::sleep(GATHER)).await.is_none() {
+            Ok(Round { later, .. }) => {
+                let pause = if later > 0 { almost } else { GATHER };
+                almost = if later > 0 { (almost * 2).min(GATHER) } else { ALMOST };
+                if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                     return;
                 }
             }
@@ -77,25 +82,36 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     }
 }
 
-/// Recomputes some dirty clusters; answers how many it was done with.
-pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
+/// What became of some dirty clusters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Round {
+    pub done: usize,
+    /// Of them: that come again, because a source of theirs has moved and not all of its services are assigned.
+    pub later: usize,
+}
+
+/// Recomputes some dirty clusters.
+pub async fn compute_batch(delivery: &Delivery) -> Result<Round, StoreError> {
     let marks = load_dirty(&mut *delivery.store.tables().await?, BATCH).await?;
     if marks.is_empty() {
-        return Ok(0);
+        return Ok(Round::default());
     }
     let begun = SystemTime::now();
     let grants = load_grants(&delivery.store).await?;
     let health = select_health_rules::load(&delivery.store).await?.map(Verbatim::from);
-    let mut done = 0;
+    let mut round = Round::default();
     let mut published = Vec::new();
     for mark in marks {
         match compute_cluster(delivery, &mark, &grants, health.as_ref()).await {
             Ok(Computed::Now(next)) => {
-                done += 1;
+                round.done += 1;
                 published.push((mark, next.map(|next| *next)));
             }
             // It keeps its mark, and comes again in the next round.
-            Ok(Computed::Later) => done += 1,
+            Ok(Computed::Later) => {
+                round.done += 1;
+                round.later += 1;
+            }
             // One that can't be computed keeps its mark and what it serves, and doesn't hold up the others.
             Err(error) => {
                 tracing::error!(cluster = mark.cluster_uid, error = %chain(&error), "compute a desired state")
@@ -103,7 +119,7 @@ pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
         }
     }
     publish(delivery, published, begun).await?;
-    Ok(done)
+    Ok(round)
 }
 
 /// A cluster's next state.
