@@ -55,7 +55,8 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     let mut almost = ALMOST;
     loop {
         // Before that, a cluster that isn't known may well exist, and its mark must stay.
-        let computed = if delivery.clusters.is_loaded() { compute_batch(&delivery).await } else { Ok(Round::default()) };
+        let computed =
+            if delivery.clusters.is_loaded() { compute_batch(&delivery).await } else { Ok(Round::default()) };
         match computed {
             Ok(Round { done: 0, .. }) => {
                 let wait = async {
