@@ -3,7 +3,11 @@
 //! Computed when something changes, never when somebody asks. A state is published under a new generation only if its tag
 //! differs, so that recomputing is free of consequences.
 
-use std::{collections::HashMap, sync::Arc, time::SystemTime};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
@@ -43,17 +47,22 @@ use crate::delivery::{
 const BATCH: u32 = 200;
 /// Between two rounds that had something to do. The first change is computed at once; of those that follow, as many as come
 /// in this time make one round, because each round reads all services of a cluster.
-const GATHER: std::time::Duration = std::time::Duration::from_millis(100);
+const GATHER: Duration = Duration::from_millis(100);
+/// So many times as long as a round took is the pause after it, if that is more, up to [`LONGEST`]: while services come by the
+/// hundred, reading all of a cluster's for each few of them would be most of the work. A round that left something is no reason.
+const REST: u32 = 4;
+const LONGEST: Duration = Duration::from_secs(1);
 /// The same after a round in which a source's services were not all assigned yet; doubles up to [`GATHER`] while that is so.
-const ALMOST: std::time::Duration = std::time::Duration::from_millis(5);
+const ALMOST: Duration = Duration::from_millis(5);
 /// How long after a fetch the services of a source are published together: bundles of a large one take their time.
 const HALFWAY_SECONDS: i64 = 5;
 /// A mark whose wake-up was lost is seen this late.
-const IDLE: std::time::Duration = std::time::Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(5);
 
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     let mut almost = ALMOST;
     loop {
+        let begun = Instant::now();
         // Before that, a cluster that isn't known may well exist, and its mark must stay.
         let computed =
             if delivery.clusters.is_loaded() { compute_batch(&delivery).await } else { Ok(Round::default()) };
@@ -66,8 +75,12 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
                     return;
                 }
             }
-            Ok(Round { later, .. }) => {
-                let pause = if later > 0 { almost } else { GATHER };
+            Ok(Round { done, later }) => {
+                let pause = match later {
+                    0 if done < BATCH as usize => (begun.elapsed() * REST).clamp(GATHER, LONGEST),
+                    0 => GATHER,
+                    _ => almost,
+                };
                 almost = if later > 0 { (almost * 2).min(GATHER) } else { ALMOST };
                 if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                     return;
