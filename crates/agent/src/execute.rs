@@ -15,6 +15,7 @@ use farwater_fleet::{
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use serde_json::json;
+use tokio::sync::SemaphorePermit;
 
 pub use self::{
     delete::Deleted,
@@ -30,7 +31,7 @@ use crate::{
     tombstones::Tombstones,
 };
 
-/// Applies in flight. A bare client gains nothing beyond them, and each takes 15 KB here.
+/// Deletions in flight, of one service.
 const PARALLEL: usize = 64;
 /// How long a definition may take to be established and served.
 const ESTABLISH_PATIENCE: Duration = Duration::from_secs(30);
@@ -107,15 +108,22 @@ impl Executor<'_> {
         let mut running = FuturesUnordered::new();
         let (mut done, mut immutable) = (Vec::new(), Vec::new());
         loop {
-            while running.len() < PARALLEL
-                && let Some(change) = waiting.next()
-            {
-                running.push(self.apply_change(change, objects, blocked, results));
+            // One needs no turn: what the API server keeps others waiting for must not stop this service.
+            if running.is_empty() {
+                let Some(change) = waiting.next() else { break };
+                running.push(self.apply_in_turn(change, None, objects, blocked, results));
             }
-            match running.next().await {
-                Some((key, Tried::Ended(applied))) => done.push((key, applied)),
-                Some((key, Tried::Immutable { uid, why })) => immutable.push((key, uid, why)),
-                None => break,
+            tokio::select! {
+                biased;
+                Some((key, tried)) = running.next() => match tried {
+                    Tried::Ended(applied) => done.push((key, applied)),
+                    Tried::Immutable { uid, why } => immutable.push((key, uid, why)),
+                },
+                Ok(turn) = self.kubernetes.applies.acquire(), if waiting.len() > 0 => {
+                    if let Some(change) = waiting.next() {
+                        running.push(self.apply_in_turn(change, Some(turn), objects, blocked, results));
+                    }
+                }
             }
         }
         drop(running);
@@ -125,6 +133,18 @@ impl Executor<'_> {
             self.establish(changes, objects, results).await;
         }
         lost
+    }
+
+    /// Gives its turn back when it has ended.
+    async fn apply_in_turn(
+        &self,
+        change: &Change,
+        _turn: Option<SemaphorePermit<'_>>,
+        objects: &BTreeMap<ObjectKey, &ResolvedObject>,
+        blocked: Option<(&str, &str)>,
+        earlier: &BTreeMap<ObjectKey, Applied>,
+    ) -> (ObjectKey, Tried) {
+        self.apply_change(change, objects, blocked, earlier).await
     }
 
     async fn apply_change(

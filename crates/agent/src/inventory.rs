@@ -16,16 +16,19 @@ use farwater_fleet::{
     ownership::service_label,
     plan::{Inventory, InventoryEntry, ObjectKey},
 };
+use futures::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     kubernetes::{ApiError, Kubernetes},
-    secrets,
+    secrets::{self, Held},
 };
 
 const PURPOSE: &str = "inventory";
 /// Some 70 bytes each when compressed, so that a Secret of these is far from its limit.
 const ENTRIES_PER_SECRET: usize = 1000;
+/// Secrets that are written at a time.
+const PARALLEL: usize = 4;
 /// Largest inventory Secret when decompressed.
 const MAX_DECOMPRESSED: usize = 16 << 20;
 
@@ -94,6 +97,7 @@ impl Stored {
         self.assign_places();
         let mut chunks: BTreeMap<usize, Vec<InventoryEntry>> = self.written.keys().map(|n| (*n, Vec::new())).collect();
         chunks.entry(0).or_default();
+        let (mut saves, mut failed) = (Vec::new(), Ok(()));
         for (key, entry) in &self.inventory.entries {
             if let Some(place) = self.place.get(key) {
                 chunks.entry(*place).or_default().push(entry.clone());
@@ -118,10 +122,21 @@ impl Stored {
             if compressed.len() > secrets::MAX_BYTES {
                 return Err(InventoryError::TooLarge(compressed.len()));
             }
-            secrets::save(kubernetes, PURPOSE, &self.name(number), &compressed).await?;
-            self.written.insert(number, digest);
+            let held = if self.written.contains_key(&number) { Held::Already } else { Held::NotYet };
+            let name = self.name(number);
+            saves.push(async move {
+                let saved = secrets::save(kubernetes, PURPOSE, &name, &compressed, held).await;
+                saved.map(|()| (number, digest))
+            });
         }
-        Ok(())
+        let mut saves = stream::iter(saves).buffer_unordered(PARALLEL);
+        while let Some(saved) = saves.next().await {
+            match saved {
+                Ok((number, digest)) => drop(self.written.insert(number, digest)),
+                Err(error) => failed = Err(error.into()),
+            }
+        }
+        failed
     }
 
     /// Removes all Secrets of this service. Only after its last object is gone or released.

@@ -123,6 +123,11 @@ impl Git {
             .map_err(|error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string()))?;
         let lock = self.lock(mirror);
         let _one_at_a_time = lock.lock().await;
+        if let Reference::Branch(branch) = reference
+            && let Some(synced) = self.follow(remote, (branch, reference), mirror, timeout).await?
+        {
+            return Ok(synced);
+        }
         let wanted = self.resolve(remote, reference, timeout).await?;
         self.prepare(remote, mirror, &wanted.id).await?;
         let before = tracked(mirror).await;
@@ -131,7 +136,46 @@ impl Git {
             self.fetch(remote, &wanted, TRACKED, mirror, timeout).await?;
             fetched = true;
         }
-        let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, wanted.id.to_string());
+        let (now, rewritten) = self.conclude(remote, reference, mirror, (before, fetched), timeout).await?;
+        Ok(Synced { revision: Revision { name: wanted.name, commit: now }, fetched, rewritten })
+    }
+
+    /// A branch that the mirror has already, in one visit to the remote instead of two: git looks where it is before it fetches,
+    /// and fetches nothing if it hasn't moved. `None` where there is more to it: no such mirror, or no such branch any more.
+    async fn follow(
+        &self,
+        remote: &Remote,
+        (branch, reference): (&str, &Reference),
+        mirror: &Path,
+        timeout: Duration,
+    ) -> Result<Option<Synced>, GitError> {
+        let Some(Tracked { id: Some(id), commit: Some(commit) }) = tracked(mirror).await else { return Ok(None) };
+        if !is_mirror_of(remote, mirror).await {
+            return Ok(None);
+        }
+        self.prepare(remote, mirror, &id).await?;
+        let refspec = format!("+refs/heads/{branch}:{TRACKED}");
+        match self.fetch_refspecs(remote, &[&refspec], mirror, timeout).await {
+            Err(error) if error.reason.is_refused_commit() => return Ok(None),
+            other => other?,
+        }
+        let fetched = tracked(mirror).await.and_then(|now| now.id) != Some(id);
+        let before = Some(Tracked { id: Some(id), commit: Some(commit) });
+        let (now, rewritten) = self.conclude(remote, reference, mirror, (before, fetched), timeout).await?;
+        let revision = Revision { name: Some(branch.to_owned()), commit: now };
+        Ok(Some(Synced { revision, fetched, rewritten }))
+    }
+
+    /// The commit that the mirror's reference is at now, and the one it was at before if it doesn't go on from there.
+    async fn conclude(
+        &self,
+        remote: &Remote,
+        reference: &Reference,
+        mirror: &Path,
+        (before, fetched): (Option<Tracked>, bool),
+        timeout: Duration,
+    ) -> Result<(ObjectId, Option<ObjectId>), GitError> {
+        let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, reference.to_string());
         let now = tracked(mirror).await.and_then(|t| t.commit).ok_or_else(missing)?;
         let rewritten =
             match before.and_then(|b| b.commit).filter(|_| fetched && matches!(reference, Reference::Branch(_))) {
@@ -141,7 +185,7 @@ impl Git {
         if fetched {
             self.tidy(remote, mirror, timeout).await;
         }
-        Ok(Synced { revision: Revision { name: wanted.name, commit: now }, fetched, rewritten })
+        Ok((now, rewritten))
     }
 
     /// Asks the remote where a reference is; changes nothing.
@@ -221,8 +265,7 @@ impl Git {
     /// Makes the mirror, or cleans what a killed fetch left in it.
     async fn prepare(&self, remote: &Remote, mirror: &Path, id: &ObjectId) -> Result<(), GitError> {
         let fail = |error: io::Error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string());
-        let known = tokio::fs::read_to_string(mirror.join(URL_FILE)).await.ok();
-        if known.as_deref() == Some(remote.url()) && mirror.join("HEAD").exists() {
+        if is_mirror_of(remote, mirror).await {
             let path = mirror.to_owned();
             return spawn(move || leftovers::remove(&path)).await.map_err(fail);
         }
@@ -338,6 +381,11 @@ async fn tracked(mirror: &Path) -> Option<Tracked> {
         Some(Tracked { id: Some(id), commit: mirror.peel_to_commit(&id).ok() })
     })
     .await
+}
+
+async fn is_mirror_of(remote: &Remote, mirror: &Path) -> bool {
+    let known = tokio::fs::read_to_string(mirror.join(URL_FILE)).await;
+    known.is_ok_and(|known| known == remote.url()) && mirror.join("HEAD").exists()
 }
 
 async fn is_ancestor(mirror: &Path, before: ObjectId, now: ObjectId) -> bool {

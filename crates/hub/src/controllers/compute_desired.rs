@@ -3,7 +3,11 @@
 //! Computed when something changes, never when somebody asks. A state is published under a new generation only if its tag
 //! differs, so that recomputing is free of consequences.
 
-use std::{collections::HashMap, sync::Arc, time::SystemTime};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
@@ -43,18 +47,27 @@ use crate::delivery::{
 const BATCH: u32 = 200;
 /// Between two rounds that had something to do. The first change is computed at once; of those that follow, as many as come
 /// in this time make one round, because each round reads all services of a cluster.
-const GATHER: std::time::Duration = std::time::Duration::from_millis(100);
+const GATHER: Duration = Duration::from_millis(100);
+/// So many times as long as a round took is the pause after it, if that is more, up to [`LONGEST`]: while services come by the
+/// hundred, reading all of a cluster's for each few of them would be most of the work. A round that left something is no reason.
+const REST: u32 = 4;
+const LONGEST: Duration = Duration::from_secs(1);
+/// The same after a round in which a source's services were not all assigned yet; doubles up to [`GATHER`] while that is so.
+const ALMOST: Duration = Duration::from_millis(5);
 /// How long after a fetch the services of a source are published together: bundles of a large one take their time.
 const HALFWAY_SECONDS: i64 = 5;
 /// A mark whose wake-up was lost is seen this late.
-const IDLE: std::time::Duration = std::time::Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(5);
 
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
+    let mut almost = ALMOST;
     loop {
+        let begun = Instant::now();
         // Before that, a cluster that isn't known may well exist, and its mark must stay.
-        let computed = if delivery.clusters.is_loaded() { compute_batch(&delivery).await } else { Ok(0) };
+        let computed =
+            if delivery.clusters.is_loaded() { compute_batch(&delivery).await } else { Ok(Round::default()) };
         match computed {
-            Ok(0) => {
+            Ok(Round { done: 0, .. }) => {
                 let wait = async {
                     tokio::select! { () = delivery.dirty.notified() => {} () = tokio::time::sleep(IDLE) => {} }
                 };
@@ -62,8 +75,14 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
                     return;
                 }
             }
-            Ok(_) => {
-                if shutdown.run_until_cancelled(tokio::time::sleep(GATHER)).await.is_none() {
+            Ok(Round { done, later }) => {
+                let pause = match later {
+                    0 if done < BATCH as usize => (begun.elapsed() * REST).clamp(GATHER, LONGEST),
+                    0 => GATHER,
+                    _ => almost,
+                };
+                almost = if later > 0 { (almost * 2).min(GATHER) } else { ALMOST };
+                if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                     return;
                 }
             }
@@ -77,25 +96,36 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     }
 }
 
-/// Recomputes some dirty clusters; answers how many it was done with.
-pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
+/// What became of some dirty clusters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Round {
+    pub done: usize,
+    /// Of them: that come again, because a source of theirs has moved and not all of its services are assigned.
+    pub later: usize,
+}
+
+/// Recomputes some dirty clusters.
+pub async fn compute_batch(delivery: &Delivery) -> Result<Round, StoreError> {
     let marks = load_dirty(&mut *delivery.store.tables().await?, BATCH).await?;
     if marks.is_empty() {
-        return Ok(0);
+        return Ok(Round::default());
     }
     let begun = SystemTime::now();
     let grants = load_grants(&delivery.store).await?;
     let health = select_health_rules::load(&delivery.store).await?.map(Verbatim::from);
-    let mut done = 0;
+    let mut round = Round::default();
     let mut published = Vec::new();
     for mark in marks {
         match compute_cluster(delivery, &mark, &grants, health.as_ref()).await {
             Ok(Computed::Now(next)) => {
-                done += 1;
+                round.done += 1;
                 published.push((mark, next.map(|next| *next)));
             }
             // It keeps its mark, and comes again in the next round.
-            Ok(Computed::Later) => done += 1,
+            Ok(Computed::Later) => {
+                round.done += 1;
+                round.later += 1;
+            }
             // One that can't be computed keeps its mark and what it serves, and doesn't hold up the others.
             Err(error) => {
                 tracing::error!(cluster = mark.cluster_uid, error = %chain(&error), "compute a desired state")
@@ -103,7 +133,7 @@ pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
         }
     }
     publish(delivery, published, begun).await?;
-    Ok(done)
+    Ok(round)
 }
 
 /// A cluster's next state.
