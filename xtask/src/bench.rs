@@ -40,7 +40,7 @@ struct Bench {
     name: &'static str,
     about: &'static str,
     needs: Needs,
-    run: fn(quick: bool) -> LocalBoxFuture<'static, Result<Vec<Figure>>>,
+    run: fn(&Arguments) -> LocalBoxFuture<'static, Result<Vec<Figure>>>,
 }
 
 /// What is built as it is released before a benchmark begins.
@@ -58,43 +58,43 @@ const BENCHES: &[Bench] = &[
         name: "agent",
         about: "commit to cluster; 4,000 objects applied and 1,000 kept, beside kubectl and Flux; memory at rest",
         needs: Needs::ProgramsAndThis,
-        run: |quick| Box::pin(agent::measure(quick, None)),
+        run: |arguments| Box::pin(agent::measure(arguments.quick, arguments.part)),
     },
     Bench {
         name: "hub-start",
         about: "time until the hub is ready, first and again, and its memory then",
         needs: Needs::Programs,
-        run: |quick| Box::pin(hub_start::measure(quick)),
+        run: |arguments| Box::pin(hub_start::measure(arguments.quick)),
     },
     Bench {
         name: "connections",
         about: "memory and processor time of a hub with 5,000 connected agents at rest",
         needs: Needs::Programs,
-        run: |quick| Box::pin(connections::measure(quick)),
+        run: |arguments| Box::pin(connections::measure(arguments.quick)),
     },
     Bench {
         name: "api",
         about: "10,000, 200,000 and 1,000,000 ServiceDeployments of 3 KB: pages, gets, watches, writes, memory and start",
         needs: Needs::ProgramsAndThis,
-        run: |quick| Box::pin(api::measure(quick)),
+        run: |arguments| Box::pin(api::measure(arguments.quick)),
     },
     Bench {
         name: "list-storm",
         about: "polls of agents beside 100,000 lists of services, in rounds with and without",
         needs: Needs::ProgramsAndThis,
-        run: |quick| Box::pin(api::measure_storm(quick)),
+        run: |arguments| Box::pin(api::measure_storm(arguments.quick)),
     },
     Bench {
         name: "pod",
         about: "hub and agent as pods of a real node: image sizes, seconds to install and join, memory and processor time at rest",
         needs: Needs::Images,
-        run: |quick| Box::pin(pod::measure(quick)),
+        run: |arguments| Box::pin(pod::measure(arguments.quick)),
     },
     Bench {
         name: "list-services",
         about: "10,000 ServiceDeployments listed by kubectl",
         needs: Needs::ProgramsAndThis,
-        run: |quick| Box::pin(list_services::measure(quick)),
+        run: |arguments| Box::pin(list_services::measure(arguments.quick)),
     },
 ];
 
@@ -183,16 +183,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if bench.needs != Needs::Images && !are_there {
         campaign::build_programs()?;
     }
-    let figures = tokio::runtime::Runtime::new()?.block_on(async {
-        match arguments.part {
-            Some(part) => agent::measure(arguments.quick, Some(part)).await,
-            None => (bench.run)(arguments.quick).await,
-        }
-    })?;
+    let figures = tokio::runtime::Runtime::new()?.block_on((bench.run)(arguments))?;
     for figure in &figures {
         println!("{}", serde_json::to_string(figure)?);
     }
-    if !arguments.quick && arguments.part.is_none() {
+    if !is_look {
         keep(name, &figures)?;
     }
     let missed = figures.iter().any(|figure| figure.holds == Some(false));

@@ -13,9 +13,8 @@ use farwater_fleet::{
     health::{self, rules::Rules},
     plan::{Change, GroupVersionKind, LiveObject, ObjectKey, ResolvedObject, Stage},
 };
-use futures::{StreamExt as _, stream::FuturesUnordered};
+use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use serde_json::json;
-use tokio::sync::SemaphorePermit;
 
 pub use self::{
     delete::Deleted,
@@ -109,22 +108,24 @@ impl Executor<'_> {
         let (mut done, mut immutable) = (Vec::new(), Vec::new());
         loop {
             // One needs no turn: what the API server keeps others waiting for must not stop this service.
-            if running.is_empty() {
-                let Some(change) = waiting.next() else { break };
-                running.push(self.apply_in_turn(change, None, objects, blocked, results));
-            }
-            tokio::select! {
-                biased;
-                Some((key, tried)) = running.next() => match tried {
-                    Tried::Ended(applied) => done.push((key, applied)),
-                    Tried::Immutable { uid, why } => immutable.push((key, uid, why)),
-                },
-                Ok(turn) = self.kubernetes.applies.acquire(), if waiting.len() > 0 => {
-                    if let Some(change) = waiting.next() {
-                        running.push(self.apply_in_turn(change, Some(turn), objects, blocked, results));
+            let turn = if running.is_empty() {
+                None
+            } else {
+                tokio::select! {
+                    biased;
+                    Some((key, tried)) = running.next() => {
+                        match tried {
+                            Tried::Ended(applied) => done.push((key, applied)),
+                            Tried::Immutable { uid, why } => immutable.push((key, uid, why)),
+                        }
+                        continue;
                     }
+                    Ok(turn) = self.kubernetes.applies.acquire(), if waiting.len() > 0 => Some(turn),
                 }
-            }
+            };
+            let Some(change) = waiting.next() else { break };
+            let apply = self.apply_change(change, objects, blocked, results);
+            running.push(apply.inspect(move |_| drop(turn)));
         }
         drop(running);
         results.extend(done);
@@ -133,18 +134,6 @@ impl Executor<'_> {
             self.establish(changes, objects, results).await;
         }
         lost
-    }
-
-    /// Gives its turn back when it has ended.
-    async fn apply_in_turn(
-        &self,
-        change: &Change,
-        _turn: Option<SemaphorePermit<'_>>,
-        objects: &BTreeMap<ObjectKey, &ResolvedObject>,
-        blocked: Option<(&str, &str)>,
-        earlier: &BTreeMap<ObjectKey, Applied>,
-    ) -> (ObjectKey, Tried) {
-        self.apply_change(change, objects, blocked, earlier).await
     }
 
     async fn apply_change(

@@ -89,11 +89,10 @@ pub async fn save(
     bytes: &[u8],
     mut held: Held,
 ) -> Result<(), ApiError> {
-    let metadata = json!({"name": name, "namespace": AGENT_NAMESPACE, "labels": {PURPOSE_LABEL: purpose}});
     let secret = json!({
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": metadata,
+        "metadata": {"name": name, "namespace": AGENT_NAMESPACE, "labels": {PURPOSE_LABEL: purpose}},
         "type": "farwater.dev/agent",
         "data": {SECRET_CONTENT: STANDARD.encode(bytes)},
     });

@@ -123,69 +123,45 @@ impl Git {
             .map_err(|error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string()))?;
         let lock = self.lock(mirror);
         let _one_at_a_time = lock.lock().await;
-        if let Reference::Branch(branch) = reference
-            && let Some(synced) = self.follow(remote, (branch, reference), mirror, timeout).await?
-        {
-            return Ok(synced);
-        }
-        let wanted = self.resolve(remote, reference, timeout).await?;
-        self.prepare(remote, mirror, &wanted.id).await?;
-        let before = tracked(mirror).await;
-        let mut fetched = false;
-        if before.as_ref().and_then(|b| b.id) != Some(wanted.id) || before.as_ref().is_none_or(|b| b.commit.is_none()) {
-            self.fetch(remote, &wanted, TRACKED, mirror, timeout).await?;
-            fetched = true;
-        }
-        let (now, rewritten) = self.conclude(remote, reference, mirror, (before, fetched), timeout).await?;
-        Ok(Synced { revision: Revision { name: wanted.name, commit: now }, fetched, rewritten })
-    }
-
-    /// A branch that the mirror has already, in one visit to the remote instead of two: git looks where it is before it fetches,
-    /// and fetches nothing if it hasn't moved. `None` where there is more to it: no such mirror, or no such branch any more.
-    async fn follow(
-        &self,
-        remote: &Remote,
-        (branch, reference): (&str, &Reference),
-        mirror: &Path,
-        timeout: Duration,
-    ) -> Result<Option<Synced>, GitError> {
-        let Some(Tracked { id: Some(id), commit: Some(commit) }) = tracked(mirror).await else { return Ok(None) };
-        if !is_mirror_of(remote, mirror).await {
-            return Ok(None);
-        }
-        self.prepare(remote, mirror, &id).await?;
-        let refspec = format!("+refs/heads/{branch}:{TRACKED}");
-        match self.fetch_refspecs(remote, &[&refspec], mirror, timeout).await {
-            Err(error) if error.reason.is_refused_commit() => return Ok(None),
-            other => other?,
-        }
-        let fetched = tracked(mirror).await.and_then(|now| now.id) != Some(id);
-        let before = Some(Tracked { id: Some(id), commit: Some(commit) });
-        let (now, rewritten) = self.conclude(remote, reference, mirror, (before, fetched), timeout).await?;
-        let revision = Revision { name: Some(branch.to_owned()), commit: now };
-        Ok(Some(Synced { revision, fetched, rewritten }))
-    }
-
-    /// The commit that the mirror's reference is at now, and the one it was at before if it doesn't go on from there.
-    async fn conclude(
-        &self,
-        remote: &Remote,
-        reference: &Reference,
-        mirror: &Path,
-        (before, fetched): (Option<Tracked>, bool),
-        timeout: Duration,
-    ) -> Result<(ObjectId, Option<ObjectId>), GitError> {
+        let is_ours = is_mirror_of(remote, mirror).await;
+        let before = if is_ours { tracked(mirror).await } else { None };
+        let branch = match reference {
+            Reference::Branch(branch) => Some(branch),
+            _ => None,
+        };
+        let name = match branch.filter(|_| before.as_ref().is_some_and(Tracked::is_whole)) {
+            Some(branch) if self.follow(remote, branch, mirror, timeout).await? => Some(branch.clone()),
+            _ => {
+                let wanted = self.resolve(remote, reference, timeout).await?;
+                self.prepare(remote, mirror, &wanted.id).await?;
+                if !before.as_ref().is_some_and(|before| before.is_whole() && before.id == wanted.id) {
+                    self.fetch(remote, &wanted, TRACKED, mirror, timeout).await?;
+                }
+                wanted.name
+            }
+        };
         let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, reference.to_string());
-        let now = tracked(mirror).await.and_then(|t| t.commit).ok_or_else(missing)?;
-        let rewritten =
-            match before.and_then(|b| b.commit).filter(|_| fetched && matches!(reference, Reference::Branch(_))) {
-                Some(before) if before != now && !is_ancestor(mirror, before, now).await => Some(before),
-                _ => None,
-            };
+        let now = tracked(mirror).await.ok_or_else(missing)?;
+        let commit = now.commit.ok_or_else(missing)?;
+        let fetched = before.as_ref() != Some(&now);
+        let rewritten = match before.and_then(|before| before.commit).filter(|_| branch.is_some()) {
+            Some(before) if before != commit && !is_ancestor(mirror, before, commit).await => Some(before),
+            _ => None,
+        };
         if fetched {
             self.tidy(remote, mirror, timeout).await;
         }
-        Ok((now, rewritten))
+        Ok(Synced { revision: Revision { name, commit }, fetched, rewritten })
+    }
+
+    /// A branch into a mirror that has it already, in one visit to the remote instead of two: git looks where it is before it
+    /// fetches, and fetches nothing if it hasn't moved. `false`: there is no such branch any more.
+    async fn follow(&self, remote: &Remote, branch: &str, mirror: &Path, timeout: Duration) -> Result<bool, GitError> {
+        clean(remote, mirror).await?;
+        match self.fetch_refspecs(remote, &[&format!("+refs/heads/{branch}:{TRACKED}")], mirror, timeout).await {
+            Err(error) if error.reason.is_refused_commit() => Ok(false),
+            other => other.map(|()| true),
+        }
     }
 
     /// Asks the remote where a reference is; changes nothing.
@@ -266,8 +242,7 @@ impl Git {
     async fn prepare(&self, remote: &Remote, mirror: &Path, id: &ObjectId) -> Result<(), GitError> {
         let fail = |error: io::Error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string());
         if is_mirror_of(remote, mirror).await {
-            let path = mirror.to_owned();
-            return spawn(move || leftovers::remove(&path)).await.map_err(fail);
+            return clean(remote, mirror).await;
         }
         // Objects of another repository must not be reachable under this one's name.
         match tokio::fs::remove_dir_all(mirror).await {
@@ -368,9 +343,16 @@ struct Wanted {
 }
 
 /// Where the mirror's reference is: its own id, and the commit behind it if all is there.
+#[derive(PartialEq, Eq)]
 struct Tracked {
-    id: Option<ObjectId>,
+    id: ObjectId,
     commit: Option<ObjectId>,
+}
+
+impl Tracked {
+    fn is_whole(&self) -> bool {
+        self.commit.is_some()
+    }
 }
 
 async fn tracked(mirror: &Path) -> Option<Tracked> {
@@ -378,9 +360,17 @@ async fn tracked(mirror: &Path) -> Option<Tracked> {
     spawn(move || {
         let mirror = Mirror::open(&path).ok()?;
         let id = mirror.reference(TRACKED)?;
-        Some(Tracked { id: Some(id), commit: mirror.peel_to_commit(&id).ok() })
+        Some(Tracked { id, commit: mirror.peel_to_commit(&id).ok() })
     })
     .await
+}
+
+/// Removes what a killed fetch left.
+async fn clean(remote: &Remote, mirror: &Path) -> Result<(), GitError> {
+    let path = mirror.to_owned();
+    spawn(move || leftovers::remove(&path))
+        .await
+        .map_err(|error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string()))
 }
 
 async fn is_mirror_of(remote: &Remote, mirror: &Path) -> bool {

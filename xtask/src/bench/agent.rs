@@ -9,11 +9,12 @@ mod maps;
 use std::{fmt, time::Instant};
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 
 use super::Figure;
 
 /// In the order in which they are measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
     Commit,
     Apply,
@@ -23,22 +24,14 @@ pub enum Part {
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Commit => "commit",
-            Self::Apply => "apply",
-            Self::Drift => "drift",
-            Self::Rest => "rest",
-        })
+        self.to_possible_value().map_or(Ok(()), |value| f.write_str(value.get_name()))
     }
 }
 
 /// All parts, or only one.
 pub async fn measure(quick: bool, only: Option<Part>) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    for part in [Part::Commit, Part::Apply, Part::Drift, Part::Rest] {
-        if only.is_some_and(|only| only != part) {
-            continue;
-        }
+    for part in Part::value_variants().iter().filter(|part| only.is_none_or(|only| only == **part)) {
         eprintln!("{part}");
         let begun = Instant::now();
         let measured = match part {

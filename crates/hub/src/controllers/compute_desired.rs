@@ -75,13 +75,8 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
                     return;
                 }
             }
-            Ok(Round { done, later }) => {
-                let pause = match later {
-                    0 if done < BATCH as usize => (begun.elapsed() * REST).clamp(GATHER, LONGEST),
-                    0 => GATHER,
-                    _ => almost,
-                };
-                almost = if later > 0 { (almost * 2).min(GATHER) } else { ALMOST };
+            Ok(round) => {
+                let pause = round.pause(begun.elapsed(), &mut almost);
                 if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                     return;
                 }
@@ -102,6 +97,19 @@ pub struct Round {
     pub done: usize,
     /// Of them: that come again, because a source of theirs has moved and not all of its services are assigned.
     pub later: usize,
+}
+
+impl Round {
+    /// Until the next one, after this took so long. `almost`: how long it is if the next one leaves something too.
+    fn pause(self, took: Duration, almost: &mut Duration) -> Duration {
+        if self.later > 0 {
+            let next = (*almost * 2).min(GATHER);
+            return std::mem::replace(almost, next);
+        }
+        *almost = ALMOST;
+        // More is waiting already.
+        if self.done >= BATCH as usize { GATHER } else { (took * REST).clamp(GATHER, LONGEST) }
+    }
 }
 
 /// Recomputes some dirty clusters.
@@ -346,4 +354,24 @@ async fn publish(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_rests_as_it_was_heavy_and_hardly_where_something_is_left() {
+        let (quick, heavy) = (Duration::from_millis(3), Duration::from_millis(150));
+        let mut almost = ALMOST;
+        let mut pause = |done, later, took| Round { done, later }.pause(took, &mut almost);
+        assert_eq!(pause(1, 0, quick), GATHER);
+        assert_eq!(pause(1, 0, heavy), heavy * REST);
+        assert_eq!(pause(1, 0, Duration::from_secs(9)), LONGEST);
+        assert_eq!(pause(BATCH as usize, 0, heavy), GATHER, "others wait");
+        let left: Vec<_> = (0..7).map(|_| pause(2, 1, heavy).as_millis()).collect();
+        assert_eq!(left, [5, 10, 20, 40, 80, 100, 100]);
+        assert_eq!(pause(2, 0, quick), GATHER);
+        assert_eq!(pause(2, 1, quick), ALMOST, "from the beginning again");
+    }
 }
