@@ -43,7 +43,7 @@ use super::{
     orphans,
     queue::Next,
     resources::{self, APPROVED_AT, Name, Stored as _},
-    services::{ClusterFacts, ServiceFacts, load_grants, read_json},
+    services::{ClusterFacts, ServiceFacts, load_grants_for, read_json},
     summarize_reports::is_removed,
     trace_deliveries::Assigned,
     track_clusters::until_silent,
@@ -387,6 +387,9 @@ async fn find_source(delivery: &Delivery, name: &Name) -> Result<Option<Source>,
 
 /// The resource stays until the agent has confirmed the removal, so it is held before anything is assigned.
 async fn hold_resource(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
+    if resources::is_held(&resource.object["metadata"]) {
+        return Ok(());
+    }
     resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, "", |object| {
         let metadata = &mut object["metadata"];
         if resources::is_held(metadata) || metadata["deletionTimestamp"].is_string() {
@@ -506,7 +509,7 @@ async fn decide_row(
     if let Some(Ok(pinned)) = pinned.as_ref().filter(|pinned| pinned.as_ref().is_ok_and(|one| !one.source.is_empty())) {
         facts.source_url = Some(pinned.source.clone());
     }
-    let ceiling = facts.check_placement(&cluster, &load_grants(&delivery.store).await?);
+    let ceiling = facts.check_placement(&cluster, &load_grants_for(&delivery.store, &name.namespace).await?);
     let decision = decide(Inputs {
         suspended: is_suspended || cluster.suspended,
         pinned: pinned.as_ref().map(Result::as_ref),
@@ -641,7 +644,7 @@ async fn remove_service(
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let secrets = secrets::resolve(delivery, &facts).await?;
     // A removal takes what there is, wherever it came from.
-    let (entry, _) = facts.resolve_entry(&cluster, &load_grants(&delivery.store).await?, &secrets);
+    let (entry, _) = facts.resolve_entry(&cluster, &load_grants_for(&delivery.store, &name.namespace).await?, &secrets);
     let report = load_report(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let said = report.as_ref().map(status::decode).transpose()?;
     let objects = said.as_ref().map(|said| said.objects.as_slice()).unwrap_or_default();

@@ -5,7 +5,10 @@ use super::{
     history::{delete_dependencies, delete_history},
     origins::delete_service_origin,
 };
-use crate::{Connection, Kind, StoreError};
+use crate::{
+    Connection, Kind, StoreError,
+    rows::{chunks, parameters},
+};
 use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE, UNDO};
 use serde_json::Value;
 
@@ -79,6 +82,27 @@ pub async fn assignments_of_cluster(
     cluster_uid: &str,
 ) -> Result<Vec<Assignment>, StoreError> {
     select(connection, OF_CLUSTER, &[cluster_uid]).await
+}
+
+/// (service uid, namespace, name) of those of these services that belong to a cluster.
+pub async fn names_of_services(
+    connection: &mut Connection,
+    cluster_uid: &str,
+    service_uids: &[&str],
+) -> Result<Vec<(String, String, String)>, StoreError> {
+    let mut found = Vec::new();
+    for some in chunks(service_uids) {
+        let sql = format!(
+            "SELECT service_uid, namespace, name FROM assignments WHERE (service_uid, cluster_uid) IN (VALUES {})",
+            parameters(some.len(), 2)
+        );
+        let mut select = sqlx::query_as(sqlx::AssertSqlSafe(sql));
+        for service_uid in some {
+            select = select.bind(*service_uid).bind(cluster_uid);
+        }
+        found.extend::<Vec<_>>(select.fetch_all(&mut *connection).await?);
+    }
+    Ok(found)
 }
 
 pub async fn assignments_of_source(
