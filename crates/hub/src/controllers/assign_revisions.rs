@@ -25,10 +25,10 @@ use farwater_fleet::{
 use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
-        Assignment, Bundle, Released, Revision, ServiceOrigin, SourceOrigin, assignments_named, delete_assignment,
-        delete_report, dependencies_of, load_assignment, load_report, load_revision, load_service_origin,
-        load_source_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_released,
-        save_service_origin, save_service_secrets, stamp,
+        Assignment, Bundle, Released, Revision, ServiceOrigin, SourceOrigin, asks_for_the_same, assignments_named,
+        delete_assignment, delete_report, dependencies_of, load_assignment, load_report, load_revision,
+        load_service_origin, load_source_origin, mark_cluster, save_assignment, save_bundle, save_dependencies,
+        save_released, save_service_origin, save_service_secrets, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -542,9 +542,10 @@ fn read_turn(row: &Assignment) -> Result<u64, StoreError> {
     Ok(read_json::<Decided>(&row.service_uid, &row.why)?.turn)
 }
 
-/// Counts a change of what is asked for: of the spec, of the content, or of the cluster.
+/// Counts a change of what is asked for: of the spec, of the content, or of the cluster. An approval is none: what it allows has begun by
+/// then, and would be ended by an entry that differs.
 fn count_turn(old: &Assignment, new: &mut Assignment) -> Result<(), StoreError> {
-    let same = old.cluster_uid == new.cluster_uid && old.stamp == new.stamp;
+    let same = old.cluster_uid == new.cluster_uid && asks_for_the_same(&old.stamp, &new.stamp);
     if !same || assigned_content(old)? != assigned_content(new)? {
         let decided: Decided = read_json(&new.service_uid, &new.why)?;
         new.why = write_json(&Decided { turn: decided.turn + 1, ..decided })?;

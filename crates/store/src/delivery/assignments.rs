@@ -53,6 +53,12 @@ pub fn stamp(service: &Value) -> String {
     format!("{} {deleting} {}{undo}", metadata["generation"], annotation(APPROVE_PRUNE))
 }
 
+/// Whether two stamps ask for the same, whatever was approved or requested meanwhile.
+pub fn asks_for_the_same(one: &str, other: &str) -> bool {
+    let asked = |stamp| str::split(stamp, ' ').take(2);
+    asked(one).eq(asked(other))
+}
+
 /// Conditions that an index serves: the table grows with the services, and must not be read for one of them.
 const OF_SERVICE: &str = "service_uid = $1";
 const OF_NAME: &str = "namespace = $1 AND name = $2";
