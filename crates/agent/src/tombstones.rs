@@ -76,21 +76,27 @@ pub enum Series {
 /// The names of all that is kept, as they were listed last: of a thousand new services each may have had a predecessor, and one
 /// list answers for all of them.
 #[derive(Debug, Default)]
-pub struct Listed(tokio::sync::Mutex<Option<(Instant, Vec<Name>)>>);
+pub struct Listed(tokio::sync::Mutex<Option<(Instant, Answer)>>);
+
+type Answer = Result<Vec<Name>, ApiError>;
 
 impl Listed {
     /// For this long: another agent may have kept something before this one took over.
     const LASTS: Duration = Duration::from_secs(10);
+    /// A failure is for those who have waited for the same list: they must not wait for one after the other.
+    const FAILURE_LASTS: Duration = Duration::from_secs(1);
 
     async fn names(&self, kubernetes: &Kubernetes) -> Result<Vec<Name>, ApiError> {
         // Held meanwhile: what is kept later is not missing in what was listed before.
         let mut listed = self.0.lock().await;
-        if let Some((_, names)) = listed.as_ref().filter(|(when, _)| when.elapsed() < Self::LASTS) {
-            return Ok(names.clone());
+        if let Some((when, known)) = &*listed
+            && when.elapsed() < if known.is_ok() { Self::LASTS } else { Self::FAILURE_LASTS }
+        {
+            return known.clone();
         }
-        let names = names(kubernetes).await?;
-        *listed = Some((Instant::now(), names.clone()));
-        Ok(names)
+        let found = names(kubernetes).await;
+        *listed = Some((Instant::now(), found.clone()));
+        found
     }
 
     async fn forget(&self) {

@@ -135,10 +135,10 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let is_current = is_found && next.assigned.is_some() && next.assigned == next.candidate;
     let found_by = |row: &Assignment| (row.cluster_uid.clone(), row.source_uid.clone());
     let is_new = row.as_ref().map(found_by) != Some(found_by(&next));
-    let is_denied = matches!(read_json::<Decided>(&next.service_uid, &next.why)?.why, Why::NotGranted(_));
+    let is_denied = is_new && matches!(read_json::<Decided>(&next.service_uid, &next.why)?.why, Why::NotGranted(_));
     save_row(&delivery, row, next, bundle, stated, begun).await?;
     // Who wakes it finds it by its row: what came before that was written has woken nobody.
-    if is_new && (is_denied || LedTo::load(&delivery, &name, &references).await? != led_to) {
+    if is_denied || (is_new && LedTo::load(&delivery, &name, &references).await? != led_to) {
         delivery.services.add(name.clone());
     }
     if let Some(known) = known.filter(|known| known.unasked && is_asked && is_current) {

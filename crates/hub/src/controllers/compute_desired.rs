@@ -54,6 +54,8 @@ const REST: u32 = 4;
 const LONGEST: Duration = Duration::from_secs(1);
 /// The same after a round in which a source's services were not all assigned yet; doubles up to [`GATHER`] while that is so.
 const ALMOST: Duration = Duration::from_millis(5);
+/// Services that are read, and held, at a time.
+const READ_AT_ONCE: usize = 500;
 /// How long after a fetch the services of a source are published together: bundles of a large one take their time.
 const HALFWAY_SECONDS: i64 = 5;
 /// A mark whose wake-up was lost is seen this late.
@@ -225,14 +227,18 @@ async fn resolve_entries(
 ) -> Result<Vec<Verbatim<Entry>>, StoreError> {
     let mut urls = SourceUrls::default();
     let mut entries = Vec::with_capacity(rows.len());
-    let keys: Vec<_> = rows.iter().map(key_of).collect();
-    let mut services = delivery.store.get_all(&keys).await?;
-    for (row, key) in rows.iter().zip(keys) {
-        let origin = origins.get(&row.service_uid);
-        // A row whose service is gone or was made again is cleared by assign_revisions.
-        let Some(facts) = facts_of(delivery, row, services.remove(&key), origin, &mut urls).await? else { continue };
-        let secrets = secrets::resolve(delivery, &facts).await?;
-        entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets).0));
+    for some in rows.chunks(READ_AT_ONCE) {
+        let keys: Vec<_> = some.iter().map(key_of).collect();
+        let mut services = delivery.store.get_all(&keys).await?;
+        for (row, key) in some.iter().zip(keys) {
+            let origin = origins.get(&row.service_uid);
+            // A row whose service is gone or was made again is cleared by assign_revisions.
+            let Some(facts) = facts_of(delivery, row, services.remove(&key), origin, &mut urls).await? else {
+                continue;
+            };
+            let secrets = secrets::resolve(delivery, &facts).await?;
+            entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets).0));
+        }
     }
     Ok(entries)
 }
