@@ -125,6 +125,7 @@ pub async fn find_json(
     after: Option<(String, String)>,
     limit: usize,
 ) -> Result<Page<JsonResource>, ApiError> {
+    let _turn = call.hub.list_turns.next(limit).await;
     call.hub.store.list_json(&query(call, filter, after, limit, MAX_PAGE)).await.map_err(store_failed)
 }
 
@@ -143,8 +144,10 @@ pub async fn find(
             (_, false) => wanted,
             (_, true) => wanted.max(CHUNK),
         };
+        let turn = call.hub.list_turns.next(at_a_time).await;
         let page =
             call.hub.store.list(&query(call, filter, after, at_a_time, MAX_PARSED)).await.map_err(store_failed)?;
+        drop(turn);
         if found.version == 0 {
             found.version = page.version;
         }
