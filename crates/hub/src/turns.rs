@@ -75,7 +75,7 @@ impl Turn {
     }
 }
 
-/// How many lists are read from the database at once.
+/// How many lists are read from the database, and written down, at once.
 ///
 /// A database file is read by threads that are as urgent as those that answer agents: if lists had all processors, each poll would
 /// wait until one of them pauses.
@@ -87,7 +87,7 @@ pub struct ListTurns {
 }
 
 impl ListTurns {
-    /// Pages are read on at most half of this machine's processors, and so are long lists.
+    /// Pages take at most half of this machine's processors, and so do long lists.
     pub fn of_a_file() -> Self {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         Self::new((processors / 2).max(1))

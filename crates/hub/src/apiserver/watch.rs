@@ -221,11 +221,12 @@ impl Feed {
                     () = self.sender.closed() => return Err(Ended),
                 },
             };
+            let reading = hub.list_turns.next(PAGE).await;
             let page = match self.state_page(after).await {
                 Ok(page) => page,
                 Err(error) => return Ok(Err(error)),
             };
-            drop(held);
+            drop((reading, held));
             let start = *first.get_or_insert(page.version);
             for StateLine { key, version, line } in page.items {
                 if version > start {
