@@ -86,9 +86,9 @@ async fn arrive(scene: &mut Scene, screen: &mut Screen) -> Result<()> {
 
 /// For others: the demo with `--once`, in plain lines, of whatever programs the testkit uses.
 pub async fn follow_a_commit() -> Result<()> {
-    let (mut scene, mut screen) = (Scene::start().await?, Screen::quiet());
-    follow(&scene, &mut screen, "the fleet is healthy", Fleet::is_healthy).await?;
-    arrive(&mut scene, &mut screen).await
+    let mut scene = Scene::start().await?;
+    wait_until_healthy(&scene).await?;
+    arrive(&mut scene, &mut Screen::quiet()).await
 }
 
 /// Shows the fleet until it is as wanted.

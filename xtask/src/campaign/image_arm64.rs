@@ -41,10 +41,11 @@ pub async fn round(seed: u64) -> Result<Round> {
     let git = emulate(&hub, "usr/bin/git", dir.path())?;
     let git_remote = emulate(&hub, "usr/lib/git-core/git-remote-http", dir.path())?;
     let versions = [
-        says(&farwater, &["--version"])?,
-        says(&farwater_agent, &["--version"])?,
-        says(&git, &["--version"])?,
-        says(&git_remote, &[])?,
+        says(&farwater, &["--version"], concat!("farwater ", env!("CARGO_PKG_VERSION")))?,
+        says(&farwater_agent, &["--version"], concat!("farwater-agent ", env!("CARGO_PKG_VERSION")))?,
+        says(&git, &["--version"], "git version ")?,
+        // Without a repository it says how it is called.
+        says(&git_remote, &[], "usage: git remote-curl ")?,
     ];
     use_programs_of(programs);
     let followed = demo::follow_a_commit().await;
@@ -85,14 +86,13 @@ fn emulate(root: &Path, program: &str, dir: &Path) -> Result<PathBuf> {
     Ok(script)
 }
 
-/// The first line that a program writes.
-fn says(program: &Path, arguments: &[&str]) -> Result<String> {
+/// The first line that a program writes; `expected` is in it.
+fn says(program: &Path, arguments: &[&str], expected: &str) -> Result<String> {
     let output =
         Command::new(program).args(arguments).output().with_context(|| format!("run {}", program.display()))?;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     let line = said.lines().next().unwrap_or_default();
-    // Without a repository the way to https says how it is called.
-    ensure!(output.status.code().is_some_and(|code| code < 126), "{}: {}: {said}", program.display(), output.status);
+    ensure!(line.contains(expected), "{}: {}: {said}", program.display(), output.status);
     Ok(line.to_owned())
 }

@@ -26,11 +26,8 @@ impl Executor<'_> {
         };
         let path = resource.path_of(&object.object);
         if change.cause == Cause::AdoptUnchanged {
-            let refused = match self.check_adoption(&path, object).await {
-                Ok(differs) => differs,
-                Err(error) => Some(explain_uncompared(&error)),
-            };
-            if let Some(refused) = refused {
+            let checked = self.check_adoption(&path, object).await;
+            if let Some(refused) = checked.unwrap_or_else(|error| Some(explain_uncompared(&error))) {
                 return Tried::Ended(Applied::Refused(refused));
             }
         }

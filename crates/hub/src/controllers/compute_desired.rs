@@ -53,10 +53,9 @@ const GATHER: Duration = Duration::from_millis(100);
 const REST: u32 = 4;
 const LONGEST: Duration = Duration::from_secs(1);
 /// Least pause between two rounds. It is as long as the first of them took, up to [`GATHER`]: many clusters whose changes come one
-/// after the other are published some at a time.
+/// after the other are published some at a time. After a round in which a source's services were not all assigned yet it begins
+/// with this and doubles while that is so.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The pause after a round in which a source's services were not all assigned yet; doubles up to [`GATHER`] while that is so.
-const ALMOST: Duration = Duration::from_millis(5);
 /// Services that are read, and held, at a time.
 const READ_AT_ONCE: usize = 500;
 /// How long after a fetch the services of a source are published together: bundles of a large one take their time.
@@ -65,7 +64,7 @@ const HALFWAY_SECONDS: i64 = 5;
 const IDLE: Duration = Duration::from_secs(5);
 
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
-    let (mut resting, mut almost) = (Resting::default(), ALMOST);
+    let (mut resting, mut almost) = (Resting::default(), PAUSE);
     loop {
         let begun = Instant::now();
         resting.wake(begun);
@@ -75,36 +74,25 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
         } else {
             Ok(Round::default())
         };
-        let wait = match computed {
+        // How long nothing is done, and whether a new mark ends that.
+        let (longest, is_woken) = match computed {
             Ok(Round { done: 0, held, .. }) => {
-                let held =
-                    resting.first_end().filter(|_| held).map(|end| end.saturating_duration_since(Instant::now()));
-                Wait::Mark(held.unwrap_or(IDLE))
+                let end = resting.first_end().filter(|_| held);
+                (end.map_or(IDLE, |end| end.saturating_duration_since(Instant::now())), true)
             }
-            Ok(round) => Wait::All(round.pause(begun.elapsed(), &mut almost)),
+            Ok(round) => (round.pause(begun.elapsed(), &mut almost), false),
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "compute desired states");
-                Wait::All(IDLE)
+                (IDLE, false)
             }
         };
         let wait = async {
-            match wait {
-                Wait::All(pause) => tokio::time::sleep(pause).await,
-                Wait::Mark(longest) => {
-                    tokio::select! { () = delivery.dirty.notified() => {} () = tokio::time::sleep(longest) => {} }
-                }
-            }
+            tokio::select! { () = delivery.dirty.notified(), if is_woken => {} () = tokio::time::sleep(longest) => {} }
         };
         if shutdown.run_until_cancelled(wait).await.is_none() {
             return;
         }
     }
-}
-
-/// What comes before the next round: a time, or a mark that is made in it.
-enum Wait {
-    All(Duration),
-    Mark(Duration),
 }
 
 /// Clusters that were computed a moment ago, and until when their further changes are gathered.
@@ -143,7 +131,7 @@ impl Round {
             let next = (*almost * 2).min(GATHER);
             return std::mem::replace(almost, next);
         }
-        *almost = ALMOST;
+        *almost = PAUSE;
         took.clamp(PAUSE, GATHER)
     }
 }
@@ -429,14 +417,14 @@ mod tests {
     #[test]
     fn rounds_pause_as_long_as_they_take_and_less_where_something_is_left() {
         let (quick, heavy) = (Duration::from_millis(3), Duration::from_millis(150));
-        let mut almost = ALMOST;
+        let mut almost = PAUSE;
         let mut pause = |done, later, took| Round { done, later, held: false }.pause(took, &mut almost);
         assert_eq!(pause(1, 0, quick), PAUSE);
         assert_eq!(pause(BATCH as usize, 0, heavy), GATHER);
         let left: Vec<_> = (0..7).map(|_| pause(2, 1, heavy).as_millis()).collect();
         assert_eq!(left, [5, 10, 20, 40, 80, 100, 100]);
         assert_eq!(pause(2, 0, quick), PAUSE);
-        assert_eq!(pause(2, 1, quick), ALMOST, "from the beginning again");
+        assert_eq!(pause(2, 1, quick), PAUSE, "from the beginning again");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use farwater_e2e::flux::Flux;
 use farwater_testkit::{
     Plane, PlaneOptions,
@@ -112,11 +112,11 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
 
     let since = Timestamp::now();
     let before = taken(&mut ours, &mut peer, &mut idle)?;
-    let (end, tampered, [ours_healing, theirs_healing]) = tamper_all(terms, &ours, &peer, &idle).await?;
+    let (end, tampered, healing) = tamper_all(terms, &ours, &peer, &idle).await?;
     sleep_until(end).await;
     let after = taken(&mut ours, &mut peer, &mut idle)?;
-    let mut healed = [Vec::new(), Vec::new()];
-    for (times, tasks) in healed.iter_mut().zip([ours_healing, theirs_healing]) {
+    let mut healed = [Vec::new(), Vec::new(), Vec::new()];
+    for (times, tasks) in healed.iter_mut().zip(healing) {
         for task in tasks {
             times.push(task.await??);
         }
@@ -175,8 +175,8 @@ fn taken(ours: &mut Ground, peer: &mut Peer, idle: &mut Idle) -> Result<Taken> {
     })
 }
 
-/// How long each change stood, the agent's and Flux's.
-type Healing = [Vec<JoinHandle<Result<Duration>>>; 2];
+/// How long each change stood: the agent's, Flux's, nobody's.
+type Healing = [Vec<JoinHandle<Result<Duration>>>; 3];
 
 /// Changes one object after the other on each plane. Gives when the rest ends, and which objects they were.
 async fn tamper_all(
@@ -196,11 +196,10 @@ async fn tamper_all(
         sleep_until(at).await;
         at += terms.each;
         let name = format!("map-{n}");
-        for (healing, maps) in healing.iter_mut().zip([&ours, &theirs]) {
+        // Of nobody's too: what is asked for measuring is asked of all three.
+        for (healing, maps) in healing.iter_mut().zip([&ours, &theirs, &nobodys]) {
             healing.push(tokio::spawn(tamper(maps.clone(), name.clone(), end)));
         }
-        // That what is asked here for measuring is asked of all three.
-        tokio::spawn(tamper(nobodys.clone(), name.clone(), end));
         tampered.insert(name);
         eprintln!("{n} of {count} objects changed");
     }
@@ -221,12 +220,13 @@ async fn tamper(maps: Api<ConfigMap>, name: String, end: Instant) -> Result<Dura
         |map: &ConfigMap| map.data.as_ref().and_then(|data| data.get("LEVEL")).is_some_and(|l| l == TAMPERED);
     let changed = versions.skip_while(|map| ready(!is_changed(map)));
     let mut undone = pin!(changed.skip_while(|map| ready(is_changed(map))));
-    // Else it stands.
-    _ = timeout_at(end, undone.next()).await;
-    Ok(begun.elapsed())
+    match timeout_at(end, undone.next()).await {
+        Ok(None) => bail!("the watch of {name} ended"),
+        Ok(Some(_)) | Err(_) => Ok(begun.elapsed()),
+    }
 }
 
-fn times(workload: &str, [ours, theirs]: &mut [Vec<Duration>; 2]) -> Vec<Figure> {
+fn times(workload: &str, [ours, theirs, _]: &mut [Vec<Duration>; 3]) -> Vec<Figure> {
     let figure = |metric: &str, value| Figure::new(metric, workload, milliseconds(value), "ms");
     vec![
         figure("drift_healed_p50", percentile(ours, 0.5)).compared(FLUX, milliseconds(percentile(theirs, 0.5))),
