@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     fn key() -> ObjectKey {
-        ObjectKey { group: String::new(), kind: "ConfigMap".into(), namespace: "a".into(), name: "b".into() }
+        ObjectKey::new("", "ConfigMap", "a", "b")
     }
 
     /// The repair at which somebody is found who changes an object back every so many seconds, of 200.

@@ -83,12 +83,8 @@ impl WatchKey {
 
     fn key_of(&self, object: &Value) -> Option<ObjectKey> {
         let metadata = &object["metadata"];
-        Some(ObjectKey {
-            group: self.resource.group.clone(),
-            kind: self.resource.kind.clone(),
-            namespace: metadata["namespace"].as_str().unwrap_or_default().to_owned(),
-            name: metadata["name"].as_str()?.to_owned(),
-        })
+        let namespace = metadata["namespace"].as_str().unwrap_or_default();
+        Some(ObjectKey::new(&self.resource.group, &self.resource.kind, namespace, metadata["name"].as_str()?))
     }
 }
 

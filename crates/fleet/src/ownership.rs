@@ -3,17 +3,21 @@
 //! The label makes watches cheap and proves nothing: Kubernetes copies labels (Service → EndpointSlice) and people
 //! copy manifests. The proof is an annotation that names its own object, so a copy of it proves nothing either.
 
-use std::fmt;
+use std::{fmt, ops::Deref, sync::Arc};
 
 use farwater_api::{
     Digest,
     objects::{ObjectId, ObjectRef},
 };
-use serde::{Deserialize, Serialize};
 
-/// An object's identity as an owned key. Two versions of one kind are the same object.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ObjectKey {
+/// An object's identity as an owned key. Two versions of one kind are the same object. A clone shares it: an agent knows each object
+/// by its key in half a dozen places.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey(Arc<Identity>);
+
+/// What an [`ObjectKey`] is.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
     pub group: String,
     pub kind: String,
     /// Empty for cluster-scoped objects.
@@ -22,19 +26,27 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
+    pub fn new(group: &str, kind: &str, namespace: &str, name: &str) -> Self {
+        let [group, kind, namespace, name] = [group, kind, namespace, name].map(str::to_owned);
+        Self(Arc::new(Identity { group, kind, namespace, name }))
+    }
+
     pub fn id(&self) -> ObjectId<'_> {
         ObjectId { group: &self.group, kind: &self.kind, namespace: &self.namespace, name: &self.name }
     }
 }
 
+impl Deref for ObjectKey {
+    type Target = Identity;
+
+    fn deref(&self) -> &Identity {
+        &self.0
+    }
+}
+
 impl From<&ObjectRef> for ObjectKey {
     fn from(object: &ObjectRef) -> Self {
-        Self {
-            group: object.group.clone(),
-            kind: object.kind.clone(),
-            namespace: object.namespace.clone(),
-            name: object.name.clone(),
-        }
+        Self::new(&object.group, &object.kind, &object.namespace, &object.name)
     }
 }
 
@@ -77,7 +89,7 @@ mod tests {
     use super::*;
 
     fn key(namespace: &str, name: &str) -> ObjectKey {
-        ObjectKey { group: "apps".into(), kind: "Deployment".into(), namespace: namespace.into(), name: name.into() }
+        ObjectKey::new("apps", "Deployment", namespace, name)
     }
 
     #[test]

@@ -51,12 +51,7 @@ mod tests {
 
     #[test]
     fn a_hash_tells_values_apart_and_is_of_its_place_and_process() {
-        let key = |name: &str| ObjectKey {
-            group: String::new(),
-            kind: "Secret".into(),
-            namespace: "web".into(),
-            name: name.into(),
-        };
+        let key = |name: &str| ObjectKey::new("", "Secret", "web", name);
         let redactor = Redactor::default();
         let hash = redactor.hash(&key("a"), "data.x", &json!("aHVudGVyMg=="));
         assert_eq!(hash, redactor.hash(&key("a"), "data.x", &json!("aHVudGVyMg==")));

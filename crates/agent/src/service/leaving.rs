@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> ObjectKey {
-        ObjectKey { group: String::new(), kind: "ConfigMap".into(), namespace: "web".into(), name: name.into() }
+        ObjectKey::new("", "ConfigMap", "web", name)
     }
 
     #[test]

@@ -110,10 +110,8 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         let gvk = GroupVersionKind::from(&object);
         let definition = defined.get(&gvk);
         let Some(scope) = served.get(&gvk).copied().or(definition.map(|d| d.scope)) else {
-            for namespace in ["", target_namespace, object.namespace.clone().as_str()] {
-                let mut key = ObjectKey::from(&object);
-                key.namespace = namespace.to_owned();
-                out.stated.push(key);
+            for namespace in ["", target_namespace, object.namespace.as_str()] {
+                out.stated.push(ObjectKey::new(&object.group, &object.kind, namespace, &object.name));
             }
             out.skipped.push(skip(object, SkipReason::Waiting(Wait::Kind)));
             continue;

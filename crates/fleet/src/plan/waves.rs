@@ -80,12 +80,7 @@ pub(super) fn pull_forward(objects: &mut [ResolvedObject], definitions: &BTreeMa
 }
 
 fn namespace_of(object: &ObjectRef) -> Option<ObjectKey> {
-    (!object.namespace.is_empty()).then(|| ObjectKey {
-        group: String::new(),
-        kind: "Namespace".to_owned(),
-        namespace: String::new(),
-        name: object.namespace.clone(),
-    })
+    (!object.namespace.is_empty()).then(|| ObjectKey::new("", "Namespace", "", &object.namespace))
 }
 
 /// Objects on their way out, in the order in which they may go: later waves first, whatever is of a definition or in a namespace
