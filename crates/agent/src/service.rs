@@ -108,7 +108,7 @@ struct Status {
     message: String,
     /// What was noticed when it was applied, whatever its health is.
     note: String,
-    waits_for: Option<ObjectRef>,
+    waits_for: Option<Box<ObjectRef>>,
 }
 
 pub struct ServiceTask {
@@ -395,7 +395,7 @@ impl ServiceTask {
     fn set_waiting(&mut self, object: &ObjectRef, on: &ObjectRef, message: impl Into<String>) {
         self.set_status(object, SyncState::Waiting, Health::Unknown, message);
         if let Some(status) = self.statuses.get_mut(&ObjectKey::from(object)) {
-            status.waits_for = Some(on.clone());
+            status.waits_for = Some(Box::new(on.clone()));
         }
     }
 

@@ -96,7 +96,7 @@ pub struct ObjectReport {
     pub message: String,
     /// The object that this one waits for, where it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waits_for: Option<ObjectRef>,
+    pub waits_for: Option<Box<ObjectRef>>,
 }
 
 /// The outcome of the agent's last attempt at an entry.

@@ -381,7 +381,7 @@ fn judge_objects(evidence: &Evidence<'_>) -> Option<Finding> {
     let what =
         message.strip_prefix("waits ").map_or_else(|| format!("waits: {message}"), |what| format!("waits {what}"));
     let finding = Finding::progressing(Link::Objects, format!("{} {what}", first.object));
-    let next = first.waits_for.as_ref().map_or(list, describe_in_cluster);
+    let next = first.waits_for.as_deref().map_or(list, describe_in_cluster);
     Some(waiting.iter().skip(1).fold(finding, |f, o| f.because(describe(o))).next(next))
 }
 
@@ -503,7 +503,7 @@ fn or_silence(object: &ObjectReport) -> &str {
 
 /// How many wait for this one; empty where none does.
 fn waiters(objects: &[ObjectReport], object: &ObjectRef) -> String {
-    match objects.iter().filter(|other| other.waits_for.as_ref() == Some(object)).count() {
+    match objects.iter().filter(|other| other.waits_for.as_deref() == Some(object)).count() {
         0 => String::new(),
         1 => "1 object of a later wave waits for it".to_owned(),
         count => format!("{count} objects of later waves wait for it"),
