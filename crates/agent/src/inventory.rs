@@ -15,6 +15,7 @@ use farwater_fleet::{
     origin::Origin,
     ownership::service_label,
     plan::{Inventory, InventoryEntry, ObjectKey},
+    prune::ApprovedPrune,
 };
 use futures::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,9 @@ struct Chunk {
     origin: Option<Origin>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deletion: Option<Deletion>,
+    /// Of the whole service, in its first chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    approved: Option<ApprovedPrune>,
     /// Of the whole service, in its first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hooks: Option<Record>,
@@ -134,6 +138,7 @@ impl Stored {
             chunk.baseline = self.inventory.baseline;
             chunk.deployment = self.deployment.clone();
             chunk.origin = self.inventory.origin.clone();
+            chunk.approved = self.inventory.approved.clone();
             chunk.deletion = self.deletion.clone();
             chunk.hooks = self.hooks.clone();
         }
@@ -194,7 +199,16 @@ impl Stored {
 
 impl Chunk {
     fn new(service: ServiceIdentity, entries: Vec<InventoryEntry>) -> Self {
-        Self { service, baseline: 0, deployment: None, origin: None, deletion: None, hooks: None, entries }
+        Self {
+            service,
+            baseline: 0,
+            deployment: None,
+            origin: None,
+            deletion: None,
+            approved: None,
+            hooks: None,
+            entries,
+        }
     }
 }
 
@@ -218,6 +232,7 @@ pub async fn load_all(kubernetes: &Kubernetes) -> Result<BTreeMap<String, Stored
         stored.inventory.baseline = stored.inventory.baseline.max(chunk.baseline);
         stored.deployment = stored.deployment.take().or(chunk.deployment);
         stored.inventory.origin = stored.inventory.origin.take().or(chunk.origin);
+        stored.inventory.approved = stored.inventory.approved.take().or(chunk.approved);
         stored.deletion = stored.deletion.take().or(chunk.deletion);
         stored.hooks = stored.hooks.take().or(chunk.hooks);
         stored.written.insert(number, Digest::of(&bytes));

@@ -6,7 +6,7 @@ mod support;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use farwater_api::{deletion::undo_request, objects::Outcome, protocol::Entry};
+use farwater_api::{deletion::undo_request, objects::Outcome, protocol::Entry, service_deployment::HeldPrune};
 use farwater_testkit::{
     Plane, PlaneOptions, Process,
     api_faults::{ApiFaults, Faults},
@@ -121,6 +121,32 @@ async fn a_newer_version_ends_a_prune_that_is_under_way() {
     let left = ground.uids().await.len() - remaining;
     assert_eq!(held.count as usize, left, "{held:#?}");
     assert!(left >= SOME, "{left} are left");
+}
+
+#[tokio::test]
+async fn an_approved_prune_that_was_stopped_goes_on_as_soon_as_it_may() {
+    // More than go without an approval.
+    const REMAINING: usize = ALL - 210;
+    let ground = Ground::new("approved").await;
+    let mut fewer = ground.of(REMAINING);
+    let waiting = ground.hub.set(fewer.entry());
+    let held = report(&ground.hub, &waiting, |report| report.held_prune.is_some()).await.held_prune.unwrap();
+    assert_eq!(held.count as usize, ALL - REMAINING, "{held:#?}");
+    ground.be_slow();
+    let mut stopped = fewer.clone();
+    (stopped.deployment.prune, stopped.deployment.hold_prune) = (false, Some("somebody has stopped it".to_owned()));
+    fewer.deployment.approved_prune = Some(held.digest);
+    let approved = ground.hub.set(fewer.entry());
+    ground.until("ten objects to be gone", |count| count <= ALL - 10).await;
+    let stopped = ground.hub.set(stopped.entry());
+    ground.superseded(&approved).await;
+    let is_rest = |prune: &HeldPrune| prune.digest != held.digest;
+    let rest = report(&ground.hub, &stopped, |report| report.held_prune.as_ref().is_some_and(is_rest)).await;
+    let rest = rest.held_prune.unwrap();
+    assert!((SOME..ALL - REMAINING).contains(&(rest.count as usize)), "{rest:#?}");
+    let approved = ground.hub.set(fewer.entry());
+    outcome(&ground.hub, &approved, Outcome::Applied).await;
+    assert_eq!(ground.uids().await.len(), REMAINING);
 }
 
 #[tokio::test]

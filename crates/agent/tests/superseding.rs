@@ -78,7 +78,7 @@ async fn a_newer_version_ends_the_wait_that_the_api_server_asked_for() {
     ground.superseded(&first).await;
     // Nobody waited until it might be sent again, and nobody has sent it before.
     let seen = ground.server.seen();
-    assert_eq!((seen.refused, seen.early), (1, 0), "{seen:?}");
+    assert!(seen.refused == 1 && seen.early.is_empty(), "{seen:?}");
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn what_is_refused_for_long_is_left_alone_for_as_long() {
         .await
         .unwrap();
     let seen = ground.server.seen();
-    assert_eq!(seen.early, 0, "{seen:?}");
+    assert!(seen.early.is_empty(), "{seen:?}");
     ground.server.set(Faults::default());
     outcome(&ground.hub, &entry, Outcome::Applied).await;
 }

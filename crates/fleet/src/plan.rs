@@ -29,7 +29,7 @@ pub use crate::ownership::ObjectKey;
 use crate::{
     origin::Origin,
     ownership::proven_owner,
-    prune::{self, Candidate, Guards, HoldReason, PrunePlan, Purpose},
+    prune::{self, ApprovedPrune, Candidate, Guards, HoldReason, PrunePlan, Purpose},
     transfer::Transfers,
 };
 use options::{Guard, Protection};
@@ -106,9 +106,20 @@ pub struct Inventory {
     pub baseline: usize,
     /// Where the objects came from when the service was last in sync.
     pub origin: Option<Origin>,
+    /// The approved prune that was begun last.
+    pub approved: Option<ApprovedPrune>,
 }
 
 impl Inventory {
+    /// What the source states again is no part of a prune that was approved when it did not.
+    pub fn state_again(&mut self, key: &ObjectKey) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        entry.doomed = false;
+        if let (Some(approved), Some(uid)) = (&mut self.approved, &entry.uid) {
+            approved.uids.remove(uid);
+        }
+    }
+
     /// Adds what was made beside it.
     pub fn take_in(&mut self, entries: Vec<InventoryEntry>) {
         for entry in entries {
@@ -325,6 +336,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
         inventory: baseline(input.inventory),
         unapplied: skipped.iter().filter(|s| s.reason.is_unapplied()).count(),
         approved: input.approved_prune,
+        begun: input.inventory.approved.as_ref(),
         held: &held,
     };
     Plan {
@@ -357,6 +369,7 @@ pub fn plan_removal(
         inventory: baseline(inventory),
         unapplied: 0,
         approved: approved_prune,
+        begun: inventory.approved.as_ref(),
         held: &[],
     };
     Plan {

@@ -3,10 +3,11 @@
 //! The delete set is the service's own inventory minus a complete render, never "everything with our label". A set
 //! that is unusual waits for an approval that names exactly this set; creates and updates go on meanwhile.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use farwater_api::{Digest, objects::ObjectRef, service_deployment::HeldPrune};
 use jiff::SignedDuration;
+use serde::{Deserialize, Serialize};
 
 use crate::origin::Swap;
 
@@ -31,6 +32,26 @@ pub struct Candidate {
     pub confirm: bool,
 }
 
+/// A prune that was approved and has begun: what is left of it is no other plan, whoever or whatever has ended it half-way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovedPrune {
+    /// Digest of the plan that was approved.
+    pub plan: Digest,
+    /// Of its objects, but for those that the source has stated again since.
+    pub uids: BTreeSet<String>,
+}
+
+impl ApprovedPrune {
+    pub fn of(plan: &PrunePlan) -> Self {
+        Self { plan: plan.digest, uids: plan.candidates.iter().map(|candidate| candidate.uid.clone()).collect() }
+    }
+
+    fn covers(&self, candidates: &[Candidate]) -> bool {
+        candidates.iter().all(|candidate| self.uids.contains(&candidate.uid))
+    }
+}
+
 /// Why objects leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -53,8 +74,17 @@ pub struct Guards<'a> {
     pub unapplied: usize,
     /// The digest that was approved.
     pub approved: Option<Digest>,
+    /// The approved prune that was begun last.
+    pub begun: Option<&'a ApprovedPrune>,
     /// What holds a prune whatever it takes.
     pub held: &'a [HoldReason],
+}
+
+impl Guards<'_> {
+    /// Whether they are what is left of what was approved, and still is.
+    fn is_rest(&self, candidates: &[Candidate]) -> bool {
+        self.begun.is_some_and(|begun| self.approved == Some(begun.plan) && begun.covers(candidates))
+    }
 }
 
 /// Why a prune waits.
@@ -174,7 +204,7 @@ pub fn decide(mut candidates: Vec<Candidate>, guards: &Guards<'_>) -> PrunePlan 
     let digest = digest_of(&candidates);
     let verdict = if candidates.is_empty() {
         Verdict::Nothing
-    } else if guards.approved == Some(digest) {
+    } else if guards.approved == Some(digest) || guards.is_rest(&candidates) {
         Verdict::Delete
     } else {
         match hold_reasons(&candidates, guards) {

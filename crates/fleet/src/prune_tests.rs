@@ -27,8 +27,15 @@ fn maps(count: usize) -> Vec<Candidate> {
     (0..count).map(|n| candidate("ConfigMap", &format!("m{n}"))).collect()
 }
 
-const GUARDS: Guards<'_> =
-    Guards { purpose: Purpose::Sync, desired: 100, inventory: 100, unapplied: 0, approved: None, held: &[] };
+const GUARDS: Guards<'_> = Guards {
+    purpose: Purpose::Sync,
+    desired: 100,
+    inventory: 100,
+    unapplied: 0,
+    approved: None,
+    begun: None,
+    held: &[],
+};
 
 fn check(candidates: Vec<Candidate>, guards: Guards<'_>, reasons: &[&str]) {
     let plan = decide(candidates, &guards);
@@ -130,6 +137,22 @@ fn an_approval_is_for_exactly_one_set() {
     let mut recreated = maps(3);
     recreated[0].uid = "another".into();
     check(recreated, approved, &["no objects"]);
+}
+
+#[test]
+fn what_is_left_of_an_approved_prune_needs_no_other_approval() {
+    let guards = Guards { desired: 0, ..GUARDS };
+    let whole = decide(maps(3), &guards);
+    let begun = ApprovedPrune::of(&whole);
+    let approved = Guards { approved: Some(whole.digest), begun: Some(&begun), ..guards };
+    check(maps(2), approved, &[]);
+    check(maps(4), approved, &["no objects"]);
+    let mut recreated = maps(2);
+    recreated[0].uid = "another".into();
+    check(recreated, approved, &["no objects"]);
+    // The approval was taken back, or is for something else.
+    check(maps(2), Guards { approved: None, ..approved }, &["no objects"]);
+    check(maps(2), Guards { approved: Some(Digest::of("other")), ..approved }, &["no objects"]);
 }
 
 #[test]

@@ -72,7 +72,7 @@ pub struct Faults {
 }
 
 /// What was seen.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seen {
     pub requests: u64,
@@ -95,8 +95,8 @@ pub struct Seen {
     /// Lines of watches: those that were held back, and those that were left out.
     pub stalled: u64,
     pub swallowed: u64,
-    /// Requests that came again before they were told to.
-    pub early: u64,
+    /// Requests that came again before they were told to, and how much.
+    pub early: Vec<String>,
 }
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -156,7 +156,7 @@ impl ApiFaults {
     }
 
     pub fn seen(&self) -> Seen {
-        lock(&self.state).seen
+        lock(&self.state).seen.clone()
     }
 
     pub fn asked(&self) -> Asked {
@@ -274,8 +274,9 @@ fn decide(state: &mut State, method: &Method, path: &str) -> Fate {
         state.seen.pages += 1;
     }
     let key = (method.clone(), path.to_owned());
-    if state.not_before.remove(&key).is_some_and(|earliest| Instant::now() + TOLERANCE < earliest) {
-        state.seen.early += 1;
+    let early = state.not_before.remove(&key).map(|earliest| earliest.saturating_duration_since(Instant::now()));
+    if let Some(early) = early.filter(|early| *early > TOLERANCE) {
+        state.seen.early.push(format!("{method} {path}: {early:?}"));
     }
     let faults = state.faults.clone();
     if let Some((part, status)) = &faults.reads

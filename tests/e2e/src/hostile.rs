@@ -48,7 +48,7 @@ impl Outcome {
         ensure!(self.lies.is_empty(), "{:#?}", self.lies);
         ensure!(self.looks >= 10, "only {} looks at a service that was called synced", self.looks);
         ensure!(self.seen.expired_later > 0, "no watch lost its version while it ran");
-        ensure!(self.seen.early == 0, "{} requests came earlier than they were told to", self.seen.early);
+        ensure!(self.seen.early.is_empty(), "requests came earlier than they were told to: {:#?}", self.seen.early);
         // A watch that was cut goes on where it was. One that lost its place lists, and once more where a page was refused for good.
         let expired = self.seen.expired + self.seen.expired_later;
         let bound = 3 + 2 * expired;

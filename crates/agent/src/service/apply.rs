@@ -17,7 +17,7 @@ use farwater_fleet::{
         Cause, Change, GroupVersionKind, InventoryEntry, Keep, ObjectKey, Plan, Resolved, SkipReason, Stage, baseline,
         hold_reasons, options::ObjectOptions,
     },
-    prune::{self, Candidate, Guards, HoldReason, PrunePlan, Purpose, Verdict},
+    prune::{self, ApprovedPrune, Candidate, Guards, HoldReason, PrunePlan, Purpose, Verdict},
 };
 use tokio::time::Instant;
 
@@ -195,7 +195,7 @@ impl ServiceTask {
         // What replaces must stand before what it replaced goes.
         let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
         let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, &held));
-        if !self.prune(&executor, plan, &prune, Purpose::Sync).await? {
+        if !self.prune(&executor, plan, (&prune, deployment.approved_prune), Purpose::Sync).await? {
             return Ok(false);
         }
         self.record_leaving(plan, &prune, resolved, deployment);
@@ -228,9 +228,7 @@ impl ServiceTask {
             entry.object = (*object).clone();
         }
         for object in &resolved.objects {
-            if let Some(entry) = self.stored.inventory.entries.get_mut(&object.key()) {
-                entry.doomed = false;
-            }
+            self.stored.inventory.state_again(&object.key());
         }
         if self.stored.inventory.entries.is_empty() {
             return Ok(());
@@ -251,7 +249,7 @@ impl ServiceTask {
 
     /// The guards again, now that it is known what could be applied.
     fn guards<'a>(
-        &self,
+        &'a self,
         deployment: &Deployment,
         resolved: &Resolved,
         plan: &Plan,
@@ -266,6 +264,7 @@ impl ServiceTask {
             inventory: baseline_before(self, plan, results),
             unapplied: skipped + failed,
             approved: deployment.approved_prune,
+            begun: self.stored.inventory.approved.as_ref(),
             held,
         }
     }
@@ -275,11 +274,14 @@ impl ServiceTask {
         &mut self,
         executor: &Executor<'_>,
         plan: &Plan,
-        prune: &PrunePlan,
+        (prune, approved): (&PrunePlan, Option<Digest>),
         purpose: Purpose,
     ) -> Result<bool, Stopped> {
         let mut deletes = plan.doomed.clone();
         if prune.verdict == Verdict::Delete {
+            if approved == Some(prune.digest) {
+                self.stored.inventory.approved = Some(ApprovedPrune::of(prune));
+            }
             let newer = self.until_superseded();
             tokio::select! {
                 biased;
@@ -331,6 +333,9 @@ impl ServiceTask {
             self.spare(&deletes);
             self.save_inventory().await?;
             return Ok(false);
+        }
+        if results.values().all(|deleted| matches!(deleted, Deleted::Gone)) {
+            self.stored.inventory.approved = None;
         }
         Ok(true)
     }

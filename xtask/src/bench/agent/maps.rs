@@ -77,12 +77,7 @@ pub fn objects(count: usize, phase: Phase) -> Result<Vec<ConfigMap>> {
 pub fn marked(namespace: &str, mut objects: Vec<ConfigMap>) -> Vec<ConfigMap> {
     for map in &mut objects {
         let metadata = &mut map.metadata;
-        let key = ObjectKey {
-            group: String::new(),
-            kind: "ConfigMap".to_owned(),
-            namespace: namespace.to_owned(),
-            name: metadata.name.clone().unwrap_or_default(),
-        };
+        let key = ObjectKey::new("", "ConfigMap", namespace, metadata.name.as_deref().unwrap_or_default());
         metadata.namespace = Some(namespace.to_owned());
         metadata.labels = Some([(SERVICE_LABEL.to_owned(), service_label(SERVICE))].into());
         metadata.annotations = Some([(OWNER_ANNOTATION.to_owned(), owner_annotation(SERVICE, &key))].into());
