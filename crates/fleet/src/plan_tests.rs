@@ -265,6 +265,28 @@ fn an_unknown_kind_waits_and_its_objects_are_not_pruned() {
 }
 
 #[test]
+fn what_is_stated_again_is_no_part_of_an_approved_prune() {
+    let mut cluster = Cluster::after(&resolved_maps(0..3));
+    let whole = cluster.plan(&resolved_maps(0..0)).prune;
+    assert!(matches!(whole.verdict, Verdict::Hold(_)));
+    cluster.inventory.approved = Some(ApprovedPrune::of(&whole));
+    let verdict = |cluster: &Cluster| {
+        let source = resolved_maps(0..0);
+        let input = PlanInput { approved_prune: Some(whole.digest), ..cluster.input(&source, &cluster.live) };
+        plan(&input).prune.verdict
+    };
+    assert_eq!(verdict(&cluster), Verdict::Delete);
+    let again = cluster.inventory.entries.keys().next().unwrap().clone();
+    let gone = cluster.inventory.entries.keys().next_back().unwrap().clone();
+    cluster.inventory.entries.remove(&gone);
+    assert_eq!(verdict(&cluster), Verdict::Delete, "what is left of it");
+    cluster.inventory.entries.get_mut(&again).unwrap().doomed = true;
+    cluster.inventory.state_again(&again);
+    assert!(!cluster.inventory.entries[&again].doomed);
+    assert!(matches!(verdict(&cluster), Verdict::Hold(_)), "one of them was wanted in between");
+}
+
+#[test]
 fn marks_and_the_target_namespace_are_added_and_server_fields_dropped() {
     let source = resolved(&[
         "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, uid: x, resourceVersion: '1', managedFields: [], labels: {k: v}}}",

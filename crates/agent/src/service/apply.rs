@@ -195,7 +195,7 @@ impl ServiceTask {
         // What replaces must stand before what it replaced goes.
         let leaving = if self.barrier.is_none() { plan.prune.candidates.clone() } else { Vec::new() };
         let prune = prune::decide(leaving, &self.guards(deployment, resolved, plan, &results, &held));
-        if !self.prune(&executor, plan, (&prune, deployment.approved_prune), Purpose::Sync).await? {
+        if !self.prune(&executor, plan, &prune, deployment.approved_prune, Purpose::Sync).await? {
             return Ok(false);
         }
         self.record_leaving(plan, &prune, resolved, deployment);
@@ -227,8 +227,9 @@ impl ServiceTask {
             // Its kind may be stated in another version now.
             entry.object = (*object).clone();
         }
-        for object in &resolved.objects {
-            self.stored.inventory.state_again(&object.key());
+        // Also what can't be applied now.
+        for key in resolved.stated_keys() {
+            self.stored.inventory.state_again(key);
         }
         if self.stored.inventory.entries.is_empty() {
             return Ok(());
@@ -274,7 +275,8 @@ impl ServiceTask {
         &mut self,
         executor: &Executor<'_>,
         plan: &Plan,
-        (prune, approved): (&PrunePlan, Option<Digest>),
+        prune: &PrunePlan,
+        approved: Option<Digest>,
         purpose: Purpose,
     ) -> Result<bool, Stopped> {
         let mut deletes = plan.doomed.clone();
@@ -334,7 +336,8 @@ impl ServiceTask {
             self.save_inventory().await?;
             return Ok(false);
         }
-        if results.values().all(|deleted| matches!(deleted, Deleted::Gone)) {
+        let is_held = matches!(prune.verdict, Verdict::Hold(_));
+        if !is_held && results.values().all(|deleted| matches!(deleted, Deleted::Gone)) {
             self.stored.inventory.approved = None;
         }
         Ok(true)

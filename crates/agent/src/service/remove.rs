@@ -42,7 +42,7 @@ impl ServiceTask {
         {
             return ended;
         }
-        match self.prune(&executor, &plan, (&prune, approved), Purpose::Removal).await {
+        match self.prune(&executor, &plan, &prune, approved, Purpose::Removal).await {
             Ok(true) => {}
             Ok(false) => return Ended::Superseded,
             Err(error) => {
