@@ -19,7 +19,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use futures::future::LocalBoxFuture;
+use futures::future::{LocalBoxFuture, join_all};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -42,6 +42,9 @@ pub struct Arguments {
     /// Count to reach, instead of the campaign's own
     #[arg(long)]
     count: Option<u64>,
+    /// Rounds at once, for campaigns that mostly wait
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=8))]
+    parallel: u64,
     /// The hub's database, for campaigns that run on either; each has a record of its own
     #[arg(long, value_enum)]
     engine: Option<Engine>,
@@ -185,6 +188,14 @@ struct Record {
     rounds: Vec<Value>,
 }
 
+impl Record {
+    fn add(&mut self, round: Round) {
+        self.count += round.count;
+        self.failures.extend(round.failures);
+        self.rounds.push(round.figures);
+    }
+}
+
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some(name) = &arguments.name else {
         for campaign in CAMPAIGNS {
@@ -209,13 +220,23 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     while record.count < record.goal && record.failures.is_empty() && limit.is_none_or(|limit| start.elapsed() < limit)
     {
         let begun = Instant::now();
-        let seed = record.seed.wrapping_mul(1_000_003).wrapping_add(record.rounds.len() as u64);
-        let round = runtime.block_on((campaign.round)(seed, engine))?;
-        record.count += round.count;
+        let first = record.seed.wrapping_mul(1_000_003).wrapping_add(record.rounds.len() as u64);
+        let seeds = (0..arguments.parallel).map(|nth| first.wrapping_add(nth));
+        let rounds = join_all(seeds.map(|seed| (campaign.round)(seed, engine)));
+        // Those before one that could not be run count: the next run goes on with that.
+        let mut broken = None;
+        for round in runtime.block_on(rounds) {
+            match round {
+                Ok(round) if broken.is_none() => record.add(round),
+                Ok(_) => {}
+                Err(error) => broken = broken.or(Some(error)),
+            }
+        }
         record.minutes += begun.elapsed().as_secs_f64() / 60.0;
-        record.failures.extend(round.failures);
-        record.rounds.push(round.figures);
         save(&path, &record)?;
+        if let Some(error) = broken {
+            return Err(error);
+        }
         eprintln!("{name}: {} of {}, {} failures", record.count, record.goal, record.failures.len());
     }
     println!("{} of {}, {} failures: {}", record.count, record.goal, record.failures.len(), path.display());

@@ -146,7 +146,7 @@ impl Executor<'_> {
         let failed = |need: &&ObjectKey| earlier.get(need).is_some_and(|r| !matches!(r, Applied::Done { .. }));
         let applied = match (change.needs.iter().find(failed), objects.get(&change.object)) {
             _ if self.superseded.has_come() => Applied::Superseded,
-            _ if blocked.is_some_and(|(namespace, _)| namespace == change.object.namespace) => {
+            _ if blocked.is_some_and(|(namespace, _)| namespace == change.object.namespace()) => {
                 let (namespace, error) = blocked.unwrap_or_default();
                 Applied::Waiting(format!("waits for namespace {namespace}, which can't be made: {error}"))
             }

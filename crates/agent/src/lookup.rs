@@ -42,13 +42,13 @@ impl Lookup<'_> {
         let mut groups: BTreeMap<(Resource, String, bool), Vec<ObjectKey>> = BTreeMap::new();
         for query in queries {
             let gvk = GroupVersionKind {
-                group: query.key.group.clone(),
+                group: query.key.group().to_owned(),
                 version: query.version,
-                kind: query.key.kind.clone(),
+                kind: query.key.kind().to_owned(),
             };
             match self.kinds.find(self.kubernetes, &gvk).await {
                 Ok(Served::As(resource)) => {
-                    let place = (resource, query.key.namespace.clone(), query.labelled);
+                    let place = (resource, query.key.namespace().to_owned(), query.labelled);
                     groups.entry(place).or_default().push(query.key);
                 }
                 Ok(Served::No) => {
@@ -78,9 +78,18 @@ impl Lookup<'_> {
         (key, live)
     }
 
+    /// What is there of a kind that may not be served any more, and who wrote it last where that was not us.
+    pub async fn find(&self, gvk: &GroupVersionKind, key: &ObjectKey) -> (Live, Option<Box<Writer>>) {
+        match self.kinds.find(self.kubernetes, gvk).await {
+            Ok(Served::As(resource)) => self.get(&resource, key).await,
+            Ok(Served::No) => (Live::Absent, None),
+            Err(error) => (Live::Unknown(error.to_string()), None),
+        }
+    }
+
     /// What is there, and who wrote it last where that was not us.
     pub async fn get(&self, resource: &Resource, key: &ObjectKey) -> (Live, Option<Box<Writer>>) {
-        let path = resource.path(&key.namespace, &key.name);
+        let path = resource.path(key.namespace(), key.name());
         match self.kubernetes.get(Some(self.account), &path, true).await {
             Ok(object) => (Live::Present(live_object(&object)), last_writer(&object["metadata"])),
             Err(error) => (missing(&error), None),
@@ -112,16 +121,23 @@ impl Lookup<'_> {
             })
             .await;
         let complete = result.is_ok() && !labelled;
+        // An API server that has too much to do for a list has none of its objects asked for one by one.
+        let passing = result.err().filter(ApiError::is_passing);
         let mut open = Vec::new();
         for key in keys {
-            match listed.remove(&key.name) {
+            match listed.remove(key.name()) {
                 Some(live) => {
                     found.insert(key, Live::Present(live));
                 }
                 None if complete => {
                     found.insert(key, Live::Absent);
                 }
-                None => open.push(key),
+                None => match &passing {
+                    Some(error) => {
+                        found.insert(key, Live::Unknown(error.to_string()));
+                    }
+                    None => open.push(key),
+                },
             }
         }
         open

@@ -119,6 +119,8 @@ pub struct Listed {
     /// Empty: of all namespaces.
     pub namespace: String,
     pub present: BTreeSet<ObjectKey>,
+    /// Its resourceVersion: what was written since may be missing and there.
+    pub version: String,
 }
 
 #[derive(Debug, Default)]
@@ -404,6 +406,7 @@ impl Watches {
                 kind: key.resource.kind.clone(),
                 namespace: key.namespace.clone(),
                 present: present.remove(&label).unwrap_or_default(),
+                version: version.clone(),
             });
         }
         Ok(version)

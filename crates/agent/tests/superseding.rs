@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use farwater_api::{objects::Outcome, protocol::Entry};
 use farwater_testkit::{api_faults::Faults, wait_for};
+use kube::api::{DeleteParams, ListParams};
 use support::{PATIENCE, config_map, config_maps, faulty::Ground, outcome, report, value};
 
 impl Ground {
@@ -26,9 +27,9 @@ impl Ground {
         assert!(!outcomes().iter().any(ended), "{:?}", outcomes());
     }
 
-    /// How often a kind's group was asked for.
-    fn discoveries(&self, path: &str) -> u64 {
-        self.server.asked().get(&("GET".to_owned(), path.to_owned())).copied().unwrap_or_default()
+    /// How often one of a resource, or a path that is of none, was asked for.
+    fn asked(&self, subject: &str) -> u64 {
+        self.server.asked().get(&("GET".to_owned(), subject.to_owned())).copied().unwrap_or_default()
     }
 }
 
@@ -117,14 +118,37 @@ spec:
     let service = ground.service("unserved", &[("a.yaml", definition), ("b.yaml", &one)]);
     let first = ground.hub.set(service.entry());
     // From then on it is asked for once a second, 30 s long.
-    wait_for("the kind to be waited for", PATIENCE, || async { Ok((ground.discoveries(kind) >= 5).then_some(())) })
+    wait_for("the kind to be waited for", PATIENCE, || async { Ok((ground.asked(kind) >= 5).then_some(())) })
         .await
         .unwrap();
-    let before = ground.discoveries(kind);
+    let before = ground.asked(kind);
     let second = ground.hub.set(service.with(&ground.hub, &[("b.yaml", &two)]).entry());
     outcome(&ground.hub, &second, Outcome::Applied).await;
-    let asked = ground.discoveries(kind) - before;
+    let asked = ground.asked(kind) - before;
     assert!(asked < 10, "the kind was asked for {asked} times after it was wanted no more");
     value(&config_maps(&ground.plane.client().await.unwrap(), "unserved"), "map", "2").await;
     ground.superseded(&first).await;
+}
+
+#[tokio::test]
+async fn a_newer_version_ends_the_look_at_what_was_deleted() {
+    let ground = Ground::new(0.2).await;
+    let many: String = (0..100).map(|n| config_map(&format!("m{n}"), "1") + "---\n").collect();
+    let (one, two) = (config_map("map", "1"), config_map("map", "2"));
+    let service = ground.service("deleted", &[("a.yaml", &many), ("b.yaml", &one)]);
+    let first = ground.hub.set(service.entry());
+    outcome(&ground.hub, &first, Outcome::Applied).await;
+    let maps = config_maps(&ground.plane.client().await.unwrap(), "deleted");
+    // One after the other they would take longer than anybody waits here.
+    ground.server.set(Faults { latency: Duration::from_secs(2), ..Faults::default() });
+    maps.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
+    wait_for("what was deleted to be looked up", PATIENCE, || async {
+        Ok((ground.asked("configmaps") > 0).then_some(()))
+    })
+    .await
+    .unwrap();
+    let second = ground.hub.set(service.with(&ground.hub, &[("a.yaml", &many), ("b.yaml", &two)]).entry());
+    outcome(&ground.hub, &second, Outcome::Applied).await;
+    value(&maps, "map", "2").await;
+    value(&maps, "m99", "1").await;
 }

@@ -3,44 +3,65 @@
 //! The label makes watches cheap and proves nothing: Kubernetes copies labels (Service → EndpointSlice) and people
 //! copy manifests. The proof is an annotation that names its own object, so a copy of it proves nothing either.
 
-use std::{fmt, ops::Deref, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use farwater_api::{
     Digest,
     objects::{ObjectId, ObjectRef},
 };
 
-/// An object's identity as an owned key. Two versions of one kind are the same object. A clone shares it: an agent knows each object
-/// by its key in half a dozen places.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectKey(Arc<Identity>);
+/// An object's identity as an owned key. Two versions of one kind are the same object. A clone shares it, and comparing two is comparing
+/// two texts: an agent knows each object by its key in half a dozen maps.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey(Arc<str>);
 
-/// What an [`ObjectKey`] is.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Identity {
-    pub group: String,
-    pub kind: String,
-    /// Empty for cluster-scoped objects.
-    pub namespace: String,
-    pub name: String,
-}
+/// Between group, kind, namespace and name: no name has it, and it comes before all that names have, so that keys are in the order of
+/// their parts.
+const BETWEEN: char = '\0';
 
 impl ObjectKey {
     pub fn new(group: &str, kind: &str, namespace: &str, name: &str) -> Self {
-        let [group, kind, namespace, name] = [group, kind, namespace, name].map(str::to_owned);
-        Self(Arc::new(Identity { group, kind, namespace, name }))
+        let parts = [group, kind, namespace, name];
+        let mut text = String::with_capacity(parts.iter().map(|part| part.len() + 1).sum());
+        for (n, part) in parts.into_iter().enumerate() {
+            if n > 0 {
+                text.push(BETWEEN);
+            }
+            // The API server refuses such a name; here it is only not to be another object's.
+            text.extend(part.chars().map(|c| if c == BETWEEN { char::REPLACEMENT_CHARACTER } else { c }));
+        }
+        Self(text.into())
+    }
+
+    fn part(&self, n: usize) -> &str {
+        self.0.split(BETWEEN).nth(n).unwrap_or_default()
+    }
+
+    pub fn group(&self) -> &str {
+        self.part(0)
+    }
+
+    pub fn kind(&self) -> &str {
+        self.part(1)
+    }
+
+    /// Empty for cluster-scoped objects.
+    pub fn namespace(&self) -> &str {
+        self.part(2)
+    }
+
+    pub fn name(&self) -> &str {
+        self.part(3)
     }
 
     pub fn id(&self) -> ObjectId<'_> {
-        ObjectId { group: &self.group, kind: &self.kind, namespace: &self.namespace, name: &self.name }
+        ObjectId { group: self.group(), kind: self.kind(), namespace: self.namespace(), name: self.name() }
     }
 }
 
-impl Deref for ObjectKey {
-    type Target = Identity;
-
-    fn deref(&self) -> &Identity {
-        &self.0
+impl fmt::Debug for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectKey({self})")
     }
 }
 
@@ -53,15 +74,16 @@ impl From<&ObjectRef> for ObjectKey {
 /// `Kind.group namespace/name`, the group and the namespace left out where they are empty.
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.kind)?;
-        if !self.group.is_empty() {
-            write!(f, ".{}", self.group)?;
+        let ObjectId { group, kind, namespace, name } = self.id();
+        f.write_str(kind)?;
+        if !group.is_empty() {
+            write!(f, ".{group}")?;
         }
         f.write_str(" ")?;
-        if !self.namespace.is_empty() {
-            write!(f, "{}/", self.namespace)?;
+        if !namespace.is_empty() {
+            write!(f, "{namespace}/")?;
         }
-        f.write_str(&self.name)
+        f.write_str(name)
     }
 }
 
@@ -87,6 +109,31 @@ pub fn proven_owner<'a>(annotation: &'a str, object: &ObjectKey) -> Option<&'a s
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_is_its_parts_and_in_their_order() {
+        let parts = ["", "a", "a-b", "a.b", "b"];
+        let mut keys = Vec::new();
+        for group in parts {
+            for kind in parts {
+                for namespace in parts {
+                    for name in parts {
+                        let key = ObjectKey::new(group, kind, namespace, name);
+                        assert_eq!(
+                            (key.group(), key.kind(), key.namespace(), key.name()),
+                            (group, kind, namespace, name)
+                        );
+                        keys.push(key);
+                    }
+                }
+            }
+        }
+        assert!(keys.is_sorted());
+        keys.dedup();
+        assert_eq!(keys.len(), parts.len().pow(4));
+        assert_eq!(ObjectKey::new("", "Secret", "a", "b\0c").name(), "b\u{fffd}c");
+        assert_ne!(ObjectKey::new("", "Secret", "a\0b", "c"), ObjectKey::new("", "Secret", "a", "b\0c"));
+    }
 
     fn key(namespace: &str, name: &str) -> ObjectKey {
         ObjectKey::new("apps", "Deployment", namespace, name)

@@ -588,7 +588,8 @@ fn keep_holders(leaving: &mut Leaving) {
 
 fn namespace_to_create(input: &PlanInput<'_>) -> Option<String> {
     let target = &input.resolved.target_namespace;
-    let stated = input.resolved.stated_keys().any(|k| k.group.is_empty() && k.kind == "Namespace" && k.name == *target);
+    let stated =
+        input.resolved.stated_keys().any(|k| k.group().is_empty() && k.kind() == "Namespace" && k.name() == *target);
     let used = input.resolved.objects.iter().any(|o| o.object.namespace == *target);
     (used && !stated && input.target_namespace_exists == Some(false)).then(|| target.clone())
 }

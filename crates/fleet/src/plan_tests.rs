@@ -126,20 +126,20 @@ impl Cluster {
     }
 
     fn object(&mut self, name: &str) -> &mut LiveObject {
-        match self.live.iter_mut().find(|(key, _)| key.name == name).map(|(_, live)| live) {
+        match self.live.iter_mut().find(|(key, _)| key.name() == name).map(|(_, live)| live) {
             Some(Live::Present(live)) => live,
             other => panic!("{name} is {other:?}"),
         }
     }
 
     fn set(&mut self, name: &str, live: Live) {
-        let key = self.live.keys().find(|key| key.name == name).unwrap().clone();
+        let key = self.live.keys().find(|key| key.name() == name).unwrap().clone();
         self.live.insert(key, live);
     }
 }
 
 fn changes(plan: &Plan) -> Vec<(String, Cause)> {
-    plan.waves.iter().flat_map(|w| &w.changes).map(|c| (c.object.name.clone(), c.cause)).collect()
+    plan.waves.iter().flat_map(|w| &w.changes).map(|c| (c.object.name().to_owned(), c.cause)).collect()
 }
 
 fn skips(plan: &Plan) -> Vec<(String, String)> {
@@ -231,7 +231,7 @@ fn the_stages_come_in_order_and_name_what_they_need() {
     let stages: Vec<Stage> = plan.waves.iter().map(|w| w.stage).collect();
     let in_order = [Stage::Namespaces, Stage::Definitions, Stage::Foundations, Stage::Workloads, Stage::Rest];
     assert_eq!(stages, in_order);
-    let boat = plan.waves.iter().flat_map(|w| &w.changes).find(|c| c.object.name == "ark").unwrap();
+    let boat = plan.waves.iter().flat_map(|w| &w.changes).find(|c| c.object.name() == "ark").unwrap();
     let needs: Vec<String> = boat.needs.iter().map(ToString::to_string).collect();
     assert_eq!(needs, ["CustomResourceDefinition.apiextensions.k8s.io boats.x.io", "Namespace sea"]);
 }
@@ -381,7 +381,7 @@ fn what_is_to_be_left_alone_is_neither_applied_nor_pruned_and_holds_up_nothing()
         ]
     );
     assert_eq!((deletes(&plan), &plan.prune.verdict), (vec!["m6"], &Verdict::Delete));
-    let kept: Vec<_> = plan.kept.iter().map(|(key, keep)| (key.name.as_str(), keep.clone())).collect();
+    let kept: Vec<_> = plan.kept.iter().map(|(key, keep)| (key.name(), keep.clone())).collect();
     assert_eq!(kept, [("m7", Keep::Protected("kustomize.toolkit.fluxcd.io/ssa: Ignore".into()))]);
     // What isn't there is not made, where the source says so.
     assert!(changes(&Cluster::default().plan(&resolved(&[&annotated("a", disabled)]))).is_empty());
@@ -435,7 +435,7 @@ fn only_what_is_proven_to_be_ours_is_deleted() {
     cluster.object("m4").deleting = true;
     let plan = cluster.plan(&resolved_maps(0..2));
     assert_eq!(deletes(&plan), ["m5"]);
-    let forgotten: Vec<_> = plan.forgotten.iter().map(|(key, why)| (key.name.as_str(), *why)).collect();
+    let forgotten: Vec<_> = plan.forgotten.iter().map(|(key, why)| (key.name(), *why)).collect();
     assert_eq!(forgotten, [("m2", Forget::Replaced), ("m3", Forget::NotOurs)]);
     assert_eq!(plan.kept[0].1, Keep::Deleting);
 }

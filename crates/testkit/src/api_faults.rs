@@ -109,7 +109,7 @@ struct State {
     seen: Seen,
     asked: Asked,
     random: StdRng,
-    /// When a request of this method and path may come again.
+    /// When a request may come again, see [`identity`].
     not_before: HashMap<(Method, String), Instant>,
 }
 
@@ -260,7 +260,14 @@ enum End {
     Expired(Duration),
 }
 
-fn decide(state: &mut State, method: &Method, path: &str) -> Fate {
+/// What is asked for, so that it is known again. What is created is named by its body alone.
+fn identity(method: &Method, path: &str, body: &[u8]) -> (Method, String) {
+    let created = (*method == Method::POST).then(|| serde_json::from_slice::<serde_json::Value>(body).ok()).flatten();
+    let name = created.as_ref().and_then(|object| object["metadata"]["name"].as_str());
+    (method.clone(), name.map_or_else(|| path.to_owned(), |name| format!("{path} {name}")))
+}
+
+fn decide(state: &mut State, method: &Method, path: &str, body: &[u8]) -> Fate {
     let is_watch = is_watch(path);
     state.seen.requests += 1;
     *state.asked.entry(subject(method, path)).or_default() += 1;
@@ -273,10 +280,10 @@ fn decide(state: &mut State, method: &Method, path: &str) -> Fate {
     } else if is_list(path) {
         state.seen.pages += 1;
     }
-    let key = (method.clone(), path.to_owned());
+    let key = identity(method, path, body);
     let early = state.not_before.remove(&key).map(|earliest| earliest.saturating_duration_since(Instant::now()));
     if let Some(early) = early.filter(|early| *early > TOLERANCE) {
-        state.seen.early.push(format!("{method} {path}: {early:?}"));
+        state.seen.early.push(format!("{method} {}: {early:?}", key.1));
     }
     let faults = state.faults.clone();
     if let Some((part, status)) = &faults.reads
@@ -359,7 +366,10 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Response<Body> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let fate = decide(&mut lock(state), request.method(), &path);
+    let (parts, body) = request.into_parts();
+    let Ok(body) = body.collect().await else { return refuse(400, "BadRequest", None) };
+    let request = Request::from_parts(parts, body.to_bytes());
+    let fate = decide(&mut lock(state), request.method(), &path, request.body());
     match fate {
         Fate::Expire => refuse(410, "Expired", None),
         Fate::Refuse { status, latency, retry_after } => {
@@ -398,11 +408,10 @@ async fn forward(
     client: &kube::Client,
     state: &Arc<Mutex<State>>,
     path: &str,
-    request: Request<Incoming>,
+    request: Request<Bytes>,
     end: Option<End>,
 ) -> Result<Response<Body>> {
     let (parts, body) = request.into_parts();
-    let body = body.collect().await?.to_bytes();
     let mut upstream = Request::builder().method(parts.method).uri(path);
     for name in ["accept", "content-type", "impersonate-user"] {
         if let Some(value) = parts.headers.get(name) {

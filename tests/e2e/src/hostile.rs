@@ -35,6 +35,8 @@ pub struct Outcome {
     /// Until all were applied for the first time, and until a change of all was.
     pub seconds: Vec<f64>,
     pub seen: Seen,
+    /// How often one of the objects was read.
+    pub reads: u64,
     /// How often it was compared with the cluster that the service was called synced.
     pub looks: u64,
     /// When it was and was not.
@@ -56,6 +58,9 @@ impl Outcome {
         // Each attempt looks up what it has to, and what is refused is asked for again.
         let bound = 200 + 2 * expired;
         ensure!(self.seen.lists <= bound, "{} lists for {:?}", self.seen.lists, self.seen);
+        // What the API server refused to the end is read before it is tried again.
+        let bound = self.objects as u64 / 10;
+        ensure!(self.reads <= bound, "{} objects were read one by one for {:?}", self.reads, self.seen);
         ensure!(self.objects <= PAGE || self.seen.pages > 0, "no list had a second page");
         ensure!(self.lists_at_rest <= 20, "{} lists while nothing changed", self.lists_at_rest);
         Ok(())
@@ -148,11 +153,12 @@ pub async fn run(plane: &Plane, seed: u64, objects: usize, patience: Duration) -
     let before = proxy.seen().lists;
     tokio::time::sleep(Duration::from_secs(10)).await;
     let lists_at_rest = proxy.seen().lists - before;
+    let reads = proxy.asked().get(&("GET".to_owned(), "configmaps".to_owned())).copied().unwrap_or_default();
     let (looks, seen_lies) = witness.testify();
     lies.extend(seen_lies);
     drop(witness);
     fleet.agent(CLUSTER)?.kill9();
-    Ok(Outcome { objects, seconds, seen, looks, lies, lists_at_rest })
+    Ok(Outcome { objects, seconds, seen, reads, looks, lies, lists_at_rest })
 }
 
 async fn until_synced(fleet: &Fleet, commit: &str, patience: Duration) -> Result<()> {

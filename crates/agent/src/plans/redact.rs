@@ -28,7 +28,7 @@ impl Redactor {
 }
 
 pub fn is_secret(object: &ObjectKey) -> bool {
-    object.group.is_empty() && object.kind == "Secret"
+    object.group().is_empty() && object.kind() == "Secret"
 }
 
 /// `stringData` as the API server stores it.

@@ -405,7 +405,7 @@ impl ServiceTask {
         let mut wants: BTreeMap<crate::kubernetes::Resource, BTreeSet<String>> = BTreeMap::new();
         for (key, entry) in &self.stored.inventory.entries {
             if let Some(resource) = self.agent.kinds.get(&GroupVersionKind::from(&entry.object)) {
-                wants.entry(resource).or_default().insert(key.namespace.clone());
+                wants.entry(resource).or_default().insert(key.namespace().to_owned());
             }
         }
         for object in self.running_hooks() {

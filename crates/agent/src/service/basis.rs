@@ -125,7 +125,7 @@ impl Basis<'_> {
             matches!(live, Live::Present(_))
                 && entries.get(key).is_some_and(|entry| {
                     let resource = agent.kinds.get(&GroupVersionKind::from(&entry.object));
-                    resource.is_some_and(|r| agent.watches.covers(account, &r, &key.namespace))
+                    resource.is_some_and(|r| agent.watches.covers(account, &r, key.namespace()))
                 })
         });
         let mut queries = Vec::new();
@@ -196,7 +196,7 @@ impl Basis<'_> {
         let lacks_something = known
             .live
             .iter()
-            .any(|(key, live)| key.namespace == deployment.target_namespace && !matches!(live, Live::Present(_)));
+            .any(|(key, live)| key.namespace() == deployment.target_namespace && !matches!(live, Live::Present(_)));
         let lacks_something = lacks_something || known.inventory.entries.is_empty();
         if !lacks_something {
             return None;

@@ -136,7 +136,7 @@ impl ServiceTask {
             cause.next = None;
             let (agent, rules) = (Arc::clone(&self.agent), Arc::clone(&self.judges.rules));
             let (account, key) = (account.clone(), key.clone());
-            let path = resource.path(&key.namespace, &key.name);
+            let path = resource.path(key.namespace(), key.name());
             self.causes.looks.spawn(async move {
                 let looked = look(&agent, &account, &rules, &path).await;
                 (key, looked)

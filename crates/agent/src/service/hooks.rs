@@ -90,10 +90,7 @@ impl ServiceTask {
         let hooks = resolved.hooks.iter().filter(|hook| hook.steps.iter().any(|step| step.phase == HookPhase::PreSync));
         let namespaces: BTreeSet<&str> = hooks.map(|hook| hook.object.namespace.as_str()).collect();
         let stages = plan.waves.iter().filter(|wave| wave.stage == Stage::Namespaces);
-        stages
-            .flat_map(|wave| &wave.changes)
-            .filter(|change| namespaces.contains(change.object.name.as_str()))
-            .collect()
+        stages.flat_map(|wave| &wave.changes).filter(|change| namespaces.contains(change.object.name())).collect()
     }
 
     /// Before anything is applied: begins the version, ends what an older one left running, and runs what comes first.

@@ -31,7 +31,7 @@ impl ServiceTask {
         let rules = Arc::new(Rules::compile(own, Arc::clone(&hubs)));
         let before = std::mem::replace(&mut self.judges, Judges { own: own.to_vec(), hubs, rules });
         let is_concerned = |key: &ObjectKey| {
-            before.rules.cover(&key.group, &key.kind) || self.judges.rules.cover(&key.group, &key.kind)
+            before.rules.cover(key.group(), key.kind()) || self.judges.rules.cover(key.group(), key.kind())
         };
         let known = self.statuses.keys().cloned().chain(self.running_hooks().map(ObjectKey::from));
         let concerned: Vec<ObjectKey> = known.filter(is_concerned).collect();

@@ -162,7 +162,7 @@ impl ServiceTask {
             "labels": {SERVICE_LABEL: null},
             "annotations": {OWNER_ANNOTATION: null},
         }});
-        let path = resource.path(&key.namespace, &key.name);
+        let path = resource.path(key.namespace(), key.name());
         match self.agent.kubernetes.patch(Some(account), &path, &patch).await {
             Err(e) if e.is_not_found() => Ok(false),
             other => other.map(|_| true),

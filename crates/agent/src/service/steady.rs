@@ -1,6 +1,6 @@
 //! Between two attempts: watches tell of changes, health is read after them.
 
-use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{cmp::Ordering, collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
 use farwater_api::{
     objects::{Health, SyncState},
@@ -13,11 +13,10 @@ use farwater_fleet::{
 use futures::{StreamExt as _, stream};
 use tokio::time::{Instant, sleep_until};
 
-use super::ServiceTask;
+use super::{ServiceTask, basis::Basis};
 use crate::{
     Agent,
     judge::{Judgement, judge},
-    kinds::Served,
     kubernetes::{ApiError, Resource},
     sync::jitter,
     watches::{Event, Listed, Pending},
@@ -148,7 +147,7 @@ impl ServiceTask {
         let Some(account) = self.account() else { return false };
         self.stored.inventory.entries.iter().any(|(key, entry)| {
             let resource = self.agent.kinds.get(&GroupVersionKind::from(&entry.object));
-            resource.is_some_and(|r| !self.agent.watches.covers(&account, &r, &key.namespace))
+            resource.is_some_and(|r| !self.agent.watches.covers(&account, &r, key.namespace()))
         })
     }
 
@@ -165,7 +164,7 @@ impl ServiceTask {
         let mut left = Vec::new();
         self.hear_of_hooks(pending.events.keys());
         for listed in &pending.lists {
-            left.extend(self.missing_from(listed));
+            left.extend(missing_from(listed, &self.live));
         }
         for (key, event) in pending.events {
             if !self.stored.inventory.entries.contains_key(&key) {
@@ -179,24 +178,11 @@ impl ServiceTask {
                 Event::Left => left.push(key),
             }
         }
-        for key in left {
-            drifted |= self.look_again(&key).await;
-        }
+        drifted |= self.look_again(left).await;
         if pending.poked || !drifted {
             self.send_report();
         }
         drifted
-    }
-
-    fn missing_from(&self, listed: &Listed) -> Vec<ObjectKey> {
-        let missing = self.live.iter().filter(|(key, live)| {
-            matches!(live, Live::Present(_))
-                && key.group == listed.group
-                && key.kind == listed.kind
-                && (listed.namespace.is_empty() || listed.namespace == key.namespace)
-                && !listed.present.contains(*key)
-        });
-        missing.map(|(key, _)| key.clone()).collect()
     }
 
     /// Takes in what a watch saw of an object of ours, and who wrote it last; whether it drifted.
@@ -240,37 +226,56 @@ impl ServiceTask {
         false
     }
 
-    /// It has left the watch: deleted, or without our label now. Only a GET tells; a failed one is "unknown".
-    async fn look_again(&mut self, key: &ObjectKey) -> bool {
-        let (Some(account), Some(entry)) = (self.account(), self.stored.inventory.entries.get(key)) else {
-            return false;
+    /// They have left the watch: deleted, or without our label now. Only a GET tells; a failed one is "unknown". Whether any drifted.
+    async fn look_again(&mut self, left: Vec<ObjectKey>) -> bool {
+        let Some(account) = self.account().filter(|_| !left.is_empty()) else { return false };
+        let (agent, service) = (self.agent.clone(), self.stored.service.clone());
+        let known = |key: ObjectKey| {
+            let entry = self.stored.inventory.entries.get(&key)?;
+            Some((key, GroupVersionKind::from(&entry.object)))
         };
-        let gvk = GroupVersionKind::from(&entry.object);
-        let (live, writer) = match self.agent.kinds.find(&self.agent.kubernetes, &gvk).await {
-            Ok(Served::As(resource)) => self.basis().lookup(&account).get(&resource, key).await,
-            Ok(Served::No) => (Live::Absent, None),
-            Err(error) => (Live::Unknown(error.to_string()), None),
-        };
-        match live {
-            Live::Present(live) => {
-                // Newer or not: the watch has seen it leave.
-                self.live.remove(key);
-                self.see(key, live, writer)
-            }
-            other => {
-                tracing::info!(service = %self.name(), object = %key, "gone or not readable");
-                let synced = self
-                    .statuses
-                    .get(key)
-                    .is_some_and(|s| s.sync == SyncState::Synced && s.health != Health::Terminating);
-                // What can't be read may be there. Who deletes leaves no name.
-                if synced && other == Live::Absent {
-                    self.fights.note(key, Instant::now(), None);
+        let left: Vec<_> = left.into_iter().filter_map(known).collect();
+        let basis = Basis { agent: &agent, service: &service };
+        let lookup = basis.lookup(&account);
+        let looks: Vec<_> = left.iter().map(|(key, gvk)| lookup.find(gvk, key)).collect();
+        let mut answers = stream::iter(looks).buffered(PARALLEL_READS);
+        let newer = self.supersession();
+        let mut drifted = false;
+        for (key, _) in &left {
+            let answer = tokio::select! {
+                biased;
+                () = newer.comes() => None,
+                answer = answers.next() => answer,
+            };
+            match answer {
+                Some((Live::Present(live), writer)) => {
+                    // Newer or not: the watch has seen it leave.
+                    self.live.remove(key);
+                    drifted |= self.see(key, live, writer);
                 }
-                self.live.insert(key.clone(), other);
-                true
+                Some((missing, _)) => {
+                    self.miss(key, missing);
+                    drifted = true;
+                }
+                // The newer version's attempt looks it up.
+                None => {
+                    self.live.remove(key);
+                    drifted = true;
+                }
             }
         }
+        drifted
+    }
+
+    fn miss(&mut self, key: &ObjectKey, missing: Live) {
+        tracing::info!(service = %self.name(), object = %key, "gone or not readable");
+        let synced =
+            self.statuses.get(key).is_some_and(|s| s.sync == SyncState::Synced && s.health != Health::Terminating);
+        // What can't be read may be there. Who deletes leaves no name.
+        if synced && missing == Live::Absent {
+            self.fights.note(key, Instant::now(), None);
+        }
+        self.live.insert(key.clone(), missing);
     }
 
     /// Health of what was found as desired after a start, before the first report.
@@ -282,15 +287,24 @@ impl ServiceTask {
     async fn read_health(&mut self, keys: Vec<ObjectKey>) {
         let Some(account) = self.account() else { return };
         let agent = self.agent.clone();
-        let reads = keys.into_iter().filter_map(|key| {
-            let entry = self.stored.inventory.entries.get(&key)?;
+        let reads = keys.iter().filter_map(|key| {
+            let entry = self.stored.inventory.entries.get(key)?;
             let resource = agent.kinds.get(&GroupVersionKind::from(&entry.object))?;
-            Some((key, resource))
+            Some((key.clone(), resource))
         });
         let rules = Arc::clone(&self.judges.rules);
         let reads: Vec<_> = reads.map(|(key, resource)| evaluate(&agent, &account, &rules, key, resource)).collect();
-        let answers: Vec<_> = stream::iter(reads).buffer_unordered(PARALLEL_READS).collect().await;
+        let answers = stream::iter(reads).buffer_unordered(PARALLEL_READS).collect::<Vec<_>>();
+        let answers = tokio::select! {
+            biased;
+            () = self.until_superseded() => None,
+            answers = answers => Some(answers),
+        };
         let now = Instant::now();
+        let Some(answers) = answers else {
+            self.health.due.extend(keys.into_iter().map(|key| (key, now)));
+            return;
+        };
         for (key, answer) in answers {
             let Some(status) = self.statuses.get_mut(&key) else { continue };
             let before = (status.health, status.message.clone());
@@ -327,14 +341,60 @@ async fn evaluate(
     key: ObjectKey,
     resource: Resource,
 ) -> (ObjectKey, Result<Judgement, ApiError>) {
-    let object = agent.kubernetes.get(Some(account), &resource.path(&key.namespace, &key.name), false).await;
+    let object = agent.kubernetes.get(Some(account), &resource.path(key.namespace(), key.name()), false).await;
     (key, object.map(|object| judge(&agent.kinds, rules, &resource.gvk(), &object)))
 }
 
+/// Objects of this kind and place that were there and are not in the list, though it is not older than what is known of them.
+fn missing_from(listed: &Listed, known: &BTreeMap<ObjectKey, Live>) -> Vec<ObjectKey> {
+    let missing = known.iter().filter(|(key, live)| {
+        matches!(live, Live::Present(live) if order(&live.resource_version, &listed.version) != Some(Ordering::Greater))
+            && key.group() == listed.group
+            && key.kind() == listed.kind
+            && (listed.namespace.is_empty() || listed.namespace == key.namespace())
+            && !listed.present.contains(*key)
+    });
+    missing.map(|(key, _)| key.clone()).collect()
+}
+
 /// Versions of one kind are ordered numbers since Kubernetes 1.35, and were before in fact.
+fn order(version: &str, other: &str) -> Option<Ordering> {
+    Some(version.parse::<u64>().ok()?.cmp(&other.parse().ok()?))
+}
+
 fn is_newer(version: &str, than: &str) -> bool {
-    match (version.parse::<u64>(), than.parse::<u64>()) {
-        (Ok(version), Ok(than)) => version > than,
-        _ => version != than,
+    order(version, than).map_or_else(|| version != than, Ordering::is_gt)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn what_was_written_after_a_list_is_not_missing_from_it() {
+        let key = |name: &str| ObjectKey::new("", "ConfigMap", "a", name);
+        let present =
+            |version: &str| Live::Present(LiveObject { resource_version: version.to_owned(), ..LiveObject::default() });
+        let known = BTreeMap::from([
+            (key("listed"), present("9")),
+            (key("gone"), present("10")),
+            (key("newer"), present("11")),
+            (key("strange"), present("b")),
+            (key("unknown"), Live::Absent),
+            (ObjectKey::new("", "ConfigMap", "b", "elsewhere"), present("1")),
+            (ObjectKey::new("", "Secret", "a", "gone"), present("1")),
+        ]);
+        let listed = |version: &str| Listed {
+            group: String::new(),
+            kind: "ConfigMap".to_owned(),
+            namespace: "a".to_owned(),
+            present: BTreeSet::from([key("listed")]),
+            version: version.to_owned(),
+        };
+        assert_eq!(missing_from(&listed("10"), &known), [key("gone"), key("strange")]);
+        // Where nothing says which is newer, a look does.
+        assert_eq!(missing_from(&listed("x"), &known), [key("gone"), key("newer"), key("strange")]);
     }
 }

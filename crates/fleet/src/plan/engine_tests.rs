@@ -28,7 +28,7 @@ fn places(plan: &Plan) -> Vec<(i32, Stage, Vec<&str>)> {
         .iter()
         .map(|wave| {
             let (number, stage) = names(wave);
-            (number, stage, wave.changes.iter().map(|change| change.object.name.as_str()).collect())
+            (number, stage, wave.changes.iter().map(|change| change.object.name()).collect())
         })
         .collect()
 }
@@ -295,7 +295,7 @@ proptest! {
         }
         // Objects that were never applied: the inventory doesn't name them.
         for n in [8, 9] {
-            let key = cluster.inventory.entries.keys().find(|key| key.name == format!("m{n}")).unwrap().clone();
+            let key = cluster.inventory.entries.keys().find(|key| key.name() == format!("m{n}")).unwrap().clone();
             cluster.inventory.entries.remove(&key);
         }
         let documents: Vec<String> =

@@ -308,7 +308,7 @@ fn add_namespace_needs(objects: &mut [ResolvedObject]) {
         objects.iter().filter(|o| o.stage == Stage::Namespaces).map(ResolvedObject::key).collect();
     for object in objects.iter_mut() {
         let namespace = &object.object.namespace;
-        if let Some(needed) = namespaces.iter().find(|n| !namespace.is_empty() && n.name == *namespace) {
+        if let Some(needed) = namespaces.iter().find(|n| !namespace.is_empty() && n.name() == *namespace) {
             object.needs.push(needed.clone());
         }
     }

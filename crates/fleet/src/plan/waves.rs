@@ -142,8 +142,8 @@ impl<'a> Obstacles<'a> {
         let left = || asked.iter().chain(&others).copied();
         for (key, candidate) in left().filter(|(key, _)| !is_definition(key)) {
             for (place, one, waves) in [
-                (key.group.as_str(), &mut found.by_group, &mut of_groups),
-                (key.namespace.as_str(), &mut found.by_namespace, &mut of_namespaces),
+                (key.group(), &mut found.by_group, &mut of_groups),
+                (key.namespace(), &mut found.by_namespace, &mut of_namespaces),
             ] {
                 one.entry(place).or_insert(candidate);
                 let wave = waves.entry(place).or_insert(candidate.wave);
@@ -154,7 +154,7 @@ impl<'a> Obstacles<'a> {
             let needed = if is_definition(key) {
                 of_groups.get(group_of(key))
             } else if is_namespace(key) {
-                of_namespaces.get(key.name.as_str())
+                of_namespaces.get(key.name())
             } else {
                 None
             };
@@ -174,7 +174,7 @@ impl<'a> Obstacles<'a> {
             if is_definition(key) {
                 self.by_group.get(group_of(key)).copied()
             } else if is_namespace(key) {
-                self.by_namespace.get(key.name.as_str()).copied()
+                self.by_namespace.get(key.name()).copied()
             } else {
                 None
             }
@@ -184,21 +184,21 @@ impl<'a> Obstacles<'a> {
 
 /// Whether deleting `holder` deletes `object` too: a namespace what is in it, a definition its resources.
 pub(super) fn holds(holder: &ObjectKey, object: &ObjectKey) -> bool {
-    (is_namespace(holder) && object.namespace == holder.name)
-        || (is_definition(holder) && !is_definition(object) && object.group == group_of(holder))
+    (is_namespace(holder) && object.namespace() == holder.name())
+        || (is_definition(holder) && !is_definition(object) && object.group() == group_of(holder))
 }
 
 fn is_definition(key: &ObjectKey) -> bool {
-    key.group == "apiextensions.k8s.io" && key.kind == "CustomResourceDefinition"
+    key.group() == "apiextensions.k8s.io" && key.kind() == "CustomResourceDefinition"
 }
 
 fn is_namespace(key: &ObjectKey) -> bool {
-    key.group.is_empty() && key.kind == "Namespace"
+    key.group().is_empty() && key.kind() == "Namespace"
 }
 
 /// A definition is called `plural.group`.
 fn group_of(definition: &ObjectKey) -> &str {
-    definition.name.split_once('.').map_or("", |(_, group)| group)
+    definition.name().split_once('.').map_or("", |(_, group)| group)
 }
 
 #[cfg(test)]

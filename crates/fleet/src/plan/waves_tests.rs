@@ -21,7 +21,7 @@ fn a_wave_waits_for_what_is_not_healthy_and_names_what_is_stuck_first() {
     let check = |states: &[(i32, &str, SyncState, Health)], expected: Option<&str>| {
         let before: Vec<(i32, ObjectRef)> = states.iter().map(|(wave, name, ..)| (*wave, map(name))).collect();
         let found = holder(before.iter().map(|(wave, object)| (*wave, object)), |key| {
-            let (_, _, sync, health) = states.iter().find(|(_, name, ..)| *name == key.name)?;
+            let (_, _, sync, health) = states.iter().find(|(_, name, ..)| *name == key.name())?;
             Some(State { sync: *sync, health: *health, message: "why".to_owned() })
         });
         assert_eq!(found.map(|holder| holder.explain()).as_deref(), expected);
