@@ -143,6 +143,13 @@ struct AccessToken {
     refresh_at: Instant,
 }
 
+#[derive(Default)]
+struct TokenSlot {
+    current: Option<AccessToken>,
+    /// How often the current one was forgotten: one that was asked for before that isn't used after it.
+    forgotten: u64,
+}
+
 /// A connection to the hub. Before the join it can only join.
 pub struct HubClient {
     base: String,
@@ -151,7 +158,9 @@ pub struct HubClient {
     switching: Client<HttpsConnector<Connector>, Full<Bytes>>,
     pub clock: Arc<Clock>,
     pins: Pins,
-    token: Mutex<Option<AccessToken>>,
+    token: Mutex<TokenSlot>,
+    /// Held while one is asked for: of two answers, the one that names less could come last.
+    asking: tokio::sync::Mutex<()>,
     /// As the hub said last; 0: it has not.
     protocol: AtomicU32,
 }
@@ -178,7 +187,8 @@ impl HubClient {
             .build(connector);
         let connector = builder().https_only().enable_http1().wrap_connector(way);
         let switching = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
-        Ok(Self { base, http, switching, clock, pins, token: Mutex::new(None), protocol: AtomicU32::new(0) })
+        let (token, asking, protocol) = (Mutex::default(), tokio::sync::Mutex::default(), AtomicU32::new(0));
+        Ok(Self { base, http, switching, clock, pins, token, asking, protocol })
     }
 
     /// The hub's protocol, as it said last; 0: it has not.
@@ -267,7 +277,9 @@ impl HubClient {
 
     /// The next request asks for a new one.
     pub fn forget_token(&self) {
-        *lock(&self.token) = None;
+        let mut slot = lock(&self.token);
+        slot.current = None;
+        slot.forgotten += 1;
     }
 
     pub async fn report(&self, who: &Caller<'_>, report: &StatusReport) -> Result<StatusAnswer, HubError> {
@@ -342,7 +354,7 @@ impl HubClient {
             let request = build(&token).map_err(|e| unreachable(what, e))?;
             match self.send(what, request).await {
                 Err(HubError::Refused { status: StatusCode::UNAUTHORIZED, .. }) if !fresh => {
-                    *lock(&self.token) = None;
+                    lock(&self.token).current.take_if(|held| held.text == token);
                     fresh = true;
                 }
                 other => return other,
@@ -351,15 +363,30 @@ impl HubClient {
     }
 
     async fn access_token(&self, who: &Caller<'_>) -> Result<String, HubError> {
-        if let Some(token) = lock(&self.token).as_ref().filter(|t| t.refresh_at > Instant::now()) {
-            return Ok(token.text.clone());
+        if let Some(token) = self.held_token() {
+            return Ok(token);
         }
-        self.ask_token(who, &who.identity.keys).await
+        let _turn = self.asking.lock().await;
+        match self.held_token() {
+            Some(token) => Ok(token),
+            None => self.ask_in_turn(who, &who.identity.keys).await,
+        }
+    }
+
+    fn held_token(&self) -> Option<String> {
+        let slot = lock(&self.token);
+        slot.current.as_ref().filter(|token| token.refresh_at > Instant::now()).map(|token| token.text.clone())
     }
 
     /// Shows possession of these keys; the token that comes is used from then on.
     pub async fn ask_token(&self, who: &Caller<'_>, keys: &Keys) -> Result<String, HubError> {
+        let _turn = self.asking.lock().await;
+        self.ask_in_turn(who, keys).await
+    }
+
+    async fn ask_in_turn(&self, who: &Caller<'_>, keys: &Keys) -> Result<String, HubError> {
         let what = "get access token";
+        let forgotten = lock(&self.token).forgotten;
         let mut corrected = false;
         let answer: TokenAnswer = loop {
             let assertion = who.identity.assertion(keys, self.clock.now(), who.kubernetes_version, who.presence)?;
@@ -371,8 +398,10 @@ impl HubClient {
         };
         self.clock.correct(answer.hub_time);
         let life = Duration::from_secs(answer.expires_in.clamp(10, 24 * 3600));
-        *lock(&self.token) =
-            Some(AccessToken { text: answer.token.clone(), refresh_at: Instant::now() + life * 4 / 5 });
+        let mut slot = lock(&self.token);
+        if slot.forgotten == forgotten {
+            slot.current = Some(AccessToken { text: answer.token.clone(), refresh_at: Instant::now() + life * 4 / 5 });
+        }
         Ok(answer.token)
     }
 

@@ -190,7 +190,7 @@ async fn poll(
 struct KeyChanges {
     /// What went wrong last, told once.
     told: String,
-    /// A change that failed is not tried with every poll.
+    /// A change that failed is not tried with every poll, nor is the hub told again with every poll what it seems not to hear.
     pause: Option<(Instant, Backoff)>,
     /// The hub has been told how far this agent has followed since it showed an unknown key.
     told_position: bool,
@@ -213,7 +213,8 @@ impl KeyChanges {
         answer: &Poll,
         accepted: Option<&AcceptedStatement>,
     ) {
-        let succession = answer.succession.is_some_and(|last| last > agent.identity().position.sequence);
+        let position = agent.identity().position.sequence;
+        let succession = answer.succession.is_some_and(|last| last > position);
         self.asked = answer.succession.is_some() || answer.renew_keys;
         if self.pause.as_ref().is_some_and(|(until, _)| *until > Instant::now()) {
             return;
@@ -226,17 +227,27 @@ impl KeyChanges {
         if answer.renew_keys && result.is_ok() {
             result = succeed::renew_keys(agent, store).await;
         }
+        // It has missed how far this agent has followed, as when a request of before was the last to arrive: the next token tells.
+        if result.is_ok() && !succession && answer.succession.is_some() {
+            agent.hub.forget_token();
+            self.postpone();
+            return;
+        }
         let Err(error) = result else {
             (self.told, self.pause) = (String::new(), None);
             return;
         };
-        let (_, mut backoff) = self.pause.take().unwrap_or_else(|| (Instant::now(), KEYS_BACKOFF));
-        self.pause = Some((Instant::now() + backoff.advance(), backoff));
+        self.postpone();
         let text = crate::hub::chain(&error);
         if text != self.told {
             tracing::warn!(error = text, "keys could not be changed; going on with the present ones");
             self.told = text;
         }
+    }
+
+    fn postpone(&mut self) {
+        let (_, mut backoff) = self.pause.take().unwrap_or_else(|| (Instant::now(), KEYS_BACKOFF));
+        self.pause = Some((Instant::now() + backoff.advance(), backoff));
     }
 }
 

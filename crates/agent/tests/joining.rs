@@ -90,6 +90,36 @@ async fn a_hub_that_is_older_ends_a_join_and_is_waited_for_by_who_has_joined() {
     polls(2).await.unwrap_or_else(|e| panic!("{e:#}\n{}", agent.tail()));
 }
 
+/// What the hub takes down last may be a request from before the agent followed it to new keys.
+#[tokio::test]
+async fn a_hub_that_has_missed_how_far_an_agent_followed_is_told_again_but_not_with_every_poll() {
+    let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
+    let hub = FakeHub::start();
+    hub.poll_every(0.2);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    fs::write(&file, support::fake_hub::TOKEN).unwrap();
+    let agent = agent(&hub, &plane, dir.path(), &file);
+    let polls = async |more: u64| {
+        let before = hub.polls();
+        let more = wait_for("polls", support::PATIENCE, || async { Ok((hub.polls() >= before + more).then_some(())) });
+        more.await.unwrap_or_else(|e| panic!("{e:#}\n{}", agent.tail()));
+    };
+    polls(5).await;
+    let tokens = hub.tokens();
+
+    hub.doubt(true);
+    polls(30).await;
+    let told = hub.tokens() - tokens;
+    assert!((1..=6).contains(&told), "{told} tokens for 30 polls\n{}", agent.tail());
+
+    hub.doubt(false);
+    polls(2).await;
+    let tokens = hub.tokens();
+    polls(20).await;
+    assert_eq!(hub.tokens(), tokens, "{}", agent.tail());
+}
+
 fn kubectl(plane: &Plane, arguments: &[&str]) -> String {
     let output = plane.kubectl().unwrap().args(arguments).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));

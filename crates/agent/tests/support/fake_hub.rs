@@ -19,7 +19,7 @@ use farwater_api::{
     protocol::{
         Action, Assertion, CONNECTION_HEADER, CONNECTION_PATH, ClusterIdentity, DesiredState, Entry, JoinAnswer,
         JoinRequest, POLL_INTERVAL_HEADER, ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW,
-        REASON_IDENTITY_UNKNOWN, REASON_TOKEN_USED, SignedAssertion, SigningKey, Statement, StatusAnswer, StatusReport,
+        REASON_IDENTITY_UNKNOWN, REASON_TOKEN_USED, SUCCESSION_HEADER, SignedAssertion, SigningKey, Statement, StatusAnswer, StatusReport,
         TokenAnswer, Verbatim, tag,
     },
 };
@@ -63,6 +63,9 @@ struct State {
     sequence: u64,
     accepted: Option<u64>,
     polls: u64,
+    tokens: u64,
+    /// Thinks that the agent has not followed its last succession.
+    doubts: bool,
     unchanged: u64,
     downloads: u64,
     away: bool,
@@ -190,6 +193,14 @@ impl FakeHub {
         self.with(|s| s.polls)
     }
 
+    pub fn tokens(&self) -> u64 {
+        self.with(|s| s.tokens)
+    }
+
+    pub fn doubt(&self, doubts: bool) {
+        self.with(|s| s.doubts = doubts);
+    }
+
     pub fn unchanged(&self) -> u64 {
         self.with(|s| s.unchanged)
     }
@@ -303,6 +314,8 @@ impl State {
             sequence: 0,
             accepted: None,
             polls: 0,
+            tokens: 0,
+            doubts: false,
             unchanged: 0,
             downloads: 0,
             away: false,
@@ -363,6 +376,7 @@ impl State {
         if (assertion.time - self.now()).abs() > 120 {
             return refuse(StatusCode::UNAUTHORIZED, REASON_CLOCK_SKEW, Some(self.now()));
         }
+        self.tokens += 1;
         json(StatusCode::OK, &TokenAnswer { token: "access".into(), expires_in: 600, hub_time: self.now() })
     }
 
@@ -403,6 +417,9 @@ impl State {
             response.headers_mut().insert("content-encoding", "zstd".parse().unwrap());
             response
         };
+        if self.doubts {
+            response.headers_mut().insert(SUCCESSION_HEADER, "0".parse().unwrap());
+        }
         response.headers_mut().insert(POLL_INTERVAL_HEADER, self.interval.to_string().parse().unwrap());
         response
     }
