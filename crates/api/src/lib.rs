@@ -58,6 +58,10 @@ pub const UNDO: &str = "farwater.dev/undo";
 pub const CONFIRM_RESTORED: &str = "farwater.dev/confirm-restored";
 /// Annotation on a Cluster that asks its agent for new keys of its own; any new value counts as a request.
 pub const RENEW_KEYS: &str = "farwater.dev/renew-keys";
+/// Type of a Secret whose credentials serve every source of its namespace below the prefix that [`URL_PREFIX`] names.
+pub const SOURCE_CREDENTIALS: &str = "farwater.dev/source-credentials";
+/// Annotation on such a Secret, for example `https://git.example.com/team-a`. The longest prefix wins.
+pub const URL_PREFIX: &str = "farwater.dev/url-prefix";
 /// Finalizer on ServiceDeployments: the resource stays until the agent has confirmed the removal.
 pub const AGENT_FINALIZER: &str = "farwater.dev/agent";
 /// Label on applied objects: a hash of the service's uid. Makes watches cheap and proves nothing.

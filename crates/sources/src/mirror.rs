@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use farwater_api::Digest;
-use farwater_bundle::{
-    Closure, ClosureError, Entry, Limits, Mode, ObjectId, PackError, RelPath, Tree, TreeError, archive, closure,
+use farwater_bundle::{ClosureError, Entry, Limits, Mode, ObjectId, PackError, RelPath, Tree, TreeError, archive};
+
+use crate::{
+    lfs::{LargeFile, LargeFiles},
+    snapshot::{Gathered, Reads, Snapshot},
 };
 
 /// Largest tree object: 32 MiB is some 700,000 entries in one folder.
@@ -37,6 +40,8 @@ pub enum MirrorError {
     Closure(Box<ClosureError>),
     #[error(transparent)]
     Pack(#[from] PackError),
+    #[error("{path}: {why}")]
+    LargeFile { path: RelPath, why: String },
     #[error("the work was stopped")]
     Stopped,
 }
@@ -142,7 +147,7 @@ impl Mirror {
         }
     }
 
-    /// The object database, for [`closure`] and [`archive::pack`].
+    /// The object database of this mirror alone.
     pub fn objects(&self) -> MirrorObjects {
         let mut repository = self.repository.to_thread_local();
         repository.object_cache_size_if_unset(OBJECT_CACHE);
@@ -150,13 +155,21 @@ impl Mirror {
     }
 
     /// The closure of a folder at a commit.
-    pub async fn closure(&self, commit: ObjectId, path: RelPath, limits: Limits) -> Result<Closure, MirrorError> {
+    pub async fn closure(
+        &self,
+        commit: ObjectId,
+        path: RelPath,
+        reads: Reads,
+        limits: Limits,
+    ) -> Result<Gathered, MirrorError> {
         let mirror = self.clone();
-        blocking(move || {
-            let root = mirror.root_tree(&commit)?;
-            closure(&mirror.objects(), &root, &path, &limits).map_err(MirrorError::Closure)
-        })
-        .await
+        blocking(move || Snapshot::of(&mirror, commit, reads)?.gather(&path, &limits)).await
+    }
+
+    /// Large files of a closure that are not here yet, by the repository that has them.
+    pub async fn missing_files(&self, gathered: &Gathered) -> Result<Vec<(String, Vec<LargeFile>)>, MirrorError> {
+        let (mirror, wanted) = (self.clone(), gathered.large_files());
+        blocking(move || Ok(mirror.large_files().missing(wanted))).await
     }
 
     /// Who wrote a commit, as it says itself: `Name <address>`. Empty where it says nothing.
@@ -173,14 +186,23 @@ impl Mirror {
     }
 
     /// The archive of a closure.
-    pub async fn pack(&self, closure: Closure, limits: Limits) -> Result<PackedBundle, MirrorError> {
+    pub async fn pack(&self, gathered: Gathered, limits: Limits) -> Result<PackedBundle, MirrorError> {
         let mirror = self.clone();
         blocking(move || {
-            let bytes = archive::pack(&mirror.objects(), &closure, &limits)?;
+            let snapshot = Snapshot::again(&mirror, &gathered)?;
+            let bytes = archive::pack(&snapshot, &gathered.closure, &limits)?;
             let compressed = archive::compress(&bytes)?;
             Ok(PackedBundle { digest: Digest::of(&bytes), bytes: bytes.len() as u64, compressed })
         })
         .await
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn large_files(&self) -> LargeFiles {
+        LargeFiles::below(&self.path)
     }
 }
 
@@ -212,6 +234,46 @@ impl MirrorObjects {
         }
         let object = self.repository.try_find_object(wanted).map_err(unreadable)?.ok_or(TreeError::Missing(*id))?;
         Ok((object.kind, object.detach().data))
+    }
+
+    /// The bytes of an object, without reading it.
+    pub(crate) fn size(&self, id: &ObjectId) -> Result<u64, TreeError> {
+        let wanted = to_gix(id).map_err(|source| TreeError::Unreadable { id: *id, source })?;
+        let header = self.repository.try_find_header(wanted);
+        let header = header.map_err(|error| TreeError::Unreadable { id: *id, source: error.into() })?;
+        Ok(header.ok_or(TreeError::Missing(*id))?.size())
+    }
+
+    /// A commit or tag as it is stored, and whether it is a commit.
+    pub(crate) fn signed_object(&self, id: &ObjectId) -> Result<(bool, Vec<u8>), TreeError> {
+        match self.read(id, MAX_COMMIT_BYTES)? {
+            (gix::objs::Kind::Commit, data) => Ok((true, data)),
+            (gix::objs::Kind::Tag, data) => Ok((false, data)),
+            (kind, _) => Err(TreeError::Unreadable { id: *id, source: format!("it is a {kind}").into() }),
+        }
+    }
+
+    /// A file at the root of a tree.
+    pub(crate) fn file(&self, root: &ObjectId, name: &[u8], limit: u64) -> Result<Option<Vec<u8>>, TreeError> {
+        let entry = self.entries(root)?.into_iter().find(|entry| entry.name == name);
+        let file = entry.filter(|entry| matches!(entry.mode, Mode::File | Mode::Executable));
+        file.map(|entry| self.blob(&entry.id, limit)).transpose()
+    }
+
+    /// The commit of a submodule that a tree has at a path.
+    pub(crate) fn commit_at(&self, root: &ObjectId, path: &RelPath) -> Result<Option<ObjectId>, TreeError> {
+        let (mut tree, mut names) = (*root, path.names().peekable());
+        while let Some(name) = names.next() {
+            let Some(entry) = self.entries(&tree)?.into_iter().find(|entry| entry.name == name.as_bytes()) else {
+                return Ok(None);
+            };
+            match (entry.mode, names.peek()) {
+                (Mode::Tree, Some(_)) => tree = entry.id,
+                (Mode::Commit, None) => return Ok(Some(entry.id)),
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
     }
 
     fn expect(&self, id: &ObjectId, kind: gix::objs::Kind, limit: u64) -> Result<Vec<u8>, TreeError> {

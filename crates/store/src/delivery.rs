@@ -57,8 +57,8 @@ pub use origins::{
     save_source_origin, service_origins_of_cluster,
 };
 pub use sources::{
-    Bundle, Revision, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions, save_bundle,
-    save_revision,
+    Bundle, Revision, Taken, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions,
+    save_bundle, save_revision, withdraw_revision,
 };
 
 use crate::{ChangeHook, Connection, Operation, PooledConnection, Store, StoreError, WatchEvent};

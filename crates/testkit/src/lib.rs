@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod api_faults;
+pub mod app_api;
 pub mod authority;
 pub mod faketime;
 pub mod farwater;
@@ -15,6 +16,7 @@ pub mod images;
 pub mod informer;
 pub mod kube;
 pub mod ledger;
+pub mod lfs;
 pub mod nginx;
 pub mod node;
 pub mod packages;
@@ -25,6 +27,7 @@ pub mod prometheus;
 pub mod recorder;
 pub mod site;
 pub mod squid;
+pub mod ssh;
 pub mod terminal;
 pub mod tools;
 pub mod wait;

@@ -1,26 +1,33 @@
 //! The edge to `farwater_sources`: mirrors by source, bundles by content, and failures as conditions tell them.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
 };
 
 use farwater_api::{Digest, GitRepositorySpec};
 use farwater_bundle::{Limits, ObjectId, PathError, RelPath};
 use farwater_sources::{
-    BundleCache, CacheError, Git, GitError, GitLimits, Mirror, MirrorError, Named, PackedBundle, Reference, Remote,
-    Retry, Revision,
+    BundleCache, CacheError, Git, GitError, GitLimits, GitSettings, Mirror, MirrorError, Named, PackedBundle,
+    ProgramRule, Reach, Reads, Reference, Retry, Revision,
 };
 use farwater_store::{
     StoreError,
-    delivery::{Bundle, SourceOrigin, bundle_of_content, bundle_of_digest},
+    delivery::{Bundle, SourceOrigin, Taken, bundle_of_content, bundle_of_digest},
 };
 use tokio::sync::Semaphore;
 
-use super::chain;
+use super::{
+    chain,
+    fetch_sources::Turn,
+    large_files::{self, Wanted},
+    resources::Name,
+    source_access::Way,
+    submodules::fetch_submodules,
+    verify_revisions::verify_revision,
+};
 use crate::delivery::Delivery;
 
 /// Services whose files are gathered at the same time: packing an archive keeps a core busy.
@@ -33,10 +40,20 @@ const MIRRORS: &str = "mirrors";
 const GIT_HOME: &str = "git-home";
 const BUNDLES: &str = "cache/bundles";
 
+/// What an administrator has decided about sources.
+#[derive(Clone, Debug, Default)]
+pub struct SourceSettings {
+    /// Which addresses may be asked beside public ones.
+    pub reach: Reach,
+    /// Programs that say credentials.
+    pub programs: Vec<ProgramRule>,
+}
+
 /// Mirrors and bundles on this node's disk.
 pub struct Mirrors {
     directory: PathBuf,
-    git: Git,
+    pub git: Git,
+    pub programs: Vec<ProgramRule>,
     cache: BundleCache,
     limits: Limits,
     /// One archive of a digest is made at a time, however many agents ask for it.
@@ -46,14 +63,16 @@ pub struct Mirrors {
 }
 
 impl Mirrors {
-    pub fn open(data: &Path) -> io::Result<Self> {
+    pub fn open(data: &Path, settings: SourceSettings) -> io::Result<Self> {
+        let SourceSettings { reach, programs } = settings;
         let directory = data.join(MIRRORS);
         std::fs::create_dir_all(&directory)?;
         let limits = Limits::default();
         let cache = BundleCache::open(&data.join(BUNDLES), CACHE_BYTES, limits).map_err(io::Error::other)?;
         Ok(Self {
             directory,
-            git: Git::new(GitLimits::default(), &data.join(GIT_HOME))?,
+            git: Git::new(GitSettings { limits: GitLimits::default(), reach }, &data.join(GIT_HOME))?,
+            programs,
             cache,
             limits,
             making: Mutex::default(),
@@ -108,6 +127,7 @@ pub struct Fetch {
     pub reference: String,
     pub commit: String,
     pub origin: SourceOrigin,
+    pub taken: Taken,
 }
 
 /// What is known of the repository that a source is, once it is at a commit: the same one as long as its history has a beginning in
@@ -175,50 +195,30 @@ pub fn clean_path(path: &str) -> Result<String, PathError> {
     RelPath::parse_folder(path).map(|path| path.as_str().to_owned())
 }
 
-/// The host of a URL, with its port.
-pub fn host(url: &str) -> String {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    rest.split('/').next().unwrap_or_default().to_ascii_lowercase()
-}
-
-pub type SecretData = BTreeMap<String, Vec<u8>>;
-
-/// How a remote is asked.
-pub struct Way {
-    pub secret: Option<SecretData>,
-    /// For each of the steps.
-    pub timeout: Duration,
-}
-
-impl Way {
-    fn to(&self, spec: &GitRepositorySpec) -> Result<Remote, SourceFailure> {
-        let reason = if self.secret.is_some() { "SecretInvalid" } else { "SpecInvalid" };
-        Remote::new(&spec.url, self.secret.as_ref()).map_err(|error| SourceFailure::lasting(reason, error.to_string()))
-    }
-}
-
-fn mirror_path(mirrors: &Mirrors, source_uid: &str) -> Result<PathBuf, SourceFailure> {
+pub fn mirror_path(mirrors: &Mirrors, source_uid: &str) -> Result<PathBuf, SourceFailure> {
     mirrors.path(source_uid).map_err(|error| SourceFailure::passing("MirrorFailed", error.to_string()))
 }
 
-/// Asks the remote; fetches into the mirror if what is followed moved.
+/// Asks the remote; fetches into the mirror if what is followed moved. The host's turn ends with that: submodules have their own.
 pub async fn fetch(
     delivery: &Delivery,
     source_uid: &str,
     spec: &GitRepositorySpec,
-    way: Way,
+    (way, turn): (&Way, Turn<'_>),
     known: Option<SourceOrigin>,
 ) -> Result<Fetch, SourceFailure> {
-    let remote = way.to(spec)?;
+    let remote = way.own(delivery).await?;
     let reference = Reference::parse(spec.r#ref.as_ref())
         .map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
     let mirrors = &delivery.mirrors;
     let path = mirror_path(mirrors, source_uid)?;
-    let synced = mirrors.git.sync(&remote, &reference, &path, way.timeout).await?;
+    let synced = mirrors.git.sync(&remote, &reference, &path, way.timeout).await;
+    turn.end(synced.as_ref().err());
+    let synced = synced?;
     if let Some(before) = synced.rewritten {
         tracing::warn!(url = spec.url, %before, now = %synced.revision.commit, "the branch's history was rewritten");
     }
-    describe(delivery, source_uid, synced.revision, known).await
+    complete(delivery, source_uid, spec, way, synced.revision, known).await
 }
 
 /// Finds a revision that is not followed, and fetches what the mirror lacks of it.
@@ -226,19 +226,38 @@ pub async fn find(
     delivery: &Delivery,
     source_uid: &str,
     spec: &GitRepositorySpec,
-    way: Way,
+    (way, turn): (&Way, Turn<'_>),
     (named, known): (&Named, Option<SourceOrigin>),
 ) -> Result<Fetch, SourceFailure> {
-    let (mirrors, remote) = (&delivery.mirrors, way.to(spec)?);
+    let (mirrors, remote) = (&delivery.mirrors, way.own(delivery).await?);
     let path = mirror_path(mirrors, source_uid)?;
     let found = mirrors.git.find(&remote, named, &path, way.timeout).await;
+    turn.end(found.as_ref().err());
     let revision = found.map_err(|error| {
         let evidence = if error.evidence.is_empty() { String::new() } else { format!(": {}", error.evidence) };
         // What to correct is what was asked for, not the source.
         let message = format!("{} {}: {}{evidence}", error.what, error.url, error.reason);
         SourceFailure { message, ..SourceFailure::from(error) }
     })?;
-    describe(delivery, source_uid, revision, known).await
+    complete(delivery, source_uid, spec, way, revision, known).await
+}
+
+/// What a revision needs before it may be served: signatures first, then what belongs to it.
+async fn complete(
+    delivery: &Delivery,
+    source_uid: &str,
+    spec: &GitRepositorySpec,
+    way: &Way,
+    revision: Revision,
+    known: Option<SourceOrigin>,
+) -> Result<Fetch, SourceFailure> {
+    let verified = verify_revision(delivery, source_uid, spec, way, &revision).await?;
+    if spec.recurse_submodules {
+        fetch_submodules(delivery, source_uid, way, &spec.url, revision.commit).await?;
+    }
+    let reads = Reads { submodules: spec.recurse_submodules, lfs: spec.lfs };
+    let taken = Taken { submodules: reads.submodules, lfs: reads.lfs, verified };
+    describe(delivery, source_uid, revision, known, taken).await
 }
 
 async fn describe(
@@ -246,19 +265,22 @@ async fn describe(
     source_uid: &str,
     revision: Revision,
     known: Option<SourceOrigin>,
+    taken: Taken,
 ) -> Result<Fetch, SourceFailure> {
     let commit = revision.commit.to_string();
     // Which repository this is decides about deletions: what can't be told is not served.
     let origin = find_origin(delivery, source_uid, known, &commit)
         .await
         .map_err(|error| SourceFailure::passing("MirrorFailed", format!("read the history of {commit}: {error}")))?;
-    Ok(Fetch { reference: revision.name.unwrap_or_default(), commit, origin })
+    Ok(Fetch { reference: revision.name.unwrap_or_default(), commit, origin, taken })
 }
 
 #[derive(Debug)]
 pub enum BundleFailure {
     /// Of the repository, told to people as it is: file, line and reason.
     Content(String),
+    /// It needs files that are being fetched, or can't be now.
+    Waiting(String),
     /// The mirror lacks objects; made anew, it has them.
     Damaged(Box<dyn std::error::Error + Send + Sync>),
     /// Of this machine.
@@ -268,7 +290,7 @@ pub enum BundleFailure {
 impl std::fmt::Display for BundleFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Content(message) => f.write_str(message),
+            Self::Content(message) | Self::Waiting(message) => f.write_str(message),
             Self::Damaged(error) | Self::Machine(error) => f.write_str(&chain(&**error)),
         }
     }
@@ -280,6 +302,7 @@ impl From<MirrorError> for BundleFailure {
             error if error.is_damage() => Self::Damaged(error.into()),
             MirrorError::Closure(error) => Self::Content(chain(&*error)),
             MirrorError::Pack(error) => Self::Content(chain(&error)),
+            error @ MirrorError::LargeFile { .. } => Self::Content(error.to_string()),
             error => Self::Machine(error.into()),
         }
     }
@@ -303,27 +326,47 @@ pub struct Made {
     pub author: String,
 }
 
-/// The bundle of a folder at a commit. Content that was seen before has its digest in a row, and no archive is made.
+/// A commit of a source, as it is read.
+pub struct Place<'a> {
+    /// Of the source.
+    pub name: &'a Name,
+    pub source_uid: &'a str,
+    pub spec: &'a GitRepositorySpec,
+    pub commit: &'a str,
+    pub reads: Reads,
+}
+
+/// The bundle of a folder at a commit. Content that was seen before has its digest in a row, and no archive is made. `service` is woken
+/// when what it has to wait for is there.
 pub async fn make_bundle(
-    delivery: &Delivery,
-    source_uid: &str,
-    commit: &str,
+    delivery: &Arc<Delivery>,
+    place: &Place<'_>,
     path: &str,
+    service: Option<&Name>,
 ) -> Result<Made, BundleFailure> {
     let folder = RelPath::parse_folder(path).map_err(|error| BundleFailure::Content(format!("spec.path: {error}")))?;
-    let id = parse_commit(commit)?;
+    let id = parse_commit(place.commit)?;
     let mirrors = &delivery.mirrors;
     let _place = mirrors.packing.acquire().await;
-    let mirror = open_mirror(mirrors, source_uid).await?;
-    let closure = mirror.closure(id, folder.clone(), mirrors.limits).await?;
+    let mirror = open_mirror(mirrors, place.source_uid).await?;
+    let closure = mirror.closure(id, folder.clone(), place.reads, mirrors.limits).await?;
     let author = mirror.author(id).await?;
     let made = |content_id, digest, bytes| {
-        let (source_uid, commit, path) = (source_uid.to_owned(), commit.to_owned(), folder.as_str().to_owned());
+        let (source_uid, commit) = (place.source_uid.to_owned(), place.commit.to_owned());
+        let path = folder.as_str().to_owned();
         Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author }
     };
-    let content_id = closure.content_id;
+    let content_id = closure.content_id();
     if let Some(row) = bundle_of_content(&mut *delivery.store.tables().await?, &content_id).await? {
         return Ok(made(content_id, row.digest, row.bytes));
+    }
+    if place.reads.lfs {
+        let files = mirror.missing_files(&closure).await?;
+        if !files.is_empty() {
+            let (source, source_uid, spec) = (place.name, place.source_uid, place.spec);
+            let wanted = Wanted { source, source_uid, spec, content: content_id, files };
+            return Err(BundleFailure::Waiting(large_files::want(delivery, wanted, service)));
+        }
     }
     let packed = mirror.pack(closure, mirrors.limits).await?;
     let PackedBundle { digest, bytes, compressed } = packed;
@@ -366,14 +409,17 @@ pub async fn load_bundle(delivery: &Delivery, digest: &Digest) -> Result<Vec<u8>
     let mut problem = "none has it".to_owned();
     let rows = bundle_of_digest(&mut *delivery.store.tables().await?, digest).await?;
     for row in rows {
-        match pack_again(&delivery.mirrors, &row).await {
-            Ok(packed) if packed.digest == *digest => {
-                delivery.mirrors.cache.put(digest, packed.compressed.clone()).await?;
-                return Ok(packed.compressed);
+        // The row doesn't say what of the commit was read; the digest does.
+        for reads in Reads::ALL {
+            match pack_again(&delivery.mirrors, &row, reads).await {
+                Ok(packed) if packed.digest == *digest => {
+                    delivery.mirrors.cache.put(digest, packed.compressed.clone()).await?;
+                    return Ok(packed.compressed);
+                }
+                Ok(_) => problem = format!("commit {} makes another one now", row.commit),
+                Err(BundleFailure::Content(message) | BundleFailure::Waiting(message)) => problem = message,
+                Err(BundleFailure::Damaged(error) | BundleFailure::Machine(error)) => problem = chain(&*error),
             }
-            Ok(_) => problem = format!("commit {} makes another one now", row.commit),
-            Err(BundleFailure::Content(message)) => problem = message,
-            Err(BundleFailure::Damaged(error) | BundleFailure::Machine(error)) => problem = chain(&*error),
         }
     }
     Err(LoadError::Lost(problem))
@@ -390,10 +436,10 @@ async fn read_cache(mirrors: &Mirrors, digest: &Digest) -> Result<Option<Vec<u8>
     }
 }
 
-async fn pack_again(mirrors: &Mirrors, row: &Bundle) -> Result<PackedBundle, BundleFailure> {
+async fn pack_again(mirrors: &Mirrors, row: &Bundle, reads: Reads) -> Result<PackedBundle, BundleFailure> {
     let folder = RelPath::parse_folder(&row.path).map_err(|error| BundleFailure::Content(error.to_string()))?;
     let mirror = open_mirror(mirrors, &row.source_uid).await?;
-    let closure = mirror.closure(parse_commit(&row.commit)?, folder, mirrors.limits).await?;
+    let closure = mirror.closure(parse_commit(&row.commit)?, folder, reads, mirrors.limits).await?;
     Ok(mirror.pack(closure, mirrors.limits).await?)
 }
 
@@ -407,11 +453,5 @@ mod tests {
         assert_eq!(format_revision("main", &commit), format!("main@sha1:{commit}"));
         assert_eq!(format_revision("", &commit), format!("sha1:{commit}"));
         assert!(format_revision("v1", &"b".repeat(64)).starts_with("v1@sha256:"));
-    }
-
-    #[test]
-    fn hosts_are_told_apart_by_name_and_port() {
-        assert_eq!(host("https://Git.example.com:8443/a/b.git"), "git.example.com:8443");
-        assert_eq!(host("http://git.example.com"), "git.example.com");
     }
 }

@@ -1,9 +1,21 @@
 //! What is served of each source, and which archive holds which content.
 
 use farwater_api::Digest;
+use serde::{Deserialize, Serialize};
 
 use super::{desired::parse_digest, origins::delete_source_origin};
 use crate::{Connection, StoreError};
+
+/// What of a revision is read and was looked at before it was served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Taken {
+    pub submodules: bool,
+    pub lfs: bool,
+    /// What it was verified by: mode and keys, in the words of whoever does that. Absent if that was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verified: Option<String>,
+}
 
 /// The served revision of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,9 +26,19 @@ pub struct Revision {
     pub commit: String,
     /// Seconds since 1970.
     pub fetched: i64,
+    pub taken: Taken,
 }
 
-from_row!(Revision, [source_uid, reference, commit, fetched]);
+type RevisionRow = (String, String, String, i64, String);
+
+fn revision((source_uid, reference, commit, fetched, taken): RevisionRow) -> Result<Revision, StoreError> {
+    let problem = |error: serde_json::Error| StoreError::Row {
+        what: format!("the revision of source {source_uid}"),
+        problem: error.to_string(),
+    };
+    let taken = if taken.is_empty() { Taken::default() } else { serde_json::from_str(&taken).map_err(problem)? };
+    Ok(Revision { source_uid, reference, commit, fetched, taken })
+}
 
 /// A bundle, and how to make it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,38 +52,44 @@ pub struct Bundle {
     pub path: String,
 }
 
+const REVISION: &str = "SELECT source_uid, reference, commit_id, fetched, taken FROM revisions";
+
 pub async fn load_revision(connection: &mut Connection, source_uid: &str) -> Result<Option<Revision>, StoreError> {
-    Ok(sqlx::query_as(
-        "SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions WHERE source_uid = $1",
-    )
-    .bind(source_uid)
-    .fetch_optional(connection)
-    .await?)
+    let query = format!("{REVISION} WHERE source_uid = $1");
+    let row: Option<RevisionRow> =
+        sqlx::query_as(sqlx::AssertSqlSafe(query)).bind(source_uid).fetch_optional(connection).await?;
+    row.map(revision).transpose()
 }
 
 pub async fn load_revisions(connection: &mut Connection) -> Result<Vec<Revision>, StoreError> {
-    Ok(sqlx::query_as("SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions")
-        .fetch_all(connection)
-        .await?)
+    let rows: Vec<RevisionRow> = sqlx::query_as(REVISION).fetch_all(connection).await?;
+    rows.into_iter().map(revision).collect()
 }
 
 pub async fn save_revision(connection: &mut Connection, revision: &Revision) -> Result<(), StoreError> {
     sqlx::query(
-        "INSERT INTO revisions (source_uid, reference, commit_id, fetched) VALUES ($1, $2, $3, $4) \
+        "INSERT INTO revisions (source_uid, reference, commit_id, fetched, taken) VALUES ($1, $2, $3, $4, $5) \
          ON CONFLICT (source_uid) DO UPDATE SET reference = excluded.reference, commit_id = excluded.commit_id, \
-         fetched = excluded.fetched",
+         fetched = excluded.fetched, taken = excluded.taken",
     )
     .bind(&revision.source_uid)
     .bind(&revision.reference)
     .bind(&revision.commit)
     .bind(revision.fetched)
+    .bind(serde_json::to_string(&revision.taken).map_err(StoreError::abort)?)
     .execute(connection)
     .await?;
     Ok(())
 }
 
+/// The source serves nothing any more, until it is fetched again. What it is known by stays.
+pub async fn withdraw_revision(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM revisions WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
+    Ok(())
+}
+
 pub async fn delete_revision(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM revisions WHERE source_uid = $1").bind(source_uid).execute(&mut *connection).await?;
+    withdraw_revision(connection, source_uid).await?;
     delete_source_origin(connection, source_uid).await
 }
 

@@ -1,0 +1,122 @@
+//! Large files that bundles need, fetched beside the controllers: a service waits for them, and holds up no other.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use farwater_api::{Digest, GitRepositorySpec};
+use farwater_sources::{Address, LargeFile};
+use tokio::{sync::Semaphore, time::Instant};
+
+use super::{
+    git::{SourceFailure, mirror_path},
+    resources::Name,
+    source_access::Way,
+};
+use crate::delivery::Delivery;
+
+/// Of all sources together.
+const AT_ONCE: usize = 8;
+/// After a failure nobody asks again before this has passed.
+const REST: Duration = Duration::from_secs(30);
+/// Failures that are remembered; more are forgotten together.
+const MAX_KEPT: usize = 10_000;
+
+/// What is being fetched, and what could not be, by source and content.
+pub struct LargeFetches {
+    state: Mutex<HashMap<(String, Digest), Fetch>>,
+    places: Semaphore,
+}
+
+enum Fetch {
+    /// These services wait for it.
+    Running(BTreeSet<Name>),
+    Failed { message: String, until: Instant },
+}
+
+impl Default for LargeFetches {
+    fn default() -> Self {
+        Self { state: Mutex::default(), places: Semaphore::new(AT_ONCE) }
+    }
+}
+
+impl LargeFetches {
+    fn state(&self) -> MutexGuard<'_, HashMap<(String, Digest), Fetch>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is to be fetched for a bundle, of which source.
+pub struct Wanted<'a> {
+    pub source: &'a Name,
+    pub source_uid: &'a str,
+    pub spec: &'a GitRepositorySpec,
+    pub content: Digest,
+    /// By the URL of the repository that has them.
+    pub files: Vec<(String, Vec<LargeFile>)>,
+}
+
+/// Has large files fetched, unless that is under way or has just failed, and says what a service waits for. It is looked at
+/// again when they are there, or when it is known that they can't be had now.
+pub fn want(delivery: &Arc<Delivery>, wanted: Wanted<'_>, service: Option<&Name>) -> String {
+    let key = (wanted.source_uid.to_owned(), wanted.content);
+    let (count, bytes) = wanted.files.iter().flat_map(|(_, files)| files).fold((0, 0), |(n, b), f| (n + 1, b + f.size));
+    let message = format!("fetching {count} large files of {bytes} bytes together");
+    let fetches = &delivery.large_fetches;
+    {
+        let mut state = fetches.state();
+        if state.len() >= MAX_KEPT {
+            state.retain(|_, fetch| matches!(fetch, Fetch::Running(_)));
+        }
+        match state.get_mut(&key) {
+            Some(Fetch::Running(waiting)) => {
+                waiting.extend(service.cloned());
+                return message;
+            }
+            Some(Fetch::Failed { message, until }) if *until > Instant::now() => return message.clone(),
+            _ => {}
+        }
+        state.insert(key.clone(), Fetch::Running(service.cloned().into_iter().collect()));
+    }
+    let (delivery, source, spec) = (Arc::clone(delivery), wanted.source.clone(), wanted.spec.clone());
+    let files = wanted.files;
+    tokio::spawn(async move {
+        let fetched = fetch(&delivery, &source, &key.0, &spec, files).await;
+        let next = fetched.as_ref().err().map(|failure| {
+            tracing::warn!(source = %source, reason = failure.reason, error = failure.message, "large files can't be fetched");
+            Fetch::Failed { message: failure.message.clone(), until: Instant::now() + REST }
+        });
+        let before = {
+            let mut state = delivery.large_fetches.state();
+            match next {
+                Some(next) => state.insert(key, next),
+                None => state.remove(&key),
+            }
+        };
+        if let Some(Fetch::Running(waiting)) = before {
+            waiting.into_iter().for_each(|service| delivery.services.add(service));
+        }
+    });
+    message
+}
+
+async fn fetch(
+    delivery: &Delivery,
+    source: &Name,
+    source_uid: &str,
+    spec: &GitRepositorySpec,
+    files: Vec<(String, Vec<LargeFile>)>,
+) -> Result<(), SourceFailure> {
+    let _place = delivery.large_fetches.places.acquire().await;
+    let way = Way::load(delivery, source, spec).await?;
+    let mirror = mirror_path(&delivery.mirrors, source_uid)?;
+    for (url, files) in files {
+        let remote = way.to(delivery, &url).await?;
+        let address = Address::parse(&url).map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
+        let _turn = delivery.checks.wait_to_enter(&address).await;
+        delivery.mirrors.git.fetch_large_files(&remote, &files, &mirror, way.timeout).await?;
+    }
+    Ok(())
+}
