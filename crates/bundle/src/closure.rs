@@ -65,7 +65,9 @@ pub enum ClosureReason {
     Symlink { target: String, lost: Lost },
     #[error("{0}")]
     Name(PathError),
-    #[error("is a submodule; submodules are not fetched, so keep it out of what a service needs")]
+    #[error(
+        "is a submodule that was not fetched; set spec.recurseSubmodules of its source, and list it in .gitmodules"
+    )]
     Submodule,
     #[error("more than {limit} files and folders are needed; point the service at a smaller folder")]
     TooManyFiles { limit: usize },

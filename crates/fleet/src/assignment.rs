@@ -37,6 +37,9 @@ pub struct Candidate {
     /// Who wrote the commit, as it says itself. Empty where it says nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
+    /// What of the commit was read beside its own files: `submodules`, `lfs`. Empty: nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reads: String,
 }
 
 impl Candidate {
@@ -60,6 +63,9 @@ pub enum Trouble {
     /// The files that the service needs can't be gathered; the message names file and line.
     #[error("{message}")]
     Bundle { revision: String, message: String },
+    /// Files that the service needs are being fetched, or can't be now.
+    #[error("{message}")]
+    Files { revision: String, message: String },
     /// A Secret that the service names is missing or can't be sent.
     #[error("{message}")]
     Secret { message: String },
@@ -286,6 +292,7 @@ mod tests {
             source: String::new(),
             origin: None,
             author: String::new(),
+            reads: String::new(),
         }
     }
 

@@ -100,6 +100,7 @@ impl Version {
             source: self.source.clone(),
             origin: self.origin.clone(),
             author: self.told.author.clone().unwrap_or_default(),
+            reads: String::new(),
         }
     }
 
@@ -220,6 +221,7 @@ mod tests {
             source: "https://git.example.com/infra.git".to_owned(),
             origin: None,
             author: "Bob <bob@example.com>".to_owned(),
+            reads: String::new(),
         }
     }
 

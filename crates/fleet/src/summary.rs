@@ -199,6 +199,7 @@ fn trouble_verdicts(inputs: &Inputs<'_>, trouble: &crate::assignment::Trouble) -
         Trouble::Secret { .. } => Verdict::stalled("SecretNotReady", message),
         Trouble::Pin { .. } => Verdict::stalled("PinFailed", message),
         Trouble::Cycle { .. } => Verdict::stalled("DependencyCycle", message),
+        Trouble::Files { revision, .. } => Verdict::reconciling("FilesNotReady", format!("{revision}: {message}")),
         Trouble::Bundle { revision, .. } => Verdict::stalled("BundleFailed", format!("{revision}: {message}")),
     }
 }

@@ -12,6 +12,7 @@ pub mod fetch_sources;
 pub mod freeze_prunes;
 pub mod git;
 pub mod hook_runs;
+pub mod large_files;
 pub mod orphans;
 pub mod propose_plans;
 pub mod queue;
@@ -22,9 +23,12 @@ pub mod route_changes;
 pub mod seen;
 pub mod select_health_rules;
 pub mod services;
+pub mod source_access;
+pub mod submodules;
 pub mod summarize_reports;
 pub mod trace_deliveries;
 pub mod track_clusters;
+pub mod verify_revisions;
 pub mod versions;
 
 use std::sync::Arc;
@@ -38,7 +42,7 @@ use crate::delivery::Delivery;
 use resume::Resume;
 
 /// Repositories that are asked at the same time: each is a child process and a connection.
-const SOURCES_AT_ONCE: usize = 16;
+const SOURCES_AT_ONCE: usize = 32;
 /// Services that are decided at the same time: what they write is committed together, so that many cost little more than few.
 const SERVICES_AT_ONCE: usize = 32;
 const SUMMARIES_AT_ONCE: usize = 32;

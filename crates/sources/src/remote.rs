@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-pub use crate::{
-    credentials::{Credentials, RemoteError},
-    secret::Secret,
-};
 use crate::{
     address::{Address, Scheme},
     credentials::{Proxy, SecretData, is_loopback, read_proxy, read_secret},
     program::Program,
+};
+pub use crate::{
+    credentials::{Credentials, RemoteError},
+    secret::Secret,
 };
 
 #[derive(Clone, Debug)]

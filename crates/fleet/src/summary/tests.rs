@@ -18,6 +18,7 @@ fn candidate() -> Candidate {
         source: String::new(),
         origin: None,
         author: String::new(),
+        reads: String::new(),
     }
 }
 

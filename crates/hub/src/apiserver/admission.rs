@@ -40,7 +40,9 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
 /// was named before, and goes where it went, may stay.
 async fn check_secrets(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     // A service's cluster can't change; the namespace there decides who reads.
-    let route = |object: &Value| ["url", "targetNamespace"].map(|field| object["spec"][field].clone());
+    // With submodules a source's Secret is shown for whatever repositories of its host its files name.
+    let route =
+        |object: &Value| ["url", "targetNamespace", "recurseSubmodules"].map(|field| object["spec"][field].clone());
     let before = old.filter(|old| route(old) == route(object)).map(named_secrets).unwrap_or_default();
     for secret in named_secrets(object).difference(&before) {
         let read = Attributes {
@@ -64,7 +66,8 @@ async fn check_secrets(call: &Call, object: &Value, old: Option<&Value>) -> Resu
 fn named_secrets(object: &Value) -> BTreeSet<&str> {
     let spec = &object["spec"];
     let listed = spec["secrets"].as_array().into_iter().flatten();
-    listed.chain([&spec["secretRef"]]).filter_map(|reference| reference["name"].as_str()).collect()
+    let of_source = [&spec["secretRef"], &spec["proxySecretRef"], &spec["verify"]["secretRef"]];
+    listed.chain(of_source).filter_map(|reference| reference["name"].as_str()).collect()
 }
 
 /// A service goes only where a grant lets its namespace place it; it never moves to another cluster.

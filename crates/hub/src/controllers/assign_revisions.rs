@@ -9,7 +9,7 @@ use std::{
 };
 
 use farwater_api::{
-    AGENT_FINALIZER, APPROVE_PRUNE, Digest, GitRepository, ServiceDeployment,
+    AGENT_FINALIZER, APPROVE_PRUNE, Digest, GitRepository, GitRepositorySpec, ServiceDeployment,
     git_repository::LocalReference,
     protocol::Action,
     service_deployment::{DeletionPolicy, Pin},
@@ -22,6 +22,7 @@ use farwater_fleet::{
     placement::cluster_candidates,
     prune::APPROVAL_LASTS,
 };
+use farwater_sources::Reads;
 use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
@@ -76,7 +77,7 @@ pub enum AssignError {
 /// A service's source, and what is served of it.
 struct Source {
     uid: String,
-    url: String,
+    spec: GitRepositorySpec,
     revision: Option<Revision>,
     origin: Option<SourceOrigin>,
 }
@@ -250,7 +251,8 @@ impl Stated {
         let decided: Decided = read_json(&row.service_uid, &row.why)?;
         let end = self.suspended_until.filter(|_| decided.suspended == Some(true));
         let rest = end.map(|end| Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or(SOON).max(SOON));
-        let recheck = matches!(decided.why, Why::Waiting(_)).then_some(RECHECK);
+        let is_waiting = matches!(decided.why, Why::Waiting(_) | Why::Trouble(Trouble::Files { .. }));
+        let recheck = is_waiting.then_some(RECHECK);
         Ok(match rest.into_iter().chain(recheck).min() {
             Some(wait) => Next::After(wait.min(LONGEST_REST)),
             None => Next::OnChange,
@@ -352,7 +354,7 @@ async fn find_source(
     let mut tables = delivery.store.tables().await?;
     let origin = load_source_origin(&mut tables, &resource.uid).await?;
     let revision = load_revision(&mut tables, &resource.uid).await?;
-    Ok(Some(Source { uid: resource.uid, url: repository.spec.url, revision, origin }))
+    Ok(Some(Source { uid: resource.uid, spec: repository.spec, revision, origin }))
 }
 
 /// The resource stays until the agent has confirmed the removal, so it is held before anything is assigned.
@@ -387,10 +389,17 @@ async fn resolve_candidate(
         Some(row) if row.source_uid == source.uid => known_candidate(row)?,
         _ => None,
     };
-    if let Some(known) = known.filter(|known| known.revision == text && Some(&known.path) == path.as_ref().ok()) {
-        return Ok((Ok(Candidate { source: source.url.clone(), ..known }), None));
+    let reads = Reads { submodules: revision.taken.submodules, lfs: revision.taken.lfs };
+    let is_known = |known: &Candidate| {
+        known.revision == text && known.reads == word_of(reads) && Some(&known.path) == path.as_ref().ok()
+    };
+    if let Some(known) = known.filter(is_known) {
+        return Ok((Ok(Candidate { source: source.spec.url.clone(), ..known }), None));
     }
-    match git::make_bundle(delivery, &source.uid, &revision.commit, &service.spec.path).await {
+    let source_of = Name::new(&name.namespace, &source_name);
+    let place =
+        git::Place { name: &source_of, source_uid: &source.uid, spec: &source.spec, commit: &revision.commit, reads };
+    match git::make_bundle(delivery, &place, &service.spec.path, Some(name)).await {
         Ok(git::Made { bundle, author }) => {
             let candidate = Candidate {
                 revision: text,
@@ -398,13 +407,15 @@ async fn resolve_candidate(
                 bundle: bundle.digest,
                 bundle_bytes: bundle.bytes,
                 path: bundle.path.clone(),
-                source: source.url.clone(),
+                source: source.spec.url.clone(),
+                reads: word_of(reads),
                 origin: source.origin.as_ref().map(|origin| origin.root.clone()).filter(|root| !root.is_empty()),
                 author,
             };
             Ok((Ok(candidate), Some(bundle)))
         }
         Err(BundleFailure::Content(message)) => Ok((Err(Trouble::Bundle { revision: text, message }), None)),
+        Err(BundleFailure::Waiting(message)) => Ok((Err(Trouble::Files { revision: text, message }), None)),
         Err(BundleFailure::Machine(source)) => Err(AssignError::Bundle { service: name.clone(), source }),
         Err(BundleFailure::Damaged(error)) => {
             // Fetched anew, it is whole; what is assigned stays.
@@ -416,6 +427,12 @@ async fn resolve_candidate(
             Err(AssignError::Bundle { service: name.clone(), source: error })
         }
     }
+}
+
+/// What of a commit was read beside its own files, as a candidate remembers it.
+pub fn word_of(reads: Reads) -> String {
+    let words = [(reads.submodules, "submodules"), (reads.lfs, "lfs")];
+    words.into_iter().filter(|(is_read, _)| *is_read).map(|(_, word)| word).collect::<Vec<_>>().join(" ")
 }
 
 fn known_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
@@ -472,7 +489,7 @@ async fn decide_row(
             return Ok(next);
         }
     };
-    let mut facts = ServiceFacts::new(resource, service, &next, source.map(|source| source.url))?;
+    let mut facts = ServiceFacts::new(resource, service, &next, source.map(|source| source.spec.url))?;
     if let Some(Ok(pinned)) = pinned.as_ref().filter(|pinned| pinned.as_ref().is_ok_and(|one| !one.source.is_empty())) {
         facts.source_url = Some(pinned.source.clone());
     }
@@ -607,7 +624,7 @@ async fn remove_service(
     };
     let source = find_source(delivery, name, &service).await?;
     let stated = Stated { secrets: Vec::new(), ..Stated::of(&service) };
-    let mut facts = ServiceFacts::new(resource, service, &row, source.map(|source| source.url))?;
+    let mut facts = ServiceFacts::new(resource, service, &row, source.map(|source| source.spec.url))?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let secrets = secrets::resolve(delivery, &facts).await?;
     // A removal takes what there is, wherever it came from.

@@ -13,34 +13,38 @@ use std::{
 use farwater_api::{GitRepository, GitRepositorySpec, GitRepositoryStatus};
 use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
-    duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
+    duration::SOURCE_INTERVAL,
 };
-use farwater_sources::Named;
+use farwater_sources::{Address, GitError, GitReason, Named};
 use farwater_store::{
     StoreError,
     delivery::{
         Revision, SourceOrigin, assignments_of_source, load_revision, load_source_origin, save_revision,
-        save_source_origin,
+        save_source_origin, withdraw_revision,
     },
 };
 use farwater_telemetry::traces::Interval;
 use jiff::Timestamp;
-use k8s_openapi::{ByteString, apimachinery::pkg::apis::meta::v1::Time};
-use serde::Deserialize as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
-    git::{self, Fetch, SourceFailure, Way},
+    git::{self, Fetch, SourceFailure},
     queue::Next,
     requests::Requests,
     resources::{self, Name},
+    source_access::{Way, store_failed},
     trace_deliveries::Fetched,
+    verify_revisions,
 };
 use crate::delivery::{Delivery, FetchResult};
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(120);
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Requests to one host at the same time: hosts throttle, and a stuck one must not take all places.
 const PER_HOST: usize = 4;
+/// Requests to all hosts together that did not answer the last time.
+const SILENT: usize = 8;
+/// Hosts that are remembered as silent; more are forgotten together.
+const MAX_SILENT: usize = 10_000;
 /// When a source whose host is busy comes again.
 const HOST_BUSY: Duration = Duration::from_millis(250);
 /// First wait after a failure; doubles up to the interval.
@@ -50,7 +54,7 @@ const MIN_RETRY: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub struct Checks {
     last: Mutex<HashMap<String, Check>>,
-    hosts: Mutex<HashMap<String, usize>>,
+    hosts: Mutex<Hosts>,
     urgent: Mutex<HashSet<String>>,
     /// Of services.
     pub requests: Requests,
@@ -82,29 +86,80 @@ impl Checks {
         self.urgent.lock().unwrap_or_else(PoisonError::into_inner).remove(uid)
     }
 
-    fn enter(self: &Checks, host: &str) -> Option<HostGuard<'_>> {
-        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = hosts.entry(host.to_owned()).or_default();
-        if *count >= PER_HOST {
+    /// A turn at a repository, if its host has one left.
+    fn enter(&self, address: &Address) -> Option<Turn<'_>> {
+        let (host, repository) = (format!("{}:{}", address.host(), address.port()), address.identity());
+        let mut hosts = self.hosts();
+        let is_silent = hosts.silent.contains(&host);
+        let (most, silent) = if is_silent { (1, hosts.busy_silent) } else { (PER_HOST, 0) };
+        let busy = hosts.busy.get(&host).copied().unwrap_or(0);
+        if busy >= most || silent >= SILENT || hosts.repositories.contains(&repository) {
             return None;
         }
-        *count += 1;
-        Some(HostGuard { checks: self, host: host.to_owned() })
+        *hosts.busy.entry(host.clone()).or_default() += 1;
+        hosts.busy_silent += usize::from(is_silent);
+        hosts.repositories.insert(repository.clone());
+        Some(Turn { checks: self, host, repository, is_silent })
+    }
+
+    /// The same, when it is there.
+    pub async fn wait_to_enter(&self, address: &Address) -> Turn<'_> {
+        loop {
+            match self.enter(address) {
+                Some(turn) => return turn,
+                None => tokio::time::sleep(HOST_BUSY).await,
+            }
+        }
+    }
+
+    fn hosts(&self) -> MutexGuard<'_, Hosts> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct HostGuard<'a> {
-    checks: &'a Checks,
-    host: String,
+/// Who is being asked, and who did not answer.
+#[derive(Default)]
+struct Hosts {
+    busy: HashMap<String, usize>,
+    /// However many sources are of one repository.
+    repositories: HashSet<String>,
+    silent: HashSet<String>,
+    busy_silent: usize,
 }
 
-impl Drop for HostGuard<'_> {
+/// One request to a host at a time of its own. Ends when dropped.
+pub struct Turn<'a> {
+    checks: &'a Checks,
+    host: String,
+    repository: String,
+    is_silent: bool,
+}
+
+impl Turn<'_> {
+    /// Notes whether the host answered: one that didn't is asked by one at a time until it does.
+    pub fn end(self, failure: Option<&GitError>) {
+        use GitReason::{Stalled, Timeout, Unreachable};
+        let mut hosts = self.checks.hosts();
+        if failure.is_some_and(|error| matches!(error.reason, Stalled | Timeout(_) | Unreachable)) {
+            if hosts.silent.len() >= MAX_SILENT {
+                hosts.silent.clear();
+            }
+            hosts.silent.insert(self.host.clone());
+        } else {
+            hosts.silent.remove(&self.host);
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut hosts = self.checks.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = hosts.get_mut(&self.host) {
+        let mut hosts = self.checks.hosts();
+        hosts.repositories.remove(&self.repository);
+        hosts.busy_silent -= usize::from(self.is_silent);
+        if let Some(count) = hosts.busy.get_mut(&self.host) {
             *count -= 1;
             if *count == 0 {
-                hosts.remove(&self.host);
+                hosts.busy.remove(&self.host);
             }
         }
     }
@@ -184,6 +239,7 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, S
     };
     if source.repository.spec.suspend {
         delivery.checks.forget(&source.uid);
+        let served = withdraw_unverified(&delivery, &source, served).await?;
         write_suspended(&delivery, &name, &source, served.as_ref()).await?;
         answer_requests(&delivery, &source.uid);
         return Ok(Next::OnChange);
@@ -193,19 +249,29 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, S
     if !urgent && !source.is_due(check.as_ref()) {
         return Ok(wait_for_turn(&delivery, &source, check));
     }
-    let host = git::host(&source.repository.spec.url);
-    let Some(_guard) = delivery.checks.enter(&host) else {
-        if urgent {
-            delivery.checks.hurry(&source.uid);
-        }
-        return Ok(Next::After(HOST_BUSY));
+    let address = Address::parse(&source.repository.spec.url);
+    let turn = match &address {
+        Ok(address) => match delivery.checks.enter(address) {
+            Some(turn) => Some(turn),
+            None => {
+                if urgent {
+                    delivery.checks.hurry(&source.uid);
+                }
+                return Ok(Next::After(HOST_BUSY));
+            }
+        },
+        Err(_) => None,
     };
     if source.status().observed_generation != Some(source.generation) {
         write_reconciling(&delivery, &name, &source, served.as_ref()).await?;
     }
     delivery.checks.requests.ask(&source.uid);
     let begun = SystemTime::now();
-    let fetched = ask_remote(&delivery, &name, &source).await;
+    let fetched = match (address, turn) {
+        (Ok(_), Some(turn)) => ask_remote(&delivery, &name, &source, turn).await,
+        (Err(error), _) => Err(SourceFailure::lasting("SpecInvalid", error.to_string())),
+        (Ok(_), None) => unreachable!("an address has a turn"),
+    };
     let interval = Interval::since(begun);
     let result = judge(served.as_ref(), &fetched);
     delivery.counters.count_fetch(result, interval.ended.duration_since(begun).unwrap_or_default());
@@ -259,19 +325,15 @@ fn finish_check(delivery: &Delivery, source: &Source, old: Option<Check>, failed
     wait
 }
 
-async fn ask_remote(delivery: &Arc<Delivery>, name: &Name, source: &Source) -> Result<Fetch, SourceFailure> {
+async fn ask_remote(
+    delivery: &Arc<Delivery>,
+    name: &Name,
+    source: &Source,
+    turn: Turn<'_>,
+) -> Result<Fetch, SourceFailure> {
     let spec = &source.repository.spec;
-    let way = load_way(delivery, name, spec).await?;
-    git::fetch(delivery, &source.uid, spec, way, source.origin.clone()).await
-}
-
-/// How a source's remote is asked.
-pub async fn load_way(delivery: &Delivery, name: &Name, spec: &GitRepositorySpec) -> Result<Way, SourceFailure> {
-    let secret = match &spec.secret_ref {
-        Some(reference) => Some(load_secret(delivery, &Name::new(&name.namespace, &reference.name)).await?),
-        None => None,
-    };
-    Ok(Way { secret, timeout: SOURCE_TIMEOUT.check(&spec.timeout).unwrap_or(DEFAULT_TIMEOUT) })
+    let way = Way::load(delivery, name, spec).await?;
+    git::fetch(delivery, &source.uid, spec, (&way, turn), source.origin.clone()).await
 }
 
 /// Looks at another revision of a source than the one that is followed. Its host is asked as often as ever at the same time.
@@ -281,45 +343,49 @@ pub async fn find_revision(
     (source_uid, spec): (&str, &GitRepositorySpec),
     named: &Named,
 ) -> Result<Fetch, SourceFailure> {
-    let way = load_way(delivery, name, spec).await?;
-    let host = git::host(&spec.url);
-    let _guard = loop {
-        match delivery.checks.enter(&host) {
-            Some(guard) => break guard,
-            None => tokio::time::sleep(HOST_BUSY).await,
-        }
-    };
+    let way = Way::load(delivery, name, spec).await?;
+    let address =
+        Address::parse(&spec.url).map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
+    let turn = delivery.checks.wait_to_enter(&address).await;
     let known = load_source_origin(&mut *delivery.store.tables().await.map_err(store_failed)?, source_uid).await;
-    git::find(delivery, source_uid, spec, way, (named, known.map_err(store_failed)?)).await
+    git::find(delivery, source_uid, spec, (&way, turn), (named, known.map_err(store_failed)?)).await
 }
 
-fn store_failed(error: StoreError) -> SourceFailure {
-    SourceFailure::passing("StoreFailed", super::chain(&error))
-}
-
-async fn load_secret(delivery: &Delivery, name: &Name) -> Result<git::SecretData, SourceFailure> {
-    let secret = resources::load_secret(&delivery.store, name).await.map_err(store_failed)?;
-    let Some(secret) = secret else {
-        return Err(SourceFailure::lasting("SecretNotFound", format!("Secret {} does not exist", name.name)));
+/// What is served was never verified, and is to be now: until that has been done nothing is served to whoever has nothing yet.
+async fn withdraw_unverified(
+    delivery: &Delivery,
+    source: &Source,
+    served: Option<Revision>,
+) -> Result<Option<Revision>, StoreError> {
+    let is_wanting = source.repository.spec.verify.is_some();
+    let revision = match served {
+        Some(served) if is_wanting && served.taken.verified.is_none() => served,
+        served => return Ok(served),
     };
-    let data = &secret.object["data"];
-    if data.is_null() {
-        return Ok(git::SecretData::new());
-    }
-    let data = std::collections::BTreeMap::<String, ByteString>::deserialize(data).map_err(|_| {
-        SourceFailure::lasting("SecretUnreadable", format!("Secret {} holds data that is not base64", name.name))
-    })?;
-    Ok(data.into_iter().map(|(key, value)| (key, value.0)).collect())
+    tracing::warn!(
+        source = source.uid,
+        revision = revision_text(&revision),
+        "an unverified revision is not served any more"
+    );
+    let uid = source.uid.clone();
+    delivery.store.transact(move |tx| Box::pin(async move { withdraw_revision(tx, &uid).await })).await?;
+    Ok(None)
 }
 
 fn judge(served: Option<&Revision>, fetched: &Result<Fetch, SourceFailure>) -> FetchResult {
     match fetched {
         Err(_) => FetchResult::Failed,
-        Ok(fetch) if served.is_none_or(|old| old.commit != fetch.commit || old.reference != fetch.reference) => {
-            FetchResult::Moved
-        }
+        Ok(fetch) if served.is_none_or(|old| differs(old, fetch)) => FetchResult::Moved,
         Ok(_) => FetchResult::Unchanged,
     }
+}
+
+/// Whether services have to look at what was fetched. By which keys it was verified is nothing to them.
+fn differs(old: &Revision, new: &Fetch) -> bool {
+    let reads = |submodules, lfs| (submodules, lfs);
+    old.commit != new.commit
+        || old.reference != new.reference
+        || reads(old.taken.submodules, old.taken.lfs) != reads(new.taken.submodules, new.taken.lfs)
 }
 
 /// Saves the revision if it moved, says how it went, and wakes the services of a source that moved.
@@ -334,16 +400,23 @@ async fn record(
     let moved = judge(served.as_ref(), &fetched) == FetchResult::Moved;
     let fetch = match fetched {
         Ok(fetch) => fetch,
-        Err(failure) => return write_failure(delivery, name, source, served.as_ref(), failure, now).await,
+        Err(failure) => {
+            let served = withdraw_unverified(delivery, source, served).await?;
+            return write_failure(delivery, name, source, served.as_ref(), failure, now).await;
+        }
     };
     let asked_again = source.is_unasked();
     let origin = (source.origin.as_ref() != Some(&fetch.origin)).then_some(fetch.origin);
-    let revision = if moved {
+    // The same revision may have been verified by other keys, which is written down and no news.
+    let known = served.as_ref().filter(|_| !moved);
+    let is_written = known.is_some_and(|served| served.taken == fetch.taken);
+    let revision = if !is_written {
         let revision = Revision {
             source_uid: source.uid.clone(),
             reference: fetch.reference,
             commit: fetch.commit,
-            fetched: now.as_second(),
+            fetched: known.map_or(now.as_second(), |served| served.fetched),
+            taken: fetch.taken,
         };
         let row = revision.clone();
         let saved = delivery.store.transact(move |tx| {
@@ -363,8 +436,10 @@ async fn record(
         served.unwrap_or_else(|| unreachable!("a revision that did not move is served"))
     };
     let text = revision_text(&revision);
+    let mut verdicts = Verdict::ready("Fetched", format!("serves {text}"));
+    verdicts.extend(source.verified(Some(&revision), None));
     let status = GitRepositoryStatus {
-        conditions: source.conditions(Verdict::ready("Fetched", format!("serves {text}")), now),
+        conditions: source.conditions(verdicts, now),
         stale_since: None,
         ..source.settled_status(Some(&revision))
     };
@@ -389,6 +464,23 @@ impl Source {
         conditions::resolve(&self.status().conditions, verdicts, self.generation, now)
     }
 
+    /// What is said of signatures, where some are demanded.
+    fn verified(&self, served: Option<&Revision>, failure: Option<&SourceFailure>) -> Option<Verdict> {
+        const KIND: &str = "SourceVerified";
+        let demanded = self.repository.spec.verify.as_ref()?;
+        if let Some(failure) = failure.filter(|failure| failure.reason == verify_revisions::FAILED) {
+            return Some(Verdict::new(KIND, Some(false), failure.reason, failure.message.clone()));
+        }
+        let mode = verify_revisions::mode(demanded.mode).as_str();
+        Some(match served {
+            Some(revision) => {
+                let message = format!("{} was verified: {mode}", revision_text(revision));
+                Verdict::new(KIND, Some(true), "Succeeded", message)
+            }
+            None => Verdict::new(KIND, None, "NotVerified", "nothing was verified yet"),
+        })
+    }
+
     /// The status of a source whose request was handled, but for its conditions.
     fn settled_status(&self, served: Option<&Revision>) -> GitRepositoryStatus {
         let time = served.and_then(|revision| Timestamp::from_second(revision.fetched).ok()).map(Time);
@@ -398,6 +490,10 @@ impl Source {
             revision: served.map(revision_text),
             last_fetch_time: time,
             stale_since: self.status().stale_since,
+            source_verification_mode: served
+                .and_then(|revision| revision.taken.verified.as_deref())
+                .and_then(|policy| policy.split(' ').next())
+                .map(str::to_owned),
             last_handled_reconcile_at: self.requested.clone(),
         }
     }
@@ -412,16 +508,20 @@ async fn write_failure(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let since = source.status().stale_since.unwrap_or_else(|| whole_seconds(now));
-    let kept = served.map_or_else(
-        || "nothing was fetched yet".to_owned(),
-        |revision| format!("{} goes on being served, unchecked since {}", revision_text(revision), since.0),
-    );
+    let is_refused = failure.reason == verify_revisions::FAILED;
+    let kept = match served {
+        None if source.repository.spec.verify.is_some() => "nothing that was verified is there to serve".to_owned(),
+        None => "nothing was fetched yet".to_owned(),
+        Some(revision) if is_refused => format!("{}, the last verified, goes on being served", revision_text(revision)),
+        Some(revision) => format!("{} goes on being served, unchecked since {}", revision_text(revision), since.0),
+    };
     let message = format!("{}; {kept}", failure.message);
-    let verdicts = if failure.lasting {
+    let mut verdicts = if failure.lasting {
         Verdict::stalled(failure.reason, message)
     } else {
         vec![Verdict::new("Ready", Some(false), failure.reason, message)]
     };
+    verdicts.extend(source.verified(served, Some(&failure)));
     let status = GitRepositoryStatus {
         conditions: source.conditions(verdicts, now),
         stale_since: Some(since),
@@ -438,8 +538,11 @@ async fn write_reconciling(
     served: Option<&Revision>,
 ) -> Result<(), StoreError> {
     let message = format!("asking {}", source.repository.spec.url);
+    let mut verdicts = Verdict::reconciling("Fetching", message);
+    let verified = served.filter(|served| served.taken.verified.is_some());
+    verdicts.extend(source.verified(verified, None));
     let status = GitRepositoryStatus {
-        conditions: source.conditions(Verdict::reconciling("Fetching", message), Timestamp::now()),
+        conditions: source.conditions(verdicts, Timestamp::now()),
         last_handled_reconcile_at: source.status().last_handled_reconcile_at,
         ..source.settled_status(served)
     };
@@ -456,9 +559,10 @@ async fn write_suspended(
         || "suspended; nothing was fetched yet".to_owned(),
         |revision| format!("suspended; {} goes on being served", revision_text(revision)),
     );
-    let verdict = Verdict::new("Ready", served.map(|_| true), "Suspended", message);
+    let mut verdicts = vec![Verdict::new("Ready", served.map(|_| true), "Suspended", message)];
+    verdicts.extend(source.verified(served, None));
     let status = GitRepositoryStatus {
-        conditions: source.conditions(vec![verdict], Timestamp::now()),
+        conditions: source.conditions(verdicts, Timestamp::now()),
         ..source.settled_status(served)
     };
     resources::write_status::<GitRepository>(&delivery.store, name, &source.uid, &status).await
@@ -484,13 +588,46 @@ mod tests {
         assert!(offsets.len() > 95, "{} different offsets", offsets.len());
     }
 
+    fn address(host: &str, repository: usize) -> Address {
+        Address::parse(&format!("https://{host}/{repository}")).unwrap()
+    }
+
     #[test]
     fn a_host_is_asked_by_a_few_at_once() {
         let checks = Checks::default();
-        let guards: Vec<_> = (0..PER_HOST).map(|_| checks.enter("slow").unwrap()).collect();
-        assert!(checks.enter("slow").is_none());
-        assert!(checks.enter("other").is_some());
-        drop(guards);
-        assert!(checks.enter("slow").is_some());
+        let turns: Vec<_> = (0..PER_HOST).map(|n| checks.enter(&address("slow", n)).unwrap()).collect();
+        assert!(checks.enter(&address("slow", 100)).is_none());
+        assert!(checks.enter(&address("other", 100)).is_some());
+        drop(turns);
+        assert!(checks.enter(&address("slow", 100)).is_some());
+    }
+
+    #[test]
+    fn a_repository_is_asked_by_one_at_a_time_however_many_sources_are_of_it() {
+        let checks = Checks::default();
+        let turn = checks.enter(&Address::parse("https://h/a.git").unwrap()).unwrap();
+        for url in ["https://h/a", "https://H:443/a.git/"] {
+            assert!(checks.enter(&Address::parse(url).unwrap()).is_none(), "{url}");
+        }
+        drop(turn);
+        assert!(checks.enter(&Address::parse("https://h/a").unwrap()).is_some());
+    }
+
+    #[test]
+    fn hosts_that_do_not_answer_are_asked_by_one_and_take_few_places() {
+        let checks = Checks::default();
+        let failure = |reason| GitError { what: "x", url: String::new(), reason, evidence: String::new() };
+        let hosts: Vec<_> = (0..=SILENT).map(|n| format!("silent-{n}")).collect();
+        for host in &hosts {
+            checks.enter(&address(host, 0)).unwrap().end(Some(&failure(GitReason::Timeout(1))));
+        }
+        let turns: Vec<_> = hosts[..SILENT].iter().map(|host| checks.enter(&address(host, 0)).unwrap()).collect();
+        assert!(checks.enter(&address(&hosts[0], 1)).is_none(), "one at a time");
+        assert!(checks.enter(&address(&hosts[SILENT], 0)).is_none(), "the others' places are not theirs");
+        assert!(checks.enter(&address("other", 0)).is_some());
+        drop(turns);
+        checks.enter(&address(&hosts[0], 0)).unwrap().end(Some(&failure(GitReason::NotFound)));
+        let _one = checks.enter(&address(&hosts[0], 0)).unwrap();
+        assert!(checks.enter(&address(&hosts[0], 1)).is_some(), "it answered");
     }
 }

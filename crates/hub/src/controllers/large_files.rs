@@ -33,7 +33,10 @@ pub struct LargeFetches {
 enum Fetch {
     /// These services wait for it.
     Running(BTreeSet<Name>),
-    Failed { message: String, until: Instant },
+    Failed {
+        message: String,
+        until: Instant,
+    },
 }
 
 impl Default for LargeFetches {

@@ -13,13 +13,14 @@ use farwater_api::{
 };
 use farwater_bundle::{Archive, Limits, RelPath, archive::decompress};
 use farwater_fleet::assignment::{Candidate, Why};
-use farwater_sources::Named;
+use farwater_sources::{Named, Reads};
 use farwater_store::{
     Resource, StoreError,
     delivery::{Assignment, load_assignment, load_service_origin},
 };
 
 use super::{
+    assign_revisions::word_of,
     chain,
     compute_desired::load_facts,
     fetch_sources::find_revision,
@@ -138,7 +139,7 @@ fn take_place(facts: &mut ServiceFacts, candidate: Candidate) -> String {
 }
 
 async fn find_candidate(
-    delivery: &Delivery,
+    delivery: &Arc<Delivery>,
     name: &Name,
     service: &ServiceDeployment,
     named: &Named,
@@ -158,7 +159,10 @@ async fn find_candidate(
         };
         (problem, failure.message)
     })?;
-    let made = git::make_bundle(delivery, &resource.uid, &fetch.commit, &service.spec.path).await;
+    let reads = Reads { submodules: fetch.taken.submodules, lfs: fetch.taken.lfs };
+    let (source_uid, spec) = (resource.uid.as_str(), &repository.spec);
+    let place = git::Place { name: &source, source_uid, spec, commit: &fetch.commit, reads };
+    let made = git::make_bundle(delivery, &place, &service.spec.path, None).await;
     let git::Made { bundle, author } = made.map_err(|failure| match failure {
         BundleFailure::Content(message) => (PlanProblem::Refused, message),
         failure => (PlanProblem::Unavailable, failure.to_string()),
@@ -169,7 +173,8 @@ async fn find_candidate(
         bundle: bundle.digest,
         bundle_bytes: bundle.bytes,
         path: bundle.path,
-        source: repository.spec.url,
+        source: repository.spec.url.clone(),
+        reads: word_of(reads),
         origin: Some(fetch.origin.root).filter(|root| !root.is_empty()),
         author,
     })
@@ -195,6 +200,7 @@ async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, V
         bundle_bytes,
         path,
         source: String::new(),
+        reads: String::new(),
         origin: None,
         author: String::new(),
     };

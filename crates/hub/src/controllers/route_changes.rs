@@ -11,6 +11,7 @@ use std::{
 
 use farwater_api::{ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment};
 use farwater_fleet::{assignment::Decided, duration::POLL_INTERVAL};
+use farwater_sources::UrlPrefix;
 use farwater_store::{
     Kind, Operation, StoreError, WatchError, WatchEvent,
     delivery::{
@@ -28,6 +29,7 @@ use super::{
     resources::{self, Name, Stored as _},
     resume::Resume,
     select_health_rules,
+    source_access::{may_use, read_prefix},
 };
 use crate::delivery::{Delivery, clusters::ClusterState, desired, keys, token::key_print};
 
@@ -58,6 +60,7 @@ pub async fn run(delivery: Arc<Delivery>, mut left: Option<Resume>, shutdown: Ca
 
 async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteError> {
     delivery.seen.forget_all();
+    delivery.shared.forget_all();
     delivery.routed.store(0, Ordering::Release);
     let resumed = left.and_then(|left| Some((delivery.store.watch(None, left.routed).ok()?, left)));
     let mut watch = match resumed {
@@ -189,7 +192,7 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         return Ok(());
     }
     if *kind == kinds.secret {
-        return route_secret(delivery, &name).await;
+        return route_secret(delivery, &name, &event.object).await;
     }
     if *kind == kinds.namespace {
         // The first look at it since the start is news, whatever was loaded.
@@ -264,7 +267,9 @@ impl Kinds {
 
 /// Credentials that were made, edited or deleted are tried at once by the sources that name them. Clusters whose services
 /// name the Secret were marked when it was written.
-async fn route_secret(delivery: &Delivery, secret: &Name) -> Result<(), StoreError> {
+async fn route_secret(delivery: &Delivery, secret: &Name, object: &Value) -> Result<(), StoreError> {
+    let is_shared = delivery.shared.note(secret, object);
+    let prefix = read_prefix(object).and_then(|text| UrlPrefix::parse(text).ok());
     let services = services_of_secret(&mut *delivery.store.tables().await?, &secret.namespace, &secret.name).await?;
     for (namespace, name) in services {
         delivery.summaries.add(Name { namespace, name });
@@ -272,7 +277,7 @@ async fn route_secret(delivery: &Delivery, secret: &Name) -> Result<(), StoreErr
     }
     let mut users = Vec::new();
     resources::list_pages::<GitRepository>(&delivery.store, Some(&secret.namespace), |resource| {
-        if resource.object["spec"]["secretRef"]["name"] == secret.name.as_str() {
+        if may_use(&resource.object["spec"], &secret.name, is_shared, prefix.as_ref()) {
             users.push(resource);
         }
     })

@@ -157,8 +157,8 @@ impl Way {
     pub async fn to(&self, delivery: &Delivery, url: &str) -> Result<Remote, SourceFailure> {
         let invalid = |reason, error: &dyn std::fmt::Display| SourceFailure::lasting(reason, error.to_string());
         let address = Address::parse(url).map_err(|error| invalid("SpecInvalid", &error))?;
-        let is_own = Address::parse(&self.url)
-            .is_ok_and(|own| own.origin() == address.origin() && own.user() == address.user());
+        let is_own =
+            Address::parse(&self.url).is_ok_and(|own| own.origin() == address.origin() && own.user() == address.user());
         let mut secret = self.secret.as_ref().filter(|_| is_own).cloned();
         if secret.is_none() {
             let shared = delivery.shared.find(&delivery.store, &self.namespace, url).await.map_err(store_failed)?;

@@ -9,9 +9,10 @@ use axum::{Router, body::Body};
 use farwater_api::{ADMIN_NAMESPACE, GROUP, VERSION};
 use farwater_hub::{
     DataDir, Identity,
-    controllers::{self, resume},
+    controllers::{self, git::SourceSettings, resume},
     delivery::{Delivery, connections::Connections},
 };
+use farwater_sources::Reach;
 use farwater_store::{
     Change, Key, Kind, Location, OpenOptions, PostgresUrl, Store, Write, WriteError, delivery::MarkClusters,
 };
@@ -77,8 +78,11 @@ impl Rig {
         let url = "https://hub.test:8443".to_owned();
         let left = resume::take(&store, &identity).await.unwrap();
         let connections = Connections::new(CONNECTIONS);
+        let directory_of_data = data.path().to_owned();
+        // Its Git servers are on this machine, and some of its sources are tenants'.
+        let sources = SourceSettings { reach: Reach::everything(), ..SourceSettings::default() };
         let delivery =
-            Delivery::open(store.clone(), Arc::clone(&identity), data.path().to_owned(), url, connections).await;
+            Delivery::open(store.clone(), Arc::clone(&identity), directory_of_data, url, connections, sources).await;
         let delivery = Arc::new(delivery.unwrap());
         let shutdown = CancellationToken::new();
         let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), left, shutdown.clone()));

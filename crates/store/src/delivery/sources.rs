@@ -2,6 +2,7 @@
 
 use farwater_api::Digest;
 use serde::{Deserialize, Serialize};
+use sqlx::AssertSqlSafe;
 
 use super::{desired::parse_digest, origins::delete_source_origin};
 use crate::{Connection, StoreError};
@@ -29,14 +30,14 @@ pub struct Revision {
     pub taken: Taken,
 }
 
-type RevisionRow = (String, String, String, i64, String);
+type RevisionRow = (String, String, String, i64, Option<String>);
 
-fn revision((source_uid, reference, commit, fetched, taken): RevisionRow) -> Result<Revision, StoreError> {
+fn revision((source_uid, reference, commit, fetched, terms): RevisionRow) -> Result<Revision, StoreError> {
     let problem = |error: serde_json::Error| StoreError::Row {
-        what: format!("the revision of source {source_uid}"),
+        what: format!("the terms of the revision of source {source_uid}"),
         problem: error.to_string(),
     };
-    let taken = if taken.is_empty() { Taken::default() } else { serde_json::from_str(&taken).map_err(problem)? };
+    let taken = terms.map(|text| serde_json::from_str(&text)).transpose().map_err(problem)?.unwrap_or_default();
     Ok(Revision { source_uid, reference, commit, fetched, taken })
 }
 
@@ -52,12 +53,12 @@ pub struct Bundle {
     pub path: String,
 }
 
-const REVISION: &str = "SELECT source_uid, reference, commit_id, fetched, taken FROM revisions";
+const REVISION: &str = "SELECT revisions.source_uid, reference, commit_id, fetched, terms FROM revisions \
+                        LEFT JOIN revision_terms ON revision_terms.source_uid = revisions.source_uid";
 
 pub async fn load_revision(connection: &mut Connection, source_uid: &str) -> Result<Option<Revision>, StoreError> {
-    let query = format!("{REVISION} WHERE source_uid = $1");
-    let row: Option<RevisionRow> =
-        sqlx::query_as(sqlx::AssertSqlSafe(query)).bind(source_uid).fetch_optional(connection).await?;
+    let query = AssertSqlSafe(format!("{REVISION} WHERE revisions.source_uid = $1"));
+    let row: Option<RevisionRow> = sqlx::query_as(query).bind(source_uid).fetch_optional(connection).await?;
     row.map(revision).transpose()
 }
 
@@ -68,23 +69,37 @@ pub async fn load_revisions(connection: &mut Connection) -> Result<Vec<Revision>
 
 pub async fn save_revision(connection: &mut Connection, revision: &Revision) -> Result<(), StoreError> {
     sqlx::query(
-        "INSERT INTO revisions (source_uid, reference, commit_id, fetched, taken) VALUES ($1, $2, $3, $4, $5) \
+        "INSERT INTO revisions (source_uid, reference, commit_id, fetched) VALUES ($1, $2, $3, $4) \
          ON CONFLICT (source_uid) DO UPDATE SET reference = excluded.reference, commit_id = excluded.commit_id, \
-         fetched = excluded.fetched, taken = excluded.taken",
+         fetched = excluded.fetched",
     )
     .bind(&revision.source_uid)
     .bind(&revision.reference)
     .bind(&revision.commit)
     .bind(revision.fetched)
-    .bind(serde_json::to_string(&revision.taken).map_err(StoreError::abort)?)
-    .execute(connection)
+    .execute(&mut *connection)
     .await?;
+    delete_terms(connection, &revision.source_uid).await?;
+    if revision.taken == Taken::default() {
+        return Ok(());
+    }
+    sqlx::query("INSERT INTO revision_terms (source_uid, terms) VALUES ($1, $2)")
+        .bind(&revision.source_uid)
+        .bind(serde_json::to_string(&revision.taken).map_err(StoreError::abort)?)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
 /// The source serves nothing any more, until it is fetched again. What it is known by stays.
 pub async fn withdraw_revision(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
+    delete_terms(connection, source_uid).await?;
     sqlx::query("DELETE FROM revisions WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
+    Ok(())
+}
+
+async fn delete_terms(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM revision_terms WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
     Ok(())
 }
 
