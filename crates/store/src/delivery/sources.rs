@@ -2,7 +2,7 @@
 
 use farwater_api::Digest;
 
-use super::{desired::parse_digest, origins::delete_source_origin};
+use super::{charts::delete_charts, desired::parse_digest, origins::delete_source_origin};
 use crate::{Connection, StoreError};
 
 /// The served revision of a source.
@@ -62,6 +62,7 @@ pub async fn save_revision(connection: &mut Connection, revision: &Revision) -> 
 
 pub async fn delete_revision(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
     sqlx::query("DELETE FROM revisions WHERE source_uid = $1").bind(source_uid).execute(&mut *connection).await?;
+    delete_charts(connection, source_uid).await?;
     delete_source_origin(connection, source_uid).await
 }
 
