@@ -16,6 +16,8 @@ fn candidate(commit: &str) -> Candidate {
         source: String::new(),
         origin: None,
         author: String::new(),
+        parts: Vec::new(),
+        artifacts: Vec::new(),
     }
 }
 

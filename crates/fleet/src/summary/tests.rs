@@ -18,6 +18,8 @@ fn candidate() -> Candidate {
         source: String::new(),
         origin: None,
         author: String::new(),
+        parts: Vec::new(),
+        artifacts: Vec::new(),
     }
 }
 
