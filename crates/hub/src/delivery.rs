@@ -37,7 +37,7 @@ use tokio::sync::Notify;
 use crate::{
     controllers::{
         Counts, WorkQueue, fetch_sources::Checks, freeze_prunes::Freeze, git::Mirrors, resources::Name, seen::Seen,
-        trace_deliveries::Timeline,
+        sources::SourceName, trace_deliveries::Timeline,
     },
     endpoint::Endpoint,
     identity::Identity,
@@ -67,7 +67,7 @@ pub struct Delivery {
     pub plans: Plans,
     pub mirrors: Mirrors,
     pub checks: Checks,
-    pub sources: Arc<WorkQueue<Name>>,
+    pub sources: Arc<WorkQueue<SourceName>>,
     pub services: Arc<WorkQueue<Name>>,
     pub summaries: Arc<WorkQueue<Name>>,
     /// By uid.

@@ -4,27 +4,29 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     time::Duration,
 };
 
 use farwater_api::{Digest, GitRepositorySpec};
 use farwater_bundle::{Limits, ObjectId, PathError, RelPath};
 use farwater_sources::{
-    BundleCache, CacheError, Git, GitError, GitLimits, Mirror, MirrorError, Named, PackedBundle, Reference, Remote,
-    Retry, Revision,
+    BundleCache, CacheError, Git, GitError, GitLimits, Links, Mirror, MirrorError, Named, PackedBundle, Reference,
+    Remote, Retry, Revision, Web,
 };
 use farwater_store::{
     StoreError,
-    delivery::{Bundle, SourceOrigin, bundle_of_content, bundle_of_digest},
+    delivery::{Bundle, SourceOrigin, bundle_of_content, bundle_of_digest, load_recipe},
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::chain;
+use super::{chain, combine};
 use crate::delivery::Delivery;
 
 /// Services whose files are gathered at the same time: packing an archive keeps a core busy.
 const PACKED_AT_ONCE: usize = 4;
+/// Git repositories that are asked at the same time: each is a child process and a connection.
+const GIT_AT_ONCE: usize = 16;
 
 /// Bundles on this node that nothing names any more may take this much: rollbacks and other clusters find them.
 const CACHE_BYTES: u64 = 4 << 30;
@@ -43,6 +45,9 @@ pub struct Mirrors {
     making: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
     /// Places for services whose files are gathered; never closed.
     packing: Semaphore,
+    /// Places for Git; never closed.
+    fetching: Semaphore,
+    web: OnceLock<Web>,
 }
 
 impl Mirrors {
@@ -58,11 +63,38 @@ impl Mirrors {
             limits,
             making: Mutex::default(),
             packing: Semaphore::new(PACKED_AT_ONCE),
+            fetching: Semaphore::new(GIT_AT_ONCE),
+            web: OnceLock::new(),
         })
     }
 
+    /// Lets links lead to networks that are not public. Counts before the first source is asked.
+    pub fn allow_links(&self, links: Links) {
+        let _ = self.web.set(Web::new(links));
+    }
+
+    pub(super) fn web(&self) -> &Web {
+        self.web.get_or_init(Web::default)
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    pub(super) fn cache(&self) -> &BundleCache {
+        &self.cache
+    }
+
+    pub(super) async fn packing_place(&self) -> Option<SemaphorePermit<'_>> {
+        self.packing.acquire().await.ok()
+    }
+
+    pub(super) async fn git_place(&self) -> Option<SemaphorePermit<'_>> {
+        self.fetching.acquire().await.ok()
+    }
+
     /// Uids are made by the hub, but come from rows: none may name another folder.
-    fn path(&self, uid: &str) -> io::Result<PathBuf> {
+    pub(super) fn path(&self, uid: &str) -> io::Result<PathBuf> {
         let safe = !uid.is_empty() && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         if safe { Ok(self.directory.join(uid)) } else { Err(io::Error::other("a source's uid is no UUID")) }
     }
@@ -301,6 +333,24 @@ impl From<CacheError> for BundleFailure {
 pub struct Made {
     pub bundle: Bundle,
     pub author: String,
+    /// It holds charts, which may need more than what is in it.
+    pub has_charts: bool,
+}
+
+/// A bundle that was packed, or had been before.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedAway {
+    pub content_id: Digest,
+    pub digest: Digest,
+    pub bytes: u64,
+}
+
+/// Who wrote a commit; empty where nobody can say.
+pub async fn author(delivery: &Delivery, source_uid: &str, commit: &str) -> String {
+    let (Ok(id), Ok(mirror)) = (parse_commit(commit), open_mirror(&delivery.mirrors, source_uid).await) else {
+        return String::new();
+    };
+    mirror.author(id).await.unwrap_or_default()
 }
 
 /// The bundle of a folder at a commit. Content that was seen before has its digest in a row, and no archive is made.
@@ -317,9 +367,10 @@ pub async fn make_bundle(
     let mirror = open_mirror(mirrors, source_uid).await?;
     let closure = mirror.closure(id, folder.clone(), mirrors.limits).await?;
     let author = mirror.author(id).await?;
+    let has_charts = !closure.charts.is_empty();
     let made = |content_id, digest, bytes| {
         let (source_uid, commit, path) = (source_uid.to_owned(), commit.to_owned(), folder.as_str().to_owned());
-        Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author }
+        Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author, has_charts }
     };
     let content_id = closure.content_id;
     if let Some(row) = bundle_of_content(&mut *delivery.store.tables().await?, &content_id).await? {
@@ -331,11 +382,11 @@ pub async fn make_bundle(
     Ok(made(content_id, digest, bytes))
 }
 
-fn parse_commit(commit: &str) -> Result<ObjectId, BundleFailure> {
+pub(super) fn parse_commit(commit: &str) -> Result<ObjectId, BundleFailure> {
     commit.parse().map_err(|_| BundleFailure::Machine(format!("{commit:?} is no commit id").into()))
 }
 
-async fn open_mirror(mirrors: &Mirrors, source_uid: &str) -> Result<Mirror, BundleFailure> {
+pub(super) async fn open_mirror(mirrors: &Mirrors, source_uid: &str) -> Result<Mirror, BundleFailure> {
     let path = mirrors.path(source_uid).map_err(|error| BundleFailure::Machine(error.into()))?;
     match tokio::task::spawn_blocking(move || Mirror::open(&path)).await {
         Ok(opened) => Ok(opened?),
@@ -366,7 +417,11 @@ pub async fn load_bundle(delivery: &Delivery, digest: &Digest) -> Result<Vec<u8>
     let mut problem = "none has it".to_owned();
     let rows = bundle_of_digest(&mut *delivery.store.tables().await?, digest).await?;
     for row in rows {
-        match pack_again(&delivery.mirrors, &row).await {
+        let packed = match load_recipe(&mut *delivery.store.tables().await?, &row.content_id).await? {
+            Some(recipe) => combine::pack_again(&delivery.mirrors, &recipe).await,
+            None => pack_again(&delivery.mirrors, &row).await,
+        };
+        match packed {
             Ok(packed) if packed.digest == *digest => {
                 delivery.mirrors.cache.put(digest, packed.compressed.clone()).await?;
                 return Ok(packed.compressed);
