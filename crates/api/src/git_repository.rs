@@ -144,9 +144,6 @@ pub struct GitRepositoryStatus {
     /// Since when the remote could not be asked; absent while it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_since: Option<Time>,
-    /// By what `revision` was verified: `spec.verify.mode` when it was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source_verification_mode: Option<String>,
     /// The last request annotation that was acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_reconcile_at: Option<String>,

@@ -195,7 +195,8 @@ fn trouble_verdicts(inputs: &Inputs<'_>, trouble: &crate::assignment::Trouble) -
     match trouble {
         Trouble::ClusterMissing { .. } => Verdict::stalled("ClusterNotFound", message),
         Trouble::SourceMissing { .. } => Verdict::stalled("SourceNotFound", message),
-        Trouble::SourceEmpty { .. } => Verdict::reconciling("SourceNotReady", message),
+        Trouble::SourceEmpty { .. } | Trouble::ChartPending { .. } => Verdict::reconciling("SourceNotReady", message),
+        Trouble::ChartMissing { .. } => Verdict::stalled("ChartNotFound", message),
         Trouble::Secret { .. } => Verdict::stalled("SecretNotReady", message),
         Trouble::Pin { .. } => Verdict::stalled("PinFailed", message),
         Trouble::Cycle { .. } => Verdict::stalled("DependencyCycle", message),

@@ -44,6 +44,7 @@ use crate::{
         resources::Name,
         seen::Seen,
         source_access::SharedCredentials,
+        sources::SourceName,
         trace_deliveries::Timeline,
     },
     endpoint::Endpoint,
@@ -77,7 +78,7 @@ pub struct Delivery {
     /// Credentials that serve the sources below a prefix.
     pub shared: SharedCredentials,
     pub checks: Checks,
-    pub sources: Arc<WorkQueue<Name>>,
+    pub sources: Arc<WorkQueue<SourceName>>,
     pub services: Arc<WorkQueue<Name>>,
     pub summaries: Arc<WorkQueue<Name>>,
     /// By uid.

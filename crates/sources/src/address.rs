@@ -90,7 +90,7 @@ impl Address {
     }
 
     /// Of a repository or a registry.
-    pub(crate) fn parse_any(text: &str) -> Result<Self, AddressError> {
+    pub fn parse_any(text: &str) -> Result<Self, AddressError> {
         if text.len() > MAX_URL {
             return Err(AddressError::Malformed("longer than 2048 bytes"));
         }

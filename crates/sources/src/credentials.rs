@@ -2,20 +2,18 @@
 //!
 //! The keys are Flux's, so that its Secrets can be taken as they are.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use zeroize::Zeroizing;
 
 use crate::{
+    access::SecretData,
     address::{Address, AddressError, Scheme},
     program::Program,
     secret::Secret,
 };
-
-/// A Secret's data, decoded.
-pub type SecretData = BTreeMap<String, Vec<u8>>;
 
 /// Where GitHub mints tokens.
 const GITHUB_API: &str = "https://api.github.com";
@@ -61,7 +59,6 @@ pub struct Proxy {
     pub(crate) login: Option<(String, Secret)>,
     /// Of the proxy itself, where it speaks TLS; PEM.
     pub(crate) ca: Option<String>,
-    pub(crate) is_free: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -180,7 +177,7 @@ pub(crate) fn read_proxy(data: &SecretData) -> Result<Proxy, RemoteError> {
         (Some(username), Some(password)) => Some((username, Secret::new(password))),
         _ => return Err(RemoteError::SecretHalf),
     };
-    Ok(Proxy { address, login, ca: read_ca(data)?, is_free: false })
+    Ok(Proxy { address, login, ca: read_ca(data)? })
 }
 
 fn read_ca(data: &SecretData) -> Result<Option<String>, RemoteError> {

@@ -31,11 +31,11 @@ use crate::{
     credentials::SshAccess,
     mint::Mint,
     mirror::Mirror,
-    reach::Reach,
     reference::Reference,
     remote::Remote,
     session::Session,
     ssh::{self, Identities, Identity},
+    web::Web,
 };
 
 /// The one reference of a mirror. Its name is ours, so that no renamed branch (`a` to `a/b`) can stand in its way.
@@ -46,6 +46,7 @@ const ALL: &str = "refs/farwater/all";
 const ASIDE: &str = "refs/farwater/aside";
 /// Names the URL that a mirror's objects came from.
 pub(crate) const URL_FILE: &str = "farwater-url";
+
 /// What a remote may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct GitLimits {
@@ -65,14 +66,6 @@ impl Default for GitLimits {
     fn default() -> Self {
         Self { refs: 100_000, refs_bytes: 32 << 20, mirror_bytes: 2 << 30, packs: 40 }
     }
-}
-
-/// How remotes are asked.
-#[derive(Clone, Debug, Default)]
-pub struct GitSettings {
-    pub limits: GitLimits,
-    /// Which addresses may be.
-    pub reach: Reach,
 }
 
 /// What a source is at.
@@ -116,7 +109,8 @@ struct Inner {
     /// An empty folder: no configuration, no credentials.
     home: PathBuf,
     limits: GitLimits,
-    reach: Reach,
+    /// For requests of our own, and what links may lead to.
+    web: Web,
     mint: Mint,
     identities: Identities,
     /// One fetch at a time for each mirror.
@@ -126,21 +120,20 @@ struct Inner {
 impl Git {
     /// Uses the `git` and the `ssh` that are found on the path. They run in `home`, which is emptied first: what an earlier process left
     /// there when it was killed is nobody's.
-    pub fn new(settings: GitSettings, home: &Path) -> io::Result<Self> {
+    pub fn new(limits: GitLimits, web: Web, home: &Path) -> io::Result<Self> {
         let home = std::path::absolute(home)?;
         match std::fs::remove_dir_all(&home) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         std::fs::DirBuilder::new().mode(0o700).create(&home)?;
-        let GitSettings { limits, reach } = settings;
         let (mint, identities, locks) = (Mint::default(), Identities::default(), Mutex::default());
         let (program, ssh) = ("git".into(), ssh::default_program());
-        Ok(Self(Arc::new(Inner { program, ssh, home, limits, reach, mint, identities, locks })))
+        Ok(Self(Arc::new(Inner { program, ssh, home, limits, web, mint, identities, locks })))
     }
 
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.0.reach
+    pub(crate) fn web(&self) -> &Web {
+        &self.0.web
     }
 
     pub(crate) fn mint(&self) -> &Mint {

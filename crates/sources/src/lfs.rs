@@ -11,21 +11,24 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use farwater_bundle::{ObjectId, TreeError};
+use farwater_bundle::{ObjectId, TreeError, path::escape};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use reqwest::{Client, Url};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use url::Url;
 use zeroize::Zeroizing;
 
 use crate::{
-    address::{Address, Scheme},
+    access::Access,
+    address::Scheme,
+    fetch_error::{FetchError, FetchReason},
     git::{Git, GitError, GitReason, Problem},
-    http as own_http,
+    links::is_private,
     remote::Remote,
     session::Session,
     ssh,
+    web::{Answer, Ask, Route, Sign, Site, Step},
 };
 
 /// Pointers are shorter.
@@ -42,7 +45,6 @@ const BATCH: usize = 100;
 const AT_ONCE: usize = 4;
 /// Of the batch API.
 const MAX_ANSWER: usize = 4 << 20;
-const MAX_REDIRECTS: usize = 3;
 const MEDIA_TYPE: &str = "application/vnd.git-lfs+json";
 
 /// What a pointer stands for.
@@ -72,7 +74,7 @@ impl LargeFile {
 }
 
 /// Objects on the disk.
-pub(crate) struct LargeFiles(PathBuf);
+pub struct LargeFiles(PathBuf);
 
 impl LargeFiles {
     pub fn below(mirror: &Path) -> Self {
@@ -98,7 +100,7 @@ impl LargeFiles {
     }
 
     /// `id` is the pointer's own.
-    pub fn read(&self, id: &ObjectId, file: &LargeFile, limit: u64) -> Result<Vec<u8>, TreeError> {
+    pub(crate) fn read(&self, id: &ObjectId, file: &LargeFile, limit: u64) -> Result<Vec<u8>, TreeError> {
         let unreadable = |source: Box<dyn std::error::Error + Send + Sync>| TreeError::Unreadable { id: *id, source };
         if file.size > limit {
             return Err(TreeError::TooLarge { id: *id, size: file.size, limit });
@@ -193,9 +195,11 @@ struct Refusal {
 
 /// Where the batch API is, and what is sent there.
 struct Endpoint {
-    url: String,
-    address: Address,
+    url: Url,
+    scheme: Scheme,
     headers: HeaderMap,
+    /// Of the repository itself, where both have one origin.
+    authorization: Option<Zeroizing<String>>,
 }
 
 const WHAT: &str = "fetch large files of";
@@ -239,16 +243,18 @@ impl Git {
         timeout: Duration,
     ) -> Result<(), Problem> {
         let endpoint = self.find_endpoint(session).await?;
-        let is_own = endpoint.address.origin() == session.remote.address().origin();
-        let link = self.door_of_link(session.remote, timeout);
-        let door = if is_own { self.door(session.remote, timeout) } else { link };
-        let client = door.client(&endpoint.address).await?;
+        let (remote, step) = (session.remote, Step::new(WHAT, timeout));
+        // Of a repository that is reached by ssh, the other host is a link.
+        let host = remote.address().bracketed();
+        let is_near = endpoint.url.host_str() == Some(&host) || is_private(&host).await;
+        let route = Route { is_link: session.is_link || !is_near, proxy: remote.proxy() };
+        let site = self.web().make_site(&endpoint.url, Access::trusting(remote.ca()), route)?;
         for batch in files.chunks(BATCH) {
-            let actions = ask_batch(&client, &endpoint, batch).await?;
-            let downloads = actions.into_iter().map(|(file, action)| {
-                let (endpoint, client) = (&endpoint, &client);
-                async move { download(link, client, endpoint, session, file, action, store).await }
-            });
+            let actions = ask_batch(&site, step, &endpoint, batch).await?;
+            let (site, endpoint) = (&site, &endpoint);
+            let downloads = actions
+                .into_iter()
+                .map(|(file, action)| async move { download(site, step, endpoint, file, action, store).await });
             stream::iter(downloads).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
         }
         Ok(())
@@ -261,11 +267,10 @@ impl Git {
         }
         let base = address.as_str().trim_end_matches('/');
         let suffix = if base.ends_with(".git") { "" } else { ".git" };
-        let mut headers = HeaderMap::new();
-        if let Some(authorization) = &session.authorization {
-            headers.insert(header::AUTHORIZATION, secret_value(authorization)?);
-        }
-        Ok(Endpoint { url: format!("{base}{suffix}/info/lfs"), address: address.clone(), headers })
+        let url = Url::parse(&format!("{base}{suffix}/info/lfs"));
+        let url = url.map_err(|error| Problem::new(GitReason::Failed, error.to_string()))?;
+        let (headers, authorization) = (HeaderMap::new(), session.authorization.clone());
+        Ok(Endpoint { url, scheme: address.scheme, headers, authorization })
     }
 
     /// Over ssh a command says where it is, and what to send there.
@@ -274,27 +279,44 @@ impl Git {
         let output = self.ask_over_ssh(session, &command, MAX_ANSWER as u64).await?;
         let bad = |why: &str| Problem::new(GitReason::ServerError, format!("git-lfs-authenticate answered {why}"));
         let action: Action = serde_json::from_slice(&output).map_err(|_| bad("no JSON with a href"))?;
-        let (url, address) = parse_href(&action.href, Scheme::Https).ok_or_else(|| bad("no https address"))?;
-        let url = url.as_str().trim_end_matches('/').to_owned();
-        Ok(Endpoint { url, address, headers: headers_of(&action)? })
+        // Who named a loopback address for ssh may have its other server there, too.
+        let is_near = session.remote.address().ip().is_some_and(|address| address.is_loopback());
+        let scheme = if is_near { Scheme::Http } else { Scheme::Https };
+        let url = parse_href(&action.href, scheme).ok_or_else(|| bad("no https address"))?;
+        Ok(Endpoint { url, scheme, headers: headers_of(&action)?, authorization: None })
+    }
+}
+
+impl Endpoint {
+    fn ask(&self, mut ask: Ask, headers: HeaderMap) -> Ask {
+        ask.headers.extend(headers);
+        let sign = self.authorization.as_ref().filter(|_| !ask.headers.contains_key(header::AUTHORIZATION));
+        ask.sign(sign.map_or(Sign::Nothing, |header| Sign::Header(header.clone())))
+    }
+
+    fn refusal(&self, answer: &Answer) -> Problem {
+        answer.refusal(self.authorization.is_some() || !self.headers.is_empty()).into()
     }
 }
 
 async fn ask_batch<'f>(
-    client: &Client,
+    site: &Site,
+    step: Step,
     endpoint: &Endpoint,
     files: &'f [LargeFile],
 ) -> Result<Vec<(&'f LargeFile, Action)>, Problem> {
+    let bad = |why: String| Problem::new(GitReason::ServerError, why);
     let objects = files.iter().map(|file| Asked { oid: &file.oid, size: file.size }).collect();
     let question = BatchRequest { operation: "download", transfers: ["basic"], hash_algo: "sha256", objects };
-    let request = client.post(format!("{}/objects/batch", endpoint.url)).headers(endpoint.headers.clone());
-    let request = request.header(header::ACCEPT, MEDIA_TYPE).json(&question);
-    let response = request.header(header::CONTENT_TYPE, MEDIA_TYPE).send().await?;
-    if response.status() != StatusCode::OK {
-        return Err(own_http::refused(response.status()));
+    let question = serde_json::to_vec(&question).map_err(|error| bad(error.to_string()))?;
+    let mut url = endpoint.url.clone();
+    url.set_path(&format!("{}/objects/batch", endpoint.url.path().trim_end_matches('/')));
+    let ask = Ask::post(url, question).header(header::ACCEPT, MEDIA_TYPE).header(header::CONTENT_TYPE, MEDIA_TYPE);
+    let answer = site.send_unredirected(step, endpoint.ask(ask, endpoint.headers.clone())).await?;
+    if answer.status != StatusCode::OK {
+        return Err(endpoint.refusal(&answer));
     }
-    let body = Zeroizing::new(own_http::read(response, MAX_ANSWER).await?);
-    let bad = |why: String| Problem::new(GitReason::ServerError, why);
+    let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
     let answer: BatchAnswer = serde_json::from_slice(&body).map_err(|error| bad(format!("the batch API: {error}")))?;
     if answer.transfer.as_deref().is_some_and(|transfer| transfer != "basic") {
         return Err(bad("the batch API wants a way of transfer that was not offered".to_owned()));
@@ -306,9 +328,9 @@ async fn ask_batch<'f>(
         let described = described.remove(&file.oid);
         let (actions, error) = described.map_or((None, None), |object| (object.actions, object.error));
         if let Some(Refusal { code, message }) = error {
-            let status = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_GATEWAY);
+            let reason = if matches!(code, 404 | 410) { GitReason::NotFound } else { GitReason::ServerError };
             let message: String = message.chars().take(200).collect();
-            return Err(Problem::new(own_http::refused(status).reason, format!("{}: {code} {message}", file.oid)));
+            return Err(Problem::new(reason, format!("{}: {code} {}", file.oid, escape(message.as_bytes()))));
         }
         let action = actions.and_then(|actions| actions.download);
         found.push((file, action.ok_or_else(|| bad(format!("the batch API says nothing of {}", file.oid)))?));
@@ -316,76 +338,46 @@ async fn ask_batch<'f>(
     Ok(found)
 }
 
-/// `link` is how hosts are asked that the batch API names.
 async fn download(
-    link: own_http::Door<'_>,
-    client: &Client,
+    site: &Site,
+    step: Step,
     endpoint: &Endpoint,
-    session: &Session<'_>,
     file: &LargeFile,
     action: Action,
     store: &LargeFiles,
 ) -> Result<(), Problem> {
     let bad = |why: &str| Problem::new(GitReason::ServerError, format!("{}: {why}", file.oid));
     let unsafe_address = || bad("its address is no https address");
-    let (mut url, mut address) = parse_href(&action.href, endpoint.address.scheme).ok_or_else(unsafe_address)?;
-    let mut headers = headers_of(&action)?;
-    if !headers.contains_key(header::AUTHORIZATION) && address.origin() == session.remote.address().origin() {
-        headers.extend(endpoint.headers.get(header::AUTHORIZATION).map(|value| (header::AUTHORIZATION, value.clone())));
+    let url = parse_href(&action.href, endpoint.scheme).ok_or_else(unsafe_address)?;
+    let mut answer =
+        site.send_unredirected(step, endpoint.ask(Ask::get(url.clone()), headers_of(&action)?)).await?;
+    if let Some(to) = answer.header(header::LOCATION).filter(|_| answer.status.is_redirection()) {
+        let next = url.join(to).ok().and_then(|next| parse_href(next.as_str(), endpoint.scheme));
+        // Nothing that was meant for one address goes to another.
+        answer = site.send(step, Ask::get(next.ok_or_else(unsafe_address)?).sign(Sign::Nothing)).await?;
     }
-    let mut redirects = 0;
-    let mut response = loop {
-        let other;
-        let client = match address.origin() == endpoint.address.origin() {
-            true => client,
-            false => {
-                other = link.client(&address).await?;
-                &other
-            }
-        };
-        let response = client.get(url.clone()).headers(headers.clone()).send().await?;
-        let status = response.status();
-        if status == StatusCode::OK {
-            break response;
-        }
-        let location = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
-        let (Some(location), true) = (location, status.is_redirection() && redirects < MAX_REDIRECTS) else {
-            return Err(own_http::refused(status));
-        };
-        redirects += 1;
-        let next = url.join(location).map_err(|_| unsafe_address())?;
-        let (next, to) = parse_href(next.as_str(), endpoint.address.scheme).ok_or_else(unsafe_address)?;
-        if to.origin() != address.origin() {
-            // Nothing that was meant for one host goes to another.
-            headers = HeaderMap::new();
-        }
-        (url, address) = (next, to);
-    };
+    if answer.status != StatusCode::OK {
+        return Err(endpoint.refusal(&answer));
+    }
     let disk = |error: io::Error| Problem::new(GitReason::Disk, error.to_string());
     let mut temporary = store.begin().map_err(disk)?;
-    let (mut hash, mut bytes) = (Sha256::new(), 0u64);
-    while let Some(chunk) = response.chunk().await? {
-        bytes += chunk.len() as u64;
-        if bytes > file.size {
-            return Err(bad("the server sends more than the pointer says"));
-        }
-        hash.update(&chunk);
-        temporary.write_all(&chunk).map_err(disk)?;
-    }
-    if bytes != file.size || hex::encode(hash.finalize()) != file.oid {
+    let digest = answer.save(temporary.as_file_mut(), file.size).await.map_err(|error: FetchError| match error.reason {
+        FetchReason::TooLarge { .. } => bad("the server sends more than the pointer says"),
+        _ => error.into(),
+    })?;
+    let bytes = temporary.as_file().metadata().map_err(disk)?.len();
+    if bytes != file.size || digest.to_hex() != file.oid {
         return Err(bad("the server sent something else than the pointer says"));
     }
     temporary.persist(store.path(file)).map_err(|error| disk(error.error))?;
     Ok(())
 }
 
-/// An address that a server names, and its host. http only where the repository itself is asked so.
-fn parse_href(href: &str, scheme: Scheme) -> Option<(Url, Address)> {
+/// An address that a server names. http only where the repository itself is asked so.
+fn parse_href(href: &str, scheme: Scheme) -> Option<Url> {
     let url = Url::parse(href).ok().filter(|url| url.username().is_empty() && url.password().is_none())?;
-    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-    let address = Address::parse(&format!("{}://{}{port}/", url.scheme(), url.host_str()?)).ok()?;
-    let is_safe = address.scheme == Scheme::Https || (address.scheme == Scheme::Http && scheme == Scheme::Http);
-    is_safe.then_some((url, address))
+    let is_safe = url.scheme() == "https" || (url.scheme() == "http" && scheme == Scheme::Http);
+    (is_safe && url.has_host()).then_some(url)
 }
 
 /// What a server wants to be sent back. What says how a request is transported is ours.
@@ -433,7 +425,7 @@ mod tests {
     #[test]
     fn addresses_of_objects_are_those_of_the_web() {
         let check = |href: &str, scheme, expected: Option<&str>| {
-            let found = parse_href(href, scheme).map(|(_, address)| address.origin());
+            let found = parse_href(href, scheme).map(|url| url.origin().ascii_serialization());
             assert_eq!(found.as_deref(), expected, "{href}");
         };
         check("https://s3.example/a?X-Amz=1", Scheme::Https, Some("https://s3.example"));
@@ -442,7 +434,7 @@ mod tests {
         check("http://h/a", Scheme::Http, Some("http://h"));
         // Other ways to write an address are brought into the one that is judged.
         check("https://0x7f.1/a", Scheme::Https, Some("https://127.0.0.1"));
-        check("https://[::ffff:7f00:1]/a", Scheme::Https, Some("https://[::ffff:127.0.0.1]"));
+        check("https://[::ffff:7f00:1]/a", Scheme::Https, Some("https://[::ffff:7f00:1]"));
         check("https://u:p@h/a", Scheme::Https, None);
         check("file:///etc/passwd", Scheme::Https, None);
     }

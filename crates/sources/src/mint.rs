@@ -7,20 +7,23 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use http::{HeaderName, StatusCode, header};
 use jiff::Timestamp;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
-use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
+use url::Url;
 use zeroize::Zeroizing;
 
 use crate::{
+    access::Access,
     credentials::{App, basic},
     git::{GitReason, Problem},
-    http::{self, Door},
     program::Program,
+    remote::Remote,
     secret::Secret,
+    web::{Ask, Route, Sign, Step, Web},
 };
 
 /// A fetch that begins with a token must end before it does.
@@ -69,8 +72,9 @@ type Place = Arc<tokio::sync::Mutex<Option<Minted>>>;
 pub(crate) struct Mint(Mutex<HashMap<Fingerprint, Place>>);
 
 impl Mint {
-    pub async fn of_app(&self, app: &App, door: Door<'_>) -> Result<Minted, Problem> {
-        self.get(fingerprint_of_app(app), ask_api(app, door)).await
+    /// A token that reads the remote's repository.
+    pub async fn of_app(&self, app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Result<Minted, Problem> {
+        self.get(fingerprint_of_app(app), ask_api(app, web, remote, timeout)).await
     }
 
     /// `host` is `host[:port]`.
@@ -138,7 +142,7 @@ struct Token {
 
 /// <https://docs.github.com/en/apps/creating-github-apps/authenticating-with-a-github-app>: a request that is signed by the app's
 /// key is answered with a token of one installation.
-async fn ask_api(app: &App, door: Door<'_>) -> Result<Minted, Problem> {
+async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Result<Minted, Problem> {
     let unusable = |_| GitReason::KeyUnusable("githubAppPrivateKey is no RSA key in PEM".to_owned());
     let key = EncodingKey::from_rsa_pem(app.key.reveal().as_bytes()).map_err(|e| Problem::new(unusable(e), ""))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().cast_signed());
@@ -146,14 +150,18 @@ async fn ask_api(app: &App, door: Door<'_>) -> Result<Minted, Problem> {
     let signed = jsonwebtoken::encode(&Header::new(Algorithm::RS256), &claims, &key);
     let signed = Zeroizing::new(signed.map_err(|error| Problem::new(unusable(error), ""))?);
     let url = format!("{}/app/installations/{}/access_tokens", app.api.as_str(), app.installation);
-    let request = door.client(&app.api).await?.post(url);
-    let request = request.bearer_auth(&*signed).header("accept", "application/vnd.github+json");
-    let response = request.header("x-github-api-version", "2022-11-28").send().await?;
-    if response.status() != StatusCode::CREATED {
-        let problem = http::refused(response.status());
+    let url = Url::parse(&url).map_err(|error| Problem::new(GitReason::Failed, error.to_string()))?;
+    let route = Route { is_link: false, proxy: remote.proxy() };
+    let site = web.make_site(&url, Access::trusting(remote.ca()), route)?;
+    let ask = Ask::post(url, "").header(header::ACCEPT, "application/vnd.github+json");
+    let ask = ask.header(HeaderName::from_static("x-github-api-version"), "2022-11-28");
+    let ask = ask.sign(Sign::Header(Zeroizing::new(format!("Bearer {}", *signed))));
+    let answer = site.send_unredirected(Step::new("mint a token at", timeout), ask).await?;
+    if answer.status != StatusCode::CREATED {
+        let problem = Problem::from(answer.refusal(true));
         return Err(Problem::new(problem.reason, format!("{} of the app's API", problem.evidence)));
     }
-    let body = Zeroizing::new(http::read(response, MAX_ANSWER).await?);
+    let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
     let bad = || Problem::new(GitReason::ServerError, "the app's API answered without a token");
     let answer: Token = serde_json::from_slice(&body).map_err(|_| bad())?;
     if answer.token.is_empty() || answer.token.chars().any(|c| !c.is_ascii_graphic()) {

@@ -3,11 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use farwater_api::Digest;
-use farwater_bundle::{ClosureError, Entry, Limits, Mode, ObjectId, PackError, RelPath, Tree, TreeError, archive};
-
-use crate::{
-    lfs::{LargeFile, LargeFiles},
-    snapshot::{Gathered, Reads, Snapshot},
+use farwater_bundle::{
+    Closure, ClosureError, Entry, Limits, Mode, ObjectId, PackError, RelPath, Tree, TreeError, archive, closure,
 };
 
 /// Largest tree object: 32 MiB is some 700,000 entries in one folder.
@@ -147,7 +144,7 @@ impl Mirror {
         }
     }
 
-    /// The object database of this mirror alone.
+    /// The object database, for [`closure`] and [`archive::pack`].
     pub fn objects(&self) -> MirrorObjects {
         let mut repository = self.repository.to_thread_local();
         repository.object_cache_size_if_unset(OBJECT_CACHE);
@@ -155,21 +152,13 @@ impl Mirror {
     }
 
     /// The closure of a folder at a commit.
-    pub async fn closure(
-        &self,
-        commit: ObjectId,
-        path: RelPath,
-        reads: Reads,
-        limits: Limits,
-    ) -> Result<Gathered, MirrorError> {
+    pub async fn closure(&self, commit: ObjectId, path: RelPath, limits: Limits) -> Result<Closure, MirrorError> {
         let mirror = self.clone();
-        blocking(move || Snapshot::of(&mirror, commit, reads)?.gather(&path, &limits)).await
-    }
-
-    /// Large files of a closure that are not here yet, by the repository that has them.
-    pub async fn missing_files(&self, gathered: &Gathered) -> Result<Vec<(String, Vec<LargeFile>)>, MirrorError> {
-        let (mirror, wanted) = (self.clone(), gathered.large_files());
-        blocking(move || Ok(mirror.large_files().missing(wanted))).await
+        blocking(move || {
+            let root = mirror.root_tree(&commit)?;
+            closure(&mirror.objects(), &root, &path, &limits).map_err(MirrorError::Closure)
+        })
+        .await
     }
 
     /// Who wrote a commit, as it says itself: `Name <address>`. Empty where it says nothing.
@@ -186,11 +175,10 @@ impl Mirror {
     }
 
     /// The archive of a closure.
-    pub async fn pack(&self, gathered: Gathered, limits: Limits) -> Result<PackedBundle, MirrorError> {
+    pub async fn pack(&self, closure: Closure, limits: Limits) -> Result<PackedBundle, MirrorError> {
         let mirror = self.clone();
         blocking(move || {
-            let snapshot = Snapshot::again(&mirror, &gathered)?;
-            let bytes = archive::pack(&snapshot, &gathered.closure, &limits)?;
+            let bytes = archive::pack(&mirror.objects(), &closure, &limits)?;
             let compressed = archive::compress(&bytes)?;
             Ok(PackedBundle { digest: Digest::of(&bytes), bytes: bytes.len() as u64, compressed })
         })
@@ -199,10 +187,6 @@ impl Mirror {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
-    }
-
-    pub(crate) fn large_files(&self) -> LargeFiles {
-        LargeFiles::below(&self.path)
     }
 }
 

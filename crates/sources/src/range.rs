@@ -75,6 +75,37 @@ impl Range {
             .max_by(|(a, a_name), (b, b_name)| a.cmp_precedence(b).then(a.build.cmp(&b.build)).then(a_name.cmp(b_name)))
             .map(|(_, name)| name)
     }
+
+    /// The same of versions as charts may have them: `1.2` is 1.2.0.
+    pub fn choose_loosely<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+        names
+            .into_iter()
+            .filter_map(|name| Some((read_loosely(name)?, name)))
+            .filter(|(version, _)| self.matches(version))
+            .max_by(|(a, a_name), (b, b_name)| a.cmp_precedence(b).then(a.build.cmp(&b.build)).then(a_name.cmp(b_name)))
+            .map(|(_, name)| name)
+    }
+
+    /// Whether a version is in the range, as charts may have it.
+    pub fn contains(&self, version: &str) -> bool {
+        read_loosely(version).is_some_and(|version| self.matches(&version))
+    }
+}
+
+/// Numbers that are left out are 0, as Masterminds' NewVersion has it.
+fn read_loosely(text: &str) -> Option<Version> {
+    let text = text.strip_prefix('v').unwrap_or(text);
+    if let Ok(version) = Version::parse(text) {
+        return Some(version);
+    }
+    let end = text.find(['-', '+']).unwrap_or(text.len());
+    let (numbers, rest) = text.split_at(end);
+    let missing = match numbers.split('.').count() {
+        1 => ".0.0",
+        2 => ".0",
+        _ => return None,
+    };
+    Version::parse(&format!("{numbers}{missing}{rest}")).ok()
 }
 
 impl fmt::Display for Range {
@@ -252,6 +283,16 @@ mod tests {
         let names = ["latest", "v1.10.0", "1.9.0", "v2.0.0-rc.1", "release-3", "01.0.0"];
         assert_eq!(range.choose(names), Some("v1.10.0"));
         assert_eq!(range.choose(["v0.1.0"]), None);
+    }
+
+    #[test]
+    fn versions_of_charts_may_lack_numbers() {
+        let range: Range = "~1.2".parse().unwrap();
+        assert_eq!(range.choose_loosely(["1", "1.2", "v1.2.1", "1.2-rc.1", "1.3", "x", "1.2.3.4"]), Some("v1.2.1"));
+        assert_eq!(range.choose(["1.2"]), None);
+        assert!(
+            range.contains("1.2") && range.contains("v1.2.9") && !range.contains("1.2.0-rc.1") && !range.contains("")
+        );
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
+    access::SecretData,
     address::{Address, Scheme},
-    credentials::{Proxy, SecretData, is_loopback, read_proxy, read_secret},
+    credentials::{Proxy, is_loopback, read_proxy, read_secret},
     program::Program,
 };
 pub use crate::{
@@ -18,7 +19,7 @@ pub struct Remote {
     credentials: Option<Credentials>,
     ca: Option<String>,
     proxy: Option<Proxy>,
-    is_free: bool,
+    link_of: Option<String>,
 }
 
 impl Remote {
@@ -33,23 +34,22 @@ impl Remote {
         if credentials.is_some() && address.scheme == Scheme::Http && !is_loopback(&address) {
             return Err(RemoteError::ClearText);
         }
-        Ok(Self { address, credentials, ca, proxy: None, is_free: false })
+        Ok(Self { address, credentials, ca, proxy: None, link_of: None })
     }
 
-    /// An administrator has stated the address: it may be any.
+    /// A file of the repository at `from` names the address, and nobody states it.
     #[must_use]
-    pub fn anywhere(mut self) -> Self {
-        self.is_free = true;
+    pub fn linked(mut self, from: &Address) -> Self {
+        self.link_of = (from.host() != self.address.host()).then(|| from.host().to_owned());
         self
     }
 
     /// Through a proxy: the data of the Secret that `spec.proxySecretRef` names.
-    /// `anywhere`: an administrator has stated it, and it may be at any address.
-    pub fn with_proxy(mut self, data: &SecretData, anywhere: bool) -> Result<Self, RemoteError> {
+    pub fn with_proxy(mut self, data: &SecretData) -> Result<Self, RemoteError> {
         if !self.is_http() {
             return Err(RemoteError::ProxySsh);
         }
-        self.proxy = Some(Proxy { is_free: anywhere, ..read_proxy(data)? });
+        self.proxy = Some(read_proxy(data)?);
         Ok(self)
     }
 
@@ -83,9 +83,9 @@ impl Remote {
         self.ca.as_deref()
     }
 
-    /// Whether the address may be any, whatever the hub allows.
-    pub(crate) fn is_free(&self) -> bool {
-        self.is_free
+    /// The host that leads here, where it is another one.
+    pub(crate) fn link_of(&self) -> Option<&str> {
+        self.link_of.as_deref()
     }
 
     pub(crate) fn proxy(&self) -> Option<&Proxy> {
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(Remote::new("http://example.com/a", Some(&data)).unwrap_err(), RemoteError::ClearText);
         let remote = Remote::new("https://example.com/a", Some(&data)).unwrap();
         let proxy = secret(&[("address", "http://proxy:3128"), ("username", "p"), ("password", "hunter3")]);
-        let remote = remote.with_proxy(&proxy, false).unwrap();
+        let remote = remote.with_proxy(&proxy).unwrap();
         let printed = format!("{remote:?}");
         assert!(!printed.contains("hunter2") && !printed.contains("hunter3"), "{printed}");
     }
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_proxy_is_an_origin_with_a_login() {
         let proxy = |data: &[(&str, &str)]| {
-            Remote::new("https://h/a", None).unwrap().with_proxy(&secret(data), false).map(|r| r.proxy.unwrap().url())
+            Remote::new("https://h/a", None).unwrap().with_proxy(&secret(data)).map(|r| r.proxy.unwrap().url())
         };
         let login = [("address", "http://proxy.corp/"), ("username", "a@b"), ("password", "p:w/")];
         assert_eq!(**proxy(&login).unwrap(), *"http://a%40b:p%3Aw%2F@proxy.corp:80");
@@ -174,6 +174,6 @@ mod tests {
         }
         let data = secret(&[("identity", "x"), ("known_hosts", "y")]);
         let remote = Remote::new("git@h:a", Some(&data)).unwrap();
-        assert_eq!(remote.with_proxy(&secret(&login), false).unwrap_err(), RemoteError::ProxySsh);
+        assert_eq!(remote.with_proxy(&secret(&login)).unwrap_err(), RemoteError::ProxySsh);
     }
 }

@@ -1,28 +1,26 @@
 //! A remote as it is asked now: its name resolved, its tokens minted, its key unlocked.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use zeroize::Zeroizing;
 
 use crate::{
     credentials::{Credentials, basic},
     git::{Git, GitError, GitReason, Problem},
-    http::Door,
+    links::{ResolveError, is_private, resolve},
     mint::{Fingerprint, fingerprint_of_app},
-    reach::Reach,
     remote::Remote,
     ssh::Identity,
 };
 
-static EVERYWHERE: LazyLock<Reach> = LazyLock::new(Reach::everything);
+/// Addresses of one name that are tried.
+const MAX_PINNED: usize = 8;
 
 /// For the questions and fetches of one look at a remote.
 pub(crate) struct Session<'r> {
     pub remote: &'r Remote,
+    /// A file of a repository leads there, and nothing of it may lie in a private network.
+    pub is_link: bool,
     /// Of the host, or of its proxy.
     pub addresses: Vec<SocketAddr>,
     /// The value of the header of that name.
@@ -36,8 +34,15 @@ pub(crate) struct Session<'r> {
 impl<'r> Session<'r> {
     /// Of a remote that is not asked.
     pub fn of(remote: &'r Remote) -> Self {
-        let mut session =
-            Self { remote, addresses: vec![], authorization: None, minted: None, identity: None, secrets: vec![] };
+        let mut session = Self {
+            remote,
+            is_link: false,
+            addresses: Vec::new(),
+            authorization: None,
+            minted: None,
+            identity: None,
+            secrets: Vec::new(),
+        };
         match remote.credentials() {
             Some(Credentials::Basic { username, password }) => {
                 session.hide(password.reveal());
@@ -82,6 +87,7 @@ impl<'r> Session<'r> {
         let addresses: Vec<_> = self
             .addresses
             .iter()
+            .take(MAX_PINNED)
             .map(|address| match address {
                 SocketAddr::V4(address) => address.ip().to_string(),
                 SocketAddr::V6(address) => format!("[{}]", address.ip()),
@@ -106,12 +112,15 @@ impl Git {
     /// Prepares to ask a remote.
     pub(crate) async fn open<'r>(&self, remote: &'r Remote, timeout: Duration) -> Result<Session<'r>, GitError> {
         let mut session = Session::of(remote);
-        let asked = remote.proxy().map_or(remote.address(), |proxy| &proxy.address);
-        let resolved = self.reach_of(remote).resolve(asked).await;
+        session.is_link = match remote.link_of() {
+            Some(host) => !is_private(host).await,
+            None => false,
+        };
+        let resolved = self.resolve_session(&session).await;
         session.addresses = resolved.map_err(|error| Problem::from(error).at("reach", remote))?;
         let minted = match remote.credentials() {
             Some(Credentials::App(app)) => {
-                let minted = self.mint().of_app(app, self.door(remote, timeout)).await;
+                let minted = self.mint().of_app(app, self.web(), remote, timeout).await;
                 Some((minted.map_err(|problem| problem.at("mint a token for", remote))?, fingerprint_of_app(app)))
             }
             Some(Credentials::Program(program)) => {
@@ -136,21 +145,16 @@ impl Git {
         Ok(session)
     }
 
-    /// How requests of our own leave to a remote's host, and to what belongs to it.
-    pub(crate) fn door<'a>(&'a self, remote: &'a Remote, timeout: Duration) -> Door<'a> {
-        Door { reach: self.reach_of(remote), ca: remote.ca(), proxy: remote.proxy(), timeout }
-    }
-
-    /// The same to a host that somebody else than the source's author has named.
-    pub(crate) fn door_of_link<'a>(&'a self, remote: &'a Remote, timeout: Duration) -> Door<'a> {
-        let reach = if remote.proxy().is_some() { self.reach_of(remote) } else { self.reach() };
-        Door { reach, ca: None, proxy: remote.proxy(), timeout }
-    }
-
-    /// Where the first connection may lead: to the remote, or to its proxy.
-    fn reach_of(&self, remote: &Remote) -> &Reach {
-        let is_free = remote.proxy().map_or(remote.is_free(), |proxy| proxy.is_free);
-        if is_free { &EVERYWHERE } else { self.reach() }
+    /// The addresses that are connected to: of the remote, or of its proxy, which looks up the remote's name itself.
+    async fn resolve_session(&self, session: &Session<'_>) -> Result<Vec<SocketAddr>, ResolveError> {
+        let (remote, links) = (session.remote, session.is_link.then(|| self.web().links()));
+        let Some(proxy) = remote.proxy() else {
+            return resolve(links, remote.address().host(), remote.address().port()).await;
+        };
+        if remote.address().ip().is_some() {
+            resolve(links, remote.address().host(), remote.address().port()).await?;
+        }
+        resolve(None, proxy.address.host(), proxy.address.port()).await
     }
 
     /// What was minted and is refused was taken back by whoever gave it.
@@ -164,7 +168,7 @@ impl Git {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::SecretData;
+    use crate::access::SecretData;
 
     #[test]
     fn nothing_secret_is_left_in_a_text() {
@@ -173,7 +177,7 @@ mod tests {
         };
         let remote = Remote::new("https://h/a", Some(&data(&[("username", "u"), ("password", "hunter2")]))).unwrap();
         let proxy = data(&[("address", "http://p"), ("username", "u"), ("password", "a/b")]);
-        let remote = remote.with_proxy(&proxy, false).unwrap();
+        let remote = remote.with_proxy(&proxy).unwrap();
         let session = Session::of(&remote);
         assert_eq!(session.redact("x hunter2 dTpodW50ZXIy a/b a%2Fb dTphL2I="), "x *** *** *** *** ***");
     }

@@ -1,14 +1,9 @@
 //! A commit with what belongs to it beside its own objects: the trees of its submodules at their places, and the large
 //! files that its pointers stand for.
 
-use std::{
-    cell::RefCell,
-    collections::{BTreeMap, HashMap},
-    path::PathBuf,
-};
+use std::{cell::RefCell, collections::HashMap, path::PathBuf};
 
-use farwater_api::Digest;
-use farwater_bundle::{Closure, Entry, Limits, Mode, ObjectId, RelPath, Tree, TreeError, closure};
+use farwater_bundle::{Closure, Entry, Limits, Mode, ObjectId, Tree, TreeError};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -29,45 +24,14 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Every way to read a commit.
-    pub const ALL: [Self; 4] = [
-        Self { submodules: false, lfs: false },
-        Self { submodules: true, lfs: false },
-        Self { submodules: false, lfs: true },
-        Self { submodules: true, lfs: true },
-    ];
-
+    /// The commit's own objects alone.
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A closure, and where its objects are.
-#[derive(Clone, Debug)]
-pub struct Gathered {
-    pub closure: Closure,
-    commit: ObjectId,
-    reads: Reads,
-    /// Mirrors of submodules, and the objects of the closure that are in one of them.
-    mirrors: Vec<PathBuf>,
-    places: HashMap<ObjectId, usize>,
-    /// By the object that is the pointer, with the URL of its repository.
-    large: BTreeMap<ObjectId, (String, LargeFile)>,
-}
-
-impl Gathered {
-    /// Changes with everything that the archive is made from, and with nothing else.
-    pub fn content_id(&self) -> Digest {
-        self.closure.content_id
-    }
-
-    pub(crate) fn large_files(&self) -> Vec<(String, LargeFile)> {
-        self.large.values().cloned().collect()
-    }
-}
-
 /// Objects of a commit, for one thread. Place 0 is the source's own mirror.
-pub(crate) struct Snapshot {
+pub struct Snapshot {
     source: PathBuf,
     commit: ObjectId,
     reads: Reads,
@@ -77,7 +41,8 @@ pub(crate) struct Snapshot {
     /// By their commits; `None` until a submodule is met.
     modules: RefCell<Option<HashMap<ObjectId, Module>>>,
     large_files: LargeFiles,
-    large: BTreeMap<ObjectId, LargeFile>,
+    /// By the object that is the pointer.
+    large: RefCell<HashMap<ObjectId, LargeFile>>,
 }
 
 struct Opened {
@@ -95,87 +60,76 @@ struct Module {
 }
 
 impl Snapshot {
-    pub fn of(mirror: &Mirror, commit: ObjectId, reads: Reads) -> Result<Self, MirrorError> {
+    /// Of a mirror at a commit; with the root of its tree. Blocking, as all here.
+    pub fn open(mirror: &Mirror, commit: ObjectId, reads: Reads) -> Result<(Self, ObjectId), MirrorError> {
+        let root = mirror.root_tree(&commit)?;
         let own = Opened { objects: mirror.objects(), path: mirror.path().to_owned(), url: url_of(mirror)? };
-        Ok(Self {
+        let snapshot = Self {
             source: mirror.path().to_owned(),
             commit,
             reads,
             opened: RefCell::new(vec![own]),
             places: RefCell::default(),
             modules: RefCell::default(),
-            large_files: mirror.large_files(),
-            large: BTreeMap::new(),
-        })
+            large_files: LargeFiles::below(mirror.path()),
+            large: RefCell::default(),
+        };
+        Ok((snapshot, root))
     }
 
-    /// The same objects as when the closure was gathered, for its archive.
-    pub fn again(mirror: &Mirror, gathered: &Gathered) -> Result<Self, MirrorError> {
-        let mut snapshot = Self::of(mirror, gathered.commit, gathered.reads)?;
-        for path in &gathered.mirrors {
-            let module = Mirror::open(path)?;
-            let opened = Opened { objects: module.objects(), path: path.clone(), url: String::new() };
-            snapshot.opened.get_mut().push(opened);
-        }
-        snapshot.places = RefCell::new(gathered.places.clone());
-        snapshot.large = gathered.large.iter().map(|(id, (_, file))| (*id, file.clone())).collect();
-        Ok(snapshot)
-    }
-
-    /// The closure of a folder.
-    pub fn gather(self, path: &RelPath, limits: &Limits) -> Result<Gathered, MirrorError> {
-        let commit = self.commit;
-        let root = self.objects(0, |own| own.root_tree(&commit))?;
-        let mut found = closure(&self, &root, path, limits).map_err(MirrorError::Closure)?;
-        let mut large = BTreeMap::new();
-        if self.reads.lfs {
-            large = self.find_large_files(&found, limits)?;
-            found.content_id = Digest::of(format!("large files\n{}\n", found.content_id).as_bytes());
-        }
-        let all = self.places.into_inner();
-        let places = found.files.values().filter_map(|file| Some((file.id, *all.get(&file.id)?))).collect();
-        let mirrors = self.opened.into_inner().into_iter().skip(1).map(|opened| opened.path).collect();
-        Ok(Gathered { closure: found, commit, reads: self.reads, mirrors, places, large })
-    }
-
-    fn find_large_files(
+    /// Finds the pointers to large files among the files of a closure, as far as they are of this commit. From now on a pointer is
+    /// read as what it stands for. What is not on this node, by the URL of the repository that has it.
+    pub fn resolve_pointers(
         &self,
         closure: &Closure,
         limits: &Limits,
-    ) -> Result<BTreeMap<ObjectId, (String, LargeFile)>, MirrorError> {
-        let (mut found, mut total) = (BTreeMap::new(), 0u64);
+    ) -> Result<Vec<(String, Vec<LargeFile>)>, MirrorError> {
+        if !self.reads.lfs {
+            return Ok(Vec::new());
+        }
+        let (mut found, mut total) = (Vec::new(), 0u64);
         for (path, file) in &closure.files {
             if !matches!(file.mode, Mode::File | Mode::Executable) {
                 continue;
             }
             let fail = |why: String| MirrorError::LargeFile { path: path.clone(), why };
             let place = self.place(&file.id);
-            let read = self.objects(place, |objects| match objects.size(&file.id)? <= MAX_POINTER {
-                true => objects.blob(&file.id, MAX_POINTER).map(Some),
+            let read = self.objects(place, |opened| match opened.objects.size(&file.id)? <= MAX_POINTER {
+                true => opened.objects.blob(&file.id, MAX_POINTER).map(|bytes| Some((bytes, opened.url.clone()))),
                 false => Ok(None),
             });
-            let bytes = read.map_err(|error| fail(error.to_string()))?;
-            let Some(large) = bytes.and_then(|bytes| LargeFile::parse(&bytes)) else { continue };
+            let (bytes, url) = match read {
+                Ok(Some(read)) => read,
+                // Of another source of the service.
+                Ok(None) | Err(TreeError::Missing(_)) => continue,
+                Err(error) => return Err(fail(error.to_string())),
+            };
+            let Some(large) = LargeFile::parse(&bytes) else { continue };
             let large = large.map_err(&fail)?;
             total = total.saturating_add(large.size);
             if large.size > limits.file_bytes || total > limits.total_bytes {
                 let (file, all) = (limits.file_bytes, limits.total_bytes);
                 return Err(fail(format!("stands for {} bytes; one file may have {file}, all {all}", large.size)));
             }
-            let url = self.opened.borrow().get(place).map(|opened| opened.url.clone()).unwrap_or_default();
-            found.insert(file.id, (url, large));
+            self.large.borrow_mut().insert(file.id, large.clone());
+            found.push((url, large));
         }
-        Ok(found)
+        Ok(self.large_files.missing(found))
+    }
+
+    /// Whether any file is another one than its object says.
+    pub fn has_large_files(&self) -> bool {
+        !self.large.borrow().is_empty()
     }
 
     fn place(&self, id: &ObjectId) -> usize {
         self.places.borrow().get(id).copied().unwrap_or(0)
     }
 
-    fn objects<T>(&self, place: usize, read: impl FnOnce(&MirrorObjects) -> T) -> T {
+    fn objects<T>(&self, place: usize, read: impl FnOnce(&Opened) -> T) -> T {
         let opened = self.opened.borrow();
         // Places are handed out with what is opened.
-        read(&opened[place.min(opened.len() - 1)].objects)
+        read(&opened[place.min(opened.len() - 1)])
     }
 
     /// The place and the tree of a submodule; `None` if it was not fetched.
@@ -248,7 +202,7 @@ fn url_of(mirror: &Mirror) -> Result<String, MirrorError> {
 impl Tree for Snapshot {
     fn entries(&self, id: &ObjectId) -> Result<Vec<Entry>, TreeError> {
         let place = self.place(id);
-        let mut entries = self.objects(place, |objects| objects.entries(id))?;
+        let mut entries = self.objects(place, |opened| opened.objects.entries(id))?;
         for entry in &mut entries {
             if place != 0 {
                 self.places.borrow_mut().insert(entry.id, place);
@@ -265,9 +219,9 @@ impl Tree for Snapshot {
     }
 
     fn blob(&self, id: &ObjectId, limit: u64) -> Result<Vec<u8>, TreeError> {
-        match self.large.get(id) {
+        match self.large.borrow().get(id) {
             Some(large) => self.large_files.read(id, large, limit),
-            None => self.objects(self.place(id), |objects| objects.blob(id, limit)),
+            None => self.objects(self.place(id), |opened| opened.objects.blob(id, limit)),
         }
     }
 }

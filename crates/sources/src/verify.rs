@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, fmt, time::SystemTime};
 use farwater_bundle::ObjectId;
 
 use crate::{
-    credentials::SecretData,
+    access::SecretData,
     git::{Revision, spawn},
     mint::fingerprint,
     mirror::{Mirror, MirrorError},

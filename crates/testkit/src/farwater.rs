@@ -244,8 +244,6 @@ fn spawn_hub(dir: &Path, address: SocketAddr, launch: &Launch) -> Result<Process
     fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     let mut command = bare_command(program("farwater")?);
     command.arg("hub").arg("--data-dir").arg(dir).args(["--listen", &address.to_string()]);
-    // Tenants' Git servers are on this machine, too. A variable, since older builds don't know the option.
-    command.env("FARWATER_ALLOW_PRIVATE_SOURCES", "127.0.0.0/8");
     launch.apply(&mut command);
     Process::spawn("the hub", command, &dir.join("hub.log"))
 }

@@ -19,6 +19,8 @@ fn candidate() -> Candidate {
         origin: None,
         author: String::new(),
         reads: String::new(),
+        parts: Vec::new(),
+        artifacts: Vec::new(),
     }
 }
 

@@ -188,11 +188,15 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
 }
 
 /// Fields of ours that are durations, by resource.
-const DURATIONS: [(&str, &str, Bounds); 4] = [
+const DURATIONS: [(&str, &str, Bounds); 8] = [
     ("agentpolicies", "deadline", duration::AGENT_DEADLINE),
     ("clusters", "pollInterval", duration::POLL_INTERVAL),
     ("gitrepositories", "interval", duration::SOURCE_INTERVAL),
     ("gitrepositories", "timeout", duration::SOURCE_TIMEOUT),
+    ("helmrepositories", "interval", duration::SOURCE_INTERVAL),
+    ("helmrepositories", "timeout", duration::SOURCE_TIMEOUT),
+    ("ocirepositories", "interval", duration::SOURCE_INTERVAL),
+    ("ocirepositories", "timeout", duration::SOURCE_TIMEOUT),
 ];
 
 /// A duration that nobody would keep to is refused, not silently cut. One that is stored already may stay, as in Kubernetes

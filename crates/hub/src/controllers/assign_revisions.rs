@@ -9,10 +9,11 @@ use std::{
 };
 
 use farwater_api::{
-    AGENT_FINALIZER, APPROVE_PRUNE, Digest, GitRepository, GitRepositorySpec, ServiceDeployment,
+    AGENT_FINALIZER, APPROVE_PRUNE, Digest, ServiceDeployment, ServiceDeploymentSpec, SourceKind,
     git_repository::LocalReference,
     protocol::Action,
     service_deployment::{DeletionPolicy, Pin},
+    service_sources::{SourceReference, StatedSource},
 };
 use farwater_fleet::{
     assignment::{Candidate, Decided, Decision, Inputs, Trouble, Why, decide, is_suspended, suspension_end},
@@ -22,14 +23,13 @@ use farwater_fleet::{
     placement::cluster_candidates,
     prune::APPROVAL_LASTS,
 };
-use farwater_sources::Reads;
 use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
-        Assignment, Bundle, Released, Revision, ServiceOrigin, SourceOrigin, assignments_named, delete_assignment,
-        delete_report, dependencies_of, load_assignment, load_report, load_revision, load_service_origin,
-        load_source_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_released,
-        save_service_origin, save_service_secrets, stamp,
+        Assignment, Bundle, Released, ServiceOrigin, ServiceSource, assignments_named, delete_assignment,
+        delete_report, dependencies_of, load_assignment, load_report, load_service_origin, mark_cluster,
+        save_assignment, save_bundle, save_dependencies, save_recipe, save_released, save_service_origin,
+        save_service_secrets, save_service_sources, sources_of_service, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -37,14 +37,15 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
+    candidates::{self, Ingredient, ResolveError, Resolved, find_ingredients},
     chain,
     dependencies::{self, Waits},
     events::{self, Told},
-    git::{self, BundleFailure},
     orphans,
     queue::Next,
     resources::{self, APPROVED_AT, Name, Stored as _},
     services::{ClusterFacts, ServiceFacts, load_grants, read_json},
+    sources::{self, SourceName},
     summarize_reports::is_removed,
     trace_deliveries::Assigned,
     track_clusters::until_silent,
@@ -72,14 +73,6 @@ pub enum AssignError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-}
-
-/// A service's source, and what is served of it.
-struct Source {
-    uid: String,
-    spec: GitRepositorySpec,
-    revision: Option<Revision>,
-    origin: Option<SourceOrigin>,
 }
 
 pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next, AssignError> {
@@ -113,16 +106,19 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let answered = request.as_deref().is_some_and(|value| delivery.checks.requests.is_answered(&name, value));
     // Before the source is read: one that was asked since this was written has what it has now.
     let known = load_service_origin(&mut *delivery.store.tables().await?, &resource.uid).await?;
-    let source = find_source(&delivery, &name, &service).await?;
-    let source_name = Name::new(&name.namespace, &service.spec.source_ref.name);
-    let (candidate, bundle) = resolve_candidate(&delivery, &name, &service, source.as_ref(), row.as_ref()).await?;
+    let ingredients = find_ingredients(&delivery, &name.namespace, &service.spec).await?;
+    let resolved = resolve_candidate(&delivery, &name, &ingredients, row.as_ref()).await?;
+    let Resolved { candidate, bundle, wants, ask } = resolved;
     let is_found = candidate.is_ok();
-    let source_uid = source.as_ref().map(|source| source.uid.clone());
-    let is_asked = source.as_ref().is_some_and(|source| source.origin.as_ref().is_none_or(|origin| !origin.unasked));
+    let source_uid = ingredients.first().and_then(Ingredient::uid).map(str::to_owned);
+    let is_asked = ingredients.iter().all(Ingredient::is_asked);
     let stated = Stated::of(&service);
+    let others = ingredients.iter().skip(1).filter_map(|one| Some((one.uid()?.to_owned(), one.name(&name.namespace))));
+    let others: Vec<(String, SourceName)> = others.collect();
+    let source_name = SourceName::of(&name.namespace, &service.spec.source_ref);
     let found = Found {
         cluster,
-        source,
+        ingredients,
         pinned: versions::resolve_pin(&delivery, &resource.uid, service.spec.pin.as_ref()).await?,
         candidate,
         // Behind the source: what it depends on is held against what that has now, or something newer.
@@ -132,13 +128,18 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let again = stated.next_look(&next)?;
     // Not with what was assigned before, because what the source has can't be, or may not.
     let is_current = is_found && next.assigned.is_some() && next.assigned == next.candidate;
-    save_row(&delivery, row, next, bundle, stated, begun).await?;
+    save_row(&delivery, row, next, Making { bundle, wants }, stated, begun).await?;
+    // Now that it is written who wants it.
+    for (uid, source) in ask {
+        delivery.checks.hurry(&uid);
+        delivery.sources.add(source);
+    }
     if let Some(known) = known.filter(|known| known.unasked && is_asked && is_current) {
         trust_source(&delivery, known).await?;
     }
     if let Some(value) = request {
         match source_uid {
-            Some(uid) if !answered => pass_on(&delivery, &name, &value, &uid, source_name),
+            Some(uid) if !answered => pass_on(&delivery, &name, &value, (&uid, source_name), others),
             _ => delivery.checks.requests.assign(&name, &value),
         }
     }
@@ -228,7 +229,7 @@ impl Stated {
         Self {
             secrets: names(&spec.secrets),
             depends_on: names(&spec.depends_on),
-            source_name: spec.source_ref.name.clone(),
+            source_name: source_name(spec),
             pin: spec.pin.clone(),
             pinned_by: status.and_then(|status| status.pinned_by.clone()),
             changed_by: status.and_then(|status| status.changed_by.clone()),
@@ -260,6 +261,17 @@ impl Stated {
     }
 }
 
+/// What a service was made of, by its names: another one is what somebody has stated.
+fn source_name(spec: &ServiceDeploymentSpec) -> String {
+    let name = |stated: StatedSource<'_>| {
+        let SourceReference { kind, name } = stated.reference;
+        let kind = if *kind == SourceKind::GitRepository { String::new() } else { format!("{kind} ") };
+        let chart = stated.chart.map(|chart| format!(" {}", chart.name)).unwrap_or_default();
+        format!("{kind}{name}{chart}")
+    };
+    spec.all_sources().map(name).collect::<Vec<_>>().join(", ")
+}
+
 /// After a restore: what the source has now is what is assigned now.
 async fn trust_source(delivery: &Delivery, known: ServiceOrigin) -> Result<(), StoreError> {
     let trusted = delivery.store.transact(move |tx| {
@@ -282,11 +294,19 @@ fn open_request(service: &ServiceDeployment) -> Option<String> {
     resources::requested_at(&service.metadata).filter(|value| Some(*value) != handled).map(str::to_owned)
 }
 
-/// Has the source of a service asked at once, because somebody asked that of the service. It comes back when that is done.
-fn pass_on(delivery: &Delivery, name: &Name, value: &str, source_uid: &str, source: Name) {
+/// Has the sources of a service asked at once, because somebody asked that of the service. It comes back when its own one was.
+fn pass_on(
+    delivery: &Delivery,
+    name: &Name,
+    value: &str,
+    (source_uid, source): (&str, SourceName),
+    others: Vec<(String, SourceName)>,
+) {
     if delivery.checks.requests.want(name, value, source_uid) {
-        delivery.checks.hurry(source_uid);
-        delivery.sources.add(source);
+        for (uid, source) in others.into_iter().chain([(source_uid.to_owned(), source)]) {
+            delivery.checks.hurry(&uid);
+            delivery.sources.add(source);
+        }
     }
 }
 
@@ -341,22 +361,6 @@ async fn find_cluster(
     }))
 }
 
-async fn find_source(
-    delivery: &Delivery,
-    name: &Name,
-    service: &ServiceDeployment,
-) -> Result<Option<Source>, StoreError> {
-    let source = Name::new(&name.namespace, &service.spec.source_ref.name);
-    let Some((resource, repository)) = resources::load::<GitRepository>(&delivery.store, &source).await? else {
-        return Ok(None);
-    };
-    // Before the revision: a source that was asked has that revision, or a newer one.
-    let mut tables = delivery.store.tables().await?;
-    let origin = load_source_origin(&mut tables, &resource.uid).await?;
-    let revision = load_revision(&mut tables, &resource.uid).await?;
-    Ok(Some(Source { uid: resource.uid, spec: repository.spec, revision, origin }))
-}
-
 /// The resource stays until the agent has confirmed the removal, so it is held before anything is assigned.
 async fn hold_resource(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
     resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, "", |object| {
@@ -372,67 +376,35 @@ async fn hold_resource(delivery: &Delivery, name: &Name, resource: &Resource) ->
     .await
 }
 
-/// What the service would run. A revision that the row knows already is not looked at again.
+/// What the service would run. What the row knows already is not looked at again.
 async fn resolve_candidate(
     delivery: &Arc<Delivery>,
     name: &Name,
-    service: &ServiceDeployment,
-    source: Option<&Source>,
+    ingredients: &[Ingredient],
     row: Option<&Assignment>,
-) -> Result<(Result<Candidate, Trouble>, Option<Bundle>), AssignError> {
-    let source_name = service.spec.source_ref.name.clone();
-    let Some(source) = source else { return Ok((Err(Trouble::SourceMissing { name: source_name }), None)) };
-    let Some(revision) = &source.revision else { return Ok((Err(Trouble::SourceEmpty { name: source_name }), None)) };
-    let text = git::format_revision(&revision.reference, &revision.commit);
-    let path = git::clean_path(&service.spec.path);
+) -> Result<Resolved, AssignError> {
+    let own = ingredients.first().and_then(Ingredient::uid);
     let known = match row {
-        Some(row) if row.source_uid == source.uid => known_candidate(row)?,
+        Some(row) if Some(row.source_uid.as_str()) == own => known_candidate(row)?,
         _ => None,
     };
-    let reads = Reads { submodules: revision.taken.submodules, lfs: revision.taken.lfs };
-    let is_known = |known: &Candidate| {
-        known.revision == text && known.reads == word_of(reads) && Some(&known.path) == path.as_ref().ok()
-    };
-    if let Some(known) = known.filter(is_known) {
-        return Ok((Ok(Candidate { source: source.spec.url.clone(), ..known }), None));
-    }
-    let source_of = Name::new(&name.namespace, &source_name);
-    let place =
-        git::Place { name: &source_of, source_uid: &source.uid, spec: &source.spec, commit: &revision.commit, reads };
-    match git::make_bundle(delivery, &place, &service.spec.path, Some(name)).await {
-        Ok(git::Made { bundle, author }) => {
-            let candidate = Candidate {
-                revision: text,
-                content_id: bundle.content_id,
-                bundle: bundle.digest,
-                bundle_bytes: bundle.bytes,
-                path: bundle.path.clone(),
-                source: source.spec.url.clone(),
-                reads: word_of(reads),
-                origin: source.origin.as_ref().map(|origin| origin.root.clone()).filter(|root| !root.is_empty()),
-                author,
-            };
-            Ok((Ok(candidate), Some(bundle)))
-        }
-        Err(BundleFailure::Content(message)) => Ok((Err(Trouble::Bundle { revision: text, message }), None)),
-        Err(BundleFailure::Waiting(message)) => Ok((Err(Trouble::Files { revision: text, message }), None)),
-        Err(BundleFailure::Machine(source)) => Err(AssignError::Bundle { service: name.clone(), source }),
-        Err(BundleFailure::Damaged(error)) => {
+    let failed =
+        |source: Box<dyn std::error::Error + Send + Sync>| AssignError::Bundle { service: name.clone(), source };
+    match candidates::resolve(delivery, &name.namespace, Some(name), ingredients, known).await {
+        Ok(resolved) => Ok(resolved),
+        Err(ResolveError::Store(error)) => Err(error.into()),
+        Err(ResolveError::Machine(error)) => Err(failed(error)),
+        Err(ResolveError::Damaged { name: source, source_uid, whole, source: error }) => {
             // Fetched anew, it is whole; what is assigned stays.
-            tracing::error!(source = %source_name, error = %chain(&*error), "the mirror is damaged and is made anew");
-            let removed = delivery.mirrors.remove(&source.uid).await;
-            removed.map_err(|source| AssignError::Bundle { service: name.clone(), source: source.into() })?;
-            delivery.checks.hurry(&source.uid);
-            delivery.sources.add(Name::new(&name.namespace, &source_name));
-            Err(AssignError::Bundle { service: name.clone(), source: error })
+            tracing::error!(%source, error = %chain(&*error), "what is kept of a source is damaged and is made anew");
+            if whole {
+                delivery.mirrors.remove(&source_uid).await.map_err(|error| failed(error.into()))?;
+            }
+            delivery.checks.hurry(&source_uid);
+            delivery.sources.add(source);
+            Err(failed(error))
         }
     }
-}
-
-/// What of a commit was read beside its own files, as a candidate remembers it.
-pub fn word_of(reads: Reads) -> String {
-    let words = [(reads.submodules, "submodules"), (reads.lfs, "lfs")];
-    words.into_iter().filter(|(is_read, _)| *is_read).map(|(_, word)| word).collect::<Vec<_>>().join(" ")
 }
 
 fn known_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
@@ -442,7 +414,7 @@ fn known_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
 /// What a service's references lead to.
 struct Found {
     cluster: Result<ClusterFacts, Trouble>,
-    source: Option<Source>,
+    ingredients: Vec<Ingredient>,
     pinned: Option<Result<Candidate, Trouble>>,
     candidate: Result<Candidate, Trouble>,
     waits: Waits,
@@ -453,11 +425,12 @@ async fn decide_row(
     name: &Name,
     resource: &Resource,
     service: ServiceDeployment,
-    Found { cluster, source, pinned, mut candidate, waits }: Found,
+    Found { cluster, ingredients, pinned, mut candidate, waits }: Found,
     row: Option<&Assignment>,
 ) -> Result<Assignment, StoreError> {
     let is_suspended = is_suspended(&service.spec, Timestamp::now());
-    let sourceless = source.is_none();
+    let own = ingredients.first().and_then(Ingredient::uid);
+    let sourceless = own.is_none();
     let turn = row.map(read_turn).transpose()?.unwrap_or_default();
     let write_why = |why: Why| write_json(&Decided { why, suspended: Some(is_suspended), sourceless, turn });
     let mut next = Assignment {
@@ -465,7 +438,7 @@ async fn decide_row(
         namespace: name.namespace.clone(),
         name: name.name.clone(),
         cluster_uid: cluster.as_ref().map_or(String::new(), |cluster| cluster.uid.clone()),
-        source_uid: source.as_ref().map_or(String::new(), |source| source.uid.clone()),
+        source_uid: own.unwrap_or_default().to_owned(),
         generation: resource.object["metadata"]["generation"].as_i64().unwrap_or(0),
         stamp: stamp(&resource.object),
         candidate: row.and_then(|row| row.candidate.clone()),
@@ -473,7 +446,7 @@ async fn decide_row(
         why: write_why(Why::Current)?,
     };
     // A source that went away is still the one whose mirror the assignment needs.
-    if source.is_none() {
+    if sourceless {
         next.source_uid = row.map_or(String::new(), |row| row.source_uid.clone());
     }
     if let Ok(candidate) = &candidate {
@@ -489,9 +462,13 @@ async fn decide_row(
             return Ok(next);
         }
     };
-    let mut facts = ServiceFacts::new(resource, service, &next, source.map(|source| source.spec.url))?;
-    if let Some(Ok(pinned)) = pinned.as_ref().filter(|pinned| pinned.as_ref().is_ok_and(|one| !one.source.is_empty())) {
-        facts.source_url = Some(pinned.source.clone());
+    let urls = sources::stated_urls(&delivery.store, &name.namespace, service.spec.all_sources()).await?;
+    let mut facts = ServiceFacts::new(resource, service, &next, urls)?;
+    match &pinned {
+        Some(Ok(pinned)) if !pinned.source.is_empty() => facts.source_urls = pinned.urls(),
+        Some(_) => {}
+        // With what its charts depend on: that stands under the grants too.
+        None => facts.source_urls.extend(candidate.iter().flat_map(Candidate::urls)),
     }
     let ceiling = facts.check_placement(&cluster, &load_grants(&delivery.store).await?);
     let decision = decide(Inputs {
@@ -550,19 +527,29 @@ fn changes_entry(old: &Assignment, new: &Assignment) -> Result<bool, StoreError>
     Ok(!same_row || assigned_content(old)? != assigned_content(new)?)
 }
 
+/// What was made for a service, and what it needs for that.
+#[derive(Debug, Default)]
+struct Making {
+    bundle: Option<(Bundle, Option<String>)>,
+    wants: Vec<ServiceSource>,
+}
+
 /// Writes the row if it differs, and marks the cluster in the same transaction. `begun`: when the service was looked at.
 async fn save_row(
     delivery: &Delivery,
     old: Option<Assignment>,
     mut new: Assignment,
-    bundle: Option<Bundle>,
+    Making { bundle, mut wants }: Making,
     stated: Stated,
     begun: SystemTime,
 ) -> Result<(), StoreError> {
     if let Some(old) = &old {
         count_turn(old, &mut new)?;
     }
-    if old.as_ref() == Some(&new) {
+    wants.sort();
+    wants.dedup();
+    let known = sources_of_service(&mut *delivery.store.tables().await?, &new.service_uid).await?;
+    if old.as_ref() == Some(&new) && known == wants {
         return Ok(());
     }
     let version = new_version(old.as_ref(), &new)?;
@@ -578,10 +565,16 @@ async fn save_row(
     let clusters = [old.map(|old| old.cluster_uid), Some(new.cluster_uid.clone())];
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
-            if let Some(bundle) = &bundle {
+            if let Some((bundle, recipe)) = &bundle {
                 save_bundle(tx, bundle).await?;
+                if let Some(recipe) = recipe {
+                    save_recipe(tx, &bundle.content_id, recipe).await?;
+                }
             }
             save_assignment(tx, &new).await?;
+            if known != wants {
+                save_service_sources(tx, &new, &wants).await?;
+            }
             save_service_secrets(tx, &new, &stated.secrets).await?;
             let mut freed = Vec::new();
             if is_restated {
@@ -622,9 +615,9 @@ async fn remove_service(
         Ok(cluster) if cluster.uid == row.cluster_uid && cluster.agent.is_some() => cluster,
         _ => return finish_removal(delivery, name, resource, Farewell::default()).await,
     };
-    let source = find_source(delivery, name, &service).await?;
+    let urls = sources::stated_urls(&delivery.store, &name.namespace, service.spec.all_sources()).await?;
     let stated = Stated { secrets: Vec::new(), ..Stated::of(&service) };
-    let mut facts = ServiceFacts::new(resource, service, &row, source.map(|source| source.spec.url))?;
+    let mut facts = ServiceFacts::new(resource, service, &row, urls)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let secrets = secrets::resolve(delivery, &facts).await?;
     // A removal takes what there is, wherever it came from.
@@ -659,7 +652,8 @@ async fn remove_service(
     };
     next.why =
         write_json(&Decided { why, suspended: Some(facts.suspended), sourceless: false, turn: read_turn(&row)? })?;
-    save_row(delivery, Some(row), next, None, stated, SystemTime::now()).await?;
+    let wants = sources_of_service(&mut *delivery.store.tables().await?, &row.service_uid).await?;
+    save_row(delivery, Some(row), next, Making { bundle: None, wants }, stated, SystemTime::now()).await?;
     delivery.summaries.add(name.clone());
     // Then the agent counts as silent, unless it has been heard.
     let wait = quiet.map(|left| left.map_or(LONGEST_REST, |left| left + Duration::from_secs(1)));

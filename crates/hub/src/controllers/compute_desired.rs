@@ -208,8 +208,8 @@ pub async fn load_facts(
     let Some((resource, service)) = found.filter(|(resource, _)| resource.uid == row.service_uid) else {
         return Ok(None);
     };
-    let url = urls.get(&delivery.store, &Name::new(&row.namespace, &service.spec.source_ref.name)).await?;
-    let mut facts = ServiceFacts::new(&resource, service, row, url)?.from_origin(origin)?;
+    let urls = urls.of_service(&delivery.store, &row.namespace, &service).await?;
+    let mut facts = ServiceFacts::new(&resource, service, row, urls)?.from_origin(origin)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     Ok(Some(facts))
 }

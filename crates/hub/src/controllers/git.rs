@@ -10,28 +10,25 @@ use std::{
 use farwater_api::{Digest, GitRepositorySpec};
 use farwater_bundle::{Limits, ObjectId, PathError, RelPath};
 use farwater_sources::{
-    BundleCache, CacheError, Git, GitError, GitLimits, GitSettings, Mirror, MirrorError, Named, PackedBundle,
-    ProgramRule, Reach, Reads, Reference, Retry, Revision,
+    BundleCache, CacheError, Git, GitError, GitLimits, Links, Mirror, MirrorError, Named, PackedBundle, ProgramRule,
+    Reference, Retry, Revision, Web,
 };
 use farwater_store::{
     StoreError,
-    delivery::{Bundle, SourceOrigin, Taken, bundle_of_content, bundle_of_digest},
+    delivery::{Bundle, SourceOrigin, Taken, bundle_of_content, bundle_of_digest, load_recipe},
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    chain,
-    fetch_sources::Turn,
-    large_files::{self, Wanted},
-    resources::Name,
-    source_access::Way,
-    submodules::fetch_submodules,
+    chain, combine, fetch_sources::Turn, source_access::Way, submodules::fetch_submodules,
     verify_revisions::verify_revision,
 };
 use crate::delivery::Delivery;
 
 /// Services whose files are gathered at the same time: packing an archive keeps a core busy.
 const PACKED_AT_ONCE: usize = 4;
+/// Git repositories that are asked at the same time: each is a child process and a connection.
+const GIT_AT_ONCE: usize = 16;
 
 /// Bundles on this node that nothing names any more may take this much: rollbacks and other clusters find them.
 const CACHE_BYTES: u64 = 4 << 30;
@@ -43,8 +40,8 @@ const BUNDLES: &str = "cache/bundles";
 /// What an administrator has decided about sources.
 #[derive(Clone, Debug, Default)]
 pub struct SourceSettings {
-    /// Which addresses may be asked beside public ones.
-    pub reach: Reach,
+    /// Which networks links may lead to beside public ones.
+    pub links: Links,
     /// Programs that say credentials.
     pub programs: Vec<ProgramRule>,
 }
@@ -60,28 +57,53 @@ pub struct Mirrors {
     making: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
     /// Places for services whose files are gathered; never closed.
     packing: Semaphore,
+    /// Places for Git; never closed.
+    fetching: Semaphore,
+    web: Web,
 }
 
 impl Mirrors {
     pub fn open(data: &Path, settings: SourceSettings) -> io::Result<Self> {
-        let SourceSettings { reach, programs } = settings;
+        let web = Web::new(settings.links);
         let directory = data.join(MIRRORS);
         std::fs::create_dir_all(&directory)?;
         let limits = Limits::default();
         let cache = BundleCache::open(&data.join(BUNDLES), CACHE_BYTES, limits).map_err(io::Error::other)?;
         Ok(Self {
             directory,
-            git: Git::new(GitSettings { limits: GitLimits::default(), reach }, &data.join(GIT_HOME))?,
-            programs,
+            git: Git::new(GitLimits::default(), web.clone(), &data.join(GIT_HOME))?,
+            programs: settings.programs,
             cache,
             limits,
             making: Mutex::default(),
             packing: Semaphore::new(PACKED_AT_ONCE),
+            fetching: Semaphore::new(GIT_AT_ONCE),
+            web,
         })
     }
 
+    pub(super) fn web(&self) -> &Web {
+        &self.web
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    pub(super) fn cache(&self) -> &BundleCache {
+        &self.cache
+    }
+
+    pub(super) async fn packing_place(&self) -> Option<SemaphorePermit<'_>> {
+        self.packing.acquire().await.ok()
+    }
+
+    pub(super) async fn git_place(&self) -> Option<SemaphorePermit<'_>> {
+        self.fetching.acquire().await.ok()
+    }
+
     /// Uids are made by the hub, but come from rows: none may name another folder.
-    fn path(&self, uid: &str) -> io::Result<PathBuf> {
+    pub(super) fn path(&self, uid: &str) -> io::Result<PathBuf> {
         let safe = !uid.is_empty() && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         if safe { Ok(self.directory.join(uid)) } else { Err(io::Error::other("a source's uid is no UUID")) }
     }
@@ -212,8 +234,11 @@ pub async fn fetch(
         .map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
     let mirrors = &delivery.mirrors;
     let path = mirror_path(mirrors, source_uid)?;
-    let synced = mirrors.git.sync(&remote, &reference, &path, way.timeout).await;
-    turn.end(synced.as_ref().err());
+    let synced = {
+        let _place = mirrors.git_place().await;
+        mirrors.git.sync(&remote, &reference, &path, way.timeout).await
+    };
+    turn.end(synced.as_ref().err().map(|error| error.reason.code()));
     let synced = synced?;
     if let Some(before) = synced.rewritten {
         tracing::warn!(url = spec.url, %before, now = %synced.revision.commit, "the branch's history was rewritten");
@@ -231,8 +256,11 @@ pub async fn find(
 ) -> Result<Fetch, SourceFailure> {
     let (mirrors, remote) = (&delivery.mirrors, way.own(delivery).await?);
     let path = mirror_path(mirrors, source_uid)?;
-    let found = mirrors.git.find(&remote, named, &path, way.timeout).await;
-    turn.end(found.as_ref().err());
+    let found = {
+        let _place = mirrors.git_place().await;
+        mirrors.git.find(&remote, named, &path, way.timeout).await
+    };
+    turn.end(found.as_ref().err().map(|error| error.reason.code()));
     let revision = found.map_err(|error| {
         let evidence = if error.evidence.is_empty() { String::new() } else { format!(": {}", error.evidence) };
         // What to correct is what was asked for, not the source.
@@ -255,23 +283,12 @@ async fn complete(
     if spec.recurse_submodules {
         fetch_submodules(delivery, source_uid, way, &spec.url, revision.commit).await?;
     }
-    let reads = Reads { submodules: spec.recurse_submodules, lfs: spec.lfs };
-    let taken = Taken { submodules: reads.submodules, lfs: reads.lfs, verified };
-    describe(delivery, source_uid, revision, known, taken).await
-}
-
-async fn describe(
-    delivery: &Delivery,
-    source_uid: &str,
-    revision: Revision,
-    known: Option<SourceOrigin>,
-    taken: Taken,
-) -> Result<Fetch, SourceFailure> {
     let commit = revision.commit.to_string();
     // Which repository this is decides about deletions: what can't be told is not served.
     let origin = find_origin(delivery, source_uid, known, &commit)
         .await
         .map_err(|error| SourceFailure::passing("MirrorFailed", format!("read the history of {commit}: {error}")))?;
+    let taken = Taken { submodules: spec.recurse_submodules, lfs: spec.lfs, verified };
     Ok(Fetch { reference: revision.name.unwrap_or_default(), commit, origin, taken })
 }
 
@@ -279,8 +296,6 @@ async fn describe(
 pub enum BundleFailure {
     /// Of the repository, told to people as it is: file, line and reason.
     Content(String),
-    /// It needs files that are being fetched, or can't be now.
-    Waiting(String),
     /// The mirror lacks objects; made anew, it has them.
     Damaged(Box<dyn std::error::Error + Send + Sync>),
     /// Of this machine.
@@ -290,7 +305,7 @@ pub enum BundleFailure {
 impl std::fmt::Display for BundleFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Content(message) | Self::Waiting(message) => f.write_str(message),
+            Self::Content(message) => f.write_str(message),
             Self::Damaged(error) | Self::Machine(error) => f.write_str(&chain(&**error)),
         }
     }
@@ -302,7 +317,6 @@ impl From<MirrorError> for BundleFailure {
             error if error.is_damage() => Self::Damaged(error.into()),
             MirrorError::Closure(error) => Self::Content(chain(&*error)),
             MirrorError::Pack(error) => Self::Content(chain(&error)),
-            error @ MirrorError::LargeFile { .. } => Self::Content(error.to_string()),
             error => Self::Machine(error.into()),
         }
     }
@@ -324,49 +338,48 @@ impl From<CacheError> for BundleFailure {
 pub struct Made {
     pub bundle: Bundle,
     pub author: String,
+    /// It holds charts, which may need more than what is in it.
+    pub has_charts: bool,
 }
 
-/// A commit of a source, as it is read.
-pub struct Place<'a> {
-    /// Of the source.
-    pub name: &'a Name,
-    pub source_uid: &'a str,
-    pub spec: &'a GitRepositorySpec,
-    pub commit: &'a str,
-    pub reads: Reads,
+/// A bundle that was packed, or had been before.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedAway {
+    pub content_id: Digest,
+    pub digest: Digest,
+    pub bytes: u64,
 }
 
-/// The bundle of a folder at a commit. Content that was seen before has its digest in a row, and no archive is made. `service` is woken
-/// when what it has to wait for is there.
+/// Who wrote a commit; empty where nobody can say.
+pub async fn author(delivery: &Delivery, source_uid: &str, commit: &str) -> String {
+    let (Ok(id), Ok(mirror)) = (parse_commit(commit), open_mirror(&delivery.mirrors, source_uid).await) else {
+        return String::new();
+    };
+    mirror.author(id).await.unwrap_or_default()
+}
+
+/// The bundle of a folder at a commit. Content that was seen before has its digest in a row, and no archive is made.
 pub async fn make_bundle(
-    delivery: &Arc<Delivery>,
-    place: &Place<'_>,
+    delivery: &Delivery,
+    source_uid: &str,
+    commit: &str,
     path: &str,
-    service: Option<&Name>,
 ) -> Result<Made, BundleFailure> {
     let folder = RelPath::parse_folder(path).map_err(|error| BundleFailure::Content(format!("spec.path: {error}")))?;
-    let id = parse_commit(place.commit)?;
+    let id = parse_commit(commit)?;
     let mirrors = &delivery.mirrors;
     let _place = mirrors.packing.acquire().await;
-    let mirror = open_mirror(mirrors, place.source_uid).await?;
-    let closure = mirror.closure(id, folder.clone(), place.reads, mirrors.limits).await?;
+    let mirror = open_mirror(mirrors, source_uid).await?;
+    let closure = mirror.closure(id, folder.clone(), mirrors.limits).await?;
     let author = mirror.author(id).await?;
+    let has_charts = !closure.charts.is_empty();
     let made = |content_id, digest, bytes| {
-        let (source_uid, commit) = (place.source_uid.to_owned(), place.commit.to_owned());
-        let path = folder.as_str().to_owned();
-        Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author }
+        let (source_uid, commit, path) = (source_uid.to_owned(), commit.to_owned(), folder.as_str().to_owned());
+        Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author, has_charts }
     };
-    let content_id = closure.content_id();
+    let content_id = closure.content_id;
     if let Some(row) = bundle_of_content(&mut *delivery.store.tables().await?, &content_id).await? {
         return Ok(made(content_id, row.digest, row.bytes));
-    }
-    if place.reads.lfs {
-        let files = mirror.missing_files(&closure).await?;
-        if !files.is_empty() {
-            let (source, source_uid, spec) = (place.name, place.source_uid, place.spec);
-            let wanted = Wanted { source, source_uid, spec, content: content_id, files };
-            return Err(BundleFailure::Waiting(large_files::want(delivery, wanted, service)));
-        }
     }
     let packed = mirror.pack(closure, mirrors.limits).await?;
     let PackedBundle { digest, bytes, compressed } = packed;
@@ -374,11 +387,11 @@ pub async fn make_bundle(
     Ok(made(content_id, digest, bytes))
 }
 
-fn parse_commit(commit: &str) -> Result<ObjectId, BundleFailure> {
+pub(super) fn parse_commit(commit: &str) -> Result<ObjectId, BundleFailure> {
     commit.parse().map_err(|_| BundleFailure::Machine(format!("{commit:?} is no commit id").into()))
 }
 
-async fn open_mirror(mirrors: &Mirrors, source_uid: &str) -> Result<Mirror, BundleFailure> {
+pub(super) async fn open_mirror(mirrors: &Mirrors, source_uid: &str) -> Result<Mirror, BundleFailure> {
     let path = mirrors.path(source_uid).map_err(|error| BundleFailure::Machine(error.into()))?;
     match tokio::task::spawn_blocking(move || Mirror::open(&path)).await {
         Ok(opened) => Ok(opened?),
@@ -409,17 +422,18 @@ pub async fn load_bundle(delivery: &Delivery, digest: &Digest) -> Result<Vec<u8>
     let mut problem = "none has it".to_owned();
     let rows = bundle_of_digest(&mut *delivery.store.tables().await?, digest).await?;
     for row in rows {
-        // The row doesn't say what of the commit was read; the digest does.
-        for reads in Reads::ALL {
-            match pack_again(&delivery.mirrors, &row, reads).await {
-                Ok(packed) if packed.digest == *digest => {
-                    delivery.mirrors.cache.put(digest, packed.compressed.clone()).await?;
-                    return Ok(packed.compressed);
-                }
-                Ok(_) => problem = format!("commit {} makes another one now", row.commit),
-                Err(BundleFailure::Content(message) | BundleFailure::Waiting(message)) => problem = message,
-                Err(BundleFailure::Damaged(error) | BundleFailure::Machine(error)) => problem = chain(&*error),
+        let packed = match load_recipe(&mut *delivery.store.tables().await?, &row.content_id).await? {
+            Some(recipe) => combine::pack_again(&delivery.mirrors, &recipe).await,
+            None => pack_again(&delivery.mirrors, &row).await,
+        };
+        match packed {
+            Ok(packed) if packed.digest == *digest => {
+                delivery.mirrors.cache.put(digest, packed.compressed.clone()).await?;
+                return Ok(packed.compressed);
             }
+            Ok(_) => problem = format!("commit {} makes another one now", row.commit),
+            Err(BundleFailure::Content(message)) => problem = message,
+            Err(BundleFailure::Damaged(error) | BundleFailure::Machine(error)) => problem = chain(&*error),
         }
     }
     Err(LoadError::Lost(problem))
@@ -436,10 +450,10 @@ async fn read_cache(mirrors: &Mirrors, digest: &Digest) -> Result<Option<Vec<u8>
     }
 }
 
-async fn pack_again(mirrors: &Mirrors, row: &Bundle, reads: Reads) -> Result<PackedBundle, BundleFailure> {
+async fn pack_again(mirrors: &Mirrors, row: &Bundle) -> Result<PackedBundle, BundleFailure> {
     let folder = RelPath::parse_folder(&row.path).map_err(|error| BundleFailure::Content(error.to_string()))?;
     let mirror = open_mirror(mirrors, &row.source_uid).await?;
-    let closure = mirror.closure(parse_commit(&row.commit)?, folder, reads, mirrors.limits).await?;
+    let closure = mirror.closure(parse_commit(&row.commit)?, folder, mirrors.limits).await?;
     Ok(mirror.pack(closure, mirrors.limits).await?)
 }
 

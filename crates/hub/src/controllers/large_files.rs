@@ -6,14 +6,15 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::{Digest, GitRepositorySpec};
-use farwater_sources::{Address, LargeFile};
+use farwater_api::Digest;
+use farwater_sources::LargeFile;
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     git::{SourceFailure, mirror_path},
     resources::Name,
-    source_access::Way,
+    source_access::{Way, store_failed},
+    sources::{self, SourceName, SourceObject, SourceSpec},
 };
 use crate::delivery::Delivery;
 
@@ -53,9 +54,8 @@ impl LargeFetches {
 
 /// What is to be fetched for a bundle, of which source.
 pub struct Wanted<'a> {
-    pub source: &'a Name,
-    pub source_uid: &'a str,
-    pub spec: &'a GitRepositorySpec,
+    pub source: &'a SourceName,
+    pub source_uid: String,
     pub content: Digest,
     /// By the URL of the repository that has them.
     pub files: Vec<(String, Vec<LargeFile>)>,
@@ -64,7 +64,7 @@ pub struct Wanted<'a> {
 /// Has large files fetched, unless that is under way or has just failed, and says what a service waits for. It is looked at
 /// again when they are there, or when it is known that they can't be had now.
 pub fn want(delivery: &Arc<Delivery>, wanted: Wanted<'_>, service: Option<&Name>) -> String {
-    let key = (wanted.source_uid.to_owned(), wanted.content);
+    let key = (wanted.source_uid, wanted.content);
     let (count, bytes) = wanted.files.iter().flat_map(|(_, files)| files).fold((0, 0), |(n, b), f| (n + 1, b + f.size));
     let message = format!("fetching {count} large files of {bytes} bytes together");
     let fetches = &delivery.large_fetches;
@@ -83,10 +83,10 @@ pub fn want(delivery: &Arc<Delivery>, wanted: Wanted<'_>, service: Option<&Name>
         }
         state.insert(key.clone(), Fetch::Running(service.cloned().into_iter().collect()));
     }
-    let (delivery, source, spec) = (Arc::clone(delivery), wanted.source.clone(), wanted.spec.clone());
+    let (delivery, source) = (Arc::clone(delivery), wanted.source.clone());
     let files = wanted.files;
     tokio::spawn(async move {
-        let fetched = fetch(&delivery, &source, &key.0, &spec, files).await;
+        let fetched = fetch(&delivery, &source, &key.0, files).await;
         let next = fetched.as_ref().err().map(|failure| {
             tracing::warn!(source = %source, reason = failure.reason, error = failure.message, "large files can't be fetched");
             Fetch::Failed { message: failure.message.clone(), until: Instant::now() + REST }
@@ -107,18 +107,20 @@ pub fn want(delivery: &Arc<Delivery>, wanted: Wanted<'_>, service: Option<&Name>
 
 async fn fetch(
     delivery: &Delivery,
-    source: &Name,
+    source: &SourceName,
     source_uid: &str,
-    spec: &GitRepositorySpec,
     files: Vec<(String, Vec<LargeFile>)>,
 ) -> Result<(), SourceFailure> {
     let _place = delivery.large_fetches.places.acquire().await;
-    let way = Way::load(delivery, source, spec).await?;
+    let object = sources::load(&delivery.store, source).await.map_err(store_failed)?;
+    let (SourceName::Resource(_, name), Some(SourceObject { spec: SourceSpec::Git(spec), .. })) = (source, object) else {
+        return Err(SourceFailure::lasting("SourceNotFound", format!("{source} does not exist any more")));
+    };
+    let way = Way::load(delivery, name, &spec).await?;
     let mirror = mirror_path(&delivery.mirrors, source_uid)?;
     for (url, files) in files {
         let remote = way.to(delivery, &url).await?;
-        let address = Address::parse(&url).map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
-        let _turn = delivery.checks.wait_to_enter(&address).await;
+        let _turn = delivery.checks.wait_to_enter(&url).await;
         delivery.mirrors.git.fetch_large_files(&remote, &files, &mirror, way.timeout).await?;
     }
     Ok(())

@@ -7,26 +7,26 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
-    GitRepository, ServiceDeployment,
+    ServiceDeployment, SourceKind,
     plan::{LocalFiles, MAX_LOCAL_ARCHIVE, MAX_LOCAL_BYTES, PlanProblem, PlanQuery},
     protocol::Verbatim,
 };
 use farwater_bundle::{Archive, Limits, RelPath, archive::decompress};
 use farwater_fleet::assignment::{Candidate, Why};
-use farwater_sources::{Named, Reads};
+use farwater_sources::Named;
 use farwater_store::{
     Resource, StoreError,
-    delivery::{Assignment, load_assignment, load_service_origin},
+    delivery::{Assignment, Revision, load_assignment, load_service_origin, save_bundle, save_recipe},
 };
 
 use super::{
-    assign_revisions::word_of,
+    candidates::{self, find_ingredients},
     chain,
     compute_desired::load_facts,
     fetch_sources::find_revision,
-    git::{self, BundleFailure},
-    resources::{self, Name},
+    resources::Name,
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
+    sources::SourceSpec,
 };
 use crate::delivery::{
     Delivery,
@@ -115,7 +115,7 @@ async fn prepare(
         }
         Instead::Revision(named) => {
             let candidate = find_candidate(&delivery, &facts.name, &facts.service, &named).await?;
-            facts.source_url = Some(candidate.source.clone());
+            facts.source_urls = candidate.urls();
             (take_place(&mut facts, candidate), None)
         }
         Instead::Files { local, archive } => {
@@ -144,13 +144,20 @@ async fn find_candidate(
     service: &ServiceDeployment,
     named: &Named,
 ) -> Result<Candidate, (PlanProblem, String)> {
-    let source = Name::new(&name.namespace, &service.spec.source_ref.name);
-    let found = resources::load::<GitRepository>(&delivery.store, &source).await;
-    let found = found.map_err(|error| (PlanProblem::Unavailable, chain(&error)))?;
-    let Some((resource, repository)) = found else {
-        return Err((PlanProblem::Refused, format!("GitRepository {} does not exist", source.name)));
+    let refused = |message: String| (PlanProblem::Refused, message);
+    let unavailable = |message: String| (PlanProblem::Unavailable, message);
+    let found = find_ingredients(delivery, &name.namespace, &service.spec).await;
+    let mut ingredients = found.map_err(|error| unavailable(chain(&error)))?;
+    let Some(own) = ingredients.first_mut() else { return Err(refused("the service has no source".to_owned())) };
+    let (kind, source) = (own.reference.kind, Name::new(&name.namespace, &own.reference.name));
+    let Some(found) = &mut own.found else { return Err(refused(format!("{kind} {} does not exist", source.name))) };
+    let SourceSpec::Git(spec) = &found.object.spec else {
+        return Err(refused(format!(
+            "another revision is looked at of a {} only, and the service has a {kind}",
+            SourceKind::GitRepository
+        )));
     };
-    let fetched = find_revision(delivery, &source, (&resource.uid, &repository.spec), named).await;
+    let fetched = find_revision(delivery, &source, (&found.object.uid, spec), named).await;
     let fetch = fetched.map_err(|failure| {
         let problem = match failure.reason {
             "ReferenceNotFound" => PlanProblem::RefMissing,
@@ -159,50 +166,25 @@ async fn find_candidate(
         };
         (problem, failure.message)
     })?;
-    let reads = Reads { submodules: fetch.taken.submodules, lfs: fetch.taken.lfs };
-    let (source_uid, spec) = (resource.uid.as_str(), &repository.spec);
-    let place = git::Place { name: &source, source_uid, spec, commit: &fetch.commit, reads };
-    let made = git::make_bundle(delivery, &place, &service.spec.path, None).await;
-    let git::Made { bundle, author } = made.map_err(|failure| match failure {
-        BundleFailure::Content(message) => (PlanProblem::Refused, message),
-        failure => (PlanProblem::Unavailable, failure.to_string()),
-    })?;
-    Ok(Candidate {
-        revision: git::format_revision(&fetch.reference, &fetch.commit),
-        content_id: bundle.content_id,
-        bundle: bundle.digest,
-        bundle_bytes: bundle.bytes,
-        path: bundle.path,
-        source: repository.spec.url.clone(),
-        reads: word_of(reads),
-        origin: Some(fetch.origin.root).filter(|root| !root.is_empty()),
-        author,
-    })
-}
-
-/// An archive that an agent would take, as it was sent: one that it would not take is refused here, and says why.
-async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, Vec<u8>), (PlanProblem, String)> {
-    let LocalFiles { digest, path, .. } = local;
-    let opened = tokio::task::spawn_blocking(move || {
-        let limits = Limits { total_bytes: MAX_LOCAL_BYTES, ..Limits::default() };
-        let bytes = decompress(&archive, &digest, &limits)?;
-        let length = bytes.len() as u64;
-        Archive::read(bytes, &limits).map(|_| (length, archive))
+    found.revision = Some(Revision {
+        source_uid: found.object.uid.clone(),
+        reference: fetch.reference,
+        commit: fetch.commit,
+        fetched: 0,
+        taken: fetch.taken,
     });
-    let opened = opened.await.map_err(|error| (PlanProblem::Unavailable, error.to_string()))?;
-    let (bundle_bytes, archive) =
-        opened.map_err(|error| (PlanProblem::Refused, format!("local.archive: {}", chain(&error))))?;
-    let candidate = Candidate {
-        revision: "local files".to_owned(),
-        // Nothing is looked up by it.
-        content_id: digest,
-        bundle: digest,
-        bundle_bytes,
-        path,
-        source: String::new(),
-        reads: String::new(),
-        origin: None,
-        author: String::new(),
-    };
-    Ok((candidate, archive))
+    found.origin = Some(fetch.origin);
+    let resolved = candidates::resolve(delivery, &name.namespace, None, &ingredients, None).await;
+    let resolved = resolved.map_err(|error| unavailable(chain(&error)))?;
+    if let Some((bundle, Some(recipe))) = resolved.bundle {
+        // Whoever is given the plan fetches the bundle by its digest.
+        let saved = delivery.store.transact(move |tx| {
+            Box::pin(async move {
+                save_bundle(tx, &bundle).await?;
+                save_recipe(tx, &bundle.content_id, &recipe).await
+            })
+        });
+        saved.await.map_err(|error| unavailable(chain(&error)))?;
+    }
+    resolved.candidate.map_err(|trouble| refused(trouble.to_string()))
 }

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Secrets of a page.
 const PAGE: usize = 200;
 
@@ -161,21 +161,16 @@ impl Way {
             Address::parse(&self.url).is_ok_and(|own| own.origin() == address.origin() && own.user() == address.user());
         let mut secret = self.secret.as_ref().filter(|_| is_own).cloned();
         if secret.is_none() {
-            let shared = delivery.shared.find(&delivery.store, &self.namespace, url).await.map_err(store_failed)?;
-            if let Some(shared) = shared {
-                secret = Some(load_secret(delivery, &Name::new(&self.namespace, &shared)).await?);
-            }
+            secret = shared_secret(delivery, &self.namespace, url).await?;
         }
         let reason = if secret.is_some() { "SecretInvalid" } else { "SpecInvalid" };
         let mut remote = Remote::new(url, secret.as_ref()).map_err(|error| invalid(reason, &error))?;
-        // Who writes sources among the administrators' reaches every cluster anyway. What a file of a repository names is a link.
-        let is_administrators = self.namespace == ADMIN_NAMESPACE;
-        if is_administrators && is_own {
-            remote = remote.anywhere();
+        if let Ok(own) = Address::parse(&self.url) {
+            remote = remote.linked(&own);
         }
         // Of a submodule that is reached by ssh a proxy for the web says nothing.
         if let Some(proxy) = self.proxy.as_ref().filter(|_| url == self.url || remote.is_http()) {
-            remote = remote.with_proxy(proxy, is_administrators).map_err(|error| invalid("SecretInvalid", &error))?;
+            remote = remote.with_proxy(proxy).map_err(|error| invalid("SecretInvalid", &error))?;
         }
         match choose_program(&delivery.mirrors.programs, url, &self.namespace) {
             Some(program) => Ok(remote.with_program(program)),
@@ -186,6 +181,14 @@ impl Way {
 
 fn choose_program(rules: &[ProgramRule], url: &str, namespace: &str) -> Option<Arc<Program>> {
     Program::choose(rules, url, namespace, ADMIN_NAMESPACE)
+}
+
+/// The Secret of a namespace that serves the prefix of an address.
+pub async fn shared_secret(delivery: &Delivery, namespace: &str, url: &str) -> Result<Option<SecretData>, SourceFailure> {
+    match delivery.shared.find(&delivery.store, namespace, url).await.map_err(store_failed)? {
+        Some(shared) => load_secret(delivery, &Name::new(namespace, &shared)).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 pub fn store_failed(error: StoreError) -> SourceFailure {
@@ -209,8 +212,8 @@ pub async fn load_secret(delivery: &Delivery, name: &Name) -> Result<SecretData,
 
 /// Whether a source may be concerned by a Secret: it names it, or what it asks is served by a prefix. A submodule may be anywhere.
 pub fn may_use(spec: &Value, secret: &str, is_shared: bool, prefix: Option<&UrlPrefix>) -> bool {
-    let names = |field: &Value| field["name"] == secret;
-    if names(&spec["secretRef"]) || names(&spec["proxySecretRef"]) || names(&spec["verify"]["secretRef"]) {
+    let fields = ["secretRef", "certSecretRef", "proxySecretRef"].map(|field| &spec[field]);
+    if fields.into_iter().chain([&spec["verify"]["secretRef"]]).any(|field| field["name"] == secret) {
         return true;
     }
     // Of a Secret that served another prefix before, nobody knows that one any more.

@@ -59,7 +59,8 @@ async fn fetch_module(
         ..failure
     };
     let remote = way.to(delivery, module.address.as_str()).await.map_err(name)?;
-    let _turn = delivery.checks.wait_to_enter(&module.address).await;
+    let _turn = delivery.checks.wait_to_enter(module.address.as_str()).await;
+    let _place = delivery.mirrors.git_place().await;
     let fetched = delivery.mirrors.git.fetch_module(&remote, module, mirror, way.timeout).await;
     fetched.map_err(|error| name(error.into()))
 }

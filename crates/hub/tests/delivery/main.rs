@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod agent;
+mod charts;
 mod connecting;
 mod delivering;
+mod digests;
 mod identity;
 mod keys;
 mod placing;
@@ -17,6 +19,7 @@ mod resuming;
 mod rig;
 mod rules;
 mod secrets;
+mod shop;
 mod sources;
 mod updating;
 mod versions;

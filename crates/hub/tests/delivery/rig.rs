@@ -12,7 +12,7 @@ use farwater_hub::{
     controllers::{self, git::SourceSettings, resume},
     delivery::{Delivery, connections::Connections},
 };
-use farwater_sources::Reach;
+use farwater_sources::Links;
 use farwater_store::{
     Change, Key, Kind, Location, OpenOptions, PostgresUrl, Store, Write, WriteError, delivery::MarkClusters,
 };
@@ -79,8 +79,9 @@ impl Rig {
         let left = resume::take(&store, &identity).await.unwrap();
         let connections = Connections::new(CONNECTIONS);
         let directory_of_data = data.path().to_owned();
-        // Its Git servers are on this machine, and some of its sources are tenants'.
-        let sources = SourceSettings { reach: Reach::everything(), ..SourceSettings::default() };
+        // All servers of tests are on this machine.
+        let links = Links::new(["127.0.0.0/8".parse().unwrap()]);
+        let sources = SourceSettings { links, ..SourceSettings::default() };
         let delivery =
             Delivery::open(store.clone(), Arc::clone(&identity), directory_of_data, url, connections, sources).await;
         let delivery = Arc::new(delivery.unwrap());

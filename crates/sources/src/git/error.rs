@@ -2,7 +2,12 @@
 
 use farwater_bundle::path::escape;
 
-use crate::{reach::NotPublic, remote::Remote, session::Session};
+use crate::{
+    fetch_error::{FetchError, FetchReason},
+    links::ResolveError,
+    remote::Remote,
+    session::Session,
+};
 
 /// An attempt at a remote failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,8 +57,8 @@ pub enum GitReason {
     Untrusted,
     #[error("the server's certificate has expired, or is not valid yet")]
     CertificateExpired,
-    #[error("{0}, and this hub asks no others")]
-    NotPublic(NotPublic),
+    #[error("it leads to an address that links may not lead to")]
+    LinkRefused,
     #[error("the proxy refused us")]
     ProxyRefused,
     #[error("the Secret's known_hosts has no key of this server")]
@@ -102,7 +107,7 @@ impl GitReason {
             Self::Throttled => "Throttled",
             Self::Untrusted => "CertificateNotTrusted",
             Self::CertificateExpired => "CertificateExpired",
-            Self::NotPublic(_) => "AddressNotAllowed",
+            Self::LinkRefused => "AddressNotAllowed",
             Self::ProxyRefused => "ProxyRefused",
             Self::HostKeyUnknown | Self::HostKeyChanged => "HostKeyNotTrusted",
             Self::KeyUnusable(_) => "SecretInvalid",
@@ -149,8 +154,8 @@ impl GitReason {
                 "follow a branch or a tag instead of a range, or remove old references"
             }
             Self::CertificateExpired => "have it renewed, or set the clock of the hub or the server right",
-            Self::NotPublic(_) => {
-                "if it is meant, an administrator allows its network with the hub's option --allow-private-sources"
+            Self::LinkRefused => {
+                "if links may lead there, an administrator allows its network with the hub's option --allow-private-links"
             }
             Self::ProxyRefused => "correct the Secret that spec.proxySecretRef names, or what the proxy allows",
             Self::HostKeyUnknown => {
@@ -166,9 +171,12 @@ impl GitReason {
             Self::Malformed => "run `git fsck` on the repository and rewrite the commit that it names",
             Self::Disk => "check the data directory's disk",
             Self::NoGit => "install git on the hub",
-            Self::Stalled | Self::Unreachable | Self::ServerError | Self::MirrorIncomplete | Self::Failed => {
-                "it will be tried again"
-            }
+            Self::Stalled
+            | Self::Unreachable
+            | Self::ServerError
+            | Self::Throttled
+            | Self::MirrorIncomplete
+            | Self::Failed => "it will be tried again",
         }
     }
 
@@ -213,6 +221,42 @@ impl Problem {
 
     pub fn at(self, what: &'static str, remote: &Remote) -> GitError {
         GitError::new(what, remote, self.reason, self.evidence)
+    }
+}
+
+impl From<ResolveError> for Problem {
+    fn from(error: ResolveError) -> Self {
+        let reason = match error {
+            ResolveError::Unresolved { .. } => GitReason::Unreachable,
+            ResolveError::Refused(_) => GitReason::LinkRefused,
+        };
+        Self::new(reason, error.to_string())
+    }
+}
+
+impl From<FetchError> for Problem {
+    fn from(error: FetchError) -> Self {
+        let reason = match error.reason {
+            FetchReason::Unauthorized => GitReason::Unauthorized,
+            FetchReason::CredentialsMissing => GitReason::CredentialsMissing,
+            FetchReason::Forbidden => GitReason::Forbidden,
+            FetchReason::NotFound => GitReason::NotFound,
+            FetchReason::Timeout(seconds) => GitReason::Timeout(seconds),
+            FetchReason::TooLarge { limit } => {
+                GitReason::AnswerTooLarge { limit: usize::try_from(limit).unwrap_or(usize::MAX) }
+            }
+            FetchReason::Unreachable => GitReason::Unreachable,
+            FetchReason::ServerError | FetchReason::Unexpected => GitReason::ServerError,
+            FetchReason::Throttled => GitReason::Throttled,
+            FetchReason::Untrusted if error.evidence.contains("xpired") => GitReason::CertificateExpired,
+            FetchReason::Untrusted => GitReason::Untrusted,
+            FetchReason::Redirected => GitReason::Redirected,
+            FetchReason::LinkRefused => GitReason::LinkRefused,
+            FetchReason::ProxyRefused => GitReason::ProxyRefused,
+            FetchReason::Disk => GitReason::Disk,
+            _ => GitReason::Failed,
+        };
+        Self::new(reason, error.evidence)
     }
 }
 

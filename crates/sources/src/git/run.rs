@@ -5,7 +5,7 @@
 //! - Configuration goes through `GIT_CONFIG_COUNT`, and so do credentials, bound to the remote's origin: nothing
 //!   secret is ever on a command line, in a URL or in a file.
 //! - Only http and https, and a socket to an ssh that we run ourselves ([`crate::ssh`]); names mean what they meant when they were
-//!   looked at ([`crate::reach`]); no redirects; no hooks; received objects are checked.
+//!   looked up ([`crate::links`]); no redirects; no hooks; received objects are checked.
 //! - A process group of its own, killed as a whole at the end of the time, at too much output or too much disk, and
 //!   when the caller goes away.
 

@@ -4,7 +4,7 @@ use farwater_api::Digest;
 use serde::{Deserialize, Serialize};
 use sqlx::AssertSqlSafe;
 
-use super::{desired::parse_digest, origins::delete_source_origin};
+use super::{charts::delete_charts, desired::parse_digest, origins::delete_source_origin};
 use crate::{Connection, StoreError};
 
 /// What of a revision is read and was looked at before it was served.
@@ -105,6 +105,7 @@ async fn delete_terms(connection: &mut Connection, source_uid: &str) -> Result<(
 
 pub async fn delete_revision(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
     withdraw_revision(connection, source_uid).await?;
+    delete_charts(connection, source_uid).await?;
     delete_source_origin(connection, source_uid).await
 }
 
