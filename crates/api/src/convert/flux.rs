@@ -107,6 +107,10 @@ fn prepare(kind: SourceKind, spec: &mut Value, notes: &mut Vec<String>) {
             }
         }
     }
+    // As it was written before Flux's first version.
+    if kind == SourceKind::GitRepository && spec["verify"]["mode"] == "head" {
+        spec["verify"]["mode"] = "HEAD".into();
+    }
     // Flux takes the first of several.
     let order: &[&str] = match kind {
         SourceKind::GitRepository => &["commit", "name", "semver", "tag", "branch"],
@@ -166,6 +170,7 @@ fn note_secrets(spec: &Value, notes: &mut Vec<String>) {
     for (field, path) in [
         ("secretRef", "/secretRef/name"),
         ("certSecretRef", "/certSecretRef/name"),
+        ("proxySecretRef", "/proxySecretRef/name"),
         ("verify.secretRef", "/verify/secretRef/name"),
     ] {
         if let Some(name) = spec.pointer(path).and_then(Value::as_str) {
@@ -240,6 +245,17 @@ mod tests {
                 "spec.ref.branch: left out, since commit comes before it",
                 "spec.sparseCheckout: has no counterpart and is left out",
                 "spec.secretRef: Secret git has to be in the same namespace of the hub",
+            ],
+        );
+        check(
+            "GitRepository",
+            json!({"url": "ssh://git@git.example.com/a", "ref": {"name": "refs/pull/1/head"}, "recurseSubmodules": true,
+                   "proxySecretRef": {"name": "proxy"}, "verify": {"mode": "head", "secretRef": {"name": "signers"}}}),
+            json!({"url": "ssh://git@git.example.com/a", "ref": {"name": "refs/pull/1/head"}, "recurseSubmodules": true,
+                   "proxySecretRef": {"name": "proxy"}, "verify": {"mode": "HEAD", "secretRef": {"name": "signers"}}}),
+            &[
+                "spec.proxySecretRef: Secret proxy has to be in the same namespace of the hub",
+                "spec.verify.secretRef: Secret signers has to be in the same namespace of the hub",
             ],
         );
         check(

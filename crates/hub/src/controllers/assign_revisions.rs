@@ -58,6 +58,8 @@ use crate::{
 
 /// A service that waits for others is woken by them; this is for a wake-up that was lost.
 const RECHECK: Duration = Duration::from_secs(60);
+/// One whose files could not be fetched tries again.
+const FILES_RECHECK: Duration = Duration::from_secs(15);
 /// Timers and the clock of suspensions are two: what is due is looked at this late, and what is not for this long at most.
 const SOON: Duration = Duration::from_millis(50);
 const LONGEST_REST: Duration = Duration::from_secs(600);
@@ -252,8 +254,11 @@ impl Stated {
         let decided: Decided = read_json(&row.service_uid, &row.why)?;
         let end = self.suspended_until.filter(|_| decided.suspended == Some(true));
         let rest = end.map(|end| Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or(SOON).max(SOON));
-        let is_waiting = matches!(decided.why, Why::Waiting(_) | Why::Trouble(Trouble::Files { .. }));
-        let recheck = is_waiting.then_some(RECHECK);
+        let recheck = match decided.why {
+            Why::Waiting(_) => Some(RECHECK),
+            Why::Trouble(Trouble::Files { .. }) => Some(FILES_RECHECK),
+            _ => None,
+        };
         Ok(match rest.into_iter().chain(recheck).min() {
             Some(wait) => Next::After(wait.min(LONGEST_REST)),
             None => Next::OnChange,

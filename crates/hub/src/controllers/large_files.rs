@@ -21,7 +21,7 @@ use crate::delivery::Delivery;
 /// Of all sources together.
 const AT_ONCE: usize = 8;
 /// After a failure nobody asks again before this has passed.
-const REST: Duration = Duration::from_secs(30);
+const REST: Duration = Duration::from_secs(10);
 /// Failures that are remembered; more are forgotten together.
 const MAX_KEPT: usize = 10_000;
 

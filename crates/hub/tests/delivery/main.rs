@@ -12,6 +12,7 @@ mod identity;
 mod keys;
 mod placing;
 mod planning;
+mod private;
 mod removing;
 mod replaying;
 mod reporting;

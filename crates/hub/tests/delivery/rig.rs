@@ -184,13 +184,15 @@ impl Rig {
         if !namespace.is_empty() {
             metadata["namespace"] = namespace.into();
         }
-        if let Some(labels) = object.get("labels") {
-            metadata["labels"] = labels.clone();
+        for field in ["labels", "annotations"] {
+            if let Some(value) = object.get(field) {
+                metadata[field] = value.clone();
+            }
         }
         let is_core = matches!(kind, "Secret" | "Namespace");
         let api_version = if is_core { "v1".to_owned() } else { format!("{GROUP}/{VERSION}") };
         let mut full = json!({"apiVersion": api_version, "kind": kind, "metadata": metadata});
-        for field in ["spec", "data"] {
+        for field in ["spec", "data", "type"] {
             if let Some(value) = object.get(field) {
                 full[field] = value.clone();
             }
