@@ -113,7 +113,9 @@ impl FetchReason {
             Self::TooLarge { .. } => "use a smaller one",
             Self::Untrusted => "put the certificate authority as ca.crt into the Secret that spec.certSecretRef names",
             Self::Redirected => "set spec.url to the final address",
-            Self::LinkRefused => "if links may lead there, an administrator allows its network with the hub's option --allow-private-links",
+            Self::LinkRefused => {
+                "if links may lead there, an administrator allows its network with the hub's option --allow-private-links"
+            }
             Self::ProxyRefused => "correct the Secret that spec.proxySecretRef names, or what the proxy allows",
             Self::ClearText => "use https",
             Self::Index => "make it again with `helm repo index`",

@@ -349,8 +349,7 @@ async fn download(
     let bad = |why: &str| Problem::new(GitReason::ServerError, format!("{}: {why}", file.oid));
     let unsafe_address = || bad("its address is no https address");
     let url = parse_href(&action.href, endpoint.scheme).ok_or_else(unsafe_address)?;
-    let mut answer =
-        site.send_unredirected(step, endpoint.ask(Ask::get(url.clone()), headers_of(&action)?)).await?;
+    let mut answer = site.send_unredirected(step, endpoint.ask(Ask::get(url.clone()), headers_of(&action)?)).await?;
     if let Some(to) = answer.header(header::LOCATION).filter(|_| answer.status.is_redirection()) {
         let next = url.join(to).ok().and_then(|next| parse_href(next.as_str(), endpoint.scheme));
         // Nothing that was meant for one address goes to another.
@@ -361,10 +360,11 @@ async fn download(
     }
     let disk = |error: io::Error| Problem::new(GitReason::Disk, error.to_string());
     let mut temporary = store.begin().map_err(disk)?;
-    let digest = answer.save(temporary.as_file_mut(), file.size).await.map_err(|error: FetchError| match error.reason {
-        FetchReason::TooLarge { .. } => bad("the server sends more than the pointer says"),
-        _ => error.into(),
-    })?;
+    let digest =
+        answer.save(temporary.as_file_mut(), file.size).await.map_err(|error: FetchError| match error.reason {
+            FetchReason::TooLarge { .. } => bad("the server sends more than the pointer says"),
+            _ => error.into(),
+        })?;
     let bytes = temporary.as_file().metadata().map_err(disk)?.len();
     if bytes != file.size || digest.to_hex() != file.oid {
         return Err(bad("the server sent something else than the pointer says"));

@@ -57,7 +57,12 @@ impl Bench {
     }
 
     /// What is missing of the large files of a folder; and the files with their contents, if nothing is.
-    fn read(&self, commit: ObjectId, path: &str, reads: Reads) -> Result<(Vec<(String, Vec<LargeFile>)>, Files), String> {
+    fn read(
+        &self,
+        commit: ObjectId,
+        path: &str,
+        reads: Reads,
+    ) -> Result<(Vec<(String, Vec<LargeFile>)>, Files), String> {
         let mirror = Mirror::open(&self.mirror()).unwrap();
         let (snapshot, root) = Snapshot::open(&mirror, commit, reads).unwrap();
         let (snapshot, limits) = (Rc::new(snapshot), Limits::default());

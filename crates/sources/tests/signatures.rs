@@ -180,7 +180,8 @@ async fn commits_are_verified_by_ssh_keys_of_every_kind() {
 #[tokio::test]
 async fn commits_are_verified_by_openpgp_keys() {
     let (bench, gpg) = (Bench::new().await, Gpg::new());
-    for (user, algorithm) in [("ed@example.com", "ed25519"), ("rsa@example.com", "rsa3072"), ("p@example.com", "nistp256")]
+    for (user, algorithm) in
+        [("ed@example.com", "ed25519"), ("rsa@example.com", "rsa3072"), ("p@example.com", "nistp256")]
     {
         let public = gpg.make(user, algorithm, "sign", "never");
         bench.commit(&gpg.sign_by(user));

@@ -301,7 +301,8 @@ impl Shelf {
     fn complete(&self, assembled: Assembled, limits: &Limits) -> Result<Completed, CombineError> {
         let Assembled { mut overlay, mut root, snapshots } = assembled;
         loop {
-            let mut closure = closure_of(&overlay, &root, &self.recipe.paths, limits).map_err(|error| self.blame(error))?;
+            let mut closure =
+                closure_of(&overlay, &root, &self.recipe.paths, limits).map_err(|error| self.blame(error))?;
             if closure.charts.len() > MAX_CHARTS {
                 return Err(CombineError::Content(format!("over {MAX_CHARTS} charts hang together")));
             }

@@ -379,7 +379,6 @@ async fn ask_remote(
     let timeout = SOURCE_TIMEOUT.check(&source.object.any.timeout).unwrap_or(DEFAULT_TIMEOUT);
     let (namespace, uid, url) = (source.object.namespace(), source.uid.as_str(), source.object.any.url.as_str());
     let origin = source.origin.clone();
-    let load = |secret, tls| load_credentials(delivery, namespace, url, secret, tls);
     let asked = match &source.object.spec {
         SourceSpec::Git(spec) => {
             let SourceName::Resource(_, name) = &source.object.name else {
@@ -393,7 +392,8 @@ async fn ask_remote(
             return fetched.await.map(outcome_of).map_err(|failure| Failed { failure, withdraws });
         }
         SourceSpec::Helm(spec) => {
-            let with = load(spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref()).await?;
+            let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
+            let with = load_credentials(delivery, namespace, url, secrets).await?;
             let Charts { wanted, known } = charts;
             let is_link = source.object.is_link();
             let helm = artifacts::Helm { uid, spec, is_link, wanted, known, origin, timeout };
@@ -405,7 +405,8 @@ async fn ask_remote(
                 None => None,
             };
             let oci = artifacts::Oci { uid, spec, served, origin, timeout, keys };
-            match load(spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref()).await {
+            let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
+            match load_credentials(delivery, namespace, url, secrets).await {
                 Ok(with) => artifacts::fetch_artifact(&delivery.mirrors, oci, &with).await,
                 Err(failure) => return Err(artifacts::not_asked(&delivery.mirrors, &oci, failure)),
             }
@@ -437,8 +438,7 @@ async fn load_credentials(
     delivery: &Delivery,
     namespace: &str,
     url: &str,
-    secret: Option<&LocalReference>,
-    tls: Option<&LocalReference>,
+    (secret, tls): (Option<&LocalReference>, Option<&LocalReference>),
 ) -> Result<Credentials, SourceFailure> {
     let load = async |reference: Option<&LocalReference>| match reference {
         Some(reference) => load_secret(delivery, &Name::new(namespace, &reference.name)).await.map(Some),
@@ -505,7 +505,9 @@ fn is_moved(served: Option<&Revision>, outcome: &Outcome) -> bool {
         served.is_none_or(|old| {
             let (was, now) = (&old.taken, &outcome.taken);
             // By which keys it was verified is nothing to services.
-            old.commit != *commit || old.reference != *reference || (was.submodules, was.lfs) != (now.submodules, now.lfs)
+            old.commit != *commit
+                || old.reference != *reference
+                || (was.submodules, was.lfs) != (now.submodules, now.lfs)
         })
     })
 }
@@ -730,10 +732,8 @@ async fn write_suspended(delivery: &Delivery, source: &Source, served: Option<&R
     );
     let mut verdicts = vec![Verdict::new("Ready", served.map(|_| true), "Suspended", message)];
     verdicts.extend(source.verified(served, None));
-    let status = SourceStatus {
-        conditions: source.conditions(verdicts, Timestamp::now()),
-        ..source.settled_status(served)
-    };
+    let status =
+        SourceStatus { conditions: source.conditions(verdicts, Timestamp::now()), ..source.settled_status(served) };
     sources::write_status(&delivery.store, &source.object, &status).await
 }
 

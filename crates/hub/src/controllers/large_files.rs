@@ -113,7 +113,8 @@ async fn fetch(
 ) -> Result<(), SourceFailure> {
     let _place = delivery.large_fetches.places.acquire().await;
     let object = sources::load(&delivery.store, source).await.map_err(store_failed)?;
-    let (SourceName::Resource(_, name), Some(SourceObject { spec: SourceSpec::Git(spec), .. })) = (source, object) else {
+    let (SourceName::Resource(_, name), Some(SourceObject { spec: SourceSpec::Git(spec), .. })) = (source, object)
+    else {
         return Err(SourceFailure::lasting("SourceNotFound", format!("{source} does not exist any more")));
     };
     let way = Way::load(delivery, name, &spec).await?;

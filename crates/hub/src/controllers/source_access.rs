@@ -184,7 +184,11 @@ fn choose_program(rules: &[ProgramRule], url: &str, namespace: &str) -> Option<A
 }
 
 /// The Secret of a namespace that serves the prefix of an address.
-pub async fn shared_secret(delivery: &Delivery, namespace: &str, url: &str) -> Result<Option<SecretData>, SourceFailure> {
+pub async fn shared_secret(
+    delivery: &Delivery,
+    namespace: &str,
+    url: &str,
+) -> Result<Option<SecretData>, SourceFailure> {
     match delivery.shared.find(&delivery.store, namespace, url).await.map_err(store_failed)? {
         Some(shared) => load_secret(delivery, &Name::new(namespace, &shared)).await.map(Some),
         None => Ok(None),

@@ -139,7 +139,10 @@ async fn submodules_and_large_files_are_delivered_where_they_are_asked_for() {
     };
     turn("recurseSubmodules", true).await;
     let (plain, files) = wait_files(&rig, &agent, &uid, |_| true).await;
-    assert_eq!((files["apps/lib/lib.yaml"].as_str(), files["apps/a.bin"].as_str()), ("kind: Lib", &*pointer(b"of infra")));
+    assert_eq!(
+        (files["apps/lib/lib.yaml"].as_str(), files["apps/a.bin"].as_str()),
+        ("kind: Lib", &*pointer(b"of infra"))
+    );
 
     // One of the large files can't be had: what runs stays.
     turn("lfs", true).await;
