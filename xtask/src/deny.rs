@@ -81,6 +81,8 @@ const BOUNDARIES: &[Boundary] = &[
             "kube-client",
             "serde-saphyr",
             "regex",
+            "flate2",
+            "tar",
             "farwater-store",
             "farwater-sources",
             "farwater-hub",

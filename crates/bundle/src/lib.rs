@@ -9,6 +9,7 @@ pub mod charts;
 pub mod closure;
 pub mod limits;
 pub mod manifests;
+#[cfg(feature = "members")]
 pub mod members;
 pub mod overlay;
 pub mod path;
@@ -20,6 +21,7 @@ pub use archive::{Archive, ArchiveError, PackError};
 pub use closure::{Closure, ClosureError, ClosureReason, FileEntry, closure, closure_of};
 pub use limits::Limits;
 pub use manifests::{Manifest, ManifestError, Manifests};
+#[cfg(feature = "members")]
 pub use members::{Members, MembersError, Shape};
 pub use overlay::{GraftError, Overlay};
 pub use path::{PathError, PathReason, RelPath};

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use zeroize::Zeroizing;
 
 use crate::remote::Secret;
@@ -175,16 +175,21 @@ struct DockerConfig {
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 struct DockerAuth {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_secret")]
     auth: Option<Zeroizing<String>>,
     #[serde(default)]
     username: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_secret")]
     password: Option<Zeroizing<String>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_secret")]
     identitytoken: Option<Zeroizing<String>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_secret")]
     registrytoken: Option<Zeroizing<String>>,
+}
+
+/// Text that is wiped when it is dropped.
+pub(crate) fn read_secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Zeroizing<String>>, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.map(Zeroizing::new))
 }
 
 fn read_docker_config(place: &str, bytes: &[u8]) -> Result<Login, AccessError> {

@@ -110,7 +110,7 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let known = load_service_origin(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let ingredients = find_ingredients(&delivery, &name.namespace, &service.spec).await?;
     let resolved = resolve_candidate(&delivery, &name, &ingredients, row.as_ref()).await?;
-    let Resolved { candidate, bundle, wants, ask } = resolved;
+    let Resolved { candidate, bundle, mut wants, ask } = resolved;
     let is_found = candidate.is_ok();
     let source_uid = ingredients.first().and_then(Ingredient::uid).map(str::to_owned);
     let is_asked = ingredients.iter().all(Ingredient::is_asked);
@@ -127,6 +127,10 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         waits: dependencies::load_waits(&delivery, &name, &service).await?,
     };
     let next = decide_row(&delivery, &name, &resource, service, found, row.as_ref()).await?;
+    // Whatever it would run: what it runs may have to be made again.
+    let assigned: Option<Candidate> =
+        next.assigned.as_deref().map(|text| read_json(&next.service_uid, text)).transpose()?;
+    wants.extend(assigned.iter().flat_map(candidates::wants_of));
     let again = stated.next_look(&next)?;
     // Not with what was assigned before, because what the source has can't be, or may not.
     let is_current = is_found && next.assigned.is_some() && next.assigned == next.candidate;

@@ -250,7 +250,7 @@ pub async fn resolve(
     if let Some(known) = known
         && let Some(again) = is_current(delivery, &known, &taken).await?
     {
-        resolved.wants = wants_of(&again.parts, ingredients);
+        resolved.wants.extend(wants_of(&again));
         // What runs is what is served, and why that is nothing newer is said here: the source is well.
         resolved.candidate = problem.map_or(Ok(again), |message| Err(Trouble::ChartMissing { message }));
         return Ok(resolved);
@@ -259,28 +259,28 @@ pub async fn resolve(
     Ok(resolved)
 }
 
-/// What a service needs whatever its charts turn out to need. One source alone is in the assignment's own row.
+/// What a service needs whatever its charts turn out to need. One Git repository alone is in the assignment's own row.
 fn stated_wants(ingredients: &[Ingredient]) -> Vec<ServiceSource> {
-    if ingredients.len() == 1 && ingredients.iter().all(|one| one.chart.is_none()) {
+    if let [one] = ingredients
+        && one.is_plain_git()
+    {
         return Vec::new();
     }
-    let want = |one: &Ingredient| {
-        let (chart, wanted) =
-            one.chart.as_ref().map_or_else(Default::default, |chart| (chart.name.clone(), chart.version.clone()));
-        Some(ServiceSource { source_uid: one.uid()?.to_owned(), chart, wanted, url: String::new() })
-    };
+    let want = |one: &Ingredient| Some(want(one.uid()?, one.chart.as_ref(), ""));
     ingredients.iter().filter_map(want).collect()
 }
 
-fn wants_of(parts: &[Part], ingredients: &[Ingredient]) -> Vec<ServiceSource> {
-    let mut wants = stated_wants(ingredients);
-    wants.extend(parts.iter().filter(|part| part.dependency).map(|part| {
-        let (chart, wanted) =
-            part.chart.as_ref().map_or_else(Default::default, |chart| (chart.name.clone(), chart.version.clone()));
-        let url = if part.name.is_empty() { part.url.clone() } else { String::new() };
-        ServiceSource { source_uid: part.source_uid.clone(), chart, wanted, url }
-    }));
-    wants
+/// What a candidate was made of: as long as one is assigned, it must be there to be made again.
+pub fn wants_of(candidate: &Candidate) -> impl Iterator<Item = ServiceSource> {
+    candidate.parts.iter().map(|part| {
+        let url = if part.name.is_empty() { part.url.as_str() } else { "" };
+        want(&part.source_uid, part.chart.as_ref(), url)
+    })
+}
+
+fn want(source_uid: &str, chart: Option<&ChartReference>, url: &str) -> ServiceSource {
+    let (chart, wanted) = chart.map_or_else(Default::default, |chart| (chart.name.clone(), chart.version.clone()));
+    ServiceSource { source_uid: source_uid.to_owned(), chart, wanted, url: url.to_owned() }
 }
 
 /// A candidate that is still made of exactly what is served now; its addresses as they are now.
@@ -574,13 +574,8 @@ impl Kitchen {
                 name => SourceName::Resource(SourceKind::HelmRepository, Name::new(&self.namespace, name)),
             };
             let chart = ChartReference { name: missing.name.clone(), version: missing.version.clone() };
-            let link = if name.is_empty() { url.clone() } else { String::new() };
-            resolved.wants.push(ServiceSource {
-                source_uid: source_uid.clone(),
-                chart: chart.name.clone(),
-                wanted: chart.version.clone(),
-                url: link,
-            });
+            let link = if name.is_empty() { url.as_str() } else { "" };
+            resolved.wants.push(want(&source_uid, Some(&chart), link));
             let wanted = (chart.name.as_str(), chart.version.as_str());
             let row = load_chart(&mut *delivery.store.tables().await?, &source_uid, wanted).await?;
             let Some(row) = row else {

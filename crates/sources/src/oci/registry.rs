@@ -16,7 +16,7 @@ use super::{
     manifest::{Manifest, accepted},
 };
 use crate::{
-    access::Login,
+    access::{Login, read_secret},
     fetch_error::{FetchError, FetchReason},
     web::{Answer, Ask, Sign, Site, Step},
 };
@@ -39,9 +39,9 @@ pub struct Registry {
 
 #[derive(Deserialize)]
 struct Token {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_secret")]
     token: Option<Zeroizing<String>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_secret")]
     access_token: Option<Zeroizing<String>>,
 }
 
