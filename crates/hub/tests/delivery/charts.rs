@@ -6,7 +6,6 @@ use farwater_api::ADMIN_NAMESPACE;
 use farwater_testkit::{
     Registry,
     git::{Auth, Fault, GitServer},
-    helm::{borrowed, chart},
     registry::{CosignKey, LOGIN, SignIn},
 };
 use serde_json::{Value, json};
@@ -452,5 +451,4 @@ async fn credentials_that_are_corrected_are_tried_at_once() {
     .await;
     rig.edit("Secret", ADMIN_NAMESPACE, "login", |s| s["data"] = data("right")).await;
     rig.wait_for("HelmRepository", ADMIN_NAMESPACE, "charts", |s| condition(s, "Ready") == "True/Fetched").await;
-    drop(borrowed(&chart("web", "1.0.0")));
 }
