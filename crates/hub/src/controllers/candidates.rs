@@ -235,10 +235,10 @@ pub async fn resolve(
     for ingredient in ingredients {
         match ingredient.take() {
             Take::Files(files) => taken.push(*files),
-            Take::Trouble(found) => drop(trouble.get_or_insert(found)),
+            Take::Trouble(found) => trouble = trouble.or(Some(found)),
             Take::Pending(message) => {
                 resolved.ask.extend(ingredient.uid().map(|uid| (uid.to_owned(), ingredient.name(namespace))));
-                trouble.get_or_insert(Trouble::ChartPending { message });
+                trouble = trouble.or(Some(Trouble::ChartPending { message }));
             }
         }
     }
@@ -581,7 +581,7 @@ impl Kitchen {
             let Some(row) = row else {
                 let message = format!("chart {} {} of {url} is looked for", chart.name, chart.version);
                 resolved.ask.push((source_uid, source));
-                trouble.get_or_insert(Trouble::ChartPending { message });
+                trouble = trouble.or(Some(Trouble::ChartPending { message }));
                 continue;
             };
             let (revision, key) = match take_chart(&row) {

@@ -12,11 +12,11 @@ use farwater_api::{
     protocol::Verbatim,
 };
 use farwater_bundle::{Archive, Limits, RelPath, archive::decompress};
-use farwater_fleet::assignment::{Candidate, Why};
+use farwater_fleet::assignment::{Candidate, Trouble, Why};
 use farwater_sources::Named;
 use farwater_store::{
     Resource, StoreError,
-    delivery::{Assignment, Revision, load_assignment, load_service_origin, save_bundle, save_recipe},
+    delivery::{Assignment, Revision, load_assignment, load_service_origin},
 };
 
 use super::{
@@ -176,15 +176,36 @@ async fn find_candidate(
     found.origin = Some(fetch.origin);
     let resolved = candidates::resolve(delivery, &name.namespace, None, &ingredients, None).await;
     let resolved = resolved.map_err(|error| unavailable(chain(&error)))?;
-    if let Some((bundle, Some(recipe))) = resolved.bundle {
-        // Whoever is given the plan fetches the bundle by its digest.
-        let saved = delivery.store.transact(move |tx| {
-            Box::pin(async move {
-                save_bundle(tx, &bundle).await?;
-                save_recipe(tx, &bundle.content_id, &recipe).await
-            })
-        });
-        saved.await.map_err(|error| unavailable(chain(&error)))?;
-    }
-    resolved.candidate.map_err(|trouble| refused(trouble.to_string()))
+    resolved.candidate.map_err(|trouble| match trouble {
+        Trouble::ChartPending { message } => refused(format!("{message}; charts are fetched once a service wants them")),
+        trouble => refused(trouble.to_string()),
+    })
+}
+
+/// An archive that an agent would take, as it was sent: one that it would not take is refused here, and says why.
+async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, Vec<u8>), (PlanProblem, String)> {
+    let LocalFiles { digest, path, .. } = local;
+    let opened = tokio::task::spawn_blocking(move || {
+        let limits = Limits { total_bytes: MAX_LOCAL_BYTES, ..Limits::default() };
+        let bytes = decompress(&archive, &digest, &limits)?;
+        let length = bytes.len() as u64;
+        Archive::read(bytes, &limits).map(|_| (length, archive))
+    });
+    let opened = opened.await.map_err(|error| (PlanProblem::Unavailable, error.to_string()))?;
+    let (bundle_bytes, archive) =
+        opened.map_err(|error| (PlanProblem::Refused, format!("local.archive: {}", chain(&error))))?;
+    let candidate = Candidate {
+        revision: "local files".to_owned(),
+        // Nothing is looked up by it.
+        content_id: digest,
+        bundle: digest,
+        bundle_bytes,
+        path,
+        source: String::new(),
+        origin: None,
+        author: String::new(),
+        parts: Vec::new(),
+        artifacts: Vec::new(),
+    };
+    Ok((candidate, archive))
 }

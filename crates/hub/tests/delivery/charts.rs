@@ -6,7 +6,6 @@ use farwater_api::ADMIN_NAMESPACE;
 use farwater_testkit::{
     Registry,
     git::{Auth, Fault, GitServer},
-    helm::{borrowed, chart},
     registry::{CosignKey, LOGIN, SignIn},
 };
 use serde_json::{Value, json};
@@ -97,6 +96,33 @@ async fn a_chart_that_is_gone_goes_on_running_and_its_service_says_so() {
     wait_service(&rig, "web", |s| condition(s, "Stalled") == "absent").await;
     let (_, files) = wait_files(&rig, &agent, &missing, |_| true).await;
     assert!(files["Chart.yaml"].contains("version: 9.0.0"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_assigned_is_made_again_when_its_sources_are_deleted() {
+    let repository = Repository::start(&[("redis", "7.0.0")]).await;
+    let server = GitServer::start().await.unwrap();
+    let git = server.create("infra.git").unwrap();
+    let chart = format!(
+        "apiVersion: v2\nname: web\nversion: 0.1.0\ndependencies:\n- {{name: redis, version: '*', repository: '{}'}}\n",
+        repository.origin.url()
+    );
+    git.commit("main", &[("web/Chart.yaml", &chart)]).unwrap();
+    let rig = start().await;
+    helm_repository(&rig, "charts", &repository.origin.url()).await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = service(&rig, "web", json!({"sourceRef": {"name": "infra"}, "path": "web"})).await;
+    let agent = Agent::join(&rig, "east").await;
+    let (before, files) = wait_files(&rig, &agent, &uid, |_| true).await;
+
+    rig.delete("HelmRepository", ADMIN_NAMESPACE, "charts").await;
+    rig.delete("GitRepository", ADMIN_NAMESPACE, "infra").await;
+    wait_service(&rig, "web", |s| condition(s, "Stalled") == "True/SourceNotFound").await;
+    farwater_hub::controllers::collect_mirrors::collect_mirrors(&rig.delivery).await.unwrap();
+    let file = rig.path().join("cache/bundles").join(format!("{}.tar.zst", bundle(&before).unwrap().to_hex()));
+    std::fs::remove_file(file).unwrap();
+    let (after, again) = wait_files(&rig, &agent, &uid, |_| true).await;
+    assert_eq!((bundle(&after), again), (bundle(&before), files));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -452,5 +478,4 @@ async fn credentials_that_are_corrected_are_tried_at_once() {
     .await;
     rig.edit("Secret", ADMIN_NAMESPACE, "login", |s| s["data"] = data("right")).await;
     rig.wait_for("HelmRepository", ADMIN_NAMESPACE, "charts", |s| condition(s, "Ready") == "True/Fetched").await;
-    drop(borrowed(&chart("web", "1.0.0")));
 }

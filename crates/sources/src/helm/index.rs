@@ -178,7 +178,9 @@ impl<'de> Deserialize<'de> for Written {
                         "version" => written.version = map.next_value()?,
                         "urls" => written.urls = map.next_value::<Option<Vec<String>>>()?.unwrap_or_default(),
                         "digest" => written.digest = map.next_value()?,
-                        _ => drop(map.next_value::<IgnoredAny>()?),
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                        }
                     }
                 }
                 Ok(written)
@@ -259,7 +261,9 @@ impl<'de> Deserialize<'de> for Map {
                                 texts.entry(key).or_insert(text);
                             }
                         }
-                        _ => drop(map.next_value::<IgnoredAny>()?),
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                        }
                     }
                 }
                 Ok(Map(texts))
