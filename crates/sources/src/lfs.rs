@@ -6,7 +6,6 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs, io,
-    io::Write as _,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -26,6 +25,7 @@ use crate::{
     git::{Git, GitError, GitReason, Problem},
     links::is_private,
     remote::Remote,
+    secret::Secret,
     session::Session,
     ssh,
     web::{Answer, Ask, Route, Sign, Site, Step},
@@ -183,7 +183,7 @@ struct Actions {
 struct Action {
     href: String,
     #[serde(default)]
-    header: HashMap<String, Zeroizing<String>>,
+    header: HashMap<String, Secret>,
 }
 
 #[derive(Deserialize)]
@@ -390,7 +390,7 @@ fn headers_of(action: &Action) -> Result<HeaderMap, Problem> {
         if OURS.contains(&name.as_str()) || name.as_str().starts_with("proxy-") {
             continue;
         }
-        headers.insert(name, secret_value(value)?);
+        headers.insert(name, secret_value(value.reveal())?);
     }
     Ok(headers)
 }
@@ -443,7 +443,7 @@ mod tests {
     fn headers_of_a_server_are_bounded() {
         let action = |name: &str, value: &str| Action {
             href: String::new(),
-            header: HashMap::from([(name.to_owned(), Zeroizing::new(value.to_owned()))]),
+            header: HashMap::from([(name.to_owned(), Secret::new(value))]),
         };
         assert_eq!(headers_of(&action("Authorization", "x")).unwrap().len(), 1);
         assert_eq!(headers_of(&action("Host", "x")).unwrap().len(), 0);

@@ -136,7 +136,7 @@ struct Claims<'a> {
 
 #[derive(Deserialize)]
 struct Token {
-    token: Zeroizing<String>,
+    token: Secret,
     expires_at: Option<Timestamp>,
 }
 
@@ -164,11 +164,12 @@ async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Re
     let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
     let bad = || Problem::new(GitReason::ServerError, "the app's API answered without a token");
     let answer: Token = serde_json::from_slice(&body).map_err(|_| bad())?;
-    if answer.token.is_empty() || answer.token.chars().any(|c| !c.is_ascii_graphic()) {
+    let token = answer.token.reveal();
+    if token.is_empty() || token.chars().any(|c| !c.is_ascii_graphic()) {
         return Err(bad());
     }
     let left = answer.expires_at.map(|end| Duration::try_from(end - Timestamp::now()).unwrap_or_default());
-    Ok(Minted::new(Some("x-access-token".to_owned()), Secret::new(answer.token.as_str()), left))
+    Ok(Minted::new(Some("x-access-token".to_owned()), answer.token, left))
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use crate::{
     access::Access,
     credentials::Proxy,
     fetch_error::{FetchError, FetchReason},
-    links::{Links, Refused, is_private, is_public},
+    links::{Links, Refused, is_private},
 };
 
 /// Redirects that are followed in one answer: a download's is one or two.

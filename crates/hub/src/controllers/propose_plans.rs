@@ -177,7 +177,10 @@ async fn find_candidate(
     let resolved = candidates::resolve(delivery, &name.namespace, None, &ingredients, None).await;
     let resolved = resolved.map_err(|error| unavailable(chain(&error)))?;
     resolved.candidate.map_err(|trouble| match trouble {
-        Trouble::ChartPending { message } => refused(format!("{message}; charts are fetched once a service wants them")),
+        Trouble::ChartPending { message } => {
+            refused(format!("{message}; charts are fetched once a service wants them"))
+        }
+        Trouble::Files { message, .. } => unavailable(format!("{message}; ask again when they are here")),
         trouble => refused(trouble.to_string()),
     })
 }
@@ -204,6 +207,7 @@ async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, V
         source: String::new(),
         origin: None,
         author: String::new(),
+        reads: String::new(),
         parts: Vec::new(),
         artifacts: Vec::new(),
     };
