@@ -487,14 +487,20 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
     }
     for (held, what) in [
         (evidence.cluster.found().is_some_and(|c| c.spec.suspend), "the cluster is suspended: changes are held"),
-        (evidence.source.found().is_some_and(|s| s.spec.suspend), "the source is suspended: commits are not fetched"),
+        (
+            evidence.sources.iter().any(|(_, source)| matches!(source, Lookup::Found(source) if source.suspend)),
+            "a source is suspended: nothing new is fetched",
+        ),
     ] {
         if held {
             finding = finding.because(what);
         }
     }
     for (hidden, what) in [
-        (matches!(evidence.source, Lookup::Unreadable), "you may not read the source"),
+        (
+            evidence.sources.iter().any(|(_, source)| matches!(source, Lookup::Unreadable)),
+            "you may not read the source",
+        ),
         (matches!(evidence.cluster, Lookup::Unreadable), "you may not read the cluster"),
         (matches!(evidence.objects, Lookup::Unreadable), "you may not read the objects"),
     ] {

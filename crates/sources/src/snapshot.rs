@@ -47,7 +47,6 @@ pub struct Snapshot {
 
 struct Opened {
     objects: MirrorObjects,
-    path: PathBuf,
     url: String,
 }
 
@@ -63,7 +62,7 @@ impl Snapshot {
     /// Of a mirror at a commit; with the root of its tree. Blocking, as all here.
     pub fn open(mirror: &Mirror, commit: ObjectId, reads: Reads) -> Result<(Self, ObjectId), MirrorError> {
         let root = mirror.root_tree(&commit)?;
-        let own = Opened { objects: mirror.objects(), path: mirror.path().to_owned(), url: url_of(mirror)? };
+        let own = Opened { objects: mirror.objects(), url: url_of(mirror)? };
         let snapshot = Self {
             source: mirror.path().to_owned(),
             commit,
@@ -179,7 +178,7 @@ impl Snapshot {
         let Ok(root) = mirror.root_tree(commit) else { return Ok(None) };
         let place = {
             let mut opened = self.opened.borrow_mut();
-            opened.push(Opened { objects: mirror.objects(), path, url: address.as_str().to_owned() });
+            opened.push(Opened { objects: mirror.objects(), url: address.as_str().to_owned() });
             opened.len() - 1
         };
         if depth < MAX_DEPTH {
