@@ -265,12 +265,30 @@ async fn an_unknown_authority_is_not_trusted() {
 }
 
 #[tokio::test]
+async fn a_certificate_that_has_ended_is_told_apart_and_waited_for() {
+    let mut bench = Bench::with(GitServer::start_tls().await.unwrap(), GitLimits::default());
+    bench.repository.commit("main", &[("a", "1")]).unwrap();
+    let ca = secret(&[("ca.crt", bench.server.ca().unwrap())]);
+    let sync = async |bench: &Bench| {
+        let remote = Remote::new(&bench.server.url("r"), Some(&ca)).unwrap();
+        bench.git.sync(&remote, &branch("main"), &bench.path(), TIMEOUT).await
+    };
+    sync(&bench).await.unwrap();
+    bench.server.set_expired(true).await.unwrap();
+    let error = sync(&bench).await.unwrap_err();
+    assert_eq!((&error.reason, error.retry()), (&GitReason::CertificateExpired, Retry::Later), "{error}");
+    bench.server.set_expired(false).await.unwrap();
+    sync(&bench).await.unwrap();
+}
+
+#[tokio::test]
 async fn servers_that_fail_in_every_way_give_typed_errors_in_time() {
     let mut bench = Bench::new().await;
     bench.repository.commit("main", &[("a", "1")]).unwrap();
     for (fault, reason, retry) in [
         (Fault::Status(500), GitReason::ServerError, Retry::Later),
         (Fault::Status(503), GitReason::ServerError, Retry::Later),
+        (Fault::Status(429), GitReason::Throttled, Retry::Later),
         (Fault::Status(403), GitReason::Forbidden, Retry::AfterChange),
         (Fault::Status(404), GitReason::NotFound, Retry::AfterChange),
         (Fault::Redirect("http://127.0.0.1:9/".into()), GitReason::Redirected, Retry::AfterChange),

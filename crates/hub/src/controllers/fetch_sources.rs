@@ -51,6 +51,8 @@ const SILENT: usize = 8;
 const MAX_SILENT: usize = 10_000;
 /// When a source whose host is busy comes again.
 const HOST_BUSY: Duration = Duration::from_millis(250);
+/// When one comes again whose host does not answer: many may wait for it.
+const HOST_SILENT: Duration = Duration::from_secs(5);
 /// The reason of a failure of which nobody knows more than that no given key has signed.
 pub const UNVERIFIED: &str = "VerificationFailed";
 /// First wait after a failure; doubles up to the interval.
@@ -92,8 +94,8 @@ impl Checks {
         self.urgent.lock().unwrap_or_else(PoisonError::into_inner).remove(uid)
     }
 
-    /// A turn at a repository, if its host has one left.
-    fn enter(&self, url: &str) -> Option<Turn<'_>> {
+    /// A turn at a repository, if its host has one left; else when to come again.
+    fn enter(&self, url: &str) -> Result<Turn<'_>, Duration> {
         // What is no address is refused later, by whoever reads it.
         let (host, repository) = match Address::parse_any(url) {
             Ok(address) => (format!("{}:{}", address.host(), address.port()), address.identity()),
@@ -104,20 +106,20 @@ impl Checks {
         let (most, silent) = if is_silent { (1, hosts.busy_silent) } else { (PER_HOST, 0) };
         let busy = hosts.busy.get(&host).copied().unwrap_or(0);
         if busy >= most || silent >= SILENT || hosts.repositories.contains(&repository) {
-            return None;
+            return Err(if is_silent { HOST_SILENT } else { HOST_BUSY });
         }
         *hosts.busy.entry(host.clone()).or_default() += 1;
         hosts.busy_silent += usize::from(is_silent);
         hosts.repositories.insert(repository.clone());
-        Some(Turn { checks: self, host, repository, is_silent })
+        Ok(Turn { checks: self, host, repository, is_silent })
     }
 
     /// The same, when it is there.
     pub async fn wait_to_enter(&self, url: &str) -> Turn<'_> {
         loop {
             match self.enter(url) {
-                Some(turn) => return turn,
-                None => tokio::time::sleep(HOST_BUSY).await,
+                Ok(turn) => return turn,
+                Err(wait) => tokio::time::sleep(wait).await,
             }
         }
     }
@@ -280,11 +282,14 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
     if !urgent && !source.is_due(check.as_ref()) {
         return Ok(wait_for_turn(&delivery, &source, check));
     }
-    let Some(turn) = delivery.checks.enter(&source.object.any.url) else {
-        if urgent {
-            delivery.checks.hurry(&source.uid);
+    let turn = match delivery.checks.enter(&source.object.any.url) {
+        Ok(turn) => turn,
+        Err(wait) => {
+            if urgent {
+                delivery.checks.hurry(&source.uid);
+            }
+            return Ok(Next::After(wait));
         }
-        return Ok(Next::After(HOST_BUSY));
     };
     if source.status().observed_generation != Some(source.generation) {
         write_reconciling(&delivery, &source, served.as_ref()).await?;
@@ -765,10 +770,10 @@ mod tests {
     fn a_host_is_asked_by_a_few_at_once() {
         let checks = Checks::default();
         let turns: Vec<_> = (0..PER_HOST).map(|n| checks.enter(&url("slow", n)).unwrap()).collect();
-        assert!(checks.enter(&url("slow", 100)).is_none());
-        assert!(checks.enter(&url("other", 100)).is_some());
+        assert!(checks.enter(&url("slow", 100)).is_err());
+        assert!(checks.enter(&url("other", 100)).is_ok());
         drop(turns);
-        assert!(checks.enter(&url("slow", 100)).is_some());
+        assert!(checks.enter(&url("slow", 100)).is_ok());
     }
 
     #[test]
@@ -776,10 +781,10 @@ mod tests {
         let checks = Checks::default();
         let turn = checks.enter("https://h/a.git").unwrap();
         for url in ["https://h/a", "https://H:443/a.git/"] {
-            assert!(checks.enter(url).is_none(), "{url}");
+            assert!(checks.enter(url).is_err(), "{url}");
         }
         drop(turn);
-        assert!(checks.enter("https://h/a").is_some());
+        assert!(checks.enter("https://h/a").is_ok());
     }
 
     #[test]
@@ -790,12 +795,12 @@ mod tests {
             checks.enter(&url(host, 0)).unwrap().end(Some("Timeout"));
         }
         let turns: Vec<_> = hosts[..SILENT].iter().map(|host| checks.enter(&url(host, 0)).unwrap()).collect();
-        assert!(checks.enter(&url(&hosts[0], 1)).is_none(), "one at a time");
-        assert!(checks.enter(&url(&hosts[SILENT], 0)).is_none(), "the others' places are not theirs");
-        assert!(checks.enter(&url("other", 0)).is_some());
+        assert!(checks.enter(&url(&hosts[0], 1)).is_err(), "one at a time");
+        assert!(checks.enter(&url(&hosts[SILENT], 0)).is_err(), "the others' places are not theirs");
+        assert!(checks.enter(&url("other", 0)).is_ok());
         drop(turns);
         checks.enter(&url(&hosts[0], 0)).unwrap().end(Some("RepositoryNotFound"));
         let _one = checks.enter(&url(&hosts[0], 0)).unwrap();
-        assert!(checks.enter(&url(&hosts[0], 1)).is_some(), "it answered");
+        assert!(checks.enter(&url(&hosts[0], 1)).is_ok(), "it answered");
     }
 }
