@@ -151,7 +151,7 @@ impl Turn<'_> {
     /// Notes whether the host answered: one that didn't is asked by one at a time until it does. `failure` is a condition's reason.
     pub fn end(self, failure: Option<&str>) {
         let mut hosts = self.checks.hosts();
-        if failure.is_some_and(|reason| matches!(reason, "Timeout" | "Unreachable")) {
+        if failure == Some("Timeout") {
             if hosts.silent.len() >= MAX_SILENT {
                 hosts.silent.clear();
             }
