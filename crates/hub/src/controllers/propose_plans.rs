@@ -176,7 +176,9 @@ async fn find_candidate(
     let resolved = candidates::resolve(delivery, &name.namespace, &ingredients, None).await;
     let resolved = resolved.map_err(|error| unavailable(chain(&error)))?;
     resolved.candidate.map_err(|trouble| match trouble {
-        Trouble::ChartPending { message } => refused(format!("{message}; charts are fetched once a service wants them")),
+        Trouble::ChartPending { message } => {
+            refused(format!("{message}; charts are fetched once a service wants them"))
+        }
         trouble => refused(trouble.to_string()),
     })
 }
