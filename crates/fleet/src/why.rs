@@ -485,22 +485,18 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
     if let Some(drifted) = find(&status.conditions, "Drifted").filter(|c| c.status == "True") {
         finding = finding.because(sentence(drifted));
     }
+    let any_source = |judge: fn(&Lookup<AnySource>) -> bool| evidence.sources.iter().any(|(_, found)| judge(found));
+    let suspended = any_source(|found| matches!(found, Lookup::Found(source) if source.suspend));
     for (held, what) in [
         (evidence.cluster.found().is_some_and(|c| c.spec.suspend), "the cluster is suspended: changes are held"),
-        (
-            evidence.sources.iter().any(|(_, source)| matches!(source, Lookup::Found(source) if source.suspend)),
-            "a source is suspended: nothing new is fetched",
-        ),
+        (suspended, "a source is suspended: nothing of it is fetched"),
     ] {
         if held {
             finding = finding.because(what);
         }
     }
     for (hidden, what) in [
-        (
-            evidence.sources.iter().any(|(_, source)| matches!(source, Lookup::Unreadable)),
-            "you may not read the source",
-        ),
+        (any_source(|found| matches!(found, Lookup::Unreadable)), "you may not read a source"),
         (matches!(evidence.cluster, Lookup::Unreadable), "you may not read the cluster"),
         (matches!(evidence.objects, Lookup::Unreadable), "you may not read the objects"),
     ] {

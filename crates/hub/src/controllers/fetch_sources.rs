@@ -10,9 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use farwater_api::{
-    GitRepositorySpec, SourceKind, SourceStatus, git_repository::LocalReference, oci_repository::Verification,
-};
+use farwater_api::{GitRepositorySpec, SourceStatus, git_repository::LocalReference, oci_repository::Verification};
 use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
     duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
