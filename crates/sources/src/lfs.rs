@@ -252,9 +252,10 @@ impl Git {
         for batch in files.chunks(BATCH) {
             let actions = ask_batch(&site, step, &endpoint, batch).await?;
             let (site, endpoint) = (&site, &endpoint);
-            let downloads = actions
+            let downloads: Vec<_> = actions
                 .into_iter()
-                .map(|(file, action)| async move { download(site, step, endpoint, file, action, store).await });
+                .map(|(file, action)| async move { download(site, step, endpoint, &file, &action, store).await })
+                .collect();
             stream::iter(downloads).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
         }
         Ok(())
@@ -299,12 +300,12 @@ impl Endpoint {
     }
 }
 
-async fn ask_batch<'f>(
+async fn ask_batch(
     site: &Site,
     step: Step,
     endpoint: &Endpoint,
-    files: &'f [LargeFile],
-) -> Result<Vec<(&'f LargeFile, Action)>, Problem> {
+    files: &[LargeFile],
+) -> Result<Vec<(LargeFile, Action)>, Problem> {
     let bad = |why: String| Problem::new(GitReason::ServerError, why);
     let objects = files.iter().map(|file| Asked { oid: &file.oid, size: file.size }).collect();
     let question = BatchRequest { operation: "download", transfers: ["basic"], hash_algo: "sha256", objects };
@@ -333,7 +334,7 @@ async fn ask_batch<'f>(
             return Err(Problem::new(reason, format!("{}: {code} {}", file.oid, escape(message.as_bytes()))));
         }
         let action = actions.and_then(|actions| actions.download);
-        found.push((file, action.ok_or_else(|| bad(format!("the batch API says nothing of {}", file.oid)))?));
+        found.push((file.clone(), action.ok_or_else(|| bad(format!("the batch API says nothing of {}", file.oid)))?));
     }
     Ok(found)
 }
@@ -343,13 +344,13 @@ async fn download(
     step: Step,
     endpoint: &Endpoint,
     file: &LargeFile,
-    action: Action,
+    action: &Action,
     store: &LargeFiles,
 ) -> Result<(), Problem> {
     let bad = |why: &str| Problem::new(GitReason::ServerError, format!("{}: {why}", file.oid));
     let unsafe_address = || bad("its address is no https address");
     let url = parse_href(&action.href, endpoint.scheme).ok_or_else(unsafe_address)?;
-    let mut answer = site.send_unredirected(step, endpoint.ask(Ask::get(url.clone()), headers_of(&action)?)).await?;
+    let mut answer = site.send_unredirected(step, endpoint.ask(Ask::get(url.clone()), headers_of(action)?)).await?;
     if let Some(to) = answer.header(header::LOCATION).filter(|_| answer.status.is_redirection()) {
         let next = url.join(to).ok().and_then(|next| parse_href(next.as_str(), endpoint.scheme));
         // Nothing that was meant for one address goes to another.
