@@ -367,15 +367,13 @@ async fn a_chart_in_git_is_delivered_with_all_that_it_depends_on() {
     let spec = json!({"sourceRef": {"name": "infra"}, "path": "charts/web"});
     let uid = service(&rig, "web", spec).await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
-    let told = wait_service(&rig, "web", |s| condition(s, "Stalled") == "True/BundleFailed").await;
+    let told = wait_service(&rig, "web", |s| condition(s, "Stalled") == "True/ChartNotFound").await;
     assert!(
         message(&told, "Ready")
             .contains("charts/web/Chart.yaml: dependency common: there is no HelmRepository @charts"),
         "{told:#}"
     );
     helm_repository(&rig, "charts", &repository.origin.url()).await;
-    rig.ask(ADMIN_NAMESPACE, "infra").await;
-    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| s["spec"]["path"] = "./charts/web".into()).await;
     let agent = Agent::join(&rig, "east").await;
     let (first, files) = wait_files(&rig, &agent, &uid, |_| true).await;
     for path in [
