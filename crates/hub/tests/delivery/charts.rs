@@ -192,7 +192,7 @@ async fn charts_of_a_registry_are_delivered_with_dockers_credentials() {
     assert!(files["Chart.yaml"].contains("version: 1.0.0"));
     push("1.1.0");
     let told = ask(&rig, "HelmRepository", "charts").await;
-    assert_eq!(message(&told, "Ready"), "1 charts are followed");
+    assert_eq!(message(&told, "Ready"), "charts that are followed: 1");
     let (_, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&first)).await;
     assert!(files["Chart.yaml"].contains("version: 1.1.0"));
 }
