@@ -150,7 +150,7 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
         }
     }
     let digest = index.map(|(_, digest)| digest);
-    let message = digest.is_none().then(|| format!("{found} charts are followed"));
+    let message = digest.is_none().then(|| format!("charts that are followed: {found}"));
     Ok(Outcome {
         served: digest.map(|digest| (String::new(), digest.to_hex())),
         taken: Taken::default(),

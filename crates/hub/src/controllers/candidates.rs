@@ -567,7 +567,11 @@ impl Kitchen {
             let found = self.find_repository(delivery, &missing.repository).await?;
             let (source_uid, name, url) = match found {
                 Ok(found) => found,
-                Err(why) => return Err(content(why).into()),
+                // Whoever makes it now helps.
+                Err(why) => {
+                    trouble = Some(Trouble::ChartMissing { message: content(why).to_string() });
+                    continue;
+                }
             };
             let source = match name.as_str() {
                 "" => SourceName::Link { namespace: self.namespace.clone(), url: url.clone() },

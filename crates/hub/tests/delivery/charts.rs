@@ -192,7 +192,7 @@ async fn charts_of_a_registry_are_delivered_with_dockers_credentials() {
     assert!(files["Chart.yaml"].contains("version: 1.0.0"));
     push("1.1.0");
     let told = ask(&rig, "HelmRepository", "charts").await;
-    assert_eq!(message(&told, "Ready"), "1 charts are followed");
+    assert_eq!(message(&told, "Ready"), "charts that are followed: 1");
     let (_, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&first)).await;
     assert!(files["Chart.yaml"].contains("version: 1.1.0"));
 }
@@ -367,15 +367,13 @@ async fn a_chart_in_git_is_delivered_with_all_that_it_depends_on() {
     let spec = json!({"sourceRef": {"name": "infra"}, "path": "charts/web"});
     let uid = service(&rig, "web", spec).await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
-    let told = wait_service(&rig, "web", |s| condition(s, "Stalled") == "True/BundleFailed").await;
+    let told = wait_service(&rig, "web", |s| condition(s, "Stalled") == "True/ChartNotFound").await;
     assert!(
         message(&told, "Ready")
             .contains("charts/web/Chart.yaml: dependency common: there is no HelmRepository @charts"),
         "{told:#}"
     );
     helm_repository(&rig, "charts", &repository.origin.url()).await;
-    rig.ask(ADMIN_NAMESPACE, "infra").await;
-    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| s["spec"]["path"] = "./charts/web".into()).await;
     let agent = Agent::join(&rig, "east").await;
     let (first, files) = wait_files(&rig, &agent, &uid, |_| true).await;
     for path in [
