@@ -22,13 +22,16 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     process::{Child, Command},
 };
+use url::Url;
 
 use super::{Git, GitError, GitReason, Problem, leftovers};
 use crate::{
+    access::Access,
     address::Scheme,
     remote::Remote,
     session::Session,
     ssh::{self, quote},
+    web::{Ask, Route, Sign, Step},
 };
 
 /// Stands for the remote's URL in the arguments of a run.
@@ -38,6 +41,8 @@ const SOCKET: i32 = 3;
 /// Addresses of a name that ssh is sent to, one after the other. curl does that by itself.
 const SSH_ADDRESSES: usize = 3;
 
+/// For a second look at a server whose certificate git has refused.
+const CERTIFICATE: Duration = Duration::from_secs(10);
 /// Of standard error only this much is kept.
 const MAX_STDERR: usize = 64 << 10;
 /// How often the mirror is measured during a fetch. At 1 GB/s that is 250 MB over the limit at the worst.
@@ -79,9 +84,14 @@ impl Git {
     /// Runs git against a remote and gives its standard output. [`URL`] among the arguments is where git finds it.
     pub(super) async fn run(&self, call: Call<'_>, session: &Session<'_>, args: &[&str]) -> Result<Vec<u8>, GitError> {
         if session.remote.address().scheme != Scheme::Ssh {
-            let result = self.attempt(call, Towards::Http(session), args).await;
-            if let Err(error) = &result {
+            let mut result = self.attempt(call, Towards::Http(session), args).await;
+            if let Err(error) = &mut result {
                 self.note_refusal(session, error);
+                if error.reason == GitReason::Untrusted
+                    && let Some(problem) = self.judge_certificate(session).await
+                {
+                    (error.reason, error.evidence) = (problem.reason, problem.evidence);
+                }
             }
             return result;
         }
@@ -94,6 +104,17 @@ impl Git {
         }
         let unknown = || GitError::new(call.what, session.remote, GitReason::Unreachable, String::new());
         Err(failure.unwrap_or_else(unknown))
+    }
+
+    /// What is wrong with a server's certificate: git's libraries don't all say whether it has ended or was never good.
+    async fn judge_certificate(&self, session: &Session<'_>) -> Option<Problem> {
+        let url = Url::parse(session.remote.url()).ok()?;
+        let route = Route { is_link: session.is_link, proxy: session.remote.proxy() };
+        let site = self.web().make_site(&url, Access::trusting(session.remote.ca()), route).ok()?;
+        let step = Step::new("look at the certificate of", CERTIFICATE);
+        let refused = site.send_unredirected(step, Ask::get(url).sign(Sign::Nothing)).await.err()?;
+        let problem = Problem::from(refused);
+        matches!(problem.reason, GitReason::CertificateExpired | GitReason::Untrusted).then_some(problem)
     }
 
     /// The same without a network.
