@@ -103,7 +103,7 @@ fn commit_with(repository: &Repository, url: &str, module: &str) -> String {
     let blob = |text: &str| repository.write_object("blob", text.as_bytes()).unwrap();
     let listed = format!("[submodule \"lib\"]\n\tpath = apps/lib\n\turl = {url}\n");
     let (own, listed) = (blob("own"), blob(&listed));
-    let apps = repository.write_tree(&[("100644", b"own.yaml", &own), ("160000", b"lib", module)]).unwrap();
+    let apps = repository.write_tree(&[("160000", b"lib", module), ("100644", b"own.yaml", &own)]).unwrap();
     let root = repository.write_tree(&[("100644", b".gitmodules", &listed), ("40000", b"apps", &apps)]).unwrap();
     repository.commit_tree("main", &root).unwrap()
 }
