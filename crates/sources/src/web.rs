@@ -443,7 +443,7 @@ fn classify(error: &hyper_util::client::legacy::Error) -> (FetchReason, String) 
         last = error.to_string();
         // Errors of TLS lie in one of the other kind, and that in another one.
         let mut inner = inner_of(error);
-        while let Some(deeper) = inner.and_then(|inner| inner_of(inner)) {
+        while let Some(deeper) = inner.and_then(inner_of) {
             inner = Some(deeper);
         }
         if let Some(refused) = inner.and_then(|inner| inner.downcast_ref::<Refused>()) {
