@@ -17,7 +17,10 @@ use aws_lc_rs::{
 };
 use rsa::pkcs1::EncodeRsaPrivateKey as _;
 use rustls_pki_types::{PrivateKeyDer, pem::PemObject as _};
-use ssh_key::{Kdf, PrivateKey, private::KeypairData};
+use ssh_key::{
+    Kdf, Mpint, PrivateKey,
+    private::{KeypairData, RsaKeypair},
+};
 
 use super::agent::put;
 use crate::{
@@ -144,10 +147,7 @@ impl Identity {
                     Some(Signer::Ecdsa(pair, curve))
                 })
             }
-            KeypairData::Rsa(pair) => rsa::RsaPrivateKey::try_from(pair).ok().and_then(|key| {
-                let der = key.to_pkcs1_der().ok()?;
-                RsaKeyPair::from_der(der.as_bytes()).ok().map(Signer::Rsa)
-            }),
+            KeypairData::Rsa(pair) => read_rsa(pair),
             _ => None,
         };
         Self::of(signer.ok_or_else(unusable)?).ok_or_else(unusable)
@@ -212,6 +212,16 @@ impl Identity {
     pub fn for_tests() -> Self {
         Self::of(Signer::Ed25519(Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap())).unwrap()
     }
+}
+
+/// The numbers of a key as aws-lc-rs takes them. Not by `TryFrom`: ssh-key 0.6 takes one of the primes for both.
+fn read_rsa(pair: &RsaKeypair) -> Option<Signer> {
+    let number = |number: &Mpint| number.as_positive_bytes().map(rsa::BigUint::from_bytes_be);
+    let (public, private) = (&pair.public, &pair.private);
+    let primes = vec![number(&private.p)?, number(&private.q)?];
+    let key = rsa::RsaPrivateKey::from_components(number(&public.n)?, number(&public.e)?, number(&private.d)?, primes);
+    let der = key.ok()?.to_pkcs1_der().ok()?;
+    RsaKeyPair::from_der(der.as_bytes()).ok().map(Signer::Rsa)
 }
 
 fn read_pkcs8(der: &[u8]) -> Option<Signer> {
