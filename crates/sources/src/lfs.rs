@@ -23,7 +23,6 @@ use crate::{
     address::Scheme,
     fetch_error::{FetchError, FetchReason},
     git::{Git, GitError, GitReason, Problem},
-    links::is_private,
     remote::Remote,
     secret::Secret,
     session::Session,
@@ -246,8 +245,11 @@ impl Git {
         let (remote, step) = (session.remote, Step::new(WHAT, timeout));
         // Of a repository that is reached by ssh, the other host is a link.
         let host = remote.address().bracketed();
-        let is_near = endpoint.url.host_str() == Some(&host) || is_private(&host).await;
-        let route = Route { is_link: session.is_link || !is_near, proxy: remote.proxy() };
+        let links = match &session.links {
+            None if endpoint.url.host_str() != Some(&host) => self.web().links().of_host(&host).await,
+            links => links.clone(),
+        };
+        let route = Route { links, proxy: remote.proxy() };
         let site = self.web().make_site(&endpoint.url, Access::trusting(remote.ca()), route)?;
         for batch in files.chunks(BATCH) {
             let actions = ask_batch(&site, step, &endpoint, batch).await?;

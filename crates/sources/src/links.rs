@@ -1,4 +1,5 @@
-//! Where links may lead: a host in the public internet never leads the hub into private networks.
+//! Where links may lead: a host in the public internet never leads the hub into private networks, and none in a private network to
+//! the hub's own machine or its neighbours' link-local addresses.
 //!
 //! What somebody states in a source's spec is theirs to state. A link is what is found in an index, a chart or a redirect: whoever
 //! writes those may have no right to anything.
@@ -20,29 +21,62 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Networks that are not public and that links may lead to all the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Links(Arc<[Network]>);
+pub struct Links {
+    allowed: Arc<[Network]>,
+    /// Of a host that lies in a private network itself.
+    into_private: bool,
+}
 
 impl Links {
     pub fn new(allowed: impl IntoIterator<Item = Network>) -> Self {
-        Self(allowed.into_iter().collect())
+        Self { allowed: allowed.into_iter().collect(), into_private: false }
     }
 
     /// Whether a link may lead to an address.
     pub fn allows(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        is_public(address) || self.0.iter().any(|network| network.contains(address))
+        is_public(address)
+            || (self.into_private && zone_of(address) == Zone::Private)
+            || self.allowed.iter().any(|network| network.contains(address))
+    }
+
+    /// Where links of a host may lead; absent if anywhere. Of a host that can't be found nothing is known: it counts as public.
+    pub(crate) async fn of_host(&self, host: &str) -> Option<Self> {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let zone = match host.parse::<IpAddr>() {
+            Ok(address) => zone_of(address),
+            Err(_) => match tokio::time::timeout(PATIENCE, tokio::net::lookup_host((host, 0))).await {
+                Ok(Ok(found)) => found.map(|address| zone_of(address.ip())).max().unwrap_or(Zone::Public),
+                _ => Zone::Public,
+            },
+        };
+        (zone != Zone::Local).then(|| Self { into_private: zone == Zone::Private, ..self.clone() })
     }
 }
 
-/// Whether a host lies in a private network. Of one that can't be found nothing is known, and it does not.
-pub(crate) async fn is_private(host: &str) -> bool {
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return !is_public(address);
-    }
-    match tokio::net::lookup_host((host, 0)).await {
-        Ok(mut found) => found.any(|address| !is_public(address.ip())),
-        Err(_) => false,
+/// How near a host is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Zone {
+    /// So are addresses that are nobody's.
+    Public,
+    Private,
+    /// This machine, and whoever is on the same wire.
+    Local,
+}
+
+fn zone_of(address: IpAddr) -> Zone {
+    let (local, private) = match address.to_canonical() {
+        IpAddr::V4(address) => {
+            let [a, b, ..] = address.octets();
+            let shared = a == 100 && (64..128).contains(&b);
+            (address.is_loopback() || address.is_link_local(), address.is_private() || shared)
+        }
+        IpAddr::V6(address) => (address.is_loopback() || address.is_unicast_link_local(), address.is_unique_local()),
+    };
+    match (local, private) {
+        (true, _) => Zone::Local,
+        (_, true) => Zone::Private,
+        _ => Zone::Public,
     }
 }
 
@@ -251,7 +285,26 @@ mod tests {
         assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 8443));
         let unknown = resolve(None, "nothing.invalid", 443).await.unwrap_err();
         assert!(matches!(unknown, ResolveError::Unresolved { .. }), "{unknown}");
-        assert!(is_private("localhost").await && is_private("[::1]").await && !is_private("1.1.1.1").await);
+    }
+
+    #[tokio::test]
+    async fn links_of_a_private_host_lead_into_private_networks_and_not_to_this_machine() {
+        let links = Links::new(["169.254.9.0/24".parse().unwrap()]);
+        let check = async |host: &str, expected: [bool; 5]| {
+            let of_host = links.of_host(host).await;
+            let found = ["1.1.1.1", "10.1.2.3", "127.0.0.1", "169.254.169.254", "169.254.9.1"]
+                .map(|address| of_host.as_ref().is_none_or(|links| links.allows(address.parse().unwrap())));
+            assert_eq!(found, expected, "{host}");
+        };
+        for public in ["1.1.1.1", "[2606:4700::1]", "nothing.invalid", "192.0.2.1", "0.0.0.0"] {
+            check(public, [true, false, false, false, true]).await;
+        }
+        for private in ["10.9.9.9", "192.168.1.1", "100.64.0.1", "[fd00::1]", "::ffff:10.0.0.1"] {
+            check(private, [true, true, false, false, true]).await;
+        }
+        for local in ["127.0.0.1", "localhost", "[::1]", "169.254.1.1", "[fe80::1]"] {
+            check(local, [true; 5]).await;
+        }
     }
 
     #[test]

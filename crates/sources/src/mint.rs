@@ -151,7 +151,7 @@ async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Re
     let signed = Zeroizing::new(signed.map_err(|error| Problem::new(unusable(error), ""))?);
     let url = format!("{}/app/installations/{}/access_tokens", app.api.as_str(), app.installation);
     let url = Url::parse(&url).map_err(|error| Problem::new(GitReason::Failed, error.to_string()))?;
-    let route = Route { is_link: false, proxy: remote.proxy() };
+    let route = Route { links: None, proxy: remote.proxy() };
     let site = web.make_site(&url, Access::trusting(remote.ca()), route)?;
     let ask = Ask::post(url, "").header(header::ACCEPT, "application/vnd.github+json");
     let ask = ask.header(HeaderName::from_static("x-github-api-version"), "2022-11-28");

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use crate::{
     credentials::{Credentials, basic},
     git::{Git, GitError, GitReason, Problem},
-    links::{ResolveError, is_private, resolve},
+    links::{Links, ResolveError, resolve},
     mint::{Fingerprint, fingerprint_of_app},
     remote::Remote,
     ssh::Identity,
@@ -19,8 +19,8 @@ const MAX_PINNED: usize = 8;
 /// For the questions and fetches of one look at a remote.
 pub(crate) struct Session<'r> {
     pub remote: &'r Remote,
-    /// A file of a repository leads there, and nothing of it may lie in a private network.
-    pub is_link: bool,
+    /// Where it may lie, if only a file of a repository leads there.
+    pub links: Option<Links>,
     /// Of the host, or of its proxy.
     pub addresses: Vec<SocketAddr>,
     /// The value of the header of that name.
@@ -36,7 +36,7 @@ impl<'r> Session<'r> {
     pub fn of(remote: &'r Remote) -> Self {
         let mut session = Self {
             remote,
-            is_link: false,
+            links: None,
             addresses: Vec::new(),
             authorization: None,
             minted: None,
@@ -112,10 +112,9 @@ impl Git {
     /// Prepares to ask a remote.
     pub(crate) async fn open<'r>(&self, remote: &'r Remote, timeout: Duration) -> Result<Session<'r>, GitError> {
         let mut session = Session::of(remote);
-        session.is_link = match remote.link_of() {
-            Some(host) => !is_private(host).await,
-            None => false,
-        };
+        if let Some(host) = remote.link_of() {
+            session.links = self.web().links().of_host(host).await;
+        }
         let resolved = self.resolve_session(&session).await;
         session.addresses = resolved.map_err(|error| Problem::from(error).at("reach", remote))?;
         let minted = match remote.credentials() {
@@ -147,7 +146,7 @@ impl Git {
 
     /// The addresses that are connected to: of the remote, or of its proxy, which looks up the remote's name itself.
     async fn resolve_session(&self, session: &Session<'_>) -> Result<Vec<SocketAddr>, ResolveError> {
-        let (remote, links) = (session.remote, session.is_link.then(|| self.web().links()));
+        let (remote, links) = (session.remote, session.links.as_ref());
         let Some(proxy) = remote.proxy() else {
             return resolve(links, remote.address().host(), remote.address().port()).await;
         };

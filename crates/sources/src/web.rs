@@ -1,7 +1,7 @@
 //! Asking hosts over http and https: bounded in time and size, and careful about whom credentials are shown to.
 //!
 //! A [`Site`] is one host as a source states it. Whatever else an answer leads to is a link: it gets no credentials unless that
-//! was asked for, and leads into no private network unless the site lies in one itself.
+//! was asked for, and leads no nearer to the hub than the site lies itself.
 
 mod way;
 
@@ -32,7 +32,7 @@ use crate::{
     access::Access,
     credentials::Proxy,
     fetch_error::{FetchError, FetchReason},
-    links::{Links, Refused, is_private},
+    links::{Links, Refused},
 };
 
 /// Redirects that are followed in one answer: a download's is one or two.
@@ -67,7 +67,7 @@ impl Web {
 
     /// A host that nobody states but a link: nothing of it may lie in a private network.
     pub fn linked_site(&self, linked: &Url) -> Result<Site, FetchError> {
-        self.make_site(linked, Access::default(), Route { is_link: true, proxy: None })
+        self.make_site(linked, Access::default(), Route { links: Some(self.0.links.clone()), proxy: None })
     }
 
     pub(crate) fn links(&self) -> &Links {
@@ -84,32 +84,24 @@ impl Web {
         }
         let untrusted = |why| fail(FetchReason::Untrusted, why);
         let tls = self.tls(&access).map_err(untrusted)?;
-        let client = |way| {
-            let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
-            Client::builder(TokioExecutor::new()).build(https.enable_all_versions().wrap_connector(way))
-        };
-        let Route { is_link, proxy } = route;
-        let (direct, linked) = match proxy {
-            None => {
-                let links = self.0.links.clone();
-                (client(Way::direct(is_link.then(|| links.clone()))), client(Way::direct(Some(links))))
-            }
+        let Route { links: own, proxy } = route;
+        let way = match proxy {
+            None => Way::direct(own.clone()),
             Some(proxy) => {
-                let way = Way::through(proxy, self.tls(&Access::trusting(proxy.ca.as_deref())).map_err(untrusted)?);
-                let client = client(way.map_err(|error| fail(FetchReason::ProxyRefused, error.to_string()))?);
-                (client.clone(), client)
+                let tls = self.tls(&Access::trusting(proxy.ca.as_deref())).map_err(untrusted)?;
+                Way::through(proxy, tls).map_err(|error| fail(FetchReason::ProxyRefused, error.to_string()))?
             }
         };
-        let links = self.0.links.clone();
         Ok(Site {
             stated: stated.clone(),
             access: Arc::new(access),
             passes_credentials: false,
-            is_link,
-            direct,
-            linked,
-            links,
-            is_private: OnceCell::new(),
+            client: client(&tls, way),
+            own,
+            tls,
+            is_proxied: proxy.is_some(),
+            links: self.0.links.clone(),
+            foreign: OnceCell::new(),
         })
     }
 
@@ -137,11 +129,16 @@ impl Web {
     }
 }
 
+fn client(tls: &rustls::ClientConfig, way: Way) -> HttpClient {
+    let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
+    Client::builder(TokioExecutor::new()).build(https.enable_all_versions().wrap_connector(way))
+}
+
 /// How a host is reached.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Route<'a> {
-    /// Nobody states the host: nothing of it may lie in a private network.
-    pub is_link: bool,
+    /// Where it may lie, if nobody states it.
+    pub links: Option<Links>,
     pub proxy: Option<&'a Proxy>,
 }
 
@@ -150,12 +147,19 @@ pub struct Site {
     stated: Url,
     access: Arc<Access>,
     passes_credentials: bool,
-    is_link: bool,
-    direct: HttpClient,
-    linked: HttpClient,
+    client: HttpClient,
+    /// Where the stated host may lie; absent if anywhere.
+    own: Option<Links>,
+    tls: rustls::ClientConfig,
+    is_proxied: bool,
     links: Links,
-    /// Whether the stated host lies in a private network.
-    is_private: OnceCell<bool>,
+    foreign: OnceCell<Foreign>,
+}
+
+/// For hosts that the stated one leads to.
+struct Foreign {
+    client: HttpClient,
+    links: Option<Links>,
 }
 
 /// One step of a fetch, and until when it may take.
@@ -255,8 +259,8 @@ impl Site {
 
     /// Another host, that this one leads to. It is shown no credentials.
     pub(crate) async fn lead_to(&self, web: &Web, to: &Url) -> Result<Self, FetchError> {
-        let is_near = to.host_str() == self.stated.host_str() || self.is_private().await;
-        web.make_site(to, Access::default(), Route { is_link: self.is_link || !is_near, proxy: None })
+        let (_, links) = self.ways_to(to).await;
+        web.make_site(to, Access::default(), Route { links: links.cloned(), proxy: None })
     }
 
     pub(crate) fn access(&self) -> &Access {
@@ -315,35 +319,33 @@ impl Site {
             value.set_sensitive(true);
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }
-        let client = match self.is_free(url).await {
-            Ok(true) => &self.direct,
-            Ok(false) => &self.linked,
-            Err(refused) => return Err(fail(FetchReason::LinkRefused, refused.to_string())),
-        };
+        let (client, links) = self.ways_to(url).await;
+        if let Some(refused) = links.and_then(|links| refuse_written(links, url)) {
+            return Err(fail(FetchReason::LinkRefused, refused.to_string()));
+        }
         client.request(request).await.map_err(|error| {
             let (reason, evidence) = classify(&error);
             fail(reason, self.evidence(&evidence))
         })
     }
 
-    /// Whether any address will do. An address that is written out is looked at here: no name leads to it.
-    async fn is_free(&self, url: &Url) -> Result<bool, Refused> {
-        let is_own = !self.is_link && url.host_str() == self.stated.host_str();
-        if is_own || (!self.is_link && self.is_private().await) {
-            return Ok(true);
+    /// How a host is asked, and where it may lie.
+    async fn ways_to(&self, url: &Url) -> (&HttpClient, Option<&Links>) {
+        if url.host_str() == self.stated.host_str() {
+            return (&self.client, self.own.as_ref());
         }
-        let address = match url.host() {
-            Some(url::Host::Ipv4(address)) => IpAddr::V4(address),
-            Some(url::Host::Ipv6(address)) => IpAddr::V6(address),
-            _ => return Ok(false),
+        let make = || async {
+            let links = match &self.own {
+                Some(links) => Some(links.clone()),
+                None => self.links.of_host(self.stated.host_str().unwrap_or_default()).await,
+            };
+            // A proxy looks names up itself.
+            let client =
+                if self.is_proxied { self.client.clone() } else { client(&self.tls, Way::direct(links.clone())) };
+            Foreign { client, links }
         };
-        if self.links.allows(address) { Ok(false) } else { Err(Refused { host: address.to_string(), address }) }
-    }
-
-    /// Of a host that can't be found nothing is known, and it leads nowhere.
-    async fn is_private(&self) -> bool {
-        let find = || is_private(self.stated.host_str().unwrap_or_default());
-        *self.is_private.get_or_init(find).await
+        let Foreign { client, links } = self.foreign.get_or_init(make).await;
+        (client, links.as_ref())
     }
 
     /// What was seen, fit for a status.
@@ -463,6 +465,16 @@ fn classify(error: &hyper_util::client::legacy::Error) -> (FetchReason, String) 
     // Its type is not shown.
     let reason = if last.starts_with("tunnel error") { FetchReason::ProxyRefused } else { FetchReason::Unreachable };
     (reason, last)
+}
+
+/// An address that is written out is looked at here: no name leads to it.
+fn refuse_written(links: &Links, url: &Url) -> Option<Refused> {
+    let address = match url.host() {
+        Some(url::Host::Ipv4(address)) => IpAddr::V4(address),
+        Some(url::Host::Ipv6(address)) => IpAddr::V6(address),
+        _ => return None,
+    };
+    (!links.allows(address)).then(|| Refused { host: address.to_string(), address })
 }
 
 fn is_loopback(url: &Url) -> bool {

@@ -10,13 +10,9 @@ use farwater_sources::{
 };
 use farwater_store::delivery::{ChartRow, Revision, SourceOrigin, Taken};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::git::{Mirrors, SourceFailure};
-
-/// What was pulled last, and on what terms: beside what was pulled.
-const PULLED: &str = "pulled.json";
 
 impl From<FetchError> for SourceFailure {
     fn from(error: FetchError) -> Self {
@@ -42,19 +38,6 @@ pub struct Outcome {
     pub verdicts: Vec<Verdict>,
     /// It went wrong on the way.
     pub failure: Option<SourceFailure>,
-}
-
-/// Why nothing is known, and whether what is served must not be served any more.
-#[derive(Debug)]
-pub struct Failed {
-    pub failure: SourceFailure,
-    pub withdraws: bool,
-}
-
-impl From<SourceFailure> for Failed {
-    fn from(failure: SourceFailure) -> Self {
-        Self { failure, withdraws: false }
-    }
 }
 
 /// Secrets that a source names, read.
@@ -253,102 +236,58 @@ fn missing_chart(uid: &str, wanted: &WantedChart, known: Option<&ChartRow>, erro
     Some(row)
 }
 
-/// What a pull was made by.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Pulled {
-    digest: Digest,
-    /// Changes with the keys and with what of an artifact is read.
-    terms: Digest,
-    verified: bool,
-}
-
 /// An OCI repository, and what is known of it.
 pub struct Oci<'a> {
     pub uid: &'a str,
     pub spec: &'a OCIRepositorySpec,
     pub served: Option<&'a Revision>,
-    pub origin: Option<SourceOrigin>,
     pub timeout: Duration,
-    /// The public keys, read, where a signature is asked for.
-    pub keys: Option<Result<Keys, SourceFailure>>,
+    /// The public keys, where a signature is asked for.
+    pub keys: Option<Keys>,
 }
 
-/// Where the artifact of a revision lies.
-pub fn artifact_key(spec: &OCIRepositorySpec, digest: &Digest) -> Digest {
-    Selection::from(spec.layer_selector.as_ref()).key(digest)
+/// By what the artifact of a revision is found on the disk.
+pub fn artifact_key(revision: &Revision) -> Option<Digest> {
+    revision.taken.artifact.or_else(|| manifest_digest(revision))
 }
 
-/// What the last pull says of what is served, and whether that must not be served any more unless a key vouches for it now.
-fn judge_served(artifacts: &Artifacts, source: &Oci<'_>) -> (Option<Pulled>, Option<Digest>, bool) {
-    let last: Option<Pulled> =
-        std::fs::read(artifacts.path(PULLED)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let served = source.served.and_then(|revision| format!("sha256:{}", revision.commit).parse::<Digest>().ok());
-    let last = last.filter(|last| Some(last.digest) == served);
-    let is_doubtful = source.keys.is_some() && served.is_some() && !last.as_ref().is_some_and(|last| last.verified);
-    (last, served, is_doubtful)
+fn manifest_digest(revision: &Revision) -> Option<Digest> {
+    format!("sha256:{}", revision.commit).parse().ok()
 }
 
-/// The registry was not even asked.
-pub fn not_asked(mirrors: &Mirrors, source: &Oci<'_>, failure: SourceFailure) -> Failed {
-    let withdraws = artifacts(mirrors, source.uid).is_ok_and(|artifacts| judge_served(&artifacts, source).2);
-    Failed { failure, withdraws }
-}
-
-/// Asks a registry for an artifact. What no key vouches for is not taken, and not served any more if it was.
-pub async fn fetch_artifact(mirrors: &Mirrors, source: Oci<'_>, with: &Credentials) -> Result<Outcome, Failed> {
-    let artifacts = artifacts(mirrors, source.uid)?;
-    let (last, served, withdraws) = judge_served(&artifacts, &source);
-    let pulled = pull(mirrors, &artifacts, source, with, last, served).await;
-    pulled.map_err(|failure| Failed { failure, withdraws })
-}
-
-async fn pull(
-    mirrors: &Mirrors,
-    artifacts: &Artifacts,
-    source: Oci<'_>,
-    with: &Credentials,
-    last: Option<Pulled>,
-    served: Option<Digest>,
-) -> Result<Outcome, SourceFailure> {
-    let spec = source.spec;
-    let keys = source.keys.transpose()?;
+/// Asks a registry for an artifact. What no key vouches for is not taken.
+pub async fn fetch_artifact(mirrors: &Mirrors, source: Oci<'_>, with: &Credentials) -> Result<Outcome, SourceFailure> {
+    let Oci { uid, spec, served, timeout, keys } = source;
+    let artifacts = artifacts(mirrors, uid)?;
     let place = Place::parse_untagged(&spec.url).map_err(invalid)?;
     let follow = Follow::parse(spec.r#ref.as_ref()).map_err(invalid)?;
     let selection = Selection::from(spec.layer_selector.as_ref());
     let site = mirrors.web().site(&place.base(spec.insecure), with.access(&place.name())?)?;
     let registry = Registry::new(site, &place);
-    let print = keys.as_ref().map(Keys::print);
-    let terms = Digest::of(format!("{selection:?}\n{print:?}"));
-    let same_terms = last.as_ref().is_some_and(|last| last.terms == terms);
-    let known = served.map(|digest| Known { digest, same_terms });
-    let pulled = oci::sync(&registry, artifacts, (&follow, &selection, keys.as_ref()), known, source.timeout).await?;
+    let verified = keys.as_ref().map(|keys| format!("cosign {}", keys.print()));
+    let known = served.and_then(|served| {
+        let same_terms = keys.is_none() || served.taken.verified == verified;
+        Some(Known { digest: manifest_digest(served)?, same_terms })
+    });
+    let pulled = oci::sync(&registry, &artifacts, (&follow, &selection, keys.as_ref()), known, timeout).await?;
     let digest = pulled.digest;
-    let now = Pulled { digest, terms, verified: keys.is_some() };
-    if last.as_ref() != Some(&now) {
-        let saved = serde_json::to_vec(&now).map_err(std::io::Error::from).and_then(|text| {
-            std::fs::create_dir_all(artifacts.folder())?;
-            std::fs::write(artifacts.path(PULLED), text)
-        });
-        saved.map_err(|error| SourceFailure::passing("MirrorFailed", format!("write what was pulled: {error}")))?;
-    }
-    let mut kept = vec![selection.key(&digest)];
-    kept.extend(served.map(|served| selection.key(&served)));
+    let key = selection.key(&digest);
+    let kept = served.and_then(artifact_key).into_iter().chain([key]).collect();
     if let Err(error) = artifacts.tidy(kept).await {
-        tracing::warn!(source = source.uid, error = %super::chain(&error), "remove what is not needed any more");
+        tracing::warn!(source = uid, error = %super::chain(&error), "remove what is not needed any more");
     }
-    let verified = print.map(|print| format!("cosign {print}"));
     Ok(Outcome {
         served: Some((pulled.reference, digest.to_hex())),
-        taken: Taken { verified, ..Taken::default() },
+        taken: Taken { verified, artifact: (key != digest).then_some(key), ..Taken::default() },
         origin: SourceOrigin {
-            source_uid: source.uid.to_owned(),
+            source_uid: uid.to_owned(),
             root: spec.url.clone(),
             commit_id: digest.to_hex(),
             unasked: false,
         },
         charts: Vec::new(),
         unwanted: Vec::new(),
-        changed: pulled.fetched && served == Some(digest),
+        changed: pulled.fetched && served.and_then(manifest_digest) == Some(digest),
         verdicts: Vec::new(),
         failure: None,
     })

@@ -184,9 +184,9 @@ impl Ingredient {
         let text = git::format_revision(&revision.reference, &revision.commit);
         let files = match &found.object.spec {
             SourceSpec::Git(_) => Files::Commit { commit: revision.commit.clone(), reads: reads_of(revision) },
-            SourceSpec::Oci(spec) => match format!("sha256:{}", revision.commit).parse() {
-                Ok(digest) => Files::Artifact(artifacts::artifact_key(spec, &digest)),
-                Err(_) => return Take::Trouble(Trouble::SourceEmpty { kind: *kind, name: name.clone() }),
+            SourceSpec::Oci(_) => match artifacts::artifact_key(revision) {
+                Some(key) => Files::Artifact(key),
+                None => return Take::Trouble(Trouble::SourceEmpty { kind: *kind, name: name.clone() }),
             },
             SourceSpec::Helm(_) => {
                 let message = format!("{kind} {name} holds charts; say which one in chart");

@@ -29,7 +29,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
-    artifacts::{self, Credentials, Failed, Outcome},
+    artifacts::{self, Credentials, Outcome},
     git::{self, Fetch, SourceFailure},
     queue::Next,
     requests::Requests,
@@ -378,21 +378,17 @@ async fn ask_remote(
     served: Option<&Revision>,
     charts: Charts,
     turn: Turn<'_>,
-) -> Result<Outcome, Failed> {
+) -> Result<Outcome, SourceFailure> {
     let timeout = SOURCE_TIMEOUT.check(&source.object.any.timeout).unwrap_or(DEFAULT_TIMEOUT);
     let (namespace, uid, url) = (source.object.namespace(), source.uid.as_str(), source.object.any.url.as_str());
     let origin = source.origin.clone();
     let asked = match &source.object.spec {
         SourceSpec::Git(spec) => {
             let SourceName::Resource(_, name) = &source.object.name else {
-                return Err(SourceFailure::lasting("SpecInvalid", "only a resource states a Git repository").into());
+                return Err(SourceFailure::lasting("SpecInvalid", "only a resource states a Git repository"));
             };
-            let fetched = async {
-                let way = Way::load(delivery, name, spec).await?;
-                git::fetch(delivery, uid, spec, (&way, turn), origin).await
-            };
-            let withdraws = source.is_doubtful(served);
-            return fetched.await.map(outcome_of).map_err(|failure| Failed { failure, withdraws });
+            let way = Way::load(delivery, name, spec).await?;
+            return git::fetch(delivery, uid, spec, (&way, turn), origin).await.map(outcome_of);
         }
         SourceSpec::Helm(spec) => {
             let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
@@ -400,24 +396,22 @@ async fn ask_remote(
             let Charts { wanted, known } = charts;
             let is_link = source.object.is_link();
             let helm = artifacts::Helm { uid, spec, is_link, wanted, known, origin, timeout };
-            artifacts::fetch_charts(&delivery.mirrors, helm, &with).await.map_err(Failed::from)
+            artifacts::fetch_charts(&delivery.mirrors, helm, &with).await
         }
         SourceSpec::Oci(spec) => {
             let keys = match &spec.verify {
-                Some(verify) => Some(load_keys(delivery, namespace, verify).await),
+                Some(verify) => Some(load_keys(delivery, namespace, verify).await?),
                 None => None,
             };
-            let oci = artifacts::Oci { uid, spec, served, origin, timeout, keys };
             let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
-            match load_credentials(delivery, namespace, url, secrets).await {
-                Ok(with) => artifacts::fetch_artifact(&delivery.mirrors, oci, &with).await,
-                Err(failure) => return Err(artifacts::not_asked(&delivery.mirrors, &oci, failure)),
-            }
+            let with = load_credentials(delivery, namespace, url, secrets).await?;
+            let oci = artifacts::Oci { uid, spec, served, timeout, keys };
+            artifacts::fetch_artifact(&delivery.mirrors, oci, &with).await
         }
     };
     let failure = match &asked {
         Ok(outcome) => outcome.failure.as_ref(),
-        Err(failed) => Some(&failed.failure),
+        Err(failure) => Some(failure),
     };
     turn.end(failure.map(|failure| failure.reason));
     asked
@@ -478,20 +472,17 @@ async fn withdraw_unverified(
     source: &Source,
     served: Option<Revision>,
 ) -> Result<Option<Revision>, StoreError> {
-    match source.is_doubtful(served.as_ref()) {
-        true => withdraw(delivery, source).await.map(|()| None),
-        false => Ok(served),
+    if !source.is_doubtful(served.as_ref()) {
+        return Ok(served);
     }
-}
-
-async fn withdraw(delivery: &Delivery, source: &Source) -> Result<(), StoreError> {
     tracing::warn!(source = %source.object.name, "what was never verified is not served any more");
     let uid = source.uid.clone();
     delivery.store.transact(move |tx| Box::pin(async move { withdraw_revision(tx, &uid).await })).await?;
-    wake_services(delivery, &source.uid).await
+    wake_services(delivery, &source.uid).await?;
+    Ok(None)
 }
 
-fn judge(served: Option<&Revision>, fetched: &Result<Outcome, Failed>) -> FetchResult {
+fn judge(served: Option<&Revision>, fetched: &Result<Outcome, SourceFailure>) -> FetchResult {
     let outcome = match fetched {
         Err(_) | Ok(Outcome { failure: Some(_), .. }) => return FetchResult::Failed,
         Ok(outcome) => outcome,
@@ -520,16 +511,13 @@ async fn record(
     delivery: &Delivery,
     source: &Source,
     served: Option<Revision>,
-    fetched: Result<Outcome, Failed>,
+    fetched: Result<Outcome, SourceFailure>,
 ) -> Result<(), StoreError> {
     let now = Timestamp::now();
     let outcome = match fetched {
         Ok(outcome) => outcome,
-        Err(Failed { failure, withdraws }) => {
-            if withdraws && served.is_some() {
-                withdraw(delivery, source).await?;
-            }
-            let served = served.filter(|_| !withdraws);
+        Err(failure) => {
+            let served = withdraw_unverified(delivery, source, served).await?;
             return write_failure(delivery, source, served.as_ref(), failure, now).await;
         }
     };

@@ -301,7 +301,15 @@ async fn what_no_key_has_signed_is_never_served_and_the_last_verified_stays() {
         agent.desired(&rig).await.entries.iter().find(|e| e.service.uid == uid).unwrap().digest(),
         foreign.digest()
     );
-    assert!(rig.path().join("mirrors").join(uid_of_source).exists());
+    // So it does where the disk has nothing of it and the registry is away.
+    rig.edit("Secret", ADMIN_NAMESPACE, "keys", |s| s["data"] = json!({"other.pub": encode(&other)})).await;
+    let apps =
+        rig.wait_for("OCIRepository", ADMIN_NAMESPACE, "apps", |s| condition(s, "Ready") == "True/Fetched").await;
+    drop(registry);
+    std::fs::remove_dir_all(rig.path().join("mirrors").join(uid_of_source)).unwrap();
+    let missed = ask(&rig, "OCIRepository", "apps").await;
+    assert_eq!(condition(&missed, "Ready"), "False/Unreachable");
+    assert_eq!(missed["status"]["revision"], apps["status"]["revision"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -328,8 +336,30 @@ async fn another_layer_of_the_same_artifact_is_another_content() {
         s["spec"]["layerSelector"] = json!({"mediaType": "application/x-two"})
     })
     .await;
-    let (_, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&first)).await;
+    let (second, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&first)).await;
     assert_eq!(files["a.yaml"], "2");
+
+    // One that it has not is the source's matter, and what was read before stays.
+    rig.edit("OCIRepository", ADMIN_NAMESPACE, "apps", |s| {
+        s["spec"]["layerSelector"] = json!({"mediaType": "application/x-three"})
+    })
+    .await;
+    rig.wait_for("OCIRepository", ADMIN_NAMESPACE, "apps", |s| condition(s, "Stalled") == "True/ArtifactMalformed")
+        .await;
+    let requested = jiff::Timestamp::now().to_string();
+    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| {
+        s["metadata"]["annotations"]["farwater.dev/requestedAt"] = requested.clone().into();
+    })
+    .await;
+    let told = wait_service(&rig, "web", |s| s["status"]["lastHandledReconcileAt"] == requested.as_str()).await;
+    assert_eq!(condition(&told, "Stalled"), "absent", "{told:#}");
+    assert_eq!(agent.desired(&rig).await.entries[0].digest(), second.digest());
+    rig.edit("OCIRepository", ADMIN_NAMESPACE, "apps", |s| {
+        s["spec"].as_object_mut().unwrap().remove("layerSelector");
+    })
+    .await;
+    let (_, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) == bundle(&first)).await;
+    assert_eq!(files["a.yaml"], "1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -448,8 +478,8 @@ async fn a_registry_that_is_stuck_holds_up_no_others() {
     stuck.set_fault(Fault::Stall);
     let rig = start().await;
     for n in 0..30 {
-        helm_repository(&rig, &format!("stuck-{n}"), &stuck.url()).await;
-        oci_repository(&rig, &format!("stuck-{n}"), &format!("oci://{}/apps", stuck.host())).await;
+        helm_repository(&rig, &format!("stuck-{n}"), &format!("{}/{n}", stuck.url())).await;
+        oci_repository(&rig, &format!("stuck-{n}"), &format!("oci://{}/apps-{n}", stuck.host())).await;
     }
     rig.wait_until("the stuck host is asked", async || stuck.count("") >= 8).await;
     helm_repository(&rig, "charts", &repository.origin.url()).await;

@@ -109,7 +109,7 @@ impl Git {
     /// What is wrong with a server's certificate: git's libraries don't all say whether it has ended or was never good.
     async fn judge_certificate(&self, session: &Session<'_>) -> Option<Problem> {
         let url = Url::parse(session.remote.url()).ok()?;
-        let route = Route { is_link: session.is_link, proxy: session.remote.proxy() };
+        let route = Route { links: session.links.clone(), proxy: session.remote.proxy() };
         let site = self.web().make_site(&url, Access::trusting(session.remote.ca()), route).ok()?;
         let step = Step::new("look at the certificate of", CERTIFICATE);
         let refused = site.send_unredirected(step, Ask::get(url).sign(Sign::Nothing)).await.err()?;

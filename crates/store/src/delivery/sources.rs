@@ -16,6 +16,9 @@ pub struct Taken {
     /// What it was verified by: mode and keys, in the words of whoever does that. Absent if that was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified: Option<String>,
+    /// By what an artifact is found on the disk, where that is not its manifest's digest: of one manifest there may be several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<Digest>,
 }
 
 /// The served revision of a source.
