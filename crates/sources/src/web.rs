@@ -409,13 +409,22 @@ impl Answer {
     }
 }
 
+fn inner_of<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e (dyn std::error::Error + 'static)> {
+    let inner = error.downcast_ref::<std::io::Error>()?.get_ref()?;
+    Some(inner)
+}
+
 /// What a connection that failed has died of.
 fn classify(error: &hyper_util::client::legacy::Error) -> (FetchReason, String) {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = error.source();
     let mut last = error.to_string();
     while let Some(error) = cause {
         last = error.to_string();
-        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        // Errors of TLS lie in one of the other kind, and that in another one.
+        let mut inner = inner_of(error);
+        while let Some(deeper) = inner.and_then(inner_of) {
+            inner = Some(deeper);
+        }
         if let Some(refused) = inner.and_then(|inner| inner.downcast_ref::<Refused>()) {
             return (FetchReason::LinkRefused, refused.to_string());
         }
