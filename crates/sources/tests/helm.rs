@@ -342,16 +342,16 @@ async fn certificates_are_trusted_by_their_authority_and_their_time() {
     // It began an hour ago and has no hour.
     let expired = authority.issue(&["127.0.0.1"], 0).unwrap();
     let elsewhere = authority.issue(&["other.example.com"], 24).unwrap();
-    for (pair, tls, is_trusted) in [
-        (&good, Some(&tls), true),
-        (&good, None, false),
-        (&good, Some(&wrong), false),
-        (&expired, Some(&tls), false),
-        (&elsewhere, Some(&tls), false),
+    for (pair, tls, expected) in [
+        (&good, Some(&tls), None),
+        (&good, None, Some(FetchReason::Untrusted)),
+        (&good, Some(&wrong), Some(FetchReason::Untrusted)),
+        (&expired, Some(&tls), Some(FetchReason::CertificateExpired)),
+        (&elsewhere, Some(&tls), Some(FetchReason::Untrusted)),
     ] {
         let origin = Origin::of_folder(repository.path(), Some(pair)).await.unwrap();
         let synced = Client::with(&origin.url(), None, tls, false).sync().await;
-        assert_eq!(synced.err().map(|error| error.reason), (!is_trusted).then_some(FetchReason::Untrusted));
+        assert_eq!(synced.err().map(|error| error.reason), expected);
     }
 }
 
