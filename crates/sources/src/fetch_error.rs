@@ -42,6 +42,8 @@ pub enum FetchReason {
     Unexpected,
     #[error("the server's certificate is not trusted")]
     Untrusted,
+    #[error("the server's certificate has expired, or is not valid yet")]
+    CertificateExpired,
     #[error("the server redirects too often, or from https to http")]
     Redirected,
     #[error("it leads to an address that links may not lead to")]
@@ -77,6 +79,7 @@ impl FetchReason {
             Self::TooLarge { .. } => "RepositoryTooLarge",
             Self::Unreachable | Self::ServerError | Self::Throttled | Self::Unexpected => "Unreachable",
             Self::Untrusted => "CertificateNotTrusted",
+            Self::CertificateExpired => "CertificateExpired",
             Self::Redirected | Self::LinkRefused => "Redirected",
             Self::ProxyRefused => "ProxyRefused",
             Self::Index => "IndexMalformed",
@@ -93,6 +96,7 @@ impl FetchReason {
             | Self::ServerError
             | Self::Throttled
             | Self::Unexpected
+            | Self::CertificateExpired
             | Self::Disk => Retry::Later,
             _ => Retry::AfterChange,
         }
@@ -112,6 +116,7 @@ impl FetchReason {
             Self::Timeout(_) => "raise spec.timeout if it is large; it will be tried again",
             Self::TooLarge { .. } => "use a smaller one",
             Self::Untrusted => "put the certificate authority as ca.crt into the Secret that spec.certSecretRef names",
+            Self::CertificateExpired => "have it renewed, or set the clock of the hub or the server right",
             Self::Redirected => "set spec.url to the final address",
             Self::LinkRefused => {
                 "if links may lead there, an administrator allows its network with the hub's option --allow-private-links"

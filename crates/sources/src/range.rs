@@ -1,7 +1,8 @@
 //! Semver ranges as Flux and Helm users write them: the syntax and the meaning of github.com/Masterminds/semver.
 //!
-//! `||` is or; a comma or a space is and; `= != > < >= <=` and `=> =<`; `~1.2`, `^1.2`, `1.2 - 1.4`; `x`, `X` and `*` for any number. A
-//! pre-release matches only a comparison that names one itself: `>=1.2.3-0` takes `1.3.0-rc.1`, `>=1.2.3` doesn't.
+//! `||` is or; a comma or a space is and; `= != > < >= <=` and `=> =<`; `~1.2`, `^1.2`, `1.2 - 1.4`; `x`, `X` and `*` for any number.
+//! Pre-releases match only where one of the comparisons that are joined by and names one: `>=1.2.3-0 <2` takes `1.3.0-rc.1`, `>=1.2.3 <2`
+//! doesn't.
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 
@@ -61,7 +62,10 @@ const OPERATORS: [(&str, Operator); 12] = [
 
 impl Range {
     pub fn matches(&self, version: &Version) -> bool {
-        self.any_of.iter().any(|all| all.iter().all(|comparison| comparison.matches(version)))
+        self.any_of.iter().any(|all| {
+            let speaks_of_it = version.pre.is_empty() || all.iter().any(|one| !one.version.pre.is_empty());
+            speaks_of_it && all.iter().all(|one| one.matches(version))
+        })
     }
 
     /// The highest version of these names that is in the range. Names that aren't versions are passed over; a
@@ -185,15 +189,13 @@ impl Comparison {
     }
 
     fn matches(&self, v: &Version) -> bool {
-        if !v.pre.is_empty() && self.version.pre.is_empty() {
-            return false;
-        }
         let c = &self.version;
         let order = v.cmp_precedence(c);
         match self.operator {
             Operator::Equal if self.written < 3 => self.same_written(v) && order != Ordering::Less,
             Operator::Equal => order == Ordering::Equal,
-            Operator::NotEqual if self.written < 3 => !self.same_written(v),
+            Operator::NotEqual if self.written == 2 => !self.same_written(v) || v.pre != c.pre,
+            Operator::NotEqual if self.written < 2 => !self.same_written(v),
             Operator::NotEqual => order != Ordering::Equal,
             Operator::Greater if self.written < 3 => order == Ordering::Greater && !self.same_written(v),
             Operator::Greater => order == Ordering::Greater,
@@ -202,8 +204,10 @@ impl Comparison {
             Operator::LessOrEqual if self.written < 3 => order != Ordering::Greater || self.same_written(v),
             Operator::LessOrEqual => order != Ordering::Greater,
             Operator::Tilde => {
-                order != Ordering::Less
-                    && (self.written == 0 || v.major == c.major && (self.written < 2 || v.minor == c.minor))
+                // Written out, ~0.0.0 is anything, as ~* is.
+                let is_any = self.written == 0 || (self.written == 3 && (c.major, c.minor, c.patch) == (0, 0, 0));
+                let same = v.major == c.major && (self.written < 2 || v.minor == c.minor);
+                order != Ordering::Less && (is_any || same)
             }
             Operator::Caret => order != Ordering::Less && self.same_caret(v),
         }
@@ -275,6 +279,7 @@ mod tests {
         check(">=1.2.3-0", &["1.2.3-rc.1", "1.3.0-alpha", "1.3.0"], &["1.2.2"]);
         check("^1.2.3-0", &["1.2.3-rc.1", "1.9.0-rc.1"], &["2.0.0-rc.1"]);
         check("1.0.0-rc.1", &["1.0.0-rc.1"], &["1.0.0", "1.0.0-rc.2"]);
+        check(">=1.0.0-0 <2 || >=3", &["1.0.0-rc.1", "2.0.0-rc.1", "1.5.0"], &["3.0.0-rc.1", "2.0.0"]);
     }
 
     #[test]

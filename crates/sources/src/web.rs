@@ -454,7 +454,11 @@ fn classify(error: &hyper_util::client::legacy::Error) -> (FetchReason, String) 
         let tls = error.downcast_ref::<rustls::Error>();
         let tls = tls.or_else(|| inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()));
         if let Some(tls) = tls {
+            use rustls::CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
             let reason = match tls {
+                rustls::Error::InvalidCertificate(
+                    Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
+                ) => FetchReason::CertificateExpired,
                 rustls::Error::InvalidCertificate(_) => FetchReason::Untrusted,
                 _ => FetchReason::Unreachable,
             };

@@ -1,12 +1,13 @@
 //! Helm repositories as the real Helm makes them, and servers that fail in every way that servers do.
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     time::{Duration, Instant},
 };
 
 use farwater_sources::{
-    Access, Artifacts, FetchError, FetchReason, FoundChart, Links, SecretData, Site, WantedChart, Web, helm,
+    Access, Artifacts, FetchError, FetchReason, FoundChart, Links, Range, SecretData, Site, WantedChart, Web, helm,
 };
 use farwater_testkit::{
     Helm, Origin, Tools,
@@ -113,6 +114,45 @@ async fn charts_of_an_index_are_found_by_version_and_range() {
     assert!(missing.evidence.contains("the index has 2.0.0-rc.1, 1.2.0, 1.0.0"), "{}", missing.evidence);
     assert!(client.find("nothing", "*", None).await.unwrap_err().evidence.contains("no such chart"));
     assert!(client.find("web", "no range", None).await.unwrap_err().evidence.contains("is not one"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranges_mean_what_the_real_helm_means() {
+    let versions = "0.0.0 0.0.1 0.0.9 0.1.0 0.2.3 0.2.9 0.9.0 1.0.0-rc.1 1.0.0 1.1.0-alpha 1.1 1.1.9 1.2.0-rc.1 1.2.3 \
+         1.2.3-alpha.1 1.4.0 1.4.5+build.7 v1.9.0 2.0.0-0 2.0.0-rc.1 2.0.0 2 2.3.4 3.0.0-beta 3.0.0 \
+         4.1.0-alpha 4.1.0 10.20.30";
+    let versions: Vec<_> = versions.split(' ').collect();
+    let ranges = "*; x; 1; 1.x; 1.2.x; 0.x.x; 0.0.x; =1.1; v1.2.3; 1.2.3; 1.2.3-alpha.1; ~1; ~1.2; ~1.2.3; ~0.0.0; ~0; \
+         ~>1.1; ~1.1-alpha; ^1; ^1.2; ^1.2.3; ^0; ^0.0; ^0.0.1; ^0.2; ^0.2.3; ^1.0.0-0; ^2.x; >1; >1.1; \
+         >1.1.9; >=1.1; >=1.2.3-0; =>2; <1; <1.2; <1.2.x; <=1; <=1.1; <=1.x; <=1.1-a; =<2.0.0; !=1; !=1.1; \
+         !=1.2.3; !=4.1-alpha; >=1.1 <2; >= 1.1, < 2, != 1.2.3; <1 || >=3; >=2.0.0-0 <3; >=1.0.0 <=2.0.0-rc.1; \
+         1.1 - 2; 1.2.0 - 1.4; 1.0.0-0 - 2; >=1 <2 || 3.0.0-beta; ^1 || ~2.3 || >9; 4.1.0-0 || 0.1.0";
+    let mut text = "apiVersion: v1\nentries:\n  web:\n".to_owned();
+    for version in &versions {
+        text.push_str(&format!("  - {{apiVersion: v2, name: web, version: '{version}', urls: [web.tgz]}}\n"));
+    }
+    let repository = Repository::new(&[]);
+    write_files(repository.path(), &[("index.yaml", &text)]).unwrap();
+    let origin = Origin::of_folder(repository.path(), None).await.unwrap();
+    repository.helm.run(&["repo", "add", "charts", &origin.url()]).unwrap();
+    for range in ranges.split("; ") {
+        let said = repository
+            .helm
+            .run(&["search", "repo", "charts/web", "--versions", "--version", range, "-o", "json"])
+            .unwrap();
+        let said: Vec<serde_json::Value> = serde_json::from_slice(&said.stdout).unwrap();
+        let theirs: BTreeSet<_> = said.iter().map(|chart| chart["version"].as_str().unwrap()).collect();
+        let parsed: Range = range.parse().unwrap();
+        let ours: BTreeSet<_> = versions.iter().copied().filter(|version| parsed.contains(version)).collect();
+        assert_eq!(ours, theirs, "{range}");
+    }
+    for wrong in ["", "a.b.c", "1.2.3.4", ">> 1", "1.2.3-", "|| 1"] {
+        assert!(wrong.parse::<Range>().is_err(), "{wrong}");
+        // An empty version is none to Helm's command.
+        if !wrong.is_empty() {
+            assert!(repository.helm.run(&["search", "repo", "charts/web", "--version", wrong]).is_err(), "{wrong}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -302,16 +342,16 @@ async fn certificates_are_trusted_by_their_authority_and_their_time() {
     // It began an hour ago and has no hour.
     let expired = authority.issue(&["127.0.0.1"], 0).unwrap();
     let elsewhere = authority.issue(&["other.example.com"], 24).unwrap();
-    for (pair, tls, is_trusted) in [
-        (&good, Some(&tls), true),
-        (&good, None, false),
-        (&good, Some(&wrong), false),
-        (&expired, Some(&tls), false),
-        (&elsewhere, Some(&tls), false),
+    for (pair, tls, expected) in [
+        (&good, Some(&tls), None),
+        (&good, None, Some(FetchReason::Untrusted)),
+        (&good, Some(&wrong), Some(FetchReason::Untrusted)),
+        (&expired, Some(&tls), Some(FetchReason::CertificateExpired)),
+        (&elsewhere, Some(&tls), Some(FetchReason::Untrusted)),
     ] {
         let origin = Origin::of_folder(repository.path(), Some(pair)).await.unwrap();
         let synced = Client::with(&origin.url(), None, tls, false).sync().await;
-        assert_eq!(synced.err().map(|error| error.reason), (!is_trusted).then_some(FetchReason::Untrusted));
+        assert_eq!(synced.err().map(|error| error.reason), expected);
     }
 }
 

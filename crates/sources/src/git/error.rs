@@ -248,10 +248,8 @@ impl From<FetchError> for Problem {
             FetchReason::Unreachable => GitReason::Unreachable,
             FetchReason::ServerError | FetchReason::Unexpected => GitReason::ServerError,
             FetchReason::Throttled => GitReason::Throttled,
-            FetchReason::Untrusted if ["expired", "not valid yet"].iter().any(|text| error.evidence.contains(text)) => {
-                GitReason::CertificateExpired
-            }
             FetchReason::Untrusted => GitReason::Untrusted,
+            FetchReason::CertificateExpired => GitReason::CertificateExpired,
             FetchReason::Redirected => GitReason::Redirected,
             FetchReason::LinkRefused => GitReason::LinkRefused,
             FetchReason::ProxyRefused => GitReason::ProxyRefused,

@@ -68,6 +68,10 @@ impl Layer {
 
 impl Manifest {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
+        // Of a list serde would take the fields by their order.
+        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+            return Err("it is no JSON object".to_owned());
+        }
         let manifest: Self = serde_json::from_slice(bytes).map_err(|error| escape(error.to_string().as_bytes()))?;
         let kind = manifest.media_type.as_deref().unwrap_or_default();
         if manifest.manifests.is_some() || INDEXES.contains(&kind) {
@@ -142,7 +146,7 @@ mod tests {
             r#"{"layers":[{"digest":"sha256:x"}]}"#,
             r#"{"layers":[{"digest":"sha512:00"}]}"#,
             r#"{"layers":[{"digest":"../../etc"}]}"#,
-            r#"{"config":[]}"#,
+            r#"{"config":1}"#,
             r#"{"manifests":[]}"#,
             r#"{"mediaType":"application/vnd.oci.image.index.v1+json"}"#,
             r#"{"layers":[{"digest":1}]}"#,
