@@ -7,7 +7,7 @@ use farwater_api::{Digest, git_repository::GitReference};
 use farwater_bundle::{Archive, Limits, ObjectId, RelPath, archive, closure};
 use farwater_sources::{
     Address, Git, GitError, GitLimits, GitReason, LargeFile, Links, Mirror, ModulesError, Reads, Reference, Remote,
-    SecretData, Snapshot, Submodule, Web,
+    SecretData, Snapshot, Submodule, Synced, Web,
 };
 use farwater_testkit::{
     git::{Auth, GitServer, Repository},
@@ -41,10 +41,13 @@ impl Bench {
     }
 
     async fn sync(&self, name: &str) -> ObjectId {
+        self.try_sync(name).await.unwrap().revision.commit
+    }
+
+    async fn try_sync(&self, name: &str) -> Result<Synced, GitError> {
         let main = GitReference { branch: Some("main".into()), ..Default::default() };
         let reference = Reference::parse(Some(&main)).unwrap();
-        let synced = self.git.sync(&self.remote(name), &reference, &self.mirror(), TIMEOUT).await.unwrap();
-        synced.revision.commit
+        self.git.sync(&self.remote(name), &reference, &self.mirror(), TIMEOUT).await
     }
 
     async fn modules(&self, name: &str, commit: ObjectId) -> Result<Vec<Submodule>, ModulesError> {
@@ -158,12 +161,15 @@ async fn submodules_of_submodules_are_found_and_those_of_hostile_files_refused()
     let (_, files) = bench.read(commit, "apps", ALL).unwrap();
     assert_eq!(files.content_of("apps/lib/apps/lib/x.yaml"), "leaf");
 
-    for url in ["file:///etc", "ext::sh -c id", "/etc", "../../../../x", "--upload-pack=id", "https://u:p@h/x"] {
+    for url in ["file:///etc", "ext::sh -c id", "/etc", "../../../../x", "https://u:p@h/x"] {
         commit_with(&parent, url, &at);
         let commit = bench.sync("parent").await;
         let error = bench.modules("parent", commit).await.unwrap_err();
         assert!(matches!(error, ModulesError::Address { .. }), "{url}: {error}");
     }
+    // One that git itself doesn't take in.
+    commit_with(&parent, "--upload-pack=id", &at);
+    assert_eq!(bench.try_sync("parent").await.unwrap_err().reason, GitReason::Malformed);
 }
 
 #[tokio::test]
