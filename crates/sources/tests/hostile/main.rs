@@ -120,9 +120,13 @@ fn opened(line: &str, data: &Path) -> Option<String> {
     let folder = call.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(folder, _)| folder);
     let path = Path::new(folder).join(path);
     let plain = !path.components().any(|part| part == std::path::Component::ParentDir);
-    // The allocator counts processors whenever it likes.
-    let own = plain && (path.starts_with(data) || path.starts_with("/sys/devices/system/cpu"));
+    // The allocator counts processors whenever it likes, and a link to another host has its name looked up.
+    let own = plain && (path.starts_with(data) || path.starts_with("/sys/devices/system/cpu") || is_resolvers(&path));
     (!own).then(|| path.display().to_string())
+}
+
+fn is_resolvers(path: &Path) -> bool {
+    ["host.conf", "hosts", "nsswitch.conf", "resolv.conf"].iter().any(|name| path == Path::new("/etc").join(name))
 }
 
 async fn read_all(file: &Path) {
