@@ -12,8 +12,8 @@ use farwater_api::{
     AGENT_FINALIZER, APPROVE_PRUNE, Digest, ServiceDeployment, ServiceDeploymentSpec, SourceKind,
     git_repository::LocalReference,
     protocol::Action,
-    service_deployment::{DeletionPolicy, Pin},
-    service_sources::{SourceReference, StatedSource},
+    service_deployment::{ClusterReference, DeletionPolicy, Pin},
+    service_sources::{ChartReference, SourceReference, StatedSource},
 };
 use farwater_fleet::{
     assignment::{Candidate, Decided, Decision, Inputs, Trouble, Why, decide, is_suspended, suspension_end},
@@ -26,10 +26,10 @@ use farwater_fleet::{
 use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
-        Assignment, Bundle, Released, ServiceOrigin, ServiceSource, assignments_named, delete_assignment,
-        delete_report, dependencies_of, load_assignment, load_report, load_service_origin, mark_cluster,
-        save_assignment, save_bundle, save_dependencies, save_recipe, save_released, save_service_origin,
-        save_service_secrets, save_service_sources, sources_of_service, stamp,
+        Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServiceSource, asks_for_the_same,
+        assignments_named, delete_assignment, delete_report, dependencies_of, load_assignment, load_report,
+        load_service_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_recipe, save_released,
+        save_service_origin, save_service_secrets, save_service_sources, sources_of_service, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -37,14 +37,14 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    candidates::{self, Ingredient, ResolveError, Resolved, find_ingredients},
+    candidates::{self, FoundSource, Ingredient, ResolveError, Resolved, find_ingredients},
     chain,
     dependencies::{self, Waits},
     events::{self, Told},
     orphans,
     queue::Next,
     resources::{self, APPROVED_AT, Name, Stored as _},
-    services::{ClusterFacts, ServiceFacts, load_grants, read_json},
+    services::{ClusterFacts, ServiceFacts, load_grants_for, read_json},
     sources::{self, SourceName},
     summarize_reports::is_removed,
     trace_deliveries::Assigned,
@@ -97,7 +97,7 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         Approval::None => None,
     };
     let row = load_assignment(&mut *delivery.store.tables().await?, &resource.uid).await?;
-    let cluster = find_cluster(&delivery, &name, &service, row.as_ref()).await?;
+    let cluster = find_cluster(&delivery, &name, &service.spec.cluster_ref, row.as_ref()).await?;
     if service.metadata.deletion_timestamp.is_some() {
         let again = remove_service(&delivery, &name, &resource, service, row, cluster).await?;
         return Ok(sooner(again, approval));
@@ -114,6 +114,8 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let is_found = candidate.is_ok();
     let source_uid = ingredients.first().and_then(Ingredient::uid).map(str::to_owned);
     let is_asked = ingredients.iter().all(Ingredient::is_asked);
+    let references = References::of(&service.spec.cluster_ref, &ingredients);
+    let led_to = LedTo::of(&cluster, ingredients.iter().map(|one| one.found.as_ref()));
     let stated = Stated::of(&service);
     let others = ingredients.iter().skip(1).filter_map(|one| Some((one.uid()?.to_owned(), one.name(&name.namespace))));
     let others: Vec<(String, SourceName)> = others.collect();
@@ -134,11 +136,18 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let again = stated.next_look(&next)?;
     // Not with what was assigned before, because what the source has can't be, or may not.
     let is_current = is_found && next.assigned.is_some() && next.assigned == next.candidate;
-    save_row(&delivery, row, next, Making { bundle, wants }, stated, begun).await?;
+    let found_by = |row: &Assignment| (row.cluster_uid.clone(), row.source_uid.clone());
+    let is_new = row.as_ref().map(found_by) != Some(found_by(&next));
+    let is_denied = is_new && matches!(read_json::<Decided>(&next.service_uid, &next.why)?.why, Why::NotGranted(_));
+    let is_rewired = save_row(&delivery, row, next, Making { bundle, wants }, stated, begun).await?;
     // Now that it is written who wants it.
     for (uid, source) in ask {
         delivery.checks.hurry(&uid);
         delivery.sources.add(source);
+    }
+    // Who wakes it finds it by its rows: what came before they were written has woken nobody.
+    if is_denied || ((is_new || is_rewired) && LedTo::load(&delivery, &name, &references).await? != led_to) {
+        delivery.services.add(name.clone());
     }
     if let Some(known) = known.filter(|known| known.unasked && is_asked && is_current) {
         trust_source(&delivery, known).await?;
@@ -151,6 +160,46 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     }
     delivery.summaries.add(name);
     Ok(sooner(again, approval))
+}
+
+/// What a service states, to be looked at again.
+struct References {
+    cluster: ClusterReference,
+    sources: Vec<(SourceReference, Option<ChartReference>)>,
+}
+
+impl References {
+    fn of(cluster: &ClusterReference, ingredients: &[Ingredient]) -> Self {
+        let sources = ingredients.iter().map(|one| (one.reference.clone(), one.chart.clone())).collect();
+        Self { cluster: cluster.clone(), sources }
+    }
+}
+
+/// What a service's references led to when they were looked at.
+#[derive(PartialEq, Eq)]
+struct LedTo {
+    cluster_uid: Option<String>,
+    sources: Vec<Option<(String, Option<Revision>, Option<ChartRow>)>>,
+}
+
+impl LedTo {
+    fn of<'a>(
+        cluster: &Result<ClusterFacts, Trouble>,
+        sources: impl Iterator<Item = Option<&'a FoundSource>>,
+    ) -> Self {
+        let seen = |one: &FoundSource| (one.object.uid.clone(), one.revision.clone(), one.chart.clone());
+        let cluster_uid = cluster.as_ref().ok().map(|cluster| cluster.uid.clone());
+        Self { cluster_uid, sources: sources.map(|one| one.map(seen)).collect() }
+    }
+
+    async fn load(delivery: &Delivery, name: &Name, references: &References) -> Result<Self, StoreError> {
+        let cluster = find_cluster(delivery, name, &references.cluster, None).await?;
+        let mut sources = Vec::new();
+        for (reference, chart) in &references.sources {
+            sources.push(FoundSource::load(delivery, &name.namespace, reference, chart.as_ref()).await?);
+        }
+        Ok(Self::of(&cluster, sources.iter().map(Option::as_ref)))
+    }
 }
 
 fn sooner(next: Next, wait: Option<Duration>) -> Next {
@@ -259,7 +308,7 @@ impl Stated {
         let end = self.suspended_until.filter(|_| decided.suspended == Some(true));
         let rest = end.map(|end| Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or(SOON).max(SOON));
         let recheck = match decided.why {
-            Why::Waiting(_) => Some(RECHECK),
+            Why::Waiting(_) | Why::Trouble(Trouble::ChartPending { .. }) => Some(RECHECK),
             Why::Trouble(Trouble::Files { .. }) => Some(FILES_RECHECK),
             _ => None,
         };
@@ -350,10 +399,9 @@ async fn forget_old_rows(delivery: &Delivery, name: &Name, current: Option<&str>
 async fn find_cluster(
     delivery: &Delivery,
     name: &Name,
-    service: &ServiceDeployment,
+    reference: &ClusterReference,
     row: Option<&Assignment>,
 ) -> Result<Result<ClusterFacts, Trouble>, StoreError> {
-    let reference = &service.spec.cluster_ref;
     let candidates = cluster_candidates(reference, &name.namespace);
     let mut first = None;
     for (namespace, cluster) in &candidates {
@@ -372,6 +420,9 @@ async fn find_cluster(
 
 /// The resource stays until the agent has confirmed the removal, so it is held before anything is assigned.
 async fn hold_resource(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
+    if resources::is_held(&resource.object["metadata"]) {
+        return Ok(());
+    }
     resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, "", |object| {
         let metadata = &mut object["metadata"];
         if resources::is_held(metadata) || metadata["deletionTimestamp"].is_string() {
@@ -479,7 +530,7 @@ async fn decide_row(
         // With what its charts depend on: that stands under the grants too.
         None => facts.source_urls.extend(candidate.iter().flat_map(Candidate::urls)),
     }
-    let ceiling = facts.check_placement(&cluster, &load_grants(&delivery.store).await?);
+    let ceiling = facts.check_placement(&cluster, &load_grants_for(&delivery.store, &name.namespace).await?);
     let decision = decide(Inputs {
         suspended: is_suspended || cluster.suspended,
         pinned: pinned.as_ref().map(Result::as_ref),
@@ -512,9 +563,10 @@ fn read_turn(row: &Assignment) -> Result<u64, StoreError> {
     Ok(read_json::<Decided>(&row.service_uid, &row.why)?.turn)
 }
 
-/// Counts a change of what is asked for: of the spec, of the content, or of the cluster.
+/// Counts a change of what is asked for: of the spec, of the content, or of the cluster. An approval is none: what it allows has begun by
+/// then, and would be ended by an entry that differs.
 fn count_turn(old: &Assignment, new: &mut Assignment) -> Result<(), StoreError> {
-    let same = old.cluster_uid == new.cluster_uid && old.stamp == new.stamp;
+    let same = old.cluster_uid == new.cluster_uid && asks_for_the_same(&old.stamp, &new.stamp);
     if !same || assigned_content(old)? != assigned_content(new)? {
         let decided: Decided = read_json(&new.service_uid, &new.why)?;
         new.why = write_json(&Decided { turn: decided.turn + 1, ..decided })?;
@@ -543,7 +595,8 @@ struct Making {
     wants: Vec<ServiceSource>,
 }
 
-/// Writes the row if it differs, and marks the cluster in the same transaction. `begun`: when the service was looked at.
+/// Writes the row if it differs, and marks the cluster in the same transaction; whether other sources are needed than before.
+/// `begun`: when the service was looked at.
 async fn save_row(
     delivery: &Delivery,
     old: Option<Assignment>,
@@ -551,15 +604,16 @@ async fn save_row(
     Making { bundle, mut wants }: Making,
     stated: Stated,
     begun: SystemTime,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     if let Some(old) = &old {
         count_turn(old, &mut new)?;
     }
     wants.sort();
     wants.dedup();
     let known = sources_of_service(&mut *delivery.store.tables().await?, &new.service_uid).await?;
-    if old.as_ref() == Some(&new) && known == wants {
-        return Ok(());
+    let is_rewired = known != wants;
+    if old.as_ref() == Some(&new) && !is_rewired {
+        return Ok(false);
     }
     let version = new_version(old.as_ref(), &new)?;
     let mark = version.is_some() || old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new))?;
@@ -581,7 +635,7 @@ async fn save_row(
                 }
             }
             save_assignment(tx, &new).await?;
-            if known != wants {
+            if is_rewired {
                 save_service_sources(tx, &new, &wants).await?;
             }
             save_service_secrets(tx, &new, &stated.secrets).await?;
@@ -605,7 +659,7 @@ async fn save_row(
     if mark {
         delivery.dirty.notify_one();
     }
-    Ok(())
+    Ok(is_rewired)
 }
 
 /// A deleted service: listed as removed until the agent has confirmed. Where there is nobody to confirm, the resource goes; so does
@@ -630,7 +684,7 @@ async fn remove_service(
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let secrets = secrets::resolve(delivery, &facts).await?;
     // A removal takes what there is, wherever it came from.
-    let (entry, _) = facts.resolve_entry(&cluster, &load_grants(&delivery.store).await?, &secrets);
+    let (entry, _) = facts.resolve_entry(&cluster, &load_grants_for(&delivery.store, &name.namespace).await?, &secrets);
     let report = load_report(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let said = report.as_ref().map(status::decode).transpose()?;
     let objects = said.as_ref().map(|said| said.objects.as_slice()).unwrap_or_default();

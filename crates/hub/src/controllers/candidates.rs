@@ -69,7 +69,29 @@ impl Ingredient {
     }
 }
 
-/// All that a spec names, as it is now. Origins are read before revisions: a source that was asked has that revision or a newer one.
+impl FoundSource {
+    /// As it is now. Its origin is read before its revision: a source that was asked has that revision or a newer one.
+    pub async fn load(
+        delivery: &Delivery,
+        namespace: &str,
+        reference: &SourceReference,
+        chart: Option<&ChartReference>,
+    ) -> Result<Option<Self>, StoreError> {
+        let Some(object) = sources::load(&delivery.store, &SourceName::of(namespace, reference)).await? else {
+            return Ok(None);
+        };
+        let mut tables = delivery.store.tables().await?;
+        let origin = load_source_origin(&mut tables, &object.uid).await?;
+        let revision = load_revision(&mut tables, &object.uid).await?;
+        let chart = match chart {
+            Some(chart) => load_chart(&mut tables, &object.uid, (&chart.name, &chart.version)).await?,
+            None => None,
+        };
+        Ok(Some(Self { object, revision, chart, origin }))
+    }
+}
+
+/// All that a spec names, as it is now.
 pub async fn find_ingredients(
     delivery: &Delivery,
     namespace: &str,
@@ -77,20 +99,7 @@ pub async fn find_ingredients(
 ) -> Result<Vec<Ingredient>, StoreError> {
     let mut all = Vec::new();
     for stated in spec.all_sources() {
-        let object = sources::load(&delivery.store, &SourceName::of(namespace, stated.reference)).await?;
-        let found = match object {
-            None => None,
-            Some(object) => {
-                let mut tables = delivery.store.tables().await?;
-                let origin = load_source_origin(&mut tables, &object.uid).await?;
-                let revision = load_revision(&mut tables, &object.uid).await?;
-                let chart = match stated.chart {
-                    Some(chart) => load_chart(&mut tables, &object.uid, (&chart.name, &chart.version)).await?,
-                    None => None,
-                };
-                Some(FoundSource { object, revision, chart, origin })
-            }
-        };
+        let found = FoundSource::load(delivery, namespace, stated.reference, stated.chart).await?;
         all.push(Ingredient {
             reference: stated.reference.clone(),
             chart: stated.chart.cloned(),

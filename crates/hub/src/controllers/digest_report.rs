@@ -10,7 +10,7 @@ use farwater_store::{
 use super::{
     compute_desired::load_facts,
     resources::Name,
-    services::{ClusterFacts, SourceUrls, load_grants},
+    services::{ClusterFacts, SourceUrls, load_grants_for},
 };
 use crate::delivery::{Delivery, secrets};
 
@@ -28,6 +28,6 @@ pub async fn load(delivery: &Delivery, service: &Resource) -> Result<Option<Dige
     let facts = load_facts(delivery, &row, origin.as_ref(), &mut SourceUrls::default()).await?;
     let (Some(cluster), Some(facts)) = (cluster, facts) else { return Ok(None) };
     let secrets = secrets::resolve(delivery, &facts).await?;
-    let (entry, _) = facts.resolve_entry(&cluster, &load_grants(&delivery.store).await?, &secrets);
+    let (entry, _) = facts.resolve_entry(&cluster, &load_grants_for(&delivery.store, &row.namespace).await?, &secrets);
     explain_digest(&entry, facts.assigned.as_ref()).map(Some).map_err(StoreError::abort)
 }

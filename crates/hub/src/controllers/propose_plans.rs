@@ -25,7 +25,7 @@ use super::{
     compute_desired::load_facts,
     fetch_sources::find_revision,
     resources::Name,
-    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants_for},
     sources::SourceSpec,
 };
 use crate::delivery::{
@@ -126,7 +126,7 @@ async fn prepare(
         }
     };
     let secrets = secrets::resolve(&delivery, &facts).await.map_err(failed)?;
-    let grants = load_grants(&delivery.store).await.map_err(failed)?;
+    let grants = load_grants_for(&delivery.store, &facts.name.namespace).await.map_err(failed)?;
     let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets);
     Ok(Proposed { entry: Verbatim::from(entry), revision, archive })
 }
