@@ -124,6 +124,13 @@ impl Origin {
         }
     }
 
+    /// Shows another certificate from now on.
+    pub async fn set_certificate(&mut self, pair: &Pair) -> Result<()> {
+        self.tls = Some(acceptor(pair)?);
+        self.stop().await;
+        self.resume().await
+    }
+
     /// `http://127.0.0.1:PORT`.
     pub fn url(&self) -> String {
         format!("{}://{}", if self.is_tls { "https" } else { "http" }, self.address)

@@ -136,7 +136,7 @@ async fn a_repository_that_fails_keeps_what_is_assigned_also_across_a_restart() 
     repository.add(&[("web", "1.1.0")]);
     for (fault, reason) in [
         (Fault::Status(500), "False/Unreachable"),
-        (Fault::Status(429), "False/Unreachable"),
+        (Fault::Status(429), "False/Throttled"),
         (Fault::Status(401), "False/AuthenticationFailed"),
         (Fault::Status(404), "False/RepositoryNotFound"),
         (Fault::Cut(10), "False/Unreachable"),

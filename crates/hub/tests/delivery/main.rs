@@ -10,6 +10,7 @@ mod delivering;
 mod digests;
 mod identity;
 mod keys;
+mod outages;
 mod placing;
 mod planning;
 mod private;

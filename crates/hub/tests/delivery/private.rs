@@ -5,8 +5,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_api::{ADMIN_NAMESPACE, SOURCE_CREDENTIALS, URL_PREFIX};
 use farwater_testkit::{
+    app_api::{APP, AppApi, INSTALLATION},
     git::{Auth, GitServer, Repository},
     lfs::pointer,
+    squid::{Options, Squid},
     ssh::{Key, SshServer},
 };
 use serde_json::{Value, json};
@@ -74,6 +76,34 @@ async fn a_repository_over_ssh_is_delivered_as_soon_as_its_secret_is_right() {
     assert_eq!(files["apps/a.yaml"], "kind: A");
     let told = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap().to_string();
     assert!(!told.contains("PRIVATE KEY") && !told.contains("phrase"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_apps_token_is_minted_through_the_proxy_that_its_source_names() {
+    let (server, api) = (GitServer::start().await.unwrap(), AppApi::start().await.unwrap());
+    server.create("infra").unwrap().commit("main", &[("apps/a.yaml", "kind: A")]).unwrap();
+    server.set_auth(Auth::Basic { username: "x-access-token".into(), password: AppApi::token(1) });
+    let credentials = Some(("p".to_owned(), "right".to_owned()));
+    let squid = Squid::start(&Options { credentials, ..Options::default() }).await.unwrap();
+    let (rig, base, address) = (start().await, api.url(), squid.url(""));
+    let app = [
+        ("githubAppID", APP),
+        ("githubAppInstallationID", INSTALLATION),
+        ("githubAppPrivateKey", api.key()),
+        ("githubAppBaseURL", &base),
+    ];
+    secret(&rig, "app", &app).await;
+    let proxy = |password| data(&[("address", &address), ("username", "p"), ("password", password)]);
+    rig.create("Secret", ADMIN_NAMESPACE, "proxy", json!({"data": proxy("wrong")})).await;
+    let (secret, proxy_secret) = (json!({"name": "app"}), json!({"name": "proxy"}));
+    let spec = json!({"url": server.url("infra"), "secretRef": secret, "proxySecretRef": proxy_secret});
+    git_source(&rig, "infra", spec).await;
+    wait_source(&rig, "infra", "Ready", "False/ProxyRefused").await;
+    assert_eq!((api.given(), server.counts().requests), (0, 0), "nothing goes past the proxy");
+    rig.edit("Secret", ADMIN_NAMESPACE, "proxy", |object| object["data"] = proxy("right")).await;
+    let told = wait_source(&rig, "infra", "Ready", "True/Fetched").await.to_string();
+    assert_eq!(api.given(), 1, "{:?}", api.refused());
+    assert!(!told.contains(&AppApi::token(1)) && !told.contains("PRIVATE KEY"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

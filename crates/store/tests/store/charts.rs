@@ -3,9 +3,10 @@
 use farwater_store::{
     Store,
     delivery::{
-        Assignment, ChartRow, ServiceSource, assignments_of_source, charts_of_source, delete_assignment,
-        delete_revision, distrust_sources, is_source_used, linked_sources, load_chart, load_source_origin,
-        save_assignment, save_chart, save_service_sources, services_of_chart, sources_of_service, wanted_charts,
+        Assignment, ChartRow, Revision, ServiceSource, Taken, assignments_of_source, charts_of_source,
+        delete_assignment, delete_revision, distrust_sources, is_source_used, linked_sources, load_chart,
+        load_revision, load_source_origin, save_assignment, save_chart, save_revision, save_service_sources,
+        services_of_chart, sources_of_service, wanted_charts,
     },
 };
 
@@ -15,6 +16,7 @@ on_both_engines!(
     services_are_found_by_each_of_their_sources_and_charts_by_who_wants_them,
     a_chart_stays_what_it_was_until_it_is_saved_anew_or_its_repository_goes,
     after_a_restore_every_source_of_a_service_is_to_be_asked,
+    a_database_of_before_charts_goes_on_with_what_it_serves,
 );
 
 fn assignment(name: &str, source: &str) -> Assignment {
@@ -114,4 +116,46 @@ async fn after_a_restore_every_source_of_a_service_is_to_be_asked(place: Place) 
         let origin = load_source_origin(&mut *store.tables().await.unwrap(), uid).await.unwrap();
         assert!(origin.is_some_and(|origin| origin.unasked), "{uid}");
     }
+}
+
+/// As the program before left it: what 0012 and 0013 make is not there.
+const BEFORE: &str = "DROP TABLE service_sources; DROP TABLE charts; DROP TABLE bundle_recipes; DROP TABLE revision_terms; \
+                      DELETE FROM _sqlx_migrations WHERE version >= 12;";
+
+async fn a_database_of_before_charts_goes_on_with_what_it_serves(place: Place) {
+    let store = place.open().await;
+    let served = Revision {
+        source_uid: "git".to_owned(),
+        reference: "main".to_owned(),
+        commit: "c0ffee".to_owned(),
+        fetched: 7,
+        taken: Taken::default(),
+    };
+    save(&store, assignment("web", "git"), vec![]).await;
+    let row = served.clone();
+    let old = store.transact(move |tx| {
+        Box::pin(async move {
+            save_revision(tx, &row).await?;
+            sqlx::raw_sql(BEFORE).execute(&mut **tx).await?;
+            Ok(())
+        })
+    });
+    old.await.unwrap();
+    store.close().await;
+
+    let store = place.open().await;
+    let mut tables = store.tables().await.unwrap();
+    assert_eq!(load_revision(&mut tables, "git").await.unwrap(), Some(served.clone()));
+    let services = assignments_of_source(&mut tables, "git").await.unwrap();
+    assert_eq!(services.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["web"]);
+    assert_eq!(sources_of_service(&mut tables, "uid-web").await.unwrap(), []);
+    drop(tables);
+    let taken = Taken { lfs: true, ..Taken::default() };
+    let now = Revision { taken, ..served };
+    let row = now.clone();
+    store.transact(|tx| Box::pin(async move { save_revision(tx, &row).await })).await.unwrap();
+    save(&store, assignment("web", "git"), vec![chart("helm", "web", "*", "")]).await;
+    let mut tables = store.tables().await.unwrap();
+    assert_eq!(load_revision(&mut tables, "git").await.unwrap(), Some(now));
+    assert_eq!(sources_of_service(&mut tables, "uid-web").await.unwrap(), [chart("helm", "web", "*", "")]);
 }
