@@ -208,10 +208,17 @@ pub struct MirrorObjects {
 }
 
 impl MirrorObjects {
+    /// An id as this repository makes them: one of another length is asked for where sources of several kinds lie together, and gix
+    /// takes none.
+    fn own(&self, id: &ObjectId) -> Result<gix::ObjectId, TreeError> {
+        let wanted = to_gix(id).map_err(|source| TreeError::Unreadable { id: *id, source })?;
+        if wanted.kind() == self.repository.object_hash() { Ok(wanted) } else { Err(TreeError::Missing(*id)) }
+    }
+
     /// The size is asked for first: a blob that is too large is never inflated.
     fn read(&self, id: &ObjectId, limit: u64) -> Result<(gix::objs::Kind, Vec<u8>), TreeError> {
         let unreadable = |error: gix::Error| TreeError::Unreadable { id: *id, source: error.into() };
-        let wanted = to_gix(id).map_err(|source| TreeError::Unreadable { id: *id, source })?;
+        let wanted = self.own(id)?;
         let header = self.repository.try_find_header(wanted).map_err(unreadable)?.ok_or(TreeError::Missing(*id))?;
         if header.size() > limit {
             return Err(TreeError::TooLarge { id: *id, size: header.size(), limit });
@@ -222,8 +229,7 @@ impl MirrorObjects {
 
     /// The bytes of an object, without reading it.
     pub(crate) fn size(&self, id: &ObjectId) -> Result<u64, TreeError> {
-        let wanted = to_gix(id).map_err(|source| TreeError::Unreadable { id: *id, source })?;
-        let header = self.repository.try_find_header(wanted);
+        let header = self.repository.try_find_header(self.own(id)?);
         let header = header.map_err(|error| TreeError::Unreadable { id: *id, source: error.into() })?;
         Ok(header.ok_or(TreeError::Missing(*id))?.size())
     }

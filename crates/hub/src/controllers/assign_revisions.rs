@@ -27,7 +27,7 @@ use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
         Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServiceSource, asks_for_the_same,
-        assignments_named, delete_assignment, delete_report, dependencies_of, load_assignment, load_report,
+        assignments_named, delete_assignment, delete_report, dependencies_of, load_assignment, load_chart, load_report,
         load_service_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_recipe, save_released,
         save_service_origin, save_service_secrets, save_service_sources, sources_of_service, stamp,
     },
@@ -140,14 +140,17 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let is_new = row.as_ref().map(found_by) != Some(found_by(&next));
     let is_denied = is_new && matches!(read_json::<Decided>(&next.service_uid, &next.why)?.why, Why::NotGranted(_));
     let is_rewired = save_row(&delivery, row, next, Making { bundle, wants }, stated, begun).await?;
+    // Who wakes it finds it by its rows: what came before they were written has woken nobody.
+    if is_denied
+        || (is_rewired && is_any_there(&delivery, &resource.uid, &ask).await?)
+        || ((is_new || is_rewired) && LedTo::load(&delivery, &name, &references).await? != led_to)
+    {
+        delivery.services.add(name.clone());
+    }
     // Now that it is written who wants it.
     for (uid, source) in ask {
         delivery.checks.hurry(&uid);
         delivery.sources.add(source);
-    }
-    // Who wakes it finds it by its rows: what came before they were written has woken nobody.
-    if is_denied || ((is_new || is_rewired) && LedTo::load(&delivery, &name, &references).await? != led_to) {
-        delivery.services.add(name.clone());
     }
     if let Some(known) = known.filter(|known| known.unasked && is_asked && is_current) {
         trust_source(&delivery, known).await?;
@@ -183,10 +186,7 @@ struct LedTo {
 }
 
 impl LedTo {
-    fn of<'a>(
-        cluster: &Result<ClusterFacts, Trouble>,
-        sources: impl Iterator<Item = Option<&'a FoundSource>>,
-    ) -> Self {
+    fn of<'a>(cluster: &Result<ClusterFacts, Trouble>, sources: impl Iterator<Item = Option<&'a FoundSource>>) -> Self {
         let seen = |one: &FoundSource| (one.object.uid.clone(), one.revision.clone(), one.chart.clone());
         let cluster_uid = cluster.as_ref().ok().map(|cluster| cluster.uid.clone());
         Self { cluster_uid, sources: sources.map(|one| one.map(seen)).collect() }
@@ -200,6 +200,25 @@ impl LedTo {
         }
         Ok(Self::of(&cluster, sources.iter().map(Option::as_ref)))
     }
+}
+
+/// Whether somebody has brought a chart of these repositories that a service needs and had not found.
+async fn is_any_there(
+    delivery: &Delivery,
+    service_uid: &str,
+    asked: &[(String, SourceName)],
+) -> Result<bool, StoreError> {
+    if asked.is_empty() {
+        return Ok(false);
+    }
+    let mut tables = delivery.store.tables().await?;
+    for want in sources_of_service(&mut tables, service_uid).await? {
+        let is_asked = !want.chart.is_empty() && asked.iter().any(|(uid, _)| *uid == want.source_uid);
+        if is_asked && load_chart(&mut tables, &want.source_uid, (&want.chart, &want.wanted)).await?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn sooner(next: Next, wait: Option<Duration>) -> Next {
@@ -308,7 +327,7 @@ impl Stated {
         let end = self.suspended_until.filter(|_| decided.suspended == Some(true));
         let rest = end.map(|end| Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or(SOON).max(SOON));
         let recheck = match decided.why {
-            Why::Waiting(_) | Why::Trouble(Trouble::ChartPending { .. }) => Some(RECHECK),
+            Why::Waiting(_) => Some(RECHECK),
             Why::Trouble(Trouble::Files { .. }) => Some(FILES_RECHECK),
             _ => None,
         };

@@ -501,7 +501,7 @@ fn is_moved(served: Option<&Revision>, outcome: &Outcome) -> bool {
             // By which keys it was verified is nothing to services.
             old.commit != *commit
                 || old.reference != *reference
-                || (was.submodules, was.lfs) != (now.submodules, now.lfs)
+                || (was.submodules, was.lfs, was.artifact) != (now.submodules, now.lfs, now.artifact)
         })
     })
 }
