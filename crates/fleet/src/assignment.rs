@@ -295,7 +295,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
     let Some(assigned) = inputs.assigned else {
         return hold(match inputs.why {
             Why::Trouble(trouble) => trouble.to_string(),
-            Why::Waiting(reasons) => reasons.clone(),
+            Why::Waiting(reason) | Why::NotGranted(reason) => reason.clone(),
             _ => "no revision is assigned yet".to_owned(),
         });
     };
@@ -475,6 +475,9 @@ mod tests {
         check_action(EntryInputs { suspended, ..base }, "hold: the service is suspended");
         check_action(EntryInputs { ceiling: Err(&denied), ..base }, &format!("hold: {denied}"));
         check_action(EntryInputs { assigned: None, ..base }, "hold: no revision is assigned yet");
+        // Of what its charts depend on, which only whoever made the candidate knows.
+        let why = Why::NotGranted(denied.to_string());
+        check_action(EntryInputs { assigned: None, why: &why, ..base }, &format!("hold: {denied}"));
         let why = Why::Trouble(Trouble::SourceEmpty { kind: SourceKind::GitRepository, name: "infra".to_owned() });
         check_action(
             EntryInputs { assigned: None, why: &why, ..base },

@@ -33,6 +33,7 @@ pub mod submodules;
 pub mod summarize_reports;
 pub mod trace_deliveries;
 pub mod track_clusters;
+pub mod turns;
 pub mod verify_revisions;
 pub mod versions;
 

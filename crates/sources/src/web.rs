@@ -85,21 +85,26 @@ impl Web {
         let untrusted = |why| fail(FetchReason::Untrusted, why);
         let tls = self.tls(&access).map_err(untrusted)?;
         let Route { links: own, proxy } = route;
-        let way = match proxy {
-            None => Way::direct(own.clone()),
+        let proxied = match proxy {
+            None => None,
             Some(proxy) => {
                 let tls = self.tls(&Access::trusting(proxy.ca.as_deref())).map_err(untrusted)?;
-                Way::through(proxy, tls).map_err(|error| fail(FetchReason::ProxyRefused, error.to_string()))?
+                Some(Way::through(proxy, tls).map_err(|error| fail(FetchReason::ProxyRefused, error.to_string()))?)
             }
+        };
+        let client = client(&tls, proxied.clone().unwrap_or_else(|| Way::direct(own.clone())));
+        let tls_abroad = match access.identity {
+            Some(_) => self.tls(&Access::trusting(access.ca.as_deref())).map_err(untrusted)?,
+            None => tls,
         };
         Ok(Site {
             stated: stated.clone(),
             access: Arc::new(access),
             passes_credentials: false,
-            client: client(&tls, way),
+            client,
             own,
-            tls,
-            is_proxied: proxy.is_some(),
+            tls_abroad,
+            proxied,
             links: self.0.links.clone(),
             foreign: OnceCell::new(),
         })
@@ -150,8 +155,10 @@ pub struct Site {
     client: HttpClient,
     /// Where the stated host may lie; absent if anywhere.
     own: Option<Links>,
-    tls: rustls::ClientConfig,
-    is_proxied: bool,
+    /// For other hosts: they are shown no certificate.
+    tls_abroad: rustls::ClientConfig,
+    /// The way to all hosts, where a proxy is to be asked.
+    proxied: Option<Way>,
     links: Links,
     foreign: OnceCell<Foreign>,
 }
@@ -331,7 +338,7 @@ impl Site {
 
     /// How a host is asked, and where it may lie.
     async fn ways_to(&self, url: &Url) -> (&HttpClient, Option<&Links>) {
-        if url.host_str() == self.stated.host_str() {
+        if self.is_stated(url) {
             return (&self.client, self.own.as_ref());
         }
         let make = || async {
@@ -340,9 +347,8 @@ impl Site {
                 None => self.links.of_host(self.stated.host_str().unwrap_or_default()).await,
             };
             // A proxy looks names up itself.
-            let client =
-                if self.is_proxied { self.client.clone() } else { client(&self.tls, Way::direct(links.clone())) };
-            Foreign { client, links }
+            let way = self.proxied.clone().unwrap_or_else(|| Way::direct(links.clone()));
+            Foreign { client: client(&self.tls_abroad, way), links }
         };
         let Foreign { client, links } = self.foreign.get_or_init(make).await;
         (client, links.as_ref())

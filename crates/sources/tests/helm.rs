@@ -223,6 +223,29 @@ async fn credentials_are_shown_to_the_repositorys_host_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_of_ours_is_shown_to_the_repositorys_host_alone() {
+    let authority = Authority::new("a test's").unwrap();
+    let (of_server, of_client) = (authority.issue(&["127.0.0.1"], 24).unwrap(), authority.issue(&["us"], 24).unwrap());
+    let repository = Repository::new(&[("web", "1.0.0")]);
+    let mut other = Origin::of_folder(repository.path(), Some(&of_server)).await.unwrap();
+    repository.index(Some(&other.url()));
+    let mut origin = Origin::of_folder(repository.path(), Some(&of_server)).await.unwrap();
+    for server in [&mut other, &mut origin] {
+        server.ask_for_certificates(&of_server, &authority).await.unwrap();
+    }
+    let tls = [("ca.crt", authority.pem()), ("tls.crt", &of_client.certificate), ("tls.key", &of_client.key)];
+    let client = || Client::with(&origin.url(), None, Some(&secret(&tls)), true);
+    let first = client();
+    first.sync().await.unwrap();
+    first.find("web", "*", None).await.unwrap();
+    origin.set_fault(Fault::Redirect(format!("{}/index.yaml", other.url())));
+    client().sync().await.unwrap();
+    assert!(origin.seen().iter().all(|seen| seen.is_certified), "{:?}", origin.seen());
+    let paths: Vec<_> = other.seen().into_iter().map(|seen| (seen.path, seen.is_certified)).collect();
+    assert_eq!(paths, [("/web-1.0.0.tgz".to_owned(), false), ("/index.yaml".to_owned(), false)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn credentials_are_passed_on_where_that_is_asked_for_and_only_over_tls() {
     let (auth, mut data) = basic();
     let authority = Authority::new("a test's").unwrap();

@@ -40,7 +40,7 @@ impl Authority {
         &self.pair.certificate
     }
 
-    /// A server's certificate that began an hour ago and holds for some more.
+    /// A server's or a client's certificate that began an hour ago and holds for some more.
     pub fn issue(&self, names: &[&str], hours: u32) -> Result<Pair> {
         self.issue_between(names, HOUR, HOUR * hours)
     }
@@ -54,7 +54,7 @@ impl Authority {
     fn issue_between(&self, names: &[&str], ago: Duration, ahead: Duration) -> Result<Pair> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())?;
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
         let now = rcgen::date_time_ymd(1970, 1, 1) + SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
         let end = if ahead.is_zero() { now - HOUR } else { now + ahead };

@@ -21,13 +21,16 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioIo},
 };
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use rustls::{
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    server::WebPkiClientVerifier,
+};
 use sha2::{Digest as _, Sha256};
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    authority::Pair,
+    authority::{Authority, Pair},
     git::{Auth, Fault},
 };
 
@@ -42,6 +45,8 @@ pub struct Seen {
     /// With its query.
     pub path: String,
     pub authorization: Option<String>,
+    /// Whether the client has shown a certificate that it was asked for.
+    pub is_certified: bool,
     pub status: u16,
 }
 
@@ -100,7 +105,7 @@ impl Origin {
     }
 
     async fn start(behind: Behind, tls: Option<&Pair>) -> Result<Self> {
-        let tls = tls.map(acceptor).transpose()?;
+        let tls = tls.map(|pair| acceptor(pair, None)).transpose()?;
         let shared = Arc::new(Shared { behind, state: Mutex::default() });
         let mut origin =
             Self { shared, address: (Ipv4Addr::LOCALHOST, 0).into(), is_tls: tls.is_some(), tls, task: None };
@@ -126,7 +131,16 @@ impl Origin {
 
     /// Shows another certificate from now on.
     pub async fn set_certificate(&mut self, pair: &Pair) -> Result<()> {
-        self.tls = Some(acceptor(pair)?);
+        self.set_acceptor(acceptor(pair, None)?).await
+    }
+
+    /// Asks clients for a certificate of an authority from now on, and takes those without one.
+    pub async fn ask_for_certificates(&mut self, pair: &Pair, authority: &Authority) -> Result<()> {
+        self.set_acceptor(acceptor(pair, Some(authority))?).await
+    }
+
+    async fn set_acceptor(&mut self, acceptor: TlsAcceptor) -> Result<()> {
+        self.tls = Some(acceptor);
         self.stop().await;
         self.resume().await
     }
@@ -178,13 +192,23 @@ impl Origin {
     }
 }
 
-fn acceptor(pair: &Pair) -> Result<TlsAcceptor> {
+/// `clients`: whose certificates clients are asked for.
+fn acceptor(pair: &Pair, clients: Option<&Authority>) -> Result<TlsAcceptor> {
     let chain = vec![CertificateDer::from_pem_slice(pair.certificate.as_bytes()).context("read a certificate")?];
     let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).context("read a key")?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let verifier = match clients {
+        None => WebPkiClientVerifier::no_client_auth(),
+        Some(authority) => {
+            let mut roots = rustls::RootCertStore::empty();
+            roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).context("read an authority")?)?;
+            let builder = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
+            builder.allow_unauthenticated().build()?
+        }
+    };
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
+        .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)?;
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
@@ -201,24 +225,31 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, tls: Option<TlsAccep
         };
         let (shared, tls) = (Arc::clone(&shared), tls.clone());
         connections.spawn(async move {
-            let service = hyper::service::service_fn(move |request| answer(Arc::clone(&shared), request));
+            let service = |is_certified| {
+                hyper::service::service_fn(move |request| answer(Arc::clone(&shared), is_certified, request))
+            };
             let http = hyper::server::conn::http1::Builder::new();
             // A client that goes away is its own affair.
             match tls {
                 Some(tls) => {
                     if let Ok(stream) = tls.accept(stream).await {
-                        let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                        let is_certified = stream.get_ref().1.peer_certificates().is_some();
+                        let _ = http.serve_connection(TokioIo::new(stream), service(is_certified)).await;
                     }
                 }
                 None => {
-                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                    let _ = http.serve_connection(TokioIo::new(stream), service(false)).await;
                 }
             }
         });
     }
 }
 
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+async fn answer(
+    shared: Arc<Shared>,
+    is_certified: bool,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let header = request.headers().get(header::AUTHORIZATION);
     let authorization = header.and_then(|value| value.to_str().ok()).map(str::to_owned);
@@ -228,7 +259,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         let fault = found.max_by_key(|(part, _)| part.len()).map(|(_, fault)| fault.clone());
         (state.auth.clone(), fault.unwrap_or_default())
     };
-    let mut seen = Seen { method: request.method().to_string(), path, authorization, status: 0 };
+    let mut seen = Seen { method: request.method().to_string(), path, authorization, is_certified, status: 0 };
     // Before it is answered: one that is never answered was asked too.
     let number = {
         let mut state = shared.state();

@@ -15,7 +15,7 @@ use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
     duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
 };
-use farwater_sources::{Address, Named, oci::cosign::Keys};
+use farwater_sources::{Named, oci::cosign::Keys};
 use farwater_store::{
     Connection, StoreError,
     delivery::{
@@ -37,33 +37,24 @@ use super::{
     source_access::{DEFAULT_TIMEOUT, Way, load_secret, shared_secret, store_failed},
     sources::{self, SourceName, SourceObject, SourceSpec},
     trace_deliveries::Fetched,
+    turns::{Asks, Turn, Turns},
 };
 use crate::delivery::{Delivery, FetchResult};
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(120);
-/// Requests to one host at the same time: hosts throttle, and a stuck one must not take all places.
-const PER_HOST: usize = 8;
-/// Requests to all hosts together that did not answer the last time.
-const SILENT: usize = 8;
-/// Hosts that are remembered as silent; more are forgotten together.
-const MAX_SILENT: usize = 10_000;
-/// When a source whose host is busy comes again.
-const HOST_BUSY: Duration = Duration::from_millis(250);
-/// When one comes again whose host does not answer: many may wait for it.
-const HOST_SILENT: Duration = Duration::from_secs(5);
 /// The reason of a failure of which nobody knows more than that no given key has signed.
 pub const UNVERIFIED: &str = "VerificationFailed";
 /// First wait after a failure; doubles up to the interval.
 const MIN_RETRY: Duration = Duration::from_secs(2);
 
-/// When each source was asked last, and which hosts are busy. Lost at a restart, which only means asking earlier.
+/// When each source was asked last. Lost at a restart, which only means asking earlier.
 #[derive(Default)]
 pub struct Checks {
     last: Mutex<HashMap<String, Check>>,
-    hosts: Mutex<Hosts>,
     urgent: Mutex<HashSet<String>>,
     /// Of services.
     pub requests: Requests,
+    pub turns: Turns,
 }
 
 #[derive(Clone, Debug)]
@@ -90,87 +81,6 @@ impl Checks {
 
     fn take_urgent(&self, uid: &str) -> bool {
         self.urgent.lock().unwrap_or_else(PoisonError::into_inner).remove(uid)
-    }
-
-    /// A turn at a repository, if its host has one left; else when to come again.
-    fn enter(&self, url: &str) -> Result<Turn<'_>, Duration> {
-        // What is no address is refused later, by whoever reads it.
-        let (host, repository) = match Address::parse_any(url) {
-            Ok(address) => (format!("{}:{}", address.host(), address.port()), address.identity()),
-            Err(_) => (url.to_owned(), url.to_owned()),
-        };
-        let mut hosts = self.hosts();
-        let is_silent = hosts.silent.contains(&host);
-        let (most, silent) = if is_silent { (1, hosts.busy_silent) } else { (PER_HOST, 0) };
-        let busy = hosts.busy.get(&host).copied().unwrap_or(0);
-        if busy >= most || silent >= SILENT || hosts.repositories.contains(&repository) {
-            return Err(if is_silent { HOST_SILENT } else { HOST_BUSY });
-        }
-        *hosts.busy.entry(host.clone()).or_default() += 1;
-        hosts.busy_silent += usize::from(is_silent);
-        hosts.repositories.insert(repository.clone());
-        Ok(Turn { checks: self, host, repository, is_silent })
-    }
-
-    /// The same, when it is there.
-    pub async fn wait_to_enter(&self, url: &str) -> Turn<'_> {
-        loop {
-            match self.enter(url) {
-                Ok(turn) => return turn,
-                Err(wait) => tokio::time::sleep(wait).await,
-            }
-        }
-    }
-
-    fn hosts(&self) -> MutexGuard<'_, Hosts> {
-        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Who is being asked, and who did not answer.
-#[derive(Default)]
-struct Hosts {
-    busy: HashMap<String, usize>,
-    /// However many sources are of one repository.
-    repositories: HashSet<String>,
-    silent: HashSet<String>,
-    busy_silent: usize,
-}
-
-/// One request to a host at a time of its own. Ends when dropped.
-pub struct Turn<'a> {
-    checks: &'a Checks,
-    host: String,
-    repository: String,
-    is_silent: bool,
-}
-
-impl Turn<'_> {
-    /// Notes whether the host answered: one that didn't is asked by one at a time until it does. `failure` is a condition's reason.
-    pub fn end(self, failure: Option<&str>) {
-        let mut hosts = self.checks.hosts();
-        if failure == Some("Timeout") {
-            if hosts.silent.len() >= MAX_SILENT {
-                hosts.silent.clear();
-            }
-            hosts.silent.insert(self.host.clone());
-        } else {
-            hosts.silent.remove(&self.host);
-        }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let mut hosts = self.checks.hosts();
-        hosts.repositories.remove(&self.repository);
-        hosts.busy_silent -= usize::from(self.is_silent);
-        if let Some(count) = hosts.busy.get_mut(&self.host) {
-            *count -= 1;
-            if *count == 0 {
-                hosts.busy.remove(&self.host);
-            }
-        }
     }
 }
 
@@ -280,7 +190,7 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
     if !urgent && !source.is_due(check.as_ref()) {
         return Ok(wait_for_turn(&delivery, &source, check));
     }
-    let turn = match delivery.checks.enter(&source.object.any.url) {
+    let turn = match delivery.checks.turns.enter(&source.object.any.url, Asks::Repository) {
         Ok(turn) => turn,
         Err(wait) => {
             if urgent {
@@ -461,7 +371,7 @@ pub async fn find_revision(
     named: &Named,
 ) -> Result<Fetch, SourceFailure> {
     let way = Way::load(delivery, name, spec).await?;
-    let turn = delivery.checks.wait_to_enter(&spec.url).await;
+    let turn = delivery.checks.turns.wait_to_enter(&spec.url, Asks::Repository, way.timeout).await?;
     let known = load_source_origin(&mut *delivery.store.tables().await.map_err(store_failed)?, source_uid).await;
     git::find(delivery, source_uid, spec, (&way, turn), (named, known.map_err(store_failed)?)).await
 }
@@ -746,47 +656,5 @@ mod tests {
             offsets.insert(first);
         }
         assert!(offsets.len() > 95, "{} different offsets", offsets.len());
-    }
-
-    fn url(host: &str, repository: usize) -> String {
-        format!("https://{host}/{repository}")
-    }
-
-    #[test]
-    fn a_host_is_asked_by_a_few_at_once() {
-        let checks = Checks::default();
-        let turns: Vec<_> = (0..PER_HOST).map(|n| checks.enter(&url("slow", n)).unwrap()).collect();
-        assert!(checks.enter(&url("slow", 100)).is_err());
-        assert!(checks.enter(&url("other", 100)).is_ok());
-        drop(turns);
-        assert!(checks.enter(&url("slow", 100)).is_ok());
-    }
-
-    #[test]
-    fn a_repository_is_asked_by_one_at_a_time_however_many_sources_are_of_it() {
-        let checks = Checks::default();
-        let turn = checks.enter("https://h/a.git").unwrap();
-        for url in ["https://h/a", "https://H:443/a.git/"] {
-            assert!(checks.enter(url).is_err(), "{url}");
-        }
-        drop(turn);
-        assert!(checks.enter("https://h/a").is_ok());
-    }
-
-    #[test]
-    fn hosts_that_do_not_answer_are_asked_by_one_and_take_few_places() {
-        let checks = Checks::default();
-        let hosts: Vec<_> = (0..=SILENT).map(|n| format!("silent-{n}")).collect();
-        for host in &hosts {
-            checks.enter(&url(host, 0)).unwrap().end(Some("Timeout"));
-        }
-        let turns: Vec<_> = hosts[..SILENT].iter().map(|host| checks.enter(&url(host, 0)).unwrap()).collect();
-        assert!(checks.enter(&url(&hosts[0], 1)).is_err(), "one at a time");
-        assert!(checks.enter(&url(&hosts[SILENT], 0)).is_err(), "the others' places are not theirs");
-        assert!(checks.enter(&url("other", 0)).is_ok());
-        drop(turns);
-        checks.enter(&url(&hosts[0], 0)).unwrap().end(Some("RepositoryNotFound"));
-        let _one = checks.enter(&url(&hosts[0], 0)).unwrap();
-        assert!(checks.enter(&url(&hosts[0], 1)).is_ok(), "it answered");
     }
 }

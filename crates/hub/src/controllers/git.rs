@@ -20,8 +20,7 @@ use farwater_store::{
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    chain, combine, fetch_sources::Turn, source_access::Way, submodules::fetch_submodules,
-    verify_revisions::verify_revision,
+    chain, combine, source_access::Way, submodules::fetch_submodules, turns::Turn, verify_revisions::verify_revision,
 };
 use crate::delivery::Delivery;
 

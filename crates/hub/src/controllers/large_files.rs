@@ -15,11 +15,12 @@ use super::{
     resources::Name,
     source_access::{Way, store_failed},
     sources::{self, SourceName, SourceObject, SourceSpec},
+    turns::Asks,
 };
 use crate::delivery::Delivery;
 
-/// Of all sources together.
-const AT_ONCE: usize = 8;
+/// Of all sources together: more than one host has, so that none takes all.
+const AT_ONCE: usize = 16;
 /// After a failure nobody asks again before this has passed.
 const REST: Duration = Duration::from_secs(10);
 /// Failures that are remembered; more are forgotten together.
@@ -111,7 +112,6 @@ async fn fetch(
     source_uid: &str,
     files: Vec<(String, Vec<LargeFile>)>,
 ) -> Result<(), SourceFailure> {
-    let _place = delivery.large_fetches.places.acquire().await;
     let object = sources::load(&delivery.store, source).await.map_err(store_failed)?;
     let (SourceName::Resource(_, name), Some(SourceObject { spec: SourceSpec::Git(spec), .. })) = (source, object)
     else {
@@ -121,8 +121,13 @@ async fn fetch(
     let mirror = mirror_path(&delivery.mirrors, source_uid)?;
     for (url, files) in files {
         let remote = way.to(delivery, &url).await?;
-        let _turn = delivery.checks.wait_to_enter(&url).await;
-        delivery.mirrors.git.fetch_large_files(&remote, &files, &mirror, way.timeout).await?;
+        let turn = delivery.checks.turns.wait_to_enter(&url, Asks::LargeFiles, way.timeout).await?;
+        let fetched = {
+            let _place = delivery.large_fetches.places.acquire().await;
+            delivery.mirrors.git.fetch_large_files(&remote, &files, &mirror, way.timeout).await
+        };
+        turn.end(fetched.as_ref().err().map(|error| error.reason.code()));
+        fetched?;
     }
     Ok(())
 }

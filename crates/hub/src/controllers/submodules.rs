@@ -8,6 +8,7 @@ use farwater_sources::{Address, Git, MAX_DEPTH, MAX_MODULES, ModulesError, Submo
 use super::{
     git::{SourceFailure, mirror_path},
     source_access::Way,
+    turns::Asks,
 };
 use crate::delivery::Delivery;
 
@@ -59,9 +60,13 @@ async fn fetch_module(
         ..failure
     };
     let remote = way.to(delivery, module.address.as_str()).await.map_err(name)?;
-    let _turn = delivery.checks.wait_to_enter(module.address.as_str()).await;
-    let _place = delivery.mirrors.git_place().await;
-    let fetched = delivery.mirrors.git.fetch_module(&remote, module, mirror, way.timeout).await;
+    let turn = delivery.checks.turns.wait_to_enter(module.address.as_str(), Asks::Repository, way.timeout).await;
+    let turn = turn.map_err(name)?;
+    let fetched = {
+        let _place = delivery.mirrors.git_place().await;
+        delivery.mirrors.git.fetch_module(&remote, module, mirror, way.timeout).await
+    };
+    turn.end(fetched.as_ref().err().map(|error| error.reason.code()));
     fetched.map_err(|error| name(error.into()))
 }
 

@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_api::{ADMIN_NAMESPACE, SOURCE_CREDENTIALS, URL_PREFIX};
 use farwater_testkit::{
     app_api::{APP, AppApi, INSTALLATION},
-    git::{Auth, GitServer, Repository},
+    git::{Auth, Fault, GitServer, Repository},
     lfs::pointer,
     squid::{Options, Squid},
     ssh::{Key, SshServer},
@@ -200,6 +200,34 @@ async fn submodules_and_large_files_are_delivered_where_they_are_asked_for() {
     ask(&rig, "GitRepository", "infra").await;
     let (_, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&large)).await;
     assert_eq!(files["apps/lib/lib.yaml"], "kind: Newer");
+}
+
+/// Of more hosts and more repositories than there are places for Git.
+#[tokio::test(flavor = "multi_thread")]
+async fn submodules_at_stuck_hosts_hold_up_no_others() {
+    let (server, mut stuck, mut names) = (GitServer::start().await.unwrap(), Vec::new(), Vec::new());
+    let module = server.create("lib").unwrap().commit("main", &[("lib.yaml", "kind: Lib")]).unwrap();
+    for host in 0..3 {
+        let other = GitServer::start().await.unwrap();
+        other.set_fault(Fault::Stall);
+        for n in 0..8 {
+            let name = format!("stuck-{host}-{n}");
+            commit_with(&server.create(&name).unwrap(), &other.url(&name), &module, &[("a.yaml", "kind: A")]);
+            names.push(name);
+        }
+        stuck.push(other);
+    }
+    commit_with(&server.create("infra").unwrap(), "../lib.git", &module, &[("a.yaml", "kind: A")]);
+    let rig = start().await;
+    for name in &names {
+        git_source(&rig, name, json!({"url": server.url(name), "recurseSubmodules": true})).await;
+    }
+    let is_asked = || stuck.iter().all(|other| other.counts().requests > 0);
+    rig.wait_until("the stuck hosts are asked", async || is_asked()).await;
+    git_source(&rig, "infra", json!({"url": server.url("infra"), "recurseSubmodules": true})).await;
+    wait_source(&rig, "infra", "Ready", "True/Fetched").await;
+    let most = stuck.iter().map(|other| other.counts().most_at_once).max();
+    assert_eq!(most, Some(1), "of a host that never answered");
 }
 
 #[tokio::test(flavor = "multi_thread")]

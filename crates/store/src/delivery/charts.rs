@@ -75,19 +75,20 @@ pub(super) async fn delete_service_sources(connection: &mut Connection, service_
     Ok(())
 }
 
+/// In the order of the type: databases sort by languages.
 pub async fn sources_of_service(
     connection: &mut Connection,
     service_uid: &str,
 ) -> Result<Vec<ServiceSource>, StoreError> {
-    let rows: Vec<(String, String, String, String)> = sqlx::query_as(
-        "SELECT source_uid, chart, wanted, url FROM service_sources WHERE service_uid = $1 \
-         ORDER BY source_uid, chart, wanted",
-    )
-    .bind(service_uid)
-    .fetch_all(connection)
-    .await?;
+    let rows: Vec<(String, String, String, String)> =
+        sqlx::query_as("SELECT source_uid, chart, wanted, url FROM service_sources WHERE service_uid = $1")
+            .bind(service_uid)
+            .fetch_all(connection)
+            .await?;
     let source = |(source_uid, chart, wanted, url)| ServiceSource { source_uid, chart, wanted, url };
-    Ok(rows.into_iter().map(source).collect())
+    let mut sources: Vec<_> = rows.into_iter().map(source).collect();
+    sources.sort();
+    Ok(sources)
 }
 
 /// (chart, version or range) of all that is wanted of a repository.

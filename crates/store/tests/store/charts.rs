@@ -14,6 +14,7 @@ use crate::setup::Place;
 
 on_both_engines!(
     services_are_found_by_each_of_their_sources_and_charts_by_who_wants_them,
+    what_a_service_needs_comes_in_an_order_of_bytes,
     a_chart_stays_what_it_was_until_it_is_saved_anew_or_its_repository_goes,
     after_a_restore_every_source_of_a_service_is_to_be_asked,
     a_database_of_before_charts_goes_on_with_what_it_serves,
@@ -83,6 +84,14 @@ async fn services_are_found_by_each_of_their_sources_and_charts_by_who_wants_the
     gone.await.unwrap();
     assert_eq!(names("helm").await, ["api"]);
     assert!(!is_source_used(&mut *store.tables().await.unwrap(), "link").await.unwrap());
+}
+
+async fn what_a_service_needs_comes_in_an_order_of_bytes(place: Place) {
+    let store = place.open().await;
+    let mut needed = ["b", "A", "a-b", "a_b", "B", "ab", "a"].map(|name| chart("helm", name, "*", "")).to_vec();
+    save(&store, assignment("web", "helm"), needed.clone()).await;
+    needed.sort();
+    assert_eq!(sources_of_service(&mut *store.tables().await.unwrap(), "uid-web").await.unwrap(), needed);
 }
 
 async fn a_chart_stays_what_it_was_until_it_is_saved_anew_or_its_repository_goes(place: Place) {
