@@ -10,7 +10,7 @@ use farwater_sources::{
     SecretData, Snapshot, Submodule, Synced, Web,
 };
 use farwater_testkit::{
-    git::{Auth, GitServer, Repository},
+    git::{Auth, Fault, GitServer, Repository},
     lfs::pointer,
     ssh::{Key, SshServer},
 };
@@ -256,6 +256,46 @@ async fn a_large_file_that_is_not_what_was_promised_is_not_taken() {
     assert!(bench.read(commit, "a", ALL).unwrap_err().contains("x.bin"));
     bench.fetch_large("r", &missing("a")).await.unwrap();
     assert_eq!(bench.read(commit, "a", ALL).unwrap().1.content_of("a/x.bin"), "the right one");
+}
+
+#[tokio::test]
+async fn submodules_and_large_files_have_limits() {
+    let bench = Bench::new().await;
+    let (parent, lib) = (bench.server.create("parent").unwrap(), bench.server.create("lib").unwrap());
+    let (mut state, mut noise) = (1u64, String::new());
+    while noise.len() < 8 << 20 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        noise.push_str(&format!("{state:016x}"));
+    }
+    let module = lib.commit("main", &[("big", &noise)]).unwrap();
+    commit_with(&parent, "../lib.git", &module);
+    let commit = bench.sync("parent").await;
+    let modules = bench.modules("parent", commit).await.unwrap();
+    let limits = GitLimits { mirror_bytes: 1 << 20, ..GitLimits::default() };
+    let git = Git::new(limits, Web::default(), &bench.dir.path().join("small")).unwrap();
+    bench.server.set_fault(Fault::Slow { bytes: 128 << 10, pause: Duration::from_millis(100) });
+    let fetched = git.fetch_module(&bench.remote("lib"), &modules[0], &bench.mirror(), TIMEOUT).await;
+    assert_eq!(fetched.unwrap_err().reason, GitReason::TooLarge { limit: 1 << 20 });
+    bench.server.set_fault(Fault::None);
+
+    let one = |name: &str| format!("[submodule \"{name}\"]\n\tpath = {name}\n\turl = ../lib.git\n");
+    let names: Vec<String> = (0..101).map(|n| format!("m{n:03}")).collect();
+    let listed: String = names.iter().map(|name| one(name)).collect();
+    let listed = parent.write_object("blob", listed.as_bytes()).unwrap();
+    let mut entries = vec![("100644", &b".gitmodules"[..], listed.as_str())];
+    entries.extend(names.iter().map(|name| ("160000", name.as_bytes(), module.as_str())));
+    parent.commit_tree("main", &parent.write_tree(&entries).unwrap()).unwrap();
+    let commit = bench.sync("parent").await;
+    let error = bench.modules("parent", commit).await.unwrap_err();
+    assert!(matches!(error, ModulesError::TooMany { .. }), "{error}");
+
+    // Refused before anything of it is asked for.
+    let huge = pointer(b"x").replace("size 1\n", "size 99999999999\n");
+    lib.commit("main", &[("a/huge.bin", &huge)]).unwrap();
+    std::fs::remove_dir_all(bench.mirror()).unwrap();
+    let commit = bench.sync("lib").await;
+    let error = bench.read(commit, "a", ALL).unwrap_err();
+    assert!(error.contains("a/huge.bin") && error.contains("stands for 99999999999 bytes"), "{error}");
 }
 
 #[tokio::test]

@@ -202,6 +202,28 @@ async fn submodules_and_large_files_are_delivered_where_they_are_asked_for() {
     assert_eq!(files["apps/lib/lib.yaml"], "kind: Newer");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn submodules_that_are_nested_without_end_are_refused_and_what_runs_stays() {
+    let server = GitServer::start().await.unwrap();
+    let infra = server.create("infra").unwrap();
+    infra.commit("main", &[("apps/a.yaml", "kind: A")]).unwrap();
+    let rig = start().await;
+    git_source(&rig, "infra", json!({"url": server.url("infra"), "recurseSubmodules": true})).await;
+    let uid = web(&rig, "web").await;
+    let agent = Agent::join(&rig, "east").await;
+    let (before, _) = wait_files(&rig, &agent, &uid, |_| true).await;
+    let mut inner = server.create("m0").unwrap().commit("main", &[("x.yaml", "kind: X")]).unwrap();
+    for n in 1..7 {
+        let url = format!("../m{}.git", n - 1);
+        inner = commit_with(&server.create(&format!("m{n}")).unwrap(), &url, &inner, &[("a.yaml", "kind: A")]);
+    }
+    commit_with(&infra, "../m6.git", &inner, &[("a.yaml", "kind: B")]);
+    ask(&rig, "GitRepository", "infra").await;
+    let told = wait_source(&rig, "infra", "Stalled", "True/SubmodulesInvalid").await;
+    assert!(message(&told, "Ready").contains("nested more than 5 deep"), "{told:#}");
+    assert_eq!(agent.desired(&rig).await.entries[0].digest(), before.digest());
+}
+
 /// Of more hosts and more repositories than there are places for Git.
 #[tokio::test(flavor = "multi_thread")]
 async fn submodules_at_stuck_hosts_hold_up_no_others() {
