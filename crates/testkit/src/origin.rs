@@ -75,7 +75,43 @@ struct State {
     /// By a part of the path; of several the longest.
     faults: HashMap<String, Fault>,
     seen: Vec<Seen>,
+    /// Requests without an answer, by their paths.
+    under_way: HashMap<String, usize>,
+    most: Most,
     without_validators: bool,
+}
+
+/// Requests that waited for an answer at the same time, at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Most {
+    pub of_all: usize,
+    pub of_one_path: usize,
+}
+
+/// Until it is dropped, however that comes.
+struct UnderWay<'a> {
+    shared: &'a Shared,
+    path: String,
+}
+
+impl<'a> UnderWay<'a> {
+    fn begin(shared: &'a Shared, path: &str) -> Self {
+        let mut state = shared.state();
+        let of_one = state.under_way.entry(path.to_owned()).or_default();
+        *of_one += 1;
+        let (of_one, of_all) = (*of_one, state.under_way.values().sum());
+        state.most.of_all = state.most.of_all.max(of_all);
+        state.most.of_one_path = state.most.of_one_path.max(of_one);
+        Self { shared, path: path.to_owned() }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Some(count) = self.shared.state().under_way.get_mut(&self.path) {
+            *count -= 1;
+        }
+    }
 }
 
 impl Shared {
@@ -187,8 +223,14 @@ impl Origin {
         self.shared.state().seen.iter().filter(|seen| seen.path.contains(part)).count()
     }
 
+    pub fn most_at_once(&self) -> Most {
+        self.shared.state().most
+    }
+
     pub fn forget_seen(&self) {
-        self.shared.state().seen.clear();
+        let mut state = self.shared.state();
+        state.seen.clear();
+        state.most = Most::default();
     }
 }
 
@@ -266,7 +308,10 @@ async fn answer(
         state.seen.push(seen.clone());
         state.seen.len() - 1
     };
-    let response = respond(&shared, request, &auth, seen.authorization.as_deref(), fault).await;
+    let response = {
+        let _under_way = UnderWay::begin(&shared, &seen.path);
+        respond(&shared, request, &auth, seen.authorization.as_deref(), fault).await
+    };
     seen.status = response.status().as_u16();
     if let Some(place) = shared.state().seen.get_mut(number) {
         *place = seen;
