@@ -72,7 +72,7 @@ pub async fn find_source(session: &Session, namespace: &str, reference: &SourceR
     })
 }
 
-/// All that a service names, each once, its own first.
+/// All that a service names, in the order of its spec.
 async fn find_sources(
     session: &Session,
     namespace: &str,
@@ -80,10 +80,12 @@ async fn find_sources(
 ) -> Result<Vec<(SourceReference, Lookup<AnySource>)>> {
     let mut found: Vec<(SourceReference, Lookup<AnySource>)> = Vec::new();
     for stated in service.spec.all_sources() {
-        if found.iter().all(|(known, _)| known != stated.reference) {
-            let source = find_source(session, namespace, stated.reference).await;
-            found.push((stated.reference.clone(), lookup(source)?));
-        }
+        let known = found.iter().find(|(known, _)| known == stated.reference).map(|(_, source)| source.clone());
+        let source = match known {
+            Some(source) => source,
+            None => lookup(find_source(session, namespace, stated.reference).await)?,
+        };
+        found.push((stated.reference.clone(), source));
     }
     Ok(found)
 }
