@@ -491,7 +491,8 @@ async fn a_registry_that_is_stuck_holds_up_no_others() {
     once.set_fault(Fault::Stall);
     once.forget_seen();
     for n in 0..30 {
-        rig.edit("HelmRepository", ADMIN_NAMESPACE, &format!("once-{n}"), |s| s["spec"]["interval"] = "2h".into()).await;
+        rig.edit("HelmRepository", ADMIN_NAMESPACE, &format!("once-{n}"), |s| s["spec"]["interval"] = "2h".into())
+            .await;
     }
     rig.wait_until("the stuck hosts are asked", async || never.count("") >= 1 && once.count("") >= 8).await;
     helm_repository(&rig, "charts", &repository.origin.url()).await;
