@@ -62,7 +62,7 @@ pub fn convert(object: &Value) -> Result<Converted, NotConverted> {
     check_verification(known, &spec)?;
     prepare(known, &mut spec, &mut notes);
     let schema = schema(known);
-    let spec = keep(&spec, &schema, "spec", &mut notes);
+    let spec = keep(&spec, schema, "spec", &mut notes);
     let converted = json!({
         "apiVersion": format!("{GROUP}/{VERSION}"),
         "kind": kind,

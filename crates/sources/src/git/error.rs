@@ -261,7 +261,7 @@ impl From<FetchError> for Problem {
 }
 
 /// Phrases of git 2.30 to 2.51 and of libcurl. What isn't known is `Failed`, with the evidence.
-const PHRASES: [(&str, GitReason); 38] = [
+const PHRASES: [(&str, GitReason); 42] = [
     ("returned error: 403", GitReason::Forbidden),
     ("returned error: 404", GitReason::NotFound),
     ("not found", GitReason::NotFound),
@@ -278,6 +278,11 @@ const PHRASES: [(&str, GitReason); 38] = [
     ("unadvertised object", GitReason::CommitRefused),
     ("Operation too slow", GitReason::Stalled),
     ("fsck error", GitReason::Malformed),
+    // Connections over TLS that were cut, as each library says it.
+    ("non-properly terminated", GitReason::Unreachable),
+    ("GnuTLS recv error", GitReason::Unreachable),
+    ("SSL_read", GitReason::Unreachable),
+    ("SSL_ERROR_SYSCALL", GitReason::Unreachable),
     ("certificate has expired", GitReason::CertificateExpired),
     ("certificate expiration date", GitReason::CertificateExpired),
     ("certificate is not yet valid", GitReason::CertificateExpired),
@@ -373,6 +378,15 @@ mod tests {
             "fatal: unable to access 'https://h/': Failed to connect to h port 443: Connection refused",
             GitReason::Unreachable,
         );
+        for cut in [
+            "GnuTLS recv error (-110): The TLS connection was non-properly terminated.",
+            "gnutls_handshake() failed: The TLS connection was non-properly terminated.",
+            "OpenSSL SSL_read: error:0A000126:SSL routines::unexpected eof while reading, errno 0",
+            "OpenSSL SSL_connect: SSL_ERROR_SYSCALL in connection to h:443",
+        ] {
+            check(&format!("fatal: unable to access 'https://h/': {cut}"), GitReason::Unreachable);
+        }
+        check("fatal: unable to access 'https://h/': SSL certificate problem: self-signed", GitReason::Untrusted);
         check("error: object 1: hasDotdot: contains '..'\nfatal: fsck error in packed object", GitReason::Malformed);
         check("fatal: something new", GitReason::Failed);
         assert_eq!(classify("The requested URL returned error: 401", false), GitReason::CredentialsMissing);
