@@ -317,11 +317,7 @@ async fn doctor_looks_at_this_machine_and_the_hub_and_names_a_remedy() {
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "a source that can't be asked is not told");
     };
-    assert!(
-        ran.stdout.contains("> farwater get gitrepositories,helmrepositories,ocirepositories -A"),
-        "{}",
-        ran.stdout
-    );
+    assert!(ran.stdout.contains("> farwater get fwgit,fwhelm,fwoci -A"), "{}", ran.stdout);
     assert!(ran.stdout.contains("FAIL  services"), "{}", ran.stdout);
 }
 

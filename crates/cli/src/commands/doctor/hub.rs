@@ -103,8 +103,8 @@ fn judge(figures: &Figures, whole: bool) -> Vec<Check> {
         }
     }
     let (stale, total) = (figures.count("farwater_sources_stale"), figures.total("farwater_sources"));
-    let remedy =
-        format!("{{program}} get gitrepositories,helmrepositories,ocirepositories{all}; docs/runbooks/source-stale.md");
+    // By their short names, or the command would not fit into a line.
+    let remedy = format!("{{program}} get fwgit,fwhelm,fwoci{all}; docs/runbooks/source-stale.md");
     let well = format!("{total}, all were asked");
     push("sources", trouble(stale, Grade::Warn, format!("{stale} of {total} can't be asked"), well, remedy));
     let failing = figures.count("farwater_services{state=\"failing\"}");
