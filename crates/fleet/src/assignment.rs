@@ -166,7 +166,7 @@ pub struct Inputs<'a> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    Assign(Candidate),
+    Assign(Box<Candidate>),
     Keep(Why),
 }
 
@@ -241,7 +241,7 @@ pub fn decide(inputs: Inputs<'_>) -> Decision {
     if is_news && inputs.pinned.is_none() && !inputs.waits.is_empty() {
         return Decision::Keep(Why::Waiting(inputs.waits.join("; ")));
     }
-    Decision::Assign(candidate.clone())
+    Decision::Assign(Box::new(candidate.clone()))
 }
 
 /// What decides about one service's entry in its cluster's desired state.
@@ -394,8 +394,8 @@ mod tests {
             let inputs = Inputs { suspended, pinned: None, candidate, waits: &[], ceiling, assigned };
             assert_eq!(decide(inputs), expected);
         };
-        check(false, Ok(&new), Ok(&ceiling), None, Decision::Assign(new.clone()));
-        check(false, Ok(&new), Ok(&ceiling), Some(&old), Decision::Assign(new.clone()));
+        check(false, Ok(&new), Ok(&ceiling), None, Decision::Assign(new.clone().into()));
+        check(false, Ok(&new), Ok(&ceiling), Some(&old), Decision::Assign(new.clone().into()));
         check(false, Ok(&old), Ok(&ceiling), Some(&old), Decision::Keep(Why::Current));
         check(true, Ok(&new), Ok(&ceiling), Some(&old), Decision::Keep(Why::Suspended));
         check(true, Ok(&new), Ok(&ceiling), None, Decision::Keep(Why::Suspended));
@@ -525,8 +525,8 @@ mod tests {
             ceiling: Ok(&ceiling),
             assigned: Some(&new),
         };
-        assert_eq!(decide(base), Decision::Assign(old.clone()));
-        assert_eq!(decide(Inputs { candidate: Err(&gone), ..base }), Decision::Assign(old.clone()));
+        assert_eq!(decide(base), Decision::Assign(old.clone().into()));
+        assert_eq!(decide(Inputs { candidate: Err(&gone), ..base }), Decision::Assign(old.clone().into()));
         assert_eq!(decide(Inputs { assigned: Some(&old), ..base }), Decision::Keep(Why::Current));
         assert_eq!(decide(Inputs { suspended: true, ..base }), Decision::Keep(Why::Suspended));
         let refused = Decision::Keep(Why::NotGranted(denied.to_string()));
@@ -554,9 +554,9 @@ mod tests {
         let waiting = Decision::Keep(Why::Waiting("database is failing; cache does not exist".to_owned()));
         check(&new, &waits[..], Some(&old), waiting.clone());
         check(&new, &waits[..], None, waiting);
-        check(&same, &waits[..], Some(&old), Decision::Assign(same.clone()));
+        check(&same, &waits[..], Some(&old), Decision::Assign(same.clone().into()));
         check(&old, &waits[..], Some(&old), Decision::Keep(Why::Current));
-        check(&new, &[], Some(&old), Decision::Assign(new.clone()));
+        check(&new, &[], Some(&old), Decision::Assign(new.clone().into()));
     }
 
     #[test]

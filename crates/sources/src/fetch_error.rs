@@ -61,7 +61,7 @@ pub enum FetchReason {
     #[error("the archive is not taken")]
     Archive,
     #[error("it has the digest {found}, and {wanted} was promised")]
-    Digest { wanted: Digest, found: Digest },
+    Digest { wanted: Box<Digest>, found: Box<Digest> },
     #[error("no given key has signed it")]
     Unverified,
     #[error("the disk can't be written")]

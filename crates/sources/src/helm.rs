@@ -285,7 +285,8 @@ impl Download<'_> {
         let mut file = self.artifacts.temporary().map_err(disk)?;
         let found = answer.save(file.as_file_mut(), MAX_ARCHIVE).await?;
         if let Some(wanted) = self.version.digest.filter(|wanted| *wanted != found) {
-            return Err(FetchError::new(self.step.what, &url, FetchReason::Digest { wanted, found }, String::new()));
+            let reason = FetchReason::Digest { wanted: wanted.into(), found: found.into() };
+            return Err(FetchError::new(self.step.what, &url, reason, String::new()));
         }
         let label = Label { file: found, holds: Holds::Chart };
         let check = chart_check(self.wanted.name.clone(), Some(self.version.version.clone()));

@@ -38,7 +38,7 @@ pub struct Submodule {
 #[derive(Debug, thiserror::Error)]
 pub enum ModulesError {
     #[error("read the submodules of commit {commit}")]
-    Mirror { commit: ObjectId, source: MirrorError },
+    Mirror { commit: ObjectId, source: Box<MirrorError> },
     #[error("read .gitmodules of commit {commit}")]
     File { commit: ObjectId, source: TreeError },
     #[error(".gitmodules of commit {commit} is no file that Git could read: {why}")]
@@ -85,7 +85,8 @@ pub(crate) fn retain(source: &Path, used: &[Address]) -> io::Result<()> {
 pub(crate) fn read(mirror: &Mirror, base: &Address, commit: &ObjectId) -> Result<Vec<Submodule>, ModulesError> {
     let commit = *commit;
     let objects = mirror.objects();
-    let root = mirror.root_tree(&commit).map_err(|source| ModulesError::Mirror { commit, source })?;
+    let unreadable = |error: MirrorError| ModulesError::Mirror { commit, source: error.into() };
+    let root = mirror.root_tree(&commit).map_err(unreadable)?;
     let fail = |source| ModulesError::File { commit, source };
     let Some(file) = objects.file(&root, FILE, MAX_FILE).map_err(fail)? else { return Ok(Vec::new()) };
     let mut found = Vec::new();

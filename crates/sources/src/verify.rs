@@ -230,8 +230,8 @@ fn split_commit(data: &[u8], algorithm: &str) -> Result<Option<Signed>, &'static
 fn split_tag(data: &[u8]) -> Result<Option<Signed>, &'static str> {
     const STARTS: [&[u8]; 2] = [b"-----BEGIN PGP SIGNATURE-----", b"-----BEGIN SSH SIGNATURE-----"];
     let lines = std::iter::once(0).chain(data.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(at, _)| at + 1));
-    let starts = lines.filter(|at| STARTS.iter().any(|start| data[*at..].starts_with(start)));
-    let Some(at) = starts.last() else { return Ok(None) };
+    let mut starts = lines.filter(|at| STARTS.iter().any(|start| data[*at..].starts_with(start)));
+    let Some(at) = starts.next_back() else { return Ok(None) };
     let (text, signature) = data.split_at(at);
     // A signature of the other kind of object id stands in the header and is signed by nobody.
     Ok(Some((strip_header_signatures(text), signature.to_vec())))

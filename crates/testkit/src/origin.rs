@@ -66,7 +66,7 @@ struct Shared {
 
 enum Behind {
     Folder(PathBuf),
-    Server { port: u16, client: Client<HttpConnector, Full<Bytes>> },
+    Server { port: u16, client: Box<Client<HttpConnector, Full<Bytes>>> },
 }
 
 #[derive(Default)]
@@ -136,7 +136,7 @@ impl Origin {
 
     /// In front of a plain server of this machine.
     pub async fn before(port: u16, tls: Option<&Pair>) -> Result<Self> {
-        let client = Client::builder(TokioExecutor::new()).build_http();
+        let client = Box::new(Client::builder(TokioExecutor::new()).build_http());
         Self::start(Behind::Server { port, client }, tls).await
     }
 

@@ -182,8 +182,11 @@ impl References {
 #[derive(PartialEq, Eq)]
 struct LedTo {
     cluster_uid: Option<String>,
-    sources: Vec<Option<(String, Option<Revision>, Option<ChartRow>)>>,
+    sources: Vec<Option<SeenSource>>,
 }
+
+/// By its uid, and what is served of it.
+type SeenSource = (String, Option<Revision>, Option<ChartRow>);
 
 impl LedTo {
     fn of<'a>(cluster: &Result<ClusterFacts, Trouble>, sources: impl Iterator<Item = Option<&'a FoundSource>>) -> Self {

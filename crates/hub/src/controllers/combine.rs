@@ -1,7 +1,11 @@
 //! The files of a service that is made of more than one folder: sources mounted in one another, and charts with what they depend
 //! on. Nothing is written but the bundle; what it is made of is read where it lies.
 
-use std::{collections::BTreeSet, path::PathBuf, rc::Rc};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    rc::Rc,
+};
 
 use farwater_api::Digest;
 use farwater_bundle::{
@@ -217,7 +221,7 @@ impl Shelf {
         overlay: &mut Overlay,
         snapshots: &mut Vec<(String, Rc<Snapshot>)>,
         piece: &Piece,
-        place: &PathBuf,
+        place: &Path,
     ) -> Result<ObjectId, CombineError> {
         let source_uid = || piece.source_uid.clone();
         match &piece.files {

@@ -7,7 +7,7 @@ use farwater_bundle::ObjectId;
 use super::{Git, GitError, GitReason, TRACKED, Wanted, leftovers, spawn};
 use crate::{
     address::Address,
-    mirror::Mirror,
+    mirror::{Mirror, MirrorError},
     modules::{self, ModulesError, Submodule},
     remote::Remote,
 };
@@ -27,7 +27,8 @@ impl Git {
         let base = of.map_or_else(|| Address::parse(url), |module| Ok(module.address.clone()));
         spawn(move || {
             let base = base.map_err(|source| ModulesError::Address { path: String::new(), source })?;
-            let mirror = Mirror::open(&path).map_err(|source| ModulesError::Mirror { commit, source })?;
+            let unreadable = |error: MirrorError| ModulesError::Mirror { commit, source: error.into() };
+            let mirror = Mirror::open(&path).map_err(unreadable)?;
             modules::read(&mirror, &base, &commit)
         })
         .await

@@ -231,7 +231,10 @@ impl Registry {
     }
 
     fn check_digest(&self, step: Step, wanted: Digest, found: Digest) -> Result<(), FetchError> {
-        if wanted == found { Ok(()) } else { Err(self.fail(step, FetchReason::Digest { wanted, found }, "")) }
+        if wanted == found {
+            return Ok(());
+        }
+        Err(self.fail(step, FetchReason::Digest { wanted: wanted.into(), found: found.into() }, ""))
     }
 
     /// A small blob, in memory.
