@@ -1,4 +1,5 @@
 //! Helm repositories as the real Helm makes them, and servers that fail in every way that servers do.
+#![allow(clippy::unwrap_used)]
 
 use std::{
     collections::BTreeSet,

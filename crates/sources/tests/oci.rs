@@ -1,4 +1,5 @@
 //! A real registry with what Flux, Helm and cosign put there, and one that lies.
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

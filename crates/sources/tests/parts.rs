@@ -19,6 +19,9 @@ use farwater_testkit::{
 const TIMEOUT: Duration = Duration::from_secs(240);
 const ALL: Reads = Reads { submodules: true, lfs: true };
 
+/// Large files, by the URL of the repository that has them.
+type Missing = Vec<(String, Vec<LargeFile>)>;
+
 struct Bench {
     server: GitServer,
     git: Git,
@@ -60,12 +63,7 @@ impl Bench {
     }
 
     /// What is missing of the large files of a folder; and the files with their contents, if nothing is.
-    fn read(
-        &self,
-        commit: ObjectId,
-        path: &str,
-        reads: Reads,
-    ) -> Result<(Vec<(String, Vec<LargeFile>)>, Files), String> {
+    fn read(&self, commit: ObjectId, path: &str, reads: Reads) -> Result<(Missing, Files), String> {
         let mirror = Mirror::open(&self.mirror()).unwrap();
         let (snapshot, root) = Snapshot::open(&mirror, commit, reads).unwrap();
         let (snapshot, limits) = (Rc::new(snapshot), Limits::default());

@@ -83,7 +83,7 @@ async fn services_are_found_by_each_of_their_sources_and_charts_by_who_wants_the
     let gone = store.transact(|tx| Box::pin(async move { delete_assignment(tx, "uid-web").await }));
     gone.await.unwrap();
     assert_eq!(names("helm").await, ["api"]);
-    assert!(!is_source_used(&mut *store.tables().await.unwrap(), "link").await.unwrap());
+    assert!(!is_source_used(&mut store.tables().await.unwrap(), "link").await.unwrap());
 }
 
 async fn what_a_service_needs_comes_in_an_order_of_bytes(place: Place) {
@@ -91,7 +91,7 @@ async fn what_a_service_needs_comes_in_an_order_of_bytes(place: Place) {
     let mut needed = ["b", "A", "a-b", "a_b", "B", "ab", "a"].map(|name| chart("helm", name, "*", "")).to_vec();
     save(&store, assignment("web", "helm"), needed.clone()).await;
     needed.sort();
-    assert_eq!(sources_of_service(&mut *store.tables().await.unwrap(), "uid-web").await.unwrap(), needed);
+    assert_eq!(sources_of_service(&mut store.tables().await.unwrap(), "uid-web").await.unwrap(), needed);
 }
 
 async fn a_chart_stays_what_it_was_until_it_is_saved_anew_or_its_repository_goes(place: Place) {
@@ -114,7 +114,7 @@ async fn a_chart_stays_what_it_was_until_it_is_saved_anew_or_its_repository_goes
         assert_eq!(load_chart(&mut tables, "helm", ("web", "^1")).await.unwrap(), None);
     }
     store.transact(|tx| Box::pin(async move { delete_revision(tx, "helm").await })).await.unwrap();
-    assert_eq!(charts_of_source(&mut *store.tables().await.unwrap(), "helm").await.unwrap(), []);
+    assert_eq!(charts_of_source(&mut store.tables().await.unwrap(), "helm").await.unwrap(), []);
 }
 
 async fn after_a_restore_every_source_of_a_service_is_to_be_asked(place: Place) {
@@ -122,7 +122,7 @@ async fn after_a_restore_every_source_of_a_service_is_to_be_asked(place: Place) 
     save(&store, assignment("web", "git"), vec![chart("helm", "web", "*", "")]).await;
     store.transact(|tx| Box::pin(async move { distrust_sources(tx, Some("east")).await })).await.unwrap();
     for uid in ["git", "helm"] {
-        let origin = load_source_origin(&mut *store.tables().await.unwrap(), uid).await.unwrap();
+        let origin = load_source_origin(&mut store.tables().await.unwrap(), uid).await.unwrap();
         assert!(origin.is_some_and(|origin| origin.unasked), "{uid}");
     }
 }
