@@ -9,6 +9,8 @@ mod hub_start;
 mod list_services;
 mod many_kinds;
 mod pod;
+mod simulated;
+mod sources;
 mod usage;
 
 use std::{
@@ -105,6 +107,12 @@ const BENCHES: &[Bench] = &[
         about: "hub and agent as pods of a real node: image sizes, seconds to install and join, memory and processor time at rest",
         needs: Needs::Images,
         run: |quick| Box::pin(pod::measure(quick)),
+    },
+    Bench {
+        name: "sources",
+        about: "bundles beside nginx; a commit to a monorepo of 10,000 services; what a Git host is asked; neighbours that do harm",
+        needs: Needs::ProgramsAndThis,
+        run: |quick| Box::pin(sources::measure(quick)),
     },
     Bench {
         name: "list-services",

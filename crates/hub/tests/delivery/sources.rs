@@ -1,12 +1,16 @@
 //! How remotes are asked, and what is kept of them.
 
 use farwater_api::ADMIN_NAMESPACE;
-use farwater_testkit::git::{Fault, GitServer};
+use farwater_testkit::{
+    Origin,
+    git::{Fault, GitServer},
+};
 use serde_json::json;
 
 use crate::{
     delivering::applied,
     rig::{Rig, condition, repository},
+    shop::helm_repository,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,6 +50,76 @@ async fn a_stuck_host_does_not_hold_up_others() {
     }
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
     rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra", |s| condition(s, "Ready") == "True/Fetched").await;
+}
+
+/// Thirty sources of ten repositories, and how often each is asked.
+const SOURCES: usize = 30;
+
+fn names() -> Vec<String> {
+    (0..SOURCES).map(|n| format!("source-{n}")).collect()
+}
+
+async fn wait_for_all(rig: &Rig, kind: &str, expected: &str) {
+    for name in names() {
+        rig.wait_for(kind, ADMIN_NAMESPACE, &name, |s| condition(s, "Ready") == expected).await;
+    }
+}
+
+/// Until it is well again: then each is asked for by itself. `begin`: what is counted from there.
+async fn fail_for_a_while(rig: &Rig, kind: &str, set_fault: impl Fn(Fault), begin: impl FnOnce()) {
+    wait_for_all(rig, kind, "True/Fetched").await;
+    set_fault(Fault::Status(503));
+    for name in names() {
+        rig.edit(kind, ADMIN_NAMESPACE, &name, |source| {
+            source["metadata"]["annotations"]["farwater.dev/requestedAt"] = jiff::Timestamp::now().to_string().into();
+        })
+        .await;
+    }
+    wait_for_all(rig, kind, "False/Unreachable").await;
+    begin();
+    set_fault(Fault::Delay(std::time::Duration::from_millis(20)));
+    wait_for_all(rig, kind, "True/Fetched").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_comes_back_is_asked_by_a_few_at_once_and_each_repository_by_one() {
+    let server = GitServer::start().await.unwrap();
+    for n in 0..10 {
+        server.create(&format!("r{n}")).unwrap().commit("main", &[("a", "b")]).unwrap();
+    }
+    let rig = Rig::start().await;
+    for (n, name) in names().iter().enumerate() {
+        rig.repository(ADMIN_NAMESPACE, name, &server.url(&format!("r{}", n % 10))).await;
+    }
+    let mut before = server.counts();
+    let begin = || {
+        server.forget_most();
+        before = server.counts();
+    };
+    fail_for_a_while(&rig, "GitRepository", |fault| server.set_fault(fault), begin).await;
+    let after = server.counts();
+    assert!(after.most_at_once <= 8 && after.most_of_one <= 1, "{after:?}");
+    assert_eq!(after.fetches, before.fetches, "what did not move is not fetched");
+    assert!(after.ls_refs - before.ls_refs <= 2 * SOURCES, "{before:?} {after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_of_charts_that_comes_back_is_asked_by_a_few_at_once_and_each_repository_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    for n in 0..10 {
+        let place = folder.path().join(n.to_string());
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(place.join("index.yaml"), "apiVersion: v1\nentries: {}\n").unwrap();
+    }
+    let origin = Origin::of_folder(folder.path(), None).await.unwrap();
+    let rig = Rig::start().await;
+    for (n, name) in names().iter().enumerate() {
+        helm_repository(&rig, name, &format!("{}/{}", origin.url(), n % 10)).await;
+    }
+    fail_for_a_while(&rig, "HelmRepository", |fault| origin.set_fault(fault), || origin.forget_seen()).await;
+    let most = origin.most_at_once();
+    assert!(most.of_all <= 8 && most.of_one_path <= 1, "{most:?}");
+    assert!(origin.count("") <= 2 * SOURCES, "{}", origin.count(""));
 }
 
 #[tokio::test(flavor = "multi_thread")]

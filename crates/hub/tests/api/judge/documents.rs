@@ -41,7 +41,10 @@ fn compare_members(place: &str, ours: &Value, real: &Value, name: &str, differen
     }
 }
 
-/// Without what says how the real server stores, and without subresources that only we have.
+/// Subresources that only we have.
+const OWN: [&str; 6] = ["digest", "history", "hooks", "join", "objects", "plan"];
+
+/// Without what says how the real server stores, and without what only we have.
 fn comparable(mut resource: Value) -> Value {
     if let Some(map) = resource.as_object_mut() {
         map.remove("storageVersionHash");
@@ -51,9 +54,7 @@ fn comparable(mut resource: Value) -> Value {
         categories.retain(|category| category != "all");
     }
     if let Some(list) = resource.get_mut("subresources").and_then(Value::as_array_mut) {
-        list.retain(|sub| {
-            !matches!(sub["subresource"].as_str(), Some("objects" | "history" | "hooks" | "plan" | "join"))
-        });
+        list.retain(|sub| !OWN.contains(&sub["subresource"].as_str().unwrap_or_default()));
     }
     if resource["subresources"] == json!([]) {
         resource.as_object_mut().unwrap().remove("subresources");
@@ -63,7 +64,7 @@ fn comparable(mut resource: Value) -> Value {
 
 fn comparable_list(list: &Value) -> Value {
     let list = list.as_array().into_iter().flatten();
-    let own = |name: &str| ["/objects", "/history", "/hooks", "/plan", "/join"].iter().any(|tail| name.ends_with(tail));
+    let own = |name: &str| name.split_once('/').is_some_and(|(_, subresource)| OWN.contains(&subresource));
     list.filter(|resource| !own(resource["name"].as_str().unwrap_or_default())).cloned().map(comparable).collect()
 }
 

@@ -1,0 +1,239 @@
+//! Turns at hosts: how many of its repositories a host is asked for at the same time, and that one which says nothing takes no
+//! places that others need.
+//!
+//! A host has to answer once before it is asked by several at once, so that neither a dead one nor a thousand new names of one
+//! hold more than a few places until their time is over.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use farwater_sources::Address;
+
+use super::git::SourceFailure;
+
+/// Requests to one host at the same time: hosts throttle, and a stuck one must not take all places.
+const PER_HOST: usize = 8;
+/// Requests to all hosts together that did not answer the last time, or were never asked.
+const UNPROVEN: usize = 8;
+/// Hosts that are remembered either way; more are forgotten together.
+const MAX_HOSTS: usize = 10_000;
+/// When a source whose host is busy comes again.
+const HOST_BUSY: Duration = Duration::from_millis(250);
+/// When one comes again whose host does not answer: many may wait for it.
+const HOST_SILENT: Duration = Duration::from_secs(5);
+
+/// What a host is asked for: one that answers for repositories may hang over large files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Asks {
+    Repository,
+    LargeFiles,
+}
+
+/// Who is being asked, and who did not answer. Lost at a restart, which only means asking one at a time first.
+#[derive(Default)]
+pub struct Turns(Mutex<Hosts>);
+
+#[derive(Default)]
+struct Hosts {
+    busy: HashMap<String, usize>,
+    /// However many sources are of one repository.
+    repositories: HashSet<String>,
+    answering: HashSet<(String, Asks)>,
+    silent: HashSet<(String, Asks)>,
+    /// Those that are not known to answer and are being asked.
+    tried: HashSet<(String, Asks)>,
+}
+
+/// One request to a host at a time of its own. Ends when dropped.
+pub struct Turn<'a> {
+    turns: &'a Turns,
+    host: (String, Asks),
+    repository: String,
+    is_proven: bool,
+}
+
+impl Turns {
+    /// A turn at a repository, if its host has one left; else when to come again.
+    pub fn enter(&self, url: &str, asks: Asks) -> Result<Turn<'_>, Duration> {
+        let (name, repository) = names_of(url);
+        let mut hosts = self.hosts();
+        let host = (name, asks);
+        let is_proven = hosts.answering.contains(&host);
+        if !is_proven && (hosts.tried.contains(&host) || hosts.tried.len() >= UNPROVEN) {
+            let is_new = hosts.tried.contains(&host) && !hosts.silent.contains(&host);
+            return Err(if is_new { HOST_BUSY } else { HOST_SILENT });
+        }
+        let busy = hosts.busy.get(&host.0).copied().unwrap_or(0);
+        if busy >= PER_HOST || hosts.repositories.contains(&repository) {
+            return Err(HOST_BUSY);
+        }
+        *hosts.busy.entry(host.0.clone()).or_default() += 1;
+        hosts.repositories.insert(repository.clone());
+        if !is_proven {
+            hosts.tried.insert(host.clone());
+        }
+        Ok(Turn { turns: self, host, repository, is_proven })
+    }
+
+    /// The same for whoever holds a place meanwhile that others need: a host that does not answer is not waited for, and a busy
+    /// one only so long.
+    pub async fn wait_to_enter(&self, url: &str, asks: Asks, patience: Duration) -> Result<Turn<'_>, SourceFailure> {
+        let given_up = tokio::time::Instant::now() + patience;
+        loop {
+            let wait = match self.enter(url, asks) {
+                Ok(turn) => return Ok(turn),
+                Err(wait) => wait,
+            };
+            if wait >= HOST_SILENT || tokio::time::Instant::now() + wait > given_up {
+                let (host, _) = names_of(url);
+                let message =
+                    format!("{host} does not answer, or not in time for all who ask it; it will be tried again");
+                return Err(SourceFailure::passing("Timeout", message));
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    fn hosts(&self) -> MutexGuard<'_, Hosts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn<'_> {
+    /// Notes whether the host answered. `failure` is a condition's reason; one that can't be reached says nothing new of it.
+    pub fn end(self, failure: Option<&str>) {
+        let mut hosts = self.turns.hosts();
+        let Hosts { answering, silent, .. } = &mut *hosts;
+        let (to, from) = match failure {
+            Some("Timeout") => (silent, answering),
+            Some("Unreachable") => return,
+            _ => (answering, silent),
+        };
+        from.remove(&self.host);
+        if to.len() >= MAX_HOSTS {
+            to.clear();
+        }
+        to.insert(self.host.clone());
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut hosts = self.turns.hosts();
+        hosts.repositories.remove(&self.repository);
+        if !self.is_proven {
+            hosts.tried.remove(&self.host);
+        }
+        if let Some(count) = hosts.busy.get_mut(&self.host.0) {
+            *count -= 1;
+            if *count == 0 {
+                hosts.busy.remove(&self.host.0);
+            }
+        }
+    }
+}
+
+/// Of the host, and of the repository. What is no address is refused later, by whoever reads it.
+fn names_of(url: &str) -> (String, String) {
+    match Address::parse_any(url) {
+        Ok(address) => (format!("{}:{}", address.host(), address.port()), address.identity()),
+        Err(_) => (url.to_owned(), url.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(host: &str, repository: usize) -> String {
+        format!("https://{host}/{repository}")
+    }
+
+    fn answer(turns: &Turns, host: &str) {
+        turns.enter(&url(host, 0), Asks::Repository).unwrap().end(None);
+    }
+
+    #[test]
+    fn a_host_that_has_answered_is_asked_by_a_few_at_once() {
+        let turns = Turns::default();
+        let enter = |host: &str, n| turns.enter(&url(host, n), Asks::Repository);
+        let first = enter("slow", 0).unwrap();
+        assert_eq!(enter("slow", 1).err(), Some(HOST_BUSY), "its first answer is waited for");
+        first.end(Some("RepositoryNotFound"));
+        let held: Vec<_> = (0..PER_HOST).map(|n| enter("slow", n).unwrap()).collect();
+        assert_eq!(enter("slow", 100).err(), Some(HOST_BUSY));
+        assert!(enter("other", 100).is_ok());
+        drop(held);
+        assert!(enter("slow", 100).is_ok());
+    }
+
+    #[test]
+    fn a_repository_is_asked_by_one_at_a_time_however_many_sources_are_of_it() {
+        let turns = Turns::default();
+        turns.enter("https://h/a.git", Asks::Repository).unwrap().end(None);
+        let turn = turns.enter("https://h/a.git", Asks::Repository).unwrap();
+        for url in ["https://h/a", "https://H:443/a.git/"] {
+            assert!(turns.enter(url, Asks::Repository).is_err(), "{url}");
+        }
+        drop(turn);
+        assert!(turns.enter("https://h/a", Asks::Repository).is_ok());
+    }
+
+    #[test]
+    fn hosts_that_do_not_answer_are_asked_by_one_and_take_few_places() {
+        let turns = Turns::default();
+        let enter = |host: &str, n| turns.enter(&url(host, n), Asks::Repository);
+        answer(&turns, "well");
+        let hosts: Vec<_> = (0..=UNPROVEN).map(|n| format!("silent-{n}")).collect();
+        for host in &hosts {
+            enter(host, 0).unwrap().end(Some("Timeout"));
+        }
+        let held: Vec<_> = hosts[..UNPROVEN].iter().map(|host| enter(host, 0).unwrap()).collect();
+        assert_eq!(enter(&hosts[0], 1).err(), Some(HOST_SILENT), "one at a time");
+        for more in [hosts[UNPROVEN].as_str(), "new"] {
+            assert_eq!(enter(more, 0).err(), Some(HOST_SILENT), "{more}: the others' places are not theirs");
+        }
+        assert!(enter("well", 0).is_ok());
+        drop(held);
+        enter(&hosts[0], 0).unwrap().end(Some("Unreachable"));
+        let one = enter(&hosts[0], 0).unwrap();
+        assert_eq!(enter(&hosts[0], 1).err(), Some(HOST_SILENT), "nobody knows that it answers");
+        one.end(None);
+        let _one = enter(&hosts[0], 0).unwrap();
+        assert!(enter(&hosts[0], 1).is_ok(), "it answered");
+    }
+
+    #[test]
+    fn large_files_that_hang_say_nothing_of_the_repositories() {
+        let turns = Turns::default();
+        answer(&turns, "h");
+        turns.enter(&url("h", 0), Asks::LargeFiles).unwrap().end(Some("Timeout"));
+        let _held = turns.enter(&url("h", 0), Asks::LargeFiles).unwrap();
+        assert!(turns.enter(&url("h", 0), Asks::Repository).is_err(), "of one repository one at a time all the same");
+        let _more: Vec<_> = (1..PER_HOST).map(|n| turns.enter(&url("h", n), Asks::Repository).unwrap()).collect();
+        assert!(turns.enter(&url("h", 100), Asks::Repository).is_err(), "all together");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_holds_a_place_waits_for_a_busy_host_and_for_no_silent_one() {
+        let turns = Turns::default();
+        let patience = Duration::from_secs(60);
+        let held = turns.enter(&url("h", 0), Asks::Repository).unwrap();
+        let begun = tokio::time::Instant::now();
+        let (waited, ()) = tokio::join!(turns.wait_to_enter("https://h/1", Asks::Repository, patience), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            held.end(Some("Timeout"));
+        });
+        let failure = turns.wait_to_enter("https://h/2", Asks::Repository, patience).await.err().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(2) && failure.message.contains("h:443"), "{failure:?}");
+        drop(waited.unwrap());
+        answer(&turns, "h");
+        let _busy = turns.enter(&url("h", 1), Asks::Repository).unwrap();
+        let failure = turns.wait_to_enter("https://h/1", Asks::Repository, patience).await.err().unwrap();
+        assert_eq!((failure.reason, failure.lasting), ("Timeout", false));
+        assert!(begun.elapsed() > Duration::from_secs(59));
+    }
+}
