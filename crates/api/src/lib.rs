@@ -20,6 +20,7 @@ pub mod hooks;
 pub mod objects;
 pub mod plan;
 pub mod protocol;
+pub mod renderer;
 pub mod service_deployment;
 pub mod service_test;
 pub mod succession;

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Digest, HealthRuleSpec, apply_options::ApplyOptions, deletion::Deletion, git_repository::LocalReference,
-    objects::ObjectRef, service_test::ServiceTest,
+    objects::ObjectRef,
+    renderer::{Patch, Renderer},
+    service_test::ServiceTest,
 };
 
 /// A folder of a source, kept applied on one cluster.
@@ -43,6 +45,14 @@ pub struct ServiceDeploymentSpec {
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub path: String,
+    /// What makes objects of the files; empty: one of type `Auto` for the whole folder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub renderers: Vec<Renderer>,
+    /// Changes of everything that is rendered, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub patches: Vec<Patch>,
     /// Whether objects that leave the source are deleted from the cluster.
     #[serde(default = "default_prune")]
     pub prune: bool,

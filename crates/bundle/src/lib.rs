@@ -16,6 +16,6 @@ pub mod yaml;
 pub use archive::{Archive, ArchiveError, PackError};
 pub use closure::{Closure, ClosureError, ClosureReason, FileEntry, closure};
 pub use limits::Limits;
-pub use manifests::{Manifest, ManifestError, Manifests};
+pub use manifests::{Collector, Manifest, ManifestError, Manifests};
 pub use path::{PathError, PathReason, RelPath};
 pub use tree::{Entry, MemoryTree, Mode, ObjectId, Tree, TreeError};

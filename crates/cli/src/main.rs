@@ -29,8 +29,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
     commands::{
-        admin, cluster, completion, deploy, doctor, get, history, hooks, hub, install, login, objects, plan, resume,
-        rollback, suspend, tree, undo, version, wait, why,
+        admin, cluster, completion, deploy, doctor, get, history, hooks, hub, install, login, objects, plan, render,
+        resume, rollback, suspend, tree, undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
@@ -55,6 +55,8 @@ enum Command {
     Admin(admin::AdminArgs),
     #[command(flatten)]
     Ask(Ask),
+    /// Shows the objects that the files of a folder become; no hub is asked.
+    Render(render::RenderArgs),
     /// Prints a shell's completion script.
     Completion(completion::CompletionArgs),
 }
@@ -141,6 +143,7 @@ fn start(cli: Cli, program: Program) -> Result<u8> {
         Command::Hub(args) => hub::run(args),
         Command::Admin(args) => block_on(admin::run(args, &connect)),
         Command::Ask(asked) => block_on(ask(asked, &connect, program)),
+        Command::Render(args) => block_on(render::run(args)),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Pinned programs, built from Go modules of this repository: a new machine has no Kubernetes and no kubectl.
+//! Pinned programs, built from Go modules of this repository: a new machine has no Kubernetes and no kubectl. Among them is the
+//! renderer that is shipped.
 //!
 //! Those of one module lie under `~/.cache/farwater/tools/<module>-<hash of it>/`, outside the clone, so that a second clone builds
 //! nothing and a change of one module leaves the others. `FARWATER_TOOLS` names one folder with all of them. etcd and
@@ -29,7 +30,8 @@ struct Module {
     mains: &'static [(&'static str, &'static str)],
     /// What go.mod names as `tool`: the name that go gives, and ours.
     tools: &'static [(&'static str, &'static str)],
-    /// Taken out of other modules: the module (with its version if go.mod doesn't name it), the file in it, and where it goes.
+    /// Taken out of other modules: the module (with its version if go.mod doesn't name it), the file in it, and where it goes. What
+    /// ends in `/` is a folder.
     files: &'static [(&'static str, &'static str, &'static str)],
     cost: &'static str,
 }
@@ -117,7 +119,60 @@ const COREDNS: Module =
 /// What renders and checks our charts.
 const HELM: Module =
     Module { name: "helm", kubernetes: None, mains: &[], tools: &[("helm", "helm")], files: &[], cost: "2 min" };
-const MODULES: [&Module; 8] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S, &KUBELET, &COREDNS, &HELM];
+const EXTERNAL_DNS: &str = "sigs.k8s.io/external-dns@v0.15.0";
+const METRICS_SERVER: &str = "sigs.k8s.io/metrics-server@v0.7.2";
+const KUEUE: &str = "sigs.k8s.io/kueue@v0.9.1";
+const FEATURE_DISCOVERY: &str = "sigs.k8s.io/node-feature-discovery@v0.16.6";
+const GATEWAY_API: &str = "sigs.k8s.io/gateway-api@v1.2.0";
+/// What our rendering is compared with, and charts and overlays that others wrote to compare it on.
+const KUSTOMIZE: Module = Module {
+    name: "kustomize",
+    kubernetes: None,
+    mains: &[],
+    tools: &[("kustomize", "kustomize")],
+    files: &[
+        (EXTERNAL_DNS, "charts/external-dns/", "others/external-dns/chart/"),
+        (EXTERNAL_DNS, "kustomize/", "others/external-dns/kustomize/"),
+        (METRICS_SERVER, "charts/metrics-server/", "others/metrics-server/chart/"),
+        (METRICS_SERVER, "manifests/", "others/metrics-server/manifests/"),
+        (KUEUE, "charts/kueue/", "others/kueue/chart/"),
+        (KUEUE, "config/", "others/kueue/config/"),
+        (FEATURE_DISCOVERY, "deployment/", "others/node-feature-discovery/deployment/"),
+        (GATEWAY_API, "config/crd/", "others/gateway-api/config/crd/"),
+    ],
+    cost: "1 min",
+};
+/// A plugin's program.
+const JSONNET: Module = Module {
+    name: "jsonnet",
+    kubernetes: None,
+    mains: &[],
+    tools: &[("jsonnet", "jsonnet")],
+    files: &[],
+    cost: "1 min",
+};
+/// Ours, as it is shipped: without C.
+const RENDER: Module = Module {
+    name: "render-helper",
+    kubernetes: None,
+    mains: &[("farwater-render", ".")],
+    tools: &[],
+    files: &[],
+    cost: "2 min",
+};
+const MODULES: [&Module; 11] = [
+    &LOCALKUBE,
+    &KUBECTL_1_32,
+    &KUBECTL_1_29,
+    &FLUX,
+    &K9S,
+    &KUBELET,
+    &COREDNS,
+    &HELM,
+    &KUSTOMIZE,
+    &JSONNET,
+    &RENDER,
+];
 
 /// Where the built programs lie.
 #[derive(Clone, Debug)]
@@ -134,6 +189,15 @@ impl Tools {
     pub fn find() -> Result<Self> {
         let tools = Self::located()?;
         tools.check(&LOCALKUBE).context("the test tools are not complete; build them: cargo xtask tools")?;
+        Ok(tools)
+    }
+
+    /// Those that render, and what they are compared with and on.
+    pub fn find_renderers() -> Result<Self> {
+        let tools = Self::located()?;
+        for module in [&HELM, &KUSTOMIZE, &JSONNET, &RENDER] {
+            tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
+        }
         Ok(tools)
     }
 
@@ -218,6 +282,24 @@ impl Tools {
         self.program(&HELM, "helm")
     }
 
+    pub fn kustomize(&self) -> PathBuf {
+        self.program(&KUSTOMIZE, "kustomize")
+    }
+
+    pub fn jsonnet(&self) -> PathBuf {
+        self.program(&JSONNET, "jsonnet")
+    }
+
+    /// `farwater-render`.
+    pub fn renderer(&self) -> PathBuf {
+        self.program(&RENDER, "farwater-render")
+    }
+
+    /// Charts and overlays that others wrote, by the name of their project.
+    pub fn others(&self) -> PathBuf {
+        self.program(&KUSTOMIZE, "others")
+    }
+
     pub fn kubelet(&self) -> PathBuf {
         self.program(&KUBELET, "kubelet")
     }
@@ -278,7 +360,7 @@ impl Tools {
     }
 
     fn source(&self, module: &Module) -> PathBuf {
-        self.root.join("tests").join(module.name)
+        if module.name == RENDER.name { self.root.join(RENDER.name) } else { self.root.join("tests").join(module.name) }
     }
 
     fn check(&self, module: &Module) -> Result<()> {
@@ -287,7 +369,7 @@ impl Tools {
         }
         let mut wanted: Vec<PathBuf> = module.programs().map(|name| self.program(module, name)).collect();
         wanted.extend(self.files(module));
-        match wanted.iter().find(|path| !path.is_file()) {
+        match wanted.iter().find(|path| !path.exists()) {
             Some(path) => bail!("{} is missing", path.display()),
             None => Ok(()),
         }
@@ -305,6 +387,9 @@ impl Tools {
         fs::create_dir(&out)?;
         for (name, package) in module.mains {
             go(name, &source, &log, |go| {
+                if module.name == RENDER.name {
+                    go.env("CGO_ENABLED", "0");
+                }
                 go.args(["build", "-ldflags", &module.ldflags(), "-o"]).arg(out.join(name)).arg(package);
             })?;
         }
@@ -424,11 +509,30 @@ fn go(what: &str, module: &Path, log: &Path, arguments: impl FnOnce(&mut Command
 
 fn copy_file(source: &Path, module: &str, file: &str, to: &Path) -> Result<()> {
     let from = module_folder(source, module)?.join(file);
+    if file.ends_with('/') {
+        return copy_folder(&from, to);
+    }
+    copy_content(&from, to)
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_folder(&entry.path(), &to)?,
+            false => copy_content(&entry.path(), &to)?,
+        }
+    }
+    Ok(())
+}
+
+fn copy_content(from: &Path, to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder)?;
     }
     // Read and write, not copy: files of the module cache are read-only and would stay so.
-    let content = fs::read(&from).with_context(|| format!("read {}", from.display()))?;
+    let content = fs::read(from).with_context(|| format!("read {}", from.display()))?;
     fs::write(to, content).with_context(|| format!("write {}", to.display()))
 }
 

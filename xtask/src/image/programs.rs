@@ -1,6 +1,10 @@
 //! Static programs that are the same wherever they are built.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, Result};
 
@@ -10,6 +14,8 @@ use crate::{page, repository, step};
 pub struct Programs {
     pub hub: PathBuf,
     pub agent: PathBuf,
+    /// The agent's child.
+    pub renderer: PathBuf,
 }
 
 pub fn build(architecture: Architecture) -> Result<Programs> {
@@ -40,7 +46,28 @@ pub fn build(architecture: Architecture) -> Result<Programs> {
     Ok(Programs {
         agent: build("agent", "farwater-agent", "farwater-agent", architecture.small())?,
         hub: build("release", "farwater-cli", "farwater", &[])?,
+        renderer: build_renderer(architecture, &target.join(triple), &log)?,
     })
+}
+
+/// Of Go: without C, and without where and when it was built.
+fn build_renderer(architecture: Architecture, target: &Path, log: &Path) -> Result<PathBuf> {
+    let module = repository::root()?.join("render-helper");
+    let program = target.join("farwater-render");
+    let go_mod = fs::read_to_string(module.join("go.mod")).context("read render-helper/go.mod")?;
+    let helm = go_mod.lines().find_map(|line| line.trim().strip_prefix("helm.sh/helm/v4 "));
+    let helm = helm.context("render-helper/go.mod names no version of Helm")?;
+    // What templates see as .Capabilities.HelmVersion.
+    let flags = format!(
+        "-s -w -buildid= -X main.version={} -X helm.sh/helm/v4/internal/version.version={helm}",
+        env!("CARGO_PKG_VERSION")
+    );
+    let mut go = Command::new("go");
+    go.current_dir(&module).args(["build", "-trimpath", "-ldflags", &flags, "-o"]).arg(&program).arg(".");
+    go.env("CGO_ENABLED", "0").env("GOOS", "linux").env("GOARCH", architecture.name());
+    go.env("GOFLAGS", "-mod=readonly -buildvcs=false").env("GOWORK", "off");
+    step::run(&format!("go build farwater-render for {}", architecture.name()), go, log)?;
+    Ok(program)
 }
 
 fn cargo_home() -> Result<PathBuf> {

@@ -58,6 +58,8 @@ impl Service {
             bundle: digest,
             bundle_bytes: bytes,
             path: "app".into(),
+            renderers: Vec::new(),
+            patches: Vec::new(),
             target_namespace: name.to_owned(),
             prune: true,
             ceiling: Ceiling {

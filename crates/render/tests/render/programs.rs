@@ -1,0 +1,44 @@
+//! The user's own helm and kustomize behind the same messages.
+
+use farwater_render::Program;
+use serde_json::json;
+
+use super::{
+    support::{charts::everything, Bench, Files, Job, TOOLS, assert_same, errors, files, renderer, values},
+};
+
+fn own() -> Bench {
+    let path = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
+    let command = vec![renderer(), "--helm".to_owned(), path(TOOLS.helm()), "--kustomize".to_owned(), path(TOOLS.kustomize())];
+    let work = tempfile::tempdir().unwrap().keep();
+    Bench::with(Program { work: Some(work), ..Program::new(command) }, "")
+}
+
+#[tokio::test]
+async fn programs_of_the_users_choice_render_the_same() {
+    let (own, libraries) = (own(), Bench::new());
+    let mut all: Files = everything().into_iter().map(|(path, content)| (format!("web/{path}"), content)).collect();
+    all.extend(files([
+        ("overlay/kustomization.yaml", "resources: [a.yaml]\nnamePrefix: k-\n"),
+        ("overlay/a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"),
+    ]));
+    let renderers = json!([
+        {"path": "web", "helm": {"valuesFiles": ["values-prod.yaml"], "values": {"replicas": 6}, "skipTests": true}},
+        {"path": "overlay", "kustomize": {"nameSuffix": "-s", "images": [{"name": "x", "newTag": "1"}]}},
+    ]);
+    let job = Job { is_upgrade: true, namespace: "prod".to_owned(), ..Job::new(all).renderers(renderers) };
+    assert_same(&values(own.render(&job).await), &values(libraries.render(&job).await), "own programs");
+    assert_eq!(std::fs::read_dir(own.helper().program().work.as_ref().unwrap()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn what_they_say_when_they_fail_is_told() {
+    let own = own();
+    let said = errors(&own.render(&Job::of([("kustomization.yaml", "resources: [none.yaml]\n")])).await);
+    assert!(said.contains("none.yaml"), "{said}");
+    let chart = Job::of([("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n"), ("templates/a.yaml", "{{ fail \"because\" }}")]);
+    assert!(errors(&own.render(&chart).await).contains("because"));
+    // They have no network either.
+    let remote = Job::of([("kustomization.yaml", "resources: ['https://127.0.0.1:1/x.yaml']\n")]);
+    errors(&own.render(&remote).await);
+}

@@ -1,0 +1,347 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	seccomp "github.com/elastic/go-seccomp-bpf"
+	"github.com/landlock-lsm/go-landlock/landlock"
+	"golang.org/x/sys/unix"
+)
+
+// The first argument of this program where it is about to become another one.
+const confinedArgument = "confined"
+
+// Exit codes of confine besides the program's own.
+const (
+	exitBeyond   = 121
+	exitNotBegun = 122
+	exitStopped  = 123
+)
+
+// What a program of somebody else's and all that it starts may use.
+type bounds struct {
+	Seconds float64 `json:"seconds"`
+	// Of each process.
+	CPUSeconds uint64 `json:"cpuSeconds"`
+	// Of all of them together.
+	MemoryBytes uint64 `json:"memoryBytes"`
+	Processes   int    `json:"processes"`
+	// Longest file that is written.
+	FileBytes uint64 `json:"fileBytes"`
+	// Folders, where the kernel has Landlock.
+	Read  []string `json:"read"`
+	Write []string `json:"write"`
+	// It has a world of its own, where the number of its processes can be limited.
+	Alone bool `json:"alone"`
+}
+
+// Programs and what they are linked with.
+var systemFolders = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/etc/alternatives"}
+
+var systemFiles = []string{"/etc/ld.so.cache", "/etc/localtime", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/dev/urandom", "/dev/random"}
+
+// Runs a program between its own standard input and output.
+func confine(arguments []string) int {
+	flags := flag.NewFlagSet("farwater-render confine", flag.ContinueOnError)
+	var asked supervised
+	var read, write stringList
+	flags.Float64Var(&asked.bounds.Seconds, "seconds", 60, "how long it may take")
+	flags.Uint64Var(&asked.bounds.CPUSeconds, "cpu-seconds", 30, "the processor's time for each process")
+	flags.Uint64Var(&asked.bounds.MemoryBytes, "memory-bytes", 512<<20, "memory of all processes together")
+	flags.IntVar(&asked.bounds.Processes, "processes", 64, "processes at one time")
+	flags.Uint64Var(&asked.bounds.FileBytes, "file-bytes", 64<<20, "longest file that it may write")
+	flags.Var(&read, "read", "a `folder` that it may read; may be repeated")
+	flags.Var(&write, "write", "a `folder` that it may write to; may be repeated")
+	if err := flags.Parse(arguments); err != nil || flags.NArg() == 0 {
+		fmt.Fprintln(os.Stderr, "usage: farwater-render confine [flags] -- PROGRAM [ARGUMENT…]")
+		return exitUsage
+	}
+	asked.bounds.Read, asked.bounds.Write = read, write
+	asked.program, asked.environment = flags.Args(), os.Environ()
+	asked.input, asked.output, asked.errors = os.Stdin, os.Stdout, os.Stderr
+	err := asked.run()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errBeyond):
+		fmt.Fprintln(os.Stderr, err)
+		return exitBeyond
+	case errors.Is(err, errStopped):
+		return exitStopped
+	case errors.As(err, &exit) && exit.ExitCode() >= 0:
+		return exit.ExitCode()
+	case errors.As(err, &exit):
+		fmt.Fprintln(os.Stderr, describe(exit))
+		return exitBeyond
+	default:
+		fmt.Fprintln(os.Stderr, err)
+		return exitNotBegun
+	}
+}
+
+// Of a program that a signal ended.
+func describe(exit *exec.ExitError) string {
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	if ok && status.Signal() == syscall.SIGXCPU {
+		return "it took too much of the processor's time"
+	}
+	return "it ended with " + exit.Error()
+}
+
+type stringList []string
+
+func (l *stringList) String() string { return strings.Join(*l, ",") }
+func (l *stringList) Set(text string) error {
+	*l = append(*l, text)
+	return nil
+}
+
+type supervised struct {
+	program        []string
+	folder         string
+	environment    []string
+	input          io.Reader
+	output, errors io.Writer
+	bounds         bounds
+}
+
+var (
+	errBeyond  = errors.New("a limit was reached")
+	errStopped = errors.New("it was stopped")
+)
+
+// Between two looks at what the program and its children use. A fork bomb makes some hundred processes in it.
+const lookEvery = 20 * time.Millisecond
+
+// Runs the program until it ends or goes beyond its bounds. Nothing that it started is left.
+func (s *supervised) run() error {
+	// The kernel ends the program with the thread that started it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	command, err := s.start()
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- command.Wait() }()
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer signal.Stop(stop)
+	parent := os.Getppid()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	deadline := time.After(time.Duration(s.bounds.Seconds * float64(time.Second)))
+	var verdict error
+	for {
+		select {
+		case err := <-ended:
+			endAll(command.Process.Pid)
+			if verdict != nil {
+				return verdict
+			}
+			return err
+		case <-stop:
+			verdict = errStopped
+		case <-deadline:
+			verdict = fmt.Errorf("%w: it took over %g s", errBeyond, s.bounds.Seconds)
+		case <-tick.C:
+			count, bytes := usage()
+			switch {
+			case os.Getppid() != parent:
+				verdict = errStopped
+			case count > s.bounds.Processes:
+				verdict = fmt.Errorf("%w: it had over %d processes", errBeyond, s.bounds.Processes)
+			case bytes > s.bounds.MemoryBytes:
+				verdict = fmt.Errorf("%w: it took over %d MiB of memory", errBeyond, s.bounds.MemoryBytes>>20)
+			}
+		}
+		if verdict != nil {
+			endAll(command.Process.Pid)
+		}
+	}
+}
+
+// In namespaces of its own where that is allowed: then its end is the end of all that it started, and there is no network.
+func (s *supervised) start() (*exec.Cmd, error) {
+	command, err := s.command(true)
+	if err == nil {
+		if err = command.Start(); err == nil {
+			return command, nil
+		}
+	}
+	if command, err = s.command(false); err != nil {
+		return nil, err
+	}
+	return command, command.Start()
+}
+
+func (s *supervised) command(alone bool) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	bounds := s.bounds
+	bounds.Alone = alone
+	text, err := json.Marshal(bounds)
+	if err != nil {
+		return nil, err
+	}
+	command := exec.Command(self, append([]string{confinedArgument, string(text)}, s.program...)...)
+	command.Dir, command.Env = s.folder, s.environment
+	command.Stdin, command.Stdout, command.Stderr = s.input, s.output, s.errors
+	command.WaitDelay = time.Second
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if alone {
+		command.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC
+		command.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}}
+		command.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}}
+	}
+	return command, nil
+}
+
+// In the new process, which then becomes the program.
+func enter(arguments []string) int {
+	runtime.LockOSThread()
+	fail := func(err error) int {
+		fmt.Fprintln(os.Stderr, err)
+		return exitNotBegun
+	}
+	var bounds bounds
+	if len(arguments) < 2 {
+		return exitUsage
+	}
+	if err := json.Unmarshal([]byte(arguments[0]), &bounds); err != nil {
+		return fail(err)
+	}
+	program, err := exec.LookPath(arguments[1])
+	if err != nil {
+		return fail(err)
+	}
+	if program, err = filepath.Abs(program); err != nil {
+		return fail(err)
+	}
+	read := landlock.RODirs(append(append([]string{filepath.Dir(program)}, systemFolders...), bounds.Read...)...).IgnoreIfMissing()
+	files := landlock.ROFiles(systemFiles...).IgnoreIfMissing()
+	devices := landlock.RWFiles("/dev/null", "/dev/zero", "/dev/full").IgnoreIfMissing()
+	rules := []landlock.Rule{read, files, devices}
+	if len(bounds.Write) > 0 {
+		rules = append(rules, landlock.RWDirs(bounds.Write...))
+	}
+	if err := landlock.V11.BestEffort().Restrict(rules...); err != nil {
+		return fail(err)
+	}
+	var families []seccomp.NameWithConditions
+	for _, family := range []uint64{unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK, unix.AF_PACKET, unix.AF_VSOCK} {
+		families = append(families, seccomp.NameWithConditions{
+			Name:       "socket",
+			Conditions: seccomp.ArgumentConditions{{Argument: 0, Operation: seccomp.Equal, Value: family}},
+		})
+	}
+	deny(nil, families)
+	limit(unix.RLIMIT_CORE, 0)
+	limit(unix.RLIMIT_NOFILE, 256)
+	limit(unix.RLIMIT_FSIZE, bounds.FileBytes)
+	limit(unix.RLIMIT_CPU, bounds.CPUSeconds)
+	if bounds.Alone {
+		// Elsewhere those of the user's other processes would count too.
+		limit(unix.RLIMIT_NPROC, uint64(bounds.Processes))
+	}
+	limit(unix.RLIMIT_DATA, bounds.MemoryBytes)
+	return fail(unix.Exec(program, arguments[1:], os.Environ()))
+}
+
+type process struct {
+	pid, parent int
+	rss         uint64
+}
+
+// All processes that this one may see.
+func processes() []process {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	page := uint64(os.Getpagesize())
+	var all []process
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + entry.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		// The name, in parentheses, may hold anything.
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		if len(fields) < 22 {
+			continue
+		}
+		parent, _ := strconv.Atoi(fields[1])
+		rss, _ := strconv.ParseUint(fields[21], 10, 64)
+		all = append(all, process{pid, parent, rss * page})
+	}
+	return all
+}
+
+// Those that this process started, and those that these did.
+func descendants() []process {
+	children := map[int][]process{}
+	for _, process := range processes() {
+		children[process.parent] = append(children[process.parent], process)
+	}
+	var found []process
+	for pending := []int{os.Getpid()}; len(pending) > 0; pending = pending[1:] {
+		for _, child := range children[pending[0]] {
+			found, pending = append(found, child), append(pending, child.pid)
+		}
+	}
+	return found
+}
+
+func usage() (count int, bytes uint64) {
+	for _, process := range descendants() {
+		count, bytes = count+1, bytes+process.rss
+	}
+	return count, bytes
+}
+
+// The first of its namespace takes all others with it. Without one they are stopped first, so that none is made while others go.
+func endAll(first int) {
+	_ = syscall.Kill(first, syscall.SIGKILL)
+	for round := 0; round < 100; round++ {
+		left := descendants()
+		for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
+			for _, process := range left {
+				_ = syscall.Kill(process.pid, signal)
+			}
+		}
+		running := 0
+		for _, process := range left {
+			// The first one is its waiter's.
+			if process.pid != first {
+				running++
+				_, _ = syscall.Wait4(process.pid, nil, syscall.WNOHANG, nil)
+			}
+		}
+		if running == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
