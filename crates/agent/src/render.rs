@@ -11,7 +11,7 @@ use std::{
 };
 
 use farwater_api::protocol::Deployment;
-use farwater_bundle::{Archive, RelPath};
+use farwater_bundle::{Archive, RelPath, TEMPLATE_SUFFIX};
 use farwater_fleet::{
     hooks::Occasion,
     plan::{GroupVersionKind, Render, RenderedObject},
@@ -141,7 +141,7 @@ impl Renderers {
             true => archive.folder(folder).is_ok_and(|real| detect(archive, &real) == Raw),
             false => deployment.renderers.iter().all(|renderer| renderer.kind == Raw),
         };
-        let has_templates = archive.files().any(|(path, _)| path.as_str().ends_with(".liquid"));
+        let has_templates = archive.files().any(|(path, _)| path.as_str().ends_with(TEMPLATE_SUFFIX));
         if is_raw && !has_templates {
             return Ok(Capabilities::default());
         }

@@ -28,6 +28,9 @@ use crate::{
 /// Part of every content id; changed when the same inputs must make a different archive.
 const FORMAT: &str = "farwater-content-v1\n";
 
+/// What the names of templates end in; each becomes the file without it before anything is rendered.
+pub const TEMPLATE_SUFFIX: &str = ".liquid";
+
 /// The files of a bundle, and the id of their content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closure {
@@ -216,6 +219,14 @@ impl<'t, T: Tree> Walk<'t, T> {
             Ok(found) => return self.include(&found),
             Err(lost) => lost,
         };
+        // What a template will make is there when it is looked for.
+        if matches!(lost, Lost::Missing(_))
+            && let Ok(template) = folder.join_clean(&format!("{text}{TEMPLATE_SUFFIX}"))
+            && let Ok(found) = self.follow(&RelPath::root(), template.as_str(), file)?
+            && !found.folder
+        {
+            return self.include(&found);
+        }
         if may_be_remote && reference::looks_remote(&text) {
             return Ok(());
         }

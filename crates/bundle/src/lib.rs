@@ -14,7 +14,7 @@ mod walk;
 pub mod yaml;
 
 pub use archive::{Archive, ArchiveError, PackError};
-pub use closure::{Closure, ClosureError, ClosureReason, FileEntry, closure};
+pub use closure::{Closure, ClosureError, ClosureReason, FileEntry, TEMPLATE_SUFFIX, closure};
 pub use limits::Limits;
 pub use manifests::{Collector, Manifest, ManifestError, Manifests};
 pub use path::{PathError, PathReason, RelPath};

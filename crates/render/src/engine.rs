@@ -15,6 +15,7 @@ use farwater_api::{
 };
 use farwater_bundle::{
     Archive, ArchiveError, Collector, Limits as BundleLimits, Manifest, ManifestError, Manifests, PathError, RelPath,
+    TEMPLATE_SUFFIX,
     manifests::{MAX_DOCUMENT_BYTES, Origin},
 };
 use serde::Serialize;
@@ -32,8 +33,6 @@ use crate::{
 
 /// Part of every key under which a render is cached; changed when the same inputs must give something else.
 const FORMAT: &str = "farwater-render-v1";
-/// What a template's name ends in.
-const TEMPLATE: &str = ".liquid";
 /// Warnings that are told of one service.
 const MAX_WARNINGS: usize = 50;
 
@@ -267,7 +266,7 @@ impl Engine {
         let templates: Vec<(&RelPath, &[u8])> = templates(input.archive).collect();
         // What stands where a template's result goes is the helper's to find.
         let beside = templates.iter().filter_map(|(path, _)| {
-            let result = RelPath::parse(path.as_str().strip_suffix(TEMPLATE)?).ok()?;
+            let result = RelPath::parse(path.as_str().strip_suffix(TEMPLATE_SUFFIX)?).ok()?;
             input.archive.file(&result).is_ok().then_some(result)
         });
         let beside: Vec<RelPath> = beside.collect();
@@ -489,7 +488,7 @@ fn take(manifests: Manifests, mut output: Output) -> Output {
 
 /// Files whose names end in `.liquid`, with what symlinks of such names lead to.
 fn templates(archive: &Archive) -> impl Iterator<Item = (&RelPath, &[u8])> {
-    let is_template = |path: &RelPath| path.file_name().len() > TEMPLATE.len() && path.as_str().ends_with(TEMPLATE);
+    let is_template = |path: &RelPath| path.file_name().len() > TEMPLATE_SUFFIX.len() && path.as_str().ends_with(TEMPLATE_SUFFIX);
     let links = archive.links().filter_map(|(path, _)| Some((path, archive.file(path).ok()?)));
     archive.files().chain(links).filter(move |(path, _)| is_template(path))
 }

@@ -17,7 +17,7 @@ use farwater_api::{
     service_deployment::DeletionPolicy,
 };
 use farwater_bundle::{Limits, MemoryTree, RelPath, archive, closure};
-use farwater_testkit::{Process, process::bare_command, wait_for};
+use farwater_testkit::{Process, Tools, process::bare_command, wait_for};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind},
@@ -115,6 +115,7 @@ pub fn agent(hub: &FakeHub, kubeconfig: &Path, state_dir: &Path, log: &Path, tok
     let mut command: Command = bare_command(env!("CARGO_BIN_EXE_farwater-agent"));
     command.args(["--hub", &hub.url(), "--ca-pin", &hub.ca_pin()]);
     command.arg("--kubeconfig").arg(kubeconfig).arg("--state-dir").arg(state_dir);
+    command.arg("--renderer").arg(Tools::find_renderers().unwrap().renderer());
     if token {
         command.env("FARWATER_JOIN_TOKEN", fake_hub::TOKEN);
     }

@@ -146,6 +146,23 @@ fn references_out_of_the_repository_name_file_and_line() {
 }
 
 #[test]
+fn what_a_template_will_make_is_not_missing() {
+    let files = [
+        ("a/kustomization.yaml", "resources: [m.yaml, ../b/n.yaml]\npatches: [{path: ../b/p.yaml}]\n"),
+        ("a/m.yaml.liquid", ""),
+        ("b/n.yaml.liquid", ""),
+        ("b/p.yaml.liquid/x", ""),
+        ("b/p.yaml", ""),
+    ];
+    check(&files, "a", &["a/kustomization.yaml", "a/m.yaml.liquid", "b/n.yaml.liquid", "b/p.yaml"]);
+    refused(
+        &[("a/kustomization.yaml", "resources: [m.yaml]\n"), ("a/m.yaml.liquid/x", "")],
+        "a",
+        "a/kustomization.yaml:1: names \"m.yaml\": a/m.yaml does not exist",
+    );
+}
+
+#[test]
 fn a_broken_kustomization_that_nothing_leads_to_spoils_nothing() {
     check(&[("a/f", ""), ("a/t/kustomization.yaml", "{{ template }}")], "a", &["a/f", "a/t/kustomization.yaml"]);
     check(
