@@ -17,8 +17,7 @@ use farwater_fleet::{
     plan::{GroupVersionKind, Render, RenderedObject},
 };
 use farwater_render::{
-    Cache, CacheLimits, Capabilities, Engine, Helper, Input, Limits, Plugins, PluginsError, Program, Release,
-    detect,
+    Cache, CacheLimits, Capabilities, Engine, Helper, Input, Limits, Plugins, PluginsError, Program, Release, detect,
 };
 use serde_json::Map;
 use tokio::time::Instant;
@@ -76,7 +75,8 @@ impl Renderers {
         };
         let limits = Limits::default().within(container_memory(), CHILDREN as u64, OWN_MEMORY);
         let command = options.renderer.as_deref().map(words).or_else(|| beside().map(|path| vec![path]));
-        let program = |command| Program { limits, children: CHILDREN, work: Some(work.clone()), ..Program::new(command) };
+        let program =
+            |command| Program { limits, children: CHILDREN, work: Some(work.clone()), ..Program::new(command) };
         Ok(Self {
             engine: Engine {
                 helper: command.map(|command| Helper::new(program(command))),

@@ -11,10 +11,7 @@ use farwater_api::{
 use kube::{Client, api::DeleteParams};
 use serde_json::{Value, json};
 use support::{
-    Service, api, config_map, config_maps,
-    custom::create,
-    gone, object, outcome, states, value,
-    world::world,
+    Service, api, config_map, config_maps, custom::create, gone, object, outcome, states, value, world::world,
 };
 
 const CHART: (&str, &str) = ("Chart.yaml", "apiVersion: v2\nname: shop\nversion: 1.0.0\n");
@@ -108,7 +105,8 @@ async fn a_chart_that_can_not_be_rendered_deletes_nothing_and_the_next_one_does(
     let client = world.client().await;
     let (a, b) = (config_map("a", "1"), config_map("b", "1"));
     let service = world.applied("broken", &[CHART, ("templates/a.yaml", &a), ("templates/b.yaml", &b)]).await;
-    let next = service.with(&world.hub, &[CHART, ("templates/a.yaml", &a), ("templates/c.yaml", "{{ fail \"not today\" }}")]);
+    let next =
+        service.with(&world.hub, &[CHART, ("templates/a.yaml", &a), ("templates/c.yaml", "{{ fail \"not today\" }}")]);
     let entry = world.hub.set(next.entry());
     let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
     assert!(failed.message.contains("not today"), "{}", failed.message);
@@ -147,7 +145,8 @@ async fn patches_and_overlays_are_applied_and_a_change_of_a_patch_alone_too() {
     let world = world().await;
     let client = world.client().await;
     let map = config_map("m", "1");
-    let files = [("overlay/kustomization.yaml", "resources: [m.yaml]\nnamePrefix: k-\n"), ("overlay/m.yaml", map.as_str())];
+    let files =
+        [("overlay/kustomization.yaml", "resources: [m.yaml]\nnamePrefix: k-\n"), ("overlay/m.yaml", map.as_str())];
     let mut service = Service::new(&world.hub, "patched", &files);
     service.deployment.renderers = serde_json::from_value(json!([{"path": "overlay"}])).unwrap();
     let maps = config_maps(&client, "patched");

@@ -55,7 +55,10 @@ pub enum RendererType {
 pub struct HelmOptions {
     /// The service's name if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 53), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"))]
+    #[schemars(
+        length(min = 1, max = 53),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub release_name: Option<String>,
     /// Relative to the chart's folder; one that begins with `/` counts from the root of the source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -256,17 +259,24 @@ mod tests {
 
     fn check(yaml: serde_json::Value, expected: &[&str]) {
         let renderers: Vec<Renderer> = serde_json::from_value(yaml).unwrap();
-        let fields: Vec<_> = problems(&renderers).iter().map(|found| format!("[{}]{}", found.index, found.field)).collect();
+        let fields: Vec<_> =
+            problems(&renderers).iter().map(|found| format!("[{}]{}", found.index, found.field)).collect();
         assert_eq!(fields, expected);
     }
 
     #[test]
     fn options_of_another_renderer_are_refused() {
         use serde_json::json;
-        check(json!([{}, {"path": "chart", "helm": {"values": {"a": 1}}}, {"type": "Plugin", "plugin": "jsonnet"}]), &[]);
+        check(
+            json!([{}, {"path": "chart", "helm": {"values": {"a": 1}}}, {"type": "Plugin", "plugin": "jsonnet"}]),
+            &[],
+        );
         check(json!([{"type": "Raw", "helm": {}}, {"type": "Helm", "kustomize": {}}]), &["[0].helm", "[1].kustomize"]);
         check(json!([{"type": "Plugin"}, {"plugin": "jsonnet"}]), &["[0].plugin", "[1].plugin"]);
-        check(json!([{"path": "../other"}, {"path": "/etc"}, {"path": "a/../../b"}]), &["[0].path", "[1].path", "[2].path"]);
+        check(
+            json!([{"path": "../other"}, {"path": "/etc"}, {"path": "a/../../b"}]),
+            &["[0].path", "[1].path", "[2].path"],
+        );
         check(
             json!([{"helm": {"postRenderers": [{"kustomize": {}}, {"kustomize": {"path": "x", "images": [{"name": "a"}]}}]}}]),
             &["[0].helm.postRenderers[0].kustomize", "[0].helm.postRenderers[1].kustomize"],

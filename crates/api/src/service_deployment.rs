@@ -6,7 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Digest, HealthRuleSpec, apply_options::ApplyOptions, deletion::Deletion, git_repository::LocalReference,
+    Digest, HealthRuleSpec,
+    apply_options::ApplyOptions,
+    deletion::Deletion,
+    git_repository::LocalReference,
     objects::ObjectRef,
     renderer::{Patch, Renderer},
     service_test::ServiceTest,

@@ -488,7 +488,8 @@ fn take(manifests: Manifests, mut output: Output) -> Output {
 
 /// Files whose names end in `.liquid`, with what symlinks of such names lead to.
 fn templates(archive: &Archive) -> impl Iterator<Item = (&RelPath, &[u8])> {
-    let is_template = |path: &RelPath| path.file_name().len() > TEMPLATE_SUFFIX.len() && path.as_str().ends_with(TEMPLATE_SUFFIX);
+    let is_template =
+        |path: &RelPath| path.file_name().len() > TEMPLATE_SUFFIX.len() && path.as_str().ends_with(TEMPLATE_SUFFIX);
     let links = archive.links().filter_map(|(path, _)| Some((path, archive.file(path).ok()?)));
     archive.files().chain(links).filter(move |(path, _)| is_template(path))
 }

@@ -203,9 +203,7 @@ impl Helper {
                 Ok(child)
             }
             Ok(Ok(ready)) => Err(HelperError::Protocol { program, found: ready.protocol }),
-            Ok(Err(MessageError::Ended)) => {
-                Err(HelperError::Crashed { program, words: child.end().await.words })
-            }
+            Ok(Err(MessageError::Ended)) => Err(HelperError::Crashed { program, words: child.end().await.words }),
             Ok(Err(source)) => Err(HelperError::Message { program, source }),
             Err(_) => {
                 child.end().await;

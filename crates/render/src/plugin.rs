@@ -346,7 +346,8 @@ fn items(output: &[u8]) -> Result<Vec<Value>, PluginError> {
     let text = std::str::from_utf8(output).map_err(|_| fail("it is not UTF-8 text".to_owned()))?;
     // As large as ten thousand objects are.
     let budget = Budget { nodes: 5_000_000, bytes: 64 << 20, ..Budget::default() };
-    let mut documents = yaml::parse(text, &budget).map_err(|error| fail(format!("line {}: {}", error.line, error.reason)))?;
+    let mut documents =
+        yaml::parse(text, &budget).map_err(|error| fail(format!("line {}: {}", error.line, error.reason)))?;
     documents.retain(|document| !document.is_null());
     let Some(list) = (documents.len() == 1).then(|| documents.swap_remove(0)) else {
         return Err(fail(format!("it has {} documents, not one", documents.len())));
@@ -384,7 +385,10 @@ mod tests {
         assert_eq!(plugins.get("f").unwrap().kind, PluginType::KrmFunction);
         assert_eq!(Plugins::parse("").unwrap().names().count(), 0);
         let refused = |text| Plugins::parse(text).unwrap_err().to_string();
-        assert_eq!(refused("plugins: [{name: a, command: [sh]}]"), "plugin \"a\" has no command, or one that is no absolute path");
+        assert_eq!(
+            refused("plugins: [{name: a, command: [sh]}]"),
+            "plugin \"a\" has no command, or one that is no absolute path"
+        );
         assert!(refused("plugins: [{name: a, command: [/a], shell: true}]").contains("unknown field `shell`"));
         let twice = "plugins: [{name: a, command: [/a]}, {name: a, command: [/b]}]";
         assert_eq!(refused(twice), "plugin \"a\" is there twice");

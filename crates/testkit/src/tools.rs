@@ -160,19 +160,8 @@ const RENDER: Module = Module {
     files: &[],
     cost: "2 min",
 };
-const MODULES: [&Module; 11] = [
-    &LOCALKUBE,
-    &KUBECTL_1_32,
-    &KUBECTL_1_29,
-    &FLUX,
-    &K9S,
-    &KUBELET,
-    &COREDNS,
-    &HELM,
-    &KUSTOMIZE,
-    &JSONNET,
-    &RENDER,
-];
+const MODULES: [&Module; 11] =
+    [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S, &KUBELET, &COREDNS, &HELM, &KUSTOMIZE, &JSONNET, &RENDER];
 
 /// Where the built programs lie.
 #[derive(Clone, Debug)]

@@ -56,7 +56,11 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         let each = render(&engine, work, renders, |n| format!("web-{n}")).await?;
         let per_second = rounded(each.len() as f64 / each.iter().sum::<Duration>().as_secs_f64());
         let workload = format!("{} of another project, {renders} renders one after the other", work.name);
-        figures.push(Figure::new("renders", &workload, per_second, "1/s").beside(peer.to_owned(), rounded(theirs), SHARE));
+        figures.push(Figure::new("renders", &workload, per_second, "1/s").beside(
+            peer.to_owned(),
+            rounded(theirs),
+            SHARE,
+        ));
         figures.push(memory(&engine, &workload)?);
         figures.push(cached(&tools, work, renders).await?);
     }

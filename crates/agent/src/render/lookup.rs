@@ -38,7 +38,12 @@ impl ClusterAsker<'_> {
         let resource = match self.kinds.find(self.kubernetes, &kind).await? {
             Served::As(resource) if resource.version == version => resource,
             // Helm takes that for a mistake too.
-            _ => return Err(ApiError::Transport(format!("the cluster has no {} of {}", question.kind, question.api_version))),
+            _ => {
+                return Err(ApiError::Transport(format!(
+                    "the cluster has no {} of {}",
+                    question.kind, question.api_version
+                )));
+            }
         };
         if question.name.is_empty() {
             let mut items = Vec::new();

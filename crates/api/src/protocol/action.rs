@@ -112,7 +112,9 @@ impl<'de> Deserialize<'de> for Action {
 fn read_guarded(json: &Value) -> Result<Deployment, String> {
     let deployment = Deployment::deserialize(json).map_err(|error| error.to_string())?;
     let known = serde_json::to_value(&deployment).map_err(|error| error.to_string())?;
-    for (member, what) in [("options", "an option"), ("renderers", "a renderer's option"), ("patches", "a patch's option")] {
+    for (member, what) in
+        [("options", "an option"), ("renderers", "a renderer's option"), ("patches", "a patch's option")]
+    {
         if known[member] != json[member] {
             return Err(format!("it has {what} of a newer version"));
         }

@@ -178,9 +178,14 @@ fn what_renderers_made_is_collected_beside_manifests() {
     collector.add_rendered(&origin("chart/templates/d.yaml", 2), other);
     let manifests = collector.finish();
     let said: Vec<_> = manifests.objects().iter().map(|m| format!("{} {}", m.origin, m.object.name)).collect();
-    let expected = ["a.yaml:1 (document 1) a", "chart/templates/b.yaml (document 1) b", "chart/templates/b.yaml (document 1) c"];
+    let expected =
+        ["a.yaml:1 (document 1) a", "chart/templates/b.yaml (document 1) b", "chart/templates/b.yaml (document 1) c"];
     assert_eq!(said, expected);
-    assert!(manifests.errors()[0].to_string().contains("is written twice: a.yaml:1 (document 1) and chart/templates/d.yaml"));
+    assert!(
+        manifests.errors()[0]
+            .to_string()
+            .contains("is written twice: a.yaml:1 (document 1) and chart/templates/d.yaml")
+    );
 }
 
 #[test]

@@ -82,7 +82,8 @@ pub async fn run(args: RenderArgs) -> Result<u8> {
     let work = tempfile::tempdir()
         .map_err(|error| Failure::new(exit::INTERNAL, "can't make a folder to work in").evidence(error.to_string()))?;
     let engine = engine(&args, work.path())?;
-    let own_name = args.path.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let own_name =
+        args.path.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     let name = args.name.clone().or(name).or(own_name).unwrap_or_else(|| "release-name".to_owned());
     let target = Some(spec.target_namespace.clone()).filter(|namespace| !namespace.is_empty());
     let namespace = args.namespace.clone().or(target).unwrap_or_else(|| "default".to_owned());

@@ -88,7 +88,8 @@ mod tests {
     #[test]
     fn a_values_file_is_found_from_the_chart_or_from_the_root() {
         let folder = RelPath::parse("apps/web").unwrap();
-        let check = |reference: &str| resolve(&folder, reference).map(|path| path.to_string()).map_err(|e| e.to_string());
+        let check =
+            |reference: &str| resolve(&folder, reference).map(|path| path.to_string()).map_err(|e| e.to_string());
         assert_eq!(check("values-prod.yaml").unwrap(), "apps/web/values-prod.yaml");
         assert_eq!(check("../values.yaml").unwrap(), "apps/values.yaml");
         assert_eq!(check("/shared/values.yaml").unwrap(), "shared/values.yaml");

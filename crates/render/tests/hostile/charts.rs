@@ -21,22 +21,56 @@ fn loops() -> Vec<Case> {
     let time = "rendering took over";
     vec![
         case("nested ranges", template("{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}"), time),
-        case("includes that repeat", template("{{ define \"x\" }}{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}{{ end }}{{ include \"x\" . }}"), time),
-        case("tpl in a loop", template("{{ range until 100000 }}{{ range until 10000 }}{{ tpl \"{{ .a }}\" (dict \"a\" 1) }}{{ end }}{{ end }}"), time),
-        case("hashes", template("{{ range until 100000000 }}{{ derivePassword 1 \"maximum\" \"p\" \"u\" \"s\" }}{{ end }}"), "rendering"),
+        case(
+            "includes that repeat",
+            template(
+                "{{ define \"x\" }}{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}{{ end }}{{ include \"x\" . }}",
+            ),
+            time,
+        ),
+        case(
+            "tpl in a loop",
+            template(
+                "{{ range until 100000 }}{{ range until 10000 }}{{ tpl \"{{ .a }}\" (dict \"a\" 1) }}{{ end }}{{ end }}",
+            ),
+            time,
+        ),
+        case(
+            "hashes",
+            template("{{ range until 100000000 }}{{ derivePassword 1 \"maximum\" \"p\" \"u\" \"s\" }}{{ end }}"),
+            "rendering",
+        ),
         case("keys", template("{{ range until 10000 }}{{ $x := genPrivateKey \"rsa\" }}{{ end }}"), time),
         case("passwords", template("{{ range until 10000 }}{{ $x := bcrypt \"x\" }}{{ end }}"), time),
         case("certificates", template("{{ range until 10000 }}{{ $x := genCA \"x\" 1 }}{{ end }}"), time),
-        case("an include of itself", template("{{ define \"x\" }}{{ include \"x\" . }}{{ end }}{{ include \"x\" . }}"), "nested reference"),
-        case("includes of each other", template("{{ define \"x\" }}{{ include \"y\" . }}{{ end }}{{ define \"y\" }}{{ include \"x\" . }}{{ end }}{{ include \"x\" . }}"), "nested reference"),
-        case("a template of itself", template("{{ define \"x\" }}{{ template \"x\" . }}{{ end }}{{ template \"x\" . }}"), ""),
+        case(
+            "an include of itself",
+            template("{{ define \"x\" }}{{ include \"x\" . }}{{ end }}{{ include \"x\" . }}"),
+            "nested reference",
+        ),
+        case(
+            "includes of each other",
+            template(
+                "{{ define \"x\" }}{{ include \"y\" . }}{{ end }}{{ define \"y\" }}{{ include \"x\" . }}{{ end }}{{ include \"x\" . }}",
+            ),
+            "nested reference",
+        ),
+        case(
+            "a template of itself",
+            template("{{ define \"x\" }}{{ template \"x\" . }}{{ end }}{{ template \"x\" . }}"),
+            "",
+        ),
         case("tpl of itself", template("{{ tpl .Values.t . }}"), None),
         case(
             "tpl of a value that names itself",
             with(&[("values.yaml", "t: '{{ tpl .Values.t . }}'\n"), ("templates/b.yaml", "{{ tpl .Values.t . }}")]),
             "",
         ),
-        case("a range over a channel of numbers", template("{{ range $i := untilStep 0 1000000000 1 }}{{ end }}"), "rendering"),
+        case(
+            "a range over a channel of numbers",
+            template("{{ range $i := untilStep 0 1000000000 1 }}{{ end }}"),
+            "rendering",
+        ),
     ]
 }
 
@@ -48,19 +82,40 @@ fn memory() -> Vec<Case> {
         ("random text", "{{ randAlphaNum 1000000000 }}"),
         ("indent", "{{ indent 1000000000 \"x\" }}"),
         ("padding", "{{ printf \"%01000000000d\" 1 }}"),
-        ("many paddings", "{{ $s := \"\" }}{{ range until 4000 }}{{ $s = printf \"%s%0100000d\" $s 1 }}{{ end }}{{ $t := repeat 100 $s }}{{ $u := repeat 100 $t }}"),
+        (
+            "many paddings",
+            "{{ $s := \"\" }}{{ range until 4000 }}{{ $s = printf \"%s%0100000d\" $s 1 }}{{ end }}{{ $t := repeat 100 $s }}{{ $u := repeat 100 $t }}",
+        ),
         ("doubling", "{{ $s := \"xxxxxxxx\" }}{{ range until 64 }}{{ $s = printf \"%s%s\" $s $s }}{{ end }}"),
         ("doubling lists", "{{ $l := list 1 2 }}{{ range until 64 }}{{ $l = concat $l $l }}{{ end }}"),
         ("replacing", "{{ $s := repeat 100000 \"x\" }}{{ $t := $s | replace \"x\" $s }}"),
         ("replacing by expressions", "{{ $s := repeat 100000 \"x\" }}{{ $t := regexReplaceAll \"x\" $s $s }}"),
         ("splitting", "{{ $s := repeat 100000000 \"x,\" }}{{ $l := splitList \",\" $s }}"),
-        ("a large dict", "{{ $d := dict }}{{ range until 100000000 }}{{ $_ := set $d (print .) (repeat 1000 \"x\") }}{{ end }}"),
-        ("joining", "{{ $s := repeat 1000000 \"x\" }}{{ $l := list $s $s $s $s $s $s $s $s }}{{ range until 10 }}{{ $s = join $s $l }}{{ end }}"),
+        (
+            "a large dict",
+            "{{ $d := dict }}{{ range until 100000000 }}{{ $_ := set $d (print .) (repeat 1000 \"x\") }}{{ end }}",
+        ),
+        (
+            "joining",
+            "{{ $s := repeat 1000000 \"x\" }}{{ $l := list $s $s $s $s $s $s $s $s }}{{ range until 10 }}{{ $s = join $s $l }}{{ end }}",
+        ),
     ];
     let mut cases: Vec<Case> = big.into_iter().map(|(name, text)| case(name, template(text), "")).collect();
     let cyclic = "{{ $d := dict }}{{ $_ := set $d \"self\" $d }}";
-    for (name, with) in [("toJson", "toJson"), ("toYaml", "toYaml"), ("deepCopy", "deepCopy"), ("print", "print"), ("toToml", "toToml"), ("merge", "merge (dict)"), ("quote", "quote")] {
-        cases.push(case(format!("{name} of what holds itself"), template(&format!("{cyclic}{{{{ $x := {with} $d }}}}")), None));
+    for (name, with) in [
+        ("toJson", "toJson"),
+        ("toYaml", "toYaml"),
+        ("deepCopy", "deepCopy"),
+        ("print", "print"),
+        ("toToml", "toToml"),
+        ("merge", "merge (dict)"),
+        ("quote", "quote"),
+    ] {
+        cases.push(case(
+            format!("{name} of what holds itself"),
+            template(&format!("{cyclic}{{{{ $x := {with} $d }}}}")),
+            None,
+        ));
     }
     cases
 }
@@ -68,13 +123,35 @@ fn memory() -> Vec<Case> {
 fn output() -> Vec<Case> {
     let most = "at most";
     vec![
-        case("10 GB", template("{{ range until 10000 }}{{ range until 1000 }}{{ repeat 1000 \"x\" }}{{ end }}{{ end }}"), ""),
-        case("20 MB in one object", template("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: {{ repeat 20000000 \"x\" }}}\n"), most),
-        case("5 MB in one object", template("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: {{ repeat 5000000 \"x\" }}}\n"), most),
+        case(
+            "10 GB",
+            template("{{ range until 10000 }}{{ range until 1000 }}{{ repeat 1000 \"x\" }}{{ end }}{{ end }}"),
+            "",
+        ),
+        case(
+            "20 MB in one object",
+            template("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: {{ repeat 20000000 \"x\" }}}\n"),
+            most,
+        ),
+        case(
+            "5 MB in one object",
+            template("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: {{ repeat 5000000 \"x\" }}}\n"),
+            most,
+        ),
         case("a million documents", template("{{ range until 1000000 }}\n---\na: b{{ end }}"), ""),
-        case("20,000 objects", template("{{ range until 20000 }}\n---\napiVersion: v1\nkind: A\nmetadata: {name: n{{ . }}}{{ end }}"), "10000 objects"),
+        case(
+            "20,000 objects",
+            template("{{ range until 20000 }}\n---\napiVersion: v1\nkind: A\nmetadata: {name: n{{ . }}}{{ end }}"),
+            "10000 objects",
+        ),
         case("deep", template("a: {{ repeat 1000000 \"[\" }}"), ""),
-        case("deep and closed", template("apiVersion: v1\nkind: A\nmetadata: {name: a}\nspec: {{ repeat 9000 \"[\" }}{{ repeat 9000 \"]\" }}"), None),
+        case(
+            "deep and closed",
+            template(
+                "apiVersion: v1\nkind: A\nmetadata: {name: a}\nspec: {{ repeat 9000 \"[\" }}{{ repeat 9000 \"]\" }}",
+            ),
+            None,
+        ),
         case("not text", template("apiVersion: v1\nkind: A\nmetadata: {name: \"{{ b64dec \"//79\" }}\"}\n"), None),
         case("no object", template("just text\n"), ""),
         case("a long message", template("{{ fail (repeat 10000000 \"x\") }}"), ""),
@@ -86,9 +163,26 @@ fn functions() -> Vec<Case> {
         case("getHostByName", template("{{ getHostByName \"example.com\" }}"), "rendering has no network"),
         case("env", template("{{ env \"HOME\" }}"), "function \"env\" not defined"),
         case("expandenv", template("{{ expandenv \"$HOME\" }}"), "function \"expandenv\" not defined"),
-        case("files of others", template("apiVersion: v1\nkind: A\nmetadata: {name: a}\ndata: {{ .Files.Get \"../../../../etc/passwd\" | quote }}\nall: {{ (.Files.Glob \"/**\") | toJson | quote }}\n"), None),
-        case("lookup", template("apiVersion: v1\nkind: A\nmetadata: {name: a}\ndata: {{ lookup \"v1\" \"Secret\" \"kube-system\" \"\" | toJson | quote }}\n"), None),
-        case("lookups without an end", template("{{ range until 5000 }}{{ lookup \"v1\" \"Secret\" \"a\" (print .) }}{{ end }}").renderers(json!([{"helm": {"lookup": true}}])), "there is no cluster"),
+        case(
+            "files of others",
+            template(
+                "apiVersion: v1\nkind: A\nmetadata: {name: a}\ndata: {{ .Files.Get \"../../../../etc/passwd\" | quote }}\nall: {{ (.Files.Glob \"/**\") | toJson | quote }}\n",
+            ),
+            None,
+        ),
+        case(
+            "lookup",
+            template(
+                "apiVersion: v1\nkind: A\nmetadata: {name: a}\ndata: {{ lookup \"v1\" \"Secret\" \"kube-system\" \"\" | toJson | quote }}\n",
+            ),
+            None,
+        ),
+        case(
+            "lookups without an end",
+            template("{{ range until 5000 }}{{ lookup \"v1\" \"Secret\" \"a\" (print .) }}{{ end }}")
+                .renderers(json!([{"helm": {"lookup": true}}])),
+            "there is no cluster",
+        ),
     ]
 }
 
@@ -148,8 +242,14 @@ fn archives() -> Vec<Case> {
 }
 
 fn metadata() -> Vec<Case> {
-    let chart = |text: &str| Job::of([("Chart.yaml", text), ("templates/a.yaml", "apiVersion: v1\nkind: A\nmetadata: {name: a}\n")]);
-    let depends = |repository: &str| chart(&format!("apiVersion: v2\nname: c\nversion: 1.0.0\ndependencies: [{{name: d, version: '*', repository: '{repository}'}}]\n"));
+    let chart = |text: &str| {
+        Job::of([("Chart.yaml", text), ("templates/a.yaml", "apiVersion: v1\nkind: A\nmetadata: {name: a}\n")])
+    };
+    let depends = |repository: &str| {
+        chart(&format!(
+            "apiVersion: v2\nname: c\nversion: 1.0.0\ndependencies: [{{name: d, version: '*', repository: '{repository}'}}]\n"
+        ))
+    };
     vec![
         case("a dependency outside", depends("file:///etc"), "dependency build"),
         case("a dependency far outside", depends("file://../../../../../etc"), "dependency build"),

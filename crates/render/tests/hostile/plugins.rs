@@ -17,7 +17,8 @@ use super::{
 
 /// Processes whose command line has this text.
 fn running(mark: &str) -> usize {
-    let has = |path: &Path| fs::read(path.join("cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark));
+    let has =
+        |path: &Path| fs::read(path.join("cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark));
     fs::read_dir("/proc").unwrap().flatten().filter(|entry| has(&entry.path())).count()
 }
 
@@ -36,7 +37,9 @@ async fn check(name: &str, script: &str, expected: &str) {
     assert!(took < LONGEST, "{name} took {took:?}");
     // Twenty milliseconds pass before somebody looks.
     assert!(memory < MOST_MEMORY + (128 << 20), "{name} took {} MiB", memory >> 20);
-    wait_for("its processes to be gone", Duration::from_secs(10), || async { Ok((running(&mark) == 0).then_some(())) }).await.unwrap();
+    wait_for("its processes to be gone", Duration::from_secs(10), || async { Ok((running(&mark) == 0).then_some(())) })
+        .await
+        .unwrap();
     assert_eq!(fs::read_dir(bench.folder.path()).unwrap().count(), 0, "{name}");
 }
 
@@ -47,10 +50,25 @@ async fn plugins_end_within_their_limits_and_leave_nothing_behind() {
     check("ignores-signals", "trap '' TERM INT HUP; while :; do sleep 1; done", "took over 4 s").await;
     check("spins", "while :; do :; done", "took").await;
     check("forks", "b() { b | b & b; }; b", "processes").await;
-    check("forks-aside", "b() { setsid sh -c \"$0\" & }; while :; do setsid sh -c 'while :; do sleep 1; done' $0 & done", "").await;
-    check("goes-aside", "setsid sh -c 'sleep 1000' $0 </dev/null >/dev/null 2>&1 & setsid sh -c 'sleep 1000' $0 & exit 3", "").await;
+    check(
+        "forks-aside",
+        "b() { setsid sh -c \"$0\" & }; while :; do setsid sh -c 'while :; do sleep 1; done' $0 & done",
+        "",
+    )
+    .await;
+    check(
+        "goes-aside",
+        "setsid sh -c 'sleep 1000' $0 </dev/null >/dev/null 2>&1 & setsid sh -c 'sleep 1000' $0 & exit 3",
+        "",
+    )
+    .await;
     check("fills-memory", "x=x; while :; do x=$x$x; done", "").await;
-    check("fills-memory-together", "for i in 1 2 3 4 5 6 7 8; do (x=$(head -c 100000000 /dev/zero | tr '\\0' x); sleep 10) & done; wait", "").await;
+    check(
+        "fills-memory-together",
+        "for i in 1 2 3 4 5 6 7 8; do (x=$(head -c 100000000 /dev/zero | tr '\\0' x); sleep 10) & done; wait",
+        "",
+    )
+    .await;
     check("prints-without-end", "yes xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "printed over").await;
     check("complains-without-end", "yes xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx >&2", "took over 4 s").await;
     check("fills-the-disk", "head -c 200000000 /dev/zero > $1/x; exit 1", "failed").await;
@@ -70,5 +88,7 @@ async fn a_plugin_that_nobody_waits_for_any_more_is_ended() {
     let bench = Bench::with(strict(), &json!({"plugins": [{"name": "p", "command": command}]}).to_string());
     let job = Job::of([("a", "x")]).renderers(json!([{"type": "Plugin", "plugin": "p"}]));
     assert!(tokio::time::timeout(Duration::from_secs(2), bench.render(&job)).await.is_err());
-    wait_for("its processes to be gone", Duration::from_secs(10), || async { Ok((running(mark) == 0).then_some(())) }).await.unwrap();
+    wait_for("its processes to be gone", Duration::from_secs(10), || async { Ok((running(mark) == 0).then_some(())) })
+        .await
+        .unwrap();
 }

@@ -48,7 +48,9 @@ fn resident() -> u64 {
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
         let Some((_, fields)) = stat.rsplit_once(") ") else { continue };
         let fields: Vec<&str> = fields.split(' ').collect();
-        let (Some(Ok(parent)), Some(Ok(pages))) = (fields.get(1).map(|f| f.parse()), fields.get(21).map(|f| f.parse::<u64>())) else {
+        let (Some(Ok(parent)), Some(Ok(pages))) =
+            (fields.get(1).map(|f| f.parse()), fields.get(21).map(|f| f.parse::<u64>()))
+        else {
             continue;
         };
         children.entry(parent).or_default().push((pid, pages * 4096));

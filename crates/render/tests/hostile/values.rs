@@ -34,9 +34,19 @@ fn bombs() -> Vec<Case> {
         cases.push(case(format!("a values file, {depth} deep"), job, error));
         let chart = format!("apiVersion: v2\nname: c\nversion: 1.0.0\nannotations:\n  x: y\n{}", bomb);
         cases.push(case(format!("Chart.yaml, {depth} deep"), Job::of([("Chart.yaml", chart.as_str())]), None));
-        cases.push(case(format!("an object, {depth} deep"), Job::new(small(&format!("apiVersion: v1\nkind: A\nmetadata: {{name: a}}\n{bomb}"))), error));
-        cases.push(case(format!("a definition, {depth} deep"), with(&[("crds/a.yaml", &format!("apiVersion: v1\nkind: A\nmetadata: {{name: a}}\n{bomb}"))]), error));
-        let from = format!("apiVersion: v1\nkind: A\nmetadata: {{name: a}}\nx: {{{{ fromYaml (.Files.Get \"bomb\") | toJson | quote }}}}\n");
+        cases.push(case(
+            format!("an object, {depth} deep"),
+            Job::new(small(&format!("apiVersion: v1\nkind: A\nmetadata: {{name: a}}\n{bomb}"))),
+            error,
+        ));
+        cases.push(case(
+            format!("a definition, {depth} deep"),
+            with(&[("crds/a.yaml", &format!("apiVersion: v1\nkind: A\nmetadata: {{name: a}}\n{bomb}"))]),
+            error,
+        ));
+        let from = format!(
+            "apiVersion: v1\nkind: A\nmetadata: {{name: a}}\nx: {{{{ fromYaml (.Files.Get \"bomb\") | toJson | quote }}}}\n"
+        );
         let mut from = Job::new(small(&from));
         from.files.insert("bomb".to_owned(), bomb.into_bytes());
         cases.push(case(format!("fromYaml, {depth} deep"), from, None));
@@ -56,18 +66,35 @@ fn bombs() -> Vec<Case> {
 }
 
 fn schemas() -> Vec<Case> {
-    let schema = |schema: Value| with(&[("values.schema.json", &schema.to_string()), ("values.yaml", "text: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!\nlist: [1, 2, 3]\n")]);
+    let schema = |schema: Value| {
+        with(&[
+            ("values.schema.json", &schema.to_string()),
+            ("values.yaml", "text: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!\nlist: [1, 2, 3]\n"),
+        ])
+    };
     let network = "rendering has no network";
     vec![
         case("a schema elsewhere", schema(json!({"$ref": "http://127.0.0.1:1/schema.json"})), network),
-        case("a schema elsewhere, deep", schema(json!({"properties": {"a": {"allOf": [{"$ref": "https://example.com/s.json#/x"}]}}})), network),
+        case(
+            "a schema elsewhere, deep",
+            schema(json!({"properties": {"a": {"allOf": [{"$ref": "https://example.com/s.json#/x"}]}}})),
+            network,
+        ),
         case("a schema of this machine", schema(json!({"$ref": "file:///etc/passwd"})), network),
         case("a schema beside it", schema(json!({"$ref": "../../other.json"})), network),
         case("an expression that backtracks", schema(json!({"properties": {"text": {"pattern": "^(a+)+$"}}})), ""),
         case("a schema of itself", schema(json!({"$ref": "#"})), None),
-        case("schemas of each other", schema(json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"})), None),
+        case(
+            "schemas of each other",
+            schema(json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"})),
+            None,
+        ),
         case("a schema that is none", with(&[("values.schema.json", "{")]), ""),
-        case("a schema that multiplies", schema((0..25).fold(json!({"type": "object"}), |inner, _| json!({"allOf": [inner]}))), None),
+        case(
+            "a schema that multiplies",
+            schema((0..25).fold(json!({"type": "object"}), |inner, _| json!({"allOf": [inner]}))),
+            None,
+        ),
         case("the standard's own schema", schema(json!({"$ref": "http://json-schema.org/draft-07/schema#"})), None),
     ]
 }

@@ -13,9 +13,7 @@ use farwater_render::{Asker, Cache, CacheLimits, Capabilities, Helper, Program, 
 use farwater_testkit::wait_for;
 use serde_json::{Value, json};
 
-use super::{
-    support::{charts::small, Bench, Files, Job, errors, files, renderer, strict, values},
-};
+use super::support::{Bench, Files, Job, charts::small, errors, files, renderer, strict, values};
 
 fn object(name: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{a: '1'}}\n")
@@ -154,7 +152,8 @@ async fn what_failed_or_looked_at_the_cluster_is_rendered_again_and_parameters_s
     let folder = tempfile::tempdir().unwrap();
     bench.engine.cache = Cache::new(Some(folder.path().to_owned()), CacheLimits::default());
     let failing = Job::new(small("{{ fail \"no\" }}"));
-    let looking = Job::new(small("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n")).renderers(json!([{"helm": {"lookup": true}}]));
+    let looking = Job::new(small("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"))
+        .renderers(json!([{"helm": {"lookup": true}}]));
     for job in [failing, looking] {
         bench.render(&job).await;
         assert!(!bench.render(&job).await.cached);
@@ -182,7 +181,9 @@ impl Asker for Cluster {
         self.asked.lock().unwrap().push(format!("{api_version} {kind} {namespace} {name}"));
         let answer = match (self.refuses, name.as_str()) {
             (true, _) => Err(Unanswered("account web may not read Secrets".to_owned())),
-            (false, "there") => Ok(Some(json!({"metadata": {"name": "there"}, "spec": {"replicas": 1_000_000}, "data": {"p": "cw=="}}))),
+            (false, "there") => {
+                Ok(Some(json!({"metadata": {"name": "there"}, "spec": {"replicas": 1_000_000}, "data": {"p": "cw=="}})))
+            }
             (false, "") => Ok(Some(json!({"items": [{"metadata": {"name": "one"}}, {"metadata": {"name": "two"}}]}))),
             (false, _) => Ok(None),
         };
@@ -202,7 +203,10 @@ async fn lookup_finds_nothing_unless_it_is_allowed_and_then_asks() {
 
     let allowed = job.renderers(json!([{"helm": {"lookup": true}}]));
     let made = values(bench.render_asking(&allowed, &cluster).await);
-    assert_eq!((&made[0]["data"]["n"], &made[0]["data"]["absent"], &made[0]["data"]["all"]), (&json!("1000000"), &json!("true"), &json!("onetwo")));
+    assert_eq!(
+        (&made[0]["data"]["n"], &made[0]["data"]["absent"], &made[0]["data"]["all"]),
+        (&json!("1000000"), &json!("true"), &json!("onetwo"))
+    );
     let asked = cluster.asked.lock().unwrap().clone();
     assert_eq!(asked, ["v1 Secret ns there", "v1 Secret ns there", "v1 Secret ns absent", "apps/v1 Deployment  "]);
 
@@ -227,7 +231,9 @@ async fn the_child_is_kept_while_it_is_used_and_gone_when_it_is_not() {
     }
     assert!(children.iter().all(|idle| *idle == children[0] && idle.len() == 1), "{children:?}");
     let child = children[0][0];
-    wait_for("the child to be gone", Duration::from_secs(20), || async { Ok((!is_running(child)).then_some(())) }).await.unwrap();
+    wait_for("the child to be gone", Duration::from_secs(20), || async { Ok((!is_running(child)).then_some(())) })
+        .await
+        .unwrap();
     assert!(bench.helper().idle().is_empty());
     values(bench.render(&job(9)).await);
 }

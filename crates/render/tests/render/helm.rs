@@ -5,12 +5,10 @@ use std::fs;
 use farwater_render::Capabilities;
 use serde_json::{Value, json};
 
-use super::{
-    support::{
-        charts::{everything, small, sub},
-       
-        Bench, Files, Job, TOOLS, assert_same, errors, helm_template, objects, others, path, read_folder, run, values, write_folder,
-    },
+use super::support::{
+    Bench, Files, Job, TOOLS, assert_same,
+    charts::{everything, small, sub},
+    errors, helm_template, objects, others, path, read_folder, run, values, write_folder,
 };
 
 /// The files below a folder of their own.
@@ -54,7 +52,8 @@ async fn a_chart_with_everything_is_rendered_as_by_helm() {
         api_versions: vec!["monitoring.coreos.com/v1".to_owned(), "monitoring.coreos.com/v1/ServiceMonitor".to_owned()],
         complete: false,
     };
-    let old = ["--kube-version", "v1.29.4-gke.123", "-a", "monitoring.coreos.com/v1,monitoring.coreos.com/v1/ServiceMonitor"];
+    let old =
+        ["--kube-version", "v1.29.4-gke.123", "-a", "monitoring.coreos.com/v1,monitoring.coreos.com/v1/ServiceMonitor"];
     check(&bench, &Job { capabilities, ..web() }, &old).await;
     let invalid = with(web(), json!({"values": {"replicas": 0}, "skipSchemaValidation": true}));
     check(&bench, &invalid, &["--set", "replicas=0", "--skip-schema-validation"]).await;
@@ -92,7 +91,12 @@ async fn packed_and_local_dependencies_are_those_of_helm_dependency_build() {
 #[tokio::test]
 async fn charts_that_others_wrote_are_rendered_as_by_helm() {
     let bench = Bench::new();
-    for chart in ["external-dns/chart", "metrics-server/chart", "kueue/chart", "node-feature-discovery/deployment/helm/node-feature-discovery"] {
+    for chart in [
+        "external-dns/chart",
+        "metrics-server/chart",
+        "kueue/chart",
+        "node-feature-discovery/deployment/helm/node-feature-discovery",
+    ] {
         let job = Job::new(below("chart", &read_folder(&others(chart)))).at("chart");
         check(&bench, &job, &[]).await;
         let named = Job { namespace: "system".to_owned(), is_upgrade: true, ..job.clone() };
@@ -126,10 +130,25 @@ async fn where_helm_fails_so_do_we_and_say_why() {
         (bad("{{ nosuchfunction 1 }}"), "function \"nosuchfunction\" not defined"),
         (bad("a: [\n"), "small/templates/a.yaml"),
         (with(web(), json!({"values": {"replicas": "many"}})), "replicas"),
-        (with(web(), json!({"valuesFiles": ["none.yaml"]})), "values file web/none.yaml is not among the service's files"),
+        (
+            with(web(), json!({"valuesFiles": ["none.yaml"]})),
+            "values file web/none.yaml is not among the service's files",
+        ),
         (with(web(), json!({"releaseName": "rel", "values": {"sub": 5}})), "sub"),
-        (Job { capabilities: Capabilities { kube_version: "v1.19.0".to_owned(), ..Capabilities::default() }, ..web() }, "chart web requires Kubernetes >=1.20.0-0"),
-        (Job { capabilities: Capabilities { kube_version: "latest".to_owned(), ..Capabilities::default() }, ..web() }, "Kubernetes version \"latest\""),
+        (
+            Job {
+                capabilities: Capabilities { kube_version: "v1.19.0".to_owned(), ..Capabilities::default() },
+                ..web()
+            },
+            "chart web requires Kubernetes >=1.20.0-0",
+        ),
+        (
+            Job {
+                capabilities: Capabilities { kube_version: "latest".to_owned(), ..Capabilities::default() },
+                ..web()
+            },
+            "Kubernetes version \"latest\"",
+        ),
         (Job { name: "Not_A_Name".to_owned(), ..web() }, "release name \"Not_A_Name\""),
     ];
     for (job, expected) in cases {
@@ -142,7 +161,9 @@ async fn where_helm_fails_so_do_we_and_say_why() {
         "Chart.yaml",
         "apiVersion: v2\nname: c\nversion: 1.0.0\ndependencies: [{name: redis, version: 1.0.0, repository: 'https://charts.example.com'}]\n",
     )]);
-    assert!(errors(&bench.render(&missing).await).contains("run helm dependency build and keep charts/ with the chart"));
+    assert!(
+        errors(&bench.render(&missing).await).contains("run helm dependency build and keep charts/ with the chart")
+    );
 }
 
 #[tokio::test]
@@ -160,7 +181,11 @@ async fn helms_marks_stay_on_hooks_and_files_are_named_as_in_the_repository() {
 async fn a_key_that_is_there_twice_is_told_and_the_last_one_counts_as_in_helm() {
     let template = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  x: one\n  x: two\n";
     let output = Bench::new().render(&Job::new(small(template))).await;
-    assert!(output.warnings[0].contains("small/templates/a.yaml") && output.warnings[0].contains("\"x\""), "{:?}", output.warnings);
+    assert!(
+        output.warnings[0].contains("small/templates/a.yaml") && output.warnings[0].contains("\"x\""),
+        "{:?}",
+        output.warnings
+    );
     assert_eq!(values(output)[0]["data"], json!({"x": "two"}));
 }
 
@@ -179,9 +204,12 @@ async fn a_cluster_has_the_versions_that_it_has() {
 #[test]
 fn the_programs_that_we_compare_with_are_the_pinned_ones() {
     let folder = tempfile::tempdir().unwrap();
-    let said = |program, argument: &str| String::from_utf8(run(program, folder.path(), &[argument.to_owned()]).stdout).unwrap();
+    let said = |program, argument: &str| {
+        String::from_utf8(run(program, folder.path(), &[argument.to_owned()]).stdout).unwrap()
+    };
     assert!(said(&TOOLS.renderer(), "--version").contains("helm v4.3.1, kustomize api v0.21.2"));
-    let go_mod = |name: &str| fs::read_to_string(farwater_testkit::tools::repository_root().unwrap().join(name)).unwrap();
+    let go_mod =
+        |name: &str| fs::read_to_string(farwater_testkit::tools::repository_root().unwrap().join(name)).unwrap();
     assert!(go_mod("tests/helm/go.mod").contains("helm.sh/helm/v4 v4.3.1"));
     assert!(go_mod("tests/kustomize/go.mod").contains("sigs.k8s.io/kustomize/kustomize/v5 v5.8.2"));
     assert!(go_mod("tests/kustomize/go.mod").contains("sigs.k8s.io/kustomize/api v0.21.2"));

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{
-    support::{charts::everything, Bench, Files, Job, assert_same, errors, files, kustomize_build, objects, others, read_folder, values},
+use super::support::{
+    Bench, Files, Job, assert_same, charts::everything, errors, files, kustomize_build, objects, others, read_folder,
+    values,
 };
 
 async fn check(bench: &Bench, job: &Job, arguments: &[&str]) {
@@ -26,35 +27,71 @@ fn overlays() -> Files {
             "base/deployment.yaml",
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  replicas: 1\n  selector: {matchLabels: {app: web}}\n  template:\n    metadata: {labels: {app: web}}\n    spec:\n      containers:\n      - name: web\n        image: nginx:1.0\n        envFrom: [{configMapRef: {name: config}}, {secretRef: {name: secret}}]\n        env: [{name: HOST, value: placeholder}, {name: KEEP, value: 'yes'}]\n      - {name: side, image: busybox}\n      volumes: [{name: c, configMap: {name: config}}]\n",
         ),
-        ("base/service.yaml", "# comment\napiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"),
+        (
+            "base/service.yaml",
+            "# comment\napiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n",
+        ),
         ("base/app.properties", "color=red\nsize=0644\n"),
         ("base/other.txt", "multi\nline\n"),
         ("base/settings.env", "X=1\n# comment\nY=on\n"),
         ("base/more/Kustomization", "resources: [role.yml]\nnameSuffix: -more\n"),
-        ("base/more/role.yml", "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: reader}\nrules: [{apiGroups: [''], resources: [pods], verbs: [get]}]\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: reader}\nroleRef: {kind: ClusterRole, name: reader, apiGroup: rbac.authorization.k8s.io}\nsubjects: [{kind: ServiceAccount, name: default, namespace: default}]\n"),
+        (
+            "base/more/role.yml",
+            "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: reader}\nrules: [{apiGroups: [''], resources: [pods], verbs: [get]}]\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: reader}\nroleRef: {kind: ClusterRole, name: reader, apiGroup: rbac.authorization.k8s.io}\nsubjects: [{kind: ServiceAccount, name: default, namespace: default}]\n",
+        ),
         (
             "prod/kustomization.yaml",
             "resources: [../base, extra.yaml]\nnamespace: prod\nnamePrefix: p-\ncommonAnnotations: {team: a}\nimages:\n- {name: nginx, newName: registry.example.com/nginx, newTag: '2.0'}\n- {name: busybox, digest: sha256:aaaa}\nreplicas: [{name: web, count: 5}]\npatches:\n- path: patch.yaml\n- target: {kind: Deployment, name: w.*}\n  patch: |-\n    - {op: replace, path: /spec/template/spec/containers/0/env/0/value, value: prod.example.com}\n    - {op: add, path: /metadata/labels/extra, value: 'true'}\n- target: {labelSelector: app.kubernetes.io/part-of=shop, kind: Service}\n  patch: |-\n    kind: Service\n    metadata: {name: ignored}\n    spec: {type: LoadBalancer}\n- patch: |-\n    apiVersion: v1\n    kind: Namespace\n    metadata: {name: shop}\n    $patch: delete\nconfigMapGenerator:\n- {name: config, behavior: merge, literals: [B=three, C=4]}\ncomponents: [../component]\nreplacements:\n- source: {kind: Service, name: web, fieldPath: 'spec.ports.0.port'}\n  targets:\n  - select: {kind: Deployment, name: web}\n    fieldPaths: ['spec.template.spec.containers.[name=side].env.[name=PORT].value']\n    options: {create: true}\n",
         ),
-        ("prod/patch.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  template:\n    spec:\n      containers:\n      - name: side\n        $patch: replace\n        image: busybox\n        env: [{name: PORT, value: ''}]\n      - {name: web, resources: {limits: {memory: 64Mi}}}\n"),
-        ("prod/extra.yaml", "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: web}\nspec: {defaultBackend: {service: {name: web, port: {number: 80}}}}\n"),
-        ("component/kustomization.yaml", "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nresources: [pdb.yaml]\npatches:\n- target: {kind: Deployment}\n  patch: '[{op: add, path: /spec/revisionHistoryLimit, value: 3}]'\n"),
-        ("component/pdb.yaml", "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: web}\nspec: {minAvailable: 1}\n"),
-        ("fifo/kustomization.yml", "resources: [../prod]\nsortOptions: {order: fifo}\nbuildMetadata: [managedByLabel]\n"),
+        (
+            "prod/patch.yaml",
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  template:\n    spec:\n      containers:\n      - name: side\n        $patch: replace\n        image: busybox\n        env: [{name: PORT, value: ''}]\n      - {name: web, resources: {limits: {memory: 64Mi}}}\n",
+        ),
+        (
+            "prod/extra.yaml",
+            "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: web}\nspec: {defaultBackend: {service: {name: web, port: {number: 80}}}}\n",
+        ),
+        (
+            "component/kustomization.yaml",
+            "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nresources: [pdb.yaml]\npatches:\n- target: {kind: Deployment}\n  patch: '[{op: add, path: /spec/revisionHistoryLimit, value: 3}]'\n",
+        ),
+        (
+            "component/pdb.yaml",
+            "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: web}\nspec: {minAvailable: 1}\n",
+        ),
+        (
+            "fifo/kustomization.yml",
+            "resources: [../prod]\nsortOptions: {order: fifo}\nbuildMetadata: [managedByLabel]\n",
+        ),
         (
             "plugins/kustomization.yaml",
             "resources: [../base]\ntransformers:\n- |-\n  apiVersion: builtin\n  kind: PrefixTransformer\n  metadata: {name: any}\n  prefix: t-\n  fieldSpecs: [{path: metadata/name}]\n- labels.yaml\ngenerators:\n- |-\n  apiVersion: builtin\n  kind: ConfigMapGenerator\n  metadata: {name: made}\n  literals: [a=b]\n",
         ),
-        ("plugins/labels.yaml", "apiVersion: builtin\nkind: LabelTransformer\nmetadata: {name: l}\nlabels: {from: transformer}\nfieldSpecs: [{path: metadata/labels, create: true}]\n"),
+        (
+            "plugins/labels.yaml",
+            "apiVersion: builtin\nkind: LabelTransformer\nmetadata: {name: l}\nlabels: {from: transformer}\nfieldSpecs: [{path: metadata/labels, create: true}]\n",
+        ),
         (
             "crds/kustomization.yaml",
             "resources: [thing.yaml]\ncrds: [schema.json]\nconfigurations: [config.yaml]\nnamePrefix: x-\nconfigMapGenerator: [{name: data, literals: [a=1]}]\nvars:\n- {name: NAME, objref: {kind: ConfigMap, name: data, apiVersion: v1}}\n",
         ),
-        ("crds/thing.yaml", "apiVersion: example.com/v1\nkind: Thing\nmetadata: {name: t}\nspec: {dataRef: {name: data}, image: nginx, text: $(NAME)}\n"),
-        ("crds/schema.json", "{\"example.com/v1.Thing\": {\"Schema\": {\"properties\": {\"spec\": {\"$ref\": \"example.com/v1.ThingSpec\"}}}}, \"example.com/v1.ThingSpec\": {\"Schema\": {\"properties\": {\"dataRef\": {\"x-kubernetes-object-ref-api-version\": \"v1\", \"x-kubernetes-object-ref-kind\": \"ConfigMap\", \"x-kubernetes-object-ref-name-key\": \"name\"}}}}}"),
-        ("crds/config.yaml", "varReference: [{path: spec/text, kind: Thing}]\nimages: [{path: spec/image, kind: Thing}]\n"),
+        (
+            "crds/thing.yaml",
+            "apiVersion: example.com/v1\nkind: Thing\nmetadata: {name: t}\nspec: {dataRef: {name: data}, image: nginx, text: $(NAME)}\n",
+        ),
+        (
+            "crds/schema.json",
+            "{\"example.com/v1.Thing\": {\"Schema\": {\"properties\": {\"spec\": {\"$ref\": \"example.com/v1.ThingSpec\"}}}}, \"example.com/v1.ThingSpec\": {\"Schema\": {\"properties\": {\"dataRef\": {\"x-kubernetes-object-ref-api-version\": \"v1\", \"x-kubernetes-object-ref-kind\": \"ConfigMap\", \"x-kubernetes-object-ref-name-key\": \"name\"}}}}}",
+        ),
+        (
+            "crds/config.yaml",
+            "varReference: [{path: spec/text, kind: Thing}]\nimages: [{path: spec/image, kind: Thing}]\n",
+        ),
         ("local/kustomization.yaml", "resources: [a.yaml]\n"),
-        ("local/a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: local, annotations: {config.kubernetes.io/local-config: 'true'}}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd}\ndata: {a: \"yes\", b: 'on', c: \"0644\", d: '1e3', e: '', f: |\n    text\n  }\n"),
+        (
+            "local/a.yaml",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: local, annotations: {config.kubernetes.io/local-config: 'true'}}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd}\ndata: {a: \"yes\", b: 'on', c: \"0644\", d: '1e3', e: '', f: |\n    text\n  }\n",
+        ),
         ("outside/sub/kustomization.yaml", "configMapGenerator: [{name: a, files: [../shared.txt]}]\n"),
         ("outside/shared.txt", "shared\n"),
     ])
@@ -134,7 +171,8 @@ async fn overlays_that_others_wrote_are_built_as_by_kustomize() {
 #[tokio::test]
 async fn charts_are_inflated_as_by_kustomize() {
     let bench = Bench::new();
-    let mut all: Files = everything().into_iter().map(|(path, content)| (format!("app/charts/web/{path}"), content)).collect();
+    let mut all: Files =
+        everything().into_iter().map(|(path, content)| (format!("app/charts/web/{path}"), content)).collect();
     all.extend(files([
         (
             "app/kustomization.yaml",
@@ -163,7 +201,9 @@ async fn charts_are_inflated_as_by_kustomize() {
         check(&bench, &Job::new(all.clone()).at(folder), &[]).await;
     }
     for folder in ["merge", "replace"] {
-        let job = Job::new(all.clone()).at(folder).renderers(json!([{"kustomize": {"loadRestrictor": "LoadRestrictionsNone"}}]));
+        let job = Job::new(all.clone())
+            .at(folder)
+            .renderers(json!([{"kustomize": {"loadRestrictor": "LoadRestrictionsNone"}}]));
         check(&bench, &job, &["--load-restrictor", "LoadRestrictionsNone"]).await;
     }
 }
@@ -186,12 +226,21 @@ async fn what_is_not_in_the_repository_is_named_with_what_to_do() {
             assert!(said.contains(address) && said.contains("kustomize localize"), "{field} {address}: {said}");
         }
     }
-    let nested = [("kustomization.yaml", "resources: [base]\n"), ("base/kustomization.yaml", "patches: [{path: https://example.com/p.yaml}]\n")];
-    assert!(errors(&bench.render(&Job::of(nested)).await).contains("base/kustomization.yaml names https://example.com/p.yaml"));
+    let nested = [
+        ("kustomization.yaml", "resources: [base]\n"),
+        ("base/kustomization.yaml", "patches: [{path: https://example.com/p.yaml}]\n"),
+    ];
+    assert!(
+        errors(&bench.render(&Job::of(nested)).await)
+            .contains("base/kustomization.yaml names https://example.com/p.yaml")
+    );
     let chart = "helmCharts: [{name: redis, releaseName: r, repo: https://charts.example.com, version: 1.0.0}]\n";
     let said = errors(&bench.render(&Job::of([("kustomization.yaml", chart)])).await);
     assert!(said.contains("there is no chart at charts/redis-1.0.0/redis") && said.contains("helm pull"), "{said}");
-    let unnamed = [("kustomization.yaml", "helmCharts: [{name: c}]\n"), ("charts/c/Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n")];
+    let unnamed = [
+        ("kustomization.yaml", "helmCharts: [{name: c}]\n"),
+        ("charts/c/Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n"),
+    ];
     assert!(errors(&bench.render(&Job::of(unnamed)).await).contains("it has no releaseName"));
 }
 
@@ -203,10 +252,29 @@ async fn where_kustomize_fails_so_do_we() {
         &[("kustomization.yaml", "resources: [a.yaml]\nunknown: 1\n"), ("a.yaml", "")],
         &[("kustomization.yaml", "resources: [a]\n"), ("a/kustomization.yaml", "resources: [..]\n")],
         &[("kustomization.yaml", ""), ("kustomization.yml", "")],
-        &[("kustomization.yaml", "resources: [a.yaml]\npatches: [{patch: '{kind: A, apiVersion: v1, metadata: {name: b}}'}]\n"), ("a.yaml", "apiVersion: v1\nkind: A\nmetadata: {name: a}\n")],
-        &[("kustomization.yaml", "resources: [a.yaml, b.yaml]\n"), ("a.yaml", "apiVersion: v1\nkind: A\nmetadata: {name: a}\n"), ("b.yaml", "apiVersion: v1\nkind: A\nmetadata: {name: a}\n")],
-        &[("kustomization.yaml", "transformers: [t.yaml]\n"), ("t.yaml", "apiVersion: example.com/v1\nkind: Program\nmetadata: {name: t, annotations: {config.kubernetes.io/function: 'exec: {path: /bin/sh}'}}\n")],
-        &[("kustomization.yaml", "generators: [g.yaml]\n"), ("g.yaml", "apiVersion: builtin\nkind: HelmChartInflationGenerator\nmetadata: {name: g}\nname: c\n")],
+        &[
+            (
+                "kustomization.yaml",
+                "resources: [a.yaml]\npatches: [{patch: '{kind: A, apiVersion: v1, metadata: {name: b}}'}]\n",
+            ),
+            ("a.yaml", "apiVersion: v1\nkind: A\nmetadata: {name: a}\n"),
+        ],
+        &[
+            ("kustomization.yaml", "resources: [a.yaml, b.yaml]\n"),
+            ("a.yaml", "apiVersion: v1\nkind: A\nmetadata: {name: a}\n"),
+            ("b.yaml", "apiVersion: v1\nkind: A\nmetadata: {name: a}\n"),
+        ],
+        &[
+            ("kustomization.yaml", "transformers: [t.yaml]\n"),
+            (
+                "t.yaml",
+                "apiVersion: example.com/v1\nkind: Program\nmetadata: {name: t, annotations: {config.kubernetes.io/function: 'exec: {path: /bin/sh}'}}\n",
+            ),
+        ],
+        &[
+            ("kustomization.yaml", "generators: [g.yaml]\n"),
+            ("g.yaml", "apiVersion: builtin\nkind: HelmChartInflationGenerator\nmetadata: {name: g}\nname: c\n"),
+        ],
     ];
     for case in cases {
         let job = Job::of(case.iter().copied());

@@ -17,12 +17,18 @@ fn plugged(name: &str) -> Value {
 #[tokio::test]
 async fn jsonnet_is_a_plugin() {
     let command = ["--yaml-stream", "--ext-code-file", "parameters={parameters}", "main.jsonnet"];
-    let command: Vec<String> = [TOOLS.jsonnet().to_str().unwrap()].into_iter().chain(command).map(str::to_owned).collect();
-    let bench = Bench::with(Program::new(vec![renderer()]), &json!({"plugins": [{"name": "jsonnet", "command": command}]}).to_string());
+    let command: Vec<String> =
+        [TOOLS.jsonnet().to_str().unwrap()].into_iter().chain(command).map(str::to_owned).collect();
+    let bench = Bench::with(
+        Program::new(vec![renderer()]),
+        &json!({"plugins": [{"name": "jsonnet", "command": command}]}).to_string(),
+    );
     let main = "local web = import '../lib/web.libsonnet';\nlocal p = std.extVar('parameters');\n[web.deployment('web', p.configuration.replicas), web.service('web')]\n";
     let library = "{\n  deployment(name, replicas):: {apiVersion: 'apps/v1', kind: 'Deployment', metadata: {name: name}, spec: {replicas: replicas}},\n  service(name):: {apiVersion: 'v1', kind: 'Service', metadata: {name: name}},\n}\n";
     let job = Job::of([("app/main.jsonnet", main), ("lib/web.libsonnet", library)]);
-    let job = job.renderers(json!([{"path": "app", "type": "Plugin", "plugin": "jsonnet"}])).parameters(json!({"configuration": {"replicas": 4}}));
+    let job = job
+        .renderers(json!([{"path": "app", "type": "Plugin", "plugin": "jsonnet"}]))
+        .parameters(json!({"configuration": {"replicas": 4}}));
     let made = values(bench.render(&job).await);
     assert_eq!((made.len(), &made[0]["spec"]["replicas"]), (2, &json!(4)));
 
@@ -35,7 +41,8 @@ async fn jsonnet_is_a_plugin() {
 async fn a_plugin_gets_its_folder_and_its_parameters_and_nothing_else() {
     let script = "printf 'apiVersion: v1\\nkind: ConfigMap\\nmetadata: {name: seen}\\ndata:\\n'; echo \"  here: '$(ls | tr '\\n' ' ')'\"; echo \"  folder: '$(test \"$(pwd -P)\" = \"$2\" && echo same)'\"; echo \"  file: '$(cat \"$1\")'\"; echo \"  stdin: '$(cat)'\"; echo \"  env: '$(env | cut -d= -f1 | grep -v -e ^PWD$ -e ^_$ -e ^SHLVL$ -e ^OLDPWD$ | sort | tr '\\n' ' ')'\"; echo written > \"$3/x\" && echo \"  scratch: '$(cat \"$3/x\")'\"";
     let bench = Bench::with(strict(), &shell("look", script, "Exec"));
-    let job = Job::of([("app/x.txt", ""), ("app/y.txt", ""), ("z.txt", "")]).parameters(json!({"configuration": {"a": 1}}));
+    let job =
+        Job::of([("app/x.txt", ""), ("app/y.txt", ""), ("z.txt", "")]).parameters(json!({"configuration": {"a": 1}}));
     let job = job.renderers(json!([{"path": "app", "type": "Plugin", "plugin": "look"}]));
     let data = values(bench.render(&job).await).remove(0)["data"].take();
     let parameters = "{\"configuration\":{\"a\":1}}";
@@ -67,7 +74,10 @@ async fn a_plugin_that_is_not_known_or_fails_is_named() {
     let bench = Bench::with(strict(), &shell("fails", "echo why it failed >&2; exit 7", "Exec"));
     let job = |name: &str| Job::of([("a", "")]).renderers(plugged(name));
     let said = errors(&bench.render(&job("other")).await);
-    assert!(said.contains("the agent knows no plugin \"other\", but fails; plugins are named in its configuration"), "{said}");
+    assert!(
+        said.contains("the agent knows no plugin \"other\", but fails; plugins are named in its configuration"),
+        "{said}"
+    );
     let said = errors(&bench.render(&job("fails")).await);
     assert!(said.contains("plugin fails failed with exit code 7: why it failed"), "{said}");
     let missing = json!({"plugins": [{"name": "none", "command": ["/nowhere/to/be/found"]}]}).to_string();

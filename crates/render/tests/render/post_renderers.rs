@@ -4,8 +4,8 @@ use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
 use serde_json::{Value, json};
 
-use super::{
-    support::{charts::everything, Bench, Files, Job, TOOLS, assert_same, errors, files, objects, values, write_folder},
+use super::support::{
+    Bench, Files, Job, TOOLS, assert_same, charts::everything, errors, files, objects, values, write_folder,
 };
 
 fn web() -> Files {
@@ -22,7 +22,11 @@ fn helm_with(kustomization: &str, all: &Files) -> Vec<Value> {
     let plugin = place.path().join("plugins/kustomize");
     let work = place.path().join("work");
     write_folder(&work, &files([("kustomization.yaml", kustomization)]));
-    let script = format!("#!/bin/sh\ncat > {0}/helm-output.yaml\nexec {1} build {0}\n", work.display(), TOOLS.kustomize().display());
+    let script = format!(
+        "#!/bin/sh\ncat > {0}/helm-output.yaml\nexec {1} build {0}\n",
+        work.display(),
+        TOOLS.kustomize().display()
+    );
     let description = "apiVersion: v1\ntype: postrenderer/v1\nname: kustomize\nversion: 1.0.0\nruntime: subprocess\nruntimeConfig:\n  platformCommand:\n  - command: ${HELM_PLUGIN_DIR}/run.sh\n";
     write_folder(&plugin, &files([("plugin.yaml", description), ("run.sh", script.as_str())]));
     fs::set_permissions(plugin.join("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -62,7 +66,9 @@ async fn a_folder_with_a_kustomization_is_a_post_renderer() {
     let kustomization = "resources: [helm-output.yaml]\nnamePrefix: pre-\nlabels: [{pairs: {from: kustomize}}]\nconfigMapGenerator: [{name: added, literals: [a=b]}]\n";
     let mut all = web();
     all.insert("overlay/kustomization.yaml".to_owned(), kustomization.as_bytes().to_vec());
-    let job = Job::new(all).at("web").renderers(json!([{"helm": {"postRenderers": [{"kustomize": {"path": "../overlay"}}]}}]));
+    let job = Job::new(all)
+        .at("web")
+        .renderers(json!([{"helm": {"postRenderers": [{"kustomize": {"path": "../overlay"}}]}}]));
     assert_same(&values(bench.render(&job).await), &helm_with(kustomization, &web()), "folder");
 }
 

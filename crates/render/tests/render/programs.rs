@@ -3,13 +3,12 @@
 use farwater_render::Program;
 use serde_json::json;
 
-use super::{
-    support::{charts::everything, Bench, Files, Job, TOOLS, assert_same, errors, files, renderer, values},
-};
+use super::support::{Bench, Files, Job, TOOLS, assert_same, charts::everything, errors, files, renderer, values};
 
 fn own() -> Bench {
     let path = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
-    let command = vec![renderer(), "--helm".to_owned(), path(TOOLS.helm()), "--kustomize".to_owned(), path(TOOLS.kustomize())];
+    let command =
+        vec![renderer(), "--helm".to_owned(), path(TOOLS.helm()), "--kustomize".to_owned(), path(TOOLS.kustomize())];
     let work = tempfile::tempdir().unwrap().keep();
     Bench::with(Program { work: Some(work), ..Program::new(command) }, "")
 }
@@ -36,7 +35,10 @@ async fn what_they_say_when_they_fail_is_told() {
     let own = own();
     let said = errors(&own.render(&Job::of([("kustomization.yaml", "resources: [none.yaml]\n")])).await);
     assert!(said.contains("none.yaml"), "{said}");
-    let chart = Job::of([("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n"), ("templates/a.yaml", "{{ fail \"because\" }}")]);
+    let chart = Job::of([
+        ("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n"),
+        ("templates/a.yaml", "{{ fail \"because\" }}"),
+    ]);
     assert!(errors(&own.render(&chart).await).contains("because"));
     // They have no network either.
     let remote = Job::of([("kustomization.yaml", "resources: ['https://127.0.0.1:1/x.yaml']\n")]);

@@ -4,13 +4,19 @@ use super::{Files, files};
 
 const SUB: [(&str, &str); 5] = [
     ("Chart.yaml", "apiVersion: v2\nname: sub\nversion: 1.2.3\nappVersion: '9'\n"),
-    ("values.yaml", "color: red\nexports:\n  data:\n    shared: from-sub\nglobal: {region: none}\nnested: {a: 1, b: 2}\n"),
+    (
+        "values.yaml",
+        "color: red\nexports:\n  data:\n    shared: from-sub\nglobal: {region: none}\nnested: {a: 1, b: 2}\n",
+    ),
     (
         "templates/cm.yaml",
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}-{{ .Chart.Name }}\ndata:\n  color: {{ .Values.color }}\n  region: {{ .Values.global.region }}\n  nested: {{ .Values.nested | toJson | quote }}\n  root: {{ .Chart.IsRoot | quote }}\n  base: {{ .Template.BasePath }}\n  name: {{ .Template.Name }}\n",
     ),
     ("templates/NOTES.txt", "not shown\n"),
-    ("crds/sub.yaml", "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: subs.example.com}\n"),
+    (
+        "crds/sub.yaml",
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: subs.example.com}\n",
+    ),
 ];
 
 /// One chart with nearly everything: sub-charts by folder, with alias, condition, tags, imported values; hooks, tests, definitions,
@@ -26,7 +32,10 @@ pub fn everything() -> Files {
             "replicas: 2\nimage: {repository: nginx, tag: ''}\nlist: [a, b]\nbig: 1234567\nfloat: 0.5\nport: 8080\nyes: 'on'\nremoved: {x: 1}\nannotations: {}\nglobal: {region: eu}\nsub: {enabled: true, color: blue}\ntags: {extra: true}\n",
         ),
         ("values-prod.yaml", "replicas: 5\nlist: [c]\nremoved: null\nsub: {nested: {b: 3}}\n---\nimage: {tag: v2}\n"),
-        ("values.schema.json", "{\"$schema\": \"http://json-schema.org/draft-07/schema#\", \"type\": \"object\", \"properties\": {\"replicas\": {\"type\": \"integer\", \"minimum\": 1}}}"),
+        (
+            "values.schema.json",
+            "{\"$schema\": \"http://json-schema.org/draft-07/schema#\", \"type\": \"object\", \"properties\": {\"replicas\": {\"type\": \"integer\", \"minimum\": 1}}}",
+        ),
         (".helmignore", "# comment\n*.bak\nsecret/\n!keep.bak\nfiles/*.tmp\n"),
         ("templates/.hidden.yaml", "{{ fail \"hidden\" }}"),
         ("templates/old.yaml.bak", "{{ fail \"ignored\" }}"),
@@ -34,7 +43,10 @@ pub fn everything() -> Files {
         ("files/a.conf", "alpha = {{ not a template }}\nsecond\n"),
         ("files/b.conf", "beta\n"),
         ("files/c.tmp", "temporary\n"),
-        ("crds/thing.yaml", "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: things.example.com}\n---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: others.example.com}\n"),
+        (
+            "crds/thing.yaml",
+            "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: things.example.com}\n---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: others.example.com}\n",
+        ),
         (
             "templates/_helpers.tpl",
             "{{- define \"web.name\" -}}{{ .Release.Name | trunc 63 | trimSuffix \"-\" }}-{{ .Chart.Name }}{{- end -}}\n{{- define \"web.labels\" -}}\napp.kubernetes.io/name: {{ .Chart.Name }}\napp.kubernetes.io/instance: {{ .Release.Name }}\nhelm.sh/chart: {{ printf \"%s-%s\" .Chart.Name .Chart.Version | replace \"+\" \"_\" }}\n{{- end -}}\n",
@@ -71,7 +83,10 @@ pub fn everything() -> Files {
         ),
         ("templates/bom.yaml", "\u{feff}apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bom}\n"),
         ("charts/lib/Chart.yaml", "apiVersion: v2\nname: lib\nversion: 2.0.0\ntype: library\n"),
-        ("charts/lib/templates/_lib.tpl", "{{- define \"lib.cm\" -}}\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: from-library}\n{{- end -}}\n"),
+        (
+            "charts/lib/templates/_lib.tpl",
+            "{{- define \"lib.cm\" -}}\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: from-library}\n{{- end -}}\n",
+        ),
         ("charts/lib/templates/never.yaml", "kind: Never\n"),
         ("templates/lib.yaml", "{{ include \"lib.cm\" . }}\n"),
         ("charts/_ignored/x", ""),

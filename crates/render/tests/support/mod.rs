@@ -12,7 +12,12 @@ use std::{
 };
 
 use farwater_api::renderer::{Patch, Renderer};
-use farwater_bundle::{Archive, Collector, Limits as BundleLimits, MemoryTree, Mode, RelPath, archive, closure, manifests::Origin, tree::Entry, yaml::{self, Budget}};
+use farwater_bundle::{
+    Archive, Collector, Limits as BundleLimits, MemoryTree, Mode, RelPath, archive, closure,
+    manifests::Origin,
+    tree::Entry,
+    yaml::{self, Budget},
+};
 use farwater_render::{
     Asker, Cache, CacheLimits, Capabilities, Engine, Helper, Input, Limits, Nobody, Output, Plugins, Program, Release,
 };
@@ -79,7 +84,9 @@ fn folder(tree: &mut MemoryTree, files: &Files) -> farwater_bundle::ObjectId {
             Some((name, rest)) => {
                 folders.entry(name).or_default().insert(rest.to_owned(), content.clone());
             }
-            None => entries.push(Entry { name: path.as_bytes().to_vec(), mode: Mode::File, id: tree.add_blob(content) }),
+            None => {
+                entries.push(Entry { name: path.as_bytes().to_vec(), mode: Mode::File, id: tree.add_blob(content) })
+            }
         }
     }
     for (name, files) in folders {
