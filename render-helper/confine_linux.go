@@ -252,7 +252,7 @@ func enter(arguments []string) int {
 			Conditions: seccomp.ArgumentConditions{{Argument: 0, Operation: seccomp.Equal, Value: family}},
 		})
 	}
-	deny(nil, families)
+	deny(nil, nil, families)
 	limit(unix.RLIMIT_CORE, 0)
 	limit(unix.RLIMIT_NOFILE, 256)
 	limit(unix.RLIMIT_FSIZE, bounds.FileBytes)

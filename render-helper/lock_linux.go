@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"runtime"
+	"slices"
 
 	seccomp "github.com/elastic/go-seccomp-bpf"
 	"github.com/elastic/go-seccomp-bpf/arch"
@@ -35,8 +36,10 @@ func lock() confinement {
 			"open", "openat", "openat2", "open_by_handle_at", "creat", "mkdir", "mkdirat", "unlink", "unlinkat", "rename", "renameat",
 			"renameat2", "link", "linkat", "symlink", "symlinkat", "chmod", "fchmodat", "chown", "fchownat", "truncate", "mknod", "mknodat",
 			// No programs.
-			"execve", "execveat", "fork", "vfork", "clone3",
+			"execve", "execveat", "fork", "vfork",
 		},
+		// Its flags can't be looked at. The C library, where this program is built with it, then takes clone.
+		[]string{"clone3"},
 		// Threads only.
 		[]seccomp.NameWithConditions{{
 			Name:       "clone",
@@ -53,20 +56,26 @@ var neverNeeded = []string{
 	"kexec_load", "init_module", "finit_module", "delete_module", "fsopen", "fsmount", "move_mount", "open_tree", "swapon", "reboot",
 }
 
-// Has the kernel answer EPERM to these from now on.
-func deny(names []string, conditional []seccomp.NameWithConditions) bool {
+// Has the kernel answer EPERM to these from now on, and ENOSYS to those that it shall seem not to have.
+func deny(names, absent []string, conditional []seccomp.NameWithConditions) bool {
 	info, err := arch.GetInfo("")
 	if err != nil || !seccomp.Supported() {
 		return false
 	}
-	group := seccomp.SyscallGroup{Action: seccomp.ActionErrno, NamesWithCondtions: conditional}
-	for _, name := range append(names, neverNeeded...) {
-		// Each processor's kernel has its own.
-		if _, there := info.SyscallNames[name]; there {
-			group.Names = append(group.Names, name)
-		}
+	// Each processor's kernel has its own.
+	unknown := func(name string) bool {
+		_, there := info.SyscallNames[name]
+		return !there
 	}
-	policy := seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: []seccomp.SyscallGroup{group}}
+	groups := []seccomp.SyscallGroup{{
+		Action:             seccomp.ActionErrno,
+		Names:              slices.DeleteFunc(append(names, neverNeeded...), unknown),
+		NamesWithCondtions: conditional,
+	}}
+	if absent = slices.DeleteFunc(absent, unknown); len(absent) > 0 {
+		groups = append(groups, seccomp.SyscallGroup{Action: seccomp.ActionErrno | seccomp.Action(unix.ENOSYS), Names: absent})
+	}
+	policy := seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: groups}
 	return seccomp.LoadFilter(seccomp.Filter{NoNewPrivs: true, Flag: seccomp.FilterFlagTSync, Policy: policy}) == nil
 }
 

@@ -185,13 +185,11 @@ impl Helper {
     }
 
     async fn child(&self) -> Result<Child, HelperError> {
-        loop {
-            let waiting = lock(&self.idle).children.pop();
-            match waiting {
-                // One may have ended by itself.
-                Some((_, mut child)) if child.is_running() => return Ok(child),
-                Some(_) => {}
-                None => break,
+        let take = || lock(&self.idle).children.pop();
+        while let Some((_, mut child)) = take() {
+            // One may have ended by itself.
+            if child.is_running() {
+                return Ok(child);
             }
         }
         let program = self.name();

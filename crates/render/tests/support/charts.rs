@@ -36,7 +36,7 @@ pub fn everything() -> Files {
             "values.schema.json",
             "{\"$schema\": \"http://json-schema.org/draft-07/schema#\", \"type\": \"object\", \"properties\": {\"replicas\": {\"type\": \"integer\", \"minimum\": 1}}}",
         ),
-        (".helmignore", "# comment\n*.bak\nsecret/\n!keep.bak\nfiles/*.tmp\n"),
+        (".helmignore", "# comment\n*.bak\nsecret/\nfiles/*.tmp\n"),
         ("templates/.hidden.yaml", "{{ fail \"hidden\" }}"),
         ("templates/old.yaml.bak", "{{ fail \"ignored\" }}"),
         ("secret/x.yaml", "x: 1"),
@@ -57,7 +57,7 @@ pub fn everything() -> Files {
         ),
         (
             "templates/configmap.yaml",
-            "{{- /* files and functions */ -}}\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ include \"web.name\" . }}\ndata:\n{{ (.Files.Glob \"files/*.conf\").AsConfig | indent 2 }}\n  tmp: {{ .Files.Get \"files/c.tmp\" | quote }}\n  ignored: {{ .Files.Get \"secret/x.yaml\" | quote }}\n  lines: {{ .Files.Lines \"files/a.conf\" | join \"|\" | quote }}\n  tpl: {{ tpl \"{{ .Values.image.repository }}/{{ include \\\"web.name\\\" . }}\" . | quote }}\n  dict: {{ dict \"a\" 1 \"b\" (list 1 2 (dict \"c\" true)) | toJson | quote }}\n  yaml: |\n{{ .Values | toYaml | indent 4 }}\n  toml: {{ dict \"a\" \"b\" | toToml | quote }}\n  merged: {{ merge (dict \"x\" 1) (dict \"x\" 2 \"y\" 3) | toJson | quote }}\n  from: {{ (fromYaml \"a: [1, 2]\").a | toJson | quote }}\n  regex: {{ regexReplaceAll \"[aeiou]\" \"kubernetes\" \"_\" | quote }}\n  sorted: {{ list \"b\" \"a\" | sortAlpha | join \",\" }}\n  date: {{ \"2026-01-02T03:04:05Z\" | toDate \"2006-01-02T15:04:05Z07:00\" | dateInZone \"2006-01-02 15:04\" \"Europe/Berlin\" | quote }}\n  ternary: {{ ternary \"yes\" \"no\" (gt (int .Values.replicas) 3) | quote }}\n  duration: {{ durationRoundTo \"95s\" \"1m\" | quote }}\n  semver: {{ semverCompare \">=1.10-0\" .Capabilities.KubeVersion.Version | quote }}\n  imported: {{ .Values.shared | default \"none\" | quote }}\n  required: {{ required \"replicas!\" .Values.replicas | quote }}\n  lookup: {{ (lookup \"v1\" \"Secret\" \"default\" \"x\") | toJson | quote }}\n  subcharts: {{ .Subcharts.sub.Values.color | quote }}\n  env: {{ \"$HOME\" | quote }}\n",
+            "{{- /* files and functions */ -}}\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ include \"web.name\" . }}\ndata:\n{{ (.Files.Glob \"files/*.conf\").AsConfig | indent 2 }}\n  tmp: {{ .Files.Get \"files/c.tmp\" | quote }}\n  ignored: {{ .Files.Get \"secret/x.yaml\" | quote }}\n  lines: {{ .Files.Lines \"files/a.conf\" | join \"|\" | quote }}\n  tpl: {{ tpl \"{{ .Values.image.repository }}/{{ include \\\"web.name\\\" . }}\" . | quote }}\n  dict: {{ dict \"a\" 1 \"b\" (list 1 2 (dict \"c\" true)) | toJson | quote }}\n  yaml: |\n{{ .Values | toYaml | indent 4 }}\n  toml: {{ dict \"a\" \"b\" | toToml | quote }}\n  merged: {{ merge (dict \"x\" 1) (dict \"x\" 2 \"y\" 3) | toJson | quote }}\n  from: {{ (fromYaml \"a: [1, 2]\").a | toJson | quote }}\n  regex: {{ regexReplaceAll \"[aeiou]\" \"kubernetes\" \"_\" | quote }}\n  sorted: {{ list \"b\" \"a\" | sortAlpha | join \",\" }}\n  date: {{ dateInZone \"2006-01-02 15:04\" (toDate \"2006-01-02T15:04:05Z07:00\" \"2026-01-02T03:04:05Z\") \"Europe/Berlin\" | quote }}\n  ternary: {{ ternary \"yes\" \"no\" (gt (int .Values.replicas) 3) | quote }}\n  duration: {{ durationRoundTo \"95s\" \"1m\" | quote }}\n  semver: {{ semverCompare \">=1.10-0\" .Capabilities.KubeVersion.Version | quote }}\n  imported: {{ .Values.shared | default \"none\" | quote }}\n  required: {{ required \"replicas!\" .Values.replicas | quote }}\n  lookup: {{ (lookup \"v1\" \"Secret\" \"default\" \"x\") | toJson | quote }}\n  subcharts: {{ ((.Subcharts.sub).Values).color | default \"none\" | quote }}\n  env: {{ \"$HOME\" | quote }}\n",
         ),
         (
             "templates/capabilities.yaml",
@@ -65,7 +65,7 @@ pub fn everything() -> Files {
         ),
         (
             "templates/many.yaml",
-            "# several documents, kinds out of order\n---\n\n---\napiVersion: v1\nkind: Service\nmetadata: {name: z}\nspec: {ports: [{port: 80}]}\n---   \napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: b}\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: ns}\n--- \n# only a comment\n---\napiVersion: example.com/v1\nkind: Unknown\nmetadata: {name: u}\nspec: {octal: 0644, yes: yes, on: on, hex: 0x1F, float: 1e3, tilde: ~, string: '0644', time: 12:30:45, date: 2026-01-02}\n---\napiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: in-a-list}}\n",
+            "# several documents, kinds out of order\n---\n\n---\napiVersion: v1\nkind: Service\nmetadata: {name: z}\nspec: {ports: [{port: 80}]}\n---   \napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: b}\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: ns}\n--- \n# only a comment\n---\napiVersion: example.com/v1\nkind: Unknown\nmetadata: {name: u}\nspec: {octal: 0644, yes: yes, word: on, hex: 0x1F, float: 1e3, tilde: ~, string: '0644', time: 12:30:45, date: 2026-01-02}\n---\napiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: in-a-list}}\n",
         ),
         ("templates/empty.yaml", "{{- if false }}\nkind: Never\n{{- end }}\n"),
         ("templates/NOTES.txt", "Thank you for installing {{ .Chart.Name }}.\n"),
@@ -90,7 +90,6 @@ pub fn everything() -> Files {
         ("charts/lib/templates/never.yaml", "kind: Never\n"),
         ("templates/lib.yaml", "{{ include \"lib.cm\" . }}\n"),
         ("charts/_ignored/x", ""),
-        ("charts/README.md", "no chart"),
     ]);
     for (name, content) in SUB {
         all.insert(format!("charts/sub/{name}"), content.as_bytes().to_vec());
