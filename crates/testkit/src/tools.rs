@@ -374,18 +374,19 @@ impl Tools {
         eprintln!("building {programs} from Go modules into {} (some {} once)", dir.display(), module.cost);
         let out = staging.path().join("tools");
         fs::create_dir(&out)?;
+        let flags = module.ldflags()?;
         for (name, package) in module.mains {
             go(name, &source, &log, |go| {
                 if module.name == RENDER.name {
                     go.env("CGO_ENABLED", "0");
                 }
-                go.args(["build", "-ldflags", &module.ldflags(), "-o"]).arg(out.join(name)).arg(package);
+                go.args(["build", "-ldflags", &flags, "-o"]).arg(out.join(name)).arg(package);
             })?;
         }
         if !module.tools.is_empty() {
             let names = module.tools.iter().map(|(_, ours)| *ours).collect::<Vec<_>>().join(", ");
             go(&names, &source, &log, |go| {
-                go.env("GOBIN", &out).args(["install", "-ldflags", &module.ldflags(), "tool"]);
+                go.env("GOBIN", &out).args(["install", "-ldflags", &flags, "tool"]);
             })?;
         }
         for (made, ours) in module.tools.iter().filter(|(made, ours)| made != ours) {
@@ -406,12 +407,31 @@ impl Module {
         self.mains.iter().map(|(name, _)| *name).chain(self.tools.iter().map(|(_, ours)| *ours))
     }
 
-    fn ldflags(&self) -> String {
-        match self.kubernetes {
+    fn ldflags(&self) -> Result<String> {
+        Ok(match self.kubernetes {
             Some(version) => format!("-s -w -X k8s.io/component-base/version.gitVersion={version}"),
+            None if self.name == RENDER.name => renderer_flags("test")?,
             None => "-s -w".to_owned(),
-        }
+        })
     }
+}
+
+/// Flags for the renderer's linker: the versions that charts and kustomizations may write into what they make.
+pub fn renderer_flags(version: &str) -> Result<String> {
+    let root = repository_root()?;
+    let required = |folder: &str, module: &str| {
+        let go_mod = root.join(folder).join("go.mod");
+        let text = fs::read_to_string(&go_mod).with_context(|| format!("read {}", go_mod.display()))?;
+        let version =
+            |line: &str| line.trim().strip_prefix(module)?.strip_prefix(' ')?.split(' ').next().map(str::to_owned);
+        text.lines().find_map(version).with_context(|| format!("{} requires no {module}", go_mod.display()))
+    };
+    let helm = required(RENDER.name, "helm.sh/helm/v4")?;
+    let kustomize = required("tests/kustomize", "sigs.k8s.io/kustomize/kustomize/v5")?;
+    Ok(format!(
+        "-s -w -X main.version={version} -X helm.sh/helm/v4/internal/version.version={helm} \
+         -X sigs.k8s.io/kustomize/api/provenance.version={kustomize}"
+    ))
 }
 
 /// The folder of the workspace that this crate was compiled in.

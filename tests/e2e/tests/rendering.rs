@@ -90,7 +90,7 @@ async fn what_the_command_line_renders_is_what_the_cluster_gets() -> Result<()> 
         ("base/kustomization.yaml", "resources: [m.yaml]\n"),
         ("base/m.yaml", base.as_str()),
         ("prod/kustomization.yaml", overlay),
-        ("prod/patch.yaml.liquid", "[{op: replace, path: /data/value, value: {{ 'prod' | quote }}}]\n"),
+        ("prod/patch.yaml.liquid", "- {op: replace, path: /data/value, value: {{ 'prod' | quote }}}\n"),
     ];
     let repository = fleet.repository("infra", &files).await?;
     fleet.deploy("app", "east", "infra", "prod").await?;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use farwater_testkit::tools::renderer_flags;
 
 use super::Architecture;
 use crate::{page, repository, step};
@@ -54,14 +55,7 @@ pub fn build(architecture: Architecture) -> Result<Programs> {
 fn build_renderer(architecture: Architecture, target: &Path, log: &Path) -> Result<PathBuf> {
     let module = repository::root()?.join("render-helper");
     let program = target.join("farwater-render");
-    let go_mod = fs::read_to_string(module.join("go.mod")).context("read render-helper/go.mod")?;
-    let helm = go_mod.lines().find_map(|line| line.trim().strip_prefix("helm.sh/helm/v4 "));
-    let helm = helm.context("render-helper/go.mod names no version of Helm")?;
-    // What templates see as .Capabilities.HelmVersion.
-    let flags = format!(
-        "-s -w -buildid= -X main.version={} -X helm.sh/helm/v4/internal/version.version={helm}",
-        env!("CARGO_PKG_VERSION")
-    );
+    let flags = format!("-buildid= {}", renderer_flags(env!("CARGO_PKG_VERSION"))?);
     let mut go = Command::new("go");
     go.current_dir(&module).args(["build", "-trimpath", "-ldflags", &flags, "-o"]).arg(&program).arg(".");
     go.env("CGO_ENABLED", "0").env("GOOS", "linux").env("GOARCH", architecture.name());

@@ -48,7 +48,7 @@ fn overlays() -> Vec<Case> {
         case(
             "an expression that backtracks",
             of(
-                "resources: [a.yaml]\npatches: [{target: {name: '(a+)+$'}, patch: '[{op: add, path: /x, value: 1}]'}]\n",
+                "resources: [a.yaml]\npatches: [{target: {name: '(a+)+$'}, patch: '- {op: add, path: /x, value: 1}'}]\n",
             ),
             None,
         ),
@@ -170,7 +170,7 @@ fn patches() -> Vec<Case> {
         ),
         case(
             "an expression that is none",
-            of(json!([{"target": {"name": "["}, "patch": "[{op: add, path: /x, value: 1}]"}])),
+            of(json!([{"target": {"name": "["}, "patch": "- {op: add, path: /x, value: 1}"}])),
             "",
         ),
         case(
@@ -182,14 +182,14 @@ fn patches() -> Vec<Case> {
         ),
         case(
             "no object is left",
-            of(json!([{"target": {"name": "a"}, "patch": "[{op: replace, path: '', value: null}]"}])),
+            of(json!([{"target": {"name": "a"}, "patch": "- {op: replace, path: '', value: null}"}])),
             None,
         ),
-        case("another identity", of(json!([{"target": {"name": "a"}, "patch": "[{op: remove, path: /kind}]"}])), ""),
+        case("another identity", of(json!([{"target": {"name": "a"}, "patch": "- {op: remove, path: /kind}"}])), ""),
         case(
             "a list position far out",
             of(
-                json!([{"target": {"name": "a"}, "patch": "[{op: add, path: /l, value: []}, {op: add, path: /l/99999999999, value: 1}]"}]),
+                json!([{"target": {"name": "a"}, "patch": "- {op: add, path: /l, value: []}\n- {op: add, path: /l/99999999999, value: 1}"}]),
             ),
             "",
         ),

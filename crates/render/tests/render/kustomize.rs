@@ -45,7 +45,7 @@ fn overlays() -> Files {
         ),
         (
             "prod/patch.yaml",
-            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  template:\n    spec:\n      containers:\n      - name: side\n        $patch: replace\n        image: busybox\n        env: [{name: PORT, value: ''}]\n      - {name: web, resources: {limits: {memory: 64Mi}}}\n",
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  template:\n    spec:\n      containers:\n      - name: side\n        image: busybox\n        env: [{name: PORT, value: ''}]\n      - {name: web, resources: {limits: {memory: 64Mi}}}\n",
         ),
         (
             "prod/extra.yaml",
@@ -53,7 +53,7 @@ fn overlays() -> Files {
         ),
         (
             "component/kustomization.yaml",
-            "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nresources: [pdb.yaml]\npatches:\n- target: {kind: Deployment}\n  patch: '[{op: add, path: /spec/revisionHistoryLimit, value: 3}]'\n",
+            "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nresources: [pdb.yaml]\npatches:\n- target: {kind: Deployment}\n  patch: '- {op: add, path: /spec/revisionHistoryLimit, value: 3}'\n",
         ),
         (
             "component/pdb.yaml",
@@ -90,7 +90,7 @@ fn overlays() -> Files {
         ("local/kustomization.yaml", "resources: [a.yaml]\n"),
         (
             "local/a.yaml",
-            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: local, annotations: {config.kubernetes.io/local-config: 'true'}}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd}\ndata: {a: \"yes\", b: 'on', c: \"0644\", d: '1e3', e: '', f: |\n    text\n  }\n",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: local, annotations: {config.kubernetes.io/local-config: 'true'}}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd}\ndata:\n  a: \"yes\"\n  b: 'on'\n  c: \"0644\"\n  d: '1e3'\n  e: ''\n  f: |\n    text\n",
         ),
         ("outside/sub/kustomization.yaml", "configMapGenerator: [{name: a, files: [../shared.txt]}]\n"),
         ("outside/shared.txt", "shared\n"),
@@ -176,7 +176,7 @@ async fn charts_are_inflated_as_by_kustomize() {
     all.extend(files([
         (
             "app/kustomization.yaml",
-            "namespace: apps\nnamePrefix: k-\nresources: [cm.yaml]\nhelmCharts:\n- name: web\n  releaseName: one\n  includeCRDs: true\n  valuesInline: {replicas: 4, list: [x], sub: {color: black}}\n- name: web\n  releaseName: two\n  namespace: elsewhere\n  valuesFile: values.yaml\n  additionalValuesFiles: [more.yaml]\n  skipTests: true\n  skipHooks: true\n  kubeVersion: v1.30.0\n  apiVersions: [monitoring.coreos.com/v1]\n  nameTemplate: ''\nconfigMapGenerator: [{name: made, literals: [a=b]}]\npatches:\n- target: {kind: Deployment}\n  patch: '[{op: add, path: /spec/paused, value: true}]'\n",
+            "namespace: apps\nnamePrefix: k-\nresources: [cm.yaml]\nhelmCharts:\n- name: web\n  releaseName: one\n  includeCRDs: true\n  valuesInline: {replicas: 4, list: [x], sub: {color: black}}\n- name: web\n  releaseName: two\n  namespace: elsewhere\n  valuesFile: values.yaml\n  additionalValuesFiles: [more.yaml]\n  skipTests: true\n  skipHooks: true\n  kubeVersion: v1.30.0\n  apiVersions: [monitoring.coreos.com/v1]\n  nameTemplate: ''\nconfigMapGenerator: [{name: made, literals: [a=b]}]\npatches:\n- target: {kind: Deployment}\n  patch: '- {op: add, path: /spec/paused, value: true}'\n",
         ),
         ("app/cm.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: plain}\n"),
         ("app/values.yaml", "replicas: 8\nimage: {tag: v8}\n"),

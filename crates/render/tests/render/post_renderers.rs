@@ -48,7 +48,7 @@ async fn patches_and_images_are_those_of_a_kustomization_behind_helm() {
     let bench = Bench::new();
     let kustomize = json!({
         "patches": [
-            {"target": {"kind": "Deployment"}, "patch": "[{op: add, path: /spec/paused, value: true}]"},
+            {"target": {"kind": "Deployment"}, "patch": "- {op: add, path: /spec/paused, value: true}"},
             {"target": {"kind": "Job", "name": "migrate"}, "patch": "kind: Job\nmetadata: {name: x, labels: {patched: hook}}\n"},
             {"patch": "apiVersion: v1\nkind: Service\nmetadata: {name: z}\n$patch: delete\n"},
         ],
