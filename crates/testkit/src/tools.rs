@@ -410,28 +410,32 @@ impl Module {
     fn ldflags(&self) -> Result<String> {
         Ok(match self.kubernetes {
             Some(version) => format!("-s -w -X k8s.io/component-base/version.gitVersion={version}"),
-            None if self.name == RENDER.name => renderer_flags("test")?,
+            // Helm's own version is left to its sources, as in the helm that it is compared with.
+            None if self.name == RENDER.name => format!("-s -w {}", kustomize_flag()?),
             None => "-s -w".to_owned(),
         })
     }
 }
 
-/// Flags for the renderer's linker: the versions that charts and kustomizations may write into what they make.
+/// Flags for the renderer's linker, of what is shipped: the versions that charts and kustomizations may write into what they make.
 pub fn renderer_flags(version: &str) -> Result<String> {
-    let root = repository_root()?;
-    let required = |folder: &str, module: &str| {
-        let go_mod = root.join(folder).join("go.mod");
-        let text = fs::read_to_string(&go_mod).with_context(|| format!("read {}", go_mod.display()))?;
-        let version =
-            |line: &str| line.trim().strip_prefix(module)?.strip_prefix(' ')?.split(' ').next().map(str::to_owned);
-        text.lines().find_map(version).with_context(|| format!("{} requires no {module}", go_mod.display()))
-    };
-    let helm = required(RENDER.name, "helm.sh/helm/v4")?;
-    let kustomize = required("tests/kustomize", "sigs.k8s.io/kustomize/kustomize/v5")?;
-    Ok(format!(
-        "-s -w -X main.version={version} -X helm.sh/helm/v4/internal/version.version={helm} \
-         -X sigs.k8s.io/kustomize/api/provenance.version={kustomize}"
-    ))
+    let helm = required("render-helper", "helm.sh/helm/v4")?;
+    let kustomize = kustomize_flag()?;
+    Ok(format!("-s -w -X main.version={version} -X helm.sh/helm/v4/internal/version.version={helm} {kustomize}"))
+}
+
+fn kustomize_flag() -> Result<String> {
+    let version = required("tests/kustomize", "sigs.k8s.io/kustomize/kustomize/v5")?;
+    Ok(format!("-X sigs.k8s.io/kustomize/api/provenance.version={version}"))
+}
+
+/// The version of a module that the go.mod of a folder of this repository requires.
+fn required(folder: &str, module: &str) -> Result<String> {
+    let go_mod = repository_root()?.join(folder).join("go.mod");
+    let text = fs::read_to_string(&go_mod).with_context(|| format!("read {}", go_mod.display()))?;
+    let version =
+        |line: &str| line.trim().strip_prefix(module)?.strip_prefix(' ')?.split(' ').next().map(str::to_owned);
+    text.lines().find_map(version).with_context(|| format!("{} requires no {module}", go_mod.display()))
 }
 
 /// The folder of the workspace that this crate was compiled in.
