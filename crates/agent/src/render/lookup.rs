@@ -39,7 +39,7 @@ impl ClusterAsker<'_> {
             Served::As(resource) if resource.version == version => resource,
             // Helm takes that for a mistake too.
             _ => {
-                return Err(ApiError::Transport(format!(
+                return Err(ApiError::Unusable(format!(
                     "the cluster has no {} of {}",
                     question.kind, question.api_version
                 )));
@@ -72,5 +72,5 @@ impl ClusterAsker<'_> {
 }
 
 fn too_large(kind: &str) -> ApiError {
-    ApiError::Transport(format!("there are over {MAX_LISTED} objects of kind {kind}; look up a namespace or a name"))
+    ApiError::Unusable(format!("there are over {MAX_LISTED} objects of kind {kind}; look up a namespace or a name"))
 }
