@@ -26,6 +26,8 @@ fn apply() -> Action {
         bundle: Digest::of("bundle"),
         bundle_bytes: 1,
         path: String::new(),
+        renderers: Vec::new(),
+        patches: Vec::new(),
         target_namespace: "web".to_owned(),
         prune: true,
         ceiling: Ceiling {

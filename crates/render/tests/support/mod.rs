@@ -1,5 +1,7 @@
 //! Bundles from texts and folders, the engine, and the programs that it is compared with.
 
+#![allow(dead_code, reason = "each test program uses its own part of this")]
+
 pub mod charts;
 
 use std::{
