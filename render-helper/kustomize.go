@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/api/resource"
 	"sigs.k8s.io/kustomize/api/types"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/kustomize/kyaml/openapi"
 	"sigs.k8s.io/yaml"
 )
@@ -72,19 +71,13 @@ func (c *call) build(asked *kustomizeRequest) (resmap.ResMap, error) {
 	if err := prepared.folder(asked.Path, "", 0); err != nil {
 		return nil, err
 	}
-	memory := filesys.MakeFsInMemory()
-	for file, content := range prepared.files {
-		if err := memory.WriteFile("/"+file, content); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-	}
 	options := krusty.MakeDefaultOptions()
 	// What the command does unless sortOptions say otherwise.
 	options.Reorder = krusty.ReorderOptionUnspecified
 	if asked.LoadOutside {
 		options.LoadRestrictions = types.LoadRestrictionsNone
 	}
-	built, err := krusty.MakeKustomizer(options).Run(memory, "/"+strings.TrimPrefix(asked.Path, "."))
+	built, err := krusty.MakeKustomizer(options).Run(newFolders(prepared.files), "/"+strings.TrimPrefix(asked.Path, "."))
 	if err != nil {
 		if strings.Contains(err.Error(), "must specify --enable-helm") {
 			return nil, refused("%s: a generator of kind HelmChartInflationGenerator is not read; write the chart under helmCharts", asked.Path)
