@@ -76,7 +76,8 @@ func (p *preparation) inflateChart(at, namespace string, globals types.HelmGloba
 	if !inside || !p.files.isFolder(folder) {
 		return "", refused("there is no chart at %s: rendering has no network; keep the chart there (helm pull --untar)", folder)
 	}
-	inner := call{files: maps.Clone(p.call.files), limits: p.call.limits, wire: p.call.wire}
+	// To kustomize `yes` is a text, and to Helm it is true.
+	inner := call{files: maps.Clone(p.call.files), limits: p.call.limits, wire: p.call.wire, keepsText: true}
 	release := releaseInfo{Name: wanted.ReleaseName, Namespace: firstOf(wanted.Namespace, namespace, p.asked.Namespace, "default")}
 	asked := helmRequest{
 		Chart:        folder,
@@ -113,7 +114,7 @@ func (p *preparation) inflateChart(at, namespace string, globals types.HelmGloba
 	}
 	var text strings.Builder
 	for _, object := range objects {
-		fmt.Fprintf(&text, "---\n%s\n", object.json)
+		fmt.Fprintf(&text, "---\n%s\n", object.text)
 	}
 	made, err := factory.NewResMapFromBytes([]byte(text.String()))
 	if err != nil {

@@ -58,7 +58,7 @@ func toObjects(resources []*resource.Resource, source func(*resource.Resource) s
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", resource.CurId(), err)
 		}
-		objects = append(objects, object{source(resource), json})
+		objects = append(objects, object{source: source(resource), json: json})
 	}
 	return objects, nil
 }

@@ -41,7 +41,11 @@ func (c *call) read(source, text string) ([]object, error) {
 		if json = bytes.TrimSpace(json); bytes.Equal(json, []byte("null")) {
 			continue
 		}
-		objects = append(objects, object{source, json})
+		made := object{source: source, json: json}
+		if c.keepsText {
+			made.text = document
+		}
+		objects = append(objects, made)
 		if len(objects) > maxObjects {
 			return nil, &failure{reasonLimit, fmt.Sprintf("over %d objects", maxObjects)}
 		}

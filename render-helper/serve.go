@@ -41,16 +41,19 @@ func (libraries) versions() map[string]string {
 type object struct {
 	source string
 	json   []byte
+	// As it was written, for who reads it by other rules; if the call keeps it.
+	text string
 }
 
 // A request that is being answered.
 type call struct {
 	files tree
 	// Their paths as they came.
-	order    []string
-	limits   limits
-	warnings []string
-	wire     *wire
+	order     []string
+	limits    limits
+	warnings  []string
+	wire      *wire
+	keepsText bool
 	// No question more is answered for it once it has failed.
 	asked int
 }
