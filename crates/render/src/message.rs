@@ -231,10 +231,10 @@ impl From<std::io::Error> for MessageError {
 pub(crate) async fn send<W: AsyncWrite + Unpin>(
     to: &mut W,
     header: &impl Serialize,
-    body: impl IntoIterator<Item = &[u8]> + Clone,
+    body: &[&[u8]],
 ) -> Result<(), MessageError> {
     let header = serde_json::to_vec(header).map_err(MessageError::Header)?;
-    let total: usize = body.clone().into_iter().map(<[u8]>::len).sum();
+    let total: usize = body.iter().map(|bytes| bytes.len()).sum();
     let mut begin = Vec::with_capacity(12 + header.len());
     begin.extend_from_slice(&u32::try_from(header.len()).map_err(|_| MessageError::Parts)?.to_be_bytes());
     begin.extend_from_slice(&(total as u64).to_be_bytes());
@@ -283,7 +283,7 @@ mod tests {
     async fn what_is_sent_is_received_and_what_is_too_long_is_not_read() {
         let mut wire = Vec::new();
         let header = Value::from(vec!["a"]);
-        send(&mut wire, &header, [&b"one"[..], b"", b"two"]).await.unwrap();
+        send(&mut wire, &header, &[b"one", b"", b"two"]).await.unwrap();
         let (read, body): (Value, _) = receive(&mut &wire[..], 6).await.unwrap();
         assert_eq!((read, body.as_slice()), (header, &b"onetwo"[..]));
         assert!(matches!(receive::<Value, _>(&mut &wire[..], 5).await, Err(MessageError::TooLong { body: 6, .. })));

@@ -92,7 +92,7 @@ impl Child {
         most: usize,
         asker: &dyn Asker,
     ) -> Result<Result<(Done, Vec<u8>), Failure>, MessageError> {
-        message::send(&mut self.input, request, body.iter().copied()).await?;
+        message::send(&mut self.input, request, body).await?;
         loop {
             let (answer, body): (Answer, _) = message::receive(&mut self.output, most + SLACK).await?;
             if let Some(question) = answer.lookup {
@@ -102,7 +102,7 @@ impl Child {
                     Ok(found) => Reply::Found(found.as_ref().unwrap_or(&null)),
                     Err(why) => Reply::Refused(&why.0),
                 };
-                message::send(&mut self.input, &reply, []).await?;
+                message::send(&mut self.input, &reply, &[]).await?;
                 continue;
             }
             return match (answer.done, answer.failed) {
