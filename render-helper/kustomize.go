@@ -77,7 +77,7 @@ func (c *call) build(asked *kustomizeRequest) (resmap.ResMap, error) {
 	if asked.LoadOutside {
 		options.LoadRestrictions = types.LoadRestrictionsNone
 	}
-	built, err := krusty.MakeKustomizer(options).Run(newFolders(prepared.files), "/"+strings.TrimPrefix(asked.Path, "."))
+	built, err := krusty.MakeKustomizer(options).Run(newFolders(prepared.files), path.Join("/", asked.Path))
 	if err != nil {
 		if strings.Contains(err.Error(), "must specify --enable-helm") {
 			return nil, refused("%s: a generator of kind HelmChartInflationGenerator is not read; write the chart under helmCharts", asked.Path)

@@ -92,6 +92,8 @@ fn overlays() -> Files {
             "local/a.yaml",
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: local, annotations: {config.kubernetes.io/local-config: 'true'}}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd}\ndata:\n  a: \"yes\"\n  b: 'on'\n  c: \"0644\"\n  d: '1e3'\n  e: ''\n  f: |\n    text\n",
         ),
+        (".hidden/kustomization.yaml", "resources: [a+b.yaml]\n"),
+        (".hidden/a+b.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hidden}\n"),
         ("outside/sub/kustomization.yaml", "configMapGenerator: [{name: a, files: [../shared.txt]}]\n"),
         ("outside/shared.txt", "shared\n"),
     ])
@@ -100,7 +102,7 @@ fn overlays() -> Files {
 #[tokio::test]
 async fn overlays_are_built_as_by_kustomize() {
     let bench = Bench::new();
-    for folder in ["base", "prod", "fifo", "plugins", "crds", "local"] {
+    for folder in ["base", "prod", "fifo", "plugins", "crds", "local", ".hidden"] {
         check(&bench, &Job::new(overlays()).at(folder), &[]).await;
     }
 }
