@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/osteele/liquid"
+	"github.com/osteele/liquid/expressions"
 	"github.com/osteele/liquid/parser"
 	"github.com/osteele/liquid/render"
 	"sigs.k8s.io/yaml"
@@ -107,18 +108,48 @@ func explain(file, text string, problem liquid.SourceError) error {
 	if errors.As(problem.Cause(), &known) {
 		return &failure{known.Reason, fmt.Sprintf("%s:%d: %s", file, problem.LineNumber(), known.Message)}
 	}
+	place := fmt.Sprintf("%s:%d", file, problem.LineNumber())
+	if problem.LineNumber() == 0 {
+		place = file
+	}
+	tokens := strings.Join(tokensAt(text, problem.LineNumber()), " or ")
+	if strings.Contains(problem.Error(), undefined) {
+		return fmt.Errorf("%s: %s in %s; set it, or write | default:", place, undefined, tokens)
+	}
+	if message := withoutValues(problem.Cause()); message != "" {
+		return fmt.Errorf("%s: %s in %s", place, message, tokens)
+	}
 	message := strings.TrimSuffix(problem.Error(), " in "+file)
 	message = strings.TrimPrefix(message, fmt.Sprintf("Liquid error (line %d): ", problem.LineNumber()))
 	message = strings.TrimPrefix(message, "Liquid error: ")
-	message = strings.ReplaceAll(message, loopFilter, "")
-	if strings.Contains(message, undefined) {
-		message = fmt.Sprintf("%s in %s; set it, or write | default: ", undefined, strings.Join(tokensAt(text, problem.LineNumber()), " or "))
-	}
-	if problem.LineNumber() > 0 {
-		return fmt.Errorf("%s:%d: %s", file, problem.LineNumber(), message)
-	}
-	return fmt.Errorf("%s: %s", file, message)
+	return fmt.Errorf("%s: %s", place, strings.ReplaceAll(message, loopFilter, ""))
 }
+
+// What is wrong without the parameters that it is wrong with: they count as secret, and the engine's messages have them. Empty where
+// a message has only what the template itself says.
+func withoutValues(cause error) string {
+	var filter expressions.FilterError
+	var unknown expressions.UndefinedFilter
+	var syntax expressions.SyntaxError
+	var own filterError
+	switch {
+	case cause == nil || errors.As(cause, &unknown) || errors.As(cause, &syntax):
+		return ""
+	case errors.As(cause, &filter) && errors.As(filter.Err, &own):
+		return fmt.Sprintf("filter %s: %s", filter.FilterName, own)
+	case errors.As(cause, &filter) && filter.Err.Error() == "division by zero":
+		return fmt.Sprintf("filter %s: division by zero", filter.FilterName)
+	case errors.As(cause, &filter):
+		return fmt.Sprintf("filter %s can't be applied to such a value", filter.FilterName)
+	default:
+		return "a value is not what is needed"
+	}
+}
+
+// Of a filter of ours; it holds no value.
+type filterError string
+
+func (e filterError) Error() string { return string(e) }
 
 // As the engine calls it.
 const undefined = "undefined variable"
@@ -171,7 +202,7 @@ func newEngine() *liquid.Engine {
 	engine.StrictVariables()
 	engine.RegisterFilter("farwater_defined", func(value any) (any, error) {
 		if value == nil {
-			return nil, errors.New(undefined)
+			return nil, filterError(undefined)
 		}
 		return value, nil
 	})
@@ -182,7 +213,10 @@ func newEngine() *liquid.Engine {
 	engine.RegisterFilter("b64enc", func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) })
 	engine.RegisterFilter("b64dec", func(text string) (string, error) {
 		decoded, err := base64.StdEncoding.DecodeString(text)
-		return string(decoded), err
+		if err != nil {
+			return "", filterError("it is not base64")
+		}
+		return string(decoded), nil
 	})
 	engine.RegisterFilter("indent", indent)
 	engine.RegisterFilter("nindent", func(text string, spaces int) (string, error) {
@@ -217,7 +251,7 @@ const maxIndent = 200
 
 func indent(text string, spaces int) (string, error) {
 	if spaces < 0 || spaces > maxIndent {
-		return "", fmt.Errorf("indent by %d; between 0 and %d", spaces, maxIndent)
+		return "", filterError(fmt.Sprintf("between 0 and %d spaces are possible", maxIndent))
 	}
 	pad := strings.Repeat(" ", spaces)
 	return pad + strings.ReplaceAll(text, "\n", "\n"+pad), nil

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"strings"
@@ -165,7 +166,12 @@ func handle(asked *request, body []byte, renderer renderer, wire *wire) (reply a
 	call := &call{limits: asked.Limits, wire: wire}
 	defer func() {
 		if problem := recover(); problem != nil {
-			reply = answer{Failed: &failure{reasonInternal, shorten(fmt.Sprintf("the renderer failed: %v", problem))}}
+			// Its text may have values in it.
+			what := fmt.Sprintf("%T", problem)
+			if mistake, is := problem.(runtime.Error); is {
+				what = mistake.Error()
+			}
+			reply = answer{Failed: &failure{reasonInternal, shorten("the renderer failed: " + what)}}
 		}
 	}()
 	fail := func(err error) answer {

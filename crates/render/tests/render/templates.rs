@@ -107,6 +107,34 @@ async fn what_is_not_defined_is_an_error_with_file_and_line() {
 }
 
 #[tokio::test]
+async fn no_error_has_a_parameter_in_it() {
+    let bench = Bench::new();
+    let canary = "c4n4ry-7531";
+    let parameters = json!({"configuration": {"text": canary, "list": [canary], "map": {"k": canary}}});
+    for text in [
+        "{{ configuration.list | times: 2 }}",
+        "{{ 4 | divided_by: configuration.text }}",
+        "{{ 4 | modulo: configuration.map }}",
+        "{{ configuration.text | date: configuration.list }}",
+        "{{ configuration.text | b64dec }}",
+        "{{ configuration.text | slice: configuration.text }}",
+        "{{ configuration.map | sort: configuration.list }}",
+        "{{ 'x' | indent: configuration.text }}",
+        "{% for x in configuration.list limit: configuration.text %}{{ x }}{% endfor %}",
+        "{% for x in (configuration.text..3) %}{{ x }}{% endfor %}",
+        "{% include configuration.text %}",
+        "{{ configuration.text.k.j }}",
+        "a: {{ configuration.text }}: {{ configuration.text }}: [",
+    ] {
+        let job = Job::of([("a.yaml.liquid", text)]).parameters(parameters.clone());
+        let output = bench.render(&job).await;
+        assert!(!output.errors.is_empty(), "{text} is no error");
+        let said = format!("{} {:?} {:?}", errors(&output), output.errors, output.warnings);
+        assert!(!said.contains(canary), "{text}: {said}");
+    }
+}
+
+#[tokio::test]
 async fn templates_make_the_files_of_charts_and_kustomizations() {
     let bench = Bench::new();
     let chart = Job::of([
