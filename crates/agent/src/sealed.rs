@@ -18,7 +18,7 @@ use crate::{
     hub::{Caller, HubClient, HubError, chain},
     identity::{Identity, KeyError, write_private},
     kubernetes::{ApiError, Kubernetes},
-    secrets,
+    secrets::{self, Held},
 };
 
 const PURPOSE: &str = "sealed";
@@ -124,7 +124,7 @@ impl Sealed {
         let (kept, secrets) = get(service, mac, hub, caller).await?;
         let bytes = serde_json::to_vec(&kept).map_err(SealedError::Content)?;
         write_private(&self.path(service), &bytes).map_err(SealedError::Store)?;
-        if let Err(error) = secrets::save(kubernetes, PURPOSE, &secret_name(service), &bytes).await {
+        if let Err(error) = secrets::save(kubernetes, PURPOSE, &secret_name(service), &bytes, Held::Already).await {
             tracing::warn!(%error, service, "can't keep a service's sealed Secrets in the cluster");
         }
         Ok(secrets)
