@@ -20,7 +20,6 @@ import (
 	"helm.sh/helm/v4/pkg/ignore"
 	release "helm.sh/helm/v4/pkg/release/v1"
 	releaseutil "helm.sh/helm/v4/pkg/release/v1/util"
-	"sigs.k8s.io/yaml"
 )
 
 type helmRequest struct {
@@ -107,9 +106,14 @@ func (c *call) renderChart(loaded *chart.Chart, values map[string]any, asked *he
 		IsInstall: !asked.Release.IsUpgrade,
 		IsUpgrade: asked.Release.IsUpgrade,
 	}
-	scope, err := util.ToRenderValuesWithSchemaValidation(loaded, values, options, capabilities, asked.SkipSchema)
+	scope, err := util.ToRenderValuesWithSchemaValidation(loaded, values, options, capabilities, true)
 	if err != nil {
 		return nil, err
+	}
+	if !asked.SkipSchema {
+		if err := checkValues(loaded, scope); err != nil {
+			return nil, err
+		}
 	}
 	engine := engine.Engine{CustomTemplateFuncs: c.functions(asked.Lookup)}
 	rendered, err := engine.Render(loaded, scope)
@@ -324,69 +328,4 @@ func (c *call) addDependencies(loaded *chart.Chart, at string, depth int) error 
 			loaded.Name(), strings.Join(missing, ", no "))
 	}
 	return nil
-}
-
-// A schema that is elsewhere would have to be fetched.
-func checkSchemas(loaded *chart.Chart) error {
-	if loaded.Schema != nil {
-		var schema any
-		if err := yaml.Unmarshal(loaded.Schema, &schema); err == nil {
-			known := map[string]bool{}
-			walk(schema, "$id", func(id string) { known[strings.TrimSuffix(id, "#")] = true })
-			var remote string
-			walk(schema, "$ref", func(reference string) {
-				base, _, _ := strings.Cut(reference, "#")
-				// What has a URN for a name Helm takes for anything.
-				isLocal := base == "" || known[base] || strings.HasPrefix(base, "urn:") || isRelativeToKnown(known, base)
-				if !isLocal && !isStandardSchema(base) {
-					remote = reference
-				}
-			})
-			if remote != "" {
-				return refused("values.schema.json of chart %s refers to %s: rendering has no network; put that schema into the file, or set skipSchemaValidation",
-					loaded.Name(), remote)
-			}
-		}
-	}
-	for _, dependency := range loaded.Dependencies() {
-		if err := checkSchemas(dependency); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// The validator has these with it.
-func isStandardSchema(base string) bool {
-	return strings.HasPrefix(base, "http://json-schema.org/") || strings.HasPrefix(base, "https://json-schema.org/")
-}
-
-func isRelativeToKnown(known map[string]bool, base string) bool {
-	if strings.Contains(base, "://") {
-		return false
-	}
-	for id := range known {
-		if strings.HasSuffix(id, "/"+strings.TrimPrefix(base, "/")) {
-			return true
-		}
-	}
-	return false
-}
-
-// Calls back with each string under a key, at whatever depth.
-func walk(value any, key string, found func(string)) {
-	switch value := value.(type) {
-	case map[string]any:
-		for name, inner := range value {
-			if text, ok := inner.(string); ok && name == key {
-				found(text)
-			} else {
-				walk(inner, key, found)
-			}
-		}
-	case []any:
-		for _, inner := range value {
-			walk(inner, key, found)
-		}
-	}
 }

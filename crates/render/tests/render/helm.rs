@@ -166,6 +166,42 @@ async fn where_helm_fails_so_do_we_and_say_why() {
     );
 }
 
+/// Values may be secret; names and what the schema asks for are not.
+#[tokio::test]
+async fn what_a_schema_refuses_is_told_without_the_value() {
+    const SECRET: &str = "hunter2-q7x4";
+    let property = |schema: Value, value: Value| {
+        let schema = json!({"type": "object", "properties": {"given": schema}});
+        let mut job = Job::new(small("")).renderers(json!([{"helm": {"values": {"given": value}}}]));
+        job.files.insert("values.schema.json".to_owned(), schema.to_string().into_bytes());
+        job
+    };
+    let bench = Bench::new();
+    for (schema, value, expected) in [
+        (json!({"pattern": "^[a-c]+$"}), json!(SECRET), "at '/given': value does not match pattern '^[a-c]+$'"),
+        (json!({"minimum": 5_000_000}), json!(4_815_162), "at '/given': minimum: want 5e+06"),
+        (json!({"maxLength": 3}), json!(SECRET), "at '/given': maxLength: want 3"),
+        (json!({"enum": ["a", "b"]}), json!(SECRET), "at '/given': value must be one of 'a', 'b'"),
+        (json!({"type": "integer"}), json!(SECRET), "at '/given': got string, want integer"),
+        (
+            json!({"anyOf": [{"type": "integer"}, {"items": {"pattern": "x{3}"}}]}),
+            json!([SECRET]),
+            "at '/given/0': value does not match pattern 'x{3}'",
+        ),
+        (json!({"required": ["a"]}), json!({"b": SECRET}), "at '/given': missing property 'a'"),
+    ] {
+        let job = property(schema, value);
+        let said = errors(&bench.render(&job).await);
+        assert!(said.contains(expected) && said.contains("small:"), "{said}");
+        assert!(!said.contains(SECRET) && !said.contains("4.815162"), "{said}");
+    }
+    let mut job = with(web(), json!({"values": {"sub": {"color": SECRET}}}));
+    let schema = json!({"properties": {"color": {"pattern": "^(green|blue)$"}}});
+    job.files.insert("web/charts/sub/values.schema.json".to_owned(), schema.to_string().into_bytes());
+    let said = errors(&bench.render(&job).await);
+    assert!(said.contains("sub:\n- at '/color': value does not match pattern") && !said.contains(SECRET), "{said}");
+}
+
 #[tokio::test]
 async fn helms_marks_stay_on_hooks_and_files_are_named_as_in_the_repository() {
     let output = Bench::new().render(&web()).await;
