@@ -6,11 +6,27 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::plan::LocalFiles;
+
 /// Renderers of one service.
 pub const MAX_RENDERERS: usize = 16;
 /// Bytes of a service's renderers and patches, as JSON: a cluster may have thousands of services, and an agent gets them with each
 /// change. What needs more is a file.
 pub const MAX_RENDER_BYTES: usize = 64 << 10;
+
+/// The kind that `servicedeployments/NAME/bundle` answers with.
+pub const BUNDLE_KIND: &str = "ServiceBundle";
+/// Largest archive that is sent there, compressed.
+pub const MAX_SHOWN_BUNDLE: usize = 16 << 20;
+
+/// The files that are assigned to a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BundleAnswer {
+    /// As in the source's status.
+    pub revision: String,
+    pub files: LocalFiles,
+}
 
 /// What makes objects of one folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -55,7 +55,7 @@ enum Command {
     Admin(admin::AdminArgs),
     #[command(flatten)]
     Ask(Ask),
-    /// Shows the objects that the files of a folder become; no hub is asked.
+    /// Shows the objects that the files of a folder or of a service become; no cluster is asked.
     Render(render::RenderArgs),
     /// Prints a shell's completion script.
     Completion(completion::CompletionArgs),
@@ -143,7 +143,7 @@ fn start(cli: Cli, program: Program) -> Result<u8> {
         Command::Hub(args) => hub::run(args),
         Command::Admin(args) => block_on(admin::run(args, &connect)),
         Command::Ask(asked) => block_on(ask(asked, &connect, program)),
-        Command::Render(args) => block_on(render::run(args)),
+        Command::Render(args) => block_on(render::run(args, &connect, program)),
     }
 }
 

@@ -111,5 +111,19 @@ async fn what_the_command_line_renders_is_what_the_cluster_gets() -> Result<()> 
     let rendered = &list["items"][0];
     ensure!(rendered["metadata"]["name"] == "k-m" && rendered["data"]["value"] == "prod", "{rendered}");
     fleet.until_applied("app", &repository.branch("main").context("a commit")?).await?;
-    has(plane, &fleet.namespace("app"), "k-m", rendered["data"].clone()).await
+    has(plane, &fleet.namespace("app"), "k-m", rendered["data"].clone()).await?;
+
+    // The hub has the same files, and says which Kubernetes they are for.
+    for arguments in [&["render", "app"][..], &["render", "farwater-admin/app", "--cluster", "farwater-admin/east"]] {
+        let ran = fleet.cli().expect(0, &[arguments, &["--renderer", &renderer, "-o", "json"]].concat())?;
+        let same: Value = serde_json::from_str(&ran.stdout)?;
+        ensure!(
+            same["items"][0]["data"] == rendered["data"] && ran.stderr.contains("for cluster east"),
+            "{same} {}",
+            ran.stderr
+        );
+    }
+    let missing = fleet.cli().run(&["render", "nothing"])?;
+    ensure!(missing.code == 4 && missing.stderr.contains("there is no ServiceDeployment"), "{}", missing.stderr);
+    Ok(())
 }

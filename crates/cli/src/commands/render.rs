@@ -1,11 +1,13 @@
-//! `farwater render`: the objects of a folder, made by the code that an agent makes them with. No hub and no cluster are asked.
+//! `farwater render`: the objects of a folder or of a service, made by the code that an agent makes them with. No cluster is asked, and the
+//! hub only for what it knows.
+
+mod stated;
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use farwater_api::{ServiceDeploymentSpec, renderer};
 use farwater_bundle::Manifest;
 use farwater_render::{
     Cache, CacheLimits, Capabilities, Engine, Helper, Input, Limits, Nobody, Output, Plugins, Program, Release,
@@ -13,10 +15,13 @@ use farwater_render::{
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use self::stated::Stated;
 use crate::{
+    connection::ConnectArgs,
     exit,
     failure::{Failure, Result, chain},
-    format, local,
+    format,
+    program::Program as OwnProgram,
     terminal::{print, say},
     text,
 };
@@ -26,21 +31,26 @@ const RENDERER: &str = "farwater-render";
 
 #[derive(Debug, clap::Args)]
 pub struct RenderArgs {
-    /// The service's folder.
-    path: PathBuf,
-    /// A file with a ServiceDeployment: its renderers, patches, name and target namespace.
+    /// A folder that is here, or a service of the hub: NAME or NAMESPACE/NAME.
+    #[arg(value_name = "PATH|SERVICE")]
+    what: PathBuf,
+    /// The cluster of the hub to render for, NAME or NAMESPACE/NAME: its Kubernetes version and what templates see of it [default: the
+    /// service's; of a folder none].
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+    /// Of a folder: a file with a ServiceDeployment, with its renderers, patches, name and target namespace.
     #[arg(long, value_name = "FILE")]
     service: Option<PathBuf>,
     /// A file with what templates see, as YAML: `configuration`, `cluster`, `contexts`, `service`.
     #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
-    /// The service's name, and its chart's release; the folder's by default.
+    /// The service's name, and its chart's release [default: the service's, or the folder's].
     #[arg(long)]
     name: Option<String>,
     /// The namespace of objects that name none.
     #[arg(short, long)]
     namespace: Option<String>,
-    /// The Kubernetes version that charts are told of; else the newest that Helm knows.
+    /// The Kubernetes version that charts are told of [default: the cluster's, or the newest that Helm knows].
     #[arg(long, value_name = "VERSION")]
     kube_version: Option<String>,
     /// API versions that charts are told of, besides those that Helm takes for granted.
@@ -71,27 +81,22 @@ enum Form {
     Name,
 }
 
-pub async fn run(args: RenderArgs) -> Result<u8> {
-    let stated = match &args.service {
-        Some(file) => Some(read_service(file)?),
-        None => None,
-    };
-    let (name, spec) = stated.unwrap_or_default();
-    let files = local::read(&args.path, &spec.path)?;
+pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -> Result<u8> {
     let parameters: Map<String, Value> = args.parameters.as_deref().map(read_yaml).transpose()?.unwrap_or_default();
-    let work = tempfile::tempdir()
-        .map_err(|error| Failure::new(exit::INTERNAL, "can't make a folder to work in").evidence(error.to_string()))?;
-    let engine = engine(&args, work.path())?;
-    let own_name =
-        args.path.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    let name = args.name.clone().or(name).or(own_name).unwrap_or_else(|| "release-name".to_owned());
+    let Stated { name, spec, files, cluster } = stated::find(&args, connect, program).await?;
+    let name = args.name.clone().unwrap_or(name);
     let target = Some(spec.target_namespace.clone()).filter(|namespace| !namespace.is_empty());
     let namespace = args.namespace.clone().or(target).unwrap_or_else(|| "default".to_owned());
+    let parameters = stated::fill(parameters, cluster.as_ref(), (&name, &namespace));
+    let version = cluster.and_then(|cluster| cluster.status?.kubernetes_version);
     let capabilities = Capabilities {
-        kube_version: args.kube_version.clone().unwrap_or_default(),
+        kube_version: args.kube_version.clone().or(version).unwrap_or_default(),
         api_versions: args.api_versions.clone(),
         complete: false,
     };
+    let work = tempfile::tempdir()
+        .map_err(|error| Failure::new(exit::INTERNAL, "can't make a folder to work in").evidence(error.to_string()))?;
+    let engine = engine(&args, work.path())?;
     let input = Input {
         archive: &files.archive,
         path: &files.path,
@@ -106,25 +111,10 @@ pub async fn run(args: RenderArgs) -> Result<u8> {
         say(&format!("warning: {}", text::plain(warning)));
     }
     if !output.errors.is_empty() {
-        return Err(failed(&args.path, &output));
+        return Err(failed(&args.what, &output));
     }
     print(&show(&output.objects, args.output)?)?;
     Ok(exit::YES)
-}
-
-/// The name and what is stated of a ServiceDeployment.
-fn read_service(file: &Path) -> Result<(Option<String>, ServiceDeploymentSpec)> {
-    let mut value: Value = read_yaml(file)?;
-    if value["kind"] != "ServiceDeployment" {
-        return Err(Failure::usage(format!("{} holds no ServiceDeployment", file.display())));
-    }
-    let name = value["metadata"]["name"].as_str().map(str::to_owned);
-    let spec: ServiceDeploymentSpec = serde_json::from_value(value["spec"].take())
-        .map_err(|error| Failure::usage(format!("can't read {}", file.display())).evidence(error.to_string()))?;
-    if let Some(problem) = renderer::problems(&spec.renderers).first() {
-        return Err(Failure::usage(format!("{} can't be used", file.display())).evidence(problem.to_string()));
-    }
-    Ok((name, spec))
 }
 
 fn read_yaml<T: DeserializeOwned>(file: &Path) -> Result<T> {
