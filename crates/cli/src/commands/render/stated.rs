@@ -137,7 +137,9 @@ pub fn fill(
     cluster: Option<&Cluster>,
     (name, namespace): (&str, &str),
 ) -> Map<String, Value> {
-    let mut add = |name: &str, value: Value| drop(given.entry(name).or_insert(value));
+    let mut add = |name: &str, value: Value| {
+        given.entry(name).or_insert(value);
+    };
     add("configuration", json!({}));
     add("contexts", json!({}));
     add("service", json!({"name": name, "namespace": namespace}));
