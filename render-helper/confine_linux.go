@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -235,7 +236,12 @@ func enter(arguments []string) int {
 	if program, err = filepath.Abs(program); err != nil {
 		return fail(err)
 	}
-	read := landlock.RODirs(append(append([]string{filepath.Dir(program)}, systemFolders...), bounds.Read...)...).IgnoreIfMissing()
+	own := []string{filepath.Dir(program)}
+	// A link to it may lead elsewhere.
+	if real, err := filepath.EvalSymlinks(program); err == nil {
+		own = append(own, filepath.Dir(real))
+	}
+	read := landlock.RODirs(slices.Concat(own, systemFolders, bounds.Read)...).IgnoreIfMissing()
 	files := landlock.ROFiles(systemFiles...).IgnoreIfMissing()
 	devices := landlock.RWFiles("/dev/null", "/dev/zero", "/dev/full").IgnoreIfMissing()
 	rules := []landlock.Rule{read, files, devices}

@@ -125,7 +125,10 @@ impl Helper {
 
     /// What the kernel keeps a child from. Starts one if there is none.
     pub async fn confinement(&self) -> Result<Confinement, HelperError> {
-        let child = self.child().await?;
+        let child = match self.take_idle() {
+            Some(child) => child,
+            None => self.start().await?,
+        };
         let confinement = child.confinement();
         self.put_back(child);
         Ok(confinement)
@@ -151,24 +154,33 @@ impl Helper {
             output_bytes: output,
         };
         let _turn = self.turn().await;
-        let mut child = self.child().await?;
-        let exchange = tokio::time::timeout(time + GRACE, child.exchange(&request, body, output, asker));
-        let failed = match exchange.await {
-            Ok(Ok(Ok(done))) => {
-                self.put_back(child);
-                return Ok(done);
-            }
-            // It has said no, and goes on, unless it was at its limits.
-            Ok(Ok(Err(failure))) => {
-                if failure.reason != Reason::Limit {
+        loop {
+            let (mut child, is_new) = match self.take_idle() {
+                Some(child) => (child, false),
+                None => (self.start().await?, true),
+            };
+            let exchange = tokio::time::timeout(time + GRACE, child.exchange(&request, body, output, asker));
+            let failed = match exchange.await {
+                Ok(Ok(Ok(done))) => {
                     self.put_back(child);
+                    return Ok(done);
                 }
-                return Err(HelperError::Failed { reason: failure.reason, message: failure.message });
+                // It has said no, and goes on, unless it was at its limits.
+                Ok(Ok(Err(failure))) => {
+                    if failure.reason != Reason::Limit {
+                        self.put_back(child);
+                    }
+                    return Err(HelperError::Failed { reason: failure.reason, message: failure.message });
+                }
+                Ok(Err(source)) => Some(source),
+                Err(_) => None,
+            };
+            match self.explain(child.end().await, failed) {
+                // It was about to end before it was asked; nothing is known of the request.
+                HelperError::Crashed { .. } if !is_new => {}
+                error => return Err(error),
             }
-            Ok(Err(source)) => Some(source),
-            Err(_) => None,
-        };
-        Err(self.explain(child.end().await, failed))
+        }
     }
 
     /// `None`: nothing came in time.
@@ -184,14 +196,18 @@ impl Helper {
         }
     }
 
-    async fn child(&self) -> Result<Child, HelperError> {
+    /// One that has nothing to do, and has not ended by itself as far as is known.
+    fn take_idle(&self) -> Option<Child> {
         let take = || lock(&self.idle).children.pop();
         while let Some((_, mut child)) = take() {
-            // One may have ended by itself.
             if child.is_running() {
-                return Ok(child);
+                return Some(child);
             }
         }
+        None
+    }
+
+    async fn start(&self) -> Result<Child, HelperError> {
         let program = self.name();
         let start = |source| HelperError::Start { program: program.clone(), source };
         let mut child = Child::start(&self.program).map_err(start)?;

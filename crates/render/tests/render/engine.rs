@@ -193,18 +193,18 @@ impl Asker for Cluster {
 
 #[tokio::test]
 async fn lookup_finds_nothing_unless_it_is_allowed_and_then_asks() {
-    let template = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  one: {{ (lookup \"v1\" \"Secret\" \"ns\" \"there\") | toJson | quote }}\n  n: {{ ((lookup \"v1\" \"Secret\" \"ns\" \"there\").spec).replicas | default \"none\" | quote }}\n  absent: {{ empty (lookup \"v1\" \"Secret\" \"ns\" \"absent\") | quote }}\n  all: {{ range (lookup \"apps/v1\" \"Deployment\" \"\" \"\").items }}{{ .metadata.name }}{{ end }}\n";
+    let template = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  one: {{ (lookup \"v1\" \"Secret\" \"ns\" \"there\") | toJson | quote }}\n  replicas: {{ ((lookup \"v1\" \"Secret\" \"ns\" \"there\").spec).replicas | default \"none\" | quote }}\n  absent: {{ empty (lookup \"v1\" \"Secret\" \"ns\" \"absent\") | quote }}\n  all: {{ range (lookup \"apps/v1\" \"Deployment\" \"\" \"\").items }}{{ .metadata.name }}{{ end }}\n";
     let bench = Bench::new();
     let job = Job::new(small(template));
     let cluster = Cluster::default();
     let made = values(bench.render_asking(&job, &cluster).await);
-    assert_eq!(made[0]["data"], json!({"one": "{}", "n": "none", "absent": "true", "all": null}));
+    assert_eq!(made[0]["data"], json!({"one": "{}", "replicas": "none", "absent": "true", "all": null}));
     assert!(cluster.asked.lock().unwrap().is_empty());
 
     let allowed = job.renderers(json!([{"helm": {"lookup": true}}]));
     let made = values(bench.render_asking(&allowed, &cluster).await);
     assert_eq!(
-        (&made[0]["data"]["n"], &made[0]["data"]["absent"], &made[0]["data"]["all"]),
+        (&made[0]["data"]["replicas"], &made[0]["data"]["absent"], &made[0]["data"]["all"]),
         (&json!("1000000"), &json!("true"), &json!("onetwo"))
     );
     let asked = cluster.asked.lock().unwrap().clone();

@@ -33,8 +33,9 @@ async fn programs_of_the_users_choice_render_the_same() {
 #[tokio::test]
 async fn what_they_say_when_they_fail_is_told() {
     let own = own();
-    let said = errors(&own.render(&Job::of([("kustomization.yaml", "resources: [none.yaml]\n")])).await);
-    assert!(said.contains("none.yaml"), "{said}");
+    let unknown = Job::of([("kustomization.yaml", "resources: [a.yaml]\nsurprise: 1\n"), ("a.yaml", "")]);
+    let said = errors(&own.render(&unknown).await);
+    assert!(said.contains("surprise"), "{said}");
     let chart = Job::of([
         ("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n"),
         ("templates/a.yaml", "{{ fail \"because\" }}"),

@@ -29,8 +29,8 @@ async fn templates_see_what_a_service_is_given() {
     check(&bench, "  host: {{ configuration.host }}\n", json!({"host": "a.example.com"})).await;
     check(
         &bench,
-        "  n: '{{ configuration.replicas }} {{ configuration.big }} {{ configuration.ratio }}'\n",
-        json!({"n": "3 10000000 0.25"}),
+        "  all: '{{ configuration.replicas }} {{ configuration.big }} {{ configuration.ratio }}'\n",
+        json!({"all": "3 10000000 0.25"}),
     )
     .await;
     check(
@@ -58,11 +58,11 @@ async fn templates_see_what_a_service_is_given() {
     check(&bench, "  b: {{ configuration.host | b64enc }}\n  q: {{ configuration.host | quote }}\n  u: {{ service.name | upcase }}\n", json!({"b": "YS5leGFtcGxlLmNvbQ==", "q": "a.example.com", "u": "WEB"})).await;
     check(
         &bench,
-        "  y: |{{ configuration.tls | to_yaml | nindent: 4 }}\n  j: '{{ configuration.list | to_json }}'\n",
-        json!({"y": "secret: s\n", "j": "[\"x\",\"y\"]"}),
+        "  text: |{{ configuration.tls | to_yaml | nindent: 4 }}\n  j: '{{ configuration.list | to_json }}'\n",
+        json!({"text": "secret: s\n", "j": "[\"x\",\"y\"]"}),
     )
     .await;
-    check(&bench, "{% assign n = configuration.replicas | plus: 1 %}  n: '{{ n }}'\n", json!({"n": "4"})).await;
+    check(&bench, "{% assign n = configuration.replicas | plus: 1 %}  next: '{{ n }}'\n", json!({"next": "4"})).await;
     check(
         &bench,
         "{% case cluster.name %}{% when 'east' %}  c: 'E'{% else %}  c: 'other'{% endcase %}\n",

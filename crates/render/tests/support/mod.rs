@@ -71,11 +71,16 @@ pub fn write_folder(folder: &Path, files: &Files) {
 
 /// All of the files, as a source with that content would give them to a service of its root.
 pub fn bundle(files: &Files) -> Archive {
+    try_bundle(files).unwrap()
+}
+
+/// What leads nowhere is refused before anything is rendered.
+fn try_bundle(files: &Files) -> Result<Archive, Box<dyn std::error::Error>> {
     let mut tree = MemoryTree::default();
     let root = folder(&mut tree, files);
     let limits = BundleLimits::default();
-    let needed = closure(&tree, &root, &RelPath::root(), &limits).unwrap();
-    Archive::read(archive::pack(&tree, &needed, &limits).unwrap(), &limits).unwrap()
+    let needed = closure(&tree, &root, &RelPath::root(), &limits)?;
+    Ok(Archive::read(archive::pack(&tree, &needed, &limits)?, &limits)?)
 }
 
 fn folder(tree: &mut MemoryTree, files: &Files) -> farwater_bundle::ObjectId {
@@ -135,6 +140,14 @@ impl Bench {
     pub async fn render_asking(&self, job: &Job, asker: &dyn Asker) -> Output {
         let archive = bundle(&job.files);
         self.engine.render(&job.input(&archive), asker).await
+    }
+
+    /// Why there are no objects, whoever says it.
+    pub async fn refuse(&self, job: &Job) -> String {
+        match try_bundle(&job.files) {
+            Ok(archive) => errors(&self.engine.render(&job.input(&archive), &Nobody).await),
+            Err(error) => error.to_string(),
+        }
     }
 
     pub fn helper(&self) -> &Helper {
