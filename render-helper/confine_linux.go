@@ -151,7 +151,7 @@ func (s *supervised) run() error {
 	for {
 		select {
 		case err := <-ended:
-			endAll(command.Process.Pid)
+			endAll(command.Process)
 			if verdict != nil {
 				return verdict
 			}
@@ -172,7 +172,7 @@ func (s *supervised) run() error {
 			}
 		}
 		if verdict != nil {
-			endAll(command.Process.Pid)
+			endAll(command.Process)
 		}
 	}
 }
@@ -273,7 +273,9 @@ func enter(arguments []string) int {
 
 type process struct {
 	pid, parent int
-	rss         uint64
+	// Since the machine was started, in ticks: another process with the same number has another.
+	started uint64
+	rss     uint64
 }
 
 // All processes that this one may see.
@@ -282,27 +284,48 @@ func processes() []process {
 	if err != nil {
 		return nil
 	}
-	page := uint64(os.Getpagesize())
 	var all []process
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
 		if err != nil {
 			continue
 		}
-		stat, err := os.ReadFile("/proc/" + entry.Name() + "/stat")
-		if err != nil {
-			continue
+		if found, there := look(pid); there {
+			all = append(all, found)
 		}
-		// The name, in parentheses, may hold anything.
-		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		if len(fields) < 22 {
-			continue
-		}
-		parent, _ := strconv.Atoi(fields[1])
-		rss, _ := strconv.ParseUint(fields[21], 10, 64)
-		all = append(all, process{pid, parent, rss * page})
 	}
 	return all
+}
+
+func look(pid int) (process, bool) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return process{}, false
+	}
+	// The name, in parentheses, may hold anything.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) < 22 {
+		return process{}, false
+	}
+	parent, _ := strconv.Atoi(fields[1])
+	started, _ := strconv.ParseUint(fields[19], 10, 64)
+	rss, _ := strconv.ParseUint(fields[21], 10, 64)
+	return process{pid, parent, started, rss * uint64(os.Getpagesize())}, true
+}
+
+// Its number may be another's by now, where processes come and go quickly; and then that one is left alone.
+func (p process) signal(signal syscall.Signal) {
+	file, err := unix.PidfdOpen(p.pid, 0)
+	if errors.Is(err, unix.ENOSYS) {
+		_ = syscall.Kill(p.pid, signal)
+	}
+	if err != nil {
+		return
+	}
+	defer unix.Close(file)
+	if now, there := look(p.pid); there && now.started == p.started {
+		_ = unix.PidfdSendSignal(file, signal, nil, 0)
+	}
 }
 
 // Those that this process started, and those that these did.
@@ -328,19 +351,19 @@ func usage() (count int, bytes uint64) {
 }
 
 // The first of its namespace takes all others with it. Without one they are stopped first, so that none is made while others go.
-func endAll(first int) {
-	_ = syscall.Kill(first, syscall.SIGKILL)
+func endAll(first *os.Process) {
+	_ = first.Kill()
 	for round := 0; round < 100; round++ {
 		left := descendants()
 		for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
 			for _, process := range left {
-				_ = syscall.Kill(process.pid, signal)
+				process.signal(signal)
 			}
 		}
 		running := 0
 		for _, process := range left {
 			// The first one is its waiter's.
-			if process.pid != first {
+			if process.pid != first.Pid {
 				running++
 				_, _ = syscall.Wait4(process.pid, nil, syscall.WNOHANG, nil)
 			}
