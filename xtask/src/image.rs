@@ -1,7 +1,7 @@
 //! `cargo xtask image`: OCI images of hub and agent.
 //!
-//! The agent's holds its static program and the renderer's. The hub's holds another, and the git program that fetches sources, from pinned Debian
-//! packages. The same commit gives the same digests on every machine.
+//! The agent's holds its static program and the renderer's. The hub's holds another, and the git program that fetches sources, from
+//! pinned Debian packages. The same commit gives the same digests on every machine.
 
 mod architecture;
 mod debian;

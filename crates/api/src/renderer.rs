@@ -32,8 +32,8 @@ pub struct BundleAnswer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Renderer {
-    /// Folder, relative to `spec.path` and within it; empty or `.` is that folder itself. Raw manifests leave out the folders of the
-    /// other renderers.
+    /// Folder, relative to `spec.path` and within it; empty or `.` is that folder itself. Raw manifests leave out the folders of
+    /// the other renderers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub path: String,
@@ -53,8 +53,8 @@ pub struct Renderer {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RendererType {
-    /// `Helm` for a folder with a Chart.yaml, `Kustomize` for one with a kustomization.yaml, kustomization.yml or Kustomization, else
-    /// `Raw`. Only files at the root of the folder count.
+    /// `Helm` for a folder with a Chart.yaml, `Kustomize` for one with a kustomization.yaml, kustomization.yml or Kustomization,
+    /// else `Raw`. Only files at the root of the folder count.
     #[default]
     Auto,
     /// The manifests as they are.
@@ -96,8 +96,8 @@ pub struct HelmOptions {
     /// Takes values that the chart's schema refuses.
     #[serde(default, skip_serializing_if = "is_default")]
     pub skip_schema_validation: bool,
-    /// Lets the templates' function `lookup` read the cluster, as the account that the service is applied as. Without it every lookup
-    /// finds nothing. What was rendered with it is not cached.
+    /// Lets the templates' function `lookup` read the cluster, as the account that the service is applied as. Without it every
+    /// lookup finds nothing. What was rendered with it is not cached.
     #[serde(default, skip_serializing_if = "is_default")]
     pub lookup: bool,
     /// What the rendered objects and hooks go through, in this order.
@@ -114,8 +114,8 @@ pub struct PostRenderer {
 /// Either a folder, or patches and images.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KustomizePostRenderer {
-    /// Folder of a kustomization that names `helm-output.yaml` among its resources; relative to the chart's folder, or to the root of
-    /// the source if it begins with `/`.
+    /// Folder of a kustomization that names `helm-output.yaml` among its resources; relative to the chart's folder, or to the root
+    /// of the source if it begins with `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub path: Option<String>,

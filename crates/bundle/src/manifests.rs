@@ -209,8 +209,8 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// What a renderer made: an object, or a list of some. One that is there already, and just the same, is left out: a chart that is
-    /// used twice gives its definitions twice.
+    /// What a renderer made: an object, or a list of some. One that is there already, and just the same, is left out: a chart that
+    /// is used twice gives its definitions twice.
     pub fn add_rendered(&mut self, origin: &Origin, value: Value) {
         for outcome in document::take_value(value, (origin.line, origin.document)) {
             let again = outcome.as_ref().is_ok_and(|found| self.has(&found.object, &found.value));

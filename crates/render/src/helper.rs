@@ -1,8 +1,8 @@
 //! The child that renders: started when there is something to render, kept while it is used, gone when it is not.
 //!
-//! `farwater-render` has Helm's and Kustomize's own libraries, and any program that speaks its messages can be named instead. A request
-//! that takes too long or too much ends with the child that works on it, and the next request gets a new one. Some children at a time
-//! work, so one that hangs doesn't hold up the others.
+//! `farwater-render` has Helm's and Kustomize's own libraries, and any program that speaks its messages can be named instead. A
+//! request that takes too long or too much ends with the child that works on it, and the next request gets a new one. Some children
+//! at a time work, so one that hangs doesn't hold up the others.
 
 mod child;
 

@@ -107,8 +107,8 @@ impl<'de> Deserialize<'de> for Action {
     }
 }
 
-/// What isn't known of these must not be left out: an option is a limit that would not be kept, and without a renderer's there would be
-/// other objects.
+/// What isn't known of these must not be left out: an option is a limit that would not be kept, and without a renderer's there
+/// would be other objects.
 fn read_guarded(json: &Value) -> Result<Deployment, String> {
     let deployment = Deployment::deserialize(json).map_err(|error| error.to_string())?;
     let known = serde_json::to_value(&deployment).map_err(|error| error.to_string())?;

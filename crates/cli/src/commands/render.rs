@@ -1,5 +1,5 @@
-//! `farwater render`: the objects of a folder or of a service, made by the code that an agent makes them with. No cluster is asked, and the
-//! hub only for what it knows.
+//! `farwater render`: the objects of a folder or of a service, made by the code that an agent makes them with. No cluster is asked,
+//! and the hub only for what it knows.
 
 mod stated;
 
@@ -34,8 +34,8 @@ pub struct RenderArgs {
     /// A folder that is here, or a service of the hub: NAME or NAMESPACE/NAME.
     #[arg(value_name = "PATH|SERVICE")]
     what: PathBuf,
-    /// The cluster of the hub to render for, NAME or NAMESPACE/NAME: its Kubernetes version and what templates see of it [default: the
-    /// service's; of a folder none].
+    /// The cluster of the hub to render for, NAME or NAMESPACE/NAME: its Kubernetes version and what templates see of it [default:
+    /// the service's; of a folder none].
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
     /// Of a folder: a file with a ServiceDeployment, with its renderers, patches, name and target namespace.

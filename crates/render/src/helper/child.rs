@@ -20,7 +20,8 @@ use crate::{
     message::{self, Answer, Confinement, Done, Failure, MessageError, Ready, Reply, Request},
 };
 
-/// Kept of what it writes for people: the last words of a Go program that dies are some hundred lines, and the first of them say why.
+/// Kept of what it writes for people: the last words of a Go program that dies are some hundred lines, and the first of them say
+/// why.
 const WORDS: usize = 4 << 10;
 /// What an answer's objects may have beyond the limit of the output: the message that says so.
 const SLACK: usize = 1 << 20;
