@@ -87,7 +87,8 @@ async fn what_is_not_defined_is_an_error_with_file_and_line() {
         ),
         ("  h: {{ configuration.host | nosuch }}\n", "sub/a.yaml.liquid:5: "),
         ("{% if configuration.host %}\n  a: b\n", "sub/a.yaml.liquid:"),
-        ("  h: {{ configuration.host | \n", "sub/a.yaml.liquid"),
+        // To Liquid that is text, and to YAML it is nothing.
+        ("  h: {{ configuration.host | \n", "sub/a.yaml:5 (document 1): not valid YAML"),
         ("{% nosuch %}\n", "sub/a.yaml.liquid:5: "),
         ("{% include '/etc/passwd' %}\n", "include '/etc/passwd': templates include no files"),
         ("  h: {{ configuration.host | indent: 1000000000 }}\n", "sub/a.yaml.liquid:5: "),
