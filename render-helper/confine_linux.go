@@ -264,9 +264,11 @@ func enter(arguments []string) int {
 	limit(unix.RLIMIT_FSIZE, bounds.FileBytes)
 	limit(unix.RLIMIT_CPU, bounds.CPUSeconds)
 	if bounds.Alone {
-		// Elsewhere those of the user's other processes would count too.
-		limit(unix.RLIMIT_NPROC, uint64(bounds.Processes))
+		// Elsewhere those of the user's other processes would count too. Who watches over it says so before this is reached.
+		limit(unix.RLIMIT_NPROC, 2*uint64(bounds.Processes))
 	}
+	// Who watches over it goes first, however many processes it becomes.
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19)
 	limit(unix.RLIMIT_DATA, bounds.MemoryBytes)
 	return fail(unix.Exec(program, arguments[1:], os.Environ()))
 }

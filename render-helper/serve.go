@@ -250,12 +250,14 @@ func (c *call) checkOutput(bytes int) error {
 // The longest message: enough for a schema's complaints.
 const maxMessage = 8 << 10
 
+// Both ends of a message that is too long: where it began, and the cause, which Go's errors have last.
 func shorten(message string) string {
 	message = strings.ToValidUTF8(strings.TrimSpace(message), "�")
 	if len(message) <= maxMessage {
 		return message
 	}
-	return strings.ToValidUTF8(message[:maxMessage], "") + "…"
+	begin, end := message[:maxMessage*3/4], message[len(message)-maxMessage/4:]
+	return strings.ToValidUTF8(begin, "") + " … " + strings.ToValidUTF8(end, "")
 }
 
 type watcher struct{ ended, done chan struct{} }

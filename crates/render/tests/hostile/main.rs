@@ -38,9 +38,12 @@ async fn run_all(bench: &Bench, cases: Vec<Case>) {
     for Case { name, job, error } in cases {
         let sample = Sample::begin();
         let begun = Instant::now();
-        let output = bench.render(&job).await;
+        let rendered = bench.try_render(&job).await;
         let (took, memory) = (begun.elapsed(), sample.end());
-        let said = output.errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let (said, count) = match rendered {
+            Ok(output) => (support::errors(&output), output.objects.len()),
+            Err(refused) => (refused, 0),
+        };
         eprintln!("{name}: {:.2} s, {} MiB, {:.150}", took.as_secs_f64(), memory >> 20, said);
         if took > LONGEST {
             failures.push(format!("{name} took {took:?}"));
@@ -49,7 +52,7 @@ async fn run_all(bench: &Bench, cases: Vec<Case>) {
             failures.push(format!("{name} took {} MiB", memory >> 20));
         }
         if error.is_some_and(|error| !said.contains(error)) {
-            failures.push(format!("{name}: expected {error:?}, not {said:?}, {} objects", output.objects.len()));
+            failures.push(format!("{name}: expected {error:?}, not {said:?}, {count} objects"));
         }
         if said.contains("the renderer failed: ") {
             failures.push(format!("{name}: {said}"));

@@ -137,6 +137,12 @@ impl Bench {
         self.render_asking(job, &Nobody).await
     }
 
+    /// What comes of files that a source may already refuse.
+    pub async fn try_render(&self, job: &Job) -> Result<Output, String> {
+        let archive = try_bundle(&job.files).map_err(|error| error.to_string())?;
+        Ok(self.engine.render(&job.input(&archive), &Nobody).await)
+    }
+
     pub async fn render_asking(&self, job: &Job, asker: &dyn Asker) -> Output {
         let archive = bundle(&job.files);
         self.engine.render(&job.input(&archive), asker).await
@@ -144,10 +150,7 @@ impl Bench {
 
     /// Why there are no objects, whoever says it.
     pub async fn refuse(&self, job: &Job) -> String {
-        match try_bundle(&job.files) {
-            Ok(archive) => errors(&self.engine.render(&job.input(&archive), &Nobody).await),
-            Err(error) => error.to_string(),
-        }
+        self.try_render(job).await.map_or_else(|refused| refused, |output| errors(&output))
     }
 
     pub fn helper(&self) -> &Helper {
