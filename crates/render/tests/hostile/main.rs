@@ -41,6 +41,7 @@ async fn run_all(bench: &Bench, cases: Vec<Case>) {
         let rendered = bench.try_render(&job).await;
         let (took, memory) = (begun.elapsed(), sample.end());
         let (said, count) = match rendered {
+            Ok(output) if output.errors.is_empty() => (String::new(), output.objects.len()),
             Ok(output) => (support::errors(&output), output.objects.len()),
             Err(refused) => (refused, 0),
         };
