@@ -25,7 +25,7 @@ use super::{
     fetch_sources::find_revision,
     git::{self, BundleFailure},
     resources::{self, Name},
-    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants_for},
 };
 use crate::delivery::{
     Delivery,
@@ -125,7 +125,7 @@ async fn prepare(
         }
     };
     let secrets = secrets::resolve(&delivery, &facts).await.map_err(failed)?;
-    let grants = load_grants(&delivery.store).await.map_err(failed)?;
+    let grants = load_grants_for(&delivery.store, &facts.name.namespace).await.map_err(failed)?;
     let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets);
     Ok(Proposed { entry: Verbatim::from(entry), revision, archive })
 }

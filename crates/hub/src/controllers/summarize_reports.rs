@@ -23,7 +23,7 @@ use super::{
     dependencies, freeze_prunes,
     queue::Next,
     resources::{self, Name},
-    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants_for},
     track_clusters::until_silent,
     versions,
 };
@@ -50,7 +50,7 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     let (entry, why) = match &cluster {
         Some(cluster) => {
             let secrets = secrets::resolve(&delivery, &facts).await?;
-            facts.resolve_entry(cluster, &load_grants(&delivery.store).await?, &secrets)
+            facts.resolve_entry(cluster, &load_grants_for(&delivery.store, &name.namespace).await?, &secrets)
         }
         None => unplaced_entry(&facts),
     };
