@@ -45,8 +45,8 @@ type bounds struct {
 	// Folders, where the kernel has Landlock.
 	Read  []string `json:"read"`
 	Write []string `json:"write"`
-	// It has a world of its own, where the number of its processes can be limited.
-	Alone bool `json:"alone"`
+	// Made for this run: where the program is to be another user, it is shared with that one.
+	Place string `json:"place"`
 }
 
 // Programs and what they are linked with.
@@ -66,6 +66,7 @@ func confine(arguments []string) int {
 	flags.Uint64Var(&asked.bounds.FileBytes, "file-bytes", 64<<20, "longest file that it may write")
 	flags.Var(&read, "read", "a `folder` that it may read; may be repeated")
 	flags.Var(&write, "write", "a `folder` that it may write to; may be repeated")
+	flags.StringVar(&asked.bounds.Place, "place", "", "the `folder` that was made for it, and that nobody else needs")
 	if err := flags.Parse(arguments); err != nil || flags.NArg() == 0 {
 		fmt.Fprintln(os.Stderr, "usage: farwater-render confine [flags] -- PROGRAM [ARGUMENT…]")
 		return exitUsage
@@ -177,41 +178,60 @@ func (s *supervised) run() error {
 	}
 }
 
-// In namespaces of its own where that is allowed: then its end is the end of all that it started, and there is no network.
+// In namespaces of its own where that is allowed: then its end is the end of all that it started, and there is no network. Nothing
+// limits the number of root's processes, so root's programs run as another user.
 func (s *supervised) start() (*exec.Cmd, error) {
-	command, err := s.command(true)
-	if err == nil {
-		if err = command.Start(); err == nil {
+	ways := []way{{alone: true}, {}}
+	if user := otherUser(); user != 0 {
+		if err := s.share(user); err != nil {
+			return nil, err
+		}
+		// The last one is for containers that have a single user. The new process sees whether that one's processes can be limited.
+		ways = []way{{alone: true, user: user}, {user: user}, {}}
+	}
+	var problem error
+	for _, way := range ways {
+		command, err := s.command(way)
+		if err != nil {
+			return nil, err
+		}
+		if problem = command.Start(); problem == nil {
 			return command, nil
 		}
 	}
-	if command, err = s.command(false); err != nil {
-		return nil, err
-	}
-	return command, command.Start()
+	return nil, problem
 }
 
-func (s *supervised) command(alone bool) (*exec.Cmd, error) {
-	self, err := os.Executable()
+// How a program is started.
+type way struct {
+	alone bool
+	// None: the own one.
+	user int
+}
+
+func (s *supervised) command(way way) (*exec.Cmd, error) {
+	text, err := json.Marshal(s.bounds)
 	if err != nil {
 		return nil, err
 	}
-	bounds := s.bounds
-	bounds.Alone = alone
-	text, err := json.Marshal(bounds)
-	if err != nil {
-		return nil, err
-	}
-	command := exec.Command(self, append([]string{confinedArgument, string(text)}, s.program...)...)
+	// Also for a user that can't get to where this program lies.
+	command := exec.Command("/proc/self/exe", append([]string{confinedArgument, string(text)}, s.program...)...)
 	command.Dir, command.Env = s.folder, s.environment
 	command.Stdin, command.Stdout, command.Stderr = s.input, s.output, s.errors
 	command.WaitDelay = time.Second
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if alone {
-		command.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC
-		command.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}}
-		command.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}}
+	attributes := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	user, group := os.Getuid(), os.Getgid()
+	if way.user != 0 {
+		user, group = way.user, way.user
+		attributes.Credential = &syscall.Credential{Uid: uint32(user), Gid: uint32(group)}
+		attributes.GidMappingsEnableSetgroups = true
 	}
+	if way.alone {
+		attributes.Cloneflags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC
+		attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: user, HostID: user, Size: 1}}
+		attributes.GidMappings = []syscall.SysProcIDMap{{ContainerID: group, HostID: group, Size: 1}}
+	}
+	command.SysProcAttr = attributes
 	return command, nil
 }
 
@@ -263,12 +283,11 @@ func enter(arguments []string) int {
 	limit(unix.RLIMIT_NOFILE, 256)
 	limit(unix.RLIMIT_FSIZE, bounds.FileBytes)
 	limit(unix.RLIMIT_CPU, bounds.CPUSeconds)
-	if bounds.Alone {
-		// Elsewhere those of the user's other processes would count too. Who watches over it says so before this is reached.
-		limit(unix.RLIMIT_NPROC, 2*uint64(bounds.Processes))
-	}
-	// Who watches over it goes first, however many processes it becomes.
+	// Who watches over it goes first, however many processes it becomes, and says so before the kernel's limit is reached.
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19)
+	if err := limitProcesses(2 * uint64(bounds.Processes)); err != nil {
+		return fail(err)
+	}
 	limit(unix.RLIMIT_DATA, bounds.MemoryBytes)
 	return fail(unix.Exec(program, arguments[1:], os.Environ()))
 }

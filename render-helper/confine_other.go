@@ -18,6 +18,7 @@ type bounds struct {
 	Processes   int
 	FileBytes   uint64
 	Read, Write []string
+	Place       string
 }
 
 func confine([]string) int {
@@ -26,6 +27,8 @@ func confine([]string) int {
 }
 
 func enter([]string) int { return exitUsage }
+
+func otherUser() int { return 0 }
 
 type supervised struct {
 	program        []string

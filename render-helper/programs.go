@@ -115,7 +115,12 @@ func (c chosen) kustomize(asked *kustomizeRequest, call *call) ([]object, error)
 
 // The files, in a new folder.
 func (c *call) unpack() (string, error) {
-	folder, err := os.MkdirTemp("", "farwater-render-")
+	parent := ""
+	if otherUser() != 0 {
+		// Its folders are nobody else's.
+		parent = "/tmp"
+	}
+	folder, err := os.MkdirTemp(parent, "farwater-render-")
 	if err != nil {
 		return "", err
 	}
@@ -151,6 +156,7 @@ func (c *call) execute(folder string, program []string) (string, error) {
 			FileBytes:   maxChartBytes,
 			Read:        []string{filepath.Dir(program[0])},
 			Write:       []string{folder},
+			Place:       folder,
 		},
 	}
 	err := run.run()

@@ -29,6 +29,9 @@ const MAX_WORDS: usize = 4 << 10;
 /// Exit codes of `farwater-render confine`: a limit was reached; the program could not be started.
 const BEYOND: i32 = 121;
 const NOT_BEGUN: i32 = 122;
+/// Folders of a run: the service's files, and what the plugin may write to.
+const INPUT: &str = "input";
+const SCRATCH: &str = "scratch";
 
 /// One plugin, as the agent's configuration has it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -189,8 +192,12 @@ impl Run<'_> {
     }
 
     async fn output(&self) -> Result<Vec<u8>, PluginError> {
-        let place = tempfile::Builder::new().prefix("plugin-").tempdir_in(self.work).map_err(PluginError::Files)?;
-        let (input, scratch) = (place.path().join("input"), place.path().join("scratch"));
+        // Root's plugins run as another user, who can't get to the agent's own folders.
+        let is_root = rustix::process::geteuid().is_root();
+        let parent = if is_root { std::env::temp_dir() } else { self.work.to_owned() };
+        let place =
+            tempfile::Builder::new().prefix("farwater-plugin-").tempdir_in(parent).map_err(PluginError::Files)?;
+        let (input, scratch) = (place.path().join(INPUT), place.path().join(SCRATCH));
         let folder = input.join(self.folder.as_str());
         let parameters = scratch.join("parameters.json");
         self.lay_out(&input, &scratch, &parameters).map_err(PluginError::Files)?;
@@ -198,7 +205,7 @@ impl Run<'_> {
             PluginType::Exec => Value::Object(self.parameters.clone()),
             PluginType::KrmFunction => self.resource_list(),
         };
-        let mut running = self.start(&folder, &input, &scratch, &parameters)?;
+        let mut running = self.start(place.path(), &folder, &parameters)?;
         let time = self.time() + GRACE;
         tokio::time::timeout(time, running.finish(stdin.to_string().as_bytes(), self.limits.output))
             .await
@@ -222,13 +229,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn start(&self, folder: &Path, input: &Path, scratch: &Path, parameters: &Path) -> Result<Running, PluginError> {
+    fn start(&self, place: &Path, folder: &Path, parameters: &Path) -> Result<Running, PluginError> {
+        let (input, scratch) = (place.join(INPUT), place.join(SCRATCH));
         let mut command = Command::new(self.watcher);
         command.arg("confine").arg("--seconds").arg(self.time().as_secs_f64().to_string());
         command.arg("--cpu-seconds").arg(self.limits.cpu.as_secs().max(1).to_string());
         command.arg("--memory-bytes").arg(self.memory().to_string());
         command.arg("--processes").arg(self.limits.processes.to_string());
-        command.arg("--read").arg(input).arg("--write").arg(scratch);
+        command.arg("--place").arg(place).arg("--read").arg(&input).arg("--write").arg(&scratch);
         for folder in &self.plugin.read {
             command.arg("--read").arg(folder);
         }
@@ -236,9 +244,9 @@ impl Run<'_> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         for word in &self.plugin.command {
             let word = word.replace("{parameters}", &text(parameters));
-            command.arg(word.replace("{folder}", &text(folder)).replace("{scratch}", &text(scratch)));
+            command.arg(word.replace("{folder}", &text(folder)).replace("{scratch}", &text(&scratch)));
         }
-        command.env_clear().env("HOME", scratch).env("TMPDIR", scratch).current_dir(folder);
+        command.env_clear().env("HOME", &scratch).env("TMPDIR", &scratch).current_dir(folder);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let start = |source| PluginError::Start { program: self.watcher.to_owned(), source };
         Ok(Running(Some(command.spawn().map_err(start)?)))

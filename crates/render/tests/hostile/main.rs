@@ -6,6 +6,7 @@ mod charts;
 mod others;
 mod overlays;
 mod plugins;
+mod processes;
 mod sample;
 #[path = "../support/mod.rs"]
 mod support;
@@ -39,7 +40,7 @@ async fn run_all(bench: &Bench, cases: Vec<Case>) {
         let sample = Sample::begin();
         let begun = Instant::now();
         let rendered = bench.try_render(&job).await;
-        let (took, memory) = (begun.elapsed(), sample.end());
+        let (took, (memory, _)) = (begun.elapsed(), sample.end());
         let (said, count) = match rendered {
             Ok(output) if output.errors.is_empty() => (String::new(), output.objects.len()),
             Ok(output) => (support::errors(&output), output.objects.len()),

@@ -1,4 +1,4 @@
-//! How much memory the children of this process take at the most.
+//! How much memory the children of this process take at the most, and how many they are.
 
 use std::{
     collections::BTreeMap,
@@ -12,36 +12,40 @@ use std::{
 };
 
 pub struct Sample {
-    most: Arc<AtomicU64>,
+    bytes: Arc<AtomicU64>,
+    processes: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
 impl Sample {
     pub fn begin() -> Self {
-        let (most, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (bytes, processes) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let ended = Arc::new(AtomicBool::new(false));
         let thread = std::thread::spawn({
-            let (most, ended) = (Arc::clone(&most), Arc::clone(&ended));
+            let (bytes, processes, ended) = (Arc::clone(&bytes), Arc::clone(&processes), Arc::clone(&ended));
             move || {
                 while !ended.load(Ordering::Relaxed) {
-                    most.fetch_max(resident(), Ordering::Relaxed);
+                    let (now, count) = descendants();
+                    bytes.fetch_max(now, Ordering::Relaxed);
+                    processes.fetch_max(count, Ordering::Relaxed);
                     std::thread::sleep(Duration::from_millis(10));
                 }
             }
         });
-        Self { most, ended, thread }
+        Self { bytes, processes, ended, thread }
     }
 
-    /// Bytes.
-    pub fn end(self) -> u64 {
+    /// Bytes and processes, each at its most.
+    pub fn end(self) -> (u64, u64) {
         self.ended.store(true, Ordering::Relaxed);
         self.thread.join().unwrap();
-        self.most.load(Ordering::Relaxed)
+        (self.bytes.load(Ordering::Relaxed), self.processes.load(Ordering::Relaxed))
     }
 }
 
-/// Bytes of all processes below this one.
-fn resident() -> u64 {
+/// Resident bytes of all processes below this one, and their number.
+fn descendants() -> (u64, u64) {
     let mut children: BTreeMap<u32, Vec<(u32, u64)>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -55,12 +59,13 @@ fn resident() -> u64 {
         };
         children.entry(parent).or_default().push((pid, pages * 4096));
     }
-    let (mut total, mut pending) = (0, vec![std::process::id()]);
+    let (mut total, mut count, mut pending) = (0, 0, vec![std::process::id()]);
     while let Some(parent) = pending.pop() {
         for (pid, bytes) in children.get(&parent).into_iter().flatten() {
             total += bytes;
+            count += 1;
             pending.push(*pid);
         }
     }
-    total
+    (total, count)
 }

@@ -1,8 +1,10 @@
 //! Programs of somebody else's.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
-use super::support::{Bench, Job, TOOLS, errors, renderer, strict, values};
+use super::support::{Bench, Job, TOOLS, errors, open_to_all, renderer, strict, values};
 use farwater_render::Program;
 
 /// Shell scripts stand for programs that the agent's administrator has installed.
@@ -17,8 +19,8 @@ fn plugged(name: &str) -> Value {
 #[tokio::test]
 async fn jsonnet_is_a_plugin() {
     let command = ["--yaml-stream", "--ext-code-file", "parameters={parameters}", "main.jsonnet"];
-    let command: Vec<String> =
-        [TOOLS.jsonnet().to_str().unwrap()].into_iter().chain(command).map(str::to_owned).collect();
+    let (_folder, jsonnet) = open_to_all(&TOOLS.jsonnet());
+    let command: Vec<&str> = [jsonnet.to_str().unwrap()].into_iter().chain(command).collect();
     let bench = Bench::with(
         Program::new(vec![renderer()]),
         &json!({"plugins": [{"name": "jsonnet", "command": command}]}).to_string(),
@@ -39,16 +41,18 @@ async fn jsonnet_is_a_plugin() {
 
 #[tokio::test]
 async fn a_plugin_gets_its_folder_and_its_parameters_and_nothing_else() {
-    let script = "printf 'apiVersion: v1\\nkind: ConfigMap\\nmetadata: {name: seen}\\ndata:\\n'; echo \"  here: '$(ls | tr '\\n' ' ')'\"; echo \"  folder: '$(test \"$(pwd -P)\" = \"$2\" && echo same)'\"; echo \"  file: '$(cat \"$1\")'\"; echo \"  stdin: '$(cat)'\"; echo \"  env: '$(env | cut -d= -f1 | grep -v -e ^PWD$ -e ^_$ -e ^SHLVL$ -e ^OLDPWD$ | sort | tr '\\n' ' ')'\"; echo written > \"$3/x\" && echo \"  scratch: '$(cat \"$3/x\")'\"";
+    let script = "printf 'apiVersion: v1\\nkind: ConfigMap\\nmetadata: {name: seen}\\ndata:\\n'; echo \"  here: '$(ls | tr '\\n' ' ')'\"; echo \"  folder: '$(test \"$(pwd -P)\" = \"$2\" && echo same)'\"; echo \"  file: '$(cat \"$1\")'\"; echo \"  stdin: '$(cat)'\"; echo \"  at: '$2'\"; echo \"  env: '$(env | cut -d= -f1 | grep -v -e ^PWD$ -e ^_$ -e ^SHLVL$ -e ^OLDPWD$ | sort | tr '\\n' ' ')'\"; echo written > \"$3/x\" && echo \"  scratch: '$(cat \"$3/x\")'\"";
     let bench = Bench::with(strict(), &shell("look", script, "Exec"));
     let job =
         Job::of([("app/x.txt", ""), ("app/y.txt", ""), ("z.txt", "")]).parameters(json!({"configuration": {"a": 1}}));
     let job = job.renderers(json!([{"path": "app", "type": "Plugin", "plugin": "look"}]));
-    let data = values(bench.render(&job).await).remove(0)["data"].take();
+    let mut data = values(bench.render(&job).await).remove(0)["data"].take();
+    let at = data.as_object_mut().unwrap().remove("at").unwrap();
     let parameters = "{\"configuration\":{\"a\":1}}";
     let expected = json!({"here": "x.txt y.txt ", "folder": "same", "file": parameters, "stdin": parameters, "env": "HOME TMPDIR ", "scratch": "written"});
     assert_eq!(data, expected);
     // Nothing of it is left.
+    assert!(at.as_str().is_some_and(|at| at.ends_with("input/app") && !Path::new(at).exists()), "{at}");
     assert_eq!(std::fs::read_dir(bench.folder.path()).unwrap().count(), 0);
 }
 

@@ -1,21 +1,28 @@
 //! The user's own helm and kustomize behind the same messages.
 
+use std::path::Path;
+
 use farwater_render::Program;
 use serde_json::json;
+use tempfile::TempDir;
 
-use super::support::{Bench, Files, Job, TOOLS, assert_same, charts::everything, errors, files, renderer, values};
+use super::support::{
+    Bench, Files, Job, TOOLS, assert_same, charts::everything, errors, files, open_to_all, renderer, values,
+};
 
-fn own() -> Bench {
-    let path = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
-    let command =
-        vec![renderer(), "--helm".to_owned(), path(TOOLS.helm()), "--kustomize".to_owned(), path(TOOLS.kustomize())];
-    let work = tempfile::tempdir().unwrap().keep();
-    Bench::with(Program { work: Some(work), ..Program::new(command) }, "")
+/// Dropping the folders removes the programs.
+fn own() -> (Bench, [TempDir; 3]) {
+    let (helm, kustomize) = (open_to_all(&TOOLS.helm()), open_to_all(&TOOLS.kustomize()));
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let command = vec![renderer(), "--helm".to_owned(), path(&helm.1), "--kustomize".to_owned(), path(&kustomize.1)];
+    let work = tempfile::tempdir().unwrap();
+    let program = Program { work: Some(work.path().to_owned()), ..Program::new(command) };
+    (Bench::with(program, ""), [helm.0, kustomize.0, work])
 }
 
 #[tokio::test]
 async fn programs_of_the_users_choice_render_the_same() {
-    let (own, libraries) = (own(), Bench::new());
+    let ((own, _programs), libraries) = (own(), Bench::new());
     let mut all: Files = everything().into_iter().map(|(path, content)| (format!("web/{path}"), content)).collect();
     all.extend(files([
         ("overlay/kustomization.yaml", "resources: [a.yaml]\nnamePrefix: k-\n"),
@@ -32,7 +39,7 @@ async fn programs_of_the_users_choice_render_the_same() {
 
 #[tokio::test]
 async fn what_they_say_when_they_fail_is_told() {
-    let own = own();
+    let (own, _programs) = own();
     let unknown = Job::of([("kustomization.yaml", "resources: [a.yaml]\nsurprise: 1\n"), ("a.yaml", "")]);
     let said = errors(&own.render(&unknown).await);
     assert!(said.contains("surprise"), "{said}");

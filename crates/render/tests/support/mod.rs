@@ -278,6 +278,15 @@ pub fn objects(text: &[u8]) -> Vec<Value> {
     manifests.objects().iter().map(|manifest| manifest.value.clone()).collect()
 }
 
+/// A copy in a folder that every user may pass through: as root, plugins run as another one.
+pub fn open_to_all(program: &Path) -> (TempDir, PathBuf) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
+    let copy = folder.path().join(program.file_name().unwrap());
+    fs::copy(program, &copy).unwrap();
+    (folder, copy)
+}
+
 /// A program of the tools, in an environment of its own.
 pub fn run(program: &Path, folder: &Path, arguments: &[String]) -> Ran {
     let home = tempfile::tempdir().unwrap();
