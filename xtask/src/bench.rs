@@ -10,6 +10,8 @@ mod list_services;
 mod many_kinds;
 mod pod;
 mod render;
+mod simulated;
+mod sources;
 mod usage;
 
 use std::{
@@ -106,6 +108,12 @@ const BENCHES: &[Bench] = &[
         about: "hub and agent as pods of a real node: image sizes, seconds to install and join, memory and processor time at rest",
         needs: Needs::Images,
         run: |quick| Box::pin(pod::measure(quick)),
+    },
+    Bench {
+        name: "sources",
+        about: "bundles beside nginx; a commit to a monorepo of 10,000 services; what a Git host is asked; neighbours that do harm",
+        needs: Needs::ProgramsAndThis,
+        run: |arguments| Box::pin(sources::measure(arguments.quick)),
     },
     Bench {
         name: "list-services",

@@ -116,7 +116,7 @@ fn hub(program: Vec<u8>, git: &debian::Packages) -> Result<(Root, Start)> {
     let mut root = ground("/var/lib/farwater");
     root.add("usr/bin/farwater", Node::program(program));
     let libraries = git.libraries()?;
-    for path in ["usr/bin/git", "usr/lib/git-core/git-remote-http"] {
+    for path in ["usr/bin/git", "usr/bin/ssh", "usr/lib/git-core/git-remote-http"] {
         add_program(&mut root, path, git.file(path)?, &libraries)?;
     }
     root.add("usr/lib/git-core/git-remote-https", Node::Link { target: "git-remote-http".into() });

@@ -26,8 +26,12 @@ use serde::{Deserialize, Serialize};
 #[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
 #[serde(rename_all = "camelCase")]
 pub struct GitRepositorySpec {
-    /// Address of the repository: http or https. Credentials belong in `secretRef`, never here.
-    #[schemars(regex(pattern = r"^https?://[^\s@]+$"), length(max = 2048))]
+    /// Address of the repository: http, https, `ssh://`, or ssh's short form `git@host:path`. Credentials belong in `secretRef`,
+    /// never here.
+    #[schemars(
+        regex(pattern = r"^(https?://[^\s@]+|ssh://[^\s]+|[A-Za-z0-9_][A-Za-z0-9._+-]*@[^\s/:@]+:[^\s]+)$"),
+        length(max = 2048)
+    )]
     pub url: String,
     /// What to follow; the branch `main` if absent. One of its fields may be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,9 +44,23 @@ pub struct GitRepositorySpec {
     #[serde(default = "default_timeout")]
     #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     pub timeout: String,
-    /// A Secret in the same namespace with `username` and `password`, or `bearerToken`, and optionally `ca.crt`.
+    /// A Secret in the same namespace. For http and https: `username` and `password`, `bearerToken`, or `githubAppID`,
+    /// `githubAppInstallationID` and `githubAppPrivateKey`; and optionally `ca.crt`. For ssh: `identity` and `known_hosts`, and
+    /// optionally `password` for the key. Without it a Secret of the namespace that serves the URL's prefix is taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<LocalReference>,
+    /// A Secret in the same namespace with the `address` of an HTTP proxy, and optionally `username`, `password` and `ca.crt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy_secret_ref: Option<LocalReference>,
+    /// Fetches the submodules that the revision names, theirs too, and has them at their paths.
+    #[serde(default)]
+    pub recurse_submodules: bool,
+    /// Replaces pointers to large files of Git LFS by the files.
+    #[serde(default)]
+    pub lfs: bool,
+    /// Serves only revisions that are signed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<GitVerification>,
     /// Stops polling; what was fetched goes on being served.
     #[serde(default)]
     pub suspend: bool,
@@ -70,9 +88,33 @@ pub struct GitReference {
     /// A semver range over the tags' names, for example `>=1.2.0 <2.0.0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semver: Option<String>,
+    /// A reference by its full name, for example `refs/pull/420/head`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// A commit's full id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+}
+
+/// Whose signature a revision needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GitVerification {
+    /// What must be signed: the commit (`HEAD`), the annotated tag that is followed (`Tag`), or both (`TagAndHEAD`).
+    #[serde(default)]
+    pub mode: GitVerificationMode,
+    /// A Secret in the same namespace whose values are public keys: OpenPGP's, or ssh's.
+    pub secret_ref: LocalReference,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum GitVerificationMode {
+    #[default]
+    #[serde(rename = "HEAD")]
+    Head,
+    Tag,
+    #[serde(rename = "TagAndHEAD")]
+    TagAndHead,
 }
 
 /// The name of an object in the same namespace.
@@ -89,7 +131,7 @@ pub struct GitRepositoryStatus {
     /// The generation that the conditions speak of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`, `Reconciling` and `Stalled`, readable by kstatus.
+    /// `Ready`, `Reconciling` and `Stalled`, readable by kstatus; `SourceVerified` where `spec.verify` is set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -11,18 +11,24 @@ pub mod agent_policy;
 pub mod apply_options;
 pub mod cluster;
 pub mod cluster_grant;
+pub mod convert;
 pub mod deletion;
 pub mod digest;
+pub mod digest_report;
 pub mod git_repository;
 pub mod health_rule;
+pub mod helm_repository;
 pub mod history;
 pub mod hooks;
 pub mod objects;
+pub mod oci_repository;
 pub mod plan;
 pub mod protocol;
 pub mod renderer;
 pub mod service_deployment;
+pub mod service_sources;
 pub mod service_test;
+pub mod source;
 pub mod succession;
 pub mod trace;
 
@@ -32,8 +38,11 @@ pub use cluster_grant::{ClusterGrant, ClusterGrantSpec, GrantVerb};
 pub use digest::{Digest, canonical_json};
 pub use git_repository::{GitRepository, GitRepositorySpec, GitRepositoryStatus};
 pub use health_rule::{HealthRule, HealthRuleSpec, HealthRuleStatus};
+pub use helm_repository::{HelmRepository, HelmRepositorySpec};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+pub use oci_repository::{OCIRepository, OCIRepositorySpec};
 pub use service_deployment::{ServiceDeployment, ServiceDeploymentSpec, ServiceDeploymentStatus};
+pub use source::{AnySource, SourceKind, SourceStatus};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt as _;
@@ -59,6 +68,10 @@ pub const UNDO: &str = "farwater.dev/undo";
 pub const CONFIRM_RESTORED: &str = "farwater.dev/confirm-restored";
 /// Annotation on a Cluster that asks its agent for new keys of its own; any new value counts as a request.
 pub const RENEW_KEYS: &str = "farwater.dev/renew-keys";
+/// Type of a Secret whose credentials serve every source of its namespace below the prefix that [`URL_PREFIX`] names.
+pub const SOURCE_CREDENTIALS: &str = "farwater.dev/source-credentials";
+/// Annotation on such a Secret, for example `https://git.example.com/team-a`. The longest prefix wins.
+pub const URL_PREFIX: &str = "farwater.dev/url-prefix";
 /// Finalizer on ServiceDeployments: the resource stays until the agent has confirmed the removal.
 pub const AGENT_FINALIZER: &str = "farwater.dev/agent";
 /// Label on applied objects: a hash of the service's uid. Makes watches cheap and proves nothing.
@@ -91,6 +104,8 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         ClusterGrant::crd(),
         GitRepository::crd(),
         HealthRule::crd(),
+        HelmRepository::crd(),
+        OCIRepository::crd(),
         ServiceDeployment::crd(),
     ];
     all.iter_mut().for_each(describe_kind);

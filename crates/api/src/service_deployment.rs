@@ -12,8 +12,11 @@ use crate::{
     git_repository::LocalReference,
     objects::ObjectRef,
     renderer::{Patch, Renderer},
+    service_sources::{ChartReference, MountedSource},
     service_test::ServiceTest,
 };
+
+pub use crate::service_sources::{SourceKind, SourceReference};
 
 /// A folder of a source, kept applied on one cluster.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,10 +47,18 @@ pub struct ServiceDeploymentSpec {
     pub target_namespace: String,
     /// Where the files come from.
     pub source_ref: SourceReference,
+    /// Of a HelmRepository: which of its charts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chart: Option<ChartReference>,
     /// Folder of the source, relative to its root; empty or `.` is the root.
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub path: String,
+    /// More sources of this namespace, each with a folder of it among the service's files: values or patches from another
+    /// repository, for example.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["mountPath"]))]
+    pub sources: Vec<MountedSource>,
     /// What makes objects of the files; empty: one of type `Auto` for the whole folder.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -127,20 +138,6 @@ pub struct ClusterReference {
     /// The service's own namespace if absent, then the administrators'.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SourceReference {
-    #[serde(default)]
-    pub kind: SourceKind,
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum SourceKind {
-    #[default]
-    GitRepository,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -28,11 +28,11 @@ pub(crate) const BLOCK: usize = 512;
 /// What an entry may cost beside its bytes: a pax header, its data (path and target), a header, padding.
 const ENTRY_OVERHEAD: u64 = 6 * BLOCK as u64;
 /// Highest compression ratio taken. Manifests reach some 100; a file of zeros 30,000.
-const MAX_RATIO: u64 = 1000;
+pub(crate) const MAX_RATIO: u64 = 1000;
 /// Below this size the ratio says nothing.
 const RATIO_FREE: u64 = 1 << 20;
 /// Window that a decoder may be made to allocate: 2^24 bytes. Ours needs 2^21.
-const MAX_WINDOW_LOG: u32 = 24;
+pub(crate) const MAX_WINDOW_LOG: u32 = 24;
 const ZSTD_LEVEL: i32 = 3;
 
 /// Files and symlinks, in memory.
@@ -167,11 +167,11 @@ pub fn decompress(compressed: &[u8], digest: &Digest, limits: &Limits) -> Result
     Ok(bytes)
 }
 
-fn archive_limit(limits: &Limits) -> u64 {
+pub(crate) fn archive_limit(limits: &Limits) -> u64 {
     limits.total_bytes + limits.files as u64 * ENTRY_OVERHEAD + 2 * BLOCK as u64
 }
 
-fn exceeds_ratio(bytes: u64, compressed: u64) -> bool {
+pub(crate) fn exceeds_ratio(bytes: u64, compressed: u64) -> bool {
     bytes > RATIO_FREE && bytes / MAX_RATIO > compressed
 }
 

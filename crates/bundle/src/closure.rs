@@ -38,6 +38,8 @@ pub struct Closure {
     pub content_id: Digest,
     /// Files and symlinks by repository path.
     pub files: BTreeMap<RelPath, FileEntry>,
+    /// Folders of the charts that the walk was led to on purpose.
+    pub charts: BTreeSet<RelPath>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +70,9 @@ pub enum ClosureReason {
     Symlink { target: String, lost: Lost },
     #[error("{0}")]
     Name(PathError),
-    #[error("is a submodule; submodules are not fetched, so keep it out of what a service needs")]
+    #[error(
+        "is a submodule that was not fetched; set spec.recurseSubmodules of its source, and list it in .gitmodules"
+    )]
     Submodule,
     #[error("more than {limit} files and folders are needed; point the service at a smaller folder")]
     TooManyFiles { limit: usize },
@@ -87,8 +91,18 @@ pub fn closure<T: Tree>(
     path: &RelPath,
     limits: &Limits,
 ) -> Result<Closure, Box<ClosureError>> {
+    closure_of(tree, root, std::slice::from_ref(path), limits)
+}
+
+/// The closure of several folders together.
+pub fn closure_of<T: Tree>(
+    tree: &T,
+    root: &ObjectId,
+    paths: &[RelPath],
+    limits: &Limits,
+) -> Result<Closure, Box<ClosureError>> {
     let mut walk = Walk::new(tree, *root, limits);
-    walk.start(path)?;
+    paths.iter().try_for_each(|path| walk.start(path))?;
     while let Some(task) = walk.queue.pop_front() {
         walk.run(task)?;
     }
@@ -112,6 +126,7 @@ struct Walk<'t, T> {
     /// Folders that are included whole, by tree id.
     folders: BTreeMap<RelPath, ObjectId>,
     builds: BTreeSet<(RelPath, bool)>,
+    charts: BTreeSet<RelPath>,
     symlinks: BTreeSet<RelPath>,
     visited: usize,
     queue: VecDeque<Task>,
@@ -125,6 +140,7 @@ impl<'t, T: Tree> Walk<'t, T> {
             files: BTreeMap::new(),
             folders: BTreeMap::new(),
             builds: BTreeSet::new(),
+            charts: BTreeSet::new(),
             symlinks: BTreeSet::new(),
             visited: 0,
             queue: VecDeque::new(),
@@ -146,6 +162,9 @@ impl<'t, T: Tree> Walk<'t, T> {
             Task::Symlink(link) => self.follow_symlink(&link),
             Task::Build { file, wanted } => {
                 let folder = file.parent().unwrap_or_default();
+                if wanted && file.file_name() == "Chart.yaml" {
+                    self.charts.insert(folder.clone());
+                }
                 let references = match self.read_references(&file)? {
                     Ok(references) => references,
                     Err(error) if wanted => return Err(error),
@@ -352,7 +371,7 @@ impl<'t, T: Tree> Walk<'t, T> {
             // No path holds a NUL, so the lines can't be read in two ways.
             hash.update(format!("{} {id} {}\0", mode.octal(), path.as_str()));
         }
-        Closure { content_id: Digest::from_bytes(hash.finalize().into()), files: self.files }
+        Closure { content_id: Digest::from_bytes(hash.finalize().into()), files: self.files, charts: self.charts }
     }
 }
 

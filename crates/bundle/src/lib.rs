@@ -5,17 +5,24 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod archive;
+pub mod charts;
 pub mod closure;
 pub mod limits;
 pub mod manifests;
+#[cfg(feature = "members")]
+pub mod members;
+pub mod overlay;
 pub mod path;
 pub mod tree;
 mod walk;
 pub mod yaml;
 
 pub use archive::{Archive, ArchiveError, PackError};
-pub use closure::{Closure, ClosureError, ClosureReason, FileEntry, TEMPLATE_SUFFIX, closure};
+pub use closure::{Closure, ClosureError, ClosureReason, FileEntry, TEMPLATE_SUFFIX, closure, closure_of};
 pub use limits::Limits;
 pub use manifests::{Collector, Manifest, ManifestError, Manifests};
+#[cfg(feature = "members")]
+pub use members::{Members, MembersError, Shape};
+pub use overlay::{GraftError, Overlay};
 pub use path::{PathError, PathReason, RelPath};
 pub use tree::{Entry, MemoryTree, Mode, ObjectId, Tree, TreeError};

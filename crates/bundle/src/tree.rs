@@ -1,6 +1,6 @@
 //! Git trees as data: what the closure needs of an object database, and an implementation in memory.
 
-use std::{collections::HashMap, fmt, str::FromStr, sync::Arc};
+use std::{collections::HashMap, fmt, rc::Rc, str::FromStr, sync::Arc};
 
 use sha2::{Digest as _, Sha256};
 
@@ -117,6 +117,16 @@ pub trait Tree {
     fn entries(&self, id: &ObjectId) -> Result<Vec<Entry>, TreeError>;
     /// The bytes of a blob of at most `limit` bytes; a larger one is refused before it is read.
     fn blob(&self, id: &ObjectId, limit: u64) -> Result<Vec<u8>, TreeError>;
+}
+
+impl<T: Tree + ?Sized> Tree for Rc<T> {
+    fn entries(&self, id: &ObjectId) -> Result<Vec<Entry>, TreeError> {
+        (**self).entries(id)
+    }
+
+    fn blob(&self, id: &ObjectId, limit: u64) -> Result<Vec<u8>, TreeError> {
+        (**self).blob(id, limit)
+    }
 }
 
 /// An object database in memory. Ids are computed like Git's SHA-256 ones, so equal content has equal ids.

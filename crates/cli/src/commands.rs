@@ -3,8 +3,10 @@
 pub mod admin;
 pub mod cluster;
 pub mod completion;
+pub mod convert;
 pub mod deploy;
 pub mod doctor;
+pub mod explain;
 pub mod get;
 pub mod history;
 pub mod hooks;

@@ -35,6 +35,7 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ),
     ("objects", Effect::Reads),
     ("history", Effect::Reads),
+    ("explain digest", Effect::Reads),
     ("hooks", Effect::Reads),
     ("rollback", Effect::Writes(&["ServiceDeployment `spec.pin`"])),
     ("suspend", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),
@@ -42,6 +43,7 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("doctor", Effect::Reads),
     ("version", Effect::Reads),
     ("completion", Effect::Reads),
+    ("convert flux", Effect::Reads),
     ("admin backup", Effect::Here("the archive that it writes; the database is only read")),
     (
         "admin restore",

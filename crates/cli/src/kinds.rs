@@ -65,6 +65,8 @@ pub fn ours() -> Vec<Kind> {
         kind("clustergrants", "ClusterGrant", &[], false),
         kind("gitrepositories", "GitRepository", &["fwgit"], true),
         kind("healthrules", "HealthRule", &[], false),
+        kind("helmrepositories", "HelmRepository", &["fwhelm"], true),
+        kind("ocirepositories", "OCIRepository", &["fwoci"], true),
         kind("servicedeployments", "ServiceDeployment", &["sd"], true),
     ]
 }

@@ -29,8 +29,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
     commands::{
-        admin, cluster, completion, deploy, doctor, get, history, hooks, hub, install, login, objects, plan, render,
-        resume, rollback, suspend, tree, undo, version, wait, why,
+        admin, cluster, completion, convert, deploy, doctor, explain, get, history, hooks, hub, install, login,
+        objects, plan, render, resume, rollback, suspend, tree, undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
@@ -59,6 +59,8 @@ enum Command {
     Render(render::RenderArgs),
     /// Prints a shell's completion script.
     Completion(completion::CompletionArgs),
+    /// Prints objects of others as ours.
+    Convert(convert::ConvertArgs),
 }
 
 /// What a hub is asked.
@@ -88,6 +90,8 @@ enum Ask {
     Objects(objects::ObjectsArgs),
     /// Shows what was assigned to a service, why, and what became of it.
     History(history::HistoryArgs),
+    /// Shows what a service is made of.
+    Explain(explain::ExplainArgs),
     /// Shows the hooks and tests of a service, with their logs and JUnit files.
     Hooks(hooks::HooksArgs),
     /// Pins a service to a version of its history, or lets it go on.
@@ -140,6 +144,7 @@ fn start(cli: Cli, program: Program) -> Result<u8> {
     let Cli { connect, command: asked } = cli;
     match asked {
         Command::Completion(args) => completion::run(&args, command(program)),
+        Command::Convert(args) => convert::run(&args),
         Command::Hub(args) => hub::run(args),
         Command::Admin(args) => block_on(admin::run(args, &connect)),
         Command::Ask(asked) => block_on(ask(asked, &connect, program)),
@@ -171,6 +176,7 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Undo(args) => undo::run(args, &open().await?).await,
         Ask::Objects(args) => objects::run(args, &open().await?).await,
         Ask::History(args) => history::run(args, &open().await?).await,
+        Ask::Explain(args) => explain::run(args, &open().await?).await,
         Ask::Hooks(args) => hooks::run(args, &open().await?).await,
         Ask::Rollback(args) => rollback::run(args, &open().await?).await,
         Ask::Suspend(args) => suspend::run(args, &open().await?).await,

@@ -317,7 +317,11 @@ async fn doctor_looks_at_this_machine_and_the_hub_and_names_a_remedy() {
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "a source that can't be asked is not told");
     };
-    assert!(ran.stdout.contains("> farwater get gitrepositories -A"), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("> farwater get gitrepositories,helmrepositories,ocirepositories -A"),
+        "{}",
+        ran.stdout
+    );
     assert!(ran.stdout.contains("FAIL  services"), "{}", ran.stdout);
 }
 
@@ -413,4 +417,44 @@ async fn a_token_file_may_be_standard_input() {
         .unwrap();
     child.stdin.take().unwrap().write_all(hub.token().unwrap().as_bytes()).unwrap();
     assert!(child.wait_with_output().unwrap().status.success());
+}
+
+#[test]
+fn sources_of_flux_are_printed_as_ours_and_what_is_not_is_said() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("flux.yaml");
+    let write = |text: &str| fs::write(&file, text).unwrap();
+    let convert = || run_in(home.path(), &["convert", "flux", file.to_str().unwrap()]);
+    write(
+        "apiVersion: v1\nkind: List\nitems:\n- apiVersion: source.toolkit.fluxcd.io/v1\n  kind: HelmRepository\n  \
+         metadata: {name: charts, namespace: team-a, uid: u}\n  \
+         spec: {url: https://charts.example.com, interval: 5m, accessFrom: {}}\n---\n\
+         apiVersion: v1\nkind: Secret\nmetadata: {name: mine}\n",
+    );
+    let ran = convert();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let converted: serde_json::Value = serde_saphyr::from_str(&ran.stdout).unwrap();
+    assert_eq!(
+        converted,
+        serde_json::json!({
+            "apiVersion": "farwater.dev/v1alpha1", "kind": "HelmRepository",
+            "metadata": {"name": "charts", "namespace": "team-a"},
+            "spec": {"url": "https://charts.example.com", "interval": "5m"},
+        })
+    );
+    for said in
+        ["HelmRepository charts: spec.accessFrom: has no counterpart", "Secret mine: left alone, it is none of Flux"]
+    {
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    }
+
+    write("{apiVersion: source.toolkit.fluxcd.io/v1, kind: Bucket, metadata: {name: files}}");
+    let ran = convert();
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert!(ran.stderr.contains("Bucket files: not converted"), "{}", ran.stderr);
+
+    write("{");
+    let ran = convert();
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+    assert!(ran.stderr.contains("flux.yaml:1 can't be read"), "{}", ran.stderr);
 }

@@ -6,8 +6,8 @@
 use std::{fmt::Write as _, path::Path};
 
 use farwater_api::{
-    ClusterSpec, ClusterStatus, GitRepositorySpec, GitRepositoryStatus, ServiceDeploymentSpec, ServiceDeploymentStatus,
-    objects::ObjectReport,
+    ClusterSpec, ClusterStatus, GitRepositorySpec, GitRepositoryStatus, HelmRepositorySpec, OCIRepositorySpec,
+    ServiceDeploymentSpec, ServiceDeploymentStatus, SourceStatus, objects::ObjectReport,
 };
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value};
@@ -21,6 +21,9 @@ fn the_pages_types_are_those_of_the_kinds() {
     add::<ClusterStatus>(&mut schemas, "ClusterStatus");
     add::<GitRepositorySpec>(&mut schemas, "GitRepositorySpec");
     add::<GitRepositoryStatus>(&mut schemas, "GitRepositoryStatus");
+    add::<HelmRepositorySpec>(&mut schemas, "HelmRepositorySpec");
+    add::<OCIRepositorySpec>(&mut schemas, "OCIRepositorySpec");
+    add::<SourceStatus>(&mut schemas, "SourceStatus");
     add::<ServiceDeploymentSpec>(&mut schemas, "ServiceDeploymentSpec");
     add::<ServiceDeploymentStatus>(&mut schemas, "ServiceDeploymentStatus");
     add::<ObjectReport>(&mut schemas, "ObjectReport");

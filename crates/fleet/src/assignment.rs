@@ -4,12 +4,13 @@
 //! rollouts and approvals change this decision and nothing else. [`resolve_action`] says what an agent is told about it.
 
 use farwater_api::{
-    Digest,
+    Digest, SourceKind,
     apply_options::ApplyOptions,
     health_rule::HealthRuleSpec,
     protocol::{Action, Ceiling, Deployment},
     renderer::{Patch, Renderer},
     service_deployment::{DeletionPolicy, ServiceDeploymentSpec},
+    service_sources::{ChartReference, placed_url},
     service_test::ServiceTest,
 };
 use jiff::Timestamp;
@@ -38,9 +39,71 @@ pub struct Candidate {
     /// Who wrote the commit, as it says itself. Empty where it says nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
+    /// What of the commit was read beside its own files: `submodules`, `lfs`. Empty: nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reads: String,
+    /// What it is made of, where that is more than one folder of a repository: the service's own source first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
+    /// Artifacts of registries that were read: of one manifest, layers and ways to read them make several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<Digest>,
+}
+
+/// One of the things that a service's files are made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Part {
+    pub kind: SourceKind,
+    /// Of the source; empty of a repository that a chart's dependency names by its address alone.
+    pub name: String,
+    pub source_uid: String,
+    pub url: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chart: Option<ChartReference>,
+    /// As in the source's status; of a chart `<version>@sha256:<digest>`.
+    pub revision: String,
+    /// Folder of the source.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub path: String,
+    /// As in the candidate, of a repository.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reads: String,
+    /// Where it lies among the service's files; empty is their root.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mount_path: String,
+    /// A chart names it, and the service doesn't.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dependency: bool,
+}
+
+impl Part {
+    /// The address that grants allow, or not.
+    pub fn placed_url(&self) -> String {
+        placed_url(&self.url, self.chart.as_ref().map(|chart| chart.name.as_str()))
+    }
+
+    /// `HelmRepository charts, chart web 1.2.3@sha256:…`
+    pub fn describe(&self) -> String {
+        let source = if self.name.is_empty() { self.url.clone() } else { format!("{} {}", self.kind, self.name) };
+        match &self.chart {
+            Some(chart) => format!("{source}, chart {} {}", chart.name, self.revision),
+            None => format!("{source} {}", self.revision),
+        }
+    }
 }
 
 impl Candidate {
+    /// The addresses of all that it came from.
+    pub fn urls(&self) -> Vec<String> {
+        let mut urls: Vec<String> = match self.parts.as_slice() {
+            [] => vec![self.source.clone()],
+            parts => parts.iter().map(Part::placed_url).collect(),
+        };
+        urls.retain(|url| !url.is_empty());
+        urls
+    }
+
     /// Whether two are the same to an agent: another revision of the same content is.
     pub fn is_same_content(&self, other: &Self) -> bool {
         self.bundle == other.bundle && self.path == other.path
@@ -53,14 +116,31 @@ impl Candidate {
 pub enum Trouble {
     #[error("{message}")]
     ClusterMissing { message: String },
-    #[error("GitRepository {name} does not exist")]
-    SourceMissing { name: String },
+    #[error("{kind} {name} does not exist")]
+    SourceMissing {
+        #[serde(default)]
+        kind: SourceKind,
+        name: String,
+    },
     /// The source exists, but nothing of it was ever fetched.
-    #[error("GitRepository {name} has no revision yet")]
-    SourceEmpty { name: String },
+    #[error("{kind} {name} has no revision yet")]
+    SourceEmpty {
+        #[serde(default)]
+        kind: SourceKind,
+        name: String,
+    },
+    /// A chart that was not looked for yet.
+    #[error("{message}")]
+    ChartPending { message: String },
+    /// A chart that its repository does not have, or that can't be taken.
+    #[error("{message}")]
+    ChartMissing { message: String },
     /// The files that the service needs can't be gathered; the message names file and line.
     #[error("{message}")]
     Bundle { revision: String, message: String },
+    /// Files that the service needs are being fetched, or can't be now.
+    #[error("{message}")]
+    Files { revision: String, message: String },
     /// A Secret that the service names is missing or can't be sent.
     #[error("{message}")]
     Secret { message: String },
@@ -291,6 +371,9 @@ mod tests {
             source: String::new(),
             origin: None,
             author: String::new(),
+            reads: String::new(),
+            parts: Vec::new(),
+            artifacts: Vec::new(),
         }
     }
 
@@ -311,7 +394,7 @@ mod tests {
     fn a_candidate_is_assigned_unless_something_keeps_the_old_one() {
         let (old, new) = (candidate("1", "a"), candidate("2", "b"));
         let (ceiling, denied) = (ceiling(), denied());
-        let trouble = Trouble::SourceMissing { name: "infra".to_owned() };
+        let trouble = Trouble::SourceMissing { kind: SourceKind::GitRepository, name: "infra".to_owned() };
         let check = |suspended, candidate, ceiling, assigned, expected| {
             let inputs = Inputs { suspended, pinned: None, candidate, waits: &[], ceiling, assigned };
             assert_eq!(decide(inputs), expected);
@@ -399,7 +482,7 @@ mod tests {
         check_action(EntryInputs { suspended, ..base }, "hold: the service is suspended");
         check_action(EntryInputs { ceiling: Err(&denied), ..base }, &format!("hold: {denied}"));
         check_action(EntryInputs { assigned: None, ..base }, "hold: no revision is assigned yet");
-        let why = Why::Trouble(Trouble::SourceEmpty { name: "infra".to_owned() });
+        let why = Why::Trouble(Trouble::SourceEmpty { kind: SourceKind::GitRepository, name: "infra".to_owned() });
         check_action(
             EntryInputs { assigned: None, why: &why, ..base },
             "hold: GitRepository infra has no revision yet",
@@ -435,7 +518,7 @@ mod tests {
     fn a_pin_stands_in_for_the_source_under_the_same_grants() {
         let (old, new) = (candidate("1", "a"), candidate("2", "b"));
         let (ceiling, denied) = (ceiling(), denied());
-        let gone = Trouble::SourceMissing { name: "infra".to_owned() };
+        let gone = Trouble::SourceMissing { kind: SourceKind::GitRepository, name: "infra".to_owned() };
         let lost = Trouble::Pin { message: "not in the history".to_owned() };
         let waits = ["database is failing".to_owned()];
         let base = Inputs {

@@ -16,6 +16,9 @@ fn candidate(commit: &str) -> Candidate {
         source: String::new(),
         origin: None,
         author: String::new(),
+        reads: String::new(),
+        parts: Vec::new(),
+        artifacts: Vec::new(),
     }
 }
 

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    assignment::Candidate,
+    assignment::{Candidate, Part},
     conditions::{cut, whole_seconds},
     summary,
 };
@@ -37,6 +37,8 @@ pub struct Version {
     /// The source by the name that the service gave; empty of a version that an older hub has noted.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source_name: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
 }
 
 /// What a service's spec says of what is to run, and who said it.
@@ -87,7 +89,8 @@ impl Version {
         };
         let Candidate { content_id, bundle_bytes, ref source, ref origin, .. } = *candidate;
         let source_name = stated.source_name.to_owned();
-        Self { told, content_id, bundle_bytes, source: source.clone(), origin: origin.clone(), source_name }
+        let parts = candidate.parts.clone();
+        Self { told, content_id, bundle_bytes, source: source.clone(), origin: origin.clone(), source_name, parts }
     }
 
     pub fn candidate(&self) -> Candidate {
@@ -100,6 +103,10 @@ impl Version {
             source: self.source.clone(),
             origin: self.origin.clone(),
             author: self.told.author.clone().unwrap_or_default(),
+            reads: String::new(),
+            parts: self.parts.clone(),
+            // Of a version that is gone back to nothing is read anew.
+            artifacts: Vec::new(),
         }
     }
 
@@ -220,6 +227,9 @@ mod tests {
             source: "https://git.example.com/infra.git".to_owned(),
             origin: None,
             author: "Bob <bob@example.com>".to_owned(),
+            reads: String::new(),
+            parts: Vec::new(),
+            artifacts: Vec::new(),
         }
     }
 

@@ -8,6 +8,7 @@ pub mod agents;
 pub mod assignment;
 pub mod conditions;
 pub mod dependencies;
+pub mod digest_inputs;
 pub mod duration;
 pub mod freeze;
 pub mod health;

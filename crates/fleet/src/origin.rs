@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// A place that objects come from. The address is not part of it: a repository that moved is the same one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// The first commit of its history; `None` where that isn't known.
+    /// The first commit of its history, or the address of what has none; `None` where that isn't known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
     /// The folder.
@@ -27,12 +27,15 @@ pub enum Swap {
 impl fmt::Display for Swap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Repository { before, now } => write!(
+            Self::Repository { before, now } if is_commit(before) && is_commit(now) => write!(
                 f,
                 "the source is another repository: its history begins with {} and began with {}",
                 short(now),
                 short(before)
             ),
+            Self::Repository { before, now } => {
+                write!(f, "the source is another one: {} and not {}", short(now), short(before))
+            }
             Self::Folder { before, now } => {
                 write!(f, "the objects come from folder {:?} and came from {:?}", shown(now), shown(before))
             }
@@ -40,8 +43,13 @@ impl fmt::Display for Swap {
     }
 }
 
-fn short(commit: &str) -> &str {
-    commit.get(..12).unwrap_or(commit)
+/// Of what has no history the address stands for it.
+fn is_commit(root: &str) -> bool {
+    root.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn short(root: &str) -> &str {
+    if is_commit(root) { root.get(..12).unwrap_or(root) } else { root }
 }
 
 fn shown(path: &str) -> &str {
@@ -84,6 +92,9 @@ mod tests {
         check(&origin("a", "app"), &origin("a", "app"), None);
         check(&origin("a", "app"), &origin("b", "app"), Some("begins with b and began with a"));
         check(&origin("a", "app"), &origin("a", ""), Some("folder \".\" and came from \"app\""));
+        let (chart, other) = (origin("https://h/charts#web", "app"), origin("https://h/charts#db", "app"));
+        check(&chart, &other, Some("another one: https://h/charts#db and not https://h/charts#web"));
+        check(&origin("a", "app"), &chart, Some("another one: https://h/charts#web and not a"));
         check(&origin("", "app"), &origin("b", "app"), None);
         check(&origin("a", "app"), &origin("", "app"), None);
         assert_eq!(origin("", "app").or(Some(&origin("a", "x"))), origin("a", "app"));

@@ -21,8 +21,8 @@ pub struct Request<'a> {
     /// The cluster's name, for messages.
     pub cluster: &'a str,
     pub cluster_labels: &'a BTreeMap<String, String>,
-    /// URL of the source; absent while the source is not known, as at admission of a service that is made before it.
-    pub source: Option<&'a str>,
+    /// URLs of all sources that are known: none is, as long as a service is made before them.
+    pub sources: &'a [String],
     pub target_namespace: &'a str,
 }
 
@@ -82,10 +82,11 @@ fn applies(request: &Request<'_>, grant: &ClusterGrantSpec) -> bool {
 }
 
 fn check_grant(request: &Request<'_>, name: &str, grant: &ClusterGrantSpec) -> Result<Ceiling, Denied> {
-    if let (Some(allowed), Some(source)) = (&grant.allowed_sources, request.source)
-        && !allowed.iter().any(|prefix| allows_source(prefix, source))
-    {
-        return Err(Denied::Source { grant: name.to_owned(), source_url: source.to_owned() });
+    if let Some(allowed) = &grant.allowed_sources {
+        let denied = |source: &&String| !allowed.iter().any(|prefix| allows_source(prefix, source));
+        if let Some(source) = request.sources.iter().find(denied) {
+            return Err(Denied::Source { grant: name.to_owned(), source_url: source.clone() });
+        }
     }
     if let Some(allowed) = &grant.target_namespaces
         && !allowed.iter().any(|pattern| allows_namespace(pattern, request.target_namespace))
@@ -209,11 +210,12 @@ mod tests {
     #[track_caller]
     fn check_case(namespace: &str, env: &str, source: &str, target: &str, expected: &str) {
         let labels = BTreeMap::from([("env".to_owned(), env.to_owned())]);
+        let sources: Vec<String> = source.split(' ').map(str::to_owned).collect();
         let request = Request {
             namespace,
             cluster: "east",
             cluster_labels: &labels,
-            source: Some(source),
+            sources: &sources,
             target_namespace: target,
         };
         let answer = match check(request, &grants()) {
@@ -236,6 +238,14 @@ mod tests {
             "https://git.example.com/team-ab",
             "a-web",
             "ClusterGrant b-wide does not allow source https://git.example.com/team-ab",
+        );
+        let two = format!("{own} oci://registry.example.com/charts/web");
+        check_case(
+            "team-a",
+            "prod",
+            &two,
+            "a-web",
+            "ClusterGrant b-wide does not allow source oci://registry.example.com/charts/web",
         );
         check_case("team-c", "prod", own, "x", "no ClusterGrant lets namespace team-c deploy to cluster east");
     }
@@ -263,6 +273,8 @@ mod tests {
             ("https://git.example.com/a", "https://git.example.com/a/%2E%2e/b", false),
             ("https://git.example.com/a", "https://git.example.com/a/x%2f..%2fb", false),
             ("https://git.example.com/a", "http://git.example.com/a", false),
+            ("oci://registry.example.com/team-a", "oci://Registry.example.com/team-a/web", true),
+            ("oci://registry.example.com/team-a", "oci://registry.example.com/team-ab/web", false),
         ] {
             assert_eq!(allows_source(prefix, url), expected, "{prefix} {url}");
         }

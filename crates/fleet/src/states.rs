@@ -3,13 +3,14 @@
 use serde::{Deserialize, de::IgnoredAny};
 
 /// Changes with what a state means: then everything is counted anew.
-pub const VERSION: &str = "1";
+pub const VERSION: &str = "2";
 
 pub const SERVICES: &str = "servicedeployments.farwater.dev";
-pub const SOURCES: &str = "gitrepositories.farwater.dev";
+pub const SOURCES: [&str; 3] =
+    ["gitrepositories.farwater.dev", "helmrepositories.farwater.dev", "ocirepositories.farwater.dev"];
 pub const CLUSTERS: &str = "clusters.farwater.dev";
 /// What is counted.
-pub const KINDS: &[&str] = &[SERVICES, SOURCES, CLUSTERS];
+pub const KINDS: &[&str] = &[SERVICES, SOURCES[0], SOURCES[1], SOURCES[2], CLUSTERS];
 
 /// A service's or a source's; it is in exactly one of them.
 pub const READINESS: &[&str] = &[READY, PROGRESSING, FAILING, NOT_READY, HELD, NEW];
@@ -73,7 +74,7 @@ pub fn states(kind: &str, status: Option<&[u8]>) -> Vec<&'static str> {
     let status: Status = status.and_then(|json| serde_json::from_slice(json).ok()).unwrap_or_default();
     let besides = match kind {
         SERVICES => status.holds("PruneHeld").then_some(PRUNE_HELD),
-        SOURCES => status.stale_since.is_some().then_some(STALE),
+        kind if SOURCES.contains(&kind) => status.stale_since.is_some().then_some(STALE),
         CLUSTERS => status.holds("Restored").then_some(RESTORED),
         _ => None,
     };
@@ -112,7 +113,7 @@ mod tests {
             &[NOT_READY, PRUNE_HELD],
         );
         check(SERVICES, vec![held(false)], &[NEW]);
-        check(SOURCES, Verdict::stalled("Unauthorized", ""), &[FAILING]);
+        check(SOURCES[1], Verdict::stalled("Unauthorized", ""), &[FAILING]);
         check(CLUSTERS, Verdict::ready("Connected", ""), &[]);
         check(CLUSTERS, vec![Verdict::new("Restored", Some(true), "DatabaseOlderThanAgent", "")], &[RESTORED]);
     }
@@ -121,15 +122,15 @@ mod tests {
     fn a_source_that_can_not_be_asked_is_stale() {
         let status =
             json!({"staleSince": "2026-01-01T00:00:00Z", "conditions": conditions(Verdict::ready("Fetched", ""))});
-        assert_eq!(states(SOURCES, Some(status.to_string().as_bytes())), [READY, STALE]);
+        assert_eq!(states(SOURCES[0], Some(status.to_string().as_bytes())), [READY, STALE]);
         assert_eq!(states(SERVICES, Some(status.to_string().as_bytes())), [READY]);
     }
 
     #[test]
     fn what_nobody_has_looked_at_is_new() {
         assert_eq!(states(SERVICES, None), [NEW]);
-        assert_eq!(states(SOURCES, Some(b"{}")), [NEW]);
-        assert_eq!(states(SOURCES, Some(b"[]")), [NEW]);
+        assert_eq!(states(SOURCES[0], Some(b"{}")), [NEW]);
+        assert_eq!(states(SOURCES[0], Some(b"[]")), [NEW]);
     }
 
     #[test]

@@ -195,10 +195,12 @@ fn trouble_verdicts(inputs: &Inputs<'_>, trouble: &crate::assignment::Trouble) -
     match trouble {
         Trouble::ClusterMissing { .. } => Verdict::stalled("ClusterNotFound", message),
         Trouble::SourceMissing { .. } => Verdict::stalled("SourceNotFound", message),
-        Trouble::SourceEmpty { .. } => Verdict::reconciling("SourceNotReady", message),
+        Trouble::SourceEmpty { .. } | Trouble::ChartPending { .. } => Verdict::reconciling("SourceNotReady", message),
+        Trouble::ChartMissing { .. } => Verdict::stalled("ChartNotFound", message),
         Trouble::Secret { .. } => Verdict::stalled("SecretNotReady", message),
         Trouble::Pin { .. } => Verdict::stalled("PinFailed", message),
         Trouble::Cycle { .. } => Verdict::stalled("DependencyCycle", message),
+        Trouble::Files { revision, .. } => Verdict::reconciling("FilesNotReady", format!("{revision}: {message}")),
         Trouble::Bundle { revision, .. } => Verdict::stalled("BundleFailed", format!("{revision}: {message}")),
     }
 }

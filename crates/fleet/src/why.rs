@@ -4,9 +4,10 @@
 //! order and the first that is not in order is the answer: everything behind it is a consequence, or yesterday's news.
 
 use farwater_api::{
-    APPROVE_PRUNE, Cluster, Condition, GitRepository, ServiceDeployment,
+    APPROVE_PRUNE, AnySource, Cluster, Condition, ServiceDeployment,
     objects::{Health, ObjectRef, ObjectReport, SyncState},
     service_deployment::{Contents, HeldPrune},
+    service_sources::SourceReference,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -47,7 +48,7 @@ pub enum Standing {
 }
 
 /// What a look-up found. Not being allowed to look is not the same as nothing being there.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lookup<T> {
     Found(T),
     Missing,
@@ -67,7 +68,8 @@ impl<T> Lookup<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
     pub service: &'a ServiceDeployment,
-    pub source: Lookup<&'a GitRepository>,
+    /// By the references of the service's spec, its own source first.
+    pub sources: &'a [(SourceReference, Lookup<AnySource>)],
     pub cluster: Lookup<&'a Cluster>,
     /// The agent's report, object by object.
     pub objects: Lookup<&'a [ObjectReport]>,
@@ -197,23 +199,37 @@ fn judge_source(evidence: &Evidence<'_>) -> Option<Finding> {
     if evidence.service.spec.pin.is_some() {
         return None;
     }
-    let reference = &evidence.service.spec.source_ref.name;
+    evidence
+        .sources
+        .iter()
+        .enumerate()
+        .find_map(|(n, (reference, found))| judge_one_source(evidence, n, reference, found))
+}
+
+fn judge_one_source(
+    evidence: &Evidence<'_>,
+    number: usize,
+    reference: &SourceReference,
+    found: &Lookup<AnySource>,
+) -> Option<Finding> {
+    let SourceReference { kind, name } = reference;
     let namespace = namespace_of(evidence.service);
-    let source = match evidence.source {
+    let source = match found {
         Lookup::Found(source) => source,
         Lookup::Missing => {
+            let field = if number == 0 { "sourceRef".to_owned() } else { format!("sources[{}].sourceRef", number - 1) };
             return Some(
-                Finding::broken(Link::Source, format!("the GitRepository {namespace}/{reference} does not exist"))
-                    .because(format!("spec.sourceRef.name is {reference:?}"))
-                    .next(NextStep::Farwater(format!("get gitrepositories -n {namespace}"))),
+                Finding::broken(Link::Source, format!("the {kind} {namespace}/{name} does not exist"))
+                    .because(format!("spec.{field}.name is {name:?}"))
+                    .next(NextStep::Farwater(format!("get {} -n {namespace}", kind.plural()))),
             );
         }
         Lookup::Unreadable => return None,
     };
-    let status = source.status.clone().unwrap_or_default();
+    let status = &source.status;
     let ready = find(&status.conditions, "Ready");
-    let look = NextStep::Farwater(format!("get gitrepositories {reference} -n {namespace} -o yaml"));
-    let of = format!("GitRepository {reference}");
+    let look = NextStep::Farwater(format!("get {} {name} -n {namespace} -o yaml", kind.plural()));
+    let of = format!("{kind} {name}");
     if let Some(since) = &status.stale_since {
         let serving = status
             .revision
@@ -221,7 +237,7 @@ fn judge_source(evidence: &Evidence<'_>) -> Option<Finding> {
             .map_or("nothing was ever fetched".to_owned(), |revision| format!("{revision} goes on being served"));
         let age = ago(since.0, evidence.now);
         return Some(
-            Finding::broken(Link::Source, format!("{} has not answered for {age}; {serving}", source.spec.url))
+            Finding::broken(Link::Source, format!("{} has not answered for {age}; {serving}", source.url))
                 .condition(&of, ready)
                 .next(look),
         );
@@ -229,16 +245,17 @@ fn judge_source(evidence: &Evidence<'_>) -> Option<Finding> {
     let trying = find(&status.conditions, "Reconciling").is_some_and(|c| c.status == "True");
     if let Some(condition) = ready.filter(|c| c.status == "False" && !trying) {
         return Some(
-            Finding::broken(Link::Source, format!("{} can't be fetched", source.spec.url))
+            Finding::broken(Link::Source, format!("{} can't be fetched", source.url))
                 .condition(&of, Some(condition))
                 .next(look),
         );
     }
-    if status.revision.is_none() {
-        let finding = if source.spec.suspend {
+    // A registry of charts has no revision of its own.
+    if status.revision.is_none() && ready.is_none_or(|ready| ready.status != "True") {
+        let finding = if source.suspend {
             Finding::broken(Link::Source, format!("{of} is suspended and was never fetched"))
         } else {
-            Finding::progressing(Link::Source, format!("{} has not been fetched yet", source.spec.url))
+            Finding::progressing(Link::Source, format!("{} has not been fetched yet", source.url))
         };
         return Some(finding.condition(&of, ready).next(look));
     }
@@ -258,7 +275,7 @@ fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
     let refusal = ready.filter(|_| current).and_then(|c| {
         let told = sentence(c);
         let finding = match c.reason.as_str() {
-            "SourceNotFound" => Finding::broken(Link::Source, told),
+            "SourceNotFound" | "ChartNotFound" => Finding::broken(Link::Source, told),
             "SourceNotReady" => Finding::progressing(Link::Source, told),
             "PinFailed" => Finding::broken(Link::Bundle, told),
             "DependencyNotReady" => Finding::progressing(Link::Dependencies, told),
@@ -468,16 +485,18 @@ fn healthy(evidence: &Evidence<'_>) -> Finding {
     if let Some(drifted) = find(&status.conditions, "Drifted").filter(|c| c.status == "True") {
         finding = finding.because(sentence(drifted));
     }
+    let any_source = |judge: fn(&Lookup<AnySource>) -> bool| evidence.sources.iter().any(|(_, found)| judge(found));
+    let suspended = any_source(|found| matches!(found, Lookup::Found(source) if source.suspend));
     for (held, what) in [
         (evidence.cluster.found().is_some_and(|c| c.spec.suspend), "the cluster is suspended: changes are held"),
-        (evidence.source.found().is_some_and(|s| s.spec.suspend), "the source is suspended: commits are not fetched"),
+        (suspended, "a source is suspended: nothing of it is fetched"),
     ] {
         if held {
             finding = finding.because(what);
         }
     }
     for (hidden, what) in [
-        (matches!(evidence.source, Lookup::Unreadable), "you may not read the source"),
+        (any_source(|found| matches!(found, Lookup::Unreadable)), "you may not read a source"),
         (matches!(evidence.cluster, Lookup::Unreadable), "you may not read the cluster"),
         (matches!(evidence.objects, Lookup::Unreadable), "you may not read the objects"),
     ] {

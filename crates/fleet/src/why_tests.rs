@@ -1,4 +1,4 @@
-use farwater_api::{Cluster, GitRepository, ServiceDeployment, objects::ObjectReport};
+use farwater_api::{AnySource, Cluster, GitRepository, HelmRepository, ServiceDeployment, objects::ObjectReport};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -71,12 +71,20 @@ fn as_ref<T>(lookup: &Lookup<T>) -> Lookup<&T> {
 
 fn judge(world: &World) -> Finding {
     let service: ServiceDeployment = serde_json::from_value(world.service.clone()).unwrap();
-    let source: Lookup<GitRepository> = lookup(&world.source);
+    let source: Lookup<AnySource> = match lookup::<Value>(&world.source) {
+        Lookup::Found(source) if source["kind"] == "HelmRepository" => {
+            Lookup::Found(serde_json::from_value::<HelmRepository>(source).unwrap().into())
+        }
+        Lookup::Found(source) => Lookup::Found(serde_json::from_value::<GitRepository>(source).unwrap().into()),
+        Lookup::Missing => Lookup::Missing,
+        Lookup::Unreadable => Lookup::Unreadable,
+    };
+    let sources = [(service.spec.source_ref.clone(), source)];
     let cluster: Lookup<Cluster> = lookup(&world.cluster);
     let objects: Lookup<Vec<ObjectReport>> = lookup(&world.objects);
     explain(&Evidence {
         service: &service,
-        source: as_ref(&source),
+        sources: &sources,
         cluster: as_ref(&cluster),
         objects: match &objects {
             Lookup::Found(objects) => Lookup::Found(objects.as_slice()),

@@ -11,11 +11,12 @@ use std::{
 };
 
 use clap::{Args, FromArgMatches as _, ValueEnum};
+use farwater_sources::{Links, Network, ProgramRule};
 use farwater_store::PostgresUrl;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::identity::MountedFiles;
+use crate::{controllers::git::SourceSettings, identity::MountedFiles};
 
 pub use database::{DatabaseError, DatabasePassword, DatabaseUrl, locate, store_location};
 
@@ -102,6 +103,14 @@ pub struct HubArgs {
     #[arg(long, value_name = "N", env = "FARWATER_MAX_CONNECTED_AGENTS", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub max_connected_agents: Option<u32>,
 
+    /// Networks that are not public and that links in repositories, indexes and charts may lead to all the same [default: none]
+    #[arg(long, value_name = "NETWORK", env = "FARWATER_ALLOW_PRIVATE_LINKS", value_delimiter = ',')]
+    pub allow_private_links: Vec<Network>,
+
+    /// Program that says the credentials of sources below a prefix: "PREFIX PROGRAM [NAMESPACE ...]", for the administrators' alone without one
+    #[arg(long, value_name = "RULE", env = "FARWATER_CREDENTIAL_PROGRAM", value_delimiter = ',')]
+    pub credential_program: Vec<ProgramRule>,
+
     /// How long running requests may take to end when the hub stops, in seconds [default: 10]
     #[arg(long, value_name = "SECONDS", env = "FARWATER_DRAIN_SECONDS", value_parser = clap::value_parser!(u32).range(0..=600))]
     pub drain_seconds: Option<u32>,
@@ -143,6 +152,7 @@ pub struct Config {
     pub max_watches: usize,
     pub max_agent_requests: usize,
     pub max_connected_agents: usize,
+    pub sources: SourceSettings,
     pub drain: Duration,
     pub patience: Patience,
 }
@@ -245,6 +255,7 @@ impl HubArgs {
             max_watches: set.max_watches.unwrap_or(10_000) as usize,
             max_agent_requests: set.max_agent_requests.unwrap_or(256) as usize,
             max_connected_agents: set.max_connected_agents.unwrap_or(10_000) as usize,
+            sources: SourceSettings { links: Links::new(set.allow_private_links), programs: set.credential_program },
             drain: Duration::from_secs(set.drain_seconds.unwrap_or(10).into()),
             patience: Patience::default(),
         })
@@ -260,7 +271,7 @@ impl HubArgs {
             listen: self.listen.or(other.listen),
             config: self.config,
             advertise: self.advertise.or(other.advertise),
-            tls_san: if self.tls_san.is_empty() { other.tls_san } else { self.tls_san },
+            tls_san: first(self.tls_san, other.tls_san),
             tls_cert: self.tls_cert.or(other.tls_cert),
             tls_key: self.tls_key.or(other.tls_key),
             tls_ca: self.tls_ca.or(other.tls_ca),
@@ -272,9 +283,15 @@ impl HubArgs {
             max_watches: self.max_watches.or(other.max_watches),
             max_agent_requests: self.max_agent_requests.or(other.max_agent_requests),
             max_connected_agents: self.max_connected_agents.or(other.max_connected_agents),
+            allow_private_links: first(self.allow_private_links, other.allow_private_links),
+            credential_program: first(self.credential_program, other.credential_program),
             drain_seconds: self.drain_seconds.or(other.drain_seconds),
         }
     }
+}
+
+fn first<T>(list: Vec<T>, other: Vec<T>) -> Vec<T> {
+    if list.is_empty() { other } else { list }
 }
 
 fn pair(
@@ -425,6 +442,18 @@ mod tests {
     }
 
     #[test]
+    fn what_sources_may_do_is_said_in_lists() {
+        let text = "data-dir: /srv\nallow-private-links: [10.0.0.0/8, fd00::/8]\n\
+                    credential-program: https://dev.example/org /usr/bin/token team-a\n";
+        let config = parse(text).unwrap().resolve().unwrap();
+        let networks = ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap());
+        assert_eq!(config.sources.links, Links::new(networks));
+        assert_eq!(config.sources.programs, ["https://dev.example/org /usr/bin/token team-a".parse().unwrap()]);
+        let config = parse("data-dir: /srv\n").unwrap().resolve().unwrap();
+        assert_eq!(config.sources.links, Links::default());
+    }
+
+    #[test]
     fn empty_file_sets_nothing() {
         assert!(parse("").unwrap().data_dir.is_none());
         assert!(parse("# nothing yet\n").unwrap().data_dir.is_none());
@@ -438,7 +467,7 @@ mod tests {
             "hub.yaml: unknown option \"lisen\"; valid options: data-dir, database, \
              database-password, database-password-file, listen, advertise, tls-san, tls-cert, tls-key, tls-ca, log-format, \
              log-level, metrics-listen, max-connections, max-api-requests, max-watches, max-agent-requests, \
-             max-connected-agents, drain-seconds"
+             max-connected-agents, allow-private-links, credential-program, drain-seconds"
         );
         assert!(parse("config: other.yaml\n").unwrap_err().contains("unknown option \"config\""));
     }
@@ -457,6 +486,8 @@ mod tests {
         check("metrics-listen: 0.0.0.0:9090\n", "must be a loopback address");
         check("max-connections: 0\n", "--max-connections");
         check("tls-san: ['bad name']\n", "--tls-san");
+        check("allow-private-links: [10.0.0.0/33]\n", "--allow-private-links");
+        check("credential-program: https://h\n", "expected PREFIX PROGRAM");
         check("listen: {port: 1}\n", "option listen: expected a scalar");
         check("listen: 127.0.0.1:1\nlisten: 127.0.0.1:2\n", "duplicate");
         check("- listen\n", "expected a mapping");

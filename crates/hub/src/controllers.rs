@@ -3,15 +3,20 @@
 //! One per file. They take no input but a key, and keep no objects.
 
 pub mod advance_agents;
+pub mod artifacts;
 pub mod assign_revisions;
+pub mod candidates;
 pub mod collect_mirrors;
+pub mod combine;
 pub mod compute_desired;
 pub mod dependencies;
+pub mod digest_report;
 pub mod events;
 pub mod fetch_sources;
 pub mod freeze_prunes;
 pub mod git;
 pub mod hook_runs;
+pub mod large_files;
 pub mod orphans;
 pub mod propose_plans;
 pub mod queue;
@@ -22,9 +27,13 @@ pub mod route_changes;
 pub mod seen;
 pub mod select_health_rules;
 pub mod services;
+pub mod source_access;
+pub mod sources;
+pub mod submodules;
 pub mod summarize_reports;
 pub mod trace_deliveries;
 pub mod track_clusters;
+pub mod verify_revisions;
 pub mod versions;
 
 use std::sync::Arc;
@@ -37,8 +46,8 @@ pub use queue::{Counts, WorkQueue, chain};
 use crate::delivery::Delivery;
 use resume::Resume;
 
-/// Repositories that are asked at the same time: each is a child process and a connection.
-const SOURCES_AT_ONCE: usize = 16;
+/// Sources that are asked at the same time: most of them wait for an answer. Of Git's there are fewer.
+const SOURCES_AT_ONCE: usize = 128;
 /// Services that are decided at the same time: what they write is committed together, so that many cost little more than few.
 const SERVICES_AT_ONCE: usize = 32;
 const SUMMARIES_AT_ONCE: usize = 32;

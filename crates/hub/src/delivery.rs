@@ -36,7 +36,15 @@ use tokio::sync::Notify;
 
 use crate::{
     controllers::{
-        Counts, WorkQueue, fetch_sources::Checks, freeze_prunes::Freeze, git::Mirrors, resources::Name, seen::Seen,
+        Counts, WorkQueue,
+        fetch_sources::Checks,
+        freeze_prunes::Freeze,
+        git::{Mirrors, SourceSettings},
+        large_files::LargeFetches,
+        resources::Name,
+        seen::Seen,
+        source_access::SharedCredentials,
+        sources::SourceName,
         trace_deliveries::Timeline,
     },
     endpoint::Endpoint,
@@ -66,8 +74,11 @@ pub struct Delivery {
     pub connections: Connections,
     pub plans: Plans,
     pub mirrors: Mirrors,
+    pub large_fetches: LargeFetches,
+    /// Credentials that serve the sources below a prefix.
+    pub shared: SharedCredentials,
     pub checks: Checks,
-    pub sources: Arc<WorkQueue<Name>>,
+    pub sources: Arc<WorkQueue<SourceName>>,
     pub services: Arc<WorkQueue<Name>>,
     pub summaries: Arc<WorkQueue<Name>>,
     /// By uid.
@@ -96,6 +107,7 @@ impl Delivery {
         data: PathBuf,
         url: String,
         connections: Connections,
+        sources: SourceSettings,
     ) -> Result<Self, OpenError> {
         let started = Timestamp::now().as_second();
         // Above every epoch of an earlier installation with the same keys, whatever became of its database.
@@ -110,7 +122,9 @@ impl Delivery {
             clusters: Clusters::default(),
             connections,
             plans: Plans::default(),
-            mirrors: Mirrors::open(&data)?,
+            mirrors: Mirrors::open(&data, sources)?,
+            large_fetches: LargeFetches::default(),
+            shared: SharedCredentials::default(),
             checks: Checks::default(),
             sources: Arc::default(),
             services: Arc::default(),

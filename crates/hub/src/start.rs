@@ -175,8 +175,8 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let left = resume::take(&store, &identity).await?;
     let url = advertise.url().to_owned();
     let connections = Connections::new(config.max_connected_agents);
-    let delivery =
-        Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url, connections).await?;
+    let (data_dir, sources) = (config.data_dir.clone(), config.sources.clone());
+    let delivery = Delivery::open(store.clone(), Arc::clone(&identity), data_dir, url, connections, sources).await?;
     let delivery = Arc::new(delivery);
     let metrics = Metrics::new(Arc::clone(&delivery), Arc::clone(&certificate), config.data_dir.clone());
     let admin_kubeconfig = data.admin_kubeconfig();

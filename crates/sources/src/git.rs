@@ -6,6 +6,7 @@
 mod aside;
 mod error;
 mod leftovers;
+mod pin;
 mod refs;
 mod run;
 
@@ -20,9 +21,22 @@ use std::{
 
 use farwater_bundle::ObjectId;
 
+pub(crate) use self::error::Problem;
 pub use self::error::{GitError, GitReason, Retry};
-use self::{refs::RemoteRefs, run::Call};
-use crate::{mirror::Mirror, reference::Reference, remote::Remote};
+use self::{
+    refs::RemoteRefs,
+    run::{Call, URL},
+};
+use crate::{
+    credentials::SshAccess,
+    mint::Mint,
+    mirror::Mirror,
+    reference::Reference,
+    remote::Remote,
+    session::Session,
+    ssh::{self, Identities, Identity},
+    web::Web,
+};
 
 /// The one reference of a mirror. Its name is ours, so that no renamed branch (`a` to `a/b`) can stand in its way.
 const TRACKED: &str = "refs/farwater/tracked";
@@ -31,7 +45,8 @@ const ALL: &str = "refs/farwater/all";
 /// What somebody looked at last beside what is followed.
 const ASIDE: &str = "refs/farwater/aside";
 /// Names the URL that a mirror's objects came from.
-const URL_FILE: &str = "farwater-url";
+pub(crate) const URL_FILE: &str = "farwater-url";
+
 /// What a remote may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct GitLimits {
@@ -59,6 +74,8 @@ pub struct Revision {
     /// The branch or tag; `None` if a commit was asked for.
     pub name: Option<String>,
     pub commit: ObjectId,
+    /// What the reference holds: for an annotated tag the tag's own id, else the commit's.
+    pub object: ObjectId,
 }
 
 /// As Flux writes revisions: `main@sha1:<commit>`.
@@ -88,24 +105,43 @@ pub struct Git(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     program: PathBuf,
+    ssh: PathBuf,
     /// An empty folder: no configuration, no credentials.
     home: PathBuf,
     limits: GitLimits,
+    /// For requests of our own, and what links may lead to.
+    web: Web,
+    mint: Mint,
+    identities: Identities,
     /// One fetch at a time for each mirror.
     locks: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 impl Git {
-    /// Uses the `git` that is found on the path. It runs in `home`, which is emptied first: what an earlier process left
+    /// Uses the `git` and the `ssh` that are found on the path. They run in `home`, which is emptied first: what an earlier process left
     /// there when it was killed is nobody's.
-    pub fn new(limits: GitLimits, home: &Path) -> io::Result<Self> {
+    pub fn new(limits: GitLimits, web: Web, home: &Path) -> io::Result<Self> {
         let home = std::path::absolute(home)?;
         match std::fs::remove_dir_all(&home) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         std::fs::DirBuilder::new().mode(0o700).create(&home)?;
-        Ok(Self(Arc::new(Inner { program: "git".into(), home, limits, locks: Mutex::default() })))
+        let (mint, identities, locks) = (Mint::default(), Identities::default(), Mutex::default());
+        let (program, ssh) = ("git".into(), ssh::default_program());
+        Ok(Self(Arc::new(Inner { program, ssh, home, limits, web, mint, identities, locks })))
+    }
+
+    pub(crate) fn web(&self) -> &Web {
+        &self.0.web
+    }
+
+    pub(crate) fn mint(&self) -> &Mint {
+        &self.0.mint
+    }
+
+    pub(crate) async fn unlock(&self, access: &SshAccess) -> Result<Arc<Identity>, String> {
+        self.0.identities.unlock(access).await
     }
 
     /// Looks at the remote and fetches into the mirror if what is followed moved. `timeout` bounds each of the two.
@@ -123,6 +159,7 @@ impl Git {
             .map_err(|error| GitError::new("prepare a mirror of", remote, GitReason::Disk, error.to_string()))?;
         let lock = self.lock(mirror);
         let _one_at_a_time = lock.lock().await;
+        let session = &self.open(remote, timeout).await?;
         let is_ours = is_mirror_of(remote, mirror).await;
         let before = if is_ours { tracked(mirror).await } else { None };
         let branch = match reference {
@@ -130,12 +167,12 @@ impl Git {
             _ => None,
         };
         let name = match branch.filter(|_| before.as_ref().is_some_and(Tracked::is_whole)) {
-            Some(branch) if self.follow(remote, branch, mirror, timeout).await? => Some(branch.clone()),
+            Some(branch) if self.follow(session, branch, mirror, timeout).await? => Some(branch.clone()),
             _ => {
-                let wanted = self.resolve(remote, reference, timeout).await?;
+                let wanted = self.resolve(session, reference, timeout).await?;
                 self.prepare(remote, mirror, &wanted.id).await?;
                 if !before.as_ref().is_some_and(|before| before.is_whole() && before.id == wanted.id) {
-                    self.fetch(remote, &wanted, TRACKED, mirror, timeout).await?;
+                    self.fetch(session, &wanted, TRACKED, mirror, None, timeout).await?;
                 }
                 wanted.name
             }
@@ -151,44 +188,64 @@ impl Git {
         if fetched {
             self.tidy(remote, mirror, timeout).await;
         }
-        Ok(Synced { revision: Revision { name, commit }, fetched, rewritten })
+        Ok(Synced { revision: Revision { name, commit, object: now.id }, fetched, rewritten })
     }
 
     /// A branch into a mirror that has it already, in one visit to the remote instead of two: git looks where it is before it
     /// fetches, and fetches nothing if it hasn't moved. `false`: there is no such branch any more.
-    async fn follow(&self, remote: &Remote, branch: &str, mirror: &Path, timeout: Duration) -> Result<bool, GitError> {
-        clean(remote, mirror).await?;
-        match self.fetch_refspecs(remote, &[&format!("+refs/heads/{branch}:{TRACKED}")], mirror, timeout).await {
+    async fn follow(
+        &self,
+        session: &Session<'_>,
+        branch: &str,
+        mirror: &Path,
+        timeout: Duration,
+    ) -> Result<bool, GitError> {
+        clean(session.remote, mirror).await?;
+        let spec = format!("+refs/heads/{branch}:{TRACKED}");
+        match self.fetch_refspecs(session, &[&spec], (mirror, mirror), timeout).await {
             Err(error) if error.reason.is_refused_commit() => Ok(false),
             other => other.map(|()| true),
         }
     }
 
     /// Asks the remote where a reference is; changes nothing.
-    async fn resolve(&self, remote: &Remote, reference: &Reference, timeout: Duration) -> Result<Wanted, GitError> {
-        let missing =
-            |evidence| GitError::new("find", remote, GitReason::ReferenceMissing(reference.to_string()), evidence);
+    async fn resolve(
+        &self,
+        session: &Session<'_>,
+        reference: &Reference,
+        timeout: Duration,
+    ) -> Result<Wanted, GitError> {
+        let missing = |evidence| {
+            GitError::new("find", session.remote, GitReason::ReferenceMissing(reference.to_string()), evidence)
+        };
         match reference {
             // A commit never moves: whether it exists is seen when it is fetched.
             Reference::Commit(id) => Ok(Wanted { name: None, refspec: id.to_string(), id: *id, is_commit: true }),
             Reference::Branch(name) => {
                 let full = format!("refs/heads/{name}");
-                let refs = self.list_refs(remote, &["--heads", "--", remote.url(), &full], timeout).await?;
+                let refs = self.list_refs(session, &["--heads", "--", URL, &full], timeout).await?;
                 match refs.get(&full) {
                     Some(id) => Ok(Wanted { name: Some(name.clone()), refspec: full, id, is_commit: false }),
-                    None => Err(self.explain_missing(remote, "--heads", "refs/heads/", timeout, missing).await),
+                    None => Err(self.explain_missing(session, "--heads", "refs/heads/", timeout, missing).await),
                 }
             }
             Reference::Tag(name) => {
                 let full = format!("refs/tags/{name}");
-                let refs = self.list_refs(remote, &["--tags", "--refs", "--", remote.url(), &full], timeout).await?;
+                let refs = self.list_refs(session, &["--tags", "--refs", "--", URL, &full], timeout).await?;
                 match refs.get(&full) {
                     Some(id) => Ok(Wanted { name: Some(name.clone()), refspec: full, id, is_commit: false }),
-                    None => Err(self.explain_missing(remote, "--tags", "refs/tags/", timeout, missing).await),
+                    None => Err(self.explain_missing(session, "--tags", "refs/tags/", timeout, missing).await),
+                }
+            }
+            Reference::Full(name) => {
+                let refs = self.list_refs(session, &["--", URL, name], timeout).await?;
+                match refs.get(name) {
+                    Some(id) => Ok(Wanted { name: Some(name.clone()), refspec: name.clone(), id, is_commit: false }),
+                    None => Err(self.explain_missing(session, "", "refs/", timeout, missing).await),
                 }
             }
             Reference::Semver(range) => {
-                let refs = self.list_refs(remote, &["--tags", "--refs", "--", remote.url()], timeout).await?;
+                let refs = self.list_refs(session, &["--tags", "--refs", "--", URL], timeout).await?;
                 let names = refs.names().filter_map(|name| name.strip_prefix("refs/tags/"));
                 let Some(name) = range.choose(names).map(str::to_owned) else {
                     return Err(missing(format!("{} tags, none in the range", refs.len())));
@@ -200,33 +257,37 @@ impl Git {
         }
     }
 
-    async fn list_refs(&self, remote: &Remote, args: &[&str], timeout: Duration) -> Result<RemoteRefs, GitError> {
+    async fn list_refs(&self, session: &Session<'_>, args: &[&str], timeout: Duration) -> Result<RemoteRefs, GitError> {
         let limits = &self.0.limits;
         let call = Call { what: "list the references of", timeout, max_output: limits.refs_bytes, watch: None };
-        let output = self.run(call, remote, &[&["ls-remote", "--quiet"], args].concat()).await?;
+        let output = self.run(call, session, &[&["ls-remote", "--quiet"], args].concat()).await?;
         RemoteRefs::parse(&output, limits.refs)
-            .map_err(|reason| GitError::new(call.what, remote, reason, String::new()))
+            .map_err(|reason| GitError::new(call.what, session.remote, reason, String::new()))
     }
 
     /// Tells an empty repository from one that lacks the reference, and names some that it has.
     async fn explain_missing(
         &self,
-        remote: &Remote,
+        session: &Session<'_>,
         kind: &str,
         prefix: &str,
         timeout: Duration,
         missing: impl Fn(String) -> GitError,
     ) -> GitError {
         const SHOWN: usize = 5;
-        match self.list_refs(remote, &["--", remote.url()], timeout).await {
-            Ok(all) if all.len() == 0 => GitError::new("find", remote, GitReason::Empty, String::new()),
+        match self.list_refs(session, &["--", URL], timeout).await {
+            Ok(all) if all.len() == 0 => GitError::new("find", session.remote, GitReason::Empty, String::new()),
             Ok(all) => {
                 let names: Vec<_> =
                     all.names().filter_map(|n| n.strip_prefix(prefix)).filter(|n| !n.ends_with("^{}")).collect();
                 let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
                 let shown = farwater_bundle::path::escape(shown.as_bytes());
                 let more = names.len().saturating_sub(SHOWN);
-                let kind = if kind == "--tags" { "tags" } else { "branches" };
+                let kind = match kind {
+                    "--tags" => "tags",
+                    "--heads" => "branches",
+                    _ => "references",
+                };
                 missing(match (names.len(), more) {
                     (0, _) => format!("the remote has no {kind}"),
                     (_, 0) => format!("the remote has the {kind} {shown}"),
@@ -254,30 +315,38 @@ impl Git {
         let call =
             Call { what: "prepare a mirror of", timeout: Duration::from_secs(30), max_output: 4096, watch: None };
         let path = mirror.to_string_lossy();
-        self.run(call, remote, &["init", "--quiet", "--bare", "--template=", &format, "--", &path]).await?;
+        self.run_here(call, remote, &["init", "--quiet", "--bare", "--template=", &format, "--", &path]).await?;
         tokio::fs::write(mirror.join(URL_FILE), remote.url()).await.map_err(fail)
     }
 
+    /// `whole` is the folder whose size is bounded, where it is not the mirror alone.
     async fn fetch(
         &self,
-        remote: &Remote,
+        session: &Session<'_>,
         wanted: &Wanted,
         into: &str,
         mirror: &Path,
+        whole: Option<&Path>,
         timeout: Duration,
     ) -> Result<(), GitError> {
+        let places = (mirror, whole.unwrap_or(mirror));
         let direct = format!("+{}:{into}", wanted.refspec);
-        let result = self.fetch_refspecs(remote, &[&direct], mirror, timeout).await;
+        let result = self.fetch_refspecs(session, &[&direct], places, timeout).await;
         match result {
             // Servers need not hand out a commit by its id. Then everything is fetched and the commit looked for.
             Err(error) if wanted.is_commit && error.reason.is_refused_commit() => {
                 let specs = [format!("+refs/heads/*:{ALL}/heads/*"), format!("+refs/tags/*:{ALL}/tags/*")];
-                self.fetch_refspecs(remote, &[&specs[0], &specs[1]], mirror, timeout).await?;
+                self.fetch_refspecs(session, &[&specs[0], &specs[1]], places, timeout).await?;
                 let call = Call { what: "find a commit in", timeout, max_output: 4096, watch: None };
                 let dir = git_dir(mirror);
                 let id = wanted.id.to_string();
-                self.run(call, remote, &[&dir, "update-ref", into, &id]).await.map(drop).map_err(|_| {
-                    GitError::new("find", remote, GitReason::ReferenceMissing(format!("commit {id}")), String::new())
+                self.run_here(call, session.remote, &[&dir, "update-ref", into, &id]).await.map(drop).map_err(|_| {
+                    GitError::new(
+                        "find",
+                        session.remote,
+                        GitReason::ReferenceMissing(format!("commit {id}")),
+                        String::new(),
+                    )
                 })
             }
             other => other,
@@ -286,19 +355,19 @@ impl Git {
 
     async fn fetch_refspecs(
         &self,
-        remote: &Remote,
+        session: &Session<'_>,
         specs: &[&str],
-        mirror: &Path,
+        (mirror, whole): (&Path, &Path),
         timeout: Duration,
     ) -> Result<(), GitError> {
-        let watch = Some((mirror, self.0.limits.mirror_bytes));
+        let watch = Some((whole, self.0.limits.mirror_bytes));
         let call = Call { what: "fetch from", timeout, max_output: 64 << 10, watch };
         let dir = git_dir(mirror);
         let mut args =
             vec![dir.as_str(), "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance"];
-        args.extend(["--no-recurse-submodules", "--prune", "--force", "--", remote.url()]);
+        args.extend(["--no-recurse-submodules", "--prune", "--force", "--", URL]);
         args.extend(specs);
-        self.run(call, remote, &args).await.map(drop)
+        self.run(call, session, &args).await.map(drop)
     }
 
     /// Puts the packs of many small fetches together. Only the small ones are rewritten, so that a large repository
@@ -314,7 +383,7 @@ impl Git {
         let dir = git_dir(mirror);
         let small = [&dir, "repack", "--quiet", "-d", "--geometric=2"];
         let all = [&dir, "gc", "--quiet", "--prune=1.hour.ago"];
-        let result = self.run(call, remote, if bytes > limits.mirror_bytes / 2 { &all[..] } else { &small }).await;
+        let result = self.run_here(call, remote, if bytes > limits.mirror_bytes / 2 { &all[..] } else { &small }).await;
         if let Err(error) = result {
             tracing::warn!(url = remote.url(), %error, "mirror was not repacked");
         }
@@ -388,7 +457,7 @@ fn git_dir(mirror: &Path) -> String {
 }
 
 /// Runs blocking work. A panic in it is a panic here.
-async fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
         Err(error) => match error.try_into_panic() {

@@ -1,20 +1,52 @@
-//! Sources: Git repositories fetched into bare mirrors and read without a checkout, and the node's bundle cache.
+//! Sources: Git repositories fetched into bare mirrors and read without a checkout, charts of Helm repositories and artifacts of
+//! registries, and the node's bundle cache.
 //!
 //! The network is spoken by the `git` program, started from an empty environment with everything switched off that
 //! a repository or a machine could use to run code or to leak credentials ([`git`]). Objects are read by gix
 //! ([`mirror`]). No file of a repository ever reaches a file system under its own name.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod access;
+pub mod address;
+pub mod artifacts;
 pub mod cache;
+pub mod credentials;
+pub mod fetch_error;
 pub mod git;
+pub mod helm;
+pub mod lfs;
+pub mod links;
+mod mint;
 pub mod mirror;
+pub mod modules;
+pub mod oci;
+pub mod program;
 pub mod range;
 pub mod reference;
 pub mod remote;
+mod secret;
+mod session;
+pub mod snapshot;
+mod ssh;
+pub mod verify;
+pub mod web;
 
+pub use access::{Access, AccessError, SecretData};
+pub use address::{Address, AddressError, UrlPrefix};
+pub use artifacts::{ArtifactError, Artifacts};
 pub use cache::{BundleCache, CacheError};
+pub use fetch_error::{FetchError, FetchReason};
 pub use git::{Git, GitError, GitLimits, GitReason, Retry, Revision, Synced};
+pub use helm::{FoundChart, WantedChart};
+pub use lfs::{LargeFile, LargeFiles};
+pub use links::{Links, Network};
 pub use mirror::{Mirror, MirrorError, PackedBundle};
+pub use modules::{MAX_DEPTH, MAX_MODULES, ModulesError, Submodule};
+pub use program::{Program, ProgramRule};
 pub use range::Range;
 pub use reference::{Named, Reference, ReferenceError};
-pub use remote::{Credentials, Remote, RemoteError, Secret};
+pub use remote::{Credentials, Remote, RemoteError};
+pub use secret::Secret;
+pub use snapshot::{Reads, Snapshot};
+pub use verify::{Keys, KeysError, VerifyMode};
+pub use web::{Site, Web};

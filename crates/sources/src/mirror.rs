@@ -37,6 +37,8 @@ pub enum MirrorError {
     Closure(Box<ClosureError>),
     #[error(transparent)]
     Pack(#[from] PackError),
+    #[error("{path}: {why}")]
+    LargeFile { path: RelPath, why: String },
     #[error("the work was stopped")]
     Stopped,
 }
@@ -182,6 +184,10 @@ impl Mirror {
         })
         .await
     }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 async fn blocking<T: Send + 'static>(
@@ -202,16 +208,62 @@ pub struct MirrorObjects {
 }
 
 impl MirrorObjects {
+    /// An id as this repository makes them: one of another length is asked for where sources of several kinds lie together, and gix
+    /// takes none.
+    fn own(&self, id: &ObjectId) -> Result<gix::ObjectId, TreeError> {
+        let wanted = to_gix(id).map_err(|source| TreeError::Unreadable { id: *id, source })?;
+        if wanted.kind() == self.repository.object_hash() { Ok(wanted) } else { Err(TreeError::Missing(*id)) }
+    }
+
     /// The size is asked for first: a blob that is too large is never inflated.
     fn read(&self, id: &ObjectId, limit: u64) -> Result<(gix::objs::Kind, Vec<u8>), TreeError> {
         let unreadable = |error: gix::Error| TreeError::Unreadable { id: *id, source: error.into() };
-        let wanted = to_gix(id).map_err(|source| TreeError::Unreadable { id: *id, source })?;
+        let wanted = self.own(id)?;
         let header = self.repository.try_find_header(wanted).map_err(unreadable)?.ok_or(TreeError::Missing(*id))?;
         if header.size() > limit {
             return Err(TreeError::TooLarge { id: *id, size: header.size(), limit });
         }
         let object = self.repository.try_find_object(wanted).map_err(unreadable)?.ok_or(TreeError::Missing(*id))?;
         Ok((object.kind, object.detach().data))
+    }
+
+    /// The bytes of an object, without reading it.
+    pub(crate) fn size(&self, id: &ObjectId) -> Result<u64, TreeError> {
+        let header = self.repository.try_find_header(self.own(id)?);
+        let header = header.map_err(|error| TreeError::Unreadable { id: *id, source: error.into() })?;
+        Ok(header.ok_or(TreeError::Missing(*id))?.size())
+    }
+
+    /// A commit or tag as it is stored, and whether it is a commit.
+    pub(crate) fn signed_object(&self, id: &ObjectId) -> Result<(bool, Vec<u8>), TreeError> {
+        match self.read(id, MAX_COMMIT_BYTES)? {
+            (gix::objs::Kind::Commit, data) => Ok((true, data)),
+            (gix::objs::Kind::Tag, data) => Ok((false, data)),
+            (kind, _) => Err(TreeError::Unreadable { id: *id, source: format!("it is a {kind}").into() }),
+        }
+    }
+
+    /// A file at the root of a tree.
+    pub(crate) fn file(&self, root: &ObjectId, name: &[u8], limit: u64) -> Result<Option<Vec<u8>>, TreeError> {
+        let entry = self.entries(root)?.into_iter().find(|entry| entry.name == name);
+        let file = entry.filter(|entry| matches!(entry.mode, Mode::File | Mode::Executable));
+        file.map(|entry| self.blob(&entry.id, limit)).transpose()
+    }
+
+    /// The commit of a submodule that a tree has at a path.
+    pub(crate) fn commit_at(&self, root: &ObjectId, path: &RelPath) -> Result<Option<ObjectId>, TreeError> {
+        let (mut tree, mut names) = (*root, path.names().peekable());
+        while let Some(name) = names.next() {
+            let Some(entry) = self.entries(&tree)?.into_iter().find(|entry| entry.name == name.as_bytes()) else {
+                return Ok(None);
+            };
+            match (entry.mode, names.peek()) {
+                (Mode::Tree, Some(_)) => tree = entry.id,
+                (Mode::Commit, None) => return Ok(Some(entry.id)),
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
     }
 
     fn expect(&self, id: &ObjectId, kind: gix::objs::Kind, limit: u64) -> Result<Vec<u8>, TreeError> {

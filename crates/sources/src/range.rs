@@ -1,7 +1,8 @@
 //! Semver ranges as Flux and Helm users write them: the syntax and the meaning of github.com/Masterminds/semver.
 //!
-//! `||` is or; a comma or a space is and; `= != > < >= <=` and `=> =<`; `~1.2`, `^1.2`, `1.2 - 1.4`; `x`, `X` and `*` for any number. A
-//! pre-release matches only a comparison that names one itself: `>=1.2.3-0` takes `1.3.0-rc.1`, `>=1.2.3` doesn't.
+//! `||` is or; a comma or a space is and; `= != > < >= <=` and `=> =<`; `~1.2`, `^1.2`, `1.2 - 1.4`; `x`, `X` and `*` for any number.
+//! Pre-releases match only where one of the comparisons that are joined by and names one: `>=1.2.3-0 <2` takes `1.3.0-rc.1`, `>=1.2.3 <2`
+//! doesn't.
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 
@@ -61,7 +62,10 @@ const OPERATORS: [(&str, Operator); 12] = [
 
 impl Range {
     pub fn matches(&self, version: &Version) -> bool {
-        self.any_of.iter().any(|all| all.iter().all(|comparison| comparison.matches(version)))
+        self.any_of.iter().any(|all| {
+            let speaks_of_it = version.pre.is_empty() || all.iter().any(|one| !one.version.pre.is_empty());
+            speaks_of_it && all.iter().all(|one| one.matches(version))
+        })
     }
 
     /// The highest version of these names that is in the range. Names that aren't versions are passed over; a
@@ -75,6 +79,37 @@ impl Range {
             .max_by(|(a, a_name), (b, b_name)| a.cmp_precedence(b).then(a.build.cmp(&b.build)).then(a_name.cmp(b_name)))
             .map(|(_, name)| name)
     }
+
+    /// The same of versions as charts may have them: `1.2` is 1.2.0.
+    pub fn choose_loosely<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+        names
+            .into_iter()
+            .filter_map(|name| Some((read_loosely(name)?, name)))
+            .filter(|(version, _)| self.matches(version))
+            .max_by(|(a, a_name), (b, b_name)| a.cmp_precedence(b).then(a.build.cmp(&b.build)).then(a_name.cmp(b_name)))
+            .map(|(_, name)| name)
+    }
+
+    /// Whether a version is in the range, as charts may have it.
+    pub fn contains(&self, version: &str) -> bool {
+        read_loosely(version).is_some_and(|version| self.matches(&version))
+    }
+}
+
+/// Numbers that are left out are 0, as Masterminds' NewVersion has it.
+fn read_loosely(text: &str) -> Option<Version> {
+    let text = text.strip_prefix('v').unwrap_or(text);
+    if let Ok(version) = Version::parse(text) {
+        return Some(version);
+    }
+    let end = text.find(['-', '+']).unwrap_or(text.len());
+    let (numbers, rest) = text.split_at(end);
+    let missing = match numbers.split('.').count() {
+        1 => ".0.0",
+        2 => ".0",
+        _ => return None,
+    };
+    Version::parse(&format!("{numbers}{missing}{rest}")).ok()
 }
 
 impl fmt::Display for Range {
@@ -154,15 +189,13 @@ impl Comparison {
     }
 
     fn matches(&self, v: &Version) -> bool {
-        if !v.pre.is_empty() && self.version.pre.is_empty() {
-            return false;
-        }
         let c = &self.version;
         let order = v.cmp_precedence(c);
         match self.operator {
             Operator::Equal if self.written < 3 => self.same_written(v) && order != Ordering::Less,
             Operator::Equal => order == Ordering::Equal,
-            Operator::NotEqual if self.written < 3 => !self.same_written(v),
+            Operator::NotEqual if self.written == 2 => !self.same_written(v) || v.pre != c.pre,
+            Operator::NotEqual if self.written < 2 => !self.same_written(v),
             Operator::NotEqual => order != Ordering::Equal,
             Operator::Greater if self.written < 3 => order == Ordering::Greater && !self.same_written(v),
             Operator::Greater => order == Ordering::Greater,
@@ -171,8 +204,10 @@ impl Comparison {
             Operator::LessOrEqual if self.written < 3 => order != Ordering::Greater || self.same_written(v),
             Operator::LessOrEqual => order != Ordering::Greater,
             Operator::Tilde => {
-                order != Ordering::Less
-                    && (self.written == 0 || v.major == c.major && (self.written < 2 || v.minor == c.minor))
+                // Written out, ~0.0.0 is anything, as ~* is.
+                let is_any = self.written == 0 || (self.written == 3 && (c.major, c.minor, c.patch) == (0, 0, 0));
+                let same = v.major == c.major && (self.written < 2 || v.minor == c.minor);
+                order != Ordering::Less && (is_any || same)
             }
             Operator::Caret => order != Ordering::Less && self.same_caret(v),
         }
@@ -244,6 +279,7 @@ mod tests {
         check(">=1.2.3-0", &["1.2.3-rc.1", "1.3.0-alpha", "1.3.0"], &["1.2.2"]);
         check("^1.2.3-0", &["1.2.3-rc.1", "1.9.0-rc.1"], &["2.0.0-rc.1"]);
         check("1.0.0-rc.1", &["1.0.0-rc.1"], &["1.0.0", "1.0.0-rc.2"]);
+        check(">=1.0.0-0 <2 || >=3", &["1.0.0-rc.1", "2.0.0-rc.1", "1.5.0"], &["3.0.0-rc.1", "2.0.0"]);
     }
 
     #[test]
@@ -252,6 +288,16 @@ mod tests {
         let names = ["latest", "v1.10.0", "1.9.0", "v2.0.0-rc.1", "release-3", "01.0.0"];
         assert_eq!(range.choose(names), Some("v1.10.0"));
         assert_eq!(range.choose(["v0.1.0"]), None);
+    }
+
+    #[test]
+    fn versions_of_charts_may_lack_numbers() {
+        let range: Range = "~1.2".parse().unwrap();
+        assert_eq!(range.choose_loosely(["1", "1.2", "v1.2.1", "1.2-rc.1", "1.3", "x", "1.2.3.4"]), Some("v1.2.1"));
+        assert_eq!(range.choose(["1.2"]), None);
+        assert!(
+            range.contains("1.2") && range.contains("v1.2.9") && !range.contains("1.2.0-rc.1") && !range.contains("")
+        );
     }
 
     #[test]

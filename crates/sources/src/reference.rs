@@ -11,6 +11,8 @@ use crate::range::{Range, RangeError};
 pub enum Reference {
     Branch(String),
     Tag(String),
+    /// A reference by its full name, such as `refs/pull/1/head`.
+    Full(String),
     /// The tag with the highest version in the range.
     Semver(Range),
     Commit(ObjectId),
@@ -36,7 +38,7 @@ impl Named {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    #[error("ref has {0} fields set; set one of branch, tag, semver and commit")]
+    #[error("ref has {0} fields set; set one of branch, tag, semver, name and commit")]
     Several(usize),
     #[error("{kind} {name:?} is not a name that Git takes")]
     Name { kind: &'static str, name: String },
@@ -49,12 +51,18 @@ pub enum ReferenceError {
 impl Reference {
     /// What a GitRepository follows; the branch `main` if it names nothing.
     pub fn parse(reference: Option<&GitReference>) -> Result<Self, ReferenceError> {
-        let Some(GitReference { branch, tag, semver, commit }) = reference else {
+        let Some(GitReference { branch, tag, semver, name, commit }) = reference else {
             return Ok(Self::Branch("main".to_owned()));
         };
-        let set = [branch, tag, semver, commit].into_iter().flatten().count();
+        let set = [branch, tag, semver, name, commit].into_iter().flatten().count();
         if set > 1 {
             return Err(ReferenceError::Several(set));
+        }
+        if let Some(name) = name {
+            let checked = check_name("reference", name)?;
+            let is_full = checked.starts_with("refs/") && checked.split('/').count() > 2;
+            let bad = ReferenceError::Name { kind: "full reference", name: name.chars().take(80).collect() };
+            return is_full.then_some(Self::Full(checked)).ok_or(bad);
         }
         if let Some(name) = branch {
             return Ok(Self::Branch(check_name("branch", name)?));
@@ -77,6 +85,7 @@ impl fmt::Display for Reference {
         match self {
             Self::Branch(name) => write!(f, "branch {name}"),
             Self::Tag(name) => write!(f, "tag {name}"),
+            Self::Full(name) => write!(f, "reference {name}"),
             Self::Semver(range) => write!(f, "a tag in the range {range}"),
             Self::Commit(id) => write!(f, "commit {id}"),
         }
@@ -129,6 +138,11 @@ mod tests {
         }
         let both = GitReference { branch: Some("a".into()), tag: Some("b".into()), ..Default::default() };
         assert_eq!(Reference::parse(Some(&both)), Err(ReferenceError::Several(2)));
+        let full = |name: &str| Reference::parse(Some(&GitReference { name: Some(name.into()), ..Default::default() }));
+        assert_eq!(full("refs/pull/1/head"), Ok(Reference::Full("refs/pull/1/head".into())));
+        for name in ["main", "refs/", "refs/heads", "HEAD", "refs/heads/a..b", "/refs/heads/a"] {
+            assert!(full(name).is_err(), "{name:?}");
+        }
         let commit = GitReference { commit: Some("abc".into()), ..Default::default() };
         assert!(Reference::parse(Some(&commit)).is_err());
     }

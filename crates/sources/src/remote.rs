@@ -1,233 +1,153 @@
-//! Where a repository is, and what proves that we may read it.
+//! A repository as it is asked: where it is, what proves that we may read it, whom to trust, and which way to take.
 
-use std::{collections::BTreeMap, fmt};
+use std::sync::Arc;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use zeroize::Zeroizing;
+use crate::{
+    access::SecretData,
+    address::{Address, Scheme},
+    credentials::{Proxy, is_loopback, read_proxy, read_secret},
+    program::Program,
+};
+pub use crate::{
+    credentials::{Credentials, RemoteError},
+    secret::Secret,
+};
 
-/// Longest URL; the API's schema says the same.
-const MAX_URL: usize = 2048;
-
-/// Text that must not be printed, logged or serialized; wiped when dropped.
-#[derive(Clone)]
-pub struct Secret(Zeroizing<String>);
-
-impl Secret {
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(Zeroizing::new(text.into()))
-    }
-
-    pub(crate) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
-
-#[derive(Clone, Debug)]
-pub enum Credentials {
-    Basic { username: String, password: Secret },
-    Bearer(Secret),
-}
-
-/// A repository as it is fetched: the parsed URL, credentials bound to it, and whom to trust.
 #[derive(Clone, Debug)]
 pub struct Remote {
-    url: String,
-    origin: String,
+    address: Address,
     credentials: Option<Credentials>,
     ca: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RemoteError {
-    #[error("the URL must begin with http:// or https://")]
-    Scheme,
-    #[error("the URL holds a user name or password; put them in the Secret that secretRef names")]
-    Userinfo,
-    #[error("the URL is not one: {0}")]
-    Malformed(&'static str),
-    #[error("the Secret has a {0} that is not UTF-8 text on one line")]
-    SecretText(&'static str),
-    #[error("the Secret needs username and password, or bearerToken; it has neither (nor ca.crt)")]
-    SecretEmpty,
-    #[error("the Secret has a username without a password, or the other way round")]
-    SecretHalf,
-    #[error("the Secret has both a bearerToken and a password; keep one")]
-    SecretBoth,
-    #[error("the Secret's ca.crt is not a PEM certificate")]
-    Ca,
-    #[error("credentials would cross the network in clear text: use https")]
-    ClearText,
+    proxy: Option<Proxy>,
+    link_of: Option<String>,
 }
 
 impl Remote {
     /// `secret` is the data of the Secret that the repository names, decoded.
-    pub fn new(url: &str, secret: Option<&BTreeMap<String, Vec<u8>>>) -> Result<Self, RemoteError> {
-        let origin = parse_url(url)?;
+    pub fn new(url: &str, secret: Option<&SecretData>) -> Result<Self, RemoteError> {
+        let address = Address::parse(url)?;
         let (credentials, ca) = match secret {
-            Some(data) => read_secret(data)?,
+            Some(data) => read_secret(address.scheme, data)?,
+            None if address.scheme == Scheme::Ssh => return Err(RemoteError::SshSecret),
             None => (None, None),
         };
-        let remote = Self { url: url.to_owned(), origin, credentials, ca };
-        if remote.credentials.is_some() && !url.starts_with("https://") && !remote.is_loopback() {
+        if credentials.is_some() && address.scheme == Scheme::Http && !is_loopback(&address) {
             return Err(RemoteError::ClearText);
         }
-        Ok(remote)
+        Ok(Self { address, credentials, ca, proxy: None, link_of: None })
+    }
+
+    /// A file of the repository at `from` names the address, and nobody states it.
+    #[must_use]
+    pub fn linked(mut self, from: &Address) -> Self {
+        self.link_of = (from.host() != self.address.host()).then(|| from.host().to_owned());
+        self
+    }
+
+    /// Through a proxy: the data of the Secret that `spec.proxySecretRef` names.
+    pub fn with_proxy(mut self, data: &SecretData) -> Result<Self, RemoteError> {
+        if !self.is_http() {
+            return Err(RemoteError::ProxySsh);
+        }
+        self.proxy = Some(read_proxy(data)?);
+        Ok(self)
+    }
+
+    /// With what a program says, where nothing else proves that we may read it.
+    #[must_use]
+    pub fn with_program(mut self, program: Arc<Program>) -> Self {
+        if self.credentials.is_none() && self.address.scheme == Scheme::Https {
+            self.credentials = Some(Credentials::Program(program));
+        }
+        self
     }
 
     pub fn url(&self) -> &str {
-        &self.url
+        self.address.as_str()
     }
 
-    /// `scheme://host:port`: what the credentials are bound to.
-    pub(crate) fn origin(&self) -> &str {
-        &self.origin
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Whether it is asked over http or https.
+    pub fn is_http(&self) -> bool {
+        self.address.scheme != Scheme::Ssh
+    }
+
+    pub(crate) fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_ref()
     }
 
     pub(crate) fn ca(&self) -> Option<&str> {
         self.ca.as_deref()
     }
 
-    /// The value of the `Authorization` header.
-    pub(crate) fn authorization(&self) -> Option<Zeroizing<String>> {
-        Some(Zeroizing::new(match self.credentials.as_ref()? {
-            Credentials::Basic { username, password } => {
-                let pair = Zeroizing::new(format!("{username}:{}", password.reveal()));
-                format!("Basic {}", *Zeroizing::new(STANDARD.encode(pair.as_bytes())))
-            }
-            Credentials::Bearer(token) => format!("Bearer {}", token.reveal()),
-        }))
+    /// The host that leads here, where it is another one.
+    pub(crate) fn link_of(&self) -> Option<&str> {
+        self.link_of.as_deref()
     }
 
-    /// The text without anything secret of this remote in it.
-    pub(crate) fn redact(&self, text: &str) -> String {
-        let mut text = text.to_owned();
-        let secrets = match &self.credentials {
-            Some(Credentials::Basic { password, .. }) => vec![password.reveal().to_owned()],
-            Some(Credentials::Bearer(token)) => vec![token.reveal().to_owned()],
-            None => Vec::new(),
-        };
-        let header = self.authorization();
-        let encoded = header.as_ref().and_then(|h| h.split_once(' ')).map(|(_, v)| v.to_owned());
-        for secret in secrets.into_iter().chain(encoded).filter(|s| !s.is_empty()) {
-            text = text.replace(&secret, "***");
-        }
-        text
+    pub(crate) fn proxy(&self) -> Option<&Proxy> {
+        self.proxy.as_ref()
     }
-
-    fn is_loopback(&self) -> bool {
-        let host = self.origin.split_once("://").map_or("", |(_, host)| host);
-        ["localhost", "127.0.0.1", "[::1]"].iter().any(|l| host == *l || host.starts_with(&format!("{l}:")))
-    }
-}
-
-/// Checks a URL and gives its origin. What is accepted is a subset of RFC 3986 without a user, query or fragment.
-fn parse_url(url: &str) -> Result<String, RemoteError> {
-    let (scheme, rest) = url.split_once("://").ok_or(RemoteError::Scheme)?;
-    if scheme != "http" && scheme != "https" {
-        return Err(RemoteError::Scheme);
-    }
-    let authority = rest.split('/').next().unwrap_or_default();
-    if authority.contains('@') {
-        return Err(RemoteError::Userinfo);
-    }
-    if url.len() > MAX_URL {
-        return Err(RemoteError::Malformed("longer than 2048 bytes"));
-    }
-    let plain = |c: char| c.is_ascii_graphic() && !"\"<>\\^`{|}?#".contains(c);
-    if !url.chars().all(plain) {
-        return Err(RemoteError::Malformed("it has a space, a query, a fragment or a character that must be encoded"));
-    }
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => (host, Some(port)),
-        _ => (authority, None),
-    };
-    if host.is_empty() || port.is_some_and(|p| p.parse::<u16>().is_err()) {
-        return Err(RemoteError::Malformed("no host, or a port that is no number"));
-    }
-    Ok(format!("{scheme}://{authority}"))
-}
-
-fn read_secret(data: &BTreeMap<String, Vec<u8>>) -> Result<(Option<Credentials>, Option<String>), RemoteError> {
-    let text = |key: &'static str| -> Result<Option<String>, RemoteError> {
-        let Some(bytes) = data.get(key) else { return Ok(None) };
-        let text = std::str::from_utf8(bytes).map_err(|_| RemoteError::SecretText(key))?;
-        // `echo token | base64` leaves a line break at the end; inside it would be another header.
-        let text = text.trim_end_matches(['\r', '\n']);
-        if text.chars().any(char::is_control) {
-            return Err(RemoteError::SecretText(key));
-        }
-        Ok(Some(text.to_owned()).filter(|t| !t.is_empty()))
-    };
-    let ca = match data.get("ca.crt") {
-        None => None,
-        Some(bytes) => Some(
-            String::from_utf8(bytes.clone())
-                .ok()
-                .filter(|pem| pem.contains("-----BEGIN CERTIFICATE-----"))
-                .ok_or(RemoteError::Ca)?,
-        ),
-    };
-    let credentials = match (text("username")?, text("password")?, text("bearerToken")?) {
-        (None, None, None) if ca.is_none() => return Err(RemoteError::SecretEmpty),
-        (None, None, None) => None,
-        (Some(username), Some(password), None) => {
-            Some(Credentials::Basic { username, password: Secret::new(password) })
-        }
-        (None, None, Some(token)) => Some(Credentials::Bearer(Secret::new(token))),
-        (_, _, Some(_)) => return Err(RemoteError::SecretBoth),
-        _ => return Err(RemoteError::SecretHalf),
-    };
-    Ok((credentials, ca))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credentials::basic;
 
-    fn secret(data: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
+    fn secret(data: &[(&str, &str)]) -> SecretData {
         data.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect()
     }
 
-    #[test]
-    fn only_plain_http_urls_are_taken() {
-        for url in ["https://example.com/a.git", "http://127.0.0.1:8080/x", "https://[::1]:8443/a", "https://h/a/b/c"] {
-            assert!(Remote::new(url, None).is_ok(), "{url}");
-        }
-        for url in [
-            "ssh://h/a",
-            "git@h:a",
-            "file:///etc",
-            "ext::sh -c id",
-            "--upload-pack=id",
-            "https://user:pw@h/a",
-            "https://h/a b",
-            "https://h/a\nb",
-            "https://h/a?x=1",
-            "https://:80/",
-            "https://h:99999/",
-            "https:///a",
-        ] {
-            assert!(Remote::new(url, None).is_err(), "{url}");
-        }
+    fn http(data: &[(&str, &str)]) -> Result<Option<Credentials>, RemoteError> {
+        Remote::new("https://h/a", Some(&secret(data))).map(|remote| remote.credentials)
+    }
+
+    fn ssh(data: &[(&str, &str)]) -> Result<Option<Credentials>, RemoteError> {
+        Remote::new("git@h:a", Some(&secret(data))).map(|remote| remote.credentials)
     }
 
     #[test]
     fn secrets_hold_one_kind_of_credentials() {
-        let read = |data: &[(&str, &str)]| Remote::new("https://h/a", Some(&secret(data)));
-        let basic = read(&[("username", "u"), ("password", "p\n")]).unwrap();
-        assert_eq!(*basic.authorization().unwrap(), "Basic dTpw");
-        assert_eq!(*read(&[("bearerToken", "t")]).unwrap().authorization().unwrap(), "Bearer t");
-        assert_eq!(read(&[]).unwrap_err(), RemoteError::SecretEmpty);
-        assert_eq!(read(&[("username", "u")]).unwrap_err(), RemoteError::SecretHalf);
-        assert_eq!(read(&[("bearerToken", "t"), ("username", "u")]).unwrap_err(), RemoteError::SecretBoth);
-        assert_eq!(read(&[("bearerToken", "a\nX: b")]).unwrap_err(), RemoteError::SecretText("bearerToken"));
-        assert_eq!(read(&[("ca.crt", "x")]).unwrap_err(), RemoteError::Ca);
+        let Some(Credentials::Basic { username, password }) = http(&[("username", "u"), ("password", "p\n")]).unwrap()
+        else {
+            panic!("no basic credentials")
+        };
+        assert_eq!(*basic(&username, &password), "Basic dTpw");
+        assert!(matches!(http(&[("bearerToken", "t")]), Ok(Some(Credentials::Bearer(_)))));
+        let check = |data: &[(&str, &str)], error| assert_eq!(http(data).unwrap_err(), error, "{data:?}");
+        check(&[], RemoteError::SecretEmpty);
+        check(&[("username", "u")], RemoteError::SecretHalf);
+        check(&[("bearerToken", "t"), ("username", "u")], RemoteError::SecretBoth);
+        check(&[("bearerToken", "a\nX: b")], RemoteError::SecretText("bearerToken"));
+        check(&[("ca.crt", "x")], RemoteError::Ca);
+    }
+
+    #[test]
+    fn an_app_has_three_parts_and_asks_a_safe_api() {
+        let app = [("githubAppID", "7"), ("githubAppInstallationID", "8"), ("githubAppPrivateKey", "pem")];
+        let Some(Credentials::App(read)) = http(&app).unwrap() else { panic!("no app") };
+        assert_eq!((read.id.as_str(), read.installation.as_str(), read.api.as_str()), ("7", "8", GITHUB));
+        assert_eq!(http(&app[..2]).unwrap_err(), RemoteError::AppHalf("githubAppPrivateKey"));
+        let with = |key, value| http(&[&app[..], &[(key, value)]].concat());
+        assert_eq!(with("githubAppBaseURL", "http://ghe.example/api").unwrap_err(), RemoteError::AppApi);
+        assert!(with("githubAppBaseURL", "https://ghe.example/api/v3/").is_ok());
+        assert_eq!(with("bearerToken", "t").unwrap_err(), RemoteError::SecretBoth);
+    }
+    const GITHUB: &str = "https://api.github.com";
+
+    #[test]
+    fn ssh_needs_a_key_and_known_hosts() {
+        assert_eq!(Remote::new("git@h:a", None).unwrap_err(), RemoteError::SshSecret);
+        assert_eq!(ssh(&[("known_hosts", "x")]).unwrap_err(), RemoteError::SshHalf("identity"));
+        let error = ssh(&[("identity", "x"), ("known_hosts", " \n")]).unwrap_err();
+        assert!(error.to_string().contains("ssh-keyscan"), "{error}");
+        let both = [("identity", "x"), ("known_hosts", "y"), ("password", "z"), ("bearerToken", "t")];
+        assert!(matches!(ssh(&both), Ok(Some(Credentials::Ssh(_)))));
+        assert!(matches!(http(&both), Ok(Some(Credentials::Bearer(_)))), "one Secret for both kinds of addresses");
     }
 
     #[test]
@@ -235,7 +155,25 @@ mod tests {
         let data = secret(&[("username", "u"), ("password", "hunter2")]);
         assert_eq!(Remote::new("http://example.com/a", Some(&data)).unwrap_err(), RemoteError::ClearText);
         let remote = Remote::new("https://example.com/a", Some(&data)).unwrap();
-        assert!(!format!("{remote:?}").contains("hunter2"));
-        assert_eq!(remote.redact("x hunter2 y dTpodW50ZXIy"), "x *** y ***");
+        let proxy = secret(&[("address", "http://proxy:3128"), ("username", "p"), ("password", "hunter3")]);
+        let remote = remote.with_proxy(&proxy).unwrap();
+        let printed = format!("{remote:?}");
+        assert!(!printed.contains("hunter2") && !printed.contains("hunter3"), "{printed}");
+    }
+
+    #[test]
+    fn a_proxy_is_an_origin_with_a_login() {
+        let proxy = |data: &[(&str, &str)]| {
+            Remote::new("https://h/a", None).unwrap().with_proxy(&secret(data)).map(|r| r.proxy.unwrap().url())
+        };
+        let login = [("address", "http://proxy.corp/"), ("username", "a@b"), ("password", "p:w/")];
+        assert_eq!(**proxy(&login).unwrap(), *"http://a%40b:p%3Aw%2F@proxy.corp:80");
+        assert_eq!(**proxy(&[("address", "https://[::1]:3128")]).unwrap(), *"https://[::1]:3128");
+        for address in ["proxy:3128", "ssh://proxy", "http://u:p@proxy", "http://proxy/path", "socks5://proxy"] {
+            assert_eq!(proxy(&[("address", address)]).unwrap_err(), RemoteError::ProxyAddress, "{address}");
+        }
+        let data = secret(&[("identity", "x"), ("known_hosts", "y")]);
+        let remote = Remote::new("git@h:a", Some(&data)).unwrap();
+        assert_eq!(remote.with_proxy(&secret(&login)).unwrap_err(), RemoteError::ProxySsh);
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use farwater_api::git_repository::GitReference;
 use farwater_bundle::{Archive, Limits, RelPath};
-use farwater_sources::{Git, GitError, GitLimits, GitReason, Mirror, Named, Reference, Remote, Retry, Synced};
+use farwater_sources::{Git, GitError, GitLimits, GitReason, Mirror, Named, Reference, Remote, Retry, Synced, Web};
 use farwater_testkit::git::{Auth, Fault, GitServer, Repository};
 
 /// For what must work on a machine that is busy with other tests.
@@ -30,7 +30,7 @@ impl Bench {
     fn with(server: GitServer, limits: GitLimits) -> Self {
         let repository = server.create("r").unwrap();
         let dir = tempfile::tempdir().unwrap();
-        Self { server, repository, git: Git::new(limits, &dir.path().join("home")).unwrap(), dir }
+        Self { server, repository, git: Git::new(limits, Web::default(), &dir.path().join("home")).unwrap(), dir }
     }
 
     fn path(&self) -> PathBuf {
@@ -268,12 +268,30 @@ async fn an_unknown_authority_is_not_trusted() {
 }
 
 #[tokio::test]
+async fn a_certificate_that_has_ended_is_told_apart_and_waited_for() {
+    let mut bench = Bench::with(GitServer::start_tls().await.unwrap(), GitLimits::default());
+    bench.repository.commit("main", &[("a", "1")]).unwrap();
+    let ca = secret(&[("ca.crt", bench.server.ca().unwrap())]);
+    let sync = async |bench: &Bench| {
+        let remote = Remote::new(&bench.server.url("r"), Some(&ca)).unwrap();
+        bench.git.sync(&remote, &branch("main"), &bench.path(), TIMEOUT).await
+    };
+    sync(&bench).await.unwrap();
+    bench.server.set_expired(true).await.unwrap();
+    let error = sync(&bench).await.unwrap_err();
+    assert_eq!((&error.reason, error.retry()), (&GitReason::CertificateExpired, Retry::Later), "{error}");
+    bench.server.set_expired(false).await.unwrap();
+    sync(&bench).await.unwrap();
+}
+
+#[tokio::test]
 async fn servers_that_fail_in_every_way_give_typed_errors_in_time() {
     let mut bench = Bench::new().await;
     bench.repository.commit("main", &[("a", "1")]).unwrap();
     for (fault, reason, retry) in [
         (Fault::Status(500), GitReason::ServerError, Retry::Later),
         (Fault::Status(503), GitReason::ServerError, Retry::Later),
+        (Fault::Status(429), GitReason::Throttled, Retry::Later),
         (Fault::Status(403), GitReason::Forbidden, Retry::AfterChange),
         (Fault::Status(404), GitReason::NotFound, Retry::AfterChange),
         (Fault::Redirect("http://127.0.0.1:9/".into()), GitReason::Redirected, Retry::AfterChange),
@@ -345,7 +363,7 @@ async fn a_repository_huge_in_references_is_followed_by_branch_and_refused_by_ra
     let reference = Reference::parse(Some(&GitReference { semver: Some("*".into()), ..Default::default() })).unwrap();
     assert_eq!(reason(bench.sync(&reference).await), GitReason::TooManyRefs { limit: 500 });
     let limits = GitLimits { refs_bytes: 1000, ..GitLimits::default() };
-    let git = Git::new(limits, &bench.dir.path().join("second")).unwrap();
+    let git = Git::new(limits, Web::default(), &bench.dir.path().join("second")).unwrap();
     let result = git.sync(&bench.remote(), &reference, &bench.path(), TIMEOUT).await;
     assert_eq!(reason(result), GitReason::AnswerTooLarge { limit: 1000 });
 }

@@ -17,6 +17,7 @@ macro_rules! from_row {
 
 mod agents;
 mod assignments;
+mod charts;
 mod desired;
 mod guards;
 mod history;
@@ -36,6 +37,10 @@ pub use assignments::{
     assignments_of_source, assignments_unplaced, count_assignments, delete_assignment, is_source_used, load_assignment,
     names_of_services, save_assignment, save_service_secrets, services_gone, services_of_secret, services_under_grants,
     stamp,
+};
+pub use charts::{
+    ChartRow, LinkedSource, ServiceSource, charts_of_source, delete_chart, linked_source, linked_sources, load_chart,
+    load_recipe, save_chart, save_recipe, save_service_sources, services_of_chart, sources_of_service, wanted_charts,
 };
 pub use desired::{
     Desired, DirtyMark, clear_mark, delete_cluster, is_desired, load_desired, load_desired_bundles, load_desired_heads,
@@ -58,8 +63,8 @@ pub use origins::{
     save_source_origin, service_origins_of_cluster,
 };
 pub use sources::{
-    Bundle, Revision, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions, save_bundle,
-    save_revision,
+    Bundle, Revision, Taken, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions,
+    save_bundle, save_revision, withdraw_revision,
 };
 
 use crate::{ChangeHook, Connection, Operation, PooledConnection, Store, StoreError, WatchEvent};

@@ -260,10 +260,11 @@ impl Check {
 
     /// Rows of the delivery tables whose service or cluster is gone.
     async fn references(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
-        const OF_SERVICES: [&str; 7] = [
+        const OF_SERVICES: [&str; 8] = [
             "assignments",
             "reports",
             "service_secrets",
+            "service_sources",
             "service_dependencies",
             "history",
             "hook_runs",

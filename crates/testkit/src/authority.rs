@@ -42,12 +42,23 @@ impl Authority {
 
     /// A server's certificate that began an hour ago and holds for some more.
     pub fn issue(&self, names: &[&str], hours: u32) -> Result<Pair> {
+        self.issue_between(names, HOUR, HOUR * hours)
+    }
+
+    /// One that ended an hour ago.
+    pub fn issue_expired(&self, names: &[&str]) -> Result<Pair> {
+        self.issue_between(names, HOUR * 2, Duration::ZERO)
+    }
+
+    /// It began `ago` and ends `ahead`, or an hour ago where that is nothing.
+    fn issue_between(&self, names: &[&str], ago: Duration, ahead: Duration) -> Result<Pair> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         let now = rcgen::date_time_ymd(1970, 1, 1) + SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-        (params.not_before, params.not_after) = (now - HOUR, now + HOUR * hours);
+        let end = if ahead.is_zero() { now - HOUR } else { now + ahead };
+        (params.not_before, params.not_after) = (now - ago, end);
         Ok(Pair { certificate: params.signed_by(&key, &self.issuer)?.pem(), key: key.serialize_pem() })
     }
 }

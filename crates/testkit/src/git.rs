@@ -14,6 +14,7 @@ mod backend;
 mod repository;
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -22,11 +23,16 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 pub use self::repository::Repository;
+use crate::{
+    authority::{Authority, Pair},
+    lfs::Lfs,
+};
 
 /// What a request must bring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,6 +77,10 @@ pub struct Counts {
     /// Requests for objects.
     pub fetches: usize,
     pub unauthorized: usize,
+    /// Requests that were answered at the same time, at most.
+    pub most_at_once: usize,
+    /// The same of any one repository.
+    pub most_of_one: usize,
 }
 
 /// A server for all repositories in one temporary folder. Ends when dropped.
@@ -91,6 +101,11 @@ struct State {
     auth: Auth,
     fault: Fault,
     counts: Counts,
+    /// Requests that are being answered, by repository.
+    under_way: BTreeMap<String, usize>,
+    lfs: Lfs,
+    /// What each request brought as its authorization.
+    authorizations: Vec<String>,
 }
 
 impl Shared {
@@ -102,7 +117,7 @@ impl Shared {
 #[derive(Clone)]
 struct Tls {
     acceptor: TlsAcceptor,
-    ca: String,
+    authority: Arc<Authority>,
 }
 
 struct Running {
@@ -131,6 +146,18 @@ impl GitServer {
     /// Over HTTPS, with a certificate authority of its own ([`GitServer::ca`]).
     pub async fn start_tls() -> Result<Self> {
         Self::start_with([127, 0, 0, 1].into(), Some(Tls::make()?)).await
+    }
+
+    /// Shows a certificate from now on that ended an hour ago, or one that is good, of the same authority.
+    pub async fn set_expired(&mut self, is_expired: bool) -> Result<()> {
+        if let Some(tls) = &mut self.tls {
+            let pair =
+                if is_expired { tls.authority.issue_expired(&NAMES)? } else { tls.authority.issue(&NAMES, 24)? };
+            tls.acceptor = acceptor(&pair)?;
+            self.stop().await;
+            self.resume().await?;
+        }
+        Ok(())
     }
 
     async fn start_with(address: IpAddr, tls: Option<Tls>) -> Result<Self> {
@@ -181,7 +208,7 @@ impl GitServer {
 
     /// The authority of an HTTPS server, PEM.
     pub fn ca(&self) -> Option<&str> {
-        self.tls.as_ref().map(|tls| tls.ca.as_str())
+        self.tls.as_ref().map(|tls| tls.authority.pem())
     }
 
     pub fn set_auth(&self, auth: Auth) {
@@ -195,28 +222,45 @@ impl GitServer {
     pub fn counts(&self) -> Counts {
         self.shared.state().counts
     }
+
+    /// From now on requests at the same time are counted anew.
+    pub fn forget_most(&self) {
+        let counts = &mut self.shared.state().counts;
+        (counts.most_at_once, counts.most_of_one) = (0, 0);
+    }
+
+    /// What requests brought as their authorization, each once.
+    pub fn authorizations(&self) -> Vec<String> {
+        let mut seen = self.shared.state().authorizations.clone();
+        seen.sort();
+        seen.dedup();
+        seen
+    }
+
+    /// Large files of its repositories.
+    pub fn lfs<T>(&self, change: impl FnOnce(&mut Lfs) -> T) -> T {
+        change(&mut self.shared.state().lfs)
+    }
 }
+
+const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 
 impl Tls {
     fn make() -> Result<Self> {
-        let ca_key = rcgen::KeyPair::generate()?;
-        let mut ca = rcgen::CertificateParams::new(Vec::<String>::new())?;
-        ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        ca.distinguished_name.push(rcgen::DnType::CommonName, "farwater test authority");
-        ca.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign];
-        let ca_certificate = ca.self_signed(&ca_key)?;
-        let key = rcgen::KeyPair::generate()?;
-        let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()])?;
-        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
-        let certificate = params.signed_by(&key, &rcgen::Issuer::from_params(&ca, &ca_key))?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let key = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)?;
-        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), ca: ca_certificate.pem() })
+        let authority = Authority::new("farwater test authority")?;
+        Ok(Self { acceptor: acceptor(&authority.issue(&NAMES, 24)?)?, authority: Arc::new(authority) })
     }
+}
+
+fn acceptor(pair: &Pair) -> Result<TlsAcceptor> {
+    let chain = vec![CertificateDer::from_pem_slice(pair.certificate.as_bytes()).context("read a certificate")?];
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).context("read a key")?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>, tls: Option<Tls>, stop: CancellationToken) {
@@ -233,8 +277,14 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, tls: Option<Tls>, st
         // As web servers have it: else the end of an answer waits 40 ms for a client that is late to acknowledge its beginning.
         let _ = stream.set_nodelay(true);
         let (shared, tls) = (shared.clone(), tls.clone());
+        let origin = format!(
+            "{}://{}",
+            if tls.is_some() { "https" } else { "http" },
+            stream.local_addr().map_or_else(|_| String::new(), |a| a.to_string())
+        );
         connections.spawn(async move {
-            let service = hyper::service::service_fn(move |request| backend::answer(shared.clone(), request));
+            let service =
+                hyper::service::service_fn(move |request| backend::answer(shared.clone(), origin.clone(), request));
             let http = hyper::server::conn::http1::Builder::new();
             // A client that goes away is its own affair.
             match tls {

@@ -5,26 +5,32 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod api_faults;
+pub mod app_api;
 pub mod authority;
 pub mod faketime;
 pub mod farwater;
 pub mod git;
+pub mod helm;
 pub mod https;
 pub mod hub_pod;
 pub mod images;
 pub mod informer;
 pub mod kube;
 pub mod ledger;
+pub mod lfs;
 pub mod nginx;
 pub mod node;
+pub mod origin;
 pub mod packages;
 pub mod ports;
 pub mod postgres;
 pub mod process;
 pub mod prometheus;
 pub mod recorder;
+pub mod registry;
 pub mod site;
 pub mod squid;
+pub mod ssh;
 pub mod terminal;
 pub mod tools;
 pub mod wait;
@@ -33,11 +39,14 @@ pub mod webhook;
 pub mod wire;
 
 pub use farwater::{Agent, Hub, Launch};
+pub use helm::Helm;
 pub use kube::{Plane, PlaneOptions, shared};
 pub use node::Node;
+pub use origin::Origin;
 pub use postgres::Postgres;
 pub use process::Process;
 pub use prometheus::Prometheus;
+pub use registry::Registry;
 pub use site::Site;
 pub use terminal::Terminal;
 pub use tools::Tools;

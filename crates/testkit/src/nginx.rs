@@ -1,7 +1,11 @@
-//! nginx in front of a hub, with a certificate of its own: HTTP/1.1 to it and from it, as an ingress is set up, and WebSockets passed
-//! on where that was asked for.
+//! nginx with a certificate of its own. In front of a hub: HTTP/1.1 to it and from it, as an ingress is set up, and WebSockets passed
+//! on where that was asked for. Or with files, as fast as it can.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 
@@ -28,6 +32,16 @@ pub struct Nginx {
 impl Nginx {
     /// In front of the hub at this port of the machine.
     pub async fn start(hub: u16, certificate: &Pair, passes_websockets: bool) -> Result<Self> {
+        Self::serve(certificate, &before_hub(hub, passes_websockets)).await
+    }
+
+    /// The files of a folder.
+    pub async fn of_folder(folder: &Path, certificate: &Pair) -> Result<Self> {
+        Self::serve(certificate, &of_files(folder)).await
+    }
+
+    /// `server`: what is said of its one server but where it listens.
+    async fn serve(certificate: &Pair, server: &str) -> Result<Self> {
         packages::require(&[NGINX])?;
         let folder = temporary_folder("farwater-nginx-")?;
         let port = ports::free()?;
@@ -38,7 +52,7 @@ impl Nginx {
         };
         write("tls.crt", &certificate.certificate)?;
         write("tls.key", &certificate.key)?;
-        let config = write("nginx.conf", &configuration(port, hub, passes_websockets))?;
+        let config = write("nginx.conf", &configuration(port, server))?;
         let mut command = bare_command(NGINX.program);
         // It opens this log before it reads where its own one is.
         command.arg("-p").arg(folder.path()).arg("-c").arg(config).args(["-e", "stderr"]);
@@ -55,7 +69,15 @@ impl Nginx {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    /// One line for each request that has ended.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// One line for each request that has ended, of one before a hub.
     pub fn access_log(&self) -> String {
         fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default()
     }
@@ -65,30 +87,47 @@ impl Nginx {
     }
 }
 
-fn configuration(port: u16, hub: u16, passes_websockets: bool) -> String {
+fn before_hub(hub: u16, passes_websockets: bool) -> String {
     let websockets = if passes_websockets {
         "proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $connection_upgrade;"
     } else {
         ""
     };
+    format!(
+        "access_log access.log;
+    location / {{
+      proxy_pass https://127.0.0.1:{hub};
+      proxy_http_version 1.1;
+      proxy_set_header Host $host;
+      {websockets}
+    }}"
+    )
+}
+
+fn of_files(folder: &Path) -> String {
+    format!(
+        "access_log off;
+    root {};
+    default_type application/octet-stream;
+    sendfile on; tcp_nopush on; keepalive_requests 100000000; keepalive_timeout 600s;
+    open_file_cache max=10000; open_file_cache_valid 600s;",
+        folder.display()
+    )
+}
+
+fn configuration(port: u16, server: &str) -> String {
     // As one process of whoever started it: nothing of it outlives that, and it needs no other user.
     format!(
         "daemon off; master_process off; pid nginx.pid; error_log stderr warn;
 events {{ worker_connections 256; }}
 http {{
-  access_log access.log;
   client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
   map $http_upgrade $connection_upgrade {{ default upgrade; '' close; }}
   server {{
     listen 127.0.0.1:{port} ssl;
     ssl_certificate tls.crt;
     ssl_certificate_key tls.key;
-    location / {{
-      proxy_pass https://127.0.0.1:{hub};
-      proxy_http_version 1.1;
-      proxy_set_header Host $host;
-      {websockets}
-    }}
+    {server}
   }}
 }}
 "

@@ -209,6 +209,11 @@ impl Tools {
         Self::build_modules(&MODULES)
     }
 
+    /// Helm alone: what is already built, or builds it.
+    pub fn build_helm() -> Result<Self> {
+        Self::build_modules(&[&HELM])
+    }
+
     fn build_modules(modules: &[&Module]) -> Result<Self> {
         let tools = Self::located()?;
         for module in modules {

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use farwater_testkit::{Plane, kube::Part};
 
 const MEGABYTE: f64 = 1_000_000.0;
@@ -38,6 +38,13 @@ pub fn processor_time(process: u32) -> Result<Duration> {
     ticks(&read(process, "stat")?).map(|ticks| Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND))
 }
 
+/// The same with that of the processes that it started and that have ended.
+pub fn processor_time_of_all(process: u32) -> Result<Duration> {
+    let stat = read(process, "stat")?;
+    let all = times(&stat, 4)?.iter().sum::<u64>();
+    Ok(Duration::from_secs_f64(all as f64 / TICKS_PER_SECOND))
+}
+
 /// The same of a plane's API server and its database.
 pub fn server_time(plane: &mut Plane) -> Result<Duration> {
     Ok(processor_time(plane.part(Part::ApiServer)?.id())? + processor_time(plane.part(Part::Etcd)?.id())?)
@@ -64,10 +71,15 @@ fn kilobytes(text: &str, field: &str) -> Result<u64> {
 
 /// Fields 14 and 15: in the program and in the kernel for it. The second field, the name, may hold spaces and brackets.
 fn ticks(stat: &str) -> Result<u64> {
+    Ok(times(stat, 2)?.iter().sum())
+}
+
+/// Of a line of /proc: in the program and in the kernel, then the same of its children.
+fn times(stat: &str, count: usize) -> Result<Vec<u64>> {
     let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
-    let mut times = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
-    let mut next = || times.next().context("stat has no times")?.context("read a time of stat");
-    Ok(next()? + next()?)
+    let fields: Vec<&str> = fields.split_whitespace().skip(11).take(count).collect();
+    ensure!(fields.len() == count, "stat has no times");
+    fields.into_iter().map(|field| field.parse::<u64>().context("read a time of stat")).collect()
 }
 
 #[cfg(test)]
@@ -76,8 +88,9 @@ mod tests {
 
     #[test]
     fn times_are_found_behind_any_name() {
-        let stat = "42 (a ) b) S 1 42 42 0 -1 4194304 100 0 0 0 17 25 0 0 20 0 1 0 100 1000 10";
+        let stat = "42 (a ) b) S 1 42 42 0 -1 4194304 100 0 0 0 17 25 3 4 20 0 1 0 100 1000 10";
         assert_eq!(ticks(stat).unwrap(), 42);
+        assert_eq!(times(stat, 4).unwrap(), [17, 25, 3, 4]);
         assert!(ticks("42 (a) S 1").is_err());
     }
 

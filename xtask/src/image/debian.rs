@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use super::Architecture;
 use crate::repository;
 
-/// The git program, its way to http and https, what both are linked to, and the authorities of public servers.
+/// The git program, its ways to http, https and ssh, what they are linked to, and the authorities of public servers.
 const PACKAGES: &[&str] = &[
     "ca-certificates",
     "git",
@@ -42,11 +42,13 @@ const PACKAGES: &[&str] = &[
     "libpsl5",
     "librtmp1",
     "libsasl2-2",
+    "libselinux1",
     "libssh2-1",
     "libssl3",
     "libtasn1-6",
     "libunistring2",
     "libzstd1",
+    "openssh-client",
     "zlib1g",
 ];
 

@@ -1,6 +1,9 @@
 //! `farwater why`: the first broken link from Git to health.
 
-use farwater_api::{ADMIN_NAMESPACE, Cluster, GitRepository, ServiceDeployment, objects::ObjectReport};
+use farwater_api::{
+    ADMIN_NAMESPACE, AnySource, Cluster, GitRepository, HelmRepository, OCIRepository, ServiceDeployment, SourceKind,
+    objects::ObjectReport, service_sources::SourceReference,
+};
 use farwater_fleet::why::{self, Evidence, Finding, Link, Lookup, NextStep, Standing};
 use kube::ResourceExt as _;
 
@@ -40,16 +43,15 @@ pub async fn run(args: WhyArgs, session: &Session) -> Result<u8> {
 /// Collects the evidence and judges it.
 pub async fn explain(session: &Session, namespace: &str, name: &str) -> Result<Finding> {
     let service: ServiceDeployment = session.get(namespace, name).await?;
-    let source_name = service.spec.source_ref.name.clone();
-    let (source, cluster, objects) = tokio::join!(
-        session.get::<GitRepository>(namespace, &source_name),
+    let (sources, cluster, objects) = tokio::join!(
+        find_sources(session, namespace, &service),
         find_cluster(session, &service),
         objects::fetch(session, namespace, name),
     );
-    let (source, cluster, objects) = (lookup(source)?, lookup(cluster)?, lookup(objects)?);
+    let (sources, cluster, objects) = (sources?, lookup(cluster)?, lookup(objects)?);
     Ok(why::explain(&Evidence {
         service: &service,
-        source: borrow(&source),
+        sources: &sources,
         cluster: borrow(&cluster),
         objects: match &objects {
             Lookup::Found(objects) => Lookup::Found(objects.as_slice()),
@@ -59,6 +61,31 @@ pub async fn explain(session: &Session, namespace: &str, name: &str) -> Result<F
         },
         now: jiff::Timestamp::now(),
     }))
+}
+
+/// A source of whichever kind.
+pub async fn find_source(session: &Session, namespace: &str, reference: &SourceReference) -> Result<AnySource> {
+    Ok(match reference.kind {
+        SourceKind::GitRepository => session.get::<GitRepository>(namespace, &reference.name).await?.into(),
+        SourceKind::HelmRepository => session.get::<HelmRepository>(namespace, &reference.name).await?.into(),
+        SourceKind::OciRepository => session.get::<OCIRepository>(namespace, &reference.name).await?.into(),
+    })
+}
+
+/// All that a service names, each once, its own first.
+async fn find_sources(
+    session: &Session,
+    namespace: &str,
+    service: &ServiceDeployment,
+) -> Result<Vec<(SourceReference, Lookup<AnySource>)>> {
+    let mut found: Vec<(SourceReference, Lookup<AnySource>)> = Vec::new();
+    for stated in service.spec.all_sources() {
+        if found.iter().all(|(known, _)| known != stated.reference) {
+            let source = find_source(session, namespace, stated.reference).await;
+            found.push((stated.reference.clone(), lookup(source)?));
+        }
+    }
+    Ok(found)
 }
 
 /// The named namespace, or the service's own and then the administrators'.

@@ -18,6 +18,9 @@ fn candidate() -> Candidate {
         source: String::new(),
         origin: None,
         author: String::new(),
+        reads: String::new(),
+        parts: Vec::new(),
+        artifacts: Vec::new(),
     }
 }
 

@@ -40,7 +40,9 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
 /// was named before, and goes where it went, may stay.
 async fn check_secrets(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     // A service's cluster can't change; the namespace there decides who reads.
-    let route = |object: &Value| ["url", "targetNamespace"].map(|field| object["spec"][field].clone());
+    // Where else credentials go, and how, is said beside the address; submodules are wherever files of the source name them.
+    const ROUTE: [&str; 6] = ["url", "targetNamespace", "passCredentials", "insecure", "type", "recurseSubmodules"];
+    let route = |object: &Value| ROUTE.map(|field| object["spec"][field].clone());
     let before = old.filter(|old| route(old) == route(object)).map(named_secrets).unwrap_or_default();
     for secret in named_secrets(object).difference(&before) {
         let read = Attributes {
@@ -64,7 +66,9 @@ async fn check_secrets(call: &Call, object: &Value, old: Option<&Value>) -> Resu
 fn named_secrets(object: &Value) -> BTreeSet<&str> {
     let spec = &object["spec"];
     let listed = spec["secrets"].as_array().into_iter().flatten();
-    listed.chain([&spec["secretRef"]]).filter_map(|reference| reference["name"].as_str()).collect()
+    let fields = ["secretRef", "certSecretRef", "proxySecretRef"].map(|field| &spec[field]);
+    let named = fields.into_iter().chain([&spec["verify"]["secretRef"]]);
+    listed.chain(named).filter_map(|reference| reference["name"].as_str()).collect()
 }
 
 /// A service goes only where a grant lets its namespace place it; it never moves to another cluster.
@@ -85,9 +89,16 @@ async fn check_placement(call: &Call, object: &Value, old: Option<&Value>) -> Re
         Inadmissible::ClusterChanged => invalid("clusterRef", &spec["clusterRef"], &error),
         Inadmissible::Pin(_) => invalid("pin.bundle", &spec["pin"]["bundle"], &error),
         Inadmissible::DependsOn(_) => invalid("dependsOn", &spec["dependsOn"], &error),
+        Inadmissible::Sources { ref field, .. } => invalid(field, &at_path(spec, field), &error),
         Inadmissible::Tests { ref field, .. } => invalid(&format!("tests{field}"), &tests_value(spec, field), &error),
         Inadmissible::Store(error) => store_failed(error),
     })
+}
+
+/// The value at `sources[1].chart`.
+fn at_path(spec: &Value, path: &str) -> Value {
+    let pointer = path.replace('[', ".").replace(']', "").replace('.', "/");
+    spec.pointer(&format!("/{pointer}")).cloned().unwrap_or_default()
 }
 
 /// The value that is wrong, of one test; all of them would be long.
@@ -126,7 +137,7 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
         |object: &Value| object["metadata"]["annotations"].get(APPROVE_PRUNE).cloned().unwrap_or(Value::Bool(false));
     let version = |object: &Value| {
         let spec = &object["spec"];
-        serde_json::json!([spec["sourceRef"], spec["path"], spec["pin"]])
+        serde_json::json!([spec["sourceRef"], spec["path"], spec["pin"], spec["chart"], spec["sources"]])
     };
     let author = Value::from(cut(&call.user.name, LONGEST));
     let [changed_by, pinned_by, suspended_by, approved_by, approved_at] = AUTHORS;

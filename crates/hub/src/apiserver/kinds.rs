@@ -433,9 +433,12 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
     }
     match kind.plural.as_str() {
         "servicedeployments" => {
-            for (name, list) in
-                [("history", "HistoryEntryList"), ("hooks", "HookRunList"), ("objects", "ObjectReportList")]
-            {
+            for (name, list) in [
+                ("digest", "DigestReport"),
+                ("history", "HistoryEntryList"),
+                ("hooks", "HookRunList"),
+                ("objects", "ObjectReportList"),
+            ] {
                 kind.subresources.push(Subresource {
                     name,
                     verbs: &["get"],

@@ -2,7 +2,7 @@
 //! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
 
 use farwater_api::{
-    HealthRuleSpec,
+    HealthRuleSpec, SOURCE_CREDENTIALS, URL_PREFIX,
     health_rule::MAX_OWN_BYTES,
     renderer::{self, MAX_RENDER_BYTES, Renderer},
 };
@@ -11,6 +11,7 @@ use farwater_fleet::{
     duration::{self, Bounds},
     health::{expression::Expression, rules},
 };
+use farwater_sources::UrlPrefix;
 use serde_json::{Value, json};
 
 use super::{kinds::ResourceKind, meta, schema, status::FieldError};
@@ -192,11 +193,15 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
 }
 
 /// Fields of ours that are durations, by resource.
-const DURATIONS: [(&str, &str, Bounds); 4] = [
+const DURATIONS: [(&str, &str, Bounds); 8] = [
     ("agentpolicies", "deadline", duration::AGENT_DEADLINE),
     ("clusters", "pollInterval", duration::POLL_INTERVAL),
     ("gitrepositories", "interval", duration::SOURCE_INTERVAL),
     ("gitrepositories", "timeout", duration::SOURCE_TIMEOUT),
+    ("helmrepositories", "interval", duration::SOURCE_INTERVAL),
+    ("helmrepositories", "timeout", duration::SOURCE_TIMEOUT),
+    ("ocirepositories", "interval", duration::SOURCE_INTERVAL),
+    ("ocirepositories", "timeout", duration::SOURCE_TIMEOUT),
 ];
 
 /// A duration that nobody would keep to is refused, not silently cut. One that is stored already may stay, as in Kubernetes
@@ -393,11 +398,27 @@ fn validate_secret(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldEr
             errors.push(FieldError::required(format!("data[{key}]"), ""));
         }
     }
+    validate_prefix(object, old, errors);
     if let Some(old) = old {
         if object["type"] != old["type"] {
             errors.push(FieldError::invalid("type", &object["type"], "field is immutable"));
         }
         check_immutable(object, old, &["data"], errors);
+    }
+}
+
+/// A Secret that serves sources says which, or it would silently serve none. One that is stored already may stay.
+fn validate_prefix(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let prefix = |object: &Value| object["metadata"]["annotations"][URL_PREFIX].clone();
+    let value = prefix(object);
+    if object["type"] != SOURCE_CREDENTIALS || old.is_some_and(|old| prefix(old) == value) {
+        return;
+    }
+    let field = format!("metadata.annotations[{URL_PREFIX}]");
+    match value.as_str().map(UrlPrefix::parse) {
+        None => errors.push(FieldError::required(field, "the addresses that the credentials are for")),
+        Some(Err(error)) => errors.push(FieldError::invalid(field, &value, &error.to_string())),
+        Some(Ok(_)) => {}
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     auth::{TokenError, TokenOwner},
-    controllers::{hook_runs, resources::Name, versions},
+    controllers::{digest_report, hook_runs, resources::Name, versions},
     delivery::{
         join::{self, InviteError},
         status::load_objects,
@@ -34,6 +34,7 @@ pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         ("clusters", "join") => invite_cluster(call).await,
         ("servicedeployments", "bundle") => bundles::show(call).await,
         ("servicedeployments", "objects") => list_objects(call).await,
+        ("servicedeployments", "digest") => explain_digest(call).await,
         ("servicedeployments", "history") => list_versions(call).await,
         ("servicedeployments", "plan") if call.info.verb == "create" => plans::ask(call, &body).await,
         ("servicedeployments", "plan") => plans::look(call).await,
@@ -69,6 +70,21 @@ async fn list_objects(call: &Call) -> Result<Response, ApiError> {
     let service = call.load(&call.info.name).await?;
     let objects = load_objects(&call.hub.delivery, &service.uid).await.map_err(store_failed)?;
     Ok(answer_list("ObjectReportList", &service, &objects))
+}
+
+/// What the digest of a service's entry is made of.
+async fn explain_digest(call: &Call) -> Result<Response, ApiError> {
+    let service = call.load(&call.info.name).await?;
+    let report = digest_report::load(&call.hub.delivery, &service).await.map_err(store_failed)?;
+    let Some(report) = report else {
+        let why = "the service has no entry in a cluster's desired state yet; why says what it lacks";
+        return Err(ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, why));
+    };
+    let mut answer = serde_json::to_value(&report).map_err(ApiError::internal)?;
+    answer["apiVersion"] = json!(our_api_version());
+    answer["kind"] = json!("DigestReport");
+    answer["metadata"] = json!({"resourceVersion": service.version.to_string()});
+    Ok(respond::json(200, &answer))
 }
 
 /// What was assigned to a service, the newest first.

@@ -9,10 +9,11 @@ use std::{
 };
 
 use farwater_api::{
-    AGENT_FINALIZER, APPROVE_PRUNE, Digest, GitRepository, ServiceDeployment,
+    AGENT_FINALIZER, APPROVE_PRUNE, Digest, ServiceDeployment, ServiceDeploymentSpec, SourceKind,
     git_repository::LocalReference,
     protocol::Action,
     service_deployment::{ClusterReference, DeletionPolicy, Pin},
+    service_sources::{ChartReference, SourceReference, StatedSource},
 };
 use farwater_fleet::{
     assignment::{Candidate, Decided, Decision, Inputs, Trouble, Why, decide, is_suspended, suspension_end},
@@ -25,10 +26,10 @@ use farwater_fleet::{
 use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
-        Assignment, Bundle, Released, Revision, ServiceOrigin, SourceOrigin, asks_for_the_same, assignments_named,
-        delete_assignment, delete_report, dependencies_of, load_assignment, load_report, load_revision,
-        load_service_origin, load_source_origin, mark_cluster, save_assignment, save_bundle, save_dependencies,
-        save_released, save_service_origin, save_service_secrets, stamp,
+        Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServiceSource, asks_for_the_same,
+        assignments_named, delete_assignment, delete_report, dependencies_of, load_assignment, load_chart, load_report,
+        load_service_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_recipe, save_released,
+        save_service_origin, save_service_secrets, save_service_sources, sources_of_service, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -36,14 +37,15 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
+    candidates::{self, FoundSource, Ingredient, ResolveError, Resolved, find_ingredients},
     chain,
     dependencies::{self, Waits},
     events::{self, Told},
-    git::{self, BundleFailure},
     orphans,
     queue::Next,
     resources::{self, APPROVED_AT, Name, Stored as _},
     services::{ClusterFacts, ServiceFacts, load_grants_for, read_json},
+    sources::{self, SourceName},
     summarize_reports::is_removed,
     trace_deliveries::Assigned,
     track_clusters::until_silent,
@@ -56,6 +58,8 @@ use crate::{
 
 /// A service that waits for others is woken by them; this is for a wake-up that was lost.
 const RECHECK: Duration = Duration::from_secs(60);
+/// One whose files could not be fetched tries again.
+const FILES_RECHECK: Duration = Duration::from_secs(15);
 /// Timers and the clock of suspensions are two: what is due is looked at this late, and what is not for this long at most.
 const SOON: Duration = Duration::from_millis(50);
 const LONGEST_REST: Duration = Duration::from_secs(600);
@@ -71,14 +75,6 @@ pub enum AssignError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-}
-
-/// A service's source, and what is served of it.
-struct Source {
-    uid: String,
-    url: String,
-    revision: Option<Revision>,
-    origin: Option<SourceOrigin>,
 }
 
 pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next, AssignError> {
@@ -112,41 +108,56 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let answered = request.as_deref().is_some_and(|value| delivery.checks.requests.is_answered(&name, value));
     // Before the source is read: one that was asked since this was written has what it has now.
     let known = load_service_origin(&mut *delivery.store.tables().await?, &resource.uid).await?;
-    let source_name = Name::new(&name.namespace, &service.spec.source_ref.name);
-    let source = find_source(&delivery, &source_name).await?;
-    let (candidate, bundle) = resolve_candidate(&delivery, &name, &service, source.as_ref(), row.as_ref()).await?;
+    let ingredients = find_ingredients(&delivery, &name.namespace, &service.spec).await?;
+    let resolved = resolve_candidate(&delivery, &name, &ingredients, row.as_ref()).await?;
+    let Resolved { candidate, bundle, mut wants, ask } = resolved;
     let is_found = candidate.is_ok();
-    let source_uid = source.as_ref().map(|source| source.uid.clone());
-    let is_asked = source.as_ref().is_some_and(|source| source.origin.as_ref().is_none_or(|origin| !origin.unasked));
-    let references = (service.spec.cluster_ref.clone(), source_name.clone());
-    let led_to = LedTo::of(&cluster, source.as_ref());
+    let source_uid = ingredients.first().and_then(Ingredient::uid).map(str::to_owned);
+    let is_asked = ingredients.iter().all(Ingredient::is_asked);
+    let references = References::of(&service.spec.cluster_ref, &ingredients);
+    let led_to = LedTo::of(&cluster, ingredients.iter().map(|one| one.found.as_ref()));
     let stated = Stated::of(&service);
+    let others = ingredients.iter().skip(1).filter_map(|one| Some((one.uid()?.to_owned(), one.name(&name.namespace))));
+    let others: Vec<(String, SourceName)> = others.collect();
+    let source_name = SourceName::of(&name.namespace, &service.spec.source_ref);
     let found = Found {
         cluster,
-        source,
+        ingredients,
         pinned: versions::resolve_pin(&delivery, &resource.uid, service.spec.pin.as_ref()).await?,
         candidate,
         // Behind the source: what it depends on is held against what that has now, or something newer.
         waits: dependencies::load_waits(&delivery, &name, &service).await?,
     };
     let next = decide_row(&delivery, &name, &resource, service, found, row.as_ref()).await?;
+    // Whatever it would run: what it runs may have to be made again.
+    let assigned: Option<Candidate> =
+        next.assigned.as_deref().map(|text| read_json(&next.service_uid, text)).transpose()?;
+    wants.extend(assigned.iter().flat_map(candidates::wants_of));
     let again = stated.next_look(&next)?;
     // Not with what was assigned before, because what the source has can't be, or may not.
     let is_current = is_found && next.assigned.is_some() && next.assigned == next.candidate;
     let found_by = |row: &Assignment| (row.cluster_uid.clone(), row.source_uid.clone());
     let is_new = row.as_ref().map(found_by) != Some(found_by(&next));
     let is_denied = is_new && matches!(read_json::<Decided>(&next.service_uid, &next.why)?.why, Why::NotGranted(_));
-    save_row(&delivery, row, next, bundle, stated, begun).await?;
-    // Who wakes it finds it by its row: what came before that was written has woken nobody.
-    if is_denied || (is_new && LedTo::load(&delivery, &name, &references).await? != led_to) {
+    let is_rewired = save_row(&delivery, row, next, Making { bundle, wants }, stated, begun).await?;
+    // Who wakes it finds it by its rows: what came before they were written has woken nobody.
+    if is_denied
+        || (is_rewired && is_any_there(&delivery, &resource.uid, &ask).await?)
+        || ((is_new || is_rewired) && LedTo::load(&delivery, &name, &references).await? != led_to)
+    {
         delivery.services.add(name.clone());
+    }
+    // Now that it is written who wants it.
+    for (uid, source) in ask {
+        delivery.checks.hurry(&uid);
+        delivery.sources.add(source);
     }
     if let Some(known) = known.filter(|known| known.unasked && is_asked && is_current) {
         trust_source(&delivery, known).await?;
     }
     if let Some(value) = request {
         match source_uid {
-            Some(uid) if !answered => pass_on(&delivery, &name, &value, &uid, source_name),
+            Some(uid) if !answered => pass_on(&delivery, &name, &value, (&uid, source_name), others),
             _ => delivery.checks.requests.assign(&name, &value),
         }
     }
@@ -154,31 +165,60 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     Ok(sooner(again, approval))
 }
 
+/// What a service states, to be looked at again.
+struct References {
+    cluster: ClusterReference,
+    sources: Vec<(SourceReference, Option<ChartReference>)>,
+}
+
+impl References {
+    fn of(cluster: &ClusterReference, ingredients: &[Ingredient]) -> Self {
+        let sources = ingredients.iter().map(|one| (one.reference.clone(), one.chart.clone())).collect();
+        Self { cluster: cluster.clone(), sources }
+    }
+}
+
 /// What a service's references led to when they were looked at.
 #[derive(PartialEq, Eq)]
 struct LedTo {
     cluster_uid: Option<String>,
-    source_uid: Option<String>,
-    revision: Option<Revision>,
+    sources: Vec<Option<(String, Option<Revision>, Option<ChartRow>)>>,
 }
 
 impl LedTo {
-    fn of(cluster: &Result<ClusterFacts, Trouble>, source: Option<&Source>) -> Self {
-        Self {
-            cluster_uid: cluster.as_ref().ok().map(|cluster| cluster.uid.clone()),
-            source_uid: source.map(|source| source.uid.clone()),
-            revision: source.and_then(|source| source.revision.clone()),
-        }
+    fn of<'a>(cluster: &Result<ClusterFacts, Trouble>, sources: impl Iterator<Item = Option<&'a FoundSource>>) -> Self {
+        let seen = |one: &FoundSource| (one.object.uid.clone(), one.revision.clone(), one.chart.clone());
+        let cluster_uid = cluster.as_ref().ok().map(|cluster| cluster.uid.clone());
+        Self { cluster_uid, sources: sources.map(|one| one.map(seen)).collect() }
     }
 
-    async fn load(
-        delivery: &Delivery,
-        name: &Name,
-        (cluster, source): &(ClusterReference, Name),
-    ) -> Result<Self, StoreError> {
-        let cluster = find_cluster(delivery, name, cluster, None).await?;
-        Ok(Self::of(&cluster, find_source(delivery, source).await?.as_ref()))
+    async fn load(delivery: &Delivery, name: &Name, references: &References) -> Result<Self, StoreError> {
+        let cluster = find_cluster(delivery, name, &references.cluster, None).await?;
+        let mut sources = Vec::new();
+        for (reference, chart) in &references.sources {
+            sources.push(FoundSource::load(delivery, &name.namespace, reference, chart.as_ref()).await?);
+        }
+        Ok(Self::of(&cluster, sources.iter().map(Option::as_ref)))
     }
+}
+
+/// Whether somebody has brought a chart of these repositories that a service needs and had not found.
+async fn is_any_there(
+    delivery: &Delivery,
+    service_uid: &str,
+    asked: &[(String, SourceName)],
+) -> Result<bool, StoreError> {
+    if asked.is_empty() {
+        return Ok(false);
+    }
+    let mut tables = delivery.store.tables().await?;
+    for want in sources_of_service(&mut tables, service_uid).await? {
+        let is_asked = !want.chart.is_empty() && asked.iter().any(|(uid, _)| *uid == want.source_uid);
+        if is_asked && load_chart(&mut tables, &want.source_uid, (&want.chart, &want.wanted)).await?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn sooner(next: Next, wait: Option<Duration>) -> Next {
@@ -263,7 +303,7 @@ impl Stated {
         Self {
             secrets: names(&spec.secrets),
             depends_on: names(&spec.depends_on),
-            source_name: spec.source_ref.name.clone(),
+            source_name: source_name(spec),
             pin: spec.pin.clone(),
             pinned_by: status.and_then(|status| status.pinned_by.clone()),
             changed_by: status.and_then(|status| status.changed_by.clone()),
@@ -286,12 +326,27 @@ impl Stated {
         let decided: Decided = read_json(&row.service_uid, &row.why)?;
         let end = self.suspended_until.filter(|_| decided.suspended == Some(true));
         let rest = end.map(|end| Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or(SOON).max(SOON));
-        let recheck = matches!(decided.why, Why::Waiting(_)).then_some(RECHECK);
+        let recheck = match decided.why {
+            Why::Waiting(_) => Some(RECHECK),
+            Why::Trouble(Trouble::Files { .. }) => Some(FILES_RECHECK),
+            _ => None,
+        };
         Ok(match rest.into_iter().chain(recheck).min() {
             Some(wait) => Next::After(wait.min(LONGEST_REST)),
             None => Next::OnChange,
         })
     }
+}
+
+/// What a service was made of, by its names: another one is what somebody has stated.
+fn source_name(spec: &ServiceDeploymentSpec) -> String {
+    let name = |stated: StatedSource<'_>| {
+        let SourceReference { kind, name } = stated.reference;
+        let kind = if *kind == SourceKind::GitRepository { String::new() } else { format!("{kind} ") };
+        let chart = stated.chart.map(|chart| format!(" {}", chart.name)).unwrap_or_default();
+        format!("{kind}{name}{chart}")
+    };
+    spec.all_sources().map(name).collect::<Vec<_>>().join(", ")
 }
 
 /// After a restore: what the source has now is what is assigned now.
@@ -316,11 +371,19 @@ fn open_request(service: &ServiceDeployment) -> Option<String> {
     resources::requested_at(&service.metadata).filter(|value| Some(*value) != handled).map(str::to_owned)
 }
 
-/// Has the source of a service asked at once, because somebody asked that of the service. It comes back when that is done.
-fn pass_on(delivery: &Delivery, name: &Name, value: &str, source_uid: &str, source: Name) {
+/// Has the sources of a service asked at once, because somebody asked that of the service. It comes back when its own one was.
+fn pass_on(
+    delivery: &Delivery,
+    name: &Name,
+    value: &str,
+    (source_uid, source): (&str, SourceName),
+    others: Vec<(String, SourceName)>,
+) {
     if delivery.checks.requests.want(name, value, source_uid) {
-        delivery.checks.hurry(source_uid);
-        delivery.sources.add(source);
+        for (uid, source) in others.into_iter().chain([(source_uid.to_owned(), source)]) {
+            delivery.checks.hurry(&uid);
+            delivery.sources.add(source);
+        }
     }
 }
 
@@ -374,17 +437,6 @@ async fn find_cluster(
     }))
 }
 
-async fn find_source(delivery: &Delivery, name: &Name) -> Result<Option<Source>, StoreError> {
-    let Some((resource, repository)) = resources::load::<GitRepository>(&delivery.store, name).await? else {
-        return Ok(None);
-    };
-    // Before the revision: a source that was asked has that revision, or a newer one.
-    let mut tables = delivery.store.tables().await?;
-    let origin = load_source_origin(&mut tables, &resource.uid).await?;
-    let revision = load_revision(&mut tables, &resource.uid).await?;
-    Ok(Some(Source { uid: resource.uid, url: repository.spec.url, revision, origin }))
-}
-
 /// The resource stays until the agent has confirmed the removal, so it is held before anything is assigned.
 async fn hold_resource(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
     if resources::is_held(&resource.object["metadata"]) {
@@ -403,50 +455,33 @@ async fn hold_resource(delivery: &Delivery, name: &Name, resource: &Resource) ->
     .await
 }
 
-/// What the service would run. A revision that the row knows already is not looked at again.
+/// What the service would run. What the row knows already is not looked at again.
 async fn resolve_candidate(
     delivery: &Arc<Delivery>,
     name: &Name,
-    service: &ServiceDeployment,
-    source: Option<&Source>,
+    ingredients: &[Ingredient],
     row: Option<&Assignment>,
-) -> Result<(Result<Candidate, Trouble>, Option<Bundle>), AssignError> {
-    let source_name = service.spec.source_ref.name.clone();
-    let Some(source) = source else { return Ok((Err(Trouble::SourceMissing { name: source_name }), None)) };
-    let Some(revision) = &source.revision else { return Ok((Err(Trouble::SourceEmpty { name: source_name }), None)) };
-    let text = git::format_revision(&revision.reference, &revision.commit);
-    let path = git::clean_path(&service.spec.path);
+) -> Result<Resolved, AssignError> {
+    let own = ingredients.first().and_then(Ingredient::uid);
     let known = match row {
-        Some(row) if row.source_uid == source.uid => known_candidate(row)?,
+        Some(row) if Some(row.source_uid.as_str()) == own => known_candidate(row)?,
         _ => None,
     };
-    if let Some(known) = known.filter(|known| known.revision == text && Some(&known.path) == path.as_ref().ok()) {
-        return Ok((Ok(Candidate { source: source.url.clone(), ..known }), None));
-    }
-    match git::make_bundle(delivery, &source.uid, &revision.commit, &service.spec.path).await {
-        Ok(git::Made { bundle, author }) => {
-            let candidate = Candidate {
-                revision: text,
-                content_id: bundle.content_id,
-                bundle: bundle.digest,
-                bundle_bytes: bundle.bytes,
-                path: bundle.path.clone(),
-                source: source.url.clone(),
-                origin: source.origin.as_ref().map(|origin| origin.root.clone()).filter(|root| !root.is_empty()),
-                author,
-            };
-            Ok((Ok(candidate), Some(bundle)))
-        }
-        Err(BundleFailure::Content(message)) => Ok((Err(Trouble::Bundle { revision: text, message }), None)),
-        Err(BundleFailure::Machine(source)) => Err(AssignError::Bundle { service: name.clone(), source }),
-        Err(BundleFailure::Damaged(error)) => {
+    let failed =
+        |source: Box<dyn std::error::Error + Send + Sync>| AssignError::Bundle { service: name.clone(), source };
+    match candidates::resolve(delivery, &name.namespace, Some(name), ingredients, known).await {
+        Ok(resolved) => Ok(resolved),
+        Err(ResolveError::Store(error)) => Err(error.into()),
+        Err(ResolveError::Machine(error)) => Err(failed(error)),
+        Err(ResolveError::Damaged { name: source, source_uid, whole, source: error }) => {
             // Fetched anew, it is whole; what is assigned stays.
-            tracing::error!(source = %source_name, error = %chain(&*error), "the mirror is damaged and is made anew");
-            let removed = delivery.mirrors.remove(&source.uid).await;
-            removed.map_err(|source| AssignError::Bundle { service: name.clone(), source: source.into() })?;
-            delivery.checks.hurry(&source.uid);
-            delivery.sources.add(Name::new(&name.namespace, &source_name));
-            Err(AssignError::Bundle { service: name.clone(), source: error })
+            tracing::error!(%source, error = %chain(&*error), "what is kept of a source is damaged and is made anew");
+            if whole {
+                delivery.mirrors.remove(&source_uid).await.map_err(|error| failed(error.into()))?;
+            }
+            delivery.checks.hurry(&source_uid);
+            delivery.sources.add(source);
+            Err(failed(error))
         }
     }
 }
@@ -458,7 +493,7 @@ fn known_candidate(row: &Assignment) -> Result<Option<Candidate>, StoreError> {
 /// What a service's references lead to.
 struct Found {
     cluster: Result<ClusterFacts, Trouble>,
-    source: Option<Source>,
+    ingredients: Vec<Ingredient>,
     pinned: Option<Result<Candidate, Trouble>>,
     candidate: Result<Candidate, Trouble>,
     waits: Waits,
@@ -469,11 +504,12 @@ async fn decide_row(
     name: &Name,
     resource: &Resource,
     service: ServiceDeployment,
-    Found { cluster, source, pinned, mut candidate, waits }: Found,
+    Found { cluster, ingredients, pinned, mut candidate, waits }: Found,
     row: Option<&Assignment>,
 ) -> Result<Assignment, StoreError> {
     let is_suspended = is_suspended(&service.spec, Timestamp::now());
-    let sourceless = source.is_none();
+    let own = ingredients.first().and_then(Ingredient::uid);
+    let sourceless = own.is_none();
     let turn = row.map(read_turn).transpose()?.unwrap_or_default();
     let write_why = |why: Why| write_json(&Decided { why, suspended: Some(is_suspended), sourceless, turn });
     let mut next = Assignment {
@@ -481,7 +517,7 @@ async fn decide_row(
         namespace: name.namespace.clone(),
         name: name.name.clone(),
         cluster_uid: cluster.as_ref().map_or(String::new(), |cluster| cluster.uid.clone()),
-        source_uid: source.as_ref().map_or(String::new(), |source| source.uid.clone()),
+        source_uid: own.unwrap_or_default().to_owned(),
         generation: resource.object["metadata"]["generation"].as_i64().unwrap_or(0),
         stamp: stamp(&resource.object),
         candidate: row.and_then(|row| row.candidate.clone()),
@@ -489,7 +525,7 @@ async fn decide_row(
         why: write_why(Why::Current)?,
     };
     // A source that went away is still the one whose mirror the assignment needs.
-    if source.is_none() {
+    if sourceless {
         next.source_uid = row.map_or(String::new(), |row| row.source_uid.clone());
     }
     if let Ok(candidate) = &candidate {
@@ -505,9 +541,13 @@ async fn decide_row(
             return Ok(next);
         }
     };
-    let mut facts = ServiceFacts::new(resource, service, &next, source.map(|source| source.url))?;
-    if let Some(Ok(pinned)) = pinned.as_ref().filter(|pinned| pinned.as_ref().is_ok_and(|one| !one.source.is_empty())) {
-        facts.source_url = Some(pinned.source.clone());
+    let urls = sources::stated_urls(&delivery.store, &name.namespace, service.spec.all_sources()).await?;
+    let mut facts = ServiceFacts::new(resource, service, &next, urls)?;
+    match &pinned {
+        Some(Ok(pinned)) if !pinned.source.is_empty() => facts.source_urls = pinned.urls(),
+        Some(_) => {}
+        // With what its charts depend on: that stands under the grants too.
+        None => facts.source_urls.extend(candidate.iter().flat_map(Candidate::urls)),
     }
     let ceiling = facts.check_placement(&cluster, &load_grants_for(&delivery.store, &name.namespace).await?);
     let decision = decide(Inputs {
@@ -567,20 +607,32 @@ fn changes_entry(old: &Assignment, new: &Assignment) -> Result<bool, StoreError>
     Ok(!same_row || assigned_content(old)? != assigned_content(new)?)
 }
 
-/// Writes the row if it differs, and marks the cluster in the same transaction. `begun`: when the service was looked at.
+/// What was made for a service, and what it needs for that.
+#[derive(Debug, Default)]
+struct Making {
+    bundle: Option<(Bundle, Option<String>)>,
+    wants: Vec<ServiceSource>,
+}
+
+/// Writes the row if it differs, and marks the cluster in the same transaction; whether other sources are needed than before.
+/// `begun`: when the service was looked at.
 async fn save_row(
     delivery: &Delivery,
     old: Option<Assignment>,
     mut new: Assignment,
-    bundle: Option<Bundle>,
+    Making { bundle, mut wants }: Making,
     stated: Stated,
     begun: SystemTime,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     if let Some(old) = &old {
         count_turn(old, &mut new)?;
     }
-    if old.as_ref() == Some(&new) {
-        return Ok(());
+    wants.sort();
+    wants.dedup();
+    let known = sources_of_service(&mut *delivery.store.tables().await?, &new.service_uid).await?;
+    let is_rewired = known != wants;
+    if old.as_ref() == Some(&new) && !is_rewired {
+        return Ok(false);
     }
     let version = new_version(old.as_ref(), &new)?;
     let mark = version.is_some() || old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new))?;
@@ -595,10 +647,16 @@ async fn save_row(
     let clusters = [old.map(|old| old.cluster_uid), Some(new.cluster_uid.clone())];
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
-            if let Some(bundle) = &bundle {
+            if let Some((bundle, recipe)) = &bundle {
                 save_bundle(tx, bundle).await?;
+                if let Some(recipe) = recipe {
+                    save_recipe(tx, &bundle.content_id, recipe).await?;
+                }
             }
             save_assignment(tx, &new).await?;
+            if is_rewired {
+                save_service_sources(tx, &new, &wants).await?;
+            }
             save_service_secrets(tx, &new, &stated.secrets).await?;
             let mut freed = Vec::new();
             if is_restated {
@@ -620,7 +678,7 @@ async fn save_row(
     if mark {
         delivery.dirty.notify_one();
     }
-    Ok(())
+    Ok(is_rewired)
 }
 
 /// A deleted service: listed as removed until the agent has confirmed. Where there is nobody to confirm, the resource goes; so does
@@ -639,9 +697,9 @@ async fn remove_service(
         Ok(cluster) if cluster.uid == row.cluster_uid && cluster.agent.is_some() => cluster,
         _ => return finish_removal(delivery, name, resource, Farewell::default()).await,
     };
-    let source = find_source(delivery, &Name::new(&name.namespace, &service.spec.source_ref.name)).await?;
+    let urls = sources::stated_urls(&delivery.store, &name.namespace, service.spec.all_sources()).await?;
     let stated = Stated { secrets: Vec::new(), ..Stated::of(&service) };
-    let mut facts = ServiceFacts::new(resource, service, &row, source.map(|source| source.url))?;
+    let mut facts = ServiceFacts::new(resource, service, &row, urls)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let secrets = secrets::resolve(delivery, &facts).await?;
     // A removal takes what there is, wherever it came from.
@@ -676,7 +734,8 @@ async fn remove_service(
     };
     next.why =
         write_json(&Decided { why, suspended: Some(facts.suspended), sourceless: false, turn: read_turn(&row)? })?;
-    save_row(delivery, Some(row), next, None, stated, SystemTime::now()).await?;
+    let wants = sources_of_service(&mut *delivery.store.tables().await?, &row.service_uid).await?;
+    save_row(delivery, Some(row), next, Making { bundle: None, wants }, stated, SystemTime::now()).await?;
     delivery.summaries.add(name.clone());
     // Then the agent counts as silent, unless it has been heard.
     let wait = quiet.map(|left| left.map_or(LONGEST_REST, |left| left + Duration::from_secs(1)));

@@ -3,14 +3,13 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use farwater_api::GitRepository;
 use farwater_store::{
     StoreError,
     delivery::{delete_revision, is_source_used, load_desired_bundles, load_history_bundles, load_revisions},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{chain, resources};
+use super::{chain, sources};
 use crate::delivery::Delivery;
 
 const IDLE: Duration = Duration::from_secs(3600);
@@ -37,7 +36,7 @@ pub async fn collect_mirrors(delivery: &Delivery) -> Result<(), StoreError> {
     let mut candidates: HashSet<String> = delivery.mirrors.list().await.into_iter().collect();
     let revisions = load_revisions(&mut *delivery.store.tables().await?).await?;
     candidates.extend(revisions.into_iter().map(|revision| revision.source_uid));
-    resources::list_pages::<GitRepository>(&delivery.store, None, |resource| {
+    sources::each(&delivery.store, None, |_, resource| {
         candidates.remove(&resource.uid);
     })
     .await?;

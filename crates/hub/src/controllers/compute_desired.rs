@@ -300,8 +300,8 @@ async fn facts_of(
 ) -> Result<Option<ServiceFacts>, StoreError> {
     let Some(resource) = found.filter(|resource| resource.uid == row.service_uid) else { return Ok(None) };
     let service = resources::parse::<ServiceDeployment>(&resource)?;
-    let url = urls.get(&delivery.store, &Name::new(&row.namespace, &service.spec.source_ref.name)).await?;
-    let mut facts = ServiceFacts::new(&resource, service, row, url)?.from_origin(origin)?;
+    let urls = urls.of_service(&delivery.store, &row.namespace, &service).await?;
+    let mut facts = ServiceFacts::new(&resource, service, row, urls)?.from_origin(origin)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     Ok(Some(facts))
 }

@@ -8,8 +8,8 @@ use farwater_fleet::{
     dependencies::{self, Dependency, find_cycle},
 };
 use farwater_store::{
-    Store, StoreError,
-    delivery::{dependents_of, load_assignment, load_revision},
+    Connection, Store, StoreError,
+    delivery::{Assignment, dependents_of, load_assignment, load_chart, load_revision},
 };
 
 use super::{
@@ -55,14 +55,13 @@ async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, Store
         let mut tables = delivery.store.tables().await?;
         let row = load_assignment(&mut tables, &resource.uid).await?;
         let newest = match &row {
-            Some(row) => load_revision(&mut tables, &row.source_uid).await?,
+            Some(row) => find_newest(&mut tables, row).await?,
             None => None,
         };
         (row, newest)
     };
     let found = resources::load::<ServiceDeployment>(&delivery.store, name).await?;
     let service = found.map(|(_, service)| service);
-    let newest = newest.map(|newest| git::format_revision(&newest.reference, &newest.commit));
     let read = |text: &Option<String>| -> Result<Option<Candidate>, StoreError> {
         text.as_deref().map(|text| read_json(&resource.uid, text)).transpose()
     };
@@ -79,6 +78,32 @@ async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, Store
         newest: newest.as_deref(),
     };
     Ok(dependencies::judge(Dependency { name: &name.name, service: service.as_ref(), decided: Some(decided) }))
+}
+
+/// The revision that a service's sources have now: of several, one that it was not looked at with, if there is one.
+async fn find_newest(tables: &mut Connection, row: &Assignment) -> Result<Option<String>, StoreError> {
+    let candidate: Option<Candidate> =
+        row.candidate.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
+    let Some(candidate) = candidate.filter(|candidate| !candidate.parts.is_empty()) else {
+        let newest = load_revision(tables, &row.source_uid).await?;
+        return Ok(newest.map(|newest| git::format_revision(&newest.reference, &newest.commit)));
+    };
+    for part in &candidate.parts {
+        let now = match &part.chart {
+            Some(chart) => {
+                let row = load_chart(tables, &part.source_uid, (&chart.name, &chart.version)).await?;
+                row.filter(|row| !row.version.is_empty()).map(|row| format!("{}@{}", row.version, row.digest))
+            }
+            None => {
+                let newest = load_revision(tables, &part.source_uid).await?;
+                newest.map(|newest| git::format_revision(&newest.reference, &newest.commit))
+            }
+        };
+        if let Some(now) = now.filter(|now| *now != part.revision) {
+            return Ok(Some(now));
+        }
+    }
+    Ok(Some(candidate.revision))
 }
 
 /// What each service that is reached from one depends on; `names` is what that one itself does. None if there are too many.

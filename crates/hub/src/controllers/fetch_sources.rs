@@ -10,39 +10,49 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use farwater_api::{GitRepository, GitRepositorySpec, GitRepositoryStatus};
+use farwater_api::{GitRepositorySpec, SourceStatus, git_repository::LocalReference, oci_repository::Verification};
 use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
     duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
 };
-use farwater_sources::Named;
+use farwater_sources::{Address, Named, oci::cosign::Keys};
 use farwater_store::{
-    StoreError,
+    Connection, StoreError,
     delivery::{
-        Revision, SourceOrigin, assignments_of_source, load_revision, load_source_origin, save_revision,
-        save_source_origin,
+        ChartRow, Revision, SourceOrigin, assignments_of_source, charts_of_source, delete_chart, load_revision,
+        load_source_origin, save_chart, save_revision, save_source_origin, services_of_chart, wanted_charts,
+        withdraw_revision,
     },
 };
 use farwater_telemetry::traces::Interval;
 use jiff::Timestamp;
-use k8s_openapi::{ByteString, apimachinery::pkg::apis::meta::v1::Time};
-use serde::Deserialize as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
-    git::{self, Fetch, SourceFailure, Way},
+    artifacts::{self, Credentials, Outcome},
+    git::{self, Fetch, SourceFailure},
     queue::Next,
     requests::Requests,
     resources::{self, Name},
+    source_access::{DEFAULT_TIMEOUT, Way, load_secret, shared_secret, store_failed},
+    sources::{self, SourceName, SourceObject, SourceSpec},
     trace_deliveries::Fetched,
 };
 use crate::delivery::{Delivery, FetchResult};
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(120);
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Requests to one host at the same time: hosts throttle, and a stuck one must not take all places.
-const PER_HOST: usize = 4;
+const PER_HOST: usize = 8;
+/// Requests to all hosts together that did not answer the last time.
+const SILENT: usize = 8;
+/// Hosts that are remembered as silent; more are forgotten together.
+const MAX_SILENT: usize = 10_000;
 /// When a source whose host is busy comes again.
 const HOST_BUSY: Duration = Duration::from_millis(250);
+/// When one comes again whose host does not answer: many may wait for it.
+const HOST_SILENT: Duration = Duration::from_secs(5);
+/// The reason of a failure of which nobody knows more than that no given key has signed.
+pub const UNVERIFIED: &str = "VerificationFailed";
 /// First wait after a failure; doubles up to the interval.
 const MIN_RETRY: Duration = Duration::from_secs(2);
 
@@ -50,7 +60,7 @@ const MIN_RETRY: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub struct Checks {
     last: Mutex<HashMap<String, Check>>,
-    hosts: Mutex<HashMap<String, usize>>,
+    hosts: Mutex<Hosts>,
     urgent: Mutex<HashSet<String>>,
     /// Of services.
     pub requests: Requests,
@@ -82,29 +92,83 @@ impl Checks {
         self.urgent.lock().unwrap_or_else(PoisonError::into_inner).remove(uid)
     }
 
-    fn enter(self: &Checks, host: &str) -> Option<HostGuard<'_>> {
-        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = hosts.entry(host.to_owned()).or_default();
-        if *count >= PER_HOST {
-            return None;
+    /// A turn at a repository, if its host has one left; else when to come again.
+    fn enter(&self, url: &str) -> Result<Turn<'_>, Duration> {
+        // What is no address is refused later, by whoever reads it.
+        let (host, repository) = match Address::parse_any(url) {
+            Ok(address) => (format!("{}:{}", address.host(), address.port()), address.identity()),
+            Err(_) => (url.to_owned(), url.to_owned()),
+        };
+        let mut hosts = self.hosts();
+        let is_silent = hosts.silent.contains(&host);
+        let (most, silent) = if is_silent { (1, hosts.busy_silent) } else { (PER_HOST, 0) };
+        let busy = hosts.busy.get(&host).copied().unwrap_or(0);
+        if busy >= most || silent >= SILENT || hosts.repositories.contains(&repository) {
+            return Err(if is_silent { HOST_SILENT } else { HOST_BUSY });
         }
-        *count += 1;
-        Some(HostGuard { checks: self, host: host.to_owned() })
+        *hosts.busy.entry(host.clone()).or_default() += 1;
+        hosts.busy_silent += usize::from(is_silent);
+        hosts.repositories.insert(repository.clone());
+        Ok(Turn { checks: self, host, repository, is_silent })
+    }
+
+    /// The same, when it is there.
+    pub async fn wait_to_enter(&self, url: &str) -> Turn<'_> {
+        loop {
+            match self.enter(url) {
+                Ok(turn) => return turn,
+                Err(wait) => tokio::time::sleep(wait).await,
+            }
+        }
+    }
+
+    fn hosts(&self) -> MutexGuard<'_, Hosts> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct HostGuard<'a> {
-    checks: &'a Checks,
-    host: String,
+/// Who is being asked, and who did not answer.
+#[derive(Default)]
+struct Hosts {
+    busy: HashMap<String, usize>,
+    /// However many sources are of one repository.
+    repositories: HashSet<String>,
+    silent: HashSet<String>,
+    busy_silent: usize,
 }
 
-impl Drop for HostGuard<'_> {
+/// One request to a host at a time of its own. Ends when dropped.
+pub struct Turn<'a> {
+    checks: &'a Checks,
+    host: String,
+    repository: String,
+    is_silent: bool,
+}
+
+impl Turn<'_> {
+    /// Notes whether the host answered: one that didn't is asked by one at a time until it does. `failure` is a condition's reason.
+    pub fn end(self, failure: Option<&str>) {
+        let mut hosts = self.checks.hosts();
+        if failure == Some("Timeout") {
+            if hosts.silent.len() >= MAX_SILENT {
+                hosts.silent.clear();
+            }
+            hosts.silent.insert(self.host.clone());
+        } else {
+            hosts.silent.remove(&self.host);
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut hosts = self.checks.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = hosts.get_mut(&self.host) {
+        let mut hosts = self.checks.hosts();
+        hosts.repositories.remove(&self.repository);
+        hosts.busy_silent -= usize::from(self.is_silent);
+        if let Some(count) = hosts.busy.get_mut(&self.host) {
             *count -= 1;
             if *count == 0 {
-                hosts.remove(&self.host);
+                hosts.busy.remove(&self.host);
             }
         }
     }
@@ -123,18 +187,38 @@ fn until_next(uid: &str, interval: Duration, now: Timestamp) -> Duration {
 }
 
 struct Source {
+    object: SourceObject,
     uid: String,
     generation: i64,
-    repository: GitRepository,
     requested: Option<String>,
     interval: Duration,
     /// What was known of its repository.
     origin: Option<SourceOrigin>,
+    /// Somebody wants a chart that was never looked for.
+    wants_more: bool,
 }
 
 impl Source {
-    fn status(&self) -> GitRepositoryStatus {
-        self.repository.status.clone().unwrap_or_default()
+    fn status(&self) -> SourceStatus {
+        self.object.any.status.clone()
+    }
+
+    /// Whether something of it is served: of charts, each is.
+    fn is_served(&self) -> bool {
+        self.object.any.status.revision.is_some() || matches!(self.object.spec, SourceSpec::Helm(_))
+    }
+
+    /// Whether signatures are demanded, and what is served has none that counted.
+    fn is_doubtful(&self, served: Option<&Revision>) -> bool {
+        self.is_signed() && served.is_some_and(|served| served.taken.verified.is_none())
+    }
+
+    fn is_signed(&self) -> bool {
+        match &self.object.spec {
+            SourceSpec::Git(spec) => spec.verify.is_some(),
+            SourceSpec::Oci(spec) => spec.verify.is_some(),
+            SourceSpec::Helm(_) => false,
+        }
     }
 
     /// What the database says of it was restored, and may be older than what agents have seen.
@@ -155,7 +239,8 @@ impl Source {
                 // After a restart what was asked lately waits for its turn, so that not all are asked at once.
                 let settled = status.observed_generation == Some(self.generation)
                     && status.stale_since.is_none()
-                    && status.revision.is_some()
+                    && self.is_served()
+                    && !self.wants_more
                     && (self.requested.is_none() || status.last_handled_reconcile_at == self.requested);
                 !settled || self.is_unasked()
             }
@@ -163,28 +248,30 @@ impl Source {
     }
 }
 
-pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
-    let found = resources::load::<GitRepository>(&delivery.store, &name).await?;
-    let Some((resource, repository)) = found else { return Ok(Next::OnChange) };
-    if repository.metadata.deletion_timestamp.is_some() {
-        answer_requests(&delivery, &resource.uid);
+pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<Next, StoreError> {
+    let Some(object) = sources::load(&delivery.store, &name).await? else { return Ok(Next::OnChange) };
+    if object.metadata.deletion_timestamp.is_some() {
+        answer_requests(&delivery, &object.uid);
         return Ok(Next::OnChange);
     }
-    let (served, origin) = {
+    let (served, origin, charts) = {
         let mut tables = delivery.store.tables().await?;
-        (load_revision(&mut tables, &resource.uid).await?, load_source_origin(&mut tables, &resource.uid).await?)
+        let served = load_revision(&mut tables, &object.uid).await?;
+        (served, load_source_origin(&mut tables, &object.uid).await?, Charts::load(&mut tables, &object).await?)
     };
     let source = Source {
-        uid: resource.uid,
+        uid: object.uid.clone(),
         origin,
-        generation: repository.metadata.generation.unwrap_or(0),
-        requested: resources::requested_at(&repository.metadata).map(str::to_owned),
-        interval: SOURCE_INTERVAL.check(&repository.spec.interval).unwrap_or(DEFAULT_INTERVAL),
-        repository,
+        generation: object.metadata.generation.unwrap_or(0),
+        requested: resources::requested_at(&object.metadata).map(str::to_owned),
+        interval: SOURCE_INTERVAL.check(&object.any.interval).unwrap_or(DEFAULT_INTERVAL),
+        wants_more: charts.wants_more(),
+        object,
     };
-    if source.repository.spec.suspend {
+    if source.object.any.suspend {
         delivery.checks.forget(&source.uid);
-        write_suspended(&delivery, &name, &source, served.as_ref()).await?;
+        let served = withdraw_unverified(&delivery, &source, served).await?;
+        write_suspended(&delivery, &source, served.as_ref()).await?;
         answer_requests(&delivery, &source.uid);
         return Ok(Next::OnChange);
     }
@@ -193,28 +280,30 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: Name) -> Result<Next, S
     if !urgent && !source.is_due(check.as_ref()) {
         return Ok(wait_for_turn(&delivery, &source, check));
     }
-    let host = git::host(&source.repository.spec.url);
-    let Some(_guard) = delivery.checks.enter(&host) else {
-        if urgent {
-            delivery.checks.hurry(&source.uid);
+    let turn = match delivery.checks.enter(&source.object.any.url) {
+        Ok(turn) => turn,
+        Err(wait) => {
+            if urgent {
+                delivery.checks.hurry(&source.uid);
+            }
+            return Ok(Next::After(wait));
         }
-        return Ok(Next::After(HOST_BUSY));
     };
     if source.status().observed_generation != Some(source.generation) {
-        write_reconciling(&delivery, &name, &source, served.as_ref()).await?;
+        write_reconciling(&delivery, &source, served.as_ref()).await?;
     }
     delivery.checks.requests.ask(&source.uid);
     let begun = SystemTime::now();
-    let fetched = ask_remote(&delivery, &name, &source).await;
+    let fetched = ask_remote(&delivery, &source, served.as_ref(), charts, turn).await;
     let interval = Interval::since(begun);
     let result = judge(served.as_ref(), &fetched);
     delivery.counters.count_fetch(result, interval.ended.duration_since(begun).unwrap_or_default());
-    if let (FetchResult::Moved, Ok(fetch)) = (result, &fetched) {
-        let revision = git::format_revision(&fetch.reference, &fetch.commit);
+    if let (FetchResult::Moved, Ok(Outcome { served: Some((reference, commit)), .. })) = (result, &fetched) {
+        let revision = git::format_revision(reference, commit);
         delivery.timeline.note_fetch(&source.uid, || Fetched { source: name.to_string(), revision, interval });
     }
-    let wait = finish_check(&delivery, &source, check, fetched.is_err());
-    record(&delivery, &name, &source, served, fetched).await?;
+    let wait = finish_check(&delivery, &source, check, result == FetchResult::Failed);
+    record(&delivery, &source, served, fetched).await?;
     for service in delivery.checks.requests.answer(&source.uid) {
         delivery.services.add(service);
     }
@@ -259,19 +348,109 @@ fn finish_check(delivery: &Delivery, source: &Source, old: Option<Check>, failed
     wait
 }
 
-async fn ask_remote(delivery: &Arc<Delivery>, name: &Name, source: &Source) -> Result<Fetch, SourceFailure> {
-    let spec = &source.repository.spec;
-    let way = load_way(delivery, name, spec).await?;
-    git::fetch(delivery, &source.uid, spec, way, source.origin.clone()).await
+/// What of a repository of charts is wanted, and what was found.
+#[derive(Default)]
+struct Charts {
+    wanted: Vec<(String, String)>,
+    known: Vec<ChartRow>,
 }
 
-/// How a source's remote is asked.
-pub async fn load_way(delivery: &Delivery, name: &Name, spec: &GitRepositorySpec) -> Result<Way, SourceFailure> {
-    let secret = match &spec.secret_ref {
-        Some(reference) => Some(load_secret(delivery, &Name::new(&name.namespace, &reference.name)).await?),
-        None => None,
+impl Charts {
+    async fn load(tables: &mut Connection, source: &SourceObject) -> Result<Self, StoreError> {
+        if !matches!(source.spec, SourceSpec::Helm(_)) {
+            return Ok(Self::default());
+        }
+        let (wanted, known) = (wanted_charts(tables, &source.uid).await?, charts_of_source(tables, &source.uid).await?);
+        Ok(Self { wanted, known })
+    }
+
+    fn wants_more(&self) -> bool {
+        let is_known = |(chart, wanted): &(String, String)| {
+            self.known.iter().any(|row| row.chart == *chart && row.wanted == *wanted)
+        };
+        !self.wanted.iter().all(is_known)
+    }
+}
+
+async fn ask_remote(
+    delivery: &Arc<Delivery>,
+    source: &Source,
+    served: Option<&Revision>,
+    charts: Charts,
+    turn: Turn<'_>,
+) -> Result<Outcome, SourceFailure> {
+    let timeout = SOURCE_TIMEOUT.check(&source.object.any.timeout).unwrap_or(DEFAULT_TIMEOUT);
+    let (namespace, uid, url) = (source.object.namespace(), source.uid.as_str(), source.object.any.url.as_str());
+    let origin = source.origin.clone();
+    let asked = match &source.object.spec {
+        SourceSpec::Git(spec) => {
+            let SourceName::Resource(_, name) = &source.object.name else {
+                return Err(SourceFailure::lasting("SpecInvalid", "only a resource states a Git repository"));
+            };
+            let way = Way::load(delivery, name, spec).await?;
+            return git::fetch(delivery, uid, spec, (&way, turn), origin).await.map(outcome_of);
+        }
+        SourceSpec::Helm(spec) => {
+            let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
+            let with = load_credentials(delivery, namespace, url, secrets).await?;
+            let Charts { wanted, known } = charts;
+            let is_link = source.object.is_link();
+            let helm = artifacts::Helm { uid, spec, is_link, wanted, known, origin, timeout };
+            artifacts::fetch_charts(&delivery.mirrors, helm, &with).await
+        }
+        SourceSpec::Oci(spec) => {
+            let keys = match &spec.verify {
+                Some(verify) => Some(load_keys(delivery, namespace, verify).await?),
+                None => None,
+            };
+            let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
+            let with = load_credentials(delivery, namespace, url, secrets).await?;
+            let oci = artifacts::Oci { uid, spec, served, timeout, keys };
+            artifacts::fetch_artifact(&delivery.mirrors, oci, &with).await
+        }
     };
-    Ok(Way { secret, timeout: SOURCE_TIMEOUT.check(&spec.timeout).unwrap_or(DEFAULT_TIMEOUT) })
+    let failure = match &asked {
+        Ok(outcome) => outcome.failure.as_ref(),
+        Err(failure) => Some(failure),
+    };
+    turn.end(failure.map(|failure| failure.reason));
+    asked
+}
+
+fn outcome_of(fetch: Fetch) -> Outcome {
+    let Fetch { reference, commit, origin, taken } = fetch;
+    Outcome {
+        served: Some((reference, commit)),
+        taken,
+        origin,
+        charts: Vec::new(),
+        unwanted: Vec::new(),
+        changed: false,
+        verdicts: Vec::new(),
+        failure: None,
+    }
+}
+
+async fn load_credentials(
+    delivery: &Delivery,
+    namespace: &str,
+    url: &str,
+    (secret, tls): (Option<&LocalReference>, Option<&LocalReference>),
+) -> Result<Credentials, SourceFailure> {
+    let load = async |reference: Option<&LocalReference>| match reference {
+        Some(reference) => load_secret(delivery, &Name::new(namespace, &reference.name)).await.map(Some),
+        None => Ok(None),
+    };
+    let secret = match secret {
+        Some(_) => load(secret).await?,
+        None => shared_secret(delivery, namespace, url).await?,
+    };
+    Ok(Credentials { secret, tls: load(tls).await? })
+}
+
+async fn load_keys(delivery: &Delivery, namespace: &str, verify: &Verification) -> Result<Keys, SourceFailure> {
+    let data = load_secret(delivery, &Name::new(namespace, &verify.secret_ref.name)).await?;
+    Keys::read(&data).map_err(|error| SourceFailure::lasting("SecretInvalid", error.to_string()))
 }
 
 /// Looks at another revision of a source than the one that is followed. Its host is asked as often as ever at the same time.
@@ -281,103 +460,167 @@ pub async fn find_revision(
     (source_uid, spec): (&str, &GitRepositorySpec),
     named: &Named,
 ) -> Result<Fetch, SourceFailure> {
-    let way = load_way(delivery, name, spec).await?;
-    let host = git::host(&spec.url);
-    let _guard = loop {
-        match delivery.checks.enter(&host) {
-            Some(guard) => break guard,
-            None => tokio::time::sleep(HOST_BUSY).await,
-        }
-    };
+    let way = Way::load(delivery, name, spec).await?;
+    let turn = delivery.checks.wait_to_enter(&spec.url).await;
     let known = load_source_origin(&mut *delivery.store.tables().await.map_err(store_failed)?, source_uid).await;
-    git::find(delivery, source_uid, spec, way, (named, known.map_err(store_failed)?)).await
+    git::find(delivery, source_uid, spec, (&way, turn), (named, known.map_err(store_failed)?)).await
 }
 
-fn store_failed(error: StoreError) -> SourceFailure {
-    SourceFailure::passing("StoreFailed", super::chain(&error))
-}
-
-async fn load_secret(delivery: &Delivery, name: &Name) -> Result<git::SecretData, SourceFailure> {
-    let secret = resources::load_secret(&delivery.store, name).await.map_err(store_failed)?;
-    let Some(secret) = secret else {
-        return Err(SourceFailure::lasting("SecretNotFound", format!("Secret {} does not exist", name.name)));
-    };
-    let data = &secret.object["data"];
-    if data.is_null() {
-        return Ok(git::SecretData::new());
-    }
-    let data = std::collections::BTreeMap::<String, ByteString>::deserialize(data).map_err(|_| {
-        SourceFailure::lasting("SecretUnreadable", format!("Secret {} holds data that is not base64", name.name))
-    })?;
-    Ok(data.into_iter().map(|(key, value)| (key, value.0)).collect())
-}
-
-fn judge(served: Option<&Revision>, fetched: &Result<Fetch, SourceFailure>) -> FetchResult {
-    match fetched {
-        Err(_) => FetchResult::Failed,
-        Ok(fetch) if served.is_none_or(|old| old.commit != fetch.commit || old.reference != fetch.reference) => {
-            FetchResult::Moved
-        }
-        Ok(_) => FetchResult::Unchanged,
-    }
-}
-
-/// Saves the revision if it moved, says how it went, and wakes the services of a source that moved.
-async fn record(
+/// What is served was never verified, and is to be now: until that has been done nothing is served to whoever has nothing yet.
+async fn withdraw_unverified(
     delivery: &Delivery,
-    name: &Name,
     source: &Source,
     served: Option<Revision>,
-    fetched: Result<Fetch, SourceFailure>,
+) -> Result<Option<Revision>, StoreError> {
+    if !source.is_doubtful(served.as_ref()) {
+        return Ok(served);
+    }
+    tracing::warn!(source = %source.object.name, "what was never verified is not served any more");
+    let uid = source.uid.clone();
+    delivery.store.transact(move |tx| Box::pin(async move { withdraw_revision(tx, &uid).await })).await?;
+    wake_services(delivery, &source.uid).await?;
+    Ok(None)
+}
+
+fn judge(served: Option<&Revision>, fetched: &Result<Outcome, SourceFailure>) -> FetchResult {
+    let outcome = match fetched {
+        Err(_) | Ok(Outcome { failure: Some(_), .. }) => return FetchResult::Failed,
+        Ok(outcome) => outcome,
+    };
+    match is_moved(served, outcome) || !outcome.charts.is_empty() {
+        true => FetchResult::Moved,
+        false => FetchResult::Unchanged,
+    }
+}
+
+/// Whether a source has another revision than before.
+fn is_moved(served: Option<&Revision>, outcome: &Outcome) -> bool {
+    outcome.served.as_ref().is_some_and(|(reference, commit)| {
+        served.is_none_or(|old| {
+            let (was, now) = (&old.taken, &outcome.taken);
+            // By which keys it was verified is nothing to services.
+            old.commit != *commit
+                || old.reference != *reference
+                || (was.submodules, was.lfs, was.artifact) != (now.submodules, now.lfs, now.artifact)
+        })
+    })
+}
+
+/// Saves what moved, says how it went, and wakes the services that it concerns.
+async fn record(
+    delivery: &Delivery,
+    source: &Source,
+    served: Option<Revision>,
+    fetched: Result<Outcome, SourceFailure>,
 ) -> Result<(), StoreError> {
     let now = Timestamp::now();
-    let moved = judge(served.as_ref(), &fetched) == FetchResult::Moved;
-    let fetch = match fetched {
-        Ok(fetch) => fetch,
-        Err(failure) => return write_failure(delivery, name, source, served.as_ref(), failure, now).await,
-    };
-    let asked_again = source.is_unasked();
-    let origin = (source.origin.as_ref() != Some(&fetch.origin)).then_some(fetch.origin);
-    let revision = if moved {
-        let revision = Revision {
-            source_uid: source.uid.clone(),
-            reference: fetch.reference,
-            commit: fetch.commit,
-            fetched: now.as_second(),
-        };
-        let row = revision.clone();
-        let saved = delivery.store.transact(move |tx| {
-            Box::pin(async move {
-                if let Some(origin) = &origin {
-                    save_source_origin(tx, origin).await?;
-                }
-                save_revision(tx, &row).await
-            })
-        });
-        saved.await?;
-        revision
-    } else {
-        if let Some(origin) = origin {
-            delivery.store.transact(move |tx| Box::pin(async move { save_source_origin(tx, &origin).await })).await?;
+    let outcome = match fetched {
+        Ok(outcome) => outcome,
+        Err(failure) => {
+            let served = withdraw_unverified(delivery, source, served).await?;
+            return write_failure(delivery, source, served.as_ref(), failure, now).await;
         }
-        served.unwrap_or_else(|| unreachable!("a revision that did not move is served"))
     };
-    let text = revision_text(&revision);
-    let status = GitRepositoryStatus {
-        conditions: source.conditions(Verdict::ready("Fetched", format!("serves {text}")), now),
-        stale_since: None,
-        ..source.settled_status(Some(&revision))
-    };
-    resources::write_status::<GitRepository>(&delivery.store, name, &source.uid, &status).await?;
-    if moved {
-        tracing::info!(source = %name, revision = text, "fetched");
+    let (moved, asked_again) = (is_moved(served.as_ref(), &outcome), source.is_unasked() && !outcome.origin.unasked);
+    let (changed, verdicts, failure) = (outcome.changed, outcome.verdicts.clone(), outcome.failure.clone());
+    let charts = outcome.charts.clone();
+    let revision = save_outcome(delivery, source, served, outcome, now).await?;
+    for row in &charts {
+        let services =
+            services_of_chart(&mut *delivery.store.tables().await?, &source.uid, (&row.chart, &row.wanted)).await?;
+        for (namespace, name) in services {
+            delivery.services.add(Name { namespace, name });
+        }
     }
-    if moved || asked_again {
-        for row in assignments_of_source(&mut *delivery.store.tables().await?, &source.uid).await? {
-            delivery.services.add(Name { namespace: row.namespace, name: row.name });
-        }
+    match failure {
+        Some(failure) => write_failure(delivery, source, revision.as_ref(), failure, now).await?,
+        None => write_ready(delivery, source, revision.as_ref(), verdicts, moved, now).await?,
+    }
+    // An index that moved concerns nobody by itself; its charts do.
+    let concerns_all = moved && !matches!(source.object.spec, SourceSpec::Helm(_));
+    if concerns_all || changed || asked_again {
+        wake_services(delivery, &source.uid).await?;
     }
     Ok(())
+}
+
+async fn wake_services(delivery: &Delivery, source_uid: &str) -> Result<(), StoreError> {
+    for row in assignments_of_source(&mut *delivery.store.tables().await?, source_uid).await? {
+        delivery.services.add(Name { namespace: row.namespace, name: row.name });
+    }
+    Ok(())
+}
+
+async fn write_ready(
+    delivery: &Delivery,
+    source: &Source,
+    revision: Option<&Revision>,
+    more: Vec<Verdict>,
+    moved: bool,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let text = revision.map(revision_text);
+    let mut verdicts = match &text {
+        Some(text) => Verdict::ready("Fetched", format!("serves {text}")),
+        None => Vec::new(),
+    };
+    verdicts.extend(more);
+    verdicts.extend(source.verified(revision, None));
+    let status = SourceStatus {
+        conditions: source.conditions(verdicts, now),
+        stale_since: None,
+        ..source.settled_status(revision)
+    };
+    sources::write_status(&delivery.store, &source.object, &status).await?;
+    if let Some(revision) = text.filter(|_| moved) {
+        tracing::info!(source = %source.object.name, revision, "fetched");
+    }
+    Ok(())
+}
+
+/// Saves what differs from what is known, in one transaction; what is served then.
+async fn save_outcome(
+    delivery: &Delivery,
+    source: &Source,
+    served: Option<Revision>,
+    outcome: Outcome,
+    now: Timestamp,
+) -> Result<Option<Revision>, StoreError> {
+    let moved = is_moved(served.as_ref(), &outcome);
+    let Outcome { served: found, taken, origin, charts, unwanted, .. } = outcome;
+    let origin = (source.origin.as_ref() != Some(&origin)).then_some(origin);
+    // The same revision may have been verified by other keys, which is written down and no news.
+    let is_written = !moved && served.as_ref().is_none_or(|served| served.taken == taken);
+    let fetched = served.as_ref().filter(|_| !moved).map_or(now.as_second(), |served| served.fetched);
+    let revision = match found {
+        Some((reference, commit)) if !is_written => {
+            Some(Revision { source_uid: source.uid.clone(), reference, commit, fetched, taken })
+        }
+        _ => served,
+    };
+    if is_written && origin.is_none() && charts.is_empty() && unwanted.is_empty() {
+        return Ok(revision);
+    }
+    let (row, uid) = (revision.clone().filter(|_| !is_written), source.uid.clone());
+    let saved = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            if let Some(origin) = &origin {
+                save_source_origin(tx, origin).await?;
+            }
+            for chart in &charts {
+                save_chart(tx, chart).await?;
+            }
+            for (chart, wanted) in &unwanted {
+                delete_chart(tx, &uid, (chart, wanted)).await?;
+            }
+            match &row {
+                Some(row) => save_revision(tx, row).await,
+                None => Ok(()),
+            }
+        })
+    });
+    saved.await?;
+    Ok(revision)
 }
 
 fn revision_text(revision: &Revision) -> String {
@@ -389,10 +632,29 @@ impl Source {
         conditions::resolve(&self.status().conditions, verdicts, self.generation, now)
     }
 
+    /// What is said of signatures, where some are demanded.
+    fn verified(&self, served: Option<&Revision>, failure: Option<&SourceFailure>) -> Option<Verdict> {
+        const KIND: &str = "SourceVerified";
+        if !self.is_signed() {
+            return None;
+        }
+        if let Some(failure) = failure.filter(|failure| failure.reason == UNVERIFIED) {
+            return Some(Verdict::new(KIND, Some(false), failure.reason, failure.message.clone()));
+        }
+        let by = served.and_then(|revision| Some((revision, revision.taken.verified.as_deref()?.split(' ').next()?)));
+        Some(match by {
+            Some((revision, by)) => {
+                let message = format!("{} was verified: {by}", revision_text(revision));
+                Verdict::new(KIND, Some(true), "Succeeded", message)
+            }
+            None => Verdict::new(KIND, None, "NotVerified", "nothing was verified yet"),
+        })
+    }
+
     /// The status of a source whose request was handled, but for its conditions.
-    fn settled_status(&self, served: Option<&Revision>) -> GitRepositoryStatus {
+    fn settled_status(&self, served: Option<&Revision>) -> SourceStatus {
         let time = served.and_then(|revision| Timestamp::from_second(revision.fetched).ok()).map(Time);
-        GitRepositoryStatus {
+        SourceStatus {
             observed_generation: Some(self.generation),
             conditions: Vec::new(),
             revision: served.map(revision_text),
@@ -405,63 +667,65 @@ impl Source {
 
 async fn write_failure(
     delivery: &Delivery,
-    name: &Name,
     source: &Source,
     served: Option<&Revision>,
     failure: SourceFailure,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let since = source.status().stale_since.unwrap_or_else(|| whole_seconds(now));
-    let kept = served.map_or_else(
-        || "nothing was fetched yet".to_owned(),
-        |revision| format!("{} goes on being served, unchecked since {}", revision_text(revision), since.0),
-    );
+    let is_refused = failure.reason == UNVERIFIED;
+    let kept = match (served, &source.object.spec) {
+        (Some(revision), _) if is_refused => {
+            format!("{}, the last verified, goes on being served", revision_text(revision))
+        }
+        (Some(revision), _) => {
+            format!("{} goes on being served, unchecked since {}", revision_text(revision), since.0)
+        }
+        (None, SourceSpec::Helm(spec)) if spec.is_registry() => {
+            format!("what was found goes on being served, unchecked since {}", since.0)
+        }
+        (None, _) if source.is_signed() => "nothing that was verified is there to serve".to_owned(),
+        (None, _) => "nothing was fetched yet".to_owned(),
+    };
     let message = format!("{}; {kept}", failure.message);
-    let verdicts = if failure.lasting {
+    let mut verdicts = if failure.lasting {
         Verdict::stalled(failure.reason, message)
     } else {
         vec![Verdict::new("Ready", Some(false), failure.reason, message)]
     };
-    let status = GitRepositoryStatus {
+    verdicts.extend(source.verified(served, Some(&failure)));
+    let status = SourceStatus {
         conditions: source.conditions(verdicts, now),
         stale_since: Some(since),
         ..source.settled_status(served)
     };
+    let name = &source.object.name;
     tracing::warn!(source = %name, reason = failure.reason, error = failure.message, "a source can't be asked");
-    resources::write_status::<GitRepository>(&delivery.store, name, &source.uid, &status).await
+    sources::write_status(&delivery.store, &source.object, &status).await
 }
 
-async fn write_reconciling(
-    delivery: &Delivery,
-    name: &Name,
-    source: &Source,
-    served: Option<&Revision>,
-) -> Result<(), StoreError> {
-    let message = format!("asking {}", source.repository.spec.url);
-    let status = GitRepositoryStatus {
-        conditions: source.conditions(Verdict::reconciling("Fetching", message), Timestamp::now()),
+async fn write_reconciling(delivery: &Delivery, source: &Source, served: Option<&Revision>) -> Result<(), StoreError> {
+    let message = format!("asking {}", source.object.any.url);
+    let mut verdicts = Verdict::reconciling("Fetching", message);
+    verdicts.extend(source.verified(served, None));
+    let status = SourceStatus {
+        conditions: source.conditions(verdicts, Timestamp::now()),
         last_handled_reconcile_at: source.status().last_handled_reconcile_at,
         ..source.settled_status(served)
     };
-    resources::write_status::<GitRepository>(&delivery.store, name, &source.uid, &status).await
+    sources::write_status(&delivery.store, &source.object, &status).await
 }
 
-async fn write_suspended(
-    delivery: &Delivery,
-    name: &Name,
-    source: &Source,
-    served: Option<&Revision>,
-) -> Result<(), StoreError> {
+async fn write_suspended(delivery: &Delivery, source: &Source, served: Option<&Revision>) -> Result<(), StoreError> {
     let message = served.map_or_else(
         || "suspended; nothing was fetched yet".to_owned(),
         |revision| format!("suspended; {} goes on being served", revision_text(revision)),
     );
-    let verdict = Verdict::new("Ready", served.map(|_| true), "Suspended", message);
-    let status = GitRepositoryStatus {
-        conditions: source.conditions(vec![verdict], Timestamp::now()),
-        ..source.settled_status(served)
-    };
-    resources::write_status::<GitRepository>(&delivery.store, name, &source.uid, &status).await
+    let mut verdicts = vec![Verdict::new("Ready", served.map(|_| true), "Suspended", message)];
+    verdicts.extend(source.verified(served, None));
+    let status =
+        SourceStatus { conditions: source.conditions(verdicts, Timestamp::now()), ..source.settled_status(served) };
+    sources::write_status(&delivery.store, &source.object, &status).await
 }
 
 #[cfg(test)]
@@ -484,13 +748,45 @@ mod tests {
         assert!(offsets.len() > 95, "{} different offsets", offsets.len());
     }
 
+    fn url(host: &str, repository: usize) -> String {
+        format!("https://{host}/{repository}")
+    }
+
     #[test]
     fn a_host_is_asked_by_a_few_at_once() {
         let checks = Checks::default();
-        let guards: Vec<_> = (0..PER_HOST).map(|_| checks.enter("slow").unwrap()).collect();
-        assert!(checks.enter("slow").is_none());
-        assert!(checks.enter("other").is_some());
-        drop(guards);
-        assert!(checks.enter("slow").is_some());
+        let turns: Vec<_> = (0..PER_HOST).map(|n| checks.enter(&url("slow", n)).unwrap()).collect();
+        assert!(checks.enter(&url("slow", 100)).is_err());
+        assert!(checks.enter(&url("other", 100)).is_ok());
+        drop(turns);
+        assert!(checks.enter(&url("slow", 100)).is_ok());
+    }
+
+    #[test]
+    fn a_repository_is_asked_by_one_at_a_time_however_many_sources_are_of_it() {
+        let checks = Checks::default();
+        let turn = checks.enter("https://h/a.git").unwrap();
+        for url in ["https://h/a", "https://H:443/a.git/"] {
+            assert!(checks.enter(url).is_err(), "{url}");
+        }
+        drop(turn);
+        assert!(checks.enter("https://h/a").is_ok());
+    }
+
+    #[test]
+    fn hosts_that_do_not_answer_are_asked_by_one_and_take_few_places() {
+        let checks = Checks::default();
+        let hosts: Vec<_> = (0..=SILENT).map(|n| format!("silent-{n}")).collect();
+        for host in &hosts {
+            checks.enter(&url(host, 0)).unwrap().end(Some("Timeout"));
+        }
+        let turns: Vec<_> = hosts[..SILENT].iter().map(|host| checks.enter(&url(host, 0)).unwrap()).collect();
+        assert!(checks.enter(&url(&hosts[0], 1)).is_err(), "one at a time");
+        assert!(checks.enter(&url(&hosts[SILENT], 0)).is_err(), "the others' places are not theirs");
+        assert!(checks.enter(&url("other", 0)).is_ok());
+        drop(turns);
+        checks.enter(&url(&hosts[0], 0)).unwrap().end(Some("RepositoryNotFound"));
+        let _one = checks.enter(&url(&hosts[0], 0)).unwrap();
+        assert!(checks.enter(&url(&hosts[0], 1)).is_ok(), "it answered");
     }
 }

@@ -1,30 +1,34 @@
 //! The edge to `farwater_sources`: mirrors by source, bundles by content, and failures as conditions tell them.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
 };
 
 use farwater_api::{Digest, GitRepositorySpec};
 use farwater_bundle::{Limits, ObjectId, PathError, RelPath};
 use farwater_sources::{
-    BundleCache, CacheError, Git, GitError, GitLimits, Mirror, MirrorError, Named, PackedBundle, Reference, Remote,
-    Retry, Revision,
+    BundleCache, CacheError, Git, GitError, GitLimits, Links, Mirror, MirrorError, Named, PackedBundle, ProgramRule,
+    Reference, Retry, Revision, Web,
 };
 use farwater_store::{
     StoreError,
-    delivery::{Bundle, SourceOrigin, bundle_of_content, bundle_of_digest},
+    delivery::{Bundle, SourceOrigin, Taken, bundle_of_content, bundle_of_digest, load_recipe},
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::chain;
+use super::{
+    chain, combine, fetch_sources::Turn, source_access::Way, submodules::fetch_submodules,
+    verify_revisions::verify_revision,
+};
 use crate::delivery::Delivery;
 
 /// Services whose files are gathered at the same time: packing an archive keeps a core busy.
 const PACKED_AT_ONCE: usize = 4;
+/// Git repositories that are asked at the same time: each is a child process and a connection.
+const GIT_AT_ONCE: usize = 16;
 
 /// Bundles on this node that nothing names any more may take this much: rollbacks and other clusters find them.
 const CACHE_BYTES: u64 = 4 << 30;
@@ -33,36 +37,73 @@ const MIRRORS: &str = "mirrors";
 const GIT_HOME: &str = "git-home";
 const BUNDLES: &str = "cache/bundles";
 
+/// What an administrator has decided about sources.
+#[derive(Clone, Debug, Default)]
+pub struct SourceSettings {
+    /// Which networks links may lead to beside public ones.
+    pub links: Links,
+    /// Programs that say credentials.
+    pub programs: Vec<ProgramRule>,
+}
+
 /// Mirrors and bundles on this node's disk.
 pub struct Mirrors {
     directory: PathBuf,
-    git: Git,
+    pub git: Git,
+    pub programs: Vec<ProgramRule>,
     cache: BundleCache,
     limits: Limits,
     /// One archive of a digest is made at a time, however many agents ask for it.
     making: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
     /// Places for services whose files are gathered; never closed.
     packing: Semaphore,
+    /// Places for Git; never closed.
+    fetching: Semaphore,
+    web: Web,
 }
 
 impl Mirrors {
-    pub fn open(data: &Path) -> io::Result<Self> {
+    pub fn open(data: &Path, settings: SourceSettings) -> io::Result<Self> {
+        let web = Web::new(settings.links);
         let directory = data.join(MIRRORS);
         std::fs::create_dir_all(&directory)?;
         let limits = Limits::default();
         let cache = BundleCache::open(&data.join(BUNDLES), CACHE_BYTES, limits).map_err(io::Error::other)?;
         Ok(Self {
             directory,
-            git: Git::new(GitLimits::default(), &data.join(GIT_HOME))?,
+            git: Git::new(GitLimits::default(), web.clone(), &data.join(GIT_HOME))?,
+            programs: settings.programs,
             cache,
             limits,
             making: Mutex::default(),
             packing: Semaphore::new(PACKED_AT_ONCE),
+            fetching: Semaphore::new(GIT_AT_ONCE),
+            web,
         })
     }
 
+    pub(super) fn web(&self) -> &Web {
+        &self.web
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    pub(super) fn cache(&self) -> &BundleCache {
+        &self.cache
+    }
+
+    pub(super) async fn packing_place(&self) -> Option<SemaphorePermit<'_>> {
+        self.packing.acquire().await.ok()
+    }
+
+    pub(super) async fn git_place(&self) -> Option<SemaphorePermit<'_>> {
+        self.fetching.acquire().await.ok()
+    }
+
     /// Uids are made by the hub, but come from rows: none may name another folder.
-    fn path(&self, uid: &str) -> io::Result<PathBuf> {
+    pub(super) fn path(&self, uid: &str) -> io::Result<PathBuf> {
         let safe = !uid.is_empty() && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         if safe { Ok(self.directory.join(uid)) } else { Err(io::Error::other("a source's uid is no UUID")) }
     }
@@ -108,6 +149,7 @@ pub struct Fetch {
     pub reference: String,
     pub commit: String,
     pub origin: SourceOrigin,
+    pub taken: Taken,
 }
 
 /// What is known of the repository that a source is, once it is at a commit: the same one as long as its history has a beginning in
@@ -175,50 +217,33 @@ pub fn clean_path(path: &str) -> Result<String, PathError> {
     RelPath::parse_folder(path).map(|path| path.as_str().to_owned())
 }
 
-/// The host of a URL, with its port.
-pub fn host(url: &str) -> String {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    rest.split('/').next().unwrap_or_default().to_ascii_lowercase()
-}
-
-pub type SecretData = BTreeMap<String, Vec<u8>>;
-
-/// How a remote is asked.
-pub struct Way {
-    pub secret: Option<SecretData>,
-    /// For each of the steps.
-    pub timeout: Duration,
-}
-
-impl Way {
-    fn to(&self, spec: &GitRepositorySpec) -> Result<Remote, SourceFailure> {
-        let reason = if self.secret.is_some() { "SecretInvalid" } else { "SpecInvalid" };
-        Remote::new(&spec.url, self.secret.as_ref()).map_err(|error| SourceFailure::lasting(reason, error.to_string()))
-    }
-}
-
-fn mirror_path(mirrors: &Mirrors, source_uid: &str) -> Result<PathBuf, SourceFailure> {
+pub fn mirror_path(mirrors: &Mirrors, source_uid: &str) -> Result<PathBuf, SourceFailure> {
     mirrors.path(source_uid).map_err(|error| SourceFailure::passing("MirrorFailed", error.to_string()))
 }
 
-/// Asks the remote; fetches into the mirror if what is followed moved.
+/// Asks the remote; fetches into the mirror if what is followed moved. The host's turn ends with that: submodules have their own.
 pub async fn fetch(
     delivery: &Delivery,
     source_uid: &str,
     spec: &GitRepositorySpec,
-    way: Way,
+    (way, turn): (&Way, Turn<'_>),
     known: Option<SourceOrigin>,
 ) -> Result<Fetch, SourceFailure> {
-    let remote = way.to(spec)?;
+    let remote = way.own(delivery).await?;
     let reference = Reference::parse(spec.r#ref.as_ref())
         .map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
     let mirrors = &delivery.mirrors;
     let path = mirror_path(mirrors, source_uid)?;
-    let synced = mirrors.git.sync(&remote, &reference, &path, way.timeout).await?;
+    let synced = {
+        let _place = mirrors.git_place().await;
+        mirrors.git.sync(&remote, &reference, &path, way.timeout).await
+    };
+    turn.end(synced.as_ref().err().map(|error| error.reason.code()));
+    let synced = synced?;
     if let Some(before) = synced.rewritten {
         tracing::warn!(url = spec.url, %before, now = %synced.revision.commit, "the branch's history was rewritten");
     }
-    describe(delivery, source_uid, synced.revision, known).await
+    complete(delivery, source_uid, spec, way, synced.revision, known).await
 }
 
 /// Finds a revision that is not followed, and fetches what the mirror lacks of it.
@@ -226,33 +251,45 @@ pub async fn find(
     delivery: &Delivery,
     source_uid: &str,
     spec: &GitRepositorySpec,
-    way: Way,
+    (way, turn): (&Way, Turn<'_>),
     (named, known): (&Named, Option<SourceOrigin>),
 ) -> Result<Fetch, SourceFailure> {
-    let (mirrors, remote) = (&delivery.mirrors, way.to(spec)?);
+    let (mirrors, remote) = (&delivery.mirrors, way.own(delivery).await?);
     let path = mirror_path(mirrors, source_uid)?;
-    let found = mirrors.git.find(&remote, named, &path, way.timeout).await;
+    let found = {
+        let _place = mirrors.git_place().await;
+        mirrors.git.find(&remote, named, &path, way.timeout).await
+    };
+    turn.end(found.as_ref().err().map(|error| error.reason.code()));
     let revision = found.map_err(|error| {
         let evidence = if error.evidence.is_empty() { String::new() } else { format!(": {}", error.evidence) };
         // What to correct is what was asked for, not the source.
         let message = format!("{} {}: {}{evidence}", error.what, error.url, error.reason);
         SourceFailure { message, ..SourceFailure::from(error) }
     })?;
-    describe(delivery, source_uid, revision, known).await
+    complete(delivery, source_uid, spec, way, revision, known).await
 }
 
-async fn describe(
+/// What a revision needs before it may be served: signatures first, then what belongs to it.
+async fn complete(
     delivery: &Delivery,
     source_uid: &str,
+    spec: &GitRepositorySpec,
+    way: &Way,
     revision: Revision,
     known: Option<SourceOrigin>,
 ) -> Result<Fetch, SourceFailure> {
+    let verified = verify_revision(delivery, source_uid, spec, way, &revision).await?;
+    if spec.recurse_submodules {
+        fetch_submodules(delivery, source_uid, way, &spec.url, revision.commit).await?;
+    }
     let commit = revision.commit.to_string();
     // Which repository this is decides about deletions: what can't be told is not served.
     let origin = find_origin(delivery, source_uid, known, &commit)
         .await
         .map_err(|error| SourceFailure::passing("MirrorFailed", format!("read the history of {commit}: {error}")))?;
-    Ok(Fetch { reference: revision.name.unwrap_or_default(), commit, origin })
+    let taken = Taken { submodules: spec.recurse_submodules, lfs: spec.lfs, verified, artifact: None };
+    Ok(Fetch { reference: revision.name.unwrap_or_default(), commit, origin, taken })
 }
 
 #[derive(Debug)]
@@ -301,6 +338,24 @@ impl From<CacheError> for BundleFailure {
 pub struct Made {
     pub bundle: Bundle,
     pub author: String,
+    /// It holds charts, which may need more than what is in it.
+    pub has_charts: bool,
+}
+
+/// A bundle that was packed, or had been before.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedAway {
+    pub content_id: Digest,
+    pub digest: Digest,
+    pub bytes: u64,
+}
+
+/// Who wrote a commit; empty where nobody can say.
+pub async fn author(delivery: &Delivery, source_uid: &str, commit: &str) -> String {
+    let (Ok(id), Ok(mirror)) = (parse_commit(commit), open_mirror(&delivery.mirrors, source_uid).await) else {
+        return String::new();
+    };
+    mirror.author(id).await.unwrap_or_default()
 }
 
 /// The bundle of a folder at a commit. Content that was seen before has its digest in a row, and no archive is made.
@@ -317,9 +372,10 @@ pub async fn make_bundle(
     let mirror = open_mirror(mirrors, source_uid).await?;
     let closure = mirror.closure(id, folder.clone(), mirrors.limits).await?;
     let author = mirror.author(id).await?;
+    let has_charts = !closure.charts.is_empty();
     let made = |content_id, digest, bytes| {
         let (source_uid, commit, path) = (source_uid.to_owned(), commit.to_owned(), folder.as_str().to_owned());
-        Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author }
+        Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author, has_charts }
     };
     let content_id = closure.content_id;
     if let Some(row) = bundle_of_content(&mut *delivery.store.tables().await?, &content_id).await? {
@@ -331,11 +387,11 @@ pub async fn make_bundle(
     Ok(made(content_id, digest, bytes))
 }
 
-fn parse_commit(commit: &str) -> Result<ObjectId, BundleFailure> {
+pub(super) fn parse_commit(commit: &str) -> Result<ObjectId, BundleFailure> {
     commit.parse().map_err(|_| BundleFailure::Machine(format!("{commit:?} is no commit id").into()))
 }
 
-async fn open_mirror(mirrors: &Mirrors, source_uid: &str) -> Result<Mirror, BundleFailure> {
+pub(super) async fn open_mirror(mirrors: &Mirrors, source_uid: &str) -> Result<Mirror, BundleFailure> {
     let path = mirrors.path(source_uid).map_err(|error| BundleFailure::Machine(error.into()))?;
     match tokio::task::spawn_blocking(move || Mirror::open(&path)).await {
         Ok(opened) => Ok(opened?),
@@ -366,7 +422,11 @@ pub async fn load_bundle(delivery: &Delivery, digest: &Digest) -> Result<Vec<u8>
     let mut problem = "none has it".to_owned();
     let rows = bundle_of_digest(&mut *delivery.store.tables().await?, digest).await?;
     for row in rows {
-        match pack_again(&delivery.mirrors, &row).await {
+        let packed = match load_recipe(&mut *delivery.store.tables().await?, &row.content_id).await? {
+            Some(recipe) => combine::pack_again(&delivery.mirrors, &recipe).await,
+            None => pack_again(&delivery.mirrors, &row).await,
+        };
+        match packed {
             Ok(packed) if packed.digest == *digest => {
                 delivery.mirrors.cache.put(digest, packed.compressed.clone()).await?;
                 return Ok(packed.compressed);
@@ -407,11 +467,5 @@ mod tests {
         assert_eq!(format_revision("main", &commit), format!("main@sha1:{commit}"));
         assert_eq!(format_revision("", &commit), format!("sha1:{commit}"));
         assert!(format_revision("v1", &"b".repeat(64)).starts_with("v1@sha256:"));
-    }
-
-    #[test]
-    fn hosts_are_told_apart_by_name_and_port() {
-        assert_eq!(host("https://Git.example.com:8443/a/b.git"), "git.example.com:8443");
-        assert_eq!(host("http://git.example.com"), "git.example.com");
     }
 }

@@ -7,25 +7,26 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
-    GitRepository, ServiceDeployment,
+    ServiceDeployment, SourceKind,
     plan::{LocalFiles, MAX_LOCAL_ARCHIVE, MAX_LOCAL_BYTES, PlanProblem, PlanQuery},
     protocol::Verbatim,
 };
 use farwater_bundle::{Archive, Limits, RelPath, archive::decompress};
-use farwater_fleet::assignment::{Candidate, Why};
+use farwater_fleet::assignment::{Candidate, Trouble, Why};
 use farwater_sources::Named;
 use farwater_store::{
     Resource, StoreError,
-    delivery::{Assignment, load_assignment, load_service_origin},
+    delivery::{Assignment, Revision, load_assignment, load_service_origin},
 };
 
 use super::{
+    candidates::{self, find_ingredients},
     chain,
     compute_desired::load_facts,
     fetch_sources::find_revision,
-    git::{self, BundleFailure},
-    resources::{self, Name},
+    resources::Name,
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants_for},
+    sources::SourceSpec,
 };
 use crate::delivery::{
     Delivery,
@@ -114,7 +115,7 @@ async fn prepare(
         }
         Instead::Revision(named) => {
             let candidate = find_candidate(&delivery, &facts.name, &facts.service, &named).await?;
-            facts.source_url = Some(candidate.source.clone());
+            facts.source_urls = candidate.urls();
             (take_place(&mut facts, candidate), None)
         }
         Instead::Files { local, archive } => {
@@ -138,18 +139,25 @@ fn take_place(facts: &mut ServiceFacts, candidate: Candidate) -> String {
 }
 
 async fn find_candidate(
-    delivery: &Delivery,
+    delivery: &Arc<Delivery>,
     name: &Name,
     service: &ServiceDeployment,
     named: &Named,
 ) -> Result<Candidate, (PlanProblem, String)> {
-    let source = Name::new(&name.namespace, &service.spec.source_ref.name);
-    let found = resources::load::<GitRepository>(&delivery.store, &source).await;
-    let found = found.map_err(|error| (PlanProblem::Unavailable, chain(&error)))?;
-    let Some((resource, repository)) = found else {
-        return Err((PlanProblem::Refused, format!("GitRepository {} does not exist", source.name)));
+    let refused = |message: String| (PlanProblem::Refused, message);
+    let unavailable = |message: String| (PlanProblem::Unavailable, message);
+    let found = find_ingredients(delivery, &name.namespace, &service.spec).await;
+    let mut ingredients = found.map_err(|error| unavailable(chain(&error)))?;
+    let Some(own) = ingredients.first_mut() else { return Err(refused("the service has no source".to_owned())) };
+    let (kind, source) = (own.reference.kind, Name::new(&name.namespace, &own.reference.name));
+    let Some(found) = &mut own.found else { return Err(refused(format!("{kind} {} does not exist", source.name))) };
+    let SourceSpec::Git(spec) = &found.object.spec else {
+        return Err(refused(format!(
+            "another revision is looked at of a {} only, and the service has a {kind}",
+            SourceKind::GitRepository
+        )));
     };
-    let fetched = find_revision(delivery, &source, (&resource.uid, &repository.spec), named).await;
+    let fetched = find_revision(delivery, &source, (&found.object.uid, spec), named).await;
     let fetch = fetched.map_err(|failure| {
         let problem = match failure.reason {
             "ReferenceNotFound" => PlanProblem::RefMissing,
@@ -158,20 +166,22 @@ async fn find_candidate(
         };
         (problem, failure.message)
     })?;
-    let made = git::make_bundle(delivery, &resource.uid, &fetch.commit, &service.spec.path).await;
-    let git::Made { bundle, author } = made.map_err(|failure| match failure {
-        BundleFailure::Content(message) => (PlanProblem::Refused, message),
-        failure => (PlanProblem::Unavailable, failure.to_string()),
-    })?;
-    Ok(Candidate {
-        revision: git::format_revision(&fetch.reference, &fetch.commit),
-        content_id: bundle.content_id,
-        bundle: bundle.digest,
-        bundle_bytes: bundle.bytes,
-        path: bundle.path,
-        source: repository.spec.url,
-        origin: Some(fetch.origin.root).filter(|root| !root.is_empty()),
-        author,
+    found.revision = Some(Revision {
+        source_uid: found.object.uid.clone(),
+        reference: fetch.reference,
+        commit: fetch.commit,
+        fetched: 0,
+        taken: fetch.taken,
+    });
+    found.origin = Some(fetch.origin);
+    let resolved = candidates::resolve(delivery, &name.namespace, None, &ingredients, None).await;
+    let resolved = resolved.map_err(|error| unavailable(chain(&error)))?;
+    resolved.candidate.map_err(|trouble| match trouble {
+        Trouble::ChartPending { message } => {
+            refused(format!("{message}; charts are fetched once a service wants them"))
+        }
+        Trouble::Files { message, .. } => unavailable(format!("{message}; ask again when they are here")),
+        trouble => refused(trouble.to_string()),
     })
 }
 
@@ -197,6 +207,9 @@ async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, V
         source: String::new(),
         origin: None,
         author: String::new(),
+        reads: String::new(),
+        parts: Vec::new(),
+        artifacts: Vec::new(),
     };
     Ok((candidate, archive))
 }

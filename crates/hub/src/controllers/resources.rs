@@ -4,7 +4,7 @@ use std::{fmt, sync::LazyLock};
 
 use farwater_api::{
     ADMIN_NAMESPACE, AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule,
-    ServiceDeployment,
+    HelmRepository, OCIRepository, ServiceDeployment,
 };
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
@@ -53,7 +53,16 @@ macro_rules! stored {
     };
 }
 
-stored!(AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment);
+stored!(
+    AgentPolicy,
+    Cluster,
+    ClusterGrant,
+    GitRepository,
+    HealthRule,
+    HelmRepository,
+    OCIRepository,
+    ServiceDeployment
+);
 
 /// How often a change is tried against writers that were faster.
 const ATTEMPTS: usize = 8;

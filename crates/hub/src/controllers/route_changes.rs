@@ -9,14 +9,18 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::{ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment};
-use farwater_fleet::{assignment::Decided, duration::POLL_INTERVAL};
+use farwater_api::{ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, HealthRule, ServiceDeployment, SourceKind};
+use farwater_fleet::{
+    assignment::{Decided, Trouble, Why},
+    duration::POLL_INTERVAL,
+};
+use farwater_sources::UrlPrefix;
 use farwater_store::{
     Kind, Operation, StoreError, WatchError, WatchEvent,
     delivery::{
         Assignment, assignments_of_cluster, assignments_of_namespace, assignments_of_source, assignments_unplaced,
-        load_agents, load_all_agent_keys, load_desired_heads, load_heartbeats, load_quarantines, mark_all,
-        mark_cluster, services_gone, services_of_secret, services_under_grants,
+        linked_sources, load_agents, load_all_agent_keys, load_desired_heads, load_heartbeats, load_quarantines,
+        mark_all, mark_cluster, services_gone, services_of_secret, services_under_grants,
     },
 };
 use futures::StreamExt as _;
@@ -28,6 +32,8 @@ use super::{
     resources::{self, Name, Stored as _},
     resume::Resume,
     select_health_rules,
+    source_access::{may_use, read_prefix},
+    sources::{self, SourceName},
 };
 use crate::delivery::{Delivery, clusters::ClusterState, desired, keys, token::key_print};
 
@@ -58,6 +64,7 @@ pub async fn run(delivery: Arc<Delivery>, mut left: Option<Resume>, shutdown: Ca
 
 async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteError> {
     delivery.seen.forget_all();
+    delivery.shared.forget_all();
     delivery.routed.store(0, Ordering::Release);
     let resumed = left.and_then(|left| Some((delivery.store.watch(None, left.routed).ok()?, left)));
     let mut watch = match resumed {
@@ -93,7 +100,10 @@ async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreEr
     select_health_rules::tell(&delivery.store).await?;
     load_clusters(delivery, acted_upon).await?;
     delivery.clusters.set_loaded();
-    resources::each_name::<GitRepository>(&delivery.store, |name| delivery.sources.add(name)).await
+    sources::each_name(&delivery.store, |name| delivery.sources.add(name)).await?;
+    let linked = linked_sources(&mut *delivery.store.tables().await?).await?;
+    linked.into_iter().for_each(|source| delivery.sources.add(source.into()));
+    Ok(())
 }
 
 /// Has every service and every cluster's desired state looked at.
@@ -179,7 +189,8 @@ fn cluster_state(object: &Value) -> ClusterState {
 async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
     let kinds = Kinds::get();
     let kind = &event.key.kind;
-    let followed = [&kinds.repository, &kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule];
+    let followed = [&kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule];
+    let source = sources::kind_of(kind);
     let name = Name::new(&event.key.namespace, &event.key.name);
     if *kind == kinds.agent_policy {
         // Its status is the controller's own work, and acting twice changes nothing.
@@ -189,7 +200,7 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         return Ok(());
     }
     if *kind == kinds.secret {
-        return route_secret(delivery, &name).await;
+        return route_secret(delivery, &name, &event.object).await;
     }
     if *kind == kinds.namespace {
         // The first look at it since the start is news, whatever was loaded.
@@ -201,11 +212,11 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
             false => Ok(()),
         };
     }
-    if !followed.contains(&kind) || !is_news(delivery, event) {
+    if (source.is_none() && !followed.contains(&kind)) || !is_news(delivery, event) {
         return Ok(());
     }
-    if *kind == kinds.repository {
-        route_repository(delivery, name, event).await
+    if let Some(source) = source {
+        route_source(delivery, source, name, event).await
     } else if *kind == kinds.service {
         delivery.services.add(name);
         delivery.dirty.notify_one();
@@ -237,7 +248,6 @@ fn is_news(delivery: &Delivery, event: &WatchEvent) -> bool {
 
 struct Kinds {
     agent_policy: Kind,
-    repository: Kind,
     service: Kind,
     cluster: Kind,
     grant: Kind,
@@ -250,7 +260,6 @@ impl Kinds {
     fn get() -> &'static Self {
         static KINDS: std::sync::LazyLock<Kinds> = std::sync::LazyLock::new(|| Kinds {
             agent_policy: AgentPolicy::kind(),
-            repository: GitRepository::kind(),
             service: ServiceDeployment::kind(),
             cluster: Cluster::kind(),
             grant: ClusterGrant::kind(),
@@ -264,37 +273,50 @@ impl Kinds {
 
 /// Credentials that were made, edited or deleted are tried at once by the sources that name them. Clusters whose services
 /// name the Secret were marked when it was written.
-async fn route_secret(delivery: &Delivery, secret: &Name) -> Result<(), StoreError> {
+async fn route_secret(delivery: &Delivery, secret: &Name, object: &Value) -> Result<(), StoreError> {
+    let is_shared = delivery.shared.note(secret, object);
+    let prefix = read_prefix(object).and_then(|text| UrlPrefix::parse(text).ok());
     let services = services_of_secret(&mut *delivery.store.tables().await?, &secret.namespace, &secret.name).await?;
     for (namespace, name) in services {
         delivery.summaries.add(Name { namespace, name });
         delivery.dirty.notify_one();
     }
     let mut users = Vec::new();
-    resources::list_pages::<GitRepository>(&delivery.store, Some(&secret.namespace), |resource| {
-        if resource.object["spec"]["secretRef"]["name"] == secret.name.as_str() {
-            users.push(resource);
+    sources::each(&delivery.store, Some(&secret.namespace), |kind, resource| {
+        if may_use(&resource.object["spec"], &secret.name, is_shared, prefix.as_ref()) {
+            users.push((kind, resource));
         }
     })
     .await?;
-    for user in users {
+    for (kind, user) in users {
         delivery.checks.hurry(&user.uid);
-        delivery.sources.add(Name::new(&user.key.namespace, &user.key.name));
+        delivery.sources.add(SourceName::Resource(kind, Name::new(&user.key.namespace, &user.key.name)));
     }
     Ok(())
 }
 
-async fn route_repository(delivery: &Delivery, name: Name, event: &WatchEvent) -> Result<(), StoreError> {
+/// Whether a service may be helped by a source that was made just now.
+fn waits_for_source(row: &Assignment) -> bool {
+    if row.source_uid.is_empty() {
+        return true;
+    }
+    let Ok(decided) = serde_json::from_str::<Decided>(&row.why) else { return false };
+    let is_lacking = matches!(
+        decided.why,
+        Why::Trouble(Trouble::SourceMissing { .. } | Trouble::ChartPending { .. } | Trouble::ChartMissing { .. })
+    );
+    // Also of one that was made again: their rows name the one before, whose mirror they need.
+    decided.sourceless || is_lacking
+}
+
+async fn route_source(delivery: &Delivery, kind: SourceKind, name: Name, event: &WatchEvent) -> Result<(), StoreError> {
     let uid = event.object["metadata"]["uid"].as_str().unwrap_or_default();
     let affected = {
         let mut tables = delivery.store.tables().await?;
         let mut rows = assignments_of_source(&mut tables, uid).await?;
         if event.operation == Operation::Created {
-            // Also of one that was made again: their rows name the one before, whose mirror they need.
-            let waits = |row: &Assignment| {
-                row.source_uid.is_empty() || serde_json::from_str(&row.why).is_ok_and(|said: Decided| said.sourceless)
-            };
-            rows.extend(assignments_of_namespace(&mut tables, &name.namespace).await?.into_iter().filter(waits));
+            let rest = assignments_of_namespace(&mut tables, &name.namespace).await?;
+            rows.extend(rest.into_iter().filter(waits_for_source));
         }
         rows
     };
@@ -305,7 +327,7 @@ async fn route_repository(delivery: &Delivery, name: Name, event: &WatchEvent) -
         delivery.checks.forget(uid);
         delivery.collect.notify_one();
     }
-    delivery.sources.add(name);
+    delivery.sources.add(SourceName::Resource(kind, name));
     Ok(())
 }
 

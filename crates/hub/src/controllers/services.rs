@@ -6,13 +6,16 @@ use std::{
 };
 
 use farwater_api::{
-    ADMIN_NAMESPACE, APPROVE_PRUNE, Cluster, ClusterGrant, Digest, GitRepository, ServiceDeployment, UNDO,
+    ADMIN_NAMESPACE, APPROVE_PRUNE, Cluster, ClusterGrant, Digest, ServiceDeployment, UNDO,
     deletion::MAX_UNDO_BYTES,
     protocol::{Action, Entry, ServiceIdentity},
     service_deployment::DeletionPolicy,
+    service_sources::{SourceReference, StatedSource},
 };
 use farwater_fleet::{
-    assignment::{Candidate, Decided, EntryInputs, Trouble, Why, describe_suspension, is_suspended, resolve_action},
+    assignment::{
+        Candidate, Decided, EntryInputs, Part, Trouble, Why, describe_suspension, is_suspended, resolve_action,
+    },
     origin::Origin,
     placement::{self, NamedGrant},
 };
@@ -23,7 +26,10 @@ use farwater_store::{
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 
-use super::resources::{self, Name};
+use super::{
+    resources::{self, Name},
+    sources::{self, SourceName},
+};
 use crate::delivery::Delivery;
 
 /// A cluster as decisions see it.
@@ -87,7 +93,8 @@ pub struct ServiceFacts {
     pub suspended: bool,
     /// Services that are to go before it.
     pub dependents: Vec<String>,
-    pub source_url: Option<String>,
+    /// Addresses of all that it comes from, as far as they are known.
+    pub source_urls: Vec<String>,
     /// Where its objects came from when nothing was left to prune.
     pub origin: Option<Origin>,
     /// The database was restored, and what the source has since is not assigned yet.
@@ -99,7 +106,7 @@ impl ServiceFacts {
         resource: &Resource,
         service: ServiceDeployment,
         row: &Assignment,
-        source_url: Option<String>,
+        mut source_urls: Vec<String>,
     ) -> Result<Self, StoreError> {
         let candidate = |text: &Option<String>| -> Result<Option<Candidate>, StoreError> {
             text.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
@@ -111,7 +118,14 @@ impl ServiceFacts {
         let suspended = known.unwrap_or_else(|| is_suspended(&service.spec, Timestamp::now()));
         let pin = service.spec.pin.as_ref();
         let pinned = assigned.as_ref().filter(|assigned| pin.is_some_and(|pin| pin.bundle == assigned.bundle));
-        let pinned_source = pinned.map(|pinned| pinned.source.clone()).filter(|url| !url.is_empty());
+        match pinned.filter(|pinned| !pinned.source.is_empty()) {
+            Some(pinned) => source_urls = pinned.urls(),
+            // What it runs may have come from more than it states: what its charts depend on.
+            None => {
+                let dependencies = assigned.iter().flat_map(|assigned| &assigned.parts).filter(|part| part.dependency);
+                source_urls.extend(dependencies.map(Part::placed_url));
+            }
+        }
         Ok(Self {
             uid: resource.uid.clone(),
             name: Name::new(&resource.key.namespace, &resource.key.name),
@@ -121,7 +135,7 @@ impl ServiceFacts {
             turn: decided.turn,
             suspended,
             dependents: Vec::new(),
-            source_url: pinned_source.or(source_url),
+            source_urls,
             assigned,
             origin: None,
             unasked: false,
@@ -148,9 +162,9 @@ impl ServiceFacts {
     /// Why no prune may be made without an approval, whatever it takes.
     fn hold_prune(&self) -> Option<String> {
         if self.unasked {
-            let source = &self.service.spec.source_ref.name;
+            let SourceReference { kind, name } = &self.service.spec.source_ref;
             return Some(format!(
-                "the hub was restored from a backup, and what GitRepository {source} has since is not assigned yet"
+                "the hub was restored from a backup, and what {kind} {name} has since is not assigned yet"
             ));
         }
         Some(self.origin.as_ref()?.swapped_for(&self.assigned_origin()?)?.to_string())
@@ -227,7 +241,7 @@ impl ServiceFacts {
             namespace: &self.name.namespace,
             cluster: &cluster.name.name,
             cluster_labels: &cluster.labels,
-            source: self.source_url.as_deref(),
+            sources: &self.source_urls,
             target_namespace: &self.service.spec.target_namespace,
         };
         placement::check(request, grants)
@@ -254,15 +268,35 @@ pub fn read_json<T: DeserializeOwned>(service_uid: &str, text: &str) -> Result<T
 
 /// Addresses of sources, read once per batch: many services share one source.
 #[derive(Default)]
-pub struct SourceUrls(HashMap<Name, Option<String>>);
+pub struct SourceUrls(HashMap<SourceName, Option<String>>);
 
 impl SourceUrls {
-    pub async fn get(&mut self, store: &Store, name: &Name) -> Result<Option<String>, StoreError> {
-        if let Some(url) = self.0.get(name) {
+    /// Of all that a service states.
+    pub async fn of_service(
+        &mut self,
+        store: &Store,
+        namespace: &str,
+        service: &ServiceDeployment,
+    ) -> Result<Vec<String>, StoreError> {
+        let mut urls = Vec::new();
+        for stated in service.spec.all_sources() {
+            urls.extend(self.get(store, namespace, &stated).await?.map(|url| stated.placed_url(&url)));
+        }
+        Ok(urls)
+    }
+
+    async fn get(
+        &mut self,
+        store: &Store,
+        namespace: &str,
+        stated: &StatedSource<'_>,
+    ) -> Result<Option<String>, StoreError> {
+        let name = SourceName::of(namespace, stated.reference);
+        if let Some(url) = self.0.get(&name) {
             return Ok(url.clone());
         }
-        let url = resources::load::<GitRepository>(store, name).await?.map(|(_, source)| source.spec.url);
-        self.0.insert(name.clone(), url.clone());
+        let url = sources::load(store, &name).await?.map(|source| source.any.url);
+        self.0.insert(name, url.clone());
         Ok(url)
     }
 }

@@ -42,9 +42,8 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     if Some(row.generation) != resource.object["metadata"]["generation"].as_i64() {
         return Ok(Next::OnChange);
     }
-    let url =
-        SourceUrls::default().get(&delivery.store, &Name::new(&name.namespace, &service.spec.source_ref.name)).await?;
-    let mut facts = ServiceFacts::new(&resource, service, &row, url)?.from_origin(known.as_ref())?;
+    let urls = SourceUrls::default().of_service(&delivery.store, &name.namespace, &service).await?;
+    let mut facts = ServiceFacts::new(&resource, service, &row, urls)?.from_origin(known.as_ref())?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let cluster = load_cluster(&delivery, &row).await?;
     let (entry, why) = match &cluster {

@@ -3,12 +3,17 @@
 //! The same decision is made again when desired states are computed, so that what changes later is noticed; this one only
 //! tells people at once.
 
-use farwater_api::{Cluster, GitRepository, ServiceDeployment, ServiceDeploymentSpec};
+use farwater_api::{
+    Cluster, ServiceDeployment, ServiceDeploymentSpec, SourceKind,
+    service_sources::{ChartReference, StatedSource},
+};
+use farwater_bundle::RelPath;
 use farwater_fleet::{
     dependencies::{cycle_trouble, find_cycle},
     placement::{self, Denied},
     service_tests::check_tests,
 };
+use farwater_sources::Range;
 use farwater_store::{Store, StoreError};
 
 use super::Delivery;
@@ -18,7 +23,7 @@ use crate::controllers::{
     git::{self, LoadError},
     resources::{self, Name},
     services::load_grants,
-    versions,
+    sources, versions,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +40,9 @@ pub enum Inadmissible {
     /// Answer 422, for `spec.dependsOn`.
     #[error("{0}")]
     DependsOn(String),
+    /// Answer 422, for the field of `spec`.
+    #[error("{why}")]
+    Sources { field: String, why: String },
     /// Answer 422, for what is named below `spec.tests`.
     #[error("{why}")]
     Tests { field: String, why: String },
@@ -58,25 +66,62 @@ pub async fn check_service(
     if old.is_none_or(|old| old.spec.tests != service.tests) {
         check_tests(&service.tests).map_err(|(field, why)| Inadmissible::Tests { field, why })?;
     }
+    if old.is_none_or(|old| !old.spec.all_sources().eq(service.all_sources())) {
+        check_sources(service)?;
+    }
     // What was admitted may always be deleted and held.
     let placed_anew = old.is_none_or(|old| {
-        old.spec.target_namespace != service.target_namespace || old.spec.source_ref != service.source_ref
+        old.spec.target_namespace != service.target_namespace || !old.spec.all_sources().eq(service.all_sources())
     });
     if namespace == farwater_api::ADMIN_NAMESPACE || !placed_anew {
         return Ok(());
     }
     let labels = find_labels(store, namespace, service).await?.unwrap_or_default();
-    let source_name = Name::new(namespace, &service.source_ref.name);
-    let source = resources::load::<GitRepository>(store, &source_name).await?.map(|(_, source)| source.spec.url);
+    let urls = sources::stated_urls(store, namespace, service.all_sources()).await?;
     let request = placement::Request {
         namespace,
         cluster: &service.cluster_ref.name,
         cluster_labels: &labels,
-        source: source.as_deref(),
+        sources: &urls,
         target_namespace: &service.target_namespace,
     };
     placement::check(request, &load_grants(store).await?)?;
     Ok(())
+}
+
+/// Charts are of repositories of charts, and what is mounted has a place of its own.
+fn check_sources(service: &ServiceDeploymentSpec) -> Result<(), Inadmissible> {
+    let mut places: Vec<RelPath> = Vec::new();
+    for (n, stated) in service.all_sources().enumerate() {
+        let field = |name: &str| if n == 0 { name.to_owned() } else { format!("sources[{}].{name}", n - 1) };
+        let invalid = |name: &str, why: String| Inadmissible::Sources { field: field(name), why };
+        check_chart(&stated).map_err(|why| invalid("chart", why))?;
+        let Some(mount) = stated.mount_path else { continue };
+        let place = RelPath::parse_folder(mount).map_err(|error| invalid("mountPath", error.to_string()))?;
+        if place.is_root() {
+            return Err(invalid("mountPath", "the root is the service's own source's; name a folder".to_owned()));
+        }
+        RelPath::parse_folder(stated.path).map_err(|error| invalid("path", error.to_string()))?;
+        let overlaps = |other: &&RelPath| place.is_within(other) || other.is_within(&place);
+        if let Some(other) = places.iter().find(overlaps) {
+            return Err(invalid("mountPath", format!("{place} and {other} overlap; give each a folder of its own")));
+        }
+        places.push(place);
+    }
+    Ok(())
+}
+
+fn check_chart(stated: &StatedSource<'_>) -> Result<(), String> {
+    let is_helm = stated.reference.kind == SourceKind::HelmRepository;
+    match stated.chart {
+        None if is_helm => Err("a HelmRepository holds charts; say which one".to_owned()),
+        Some(_) if !is_helm => Err(format!("a {} holds no charts by name; leave it out", stated.reference.kind)),
+        Some(ChartReference { version, .. }) => match version.parse::<Range>() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        },
+        None => Ok(()),
+    }
 }
 
 /// A new pin goes back to what was assigned before and is still there, from a source that the tenant may still deploy. `uid`: of
@@ -95,11 +140,12 @@ pub async fn check_pin(
     let version = found.map_err(|trouble| Inadmissible::Pin(trouble.to_string()))?;
     if namespace != farwater_api::ADMIN_NAMESPACE {
         let labels = find_labels(&delivery.store, namespace, service).await?.unwrap_or_default();
+        let urls = version.candidate().urls();
         let request = placement::Request {
             namespace,
             cluster: &service.cluster_ref.name,
             cluster_labels: &labels,
-            source: Some(version.source.as_str()).filter(|url| !url.is_empty()),
+            sources: &urls,
             target_namespace: &service.target_namespace,
         };
         placement::check(request, &load_grants(&delivery.store).await?)?;

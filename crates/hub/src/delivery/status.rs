@@ -11,7 +11,7 @@ use axum::{
     extract::{State, rejection::BytesRejection},
 };
 use farwater_api::{
-    Digest, GitRepository,
+    Digest,
     hooks::{MAX_JUNIT_BYTES, MAX_LOG_BYTES, MAX_REPORTED_HOOKS},
     objects::{ObjectReport, Outcome, ServiceReport},
     protocol::{
@@ -23,8 +23,8 @@ use farwater_store::{
     StoreError,
     delivery::{
         Report, assignments_of_cluster, change_agent, delete_released, delete_report, delete_reports, distrust_sources,
-        load_agent, load_desired, load_report, mark_cluster, mark_restored, names_of_services, released_of_cluster,
-        save_agent_report, save_desired, save_report,
+        linked_sources, load_agent, load_desired, load_report, mark_cluster, mark_restored, names_of_services,
+        released_of_cluster, save_agent_report, save_desired, save_report, sources_of_service,
     },
 };
 use http::HeaderMap;
@@ -37,8 +37,9 @@ use super::{
     token::{authenticate, check_versions, note_clock, verify_signature},
 };
 use crate::controllers::{
-    resources::{self, Name},
+    resources::Name,
     services::released_entry,
+    sources::{self, SourceName},
 };
 
 /// As protocol.rs says of an object's message.
@@ -260,14 +261,27 @@ async fn raise_epoch(delivery: &Delivery, cluster: &ClusterState, epoch: u64) ->
 /// Has the sources of a cluster's services asked at once: what the database says of them is old.
 async fn ask_sources(delivery: &Delivery, cluster_uid: &str) -> Result<(), StoreError> {
     let rows = assignments_of_cluster(&mut *delivery.store.tables().await?, cluster_uid).await?;
-    let sources: HashSet<String> = rows.into_iter().map(|row| row.source_uid).collect();
-    resources::list_pages::<GitRepository>(&delivery.store, None, |resource| {
-        if sources.contains(&resource.uid) {
+    let mut uids: HashSet<String> = HashSet::new();
+    for row in rows {
+        let further = sources_of_service(&mut *delivery.store.tables().await?, &row.service_uid).await?;
+        uids.extend(further.into_iter().map(|source| source.source_uid));
+        uids.insert(row.source_uid);
+    }
+    sources::each(&delivery.store, None, |kind, resource| {
+        if uids.contains(&resource.uid) {
             delivery.checks.hurry(&resource.uid);
-            delivery.sources.add(Name::new(&resource.key.namespace, &resource.key.name));
+            let name = Name::new(&resource.key.namespace, &resource.key.name);
+            delivery.sources.add(SourceName::Resource(kind, name));
         }
     })
-    .await
+    .await?;
+    for source in linked_sources(&mut *delivery.store.tables().await?).await? {
+        if uids.contains(&source.source_uid) {
+            delivery.checks.hurry(&source.source_uid);
+            delivery.sources.add(source.into());
+        }
+    }
+    Ok(())
 }
 
 /// Answer of `GET servicedeployments/NAME/objects`: the state of each object as the agent said last; none if it has said

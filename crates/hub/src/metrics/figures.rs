@@ -75,12 +75,13 @@ impl Figures {
 }
 
 impl Read {
-    fn number(&self, kind: &str, state: &str) -> u64 {
-        self.tallies.iter().find(|tally| tally.kind == kind && tally.state == state).map_or(0, |tally| tally.number)
+    fn number(&self, kinds: &[&str], state: &str) -> u64 {
+        let counted = |tally: &&Tally| kinds.contains(&&*tally.kind) && tally.state == state;
+        self.tallies.iter().filter(counted).map(|tally| tally.number).sum()
     }
 
-    fn by_readiness(&self, kind: &'static str) -> impl Iterator<Item = (&'static str, u64)> {
-        states::READINESS.iter().map(move |state| (*state, self.number(kind, state)))
+    fn by_readiness(&self, kinds: &'static [&'static str]) -> impl Iterator<Item = (&'static str, u64)> {
+        states::READINESS.iter().map(move |state| (*state, self.number(kinds, state)))
     }
 }
 
@@ -181,13 +182,13 @@ impl Shown {
 
 fn encode_read(read: &Read, families: &mut Families<'_>) -> std::fmt::Result {
     let help = "Clusters in which nothing is deleted until somebody confirms that the hub's backup is right";
-    families.one("clusters_restored", help, read.number(states::CLUSTERS, states::RESTORED))?;
-    families.many("sources", "Sources by readiness", read.by_readiness(states::SOURCES))?;
+    families.one("clusters_restored", help, read.number(&[states::CLUSTERS], states::RESTORED))?;
+    families.many("sources", "Sources by readiness", read.by_readiness(&states::SOURCES))?;
     let help = "Sources whose remote could not be asked the last time";
-    families.one("sources_stale", help, read.number(states::SOURCES, states::STALE))?;
-    families.many("services", "Services by readiness", read.by_readiness(states::SERVICES))?;
+    families.one("sources_stale", help, read.number(&states::SOURCES, states::STALE))?;
+    families.many("services", "Services by readiness", read.by_readiness(&[states::SERVICES]))?;
     let help = "Services with a prune that waits for an approval";
-    families.one("services_prune_held", help, read.number(states::SERVICES, states::PRUNE_HELD))?;
+    families.one("services_prune_held", help, read.number(&[states::SERVICES], states::PRUNE_HELD))?;
     families.one("database_size_bytes", "What the database takes", read.database_bytes)?;
     let help = "When the numbers of services and sources were read from the database";
     families.one("figures_timestamp_seconds", help, read.time)

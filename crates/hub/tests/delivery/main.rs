@@ -4,12 +4,16 @@
 #![allow(clippy::unwrap_used)]
 
 mod agent;
+mod charts;
 mod connecting;
 mod delivering;
+mod digests;
 mod identity;
 mod keys;
+mod outages;
 mod placing;
 mod planning;
+mod private;
 mod removing;
 mod replaying;
 mod reporting;
@@ -17,6 +21,7 @@ mod resuming;
 mod rig;
 mod rules;
 mod secrets;
+mod shop;
 mod sources;
 mod updating;
 mod versions;

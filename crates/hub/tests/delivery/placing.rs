@@ -6,7 +6,8 @@ use serde_json::json;
 use crate::{
     agent::Agent,
     delivering::applied,
-    rig::{Rig, condition, repository},
+    rig::{Rig, condition, message, repository},
+    shop::{self, Repository},
 };
 
 fn grant() -> serde_json::Value {
@@ -85,4 +86,51 @@ async fn a_suspended_service_or_cluster_is_held_where_it_is() {
         })
         .await;
     assert_ne!(after.digest(), before.digest());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_allows_every_source_of_a_service_or_none() {
+    let (server, git) = repository().await;
+    let charts = Repository::start(&[("redis", "7.0.0")]).await;
+    let rig = shop::start().await;
+    let mut with_sources = grant();
+    with_sources["spec"]["allowedSources"] = json!([server.origin()]);
+    rig.create("ClusterGrant", "", "team-a", with_sources.clone()).await;
+    rig.repository("team-a", "infra", &server.url("infra.git")).await;
+    let url = charts.origin.url();
+    rig.create("HelmRepository", "team-a", "charts", json!({"spec": {"url": url, "interval": "1h"}})).await;
+    let chart = format!(
+        "apiVersion: v2\nname: web\nversion: 1.0.0\ndependencies:\n- {{name: redis, version: '*', repository: '{url}'}}\n"
+    );
+    git.change("main", &[("chart/Chart.yaml", Some(&chart))]).unwrap();
+    let spec = |path: &str, sources: serde_json::Value| {
+        json!({"spec": {
+            "clusterRef": {"name": "east"}, "targetNamespace": "web", "path": path, "sourceRef": {"name": "infra"}, "sources": sources,
+        }})
+    };
+    let redis = json!([{
+        "sourceRef": {"kind": "HelmRepository", "name": "charts"}, "chart": {"name": "redis", "version": "*"}, "mountPath": "redis",
+    }]);
+    rig.ask("team-a", "infra").await;
+    // Stated by the service, or only by its chart.
+    let uids = [
+        ("stated", rig.create("ServiceDeployment", "team-a", "stated", spec("apps/web", redis)).await),
+        ("led-to", rig.create("ServiceDeployment", "team-a", "led-to", spec("chart", json!([]))).await),
+    ];
+    let agent = Agent::join(&rig, "east").await;
+    for (name, uid) in &uids {
+        let told =
+            rig.wait_for("ServiceDeployment", "team-a", name, |s| condition(s, "Stalled") == "True/NotGranted").await;
+        assert!(message(&told, "Ready").contains(&format!("does not allow source {url}")), "{told:#}");
+        agent.wait_entry(&rig, uid, |entry| matches!(entry.action, Action::Hold { .. })).await;
+    }
+    rig.edit("ClusterGrant", "", "team-a", |g| g["spec"]["allowedSources"] = json!([server.origin(), url])).await;
+    for (_, uid) in &uids {
+        agent.wait_entry(&rig, uid, |entry| applied(entry).is_some()).await;
+    }
+    // What was allowed and is no more, is held and not taken away.
+    rig.edit("ClusterGrant", "", "team-a", |g| g["spec"]["allowedSources"] = json!([server.origin()])).await;
+    for (_, uid) in &uids {
+        agent.wait_entry(&rig, uid, |entry| matches!(entry.action, Action::Hold { .. })).await;
+    }
 }

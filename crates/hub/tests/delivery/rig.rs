@@ -9,9 +9,10 @@ use axum::{Router, body::Body};
 use farwater_api::{ADMIN_NAMESPACE, GROUP, VERSION};
 use farwater_hub::{
     DataDir, Identity,
-    controllers::{self, resume},
+    controllers::{self, git::SourceSettings, resume},
     delivery::{Delivery, connections::Connections},
 };
+use farwater_sources::Links;
 use farwater_store::{
     Change, Key, Kind, Location, OpenOptions, PostgresUrl, Store, Write, WriteError, delivery::MarkClusters,
 };
@@ -77,8 +78,12 @@ impl Rig {
         let url = "https://hub.test:8443".to_owned();
         let left = resume::take(&store, &identity).await.unwrap();
         let connections = Connections::new(CONNECTIONS);
+        let directory_of_data = data.path().to_owned();
+        // All servers of tests are on this machine.
+        let links = Links::new(["127.0.0.0/8".parse().unwrap()]);
+        let sources = SourceSettings { links, ..SourceSettings::default() };
         let delivery =
-            Delivery::open(store.clone(), Arc::clone(&identity), data.path().to_owned(), url, connections).await;
+            Delivery::open(store.clone(), Arc::clone(&identity), directory_of_data, url, connections, sources).await;
         let delivery = Arc::new(delivery.unwrap());
         let shutdown = CancellationToken::new();
         let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), left, shutdown.clone()));
@@ -179,13 +184,15 @@ impl Rig {
         if !namespace.is_empty() {
             metadata["namespace"] = namespace.into();
         }
-        if let Some(labels) = object.get("labels") {
-            metadata["labels"] = labels.clone();
+        for field in ["labels", "annotations"] {
+            if let Some(value) = object.get(field) {
+                metadata[field] = value.clone();
+            }
         }
         let is_core = matches!(kind, "Secret" | "Namespace");
         let api_version = if is_core { "v1".to_owned() } else { format!("{GROUP}/{VERSION}") };
         let mut full = json!({"apiVersion": api_version, "kind": kind, "metadata": metadata});
-        for field in ["spec", "data"] {
+        for field in ["spec", "data", "type"] {
             if let Some(value) = object.get(field) {
                 full[field] = value.clone();
             }

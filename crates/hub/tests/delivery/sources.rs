@@ -49,6 +49,45 @@ async fn a_stuck_host_does_not_hold_up_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_comes_back_is_asked_by_a_few_at_once_and_each_repository_by_one() {
+    let server = GitServer::start().await.unwrap();
+    for n in 0..10 {
+        server.create(&format!("r{n}")).unwrap().commit("main", &[("a", "b")]).unwrap();
+    }
+    let rig = Rig::start().await;
+    let names: Vec<_> = (0..30).map(|n| format!("source-{n}")).collect();
+    for (n, name) in names.iter().enumerate() {
+        rig.repository(ADMIN_NAMESPACE, name, &server.url(&format!("r{}", n % 10))).await;
+    }
+    let wait = async |expected: &str| {
+        for name in &names {
+            rig.wait_for("GitRepository", ADMIN_NAMESPACE, name, |s| condition(s, "Ready") == expected).await;
+        }
+    };
+    wait("True/Fetched").await;
+    server.set_fault(Fault::Status(503));
+    let ask = async || {
+        for name in &names {
+            rig.edit("GitRepository", ADMIN_NAMESPACE, name, |source| {
+                source["metadata"]["annotations"]["farwater.dev/requestedAt"] =
+                    jiff::Timestamp::now().to_string().into();
+            })
+            .await;
+        }
+    };
+    ask().await;
+    wait("False/Unreachable").await;
+    server.forget_most();
+    let before = server.counts();
+    server.set_fault(Fault::Delay(std::time::Duration::from_millis(20)));
+    wait("True/Fetched").await;
+    let after = server.counts();
+    assert!(after.most_at_once <= 8 && after.most_of_one <= 1, "{after:?}");
+    assert_eq!(after.fetches, before.fetches, "what did not move is not fetched");
+    assert!(after.ls_refs - before.ls_refs <= 2 * names.len(), "{before:?} {after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn fluxs_request_annotation_is_acted_on_too() {
     let (server, git) = repository().await;
     let rig = Rig::start().await;

@@ -2,7 +2,12 @@
 
 use farwater_bundle::path::escape;
 
-use crate::remote::Remote;
+use crate::{
+    fetch_error::{FetchError, FetchReason},
+    links::ResolveError,
+    remote::Remote,
+    session::Session,
+};
 
 /// An attempt at a remote failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,8 +51,24 @@ pub enum GitReason {
     Unreachable,
     #[error("the server failed")]
     ServerError,
+    #[error("the server asks to be asked less often")]
+    Throttled,
     #[error("the server's certificate is not trusted")]
     Untrusted,
+    #[error("the server's certificate has expired, or is not valid yet")]
+    CertificateExpired,
+    #[error("it leads to an address that links may not lead to")]
+    LinkRefused,
+    #[error("the proxy refused us")]
+    ProxyRefused,
+    #[error("the Secret's known_hosts has no key of this server")]
+    HostKeyUnknown,
+    #[error("the server shows another key than the one in the Secret's known_hosts")]
+    HostKeyChanged,
+    #[error("the key can't be used: {0}")]
+    KeyUnusable(String),
+    #[error("the program that says the credentials failed")]
+    ProgramFailed,
     #[error("the server redirects to another address, which is not followed")]
     Redirected,
     #[error("the repository holds a malformed or hostile object")]
@@ -83,7 +104,14 @@ impl GitReason {
             Self::Timeout(_) | Self::Stalled => "Timeout",
             Self::TooLarge { .. } | Self::TooManyRefs { .. } | Self::AnswerTooLarge { .. } => "RepositoryTooLarge",
             Self::Unreachable | Self::ServerError => "Unreachable",
+            Self::Throttled => "Throttled",
             Self::Untrusted => "CertificateNotTrusted",
+            Self::CertificateExpired => "CertificateExpired",
+            Self::LinkRefused => "AddressNotAllowed",
+            Self::ProxyRefused => "ProxyRefused",
+            Self::HostKeyUnknown | Self::HostKeyChanged => "HostKeyNotTrusted",
+            Self::KeyUnusable(_) => "SecretInvalid",
+            Self::ProgramFailed => "CredentialsUnavailable",
             Self::Redirected => "Redirected",
             Self::Malformed => "RepositoryMalformed",
             Self::MirrorIncomplete | Self::Disk => "MirrorFailed",
@@ -97,6 +125,9 @@ impl GitReason {
             | Self::Stalled
             | Self::Unreachable
             | Self::ServerError
+            | Self::Throttled
+            | Self::CertificateExpired
+            | Self::ProgramFailed
             | Self::MirrorIncomplete
             | Self::Disk
             | Self::NoGit
@@ -122,14 +153,30 @@ impl GitReason {
             Self::TooManyRefs { .. } | Self::AnswerTooLarge { .. } => {
                 "follow a branch or a tag instead of a range, or remove old references"
             }
+            Self::CertificateExpired => "have it renewed, or set the clock of the hub or the server right",
+            Self::LinkRefused => {
+                "if links may lead there, an administrator allows its network with the hub's option --allow-private-links"
+            }
+            Self::ProxyRefused => "correct the Secret that spec.proxySecretRef names, or what the proxy allows",
+            Self::HostKeyUnknown => {
+                "put into known_hosts what ssh-keyscan prints for the host, after comparing it with what the host publishes"
+            }
+            Self::HostKeyChanged => {
+                "if the host says that it changed its key, put the new one into known_hosts; else somebody is in between"
+            }
+            Self::KeyUnusable(_) => "correct the Secret that spec.secretRef names",
+            Self::ProgramFailed => "see the hub's log and its option --credential-program; it will be tried again",
             Self::Untrusted => "put the certificate authority as ca.crt into the Secret that spec.secretRef names",
             Self::Redirected => "set spec.url to the final address",
             Self::Malformed => "run `git fsck` on the repository and rewrite the commit that it names",
             Self::Disk => "check the data directory's disk",
             Self::NoGit => "install git on the hub",
-            Self::Stalled | Self::Unreachable | Self::ServerError | Self::MirrorIncomplete | Self::Failed => {
-                "it will be tried again"
-            }
+            Self::Stalled
+            | Self::Unreachable
+            | Self::ServerError
+            | Self::Throttled
+            | Self::MirrorIncomplete
+            | Self::Failed => "it will be tried again",
         }
     }
 
@@ -148,14 +195,73 @@ impl GitError {
     }
 
     /// From what git printed. The environment makes it print English.
-    pub(super) fn from_stderr(what: &'static str, remote: &Remote, has_credentials: bool, stderr: &str) -> Self {
-        let reason = classify(stderr, has_credentials);
-        Self::new(what, remote, reason, evidence(remote, stderr))
+    pub(super) fn from_stderr(what: &'static str, session: &Session<'_>, stderr: &str) -> Self {
+        let reason = classify(stderr, session.has_credentials());
+        Self::new(what, session.remote, reason, evidence(session, stderr))
+    }
+
+    /// From what ssh printed, and who answered at its other end; `None` where that explains nothing.
+    pub(crate) fn from_ssh(what: &'static str, session: &Session<'_>, stderr: &str) -> Option<Self> {
+        let (_, reason) = SSH_PHRASES.iter().find(|(phrase, _)| stderr.contains(phrase))?;
+        Some(Self::new(what, session.remote, reason.clone(), ssh_evidence(session, stderr)))
+    }
+}
+
+/// A reason with its evidence, before it is known what was attempted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub reason: GitReason,
+    pub evidence: String,
+}
+
+impl Problem {
+    pub fn new(reason: GitReason, evidence: impl Into<String>) -> Self {
+        Self { reason, evidence: evidence.into() }
+    }
+
+    pub fn at(self, what: &'static str, remote: &Remote) -> GitError {
+        GitError::new(what, remote, self.reason, self.evidence)
+    }
+}
+
+impl From<ResolveError> for Problem {
+    fn from(error: ResolveError) -> Self {
+        let reason = match error {
+            ResolveError::Unresolved { .. } => GitReason::Unreachable,
+            ResolveError::Refused(_) => GitReason::LinkRefused,
+        };
+        Self::new(reason, error.to_string())
+    }
+}
+
+impl From<FetchError> for Problem {
+    fn from(error: FetchError) -> Self {
+        let reason = match error.reason {
+            FetchReason::Unauthorized => GitReason::Unauthorized,
+            FetchReason::CredentialsMissing => GitReason::CredentialsMissing,
+            FetchReason::Forbidden => GitReason::Forbidden,
+            FetchReason::NotFound => GitReason::NotFound,
+            FetchReason::Timeout(seconds) => GitReason::Timeout(seconds),
+            FetchReason::TooLarge { limit } => {
+                GitReason::AnswerTooLarge { limit: usize::try_from(limit).unwrap_or(usize::MAX) }
+            }
+            FetchReason::Unreachable => GitReason::Unreachable,
+            FetchReason::ServerError | FetchReason::Unexpected => GitReason::ServerError,
+            FetchReason::Throttled => GitReason::Throttled,
+            FetchReason::Untrusted => GitReason::Untrusted,
+            FetchReason::CertificateExpired => GitReason::CertificateExpired,
+            FetchReason::Redirected => GitReason::Redirected,
+            FetchReason::LinkRefused => GitReason::LinkRefused,
+            FetchReason::ProxyRefused => GitReason::ProxyRefused,
+            FetchReason::Disk => GitReason::Disk,
+            _ => GitReason::Failed,
+        };
+        Self::new(reason, error.evidence)
     }
 }
 
 /// Phrases of git 2.30 to 2.51 and of libcurl. What isn't known is `Failed`, with the evidence.
-const PHRASES: [(&str, GitReason); 32] = [
+const PHRASES: [(&str, GitReason); 38] = [
     ("returned error: 403", GitReason::Forbidden),
     ("returned error: 404", GitReason::NotFound),
     ("not found", GitReason::NotFound),
@@ -163,12 +269,18 @@ const PHRASES: [(&str, GitReason); 32] = [
     ("returned error: 30", GitReason::Redirected),
     ("unable to update url base from redirection", GitReason::Redirected),
     ("returned error: 5", GitReason::ServerError),
-    ("returned error: 429", GitReason::ServerError),
+    ("returned error: 429", GitReason::Throttled),
+    ("from proxy after CONNECT", GitReason::ProxyRefused),
+    ("CONNECT tunnel failed", GitReason::ProxyRefused),
+    ("returned error: 407", GitReason::ProxyRefused),
     ("couldn't find remote ref", GitReason::CommitRefused),
     ("not our ref", GitReason::CommitRefused),
     ("unadvertised object", GitReason::CommitRefused),
     ("Operation too slow", GitReason::Stalled),
     ("fsck error", GitReason::Malformed),
+    ("certificate has expired", GitReason::CertificateExpired),
+    ("certificate expiration date", GitReason::CertificateExpired),
+    ("certificate is not yet valid", GitReason::CertificateExpired),
     ("certificate", GitReason::Untrusted),
     ("SSL", GitReason::Untrusted),
     ("Could not resolve host", GitReason::Unreachable),
@@ -199,14 +311,46 @@ fn classify(stderr: &str, has_credentials: bool) -> GitReason {
     PHRASES.iter().find(|(phrase, _)| stderr.contains(phrase)).map_or(GitReason::Failed, |(_, reason)| reason.clone())
 }
 
+/// Phrases of OpenSSH 8.4 to 10.0, and of what large hosts say in their place.
+const SSH_PHRASES: [(&str, GitReason); 20] = [
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", GitReason::HostKeyChanged),
+    ("has changed and you have requested strict checking", GitReason::HostKeyChanged),
+    ("host key is known for", GitReason::HostKeyUnknown),
+    ("Host key verification failed", GitReason::HostKeyUnknown),
+    ("Permission denied (", GitReason::Unauthorized),
+    ("Too many authentication failures", GitReason::Unauthorized),
+    ("does not appear to be a git repository", GitReason::NotFound),
+    ("epository not found", GitReason::NotFound),
+    ("could not be found", GitReason::NotFound),
+    ("Connection refused", GitReason::Unreachable),
+    ("Connection timed out", GitReason::Unreachable),
+    ("Connection reset", GitReason::Unreachable),
+    ("Connection closed by", GitReason::Unreachable),
+    ("Connection to ", GitReason::Unreachable),
+    ("No route to host", GitReason::Unreachable),
+    ("Network is unreachable", GitReason::Unreachable),
+    ("Timeout, server", GitReason::Unreachable),
+    ("kex_exchange_identification", GitReason::Unreachable),
+    ("banner exchange", GitReason::Unreachable),
+    ("No user exists for uid", GitReason::NoGit),
+];
+
 /// The first line of git's complaint that says something, printable, short, and without secrets. Servers write into
 /// this stream too (`remote: …`).
-fn evidence(remote: &Remote, stderr: &str) -> String {
+fn evidence(session: &Session<'_>, stderr: &str) -> String {
     let telling = |line: &&str| line.starts_with("fatal: ") || line.starts_with("error: ");
     let line = stderr.lines().map(str::trim).find(telling).or_else(|| stderr.lines().find(|l| !l.trim().is_empty()));
-    let line = line.unwrap_or("no output").replace(remote.url(), "the repository");
+    let line = line.unwrap_or("no output").replace(session.remote.url(), "the repository");
     // Only now escaped: escaping would hide a secret from the redaction.
-    escape(remote.redact(&line).as_bytes())
+    escape(session.redact(&line).as_bytes())
+}
+
+/// The line that explains it, or the last one: what comes before is what servers greet with.
+fn ssh_evidence(session: &Session<'_>, stderr: &str) -> String {
+    let telling = |line: &&str| SSH_PHRASES.iter().any(|(phrase, _)| line.contains(phrase)) && !line.starts_with('@');
+    let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
+    let line = lines.clone().find(telling).or_else(|| lines.next_back()).unwrap_or("no output");
+    escape(session.redact(line).as_bytes())
 }
 
 #[cfg(test)]
@@ -238,9 +382,10 @@ mod tests {
     fn evidence_is_one_printable_line_without_secrets() {
         let secret = BTreeMap::from([("username".into(), b"u".to_vec()), ("password".into(), b"hunter2".to_vec())]);
         let remote = Remote::new("https://h/a.git", Some(&secret)).unwrap();
+        let session = Session::of(&remote);
         let stderr =
             "remote: \u{1b}[31mhello\nfatal: unable to access 'https://h/a.git/': hunter2 Basic dTpodW50ZXIy\u{7}\n";
-        let error = GitError::from_stderr("fetch from", &remote, true, stderr);
+        let error = GitError::from_stderr("fetch from", &session, stderr);
         assert_eq!(error.evidence, r"fatal: unable to access 'the repository/': *** Basic ***\u{7}");
         assert_eq!(
             error.to_string(),

@@ -4,21 +4,45 @@
 //!   certificate variables, no prompts, no credential helpers, English messages.
 //! - Configuration goes through `GIT_CONFIG_COUNT`, and so do credentials, bound to the remote's origin: nothing
 //!   secret is ever on a command line, in a URL or in a file.
-//! - Only http and https; no redirects; no hooks; received objects are checked.
+//! - Only http and https, and a socket to an ssh that we run ourselves ([`crate::ssh`]); names mean what they meant when they were
+//!   looked up ([`crate::links`]); no redirects; no hooks; received objects are checked.
 //! - A process group of its own, killed as a whole at the end of the time, at too much output or too much disk, and
 //!   when the caller goes away.
 
-use std::{path::Path, process::Stdio, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 
+use command_fds::{CommandFdExt as _, FdMapping};
 use nix::{sys::signal, unistd::Pid};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     process::{Child, Command},
 };
+use url::Url;
 
-use super::{Git, GitError, GitReason, leftovers};
-use crate::remote::Remote;
+use super::{Git, GitError, GitReason, Problem, leftovers};
+use crate::{
+    access::Access,
+    address::Scheme,
+    remote::Remote,
+    session::Session,
+    ssh::{self, quote},
+    web::{Ask, Route, Sign, Step},
+};
 
+/// Stands for the remote's URL in the arguments of a run.
+pub(super) const URL: &str = "<remote>";
+/// The number under which git finds its end of the socket to ssh.
+const SOCKET: i32 = 3;
+/// Addresses of a name that ssh is sent to, one after the other. curl does that by itself.
+const SSH_ADDRESSES: usize = 3;
+
+/// For a second look at a server whose certificate git has refused.
+const CERTIFICATE: Duration = Duration::from_secs(10);
 /// Of standard error only this much is kept.
 const MAX_STDERR: usize = 64 << 10;
 /// How often the mirror is measured during a fetch. At 1 GB/s that is 250 MB over the limit at the worst.
@@ -57,13 +81,95 @@ impl Drop for Group {
 }
 
 impl Git {
-    /// Runs git and gives its standard output.
-    pub(super) async fn run(&self, call: Call<'_>, remote: &Remote, args: &[&str]) -> Result<Vec<u8>, GitError> {
-        let fail = |reason, evidence| GitError::new(call.what, remote, reason, evidence);
+    /// Runs git against a remote and gives its standard output. [`URL`] among the arguments is where git finds it.
+    pub(super) async fn run(&self, call: Call<'_>, session: &Session<'_>, args: &[&str]) -> Result<Vec<u8>, GitError> {
+        if session.remote.address().scheme != Scheme::Ssh {
+            let mut result = self.attempt(call, Towards::Http(session), args).await;
+            if let Err(error) = &mut result {
+                self.note_refusal(session, error);
+                if error.reason == GitReason::Untrusted
+                    && let Some(problem) = self.judge_certificate(session).await
+                {
+                    (error.reason, error.evidence) = (problem.reason, problem.evidence);
+                }
+            }
+            return result;
+        }
+        let mut failure = None;
+        for address in session.addresses.iter().take(SSH_ADDRESSES) {
+            match self.attempt(call, Towards::Ssh(session, *address), args).await {
+                Err(error) if error.reason == GitReason::Unreachable => failure = Some(error),
+                other => return other,
+            }
+        }
+        let unknown = || GitError::new(call.what, session.remote, GitReason::Unreachable, String::new());
+        Err(failure.unwrap_or_else(unknown))
+    }
+
+    /// What is wrong with a server's certificate: git's libraries don't all say whether it has ended or was never good.
+    async fn judge_certificate(&self, session: &Session<'_>) -> Option<Problem> {
+        let url = Url::parse(session.remote.url()).ok()?;
+        let route = Route { links: session.links.clone(), proxy: session.remote.proxy() };
+        let site = self.web().make_site(&url, Access::trusting(session.remote.ca()), route).ok()?;
+        let step = Step::new("look at the certificate of", CERTIFICATE);
+        let refused = site.send_unredirected(step, Ask::get(url).sign(Sign::Nothing)).await.err()?;
+        let problem = Problem::from(refused);
+        matches!(problem.reason, GitReason::CertificateExpired | GitReason::Untrusted).then_some(problem)
+    }
+
+    /// The same without a network.
+    pub(super) async fn run_here(&self, call: Call<'_>, remote: &Remote, args: &[&str]) -> Result<Vec<u8>, GitError> {
+        self.attempt(call, Towards::Nobody(Box::new(Session::of(remote))), args).await
+    }
+
+    /// Runs a command at the other side of an ssh and gives what it printed.
+    pub(crate) async fn ask_over_ssh(
+        &self,
+        session: &Session<'_>,
+        command: &str,
+        limit: u64,
+    ) -> Result<Vec<u8>, Problem> {
+        let mut problem = Problem::new(GitReason::Unreachable, "");
+        for address in session.addresses.iter().take(SSH_ADDRESSES) {
+            let asked = ssh::ask(&self.0.ssh, &self.0.home, session, *address, command, limit).await;
+            let (output, ended) = asked.map_err(|error| Problem::new(GitReason::NoGit, format!("ssh: {error}")))?;
+            if ended.is_success {
+                return Ok(output);
+            }
+            let said = GitError::from_ssh("ask", session, &ended.stderr);
+            problem = match said {
+                Some(error) => Problem::new(error.reason, error.evidence),
+                None => Problem::new(GitReason::Failed, session.redact(ended.stderr.lines().next_back().unwrap_or(""))),
+            };
+            if problem.reason != GitReason::Unreachable {
+                break;
+            }
+        }
+        Err(problem)
+    }
+
+    async fn attempt(&self, call: Call<'_>, towards: Towards<'_>, args: &[&str]) -> Result<Vec<u8>, GitError> {
+        let session = towards.session();
+        let fail = |reason, evidence| GitError::new(call.what, session.remote, reason, evidence);
         let no_git = |error: std::io::Error| fail(GitReason::NoGit, error.to_string());
-        let ca = self.write_ca(remote).map_err(|error| fail(GitReason::Disk, error.to_string()))?;
-        let mut command = self.command(remote, ca.as_ref().map(|file| file.path()));
-        let mut child = command.args(args).spawn().map_err(no_git)?;
+        let no_disk = |error: std::io::Error| fail(GitReason::Disk, error.to_string());
+        let files = Files::write(&self.0.home, session.remote).map_err(no_disk)?;
+        let mut command = self.command(&settings(&towards, &files));
+        let mut link = None;
+        if let Towards::Ssh(session, address) = &towards {
+            let service = format!("git-upload-pack {}", quote(&session.remote.address().ssh_path()));
+            let (started, socket) = ssh::connect(&self.0.ssh, &self.0.home, session, *address, &service)
+                .map_err(|error| fail(GitReason::NoGit, format!("ssh: {error}")))?;
+            command
+                .fd_mappings(vec![FdMapping { parent_fd: socket, child_fd: SOCKET }])
+                .map_err(|error| fail(GitReason::NoGit, error.to_string()))?;
+            link = Some(started);
+        }
+        let url = if link.is_some() { format!("fd::{SOCKET}") } else { session.remote.url().to_owned() };
+        let mut child =
+            command.args(args.iter().map(|arg| if *arg == URL { &url } else { *arg })).spawn().map_err(no_git)?;
+        // It holds our end of the socket, too: ssh would never see git's end.
+        drop(command);
         let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
         let outcome = tokio::select! {
             outcome = drive(&mut child, call.max_output) => outcome.map_err(no_git)?,
@@ -84,11 +190,15 @@ impl Git {
         if status.success() {
             return Ok(stdout);
         }
-        let stderr = String::from_utf8_lossy(&stderr);
-        Err(GitError::from_stderr(call.what, remote, remote.authorization().is_some(), &stderr))
+        // Whatever git says of a connection that ended, ssh knows why.
+        let said = match link {
+            Some(link) => GitError::from_ssh(call.what, session, &link.end().await.stderr),
+            None => None,
+        };
+        Err(said.unwrap_or_else(|| GitError::from_stderr(call.what, session, &String::from_utf8_lossy(&stderr))))
     }
 
-    fn command(&self, remote: &Remote, ca: Option<&Path>) -> Command {
+    fn command(&self, settings: &[(String, String)]) -> Command {
         let home = &self.0.home;
         let mut command = Command::new(&self.0.program);
         command.env_clear();
@@ -110,7 +220,6 @@ impl Git {
         ] {
             command.env(name, value);
         }
-        let settings = settings(remote, ca);
         command.env("GIT_CONFIG_COUNT", settings.len().to_string());
         for (n, (key, value)) in settings.iter().enumerate() {
             command.env(format!("GIT_CONFIG_KEY_{n}"), key).env(format!("GIT_CONFIG_VALUE_{n}"), value);
@@ -119,21 +228,47 @@ impl Git {
         command.process_group(0).kill_on_drop(true);
         command
     }
+}
 
-    /// git takes a private authority only from a file.
-    fn write_ca(&self, remote: &Remote) -> std::io::Result<Option<tempfile::NamedTempFile>> {
-        let Some(pem) = remote.ca() else { return Ok(None) };
-        let file = tempfile::Builder::new().prefix("ca-").suffix(".pem").tempfile_in(&self.0.home)?;
-        std::fs::write(file.path(), pem)?;
-        Ok(Some(file))
+/// Whom git is run against.
+enum Towards<'s> {
+    Http(&'s Session<'s>),
+    /// At one address.
+    Ssh(&'s Session<'s>, SocketAddr),
+    Nobody(Box<Session<'s>>),
+}
+
+impl<'s> Towards<'s> {
+    fn session(&self) -> &Session<'s> {
+        match self {
+            Self::Http(session) | Self::Ssh(session, _) => session,
+            Self::Nobody(session) => session,
+        }
     }
 }
 
-fn settings(remote: &Remote, ca: Option<&Path>) -> Vec<(String, String)> {
+/// git takes authorities only from files.
+struct Files {
+    ca: Option<tempfile::NamedTempFile>,
+    proxy_ca: Option<tempfile::NamedTempFile>,
+}
+
+impl Files {
+    fn write(home: &Path, remote: &Remote) -> std::io::Result<Self> {
+        let write = |pem: Option<&str>| -> std::io::Result<Option<tempfile::NamedTempFile>> {
+            let Some(pem) = pem else { return Ok(None) };
+            let file = tempfile::Builder::new().prefix("ca-").suffix(".pem").tempfile_in(home)?;
+            std::fs::write(file.path(), pem)?;
+            Ok(Some(file))
+        };
+        let proxy_ca = remote.proxy().and_then(|proxy| proxy.ca.as_deref());
+        Ok(Self { ca: write(remote.ca())?, proxy_ca: write(proxy_ca)? })
+    }
+}
+
+fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
     let fixed = [
         ("protocol.allow", "never"),
-        ("protocol.http.allow", "always"),
-        ("protocol.https.allow", "always"),
         ("protocol.version", "2"),
         ("core.hooksPath", "/dev/null"),
         ("core.fsmonitor", "false"),
@@ -169,12 +304,35 @@ fn settings(remote: &Remote, ca: Option<&Path>) -> Vec<(String, String)> {
         ("safe.directory", "*"),
     ];
     let mut settings: Vec<_> = fixed.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-    if let Some(header) = remote.authorization() {
+    let mut set = |key: &str, value: String| settings.push((key.to_owned(), value));
+    let session = match towards {
+        Towards::Nobody(_) => return settings,
+        Towards::Ssh(..) => {
+            set("protocol.fd.allow", "always".to_owned());
+            return settings;
+        }
+        Towards::Http(session) => session,
+    };
+    set(&format!("protocol.{}.allow", session.remote.address().scheme.as_str()), "always".to_owned());
+    if let Some(header) = &session.authorization {
         // Bound to scheme, host and port.
-        settings.push((format!("http.{}/.extraHeader", remote.origin()), format!("Authorization: {}", *header)));
+        set(
+            &format!("http.{}/.extraHeader", session.remote.address().origin()),
+            format!("Authorization: {}", **header),
+        );
     }
-    if let Some(path) = ca {
-        settings.push(("http.sslCAInfo".to_owned(), path.to_string_lossy().into_owned()));
+    if let Some(pin) = session.pin() {
+        set("http.curloptResolve", pin);
+    }
+    if let Some(proxy) = session.remote.proxy() {
+        set("http.proxy", proxy.url().to_string());
+        set("http.proxyAuthMethod", "basic".to_owned());
+    }
+    let path = |file: &Option<tempfile::NamedTempFile>| file.as_ref().map(|file| PathBuf::from(file.path()));
+    for (key, file) in [("http.sslCAInfo", path(&files.ca)), ("http.proxySSLCAInfo", path(&files.proxy_ca))] {
+        if let Some(file) = file {
+            set(key, file.to_string_lossy().into_owned());
+        }
     }
     settings
 }

@@ -1,6 +1,7 @@
 //! One row per service: where it belongs, what it could run and what it does run.
 
 use super::{
+    charts::delete_service_sources,
     guards::delete_prune_hold,
     history::{delete_dependencies, delete_history},
     origins::delete_service_origin,
@@ -65,6 +66,9 @@ const OF_NAME: &str = "namespace = $1 AND name = $2";
 const OF_NAMESPACE: &str = "namespace = $1";
 const OF_CLUSTER: &str = "cluster_uid = $1";
 const OF_SOURCE: &str = "source_uid = $1";
+/// Of those beside the first.
+const OF_FURTHER_SOURCE: &str =
+    "service_uid IN (SELECT service_uid FROM service_sources WHERE service_sources.source_uid = $1)";
 
 fn query(condition: &'static str) -> String {
     format!("{SELECT} WHERE {condition} ORDER BY service_uid")
@@ -111,11 +115,15 @@ pub async fn names_of_services(
     Ok(found)
 }
 
+/// Of the services that need a source, for whatever.
 pub async fn assignments_of_source(
     connection: &mut Connection,
     source_uid: &str,
 ) -> Result<Vec<Assignment>, StoreError> {
-    select(connection, OF_SOURCE, &[source_uid]).await
+    let mut rows = select(connection, OF_SOURCE, &[source_uid]).await?;
+    let further = select(connection, OF_FURTHER_SOURCE, &[source_uid]).await?;
+    rows.extend(further.into_iter().filter(|row| row.source_uid != source_uid));
+    Ok(rows)
 }
 
 pub async fn assignments_of_namespace(
@@ -162,11 +170,16 @@ pub async fn count_assignments(connection: &mut Connection) -> Result<u64, Store
 
 /// Whether a service's assignment may need what a source holds.
 pub async fn is_source_used(connection: &mut Connection, source_uid: &str) -> Result<bool, StoreError> {
-    let row: Option<(i64,)> = sqlx::query_as("SELECT 1 FROM assignments WHERE source_uid = $1 LIMIT 1")
-        .bind(source_uid)
-        .fetch_optional(connection)
-        .await?;
-    Ok(row.is_some())
+    for sql in [
+        "SELECT 1 FROM assignments WHERE source_uid = $1 LIMIT 1",
+        "SELECT 1 FROM service_sources WHERE source_uid = $1 LIMIT 1",
+    ] {
+        let row: Option<(i64,)> = sqlx::query_as(sql).bind(source_uid).fetch_optional(&mut *connection).await?;
+        if row.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 pub async fn save_assignment(connection: &mut Connection, row: &Assignment) -> Result<(), StoreError> {
@@ -232,6 +245,7 @@ async fn delete_service_secrets(connection: &mut Connection, service_uid: &str) 
 /// With all that is kept of the service beside its row.
 pub async fn delete_assignment(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
     delete_service_secrets(connection, service_uid).await?;
+    delete_service_sources(connection, service_uid).await?;
     delete_dependencies(connection, service_uid).await?;
     delete_history(connection, service_uid).await?;
     delete_service_origin(connection, service_uid).await?;
@@ -257,6 +271,7 @@ mod tests {
             (OF_NAMESPACE, "(namespace=?)"),
             (OF_CLUSTER, "(cluster_uid=?)"),
             (OF_SOURCE, "(source_uid=?)"),
+            (OF_FURTHER_SOURCE, "(service_uid=?)"),
         ];
         for (condition, index) in questions {
             let sql = format!("EXPLAIN QUERY PLAN {}", query(condition));

@@ -111,6 +111,9 @@ pub async fn distrust_sources(connection: &mut Connection, cluster_uid: Option<&
     let statements = [
         "INSERT INTO origins (source_uid, root, commit_id, unasked) SELECT DISTINCT source_uid, '', '', 1 FROM assignments \
          WHERE ($1 = '' OR cluster_uid = $1) AND source_uid <> '' ON CONFLICT (source_uid) DO UPDATE SET unasked = 1",
+        "INSERT INTO origins (source_uid, root, commit_id, unasked) SELECT DISTINCT service_sources.source_uid, '', '', 1 \
+         FROM service_sources JOIN assignments ON assignments.service_uid = service_sources.service_uid \
+         WHERE ($1 = '' OR assignments.cluster_uid = $1) ON CONFLICT (source_uid) DO UPDATE SET unasked = 1",
         "INSERT INTO service_origins (service_uid, origin, unasked) SELECT service_uid, '', 1 FROM assignments \
          WHERE ($1 = '' OR cluster_uid = $1) ON CONFLICT (service_uid) DO UPDATE SET unasked = 1",
     ];

@@ -1,9 +1,25 @@
 //! What is served of each source, and which archive holds which content.
 
 use farwater_api::Digest;
+use serde::{Deserialize, Serialize};
+use sqlx::AssertSqlSafe;
 
-use super::{desired::parse_digest, origins::delete_source_origin};
+use super::{charts::delete_charts, desired::parse_digest, origins::delete_source_origin};
 use crate::{Connection, StoreError};
+
+/// What of a revision is read and was looked at before it was served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Taken {
+    pub submodules: bool,
+    pub lfs: bool,
+    /// What it was verified by: mode and keys, in the words of whoever does that. Absent if that was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verified: Option<String>,
+    /// By what an artifact is found on the disk, where that is not its manifest's digest: of one manifest there may be several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<Digest>,
+}
 
 /// The served revision of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,9 +30,19 @@ pub struct Revision {
     pub commit: String,
     /// Seconds since 1970.
     pub fetched: i64,
+    pub taken: Taken,
 }
 
-from_row!(Revision, [source_uid, reference, commit, fetched]);
+type RevisionRow = (String, String, String, i64, Option<String>);
+
+fn revision((source_uid, reference, commit, fetched, terms): RevisionRow) -> Result<Revision, StoreError> {
+    let problem = |error: serde_json::Error| StoreError::Row {
+        what: format!("the terms of the revision of source {source_uid}"),
+        problem: error.to_string(),
+    };
+    let taken = terms.map(|text| serde_json::from_str(&text)).transpose().map_err(problem)?.unwrap_or_default();
+    Ok(Revision { source_uid, reference, commit, fetched, taken })
+}
 
 /// A bundle, and how to make it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,19 +56,18 @@ pub struct Bundle {
     pub path: String,
 }
 
+const REVISION: &str = "SELECT revisions.source_uid, reference, commit_id, fetched, terms FROM revisions \
+                        LEFT JOIN revision_terms ON revision_terms.source_uid = revisions.source_uid";
+
 pub async fn load_revision(connection: &mut Connection, source_uid: &str) -> Result<Option<Revision>, StoreError> {
-    Ok(sqlx::query_as(
-        "SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions WHERE source_uid = $1",
-    )
-    .bind(source_uid)
-    .fetch_optional(connection)
-    .await?)
+    let query = AssertSqlSafe(format!("{REVISION} WHERE revisions.source_uid = $1"));
+    let row: Option<RevisionRow> = sqlx::query_as(query).bind(source_uid).fetch_optional(connection).await?;
+    row.map(revision).transpose()
 }
 
 pub async fn load_revisions(connection: &mut Connection) -> Result<Vec<Revision>, StoreError> {
-    Ok(sqlx::query_as("SELECT source_uid, reference, commit_id AS \"commit\", fetched FROM revisions")
-        .fetch_all(connection)
-        .await?)
+    let rows: Vec<RevisionRow> = sqlx::query_as(REVISION).fetch_all(connection).await?;
+    rows.into_iter().map(revision).collect()
 }
 
 pub async fn save_revision(connection: &mut Connection, revision: &Revision) -> Result<(), StoreError> {
@@ -55,13 +80,35 @@ pub async fn save_revision(connection: &mut Connection, revision: &Revision) -> 
     .bind(&revision.reference)
     .bind(&revision.commit)
     .bind(revision.fetched)
-    .execute(connection)
+    .execute(&mut *connection)
     .await?;
+    delete_terms(connection, &revision.source_uid).await?;
+    if revision.taken == Taken::default() {
+        return Ok(());
+    }
+    sqlx::query("INSERT INTO revision_terms (source_uid, terms) VALUES ($1, $2)")
+        .bind(&revision.source_uid)
+        .bind(serde_json::to_string(&revision.taken).map_err(StoreError::abort)?)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// The source serves nothing any more, until it is fetched again. What it is known by stays.
+pub async fn withdraw_revision(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
+    delete_terms(connection, source_uid).await?;
+    sqlx::query("DELETE FROM revisions WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
+    Ok(())
+}
+
+async fn delete_terms(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM revision_terms WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
     Ok(())
 }
 
 pub async fn delete_revision(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM revisions WHERE source_uid = $1").bind(source_uid).execute(&mut *connection).await?;
+    withdraw_revision(connection, source_uid).await?;
+    delete_charts(connection, source_uid).await?;
     delete_source_origin(connection, source_uid).await
 }
 

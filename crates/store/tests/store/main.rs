@@ -6,6 +6,7 @@
 mod setup;
 
 mod archives;
+mod charts;
 mod commits;
 mod faults;
 mod garbage;

@@ -20,10 +20,43 @@ type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 const CHUNK: usize = 32 << 10;
 
-pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+/// Counts as under way until it is dropped.
+struct UnderWay {
+    shared: Arc<Shared>,
+    repository: String,
+}
+
+impl UnderWay {
+    fn new(shared: &Arc<Shared>, path: &str) -> Self {
+        let repository = path.split(".git").next().unwrap_or_default().to_owned();
+        let mut guard = shared.state();
+        let state = &mut *guard;
+        *state.under_way.entry(repository.clone()).or_default() += 1;
+        state.counts.most_at_once = state.counts.most_at_once.max(state.under_way.values().sum());
+        state.counts.most_of_one = state.counts.most_of_one.max(state.under_way[&repository]);
+        Self { shared: shared.clone(), repository }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(count) = self.shared.state().under_way.get_mut(&self.repository) {
+            *count -= 1;
+        }
+    }
+}
+
+pub(super) async fn answer(
+    shared: Arc<Shared>,
+    origin: String,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let under_way = UnderWay::new(&shared, request.uri().path());
     let fault = {
         let mut state = shared.state();
         state.counts.requests += 1;
+        let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        state.authorizations.extend(sent.map(str::to_owned));
         if !is_authorized(&state.auth, request.headers()) {
             state.counts.unauthorized += 1;
             return Ok(unauthorized(&state.auth));
@@ -45,10 +78,20 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
         }
         Fault::None | Fault::StallPack | Fault::Slow { .. } | Fault::Cut(_) => {}
     }
-    Ok(run(shared, request, fault).await.unwrap_or_else(|error| {
+    if request.uri().path().contains("/info/lfs/") {
+        return Ok(answer_lfs(&shared, &origin, request).await);
+    }
+    Ok(run(shared, request, fault, under_way).await.unwrap_or_else(|error| {
         tracing::error!("git http-backend: {error:#}");
         plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error:#}"))
     }))
+}
+
+async fn answer_lfs(shared: &Shared, origin: &str, request: Request<Incoming>) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let answer = shared.state().lfs.answer(origin, &parts.method, parts.uri.path(), &parts.headers, &body);
+    answer.map(|body| Full::new(body).map_err(|never| match never {}).boxed_unsync())
 }
 
 fn is_authorized(auth: &Auth, headers: &HeaderMap) -> bool {
@@ -74,7 +117,12 @@ fn plain(status: StatusCode, text: &str) -> Response<Body> {
     response
 }
 
-async fn run(shared: Arc<Shared>, request: Request<Incoming>, fault: Fault) -> Result<Response<Body>> {
+async fn run(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+    fault: Fault,
+    under_way: UnderWay,
+) -> Result<Response<Body>> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.context("read the request")?.to_bytes();
     let is_pack = count(&shared, &parts.headers, &body);
@@ -106,7 +154,7 @@ async fn run(shared: Arc<Shared>, request: Request<Incoming>, fault: Fault) -> R
     });
     let mut stdout = BufReader::with_capacity(CHUNK, stdout);
     let mut response = read_head(&mut stdout).await?;
-    *response.body_mut() = StreamBody::new(pieces(child, stdout, fault, is_pack)).boxed_unsync();
+    *response.body_mut() = StreamBody::new(pieces(child, stdout, fault, is_pack, under_way)).boxed_unsync();
     Ok(response)
 }
 
@@ -146,15 +194,17 @@ async fn read_head(stdout: &mut BufReader<ChildStdout>) -> Result<Response<Body>
     }
 }
 
-/// The rest of the answer, with the fault applied. Holds the child, so that it ends with the request.
+/// The rest of the answer, with the fault applied. Holds the child, so that it ends with the request, and the place.
 fn pieces(
     child: Child,
     stdout: BufReader<ChildStdout>,
     fault: Fault,
     is_pack: bool,
+    under_way: UnderWay,
 ) -> impl Stream<Item = std::io::Result<Frame<Bytes>>> + Send {
     let sent = 0usize;
     stream::unfold((child, stdout, sent), move |(child, mut stdout, sent)| {
+        let _until_the_end = &under_way;
         let fault = fault.clone();
         async move {
             let mut size = CHUNK;

@@ -31,7 +31,7 @@ impl Figures {
     fn name(kind: &str, state: &str) -> String {
         match (kind, state) {
             (states::SERVICES, states::PRUNE_HELD) => "farwater_services_prune_held".to_owned(),
-            (states::SOURCES, states::STALE) => "farwater_sources_stale".to_owned(),
+            (kind, states::STALE) if states::SOURCES.contains(&kind) => "farwater_sources_stale".to_owned(),
             (states::CLUSTERS, states::RESTORED) => "farwater_clusters_restored".to_owned(),
             (states::SERVICES, state) => format!("farwater_services{{state=\"{state}\"}}"),
             (_, state) => format!("farwater_sources{{state=\"{state}\"}}"),
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn resources_are_counted_under_the_names_of_the_metrics() {
         let status = br#"{"staleSince":"x","conditions":[{"type":"Ready","status":"True"}]}"#.to_vec();
-        let figures = Figures::of_resources([(states::SOURCES, Some(status)), (states::SERVICES, None)]);
+        let figures = Figures::of_resources([(states::SOURCES[2], Some(status)), (states::SERVICES, None)]);
         assert_eq!(figures.count("farwater_sources_stale"), 1);
         assert_eq!(figures.count("farwater_sources{state=\"ready\"}"), 1);
         assert_eq!(figures.count("farwater_services{state=\"new\"}"), 1);

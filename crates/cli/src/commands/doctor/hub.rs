@@ -1,6 +1,6 @@
 //! The hub's side: whether it is ready, and what of the fleet needs somebody.
 
-use farwater_api::{GitRepository, ServiceDeployment};
+use farwater_api::{GitRepository, HelmRepository, OCIRepository, ServiceDeployment};
 use farwater_fleet::{freeze::release, states};
 use http::StatusCode;
 
@@ -62,11 +62,18 @@ async fn fleet(session: &Session) -> Vec<Check> {
 /// The figures of one namespace, from its resources.
 async fn count(session: &Session) -> Result<Figures> {
     let namespace = Some(session.namespace.as_str());
-    let (services, sources) =
-        tokio::join!(session.list::<ServiceDeployment>(namespace), session.list::<GitRepository>(namespace));
+    let (services, git, helm, oci) = tokio::join!(
+        session.list::<ServiceDeployment>(namespace),
+        session.list::<GitRepository>(namespace),
+        session.list::<HelmRepository>(namespace),
+        session.list::<OCIRepository>(namespace),
+    );
+    let [of_git, of_helm, of_oci] = states::SOURCES;
     let services = services?.into_iter().map(|service| (states::SERVICES, serde_json::to_vec(&service.status).ok()));
-    let sources = sources?.into_iter().map(|source| (states::SOURCES, serde_json::to_vec(&source.status).ok()));
-    Ok(Figures::of_resources(services.chain(sources)))
+    let git = git?.into_iter().map(|source| (of_git, serde_json::to_vec(&source.status).ok()));
+    let helm = helm?.into_iter().map(|source| (of_helm, serde_json::to_vec(&source.status).ok()));
+    let oci = oci?.into_iter().map(|source| (of_oci, serde_json::to_vec(&source.status).ok()));
+    Ok(Figures::of_resources(services.chain(git).chain(helm).chain(oci)))
 }
 
 /// `whole`: of the whole hub.
@@ -96,7 +103,8 @@ fn judge(figures: &Figures, whole: bool) -> Vec<Check> {
         }
     }
     let (stale, total) = (figures.count("farwater_sources_stale"), figures.total("farwater_sources"));
-    let remedy = format!("{{program}} get gitrepositories{all}; docs/runbooks/source-stale.md");
+    let remedy =
+        format!("{{program}} get gitrepositories,helmrepositories,ocirepositories{all}; docs/runbooks/source-stale.md");
     let well = format!("{total}, all were asked");
     push("sources", trouble(stale, Grade::Warn, format!("{stale} of {total} can't be asked"), well, remedy));
     let failing = figures.count("farwater_services{state=\"failing\"}");

@@ -1,0 +1,3 @@
+//! Objects of others as ours.
+
+pub mod flux;

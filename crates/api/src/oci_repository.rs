@@ -1,0 +1,128 @@
+//! OCIRepository: files that a registry holds.
+
+use kube_derive::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{git_repository::LocalReference, source::SourceStatus};
+
+/// An artifact of a registry: what `flux push artifact` or `helm push` has put there, or any image with an archive as a layer.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "farwater.dev",
+    version = "v1alpha1",
+    kind = "OCIRepository",
+    plural = "ocirepositories",
+    shortname = "fwoci",
+    category = "farwater",
+    namespaced,
+    status = "SourceStatus",
+    derive = "PartialEq",
+    printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
+    printcolumn(name = "Status", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].message"#),
+    printcolumn(name = "Revision", type_ = "string", json_path = ".status.revision"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "URL", type_ = "string", json_path = ".spec.url", priority = 1)
+)]
+#[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
+#[serde(rename_all = "camelCase")]
+pub struct OCIRepositorySpec {
+    /// `oci://HOST[:PORT]/PATH`, without a tag.
+    #[schemars(regex(pattern = r"^oci://[^\s@]+$"), length(max = 2048))]
+    pub url: String,
+    /// What to follow; the tag `latest` if absent. One of its fields may be set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub r#ref: Option<OCIReference>,
+    /// Which layer is read, and how; the first one, as an archive, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer_selector: Option<LayerSelector>,
+    /// What must vouch for an artifact before it is served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<Verification>,
+    /// How often the registry is asked, as a Go duration; between 10s and 24h.
+    #[serde(default = "default_interval")]
+    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    pub interval: String,
+    /// Longest time that one fetch may take, as a Go duration; between 1s and 30m.
+    #[serde(default = "default_timeout")]
+    #[schemars(regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    pub timeout: String,
+    /// A Secret in the same namespace with `.dockerconfigjson`, or with `username` and `password`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<LocalReference>,
+    /// A Secret in the same namespace with `ca.crt`, `tls.crt` and `tls.key`: whom to trust, and who we are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cert_secret_ref: Option<LocalReference>,
+    /// Speaks plain HTTP to the registry.
+    #[serde(default)]
+    pub insecure: bool,
+    /// Stops polling; what was fetched goes on being served.
+    #[serde(default)]
+    pub suspend: bool,
+}
+
+fn default_interval() -> String {
+    "2m".to_owned()
+}
+
+fn default_timeout() -> String {
+    "60s".to_owned()
+}
+
+/// What to follow in a repository of a registry. Exactly one field may be set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("minProperties" = 1, "maxProperties" = 1, "x-kubernetes-map-type" = "atomic"))]
+#[serde(rename_all = "camelCase")]
+pub struct OCIReference {
+    /// A tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub tag: Option<String>,
+    /// A semver range over the tags, for example `>=1.2.0 <2.0.0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub semver: Option<String>,
+    /// A manifest's digest: `sha256:` and 64 hex digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^sha256:[0-9a-f]{64}$"))]
+    pub digest: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+#[serde(rename_all = "camelCase")]
+pub struct LayerSelector {
+    /// The first layer of this media type; the first of all if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 255))]
+    pub media_type: Option<String>,
+    #[serde(default)]
+    pub operation: LayerOperation,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LayerOperation {
+    /// The layer is an archive of the files.
+    #[default]
+    Extract,
+    /// The layer is one file, named by its annotation `org.opencontainers.image.title`.
+    Copy,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+#[serde(rename_all = "camelCase")]
+pub struct Verification {
+    #[serde(default)]
+    pub provider: VerificationProvider,
+    /// A Secret in the same namespace with public keys: each of its keys that ends with `.pub`, PEM. One of them must have signed.
+    pub secret_ref: LocalReference,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum VerificationProvider {
+    #[default]
+    Cosign,
+}

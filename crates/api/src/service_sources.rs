@@ -1,0 +1,95 @@
+//! Where a service's files come from: its source, a chart of it, and more sources beside it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::ServiceDeploymentSpec;
+pub use crate::source::SourceKind;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct SourceReference {
+    #[serde(default)]
+    pub kind: SourceKind,
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}
+
+/// A chart of a HelmRepository.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+pub struct ChartReference {
+    /// As the index names it; below a registry's path also with slashes.
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)*$")
+    )]
+    pub name: String,
+    /// A version, or a range as Helm writes them: `1.2.3`, `~1.2`, `>=1 <2`. The newest that is no pre-release if absent.
+    #[serde(default = "any_version")]
+    #[schemars(length(min = 1, max = 256))]
+    pub version: String,
+}
+
+fn any_version() -> String {
+    "*".to_owned()
+}
+
+/// One more source of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MountedSource {
+    pub source_ref: SourceReference,
+    /// Of a HelmRepository: which of its charts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chart: Option<ChartReference>,
+    /// Folder of that source; empty or `.` is its root.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 4096))]
+    pub path: String,
+    /// Where that folder lies in the service's files. Nothing else may lie there.
+    #[schemars(length(min = 1, max = 1024))]
+    pub mount_path: String,
+}
+
+impl ServiceDeploymentSpec {
+    /// What the service is made of, its own source first.
+    pub fn all_sources(&self) -> impl Iterator<Item = StatedSource<'_>> {
+        let first = StatedSource {
+            reference: &self.source_ref,
+            chart: self.chart.as_ref(),
+            path: &self.path,
+            mount_path: None,
+        };
+        std::iter::once(first).chain(self.sources.iter().map(|source| StatedSource {
+            reference: &source.source_ref,
+            chart: source.chart.as_ref(),
+            path: &source.path,
+            mount_path: Some(&source.mount_path),
+        }))
+    }
+}
+
+/// One source of a service, as its spec states it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatedSource<'a> {
+    pub reference: &'a SourceReference,
+    pub chart: Option<&'a ChartReference>,
+    pub path: &'a str,
+    /// None of the service's own source: its files lie as they are.
+    pub mount_path: Option<&'a str>,
+}
+
+impl StatedSource<'_> {
+    /// The address that grants allow, or not, of a source at `url`. Below a registry's path each chart has its own.
+    pub fn placed_url(&self, url: &str) -> String {
+        placed_url(url, self.chart.map(|chart| chart.name.as_str()))
+    }
+}
+
+/// The same of a chart by its name.
+pub fn placed_url(url: &str, chart: Option<&str>) -> String {
+    match chart {
+        Some(chart) if url.starts_with("oci://") => format!("{}/{chart}", url.trim_end_matches('/')),
+        _ => url.to_owned(),
+    }
+}

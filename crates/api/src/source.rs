@@ -1,0 +1,114 @@
+//! What sources of all kinds have in common.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{GitRepository, GitRepositorySpec, HelmRepository, HelmRepositorySpec, OCIRepository, OCIRepositorySpec};
+
+/// The kinds of sources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum SourceKind {
+    #[default]
+    GitRepository,
+    HelmRepository,
+    #[serde(rename = "OCIRepository")]
+    OciRepository,
+}
+
+impl SourceKind {
+    pub const ALL: [Self; 3] = [Self::GitRepository, Self::HelmRepository, Self::OciRepository];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::GitRepository => "GitRepository",
+            Self::HelmRepository => "HelmRepository",
+            Self::OciRepository => "OCIRepository",
+        }
+    }
+
+    /// As paths and `farwater get` name it.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::GitRepository => "gitrepositories",
+            Self::HelmRepository => "helmrepositories",
+            Self::OciRepository => "ocirepositories",
+        }
+    }
+}
+
+impl fmt::Display for SourceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What of a source is served, and how its remote was found last.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceStatus {
+    /// The generation that the conditions speak of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Ready`, `Reconciling` and `Stalled`, readable by kstatus; `SourceVerified` where signatures are asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// What is served, as Flux writes revisions: `<tag or version>@sha256:<digest>` of an artifact, `sha256:<digest>` of an index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// When `revision` last changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_fetch_time: Option<Time>,
+    /// Since when the remote could not be asked; absent while it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stale_since: Option<Time>,
+    /// The last request annotation that was acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_handled_reconcile_at: Option<String>,
+}
+
+/// A source, whichever kind it is of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AnySource {
+    pub kind: SourceKind,
+    pub url: String,
+    pub interval: String,
+    pub timeout: String,
+    pub suspend: bool,
+    pub status: SourceStatus,
+}
+
+impl From<GitRepository> for AnySource {
+    fn from(source: GitRepository) -> Self {
+        let GitRepositorySpec { url, interval, timeout, suspend, .. } = source.spec;
+        let status = source.status.unwrap_or_default();
+        let status = SourceStatus {
+            observed_generation: status.observed_generation,
+            conditions: status.conditions,
+            revision: status.revision,
+            last_fetch_time: status.last_fetch_time,
+            stale_since: status.stale_since,
+            last_handled_reconcile_at: status.last_handled_reconcile_at,
+        };
+        Self { kind: SourceKind::GitRepository, url, interval, timeout, suspend, status }
+    }
+}
+
+impl From<HelmRepository> for AnySource {
+    fn from(source: HelmRepository) -> Self {
+        let HelmRepositorySpec { url, interval, timeout, suspend, .. } = source.spec;
+        let status = source.status.unwrap_or_default();
+        Self { kind: SourceKind::HelmRepository, url, interval, timeout, suspend, status }
+    }
+}
+
+impl From<OCIRepository> for AnySource {
+    fn from(source: OCIRepository) -> Self {
+        let OCIRepositorySpec { url, interval, timeout, suspend, .. } = source.spec;
+        let status = source.status.unwrap_or_default();
+        Self { kind: SourceKind::OciRepository, url, interval, timeout, suspend, status }
+    }
+}

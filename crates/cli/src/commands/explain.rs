@@ -1,0 +1,23 @@
+//! `farwater explain`: where what a service runs comes from.
+
+mod digest;
+
+use crate::{connection::Session, failure::Result};
+
+#[derive(Debug, clap::Args)]
+pub struct ExplainArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Shows all that a service's digest is made of: where one of them changes, the service is delivered anew.
+    Digest(digest::DigestArgs),
+}
+
+pub async fn run(args: ExplainArgs, session: &Session) -> Result<u8> {
+    match args.what {
+        What::Digest(args) => digest::run(args, session).await,
+    }
+}

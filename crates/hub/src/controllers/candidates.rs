@@ -1,0 +1,658 @@
+//! What a service would run: all that its spec names, at what is served of it now.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use farwater_api::{
+    Digest, ServiceDeploymentSpec, SourceKind,
+    service_sources::{ChartReference, SourceReference},
+};
+use farwater_bundle::RelPath;
+use farwater_fleet::assignment::{Candidate, Part, Trouble};
+use farwater_sources::{Range, Reads};
+use farwater_store::{
+    StoreError,
+    delivery::{
+        Bundle, ChartRow, Revision, ServiceSource, SourceOrigin, bundle_of_content, load_chart, load_revision,
+        load_source_origin,
+    },
+};
+
+use super::{
+    artifacts,
+    combine::{self, Absent, CombineError, Combined, Files, Need, Piece, Recipe},
+    git::{self, BundleFailure, PackedAway},
+    large_files::{self, Wanted},
+    resources::Name,
+    sources::{self, SourceName, SourceObject, SourceSpec},
+};
+use crate::delivery::Delivery;
+
+/// How often more charts are found to be needed: each round brings those that the last one's charts lack.
+const MAX_ROUNDS: usize = 8;
+
+/// One of a service's sources, and what is served of it.
+#[derive(Clone, Debug)]
+pub struct Ingredient {
+    pub reference: SourceReference,
+    pub chart: Option<ChartReference>,
+    pub path: String,
+    /// None of the service's own source.
+    pub mount_path: Option<String>,
+    pub found: Option<FoundSource>,
+}
+
+#[derive(Clone, Debug)]
+pub struct FoundSource {
+    pub object: SourceObject,
+    pub revision: Option<Revision>,
+    /// What is served of the chart.
+    pub chart: Option<ChartRow>,
+    pub origin: Option<SourceOrigin>,
+}
+
+impl Ingredient {
+    pub fn uid(&self) -> Option<&str> {
+        self.found.as_ref().map(|found| found.object.uid.as_str())
+    }
+
+    /// Whether its remote was asked since a restore.
+    pub fn is_asked(&self) -> bool {
+        self.found.as_ref().is_some_and(|found| found.origin.as_ref().is_none_or(|origin| !origin.unasked))
+    }
+
+    pub fn name(&self, namespace: &str) -> SourceName {
+        SourceName::of(namespace, &self.reference)
+    }
+
+    fn is_plain_git(&self) -> bool {
+        self.reference.kind == SourceKind::GitRepository && self.chart.is_none()
+    }
+}
+
+impl FoundSource {
+    /// As it is now. Its origin is read before its revision: a source that was asked has that revision or a newer one.
+    pub async fn load(
+        delivery: &Delivery,
+        namespace: &str,
+        reference: &SourceReference,
+        chart: Option<&ChartReference>,
+    ) -> Result<Option<Self>, StoreError> {
+        let Some(object) = sources::load(&delivery.store, &SourceName::of(namespace, reference)).await? else {
+            return Ok(None);
+        };
+        let mut tables = delivery.store.tables().await?;
+        let origin = load_source_origin(&mut tables, &object.uid).await?;
+        let revision = load_revision(&mut tables, &object.uid).await?;
+        let chart = match chart {
+            Some(chart) => load_chart(&mut tables, &object.uid, (&chart.name, &chart.version)).await?,
+            None => None,
+        };
+        Ok(Some(Self { object, revision, chart, origin }))
+    }
+}
+
+/// All that a spec names, as it is now.
+pub async fn find_ingredients(
+    delivery: &Delivery,
+    namespace: &str,
+    spec: &ServiceDeploymentSpec,
+) -> Result<Vec<Ingredient>, StoreError> {
+    let mut all = Vec::new();
+    for stated in spec.all_sources() {
+        let found = FoundSource::load(delivery, namespace, stated.reference, stated.chart).await?;
+        all.push(Ingredient {
+            reference: stated.reference.clone(),
+            chart: stated.chart.cloned(),
+            path: stated.path.to_owned(),
+            mount_path: stated.mount_path.map(str::to_owned),
+            found,
+        });
+    }
+    Ok(all)
+}
+
+/// What became of a service's sources.
+pub struct Resolved {
+    pub candidate: Result<Candidate, Trouble>,
+    /// New, and how it is made again where that needs more than its row.
+    pub bundle: Option<(Bundle, Option<String>)>,
+    /// What the service needs beside its own source.
+    pub wants: Vec<ServiceSource>,
+    /// Sources that are to be asked for what was never looked for.
+    pub ask: Vec<(String, SourceName)>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Machine(Box<dyn std::error::Error + Send + Sync>),
+    /// What is kept of a source is not whole; it is to be asked again.
+    #[error("what is kept of {name} is not whole")]
+    Damaged {
+        name: SourceName,
+        source_uid: String,
+        whole: bool,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// Files of a source at what is served, and what they are called.
+struct Taken {
+    part: Part,
+    files: Files,
+    /// What is wrong although something is served.
+    problem: Option<String>,
+}
+
+enum Take {
+    Files(Box<Taken>),
+    Trouble(Trouble),
+    /// Nobody has looked for it yet.
+    Pending(String),
+}
+
+impl Ingredient {
+    fn take(&self) -> Take {
+        let SourceReference { kind, name } = &self.reference;
+        let Some(found) = &self.found else {
+            return Take::Trouble(Trouble::SourceMissing { kind: *kind, name: name.clone() });
+        };
+        let part = |revision: String| Part {
+            kind: *kind,
+            name: name.clone(),
+            source_uid: found.object.uid.clone(),
+            url: found.object.any.url.clone(),
+            chart: self.chart.clone(),
+            revision,
+            reads: found.revision.as_ref().map(|revision| word_of(reads_of(revision))).unwrap_or_default(),
+            path: git::clean_path(&self.path).unwrap_or_else(|_| self.path.clone()),
+            mount_path: self.mount_path.clone().unwrap_or_default(),
+            dependency: false,
+        };
+        let Some(chart) = &self.chart else { return self.take_revision(found, part) };
+        let Some(row) = &found.chart else {
+            return Take::Pending(format!("chart {} {} of {kind} {name} is looked for", chart.name, chart.version));
+        };
+        match take_chart(row) {
+            Ok((revision, key)) => {
+                let problem = Some(row.problem.clone()).filter(|problem| !problem.is_empty());
+                Take::Files(Box::new(Taken { part: part(revision), files: Files::Artifact(key), problem }))
+            }
+            Err(message) => Take::Trouble(Trouble::ChartMissing { message }),
+        }
+    }
+
+    fn take_revision(&self, found: &FoundSource, part: impl FnOnce(String) -> Part) -> Take {
+        let SourceReference { kind, name } = &self.reference;
+        let Some(revision) = &found.revision else {
+            return Take::Trouble(Trouble::SourceEmpty { kind: *kind, name: name.clone() });
+        };
+        let text = git::format_revision(&revision.reference, &revision.commit);
+        let files = match &found.object.spec {
+            SourceSpec::Git(_) => Files::Commit { commit: revision.commit.clone(), reads: reads_of(revision) },
+            SourceSpec::Oci(_) => match artifacts::artifact_key(revision) {
+                Some(key) => Files::Artifact(key),
+                None => return Take::Trouble(Trouble::SourceEmpty { kind: *kind, name: name.clone() }),
+            },
+            SourceSpec::Helm(_) => {
+                let message = format!("{kind} {name} holds charts; say which one in chart");
+                return Take::Trouble(Trouble::Bundle { revision: text, message });
+            }
+        };
+        Take::Files(Box::new(Taken { part: part(text), files, problem: None }))
+    }
+}
+
+/// `1.2.3@sha256:…`, and where it lies.
+fn take_chart(row: &ChartRow) -> Result<(String, Digest), String> {
+    match row.digest.parse() {
+        Ok(digest) if !row.version.is_empty() => Ok((format!("{}@{digest}", row.version), digest)),
+        _ => Err(row.problem.clone()),
+    }
+}
+
+fn reads_of(revision: &Revision) -> Reads {
+    Reads { submodules: revision.taken.submodules, lfs: revision.taken.lfs }
+}
+
+/// What of a commit was read beside its own files, as a candidate remembers it.
+fn word_of(reads: Reads) -> String {
+    let words = [(reads.submodules, "submodules"), (reads.lfs, "lfs")];
+    words.into_iter().filter(|(is_read, _)| *is_read).map(|(_, word)| word).collect::<Vec<_>>().join(" ")
+}
+
+/// Looks at what the service would run. `known`: what it would have run the last time. `service` is woken when what it has to wait
+/// for is there.
+pub async fn resolve(
+    delivery: &Arc<Delivery>,
+    namespace: &str,
+    service: Option<&Name>,
+    ingredients: &[Ingredient],
+    known: Option<Candidate>,
+) -> Result<Resolved, ResolveError> {
+    let mut resolved = Resolved {
+        candidate: Err(Trouble::ChartPending { message: String::new() }),
+        bundle: None,
+        wants: stated_wants(ingredients),
+        ask: Vec::new(),
+    };
+    let mut taken = Vec::new();
+    let mut trouble = None;
+    for ingredient in ingredients {
+        match ingredient.take() {
+            Take::Files(files) => taken.push(*files),
+            Take::Trouble(found) => trouble = trouble.or(Some(found)),
+            Take::Pending(message) => {
+                resolved.ask.extend(ingredient.uid().map(|uid| (uid.to_owned(), ingredient.name(namespace))));
+                trouble = trouble.or(Some(Trouble::ChartPending { message }));
+            }
+        }
+    }
+    if let Some(trouble) = trouble {
+        resolved.candidate = Err(trouble);
+        return Ok(resolved);
+    }
+    let problem = taken.iter().find_map(|taken| taken.problem.clone());
+    if let Some(known) = known
+        && let Some(again) = is_current(delivery, &known, &taken).await?
+    {
+        resolved.wants.extend(wants_of(&again));
+        // What runs is what is served, and why that is nothing newer is said here: the source is well.
+        resolved.candidate = problem.map_or(Ok(again), |message| Err(Trouble::ChartMissing { message }));
+        return Ok(resolved);
+    }
+    make_candidate(delivery, (namespace, service), ingredients, &taken, &mut resolved).await?;
+    Ok(resolved)
+}
+
+/// What a service needs whatever its charts turn out to need. One Git repository alone is in the assignment's own row.
+fn stated_wants(ingredients: &[Ingredient]) -> Vec<ServiceSource> {
+    if let [one] = ingredients
+        && one.is_plain_git()
+    {
+        return Vec::new();
+    }
+    let want = |one: &Ingredient| Some(want(one.uid()?, one.chart.as_ref(), ""));
+    ingredients.iter().filter_map(want).collect()
+}
+
+/// What a candidate was made of: as long as one is assigned, it must be there to be made again.
+pub fn wants_of(candidate: &Candidate) -> impl Iterator<Item = ServiceSource> {
+    candidate.parts.iter().map(|part| {
+        let url = if part.name.is_empty() { part.url.as_str() } else { "" };
+        want(&part.source_uid, part.chart.as_ref(), url)
+    })
+}
+
+fn want(source_uid: &str, chart: Option<&ChartReference>, url: &str) -> ServiceSource {
+    let (chart, wanted) = chart.map_or_else(Default::default, |chart| (chart.name.clone(), chart.version.clone()));
+    ServiceSource { source_uid: source_uid.to_owned(), chart, wanted, url: url.to_owned() }
+}
+
+/// A candidate that is still made of exactly what is served now; its addresses as they are now.
+async fn is_current(delivery: &Delivery, known: &Candidate, taken: &[Taken]) -> Result<Option<Candidate>, StoreError> {
+    let stated: Vec<&Part> = known.parts.iter().filter(|part| !part.dependency).collect();
+    let Some(first) = taken.first() else { return Ok(None) };
+    let mut next = known.clone();
+    next.source.clone_from(&first.part.url);
+    if stated.is_empty() {
+        // One folder of a Git repository.
+        let is_plain = taken.len() == 1 && matches!(first.files, Files::Commit { .. });
+        let is_same = known.revision == first.part.revision && known.path == first.part.path;
+        let same = is_plain && is_same && known.reads == first.part.reads;
+        return Ok(same.then_some(next));
+    }
+    if stated.len() != taken.len() {
+        return Ok(None);
+    }
+    for (part, now) in stated.iter().zip(taken) {
+        let same = Part { url: part.url.clone(), ..now.part.clone() };
+        if **part != same || !is_same_artifact(known, part, &now.files) {
+            return Ok(None);
+        }
+    }
+    for part in known.parts.iter().filter(|part| part.dependency) {
+        let Some(chart) = &part.chart else { return Ok(None) };
+        let wanted = (chart.name.as_str(), chart.version.as_str());
+        let row = load_chart(&mut *delivery.store.tables().await?, &part.source_uid, wanted).await?;
+        let is_same = row.is_some_and(|row| take_chart(&row).is_ok_and(|(revision, _)| revision == part.revision));
+        if !is_same {
+            return Ok(None);
+        }
+    }
+    let mut urls = taken.iter().map(|taken| &taken.part.url);
+    for part in next.parts.iter_mut().filter(|part| !part.dependency) {
+        if let Some(url) = urls.next() {
+            part.url.clone_from(url);
+        }
+    }
+    Ok(Some(next))
+}
+
+/// The manifest says which artifact; what of it is read is said by the source.
+fn is_same_artifact(known: &Candidate, part: &Part, files: &Files) -> bool {
+    match files {
+        Files::Commit { .. } => true,
+        Files::Artifact(key) => part.chart.is_some() || known.artifacts.is_empty() || known.artifacts.contains(key),
+    }
+}
+
+async fn make_candidate(
+    delivery: &Arc<Delivery>,
+    (namespace, service): (&str, Option<&Name>),
+    ingredients: &[Ingredient],
+    taken: &[Taken],
+    resolved: &mut Resolved,
+) -> Result<(), ResolveError> {
+    let (Some(first), Some(own)) = (taken.first(), ingredients.first()) else { return Ok(()) };
+    let mut plain = None;
+    if let ([one], Files::Commit { commit, reads }) = (ingredients, &first.files)
+        && one.is_plain_git()
+        && reads.is_plain()
+    {
+        let made = git::make_bundle(delivery, &first.part.source_uid, commit, &one.path).await;
+        match made {
+            Ok(made) if !made.has_charts => {
+                resolved.candidate = Ok(candidate(own, first, &made.bundle, made.author, Vec::new(), Vec::new()));
+                resolved.bundle = Some((made.bundle, None));
+                return Ok(());
+            }
+            Ok(made) => plain = Some(made),
+            Err(failure) => return refuse(resolved, first, own.name(namespace), failure),
+        }
+    }
+    let author = match (&plain, &first.files) {
+        (Some(made), _) => made.author.clone(),
+        (None, Files::Commit { commit, .. }) => git::author(delivery, &first.part.source_uid, commit).await,
+        (None, Files::Artifact(_)) => String::new(),
+    };
+    let mut kitchen = match Kitchen::new(namespace, ingredients, taken) {
+        Ok(kitchen) => kitchen,
+        Err(message) => {
+            resolved.candidate = Err(Trouble::Bundle { revision: first.part.revision.clone(), message });
+            return Ok(());
+        }
+    };
+    match kitchen.cook(delivery, service, resolved).await {
+        Ok(Some(PackedAway { content_id, digest, bytes })) => {
+            let is_alone = kitchen.parts.len() == 1 && own.is_plain_git();
+            // A chart that lacks nothing is its folder.
+            if let Some(made) = plain.filter(|_| is_alone) {
+                resolved.candidate = Ok(candidate(own, first, &made.bundle, author, Vec::new(), Vec::new()));
+                resolved.bundle = Some((made.bundle, None));
+                return Ok(());
+            }
+            let commit = match &first.files {
+                Files::Commit { commit, .. } => commit.clone(),
+                Files::Artifact(key) => key.to_hex(),
+            };
+            let (source_uid, path) = (first.part.source_uid.clone(), first.part.path.clone());
+            let bundle = Bundle { content_id, digest, bytes, source_uid, commit, path };
+            let recipe = serde_json::to_string(&kitchen.recipe).map_err(StoreError::abort)?;
+            let keys = taken.iter().filter_map(|taken| match (&taken.files, &taken.part.chart) {
+                (Files::Artifact(key), None) => Some(*key),
+                _ => None,
+            });
+            // What a source is read with beside its own files makes no second part of it.
+            let parts = if is_alone { Vec::new() } else { kitchen.parts };
+            resolved.candidate = Ok(candidate(own, first, &bundle, author, parts, keys.collect()));
+            resolved.bundle = Some((bundle, Some(recipe)));
+            Ok(())
+        }
+        // What is missing is said already.
+        Ok(None) => Ok(()),
+        Err(CookError::Resolve(error)) => Err(error),
+        Err(CookError::Combine(CombineError::Content(message))) => {
+            resolved.candidate = Err(Trouble::Bundle { revision: first.part.revision.clone(), message });
+            Ok(())
+        }
+        Err(CookError::Combine(CombineError::Machine(error))) => Err(ResolveError::Machine(error)),
+        Err(CookError::Combine(CombineError::Damaged { source_uid, whole, source })) => {
+            let name = kitchen.names.get(&source_uid).cloned().unwrap_or_else(|| own.name(namespace));
+            Err(ResolveError::Damaged { name, source_uid, whole, source })
+        }
+    }
+}
+
+fn refuse(
+    resolved: &mut Resolved,
+    first: &Taken,
+    name: SourceName,
+    failure: BundleFailure,
+) -> Result<(), ResolveError> {
+    match failure {
+        BundleFailure::Content(message) => {
+            resolved.candidate = Err(Trouble::Bundle { revision: first.part.revision.clone(), message });
+            Ok(())
+        }
+        BundleFailure::Machine(error) => Err(ResolveError::Machine(error)),
+        BundleFailure::Damaged(source) => {
+            Err(ResolveError::Damaged { name, source_uid: first.part.source_uid.clone(), whole: true, source })
+        }
+    }
+}
+
+fn candidate(
+    own: &Ingredient,
+    first: &Taken,
+    bundle: &Bundle,
+    author: String,
+    parts: Vec<Part>,
+    artifacts: Vec<Digest>,
+) -> Candidate {
+    let origin = own.found.as_ref().and_then(|found| found.origin.as_ref());
+    let root = origin.map(|origin| origin.root.clone()).filter(|root| !root.is_empty());
+    Candidate {
+        revision: first.part.revision.clone(),
+        content_id: bundle.content_id,
+        bundle: bundle.digest,
+        bundle_bytes: bundle.bytes,
+        path: bundle.path.clone(),
+        source: first.part.url.clone(),
+        // One repository has many charts, and none of them is another.
+        origin: match &own.chart {
+            Some(chart) => Some(format!("{}#{}", first.part.url.trim_end_matches('/'), chart.name)),
+            None => root,
+        },
+        author,
+        reads: first.part.reads.clone(),
+        parts,
+        artifacts,
+    }
+}
+
+/// A recipe that is being completed.
+struct Kitchen {
+    namespace: String,
+    recipe: Recipe,
+    parts: Vec<Part>,
+    /// By their uids.
+    names: BTreeMap<String, SourceName>,
+}
+
+enum CookError {
+    Combine(CombineError),
+    Resolve(ResolveError),
+}
+
+impl From<StoreError> for CookError {
+    fn from(error: StoreError) -> Self {
+        Self::Resolve(error.into())
+    }
+}
+
+impl From<CombineError> for CookError {
+    fn from(error: CombineError) -> Self {
+        Self::Combine(error)
+    }
+}
+
+impl Kitchen {
+    /// What is wrong with the paths is told to people.
+    fn new(namespace: &str, ingredients: &[Ingredient], taken: &[Taken]) -> Result<Self, String> {
+        let mut pieces = Vec::new();
+        let mut paths = Vec::new();
+        for (n, (ingredient, taken)) in ingredients.iter().zip(taken).enumerate() {
+            let field = if n == 0 { "spec".to_owned() } else { format!("spec.sources[{}]", n - 1) };
+            let path = RelPath::parse_folder(&ingredient.path).map_err(|error| format!("{field}.path: {error}"))?;
+            let mount = ingredient.mount_path.as_deref().unwrap_or_default();
+            let mount = RelPath::parse_folder(mount).map_err(|error| format!("{field}.mountPath: {error}"))?;
+            paths.push(if n == 0 { path.clone() } else { mount.clone() });
+            let (source_uid, files) = (taken.part.source_uid.clone(), taken.files.clone());
+            pieces.push(Piece { source_uid, files, path, mount });
+        }
+        let names = ingredients.iter().filter_map(|one| Some((one.uid()?.to_owned(), one.name(namespace)))).collect();
+        let mut pieces = pieces.into_iter();
+        let first = pieces.next().ok_or("no source")?;
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            recipe: Recipe { first, mounts: pieces.collect(), paths },
+            parts: taken.iter().map(|taken| taken.part.clone()).collect(),
+            names,
+        })
+    }
+
+    /// Makes the bundle, with all charts that it turns out to need. None where some of them are not here: then `resolved` says so.
+    async fn cook(
+        &mut self,
+        delivery: &Arc<Delivery>,
+        service: Option<&Name>,
+        resolved: &mut Resolved,
+    ) -> Result<Option<PackedAway>, CookError> {
+        for _ in 0..MAX_ROUNDS {
+            let mut known = None;
+            let is_known = async |content_id| {
+                let mut tables = delivery.store.tables().await.map_err(machine)?;
+                known = bundle_of_content(&mut tables, &content_id).await.map_err(machine)?;
+                Ok(known.is_some())
+            };
+            match combine::make(&delivery.mirrors, &self.recipe, is_known).await? {
+                Combined::Bundle { content_id, packed: Some(packed) } => {
+                    let (digest, bytes) = (packed.digest, packed.bytes);
+                    delivery.mirrors.cache().put(&digest, packed.compressed).await.map_err(machine)?;
+                    return Ok(Some(PackedAway { content_id, digest, bytes }));
+                }
+                Combined::Bundle { content_id, packed: None } => {
+                    let row = known.ok_or_else(|| machine("a bundle that is known has no row"))?;
+                    return Ok(Some(PackedAway { content_id, digest: row.digest, bytes: row.bytes }));
+                }
+                Combined::Waits(content, absent) => {
+                    let revision = self.parts.first().map(|part| part.revision.clone()).unwrap_or_default();
+                    let mut message = String::new();
+                    for Absent { source_uid, files } in absent {
+                        let Some(source) = self.names.get(&source_uid) else { continue };
+                        message = large_files::want(delivery, Wanted { source, source_uid, content, files }, service);
+                    }
+                    resolved.candidate = Err(Trouble::Files { revision, message });
+                    return Ok(None);
+                }
+                Combined::Lacks(needs) => {
+                    if !self.fetch_charts(delivery, &needs, resolved).await? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        Err(CombineError::Content(format!("charts depend on others over {MAX_ROUNDS} deep")).into())
+    }
+
+    /// Lays in the charts that others depend on. False where some of them are not here.
+    async fn fetch_charts(
+        &mut self,
+        delivery: &Delivery,
+        needs: &[Need],
+        resolved: &mut Resolved,
+    ) -> Result<bool, CookError> {
+        let mut trouble = None;
+        for need in needs {
+            let Need { folder, missing } = need;
+            let content = |why: String| {
+                let file = if folder.is_root() { String::new() } else { format!("{folder}/") };
+                CombineError::Content(format!("{file}Chart.yaml: dependency {}: {why}", missing.name))
+            };
+            let found = self.find_repository(delivery, &missing.repository).await?;
+            let (source_uid, name, url) = match found {
+                Ok(found) => found,
+                // Whoever makes it now helps.
+                Err(why) => {
+                    trouble = Some(Trouble::ChartMissing { message: content(why).to_string() });
+                    continue;
+                }
+            };
+            let source = match name.as_str() {
+                "" => SourceName::Link { namespace: self.namespace.clone(), url: url.clone() },
+                name => SourceName::Resource(SourceKind::HelmRepository, Name::new(&self.namespace, name)),
+            };
+            let chart = ChartReference { name: missing.name.clone(), version: missing.version.clone() };
+            let link = if name.is_empty() { url.as_str() } else { "" };
+            resolved.wants.push(want(&source_uid, Some(&chart), link));
+            let wanted = (chart.name.as_str(), chart.version.as_str());
+            let row = load_chart(&mut *delivery.store.tables().await?, &source_uid, wanted).await?;
+            let Some(row) = row else {
+                let message = format!("chart {} {} of {url} is looked for", chart.name, chart.version);
+                resolved.ask.push((source_uid, source));
+                trouble = trouble.or(Some(Trouble::ChartPending { message }));
+                continue;
+            };
+            let (revision, key) = match take_chart(&row) {
+                Ok(taken) => taken,
+                Err(message) => {
+                    trouble = Some(Trouble::ChartMissing { message: content(message).to_string() });
+                    continue;
+                }
+            };
+            if missing.locked && !missing.range.parse::<Range>().is_ok_and(|range| range.contains(&row.version)) {
+                let why = format!("the lock has {}, which is not in the range {}", row.version, missing.range);
+                return Err(content(why).into());
+            }
+            let directory = format!("{}-{}", missing.name, row.version);
+            let mount = farwater_bundle::charts::place_of(folder, &directory)
+                .ok_or_else(|| content(format!("{directory:?} is no name of a folder")))?;
+            self.names.insert(source_uid.clone(), source);
+            self.parts.push(Part {
+                kind: SourceKind::HelmRepository,
+                name,
+                source_uid: source_uid.clone(),
+                url,
+                chart: Some(chart),
+                revision,
+                reads: String::new(),
+                path: String::new(),
+                mount_path: mount.to_string(),
+                dependency: true,
+            });
+            self.recipe.mounts.push(Piece { source_uid, files: Files::Artifact(key), path: RelPath::root(), mount });
+        }
+        match trouble {
+            None => Ok(true),
+            Some(trouble) => {
+                resolved.candidate = Err(trouble);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Uid, name and address of a repository: one that a resource states, with its credentials, or the address alone.
+    async fn find_repository(
+        &self,
+        delivery: &Delivery,
+        repository: &str,
+    ) -> Result<Result<(String, String, String), String>, StoreError> {
+        if let Some(found) = sources::find_repository(&delivery.store, &self.namespace, repository).await? {
+            return Ok(Ok(found));
+        }
+        if ["https://", "http://", "oci://"].iter().any(|scheme| repository.starts_with(scheme)) {
+            let uid = SourceName::link_uid(&self.namespace, repository);
+            return Ok(Ok((uid, String::new(), repository.to_owned())));
+        }
+        let shown = farwater_bundle::path::escape(repository.as_bytes());
+        Ok(Err(format!("there is no HelmRepository {shown} in namespace {}", self.namespace)))
+    }
+}
+
+fn machine(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> CombineError {
+    CombineError::Machine(error.into())
+}

@@ -1,0 +1,383 @@
+//! The files of a service that is made of more than one folder: sources mounted in one another, and charts with what they depend
+//! on. Nothing is written but the bundle; what it is made of is read where it lies.
+
+use std::{collections::BTreeSet, path::PathBuf, rc::Rc};
+
+use farwater_api::Digest;
+use farwater_bundle::{
+    Closure, ClosureError, ClosureReason, GraftError, Limits, ObjectId, Overlay, PackError, RelPath, TreeError,
+    archive,
+    charts::{self, ChartError, ChartReason, Missing},
+    closure_of,
+};
+use farwater_sources::{ArtifactError, Artifacts, LargeFile, Mirror, MirrorError, PackedBundle, Reads, Snapshot};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    chain,
+    git::{BundleFailure, Mirrors, parse_commit},
+};
+
+/// Charts that are looked at for one bundle: those of a service, and local ones that they depend on.
+const MAX_CHARTS: usize = 64;
+
+/// How a bundle is made, and made again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recipe {
+    /// The service's own source, whose files lie as they are.
+    pub first: Piece,
+    /// In the order in which they are laid in.
+    pub mounts: Vec<Piece>,
+    /// The folders that are needed, with all that they lead to.
+    pub paths: Vec<RelPath>,
+}
+
+/// Some files of a source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    pub source_uid: String,
+    pub files: Files,
+    /// Folder of the source.
+    #[serde(default)]
+    pub path: RelPath,
+    /// Where it is laid in.
+    #[serde(default)]
+    pub mount: RelPath,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Files {
+    /// Of a mirror.
+    Commit {
+        commit: String,
+        #[serde(default, skip_serializing_if = "Reads::is_plain")]
+        reads: Reads,
+    },
+    /// Of an archive on the disk.
+    Artifact(Digest),
+}
+
+/// A dependency of a chart that has to come from a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// The chart's folder.
+    pub folder: RelPath,
+    pub missing: Missing,
+}
+
+/// Large files of a source that are not on this node, by the URL of the repository that has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent {
+    pub source_uid: String,
+    pub files: Vec<(String, Vec<LargeFile>)>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CombineError {
+    /// Of the sources, told to people as it is.
+    #[error("{0}")]
+    Content(String),
+    /// What was kept of a source is not there, or broken; fetched again it is whole.
+    #[error("what is kept of source {source_uid} is not whole")]
+    Damaged {
+        source_uid: String,
+        /// All of it is to be made anew.
+        whole: bool,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Of this machine.
+    #[error(transparent)]
+    Machine(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<CombineError> for BundleFailure {
+    fn from(error: CombineError) -> Self {
+        match error {
+            CombineError::Content(message) => Self::Content(message),
+            CombineError::Damaged { source, .. } => Self::Damaged(source),
+            CombineError::Machine(error) => Self::Machine(error),
+        }
+    }
+}
+
+impl From<PackError> for CombineError {
+    fn from(error: PackError) -> Self {
+        Self::Content(chain(&error))
+    }
+}
+
+impl From<ChartError> for CombineError {
+    fn from(error: ChartError) -> Self {
+        match error.reason {
+            ChartReason::Tree(TreeError::Missing(_) | TreeError::Unreadable { .. }) => Self::Machine(error.into()),
+            _ => Self::Content(chain(&error)),
+        }
+    }
+}
+
+impl From<GraftError> for CombineError {
+    fn from(error: GraftError) -> Self {
+        match error {
+            GraftError::Tree { .. } => Self::Machine(error.into()),
+            error => Self::Content(error.to_string()),
+        }
+    }
+}
+
+/// What a recipe makes.
+pub enum Combined {
+    /// These have to be found first.
+    Lacks(Vec<Need>),
+    /// These have to be fetched first, for this content.
+    Waits(Digest, Vec<Absent>),
+    Bundle {
+        content_id: Digest,
+        /// None where its content is known already.
+        packed: Option<PackedBundle>,
+    },
+}
+
+/// Makes a bundle. `is_known`: whether a content was packed before.
+pub async fn make(
+    mirrors: &Mirrors,
+    recipe: &Recipe,
+    is_known: impl AsyncFnOnce(Digest) -> Result<bool, CombineError>,
+) -> Result<Combined, CombineError> {
+    let _place = mirrors.packing_place().await;
+    let limits = mirrors.limits();
+    let shelf = Shelf::of(mirrors, recipe)?;
+    let gathered = blocking(move || shelf.gather(&limits)).await?;
+    let (content_id, absent) = match gathered {
+        Gathered::Lacks(needs) => return Ok(Combined::Lacks(needs)),
+        Gathered::Whole { content_id, absent } => (content_id, absent),
+    };
+    if is_known(content_id).await? {
+        return Ok(Combined::Bundle { content_id, packed: None });
+    }
+    if !absent.is_empty() {
+        return Ok(Combined::Waits(content_id, absent));
+    }
+    // Opened anew: objects of a mirror are of one thread.
+    let shelf = Shelf::of(mirrors, recipe)?;
+    let packed = blocking(move || shelf.pack(&limits)).await?;
+    Ok(Combined::Bundle { content_id, packed: Some(packed) })
+}
+
+/// Makes a bundle that was made before.
+pub async fn pack_again(mirrors: &Mirrors, recipe: &str) -> Result<PackedBundle, BundleFailure> {
+    let recipe: Recipe = serde_json::from_str(recipe).map_err(|error| BundleFailure::Machine(error.into()))?;
+    let limits = mirrors.limits();
+    let shelf = Shelf::of(mirrors, &recipe)?;
+    Ok(blocking(move || shelf.pack(&limits)).await?)
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, CombineError> + Send + 'static,
+) -> Result<T, CombineError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => Err(CombineError::Machine(error.into())),
+        },
+    }
+}
+
+/// A recipe, and where what it names lies on this node.
+struct Shelf {
+    recipe: Recipe,
+    /// Of the first piece, then of the mounts.
+    places: Vec<PathBuf>,
+}
+
+enum Gathered {
+    Lacks(Vec<Need>),
+    Whole { content_id: Digest, absent: Vec<Absent> },
+}
+
+/// All pieces in their places.
+struct Assembled {
+    overlay: Overlay,
+    root: ObjectId,
+    /// Those whose pointers are followed, with their sources' uids.
+    snapshots: Vec<(String, Rc<Snapshot>)>,
+}
+
+impl Shelf {
+    fn of(mirrors: &Mirrors, recipe: &Recipe) -> Result<Self, CombineError> {
+        let pieces = std::iter::once(&recipe.first).chain(&recipe.mounts);
+        let places = pieces.map(|piece| mirrors.path(&piece.source_uid)).collect::<std::io::Result<_>>();
+        Ok(Self { recipe: recipe.clone(), places: places.map_err(|error| CombineError::Machine(error.into()))? })
+    }
+
+    /// The tree of a piece's source, added to the overlay; its root.
+    fn open(
+        overlay: &mut Overlay,
+        snapshots: &mut Vec<(String, Rc<Snapshot>)>,
+        piece: &Piece,
+        place: &PathBuf,
+    ) -> Result<ObjectId, CombineError> {
+        let source_uid = || piece.source_uid.clone();
+        match &piece.files {
+            Files::Commit { commit, reads } => {
+                let broken = |error: MirrorError| match error.is_damage() {
+                    true => CombineError::Damaged { source_uid: source_uid(), whole: true, source: error.into() },
+                    false => CombineError::Machine(error.into()),
+                };
+                let commit = parse_commit(commit).map_err(|error| CombineError::Machine(error.to_string().into()))?;
+                let mirror = Mirror::open(place).map_err(broken)?;
+                if reads.is_plain() {
+                    overlay.add(mirror.objects());
+                    return mirror.root_tree(&commit).map_err(broken);
+                }
+                let (snapshot, root) = Snapshot::open(&mirror, commit, *reads).map_err(broken)?;
+                let snapshot = Rc::new(snapshot);
+                overlay.add(Rc::clone(&snapshot));
+                snapshots.push((source_uid(), snapshot));
+                Ok(root)
+            }
+            Files::Artifact(key) => {
+                let members = Artifacts::at(place).open(key).map_err(|error| match error {
+                    ArtifactError::Missing(_) => {
+                        CombineError::Damaged { source_uid: source_uid(), whole: false, source: error.into() }
+                    }
+                    ArtifactError::Members(error) => CombineError::Content(error.to_string()),
+                    error => CombineError::Machine(error.into()),
+                })?;
+                overlay.add(members.tree);
+                Ok(members.root)
+            }
+        }
+    }
+
+    /// Objects that are missing are a mirror's: an archive was read as a whole.
+    fn blame(&self, error: Box<ClosureError>) -> CombineError {
+        if !matches!(error.reason, ClosureReason::Tree(TreeError::Missing(_) | TreeError::Unreadable { .. })) {
+            return CombineError::Content(chain(&*error));
+        }
+        let mut pieces = std::iter::once(&self.recipe.first).chain(&self.recipe.mounts);
+        match pieces.find(|piece| matches!(piece.files, Files::Commit { .. })) {
+            Some(piece) => CombineError::Damaged { source_uid: piece.source_uid.clone(), whole: true, source: error },
+            None => CombineError::Machine(error),
+        }
+    }
+
+    fn assemble(&self) -> Result<Assembled, CombineError> {
+        let (mut overlay, mut snapshots) = (Overlay::default(), Vec::new());
+        let mut places = self.places.iter();
+        let nowhere = PathBuf::new();
+        let place = places.next().unwrap_or(&nowhere);
+        let mut root = Self::open(&mut overlay, &mut snapshots, &self.recipe.first, place)?;
+        for (piece, place) in self.recipe.mounts.iter().zip(places) {
+            let own = Self::open(&mut overlay, &mut snapshots, piece, place)?;
+            let folder = overlay.folder(&own, &piece.path).map_err(|error| CombineError::Machine(error.into()))?;
+            let missing = || CombineError::Content(format!("{}: the source has no such folder", piece.path));
+            root = overlay.graft(&root, &piece.mount, &folder.ok_or_else(missing)?)?;
+        }
+        Ok(Assembled { overlay, root, snapshots })
+    }
+
+    fn gather(&self, limits: &Limits) -> Result<Gathered, CombineError> {
+        Ok(match self.complete(self.assemble()?, limits)? {
+            Completed::Lacks(needs) => Gathered::Lacks(needs),
+            Completed::Whole { closure, absent, .. } => Gathered::Whole { content_id: closure.content_id, absent },
+        })
+    }
+
+    fn pack(&self, limits: &Limits) -> Result<PackedBundle, CombineError> {
+        match self.complete(self.assemble()?, limits)? {
+            Completed::Lacks(_) => Err(CombineError::Content("a chart lacks what it had before".to_owned())),
+            Completed::Whole { overlay, closure, .. } => {
+                let bytes = archive::pack(&overlay, &closure, limits)?;
+                let compressed = archive::compress(&bytes)?;
+                Ok(PackedBundle { digest: Digest::of(&bytes), bytes: bytes.len() as u64, compressed })
+            }
+        }
+    }
+
+    /// Lays local charts where those that depend on them look for them.
+    fn complete(&self, assembled: Assembled, limits: &Limits) -> Result<Completed, CombineError> {
+        let Assembled { mut overlay, mut root, snapshots } = assembled;
+        loop {
+            let mut closure =
+                closure_of(&overlay, &root, &self.recipe.paths, limits).map_err(|error| self.blame(error))?;
+            if closure.charts.len() > MAX_CHARTS {
+                return Err(CombineError::Content(format!("over {MAX_CHARTS} charts hang together")));
+            }
+            let (mut needs, mut local) = (Vec::new(), Vec::new());
+            for folder in &closure.charts {
+                for missing in charts::missing_dependencies(&overlay, &root, folder, limits)? {
+                    match missing.repository.strip_prefix("file://") {
+                        Some(path) => local.push((folder.clone(), missing.name.clone(), path.to_owned())),
+                        None => needs.push(Need { folder: folder.clone(), missing }),
+                    }
+                }
+            }
+            // First what comes from elsewhere: a local chart is laid in with all that it needs itself.
+            if !needs.is_empty() {
+                return Ok(Completed::Lacks(needs));
+            }
+            if local.is_empty() {
+                let absent = follow_pointers(&mut closure, &snapshots, limits)?;
+                return Ok(Completed::Whole { overlay, closure, absent });
+            }
+            root = lay_in_local(&mut overlay, &root, &local)?;
+        }
+    }
+}
+
+enum Completed {
+    Lacks(Vec<Need>),
+    Whole { overlay: Overlay, closure: Closure, absent: Vec<Absent> },
+}
+
+/// Has pointers to large files read as what they stand for. With any, it is another content than without.
+fn follow_pointers(
+    closure: &mut Closure,
+    snapshots: &[(String, Rc<Snapshot>)],
+    limits: &Limits,
+) -> Result<Vec<Absent>, CombineError> {
+    let mut absent = Vec::new();
+    for (source_uid, snapshot) in snapshots {
+        let files = snapshot.resolve_pointers(closure, limits).map_err(|error| CombineError::Content(chain(&error)))?;
+        if !files.is_empty() {
+            absent.push(Absent { source_uid: source_uid.clone(), files });
+        }
+    }
+    if snapshots.iter().any(|(_, snapshot)| snapshot.has_large_files()) {
+        closure.content_id = Digest::of(format!("large files\n{}\n", closure.content_id));
+    }
+    Ok(absent)
+}
+
+/// Lays in the local charts that need nothing more themselves. Of charts that need one another there are none.
+fn lay_in_local(
+    overlay: &mut Overlay,
+    root: &ObjectId,
+    local: &[(RelPath, String, String)],
+) -> Result<ObjectId, CombineError> {
+    let unfinished: BTreeSet<&RelPath> = local.iter().map(|(folder, ..)| folder).collect();
+    let mut next = *root;
+    let mut laid_in = false;
+    for (folder, name, path) in local {
+        let content = |why: String| CombineError::Content(format!("{folder}/Chart.yaml: dependency {name}: {why}"));
+        let from = folder.join_clean(path).map_err(|error| content(error.to_string()))?;
+        if unfinished.contains(&from) {
+            continue;
+        }
+        let found = overlay.folder(root, &from).map_err(|error| CombineError::Machine(error.into()))?;
+        let found = found.ok_or_else(|| content(format!("{from} is no folder")))?;
+        let place = charts::place_of(folder, name).ok_or_else(|| content("its name is no folder's".to_owned()))?;
+        next = overlay.graft(&next, &place, &found)?;
+        laid_in = true;
+    }
+    match laid_in {
+        true => Ok(next),
+        false => {
+            let names: Vec<_> = unfinished.iter().map(ToString::to_string).collect();
+            Err(CombineError::Content(format!("charts depend on one another: {}", names.join(", "))))
+        }
+    }
+}

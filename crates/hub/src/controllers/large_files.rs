@@ -1,0 +1,128 @@
+//! Large files that bundles need, fetched beside the controllers: a service waits for them, and holds up no other.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use farwater_api::Digest;
+use farwater_sources::LargeFile;
+use tokio::{sync::Semaphore, time::Instant};
+
+use super::{
+    git::{SourceFailure, mirror_path},
+    resources::Name,
+    source_access::{Way, store_failed},
+    sources::{self, SourceName, SourceObject, SourceSpec},
+};
+use crate::delivery::Delivery;
+
+/// Of all sources together.
+const AT_ONCE: usize = 8;
+/// After a failure nobody asks again before this has passed.
+const REST: Duration = Duration::from_secs(10);
+/// Failures that are remembered; more are forgotten together.
+const MAX_KEPT: usize = 10_000;
+
+/// What is being fetched, and what could not be, by source and content.
+pub struct LargeFetches {
+    state: Mutex<HashMap<(String, Digest), Fetch>>,
+    places: Semaphore,
+}
+
+enum Fetch {
+    /// These services wait for it.
+    Running(BTreeSet<Name>),
+    Failed {
+        message: String,
+        until: Instant,
+    },
+}
+
+impl Default for LargeFetches {
+    fn default() -> Self {
+        Self { state: Mutex::default(), places: Semaphore::new(AT_ONCE) }
+    }
+}
+
+impl LargeFetches {
+    fn state(&self) -> MutexGuard<'_, HashMap<(String, Digest), Fetch>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is to be fetched for a bundle, of which source.
+pub struct Wanted<'a> {
+    pub source: &'a SourceName,
+    pub source_uid: String,
+    pub content: Digest,
+    /// By the URL of the repository that has them.
+    pub files: Vec<(String, Vec<LargeFile>)>,
+}
+
+/// Has large files fetched, unless that is under way or has just failed, and says what a service waits for. It is looked at
+/// again when they are there, or when it is known that they can't be had now.
+pub fn want(delivery: &Arc<Delivery>, wanted: Wanted<'_>, service: Option<&Name>) -> String {
+    let key = (wanted.source_uid, wanted.content);
+    let (count, bytes) = wanted.files.iter().flat_map(|(_, files)| files).fold((0, 0), |(n, b), f| (n + 1, b + f.size));
+    let message = format!("fetching {count} large files of {bytes} bytes together");
+    let fetches = &delivery.large_fetches;
+    {
+        let mut state = fetches.state();
+        if state.len() >= MAX_KEPT {
+            state.retain(|_, fetch| matches!(fetch, Fetch::Running(_)));
+        }
+        match state.get_mut(&key) {
+            Some(Fetch::Running(waiting)) => {
+                waiting.extend(service.cloned());
+                return message;
+            }
+            Some(Fetch::Failed { message, until }) if *until > Instant::now() => return message.clone(),
+            _ => {}
+        }
+        state.insert(key.clone(), Fetch::Running(service.cloned().into_iter().collect()));
+    }
+    let (delivery, source) = (Arc::clone(delivery), wanted.source.clone());
+    let files = wanted.files;
+    tokio::spawn(async move {
+        let fetched = fetch(&delivery, &source, &key.0, files).await;
+        let next = fetched.as_ref().err().map(|failure| {
+            tracing::warn!(source = %source, reason = failure.reason, error = failure.message, "large files can't be fetched");
+            Fetch::Failed { message: failure.message.clone(), until: Instant::now() + REST }
+        });
+        let before = {
+            let mut state = delivery.large_fetches.state();
+            match next {
+                Some(next) => state.insert(key, next),
+                None => state.remove(&key),
+            }
+        };
+        if let Some(Fetch::Running(waiting)) = before {
+            waiting.into_iter().for_each(|service| delivery.services.add(service));
+        }
+    });
+    message
+}
+
+async fn fetch(
+    delivery: &Delivery,
+    source: &SourceName,
+    source_uid: &str,
+    files: Vec<(String, Vec<LargeFile>)>,
+) -> Result<(), SourceFailure> {
+    let _place = delivery.large_fetches.places.acquire().await;
+    let object = sources::load(&delivery.store, source).await.map_err(store_failed)?;
+    let (SourceName::Resource(_, name), Some(SourceObject { spec: SourceSpec::Git(spec), .. })) = (source, object)
+    else {
+        return Err(SourceFailure::lasting("SourceNotFound", format!("{source} does not exist any more")));
+    };
+    let way = Way::load(delivery, name, &spec).await?;
+    let mirror = mirror_path(&delivery.mirrors, source_uid)?;
+    for (url, files) in files {
+        let remote = way.to(delivery, &url).await?;
+        let _turn = delivery.checks.wait_to_enter(&url).await;
+        delivery.mirrors.git.fetch_large_files(&remote, &files, &mirror, way.timeout).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,245 @@
+//! Sources of all kinds as controllers see them. Exactly these: Git repositories, Helm repositories and OCI repositories, and the
+//! Helm repositories that no resource states but a chart that depends on one.
+
+use std::fmt;
+
+use farwater_api::{
+    AnySource, Digest, GitRepository, GitRepositorySpec, HelmRepository, HelmRepositorySpec, OCIRepository,
+    OCIRepositorySpec, SourceKind, SourceStatus,
+    service_sources::{SourceReference, StatedSource},
+};
+use farwater_store::{
+    Store, StoreError,
+    delivery::{LinkedSource, linked_source},
+};
+use kube_core::ObjectMeta;
+
+use super::resources::{self, Name, Stored};
+
+/// Which source. A key of the work queue.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SourceName {
+    Resource(SourceKind, Name),
+    /// A repository that a chart names, in the namespace of the service that needs it.
+    Link {
+        namespace: String,
+        url: String,
+    },
+}
+
+impl SourceName {
+    pub fn git(name: Name) -> Self {
+        Self::Resource(SourceKind::GitRepository, name)
+    }
+
+    pub fn of(namespace: &str, reference: &SourceReference) -> Self {
+        Self::Resource(reference.kind, Name::new(namespace, &reference.name))
+    }
+
+    /// The uid of a repository that no resource states: always the same for one address in one namespace.
+    pub fn link_uid(namespace: &str, url: &str) -> String {
+        format!("link-{}", &Digest::of(format!("{namespace}\n{url}")).to_hex()[..32])
+    }
+}
+
+impl From<LinkedSource> for SourceName {
+    fn from(source: LinkedSource) -> Self {
+        Self::Link { namespace: source.namespace, url: source.url }
+    }
+}
+
+impl fmt::Display for SourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Resource(SourceKind::GitRepository, name) => write!(f, "{name}"),
+            Self::Resource(kind, name) => write!(f, "{kind} {name}"),
+            Self::Link { namespace, url } => write!(f, "{namespace}/{url}"),
+        }
+    }
+}
+
+/// What says how a source is fetched.
+#[derive(Clone, Debug)]
+pub enum SourceSpec {
+    Git(Box<GitRepositorySpec>),
+    Helm(Box<HelmRepositorySpec>),
+    Oci(Box<OCIRepositorySpec>),
+}
+
+/// A source, read anew.
+#[derive(Clone, Debug)]
+pub struct SourceObject {
+    pub name: SourceName,
+    pub uid: String,
+    pub metadata: ObjectMeta,
+    pub spec: SourceSpec,
+    /// What all kinds have.
+    pub any: AnySource,
+}
+
+impl SourceObject {
+    pub fn is_link(&self) -> bool {
+        matches!(self.name, SourceName::Link { .. })
+    }
+
+    /// Whose Secrets it names, and whose services.
+    pub fn namespace(&self) -> &str {
+        match &self.name {
+            SourceName::Resource(_, name) => &name.namespace,
+            SourceName::Link { namespace, .. } => namespace,
+        }
+    }
+}
+
+/// A source; none where it does not exist, or nobody needs what no resource states.
+pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObject>, StoreError> {
+    match name {
+        SourceName::Resource(SourceKind::GitRepository, of) => {
+            let Some((resource, source)) = resources::load::<GitRepository>(store, of).await? else { return Ok(None) };
+            let (metadata, spec) = (source.metadata.clone(), SourceSpec::Git(Box::new(source.spec.clone())));
+            Ok(Some(SourceObject { name: name.clone(), uid: resource.uid, metadata, spec, any: source.into() }))
+        }
+        SourceName::Resource(SourceKind::HelmRepository, of) => {
+            let Some((resource, source)) = resources::load::<HelmRepository>(store, of).await? else { return Ok(None) };
+            let (metadata, spec) = (source.metadata.clone(), SourceSpec::Helm(Box::new(source.spec.clone())));
+            Ok(Some(SourceObject { name: name.clone(), uid: resource.uid, metadata, spec, any: source.into() }))
+        }
+        SourceName::Resource(SourceKind::OciRepository, of) => {
+            let Some((resource, source)) = resources::load::<OCIRepository>(store, of).await? else { return Ok(None) };
+            let (metadata, spec) = (source.metadata.clone(), SourceSpec::Oci(Box::new(source.spec.clone())));
+            Ok(Some(SourceObject { name: name.clone(), uid: resource.uid, metadata, spec, any: source.into() }))
+        }
+        SourceName::Link { namespace, url } => {
+            let uid = SourceName::link_uid(namespace, url);
+            if linked_source(&mut *store.tables().await?, &uid).await?.is_none() {
+                return Ok(None);
+            }
+            // As one that states its address alone.
+            let stated = serde_json::json!({"metadata": {"generation": 1}, "spec": {"url": url}});
+            let source: HelmRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
+            let (metadata, spec) = (source.metadata.clone(), SourceSpec::Helm(Box::new(source.spec.clone())));
+            Ok(Some(SourceObject { name: name.clone(), uid, metadata, spec, any: source.into() }))
+        }
+    }
+}
+
+/// Sets the status. One of what no resource states is nowhere.
+pub async fn write_status(store: &Store, source: &SourceObject, status: &SourceStatus) -> Result<(), StoreError> {
+    let SourceName::Resource(kind, name) = &source.name else { return Ok(()) };
+    match kind {
+        SourceKind::GitRepository => resources::write_status::<GitRepository>(store, name, &source.uid, status).await,
+        SourceKind::HelmRepository => resources::write_status::<HelmRepository>(store, name, &source.uid, status).await,
+        SourceKind::OciRepository => resources::write_status::<OCIRepository>(store, name, &source.uid, status).await,
+    }
+}
+
+/// The name of every source that a resource states.
+pub async fn each_name(store: &Store, mut each: impl FnMut(SourceName)) -> Result<(), StoreError> {
+    for kind in SourceKind::ALL {
+        let add = |name| each(SourceName::Resource(kind, name));
+        match kind {
+            SourceKind::GitRepository => resources::each_name::<GitRepository>(store, add).await?,
+            SourceKind::HelmRepository => resources::each_name::<HelmRepository>(store, add).await?,
+            SourceKind::OciRepository => resources::each_name::<OCIRepository>(store, add).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Every source that a resource states, of a namespace or of all.
+pub async fn each(
+    store: &Store,
+    namespace: Option<&str>,
+    mut each: impl FnMut(SourceKind, farwater_store::Resource),
+) -> Result<(), StoreError> {
+    for kind in SourceKind::ALL {
+        let add = |resource| each(kind, resource);
+        match kind {
+            SourceKind::GitRepository => resources::list_pages::<GitRepository>(store, namespace, add).await?,
+            SourceKind::HelmRepository => resources::list_pages::<HelmRepository>(store, namespace, add).await?,
+            SourceKind::OciRepository => resources::list_pages::<OCIRepository>(store, namespace, add).await?,
+        }
+    }
+    Ok(())
+}
+
+/// The Helm repository of a namespace that a chart means by an address, or by a name: `@name`, `alias:name`. The uid, its name and
+/// its address; none where no resource states it.
+pub async fn find_repository(
+    store: &Store,
+    namespace: &str,
+    repository: &str,
+) -> Result<Option<(String, String, String)>, StoreError> {
+    let called = repository.strip_prefix('@').or_else(|| repository.strip_prefix("alias:"));
+    let mut found: Vec<(String, String, String)> = Vec::new();
+    resources::list_pages::<HelmRepository>(store, Some(namespace), |resource| {
+        let url = resource.object["spec"]["url"].as_str().unwrap_or_default();
+        let is_it = match called {
+            Some(called) => resource.key.name == called,
+            None => plain_url(url) == plain_url(repository),
+        };
+        if is_it {
+            found.push((resource.uid, resource.key.name, url.to_owned()));
+        }
+    })
+    .await?;
+    // Of several with one address always the same.
+    Ok(found.into_iter().min_by(|a, b| a.1.cmp(&b.1)))
+}
+
+/// Two addresses of one repository are told apart by nothing but a slash at their end and the case of their host.
+fn plain_url(url: &str) -> String {
+    let url = url.trim_end_matches('/');
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (host, path) = rest.split_once('/').map_or((rest, String::new()), |(h, path)| (h, format!("/{path}")));
+            format!("{}://{}{path}", scheme.to_ascii_lowercase(), host.to_ascii_lowercase())
+        }
+        None => url.to_owned(),
+    }
+}
+
+/// Addresses of what a service states, as grants see them. Of what does not exist there is none.
+pub async fn stated_urls<'a>(
+    store: &Store,
+    namespace: &str,
+    stated: impl IntoIterator<Item = StatedSource<'a>>,
+) -> Result<Vec<String>, StoreError> {
+    let mut urls = Vec::new();
+    for source in stated {
+        if let Some(found) = load(store, &SourceName::of(namespace, source.reference)).await? {
+            urls.push(source.placed_url(&found.any.url));
+        }
+    }
+    Ok(urls)
+}
+
+/// The kinds that are stored, as the change log names them.
+pub fn kinds() -> [farwater_store::Kind; 3] {
+    [GitRepository::kind(), HelmRepository::kind(), OCIRepository::kind()]
+}
+
+/// Which of them.
+pub fn kind_of(kind: &farwater_store::Kind) -> Option<SourceKind> {
+    SourceKind::ALL.into_iter().zip(kinds()).find(|(_, known)| known == kind).map(|(kind, _)| kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_repository_are_the_same() {
+        assert_eq!(plain_url("https://Charts.example.com/Stable/"), plain_url("HTTPS://charts.example.com/Stable"));
+        assert_ne!(plain_url("https://charts.example.com/stable"), plain_url("https://charts.example.com/Stable"));
+        assert_eq!(plain_url("oci://Registry.example.com"), "oci://registry.example.com");
+    }
+
+    #[test]
+    fn a_link_has_one_uid_in_each_namespace() {
+        let uid = SourceName::link_uid("team-a", "https://charts.example.com");
+        assert_eq!(uid, SourceName::link_uid("team-a", "https://charts.example.com"));
+        assert_ne!(uid, SourceName::link_uid("team-b", "https://charts.example.com"));
+        assert!(uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'));
+    }
+}

@@ -1,0 +1,74 @@
+//! The submodules of a revision, and theirs: each is fetched from its own remote, with the credentials that are meant for it.
+
+use std::collections::{HashSet, VecDeque};
+
+use farwater_bundle::ObjectId;
+use farwater_sources::{Address, Git, MAX_DEPTH, MAX_MODULES, ModulesError, Submodule};
+
+use super::{
+    git::{SourceFailure, mirror_path},
+    source_access::Way,
+};
+use crate::delivery::Delivery;
+
+/// Fetches what the source's mirror lacks of the submodules of a commit. Without all of them the commit is not served.
+pub async fn fetch_submodules(
+    delivery: &Delivery,
+    source_uid: &str,
+    way: &Way,
+    url: &str,
+    commit: ObjectId,
+) -> Result<(), SourceFailure> {
+    let mirror = mirror_path(&delivery.mirrors, source_uid)?;
+    let first = Git::submodules(&mirror, None, url, commit).await.map_err(unreadable)?;
+    let mut pending: VecDeque<_> = first.into_iter().map(|module| (module, 1)).collect();
+    let (mut seen, mut used): (HashSet<(String, ObjectId)>, Vec<Address>) = (HashSet::new(), Vec::new());
+    while let Some((module, depth)) = pending.pop_front() {
+        if !seen.insert((module.address.as_str().to_owned(), module.commit)) {
+            continue;
+        }
+        if seen.len() > MAX_MODULES {
+            let message = format!("commit {commit} has over {MAX_MODULES} submodules, with those of submodules");
+            return Err(SourceFailure::lasting("SubmodulesInvalid", message));
+        }
+        used.push(module.address.clone());
+        if !Git::has_module(&mirror, &module).await {
+            fetch_module(delivery, way, &module, &mirror).await?;
+        }
+        let inner = Git::submodules(&mirror, Some(&module), url, module.commit).await.map_err(unreadable)?;
+        if depth == MAX_DEPTH && !inner.is_empty() {
+            let message = format!("submodule {}: submodules are nested more than {MAX_DEPTH} deep", module.path);
+            return Err(SourceFailure::lasting("SubmodulesInvalid", message));
+        }
+        pending.extend(inner.into_iter().map(|module| (module, depth + 1)));
+    }
+    if !seen.is_empty() {
+        delivery.mirrors.git.trim_modules(&mirror, used).await;
+    }
+    Ok(())
+}
+
+async fn fetch_module(
+    delivery: &Delivery,
+    way: &Way,
+    module: &Submodule,
+    mirror: &std::path::Path,
+) -> Result<(), SourceFailure> {
+    let name = |failure: SourceFailure| SourceFailure {
+        message: format!("submodule {}: {}", module.path, failure.message),
+        ..failure
+    };
+    let remote = way.to(delivery, module.address.as_str()).await.map_err(name)?;
+    let _turn = delivery.checks.wait_to_enter(module.address.as_str()).await;
+    let _place = delivery.mirrors.git_place().await;
+    let fetched = delivery.mirrors.git.fetch_module(&remote, module, mirror, way.timeout).await;
+    fetched.map_err(|error| name(error.into()))
+}
+
+fn unreadable(error: ModulesError) -> SourceFailure {
+    let message = super::chain(&error);
+    match error.is_damage() {
+        true => SourceFailure::passing("MirrorFailed", message),
+        false => SourceFailure::lasting("SubmodulesInvalid", message),
+    }
+}

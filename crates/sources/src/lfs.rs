@@ -1,0 +1,457 @@
+//! Large files: pointers in Git, objects elsewhere (<https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md>).
+//!
+//! An object is fetched when a bundle needs it and is kept beside the mirror. Its sha256 is the one in the pointer,
+//! and is looked at when it arrives and each time that it is read.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use farwater_bundle::{ObjectId, TreeError, path::escape};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use url::Url;
+use zeroize::Zeroizing;
+
+use crate::{
+    access::Access,
+    address::Scheme,
+    fetch_error::{FetchError, FetchReason},
+    git::{Git, GitError, GitReason, Problem},
+    remote::Remote,
+    secret::Secret,
+    session::Session,
+    ssh,
+    web::{Answer, Ask, Route, Sign, Site, Step},
+};
+
+/// Pointers are shorter.
+pub(crate) const MAX_POINTER: u64 = 1024;
+const FIRST_LINE: &str = "version https://git-lfs.github.com/spec/v1\n";
+/// Below a source's mirror.
+const FOLDER: &str = "farwater-large";
+const TEMPORARY: &str = "tmp-";
+/// Objects on the disk, of one source. Those that were used longest ago go first.
+const MAX_KEPT: u64 = 1 << 30;
+/// Asked for in one request. Hosts take 100.
+const BATCH: usize = 100;
+/// Fetched at the same time.
+const AT_ONCE: usize = 4;
+/// Of the batch API.
+const MAX_ANSWER: usize = 4 << 20;
+const MEDIA_TYPE: &str = "application/vnd.git-lfs+json";
+
+/// What a pointer stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LargeFile {
+    /// sha256, in hex.
+    oid: String,
+    pub size: u64,
+}
+
+impl LargeFile {
+    /// `None`: the file is none of a pointer's form. An error: it is one that can't be followed.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Result<Self, String>> {
+        let text = std::str::from_utf8(bytes).ok()?.strip_prefix(FIRST_LINE)?;
+        let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+        let is_oid = |oid: &&str| oid.len() == 64 && oid.bytes().all(|b| b"0123456789abcdef".contains(&b));
+        let oid = value("oid").and_then(|oid| oid.strip_prefix("sha256:")).filter(is_oid);
+        let size = value("size").and_then(|size| size.parse().ok());
+        let (Some(oid), Some(size)) = (oid, size) else {
+            return Some(Err("begins like a pointer to a large file and lacks its oid or size".to_owned()));
+        };
+        if text.lines().any(|line| line.starts_with("ext-")) {
+            return Some(Err("is a large file that an extension of git-lfs has changed; none is run here".to_owned()));
+        }
+        Some(Ok(Self { oid: oid.to_owned(), size }))
+    }
+}
+
+/// Objects on the disk.
+pub struct LargeFiles(PathBuf);
+
+impl LargeFiles {
+    pub fn below(mirror: &Path) -> Self {
+        Self(mirror.join(FOLDER))
+    }
+
+    fn path(&self, file: &LargeFile) -> PathBuf {
+        self.0.join(&file.oid)
+    }
+
+    /// What is not here, by repository, each once.
+    pub fn missing(&self, wanted: Vec<(String, LargeFile)>) -> Vec<(String, Vec<LargeFile>)> {
+        let mut missing: BTreeMap<String, BTreeMap<String, LargeFile>> = BTreeMap::new();
+        for (url, file) in wanted {
+            if fs::metadata(self.path(&file)).is_ok_and(|found| found.len() == file.size) {
+                // So that what is used stays.
+                let _ = fs::File::open(self.path(&file)).and_then(|file| file.set_modified(SystemTime::now()));
+            } else {
+                missing.entry(url).or_default().insert(file.oid.clone(), file);
+            }
+        }
+        missing.into_iter().map(|(url, files)| (url, files.into_values().collect())).collect()
+    }
+
+    /// `id` is the pointer's own.
+    pub(crate) fn read(&self, id: &ObjectId, file: &LargeFile, limit: u64) -> Result<Vec<u8>, TreeError> {
+        let unreadable = |source: Box<dyn std::error::Error + Send + Sync>| TreeError::Unreadable { id: *id, source };
+        if file.size > limit {
+            return Err(TreeError::TooLarge { id: *id, size: file.size, limit });
+        }
+        let bytes = match fs::read(self.path(file)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(unreadable(format!("large file {} is not on this node", file.oid).into()));
+            }
+            bytes => bytes.map_err(|error| unreadable(error.into()))?,
+        };
+        if hex::encode(Sha256::digest(&bytes)) != file.oid {
+            let _ = fs::remove_file(self.path(file));
+            return Err(unreadable(format!("large file {} was damaged on this node", file.oid).into()));
+        }
+        Ok(bytes)
+    }
+
+    /// A file that gets its name when its content is known to be right.
+    fn begin(&self) -> io::Result<tempfile::NamedTempFile> {
+        fs::create_dir_all(&self.0)?;
+        tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(&self.0)
+    }
+
+    /// Makes room: the oldest go, and what a killed process left.
+    fn trim(&self) -> io::Result<()> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.0)? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            found.push((metadata.modified()?, metadata.len(), entry.path()));
+        }
+        found.sort_unstable();
+        let mut total: u64 = found.iter().map(|(_, bytes, _)| bytes).sum();
+        for (_, bytes, path) in found {
+            if total <= MAX_KEPT {
+                break;
+            }
+            fs::remove_file(path)?;
+            total = total.saturating_sub(bytes);
+        }
+        Ok(())
+    }
+}
+
+#[derive(Serialize)]
+struct BatchRequest<'a> {
+    operation: &'static str,
+    transfers: [&'static str; 1],
+    hash_algo: &'static str,
+    objects: Vec<Asked<'a>>,
+}
+
+#[derive(Serialize)]
+struct Asked<'a> {
+    oid: &'a str,
+    size: u64,
+}
+
+#[derive(Deserialize)]
+struct BatchAnswer {
+    transfer: Option<String>,
+    #[serde(default)]
+    objects: Vec<Described>,
+}
+
+#[derive(Deserialize)]
+struct Described {
+    oid: String,
+    actions: Option<Actions>,
+    error: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Actions {
+    download: Option<Action>,
+}
+
+/// Also what `git-lfs-authenticate` prints.
+#[derive(Deserialize)]
+struct Action {
+    href: String,
+    #[serde(default)]
+    header: HashMap<String, Secret>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    code: u16,
+    #[serde(default)]
+    message: String,
+}
+
+/// Where the batch API is, and what is sent there.
+struct Endpoint {
+    url: Url,
+    scheme: Scheme,
+    headers: HeaderMap,
+    /// Of the repository itself, where both have one origin.
+    authorization: Option<Zeroizing<String>>,
+}
+
+const WHAT: &str = "fetch large files of";
+
+impl Git {
+    /// Fetches large files of a repository into a source's store. `timeout` bounds all of it.
+    pub async fn fetch_large_files(
+        &self,
+        remote: &Remote,
+        files: &[LargeFile],
+        mirror: &Path,
+        timeout: Duration,
+    ) -> Result<(), GitError> {
+        let store = LargeFiles::below(mirror);
+        let fetch = async {
+            let session = self.open(remote, timeout).await?;
+            let result = self.fetch_batches(&session, files, &store, timeout).await;
+            let result = result.map_err(|problem| {
+                let evidence = session.redact(&problem.evidence);
+                Problem { evidence, ..problem }.at(WHAT, remote)
+            });
+            if let Err(error) = &result {
+                self.note_refusal(&session, error);
+            }
+            result
+        };
+        let late = |_| Problem::new(GitReason::Timeout(timeout.as_secs()), "").at(WHAT, remote);
+        tokio::time::timeout(timeout, fetch).await.map_err(late)??;
+        let trimmed = crate::git::spawn(move || store.trim()).await;
+        if let Err(error) = trimmed {
+            tracing::warn!(url = remote.url(), %error, "old large files were not removed");
+        }
+        Ok(())
+    }
+
+    async fn fetch_batches(
+        &self,
+        session: &Session<'_>,
+        files: &[LargeFile],
+        store: &LargeFiles,
+        timeout: Duration,
+    ) -> Result<(), Problem> {
+        let endpoint = self.find_endpoint(session).await?;
+        let (remote, step) = (session.remote, Step::new(WHAT, timeout));
+        // Of a repository that is reached by ssh, the other host is a link.
+        let host = remote.address().bracketed();
+        let links = match &session.links {
+            None if endpoint.url.host_str() != Some(&host) => self.web().links().of_host(&host).await,
+            links => links.clone(),
+        };
+        let route = Route { links, proxy: remote.proxy() };
+        let site = self.web().make_site(&endpoint.url, Access::trusting(remote.ca()), route)?;
+        for batch in files.chunks(BATCH) {
+            let actions = ask_batch(&site, step, &endpoint, batch).await?;
+            let (site, endpoint) = (&site, &endpoint);
+            let downloads: Vec<_> = actions
+                .into_iter()
+                .map(|(file, action)| async move { download(site, step, endpoint, &file, &action, store).await })
+                .collect();
+            stream::iter(downloads).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+        }
+        Ok(())
+    }
+
+    async fn find_endpoint(&self, session: &Session<'_>) -> Result<Endpoint, Problem> {
+        let address = session.remote.address();
+        if address.scheme == Scheme::Ssh {
+            return self.ask_for_endpoint(session).await;
+        }
+        let base = address.as_str().trim_end_matches('/');
+        let suffix = if base.ends_with(".git") { "" } else { ".git" };
+        let url = Url::parse(&format!("{base}{suffix}/info/lfs"));
+        let url = url.map_err(|error| Problem::new(GitReason::Failed, error.to_string()))?;
+        let (headers, authorization) = (HeaderMap::new(), session.authorization.clone());
+        Ok(Endpoint { url, scheme: address.scheme, headers, authorization })
+    }
+
+    /// Over ssh a command says where it is, and what to send there.
+    async fn ask_for_endpoint(&self, session: &Session<'_>) -> Result<Endpoint, Problem> {
+        let command = format!("git-lfs-authenticate {} download", ssh::quote(&session.remote.address().ssh_path()));
+        let output = self.ask_over_ssh(session, &command, MAX_ANSWER as u64).await?;
+        let bad = |why: &str| Problem::new(GitReason::ServerError, format!("git-lfs-authenticate answered {why}"));
+        let action: Action = serde_json::from_slice(&output).map_err(|_| bad("no JSON with a href"))?;
+        // Who named a loopback address for ssh may have its other server there, too.
+        let is_near = session.remote.address().ip().is_some_and(|address| address.is_loopback());
+        let scheme = if is_near { Scheme::Http } else { Scheme::Https };
+        let url = parse_href(&action.href, scheme).ok_or_else(|| bad("no https address"))?;
+        Ok(Endpoint { url, scheme, headers: headers_of(&action)?, authorization: None })
+    }
+}
+
+impl Endpoint {
+    fn ask(&self, mut ask: Ask, headers: HeaderMap) -> Ask {
+        ask.headers.extend(headers);
+        let sign = self.authorization.as_ref().filter(|_| !ask.headers.contains_key(header::AUTHORIZATION));
+        ask.sign(sign.map_or(Sign::Nothing, |header| Sign::Header(header.clone())))
+    }
+
+    fn refusal(&self, answer: &Answer) -> Problem {
+        answer.refusal(self.authorization.is_some() || !self.headers.is_empty()).into()
+    }
+}
+
+async fn ask_batch(
+    site: &Site,
+    step: Step,
+    endpoint: &Endpoint,
+    files: &[LargeFile],
+) -> Result<Vec<(LargeFile, Action)>, Problem> {
+    let bad = |why: String| Problem::new(GitReason::ServerError, why);
+    let objects = files.iter().map(|file| Asked { oid: &file.oid, size: file.size }).collect();
+    let question = BatchRequest { operation: "download", transfers: ["basic"], hash_algo: "sha256", objects };
+    let question = serde_json::to_vec(&question).map_err(|error| bad(error.to_string()))?;
+    let mut url = endpoint.url.clone();
+    url.set_path(&format!("{}/objects/batch", endpoint.url.path().trim_end_matches('/')));
+    let ask = Ask::post(url, question).header(header::ACCEPT, MEDIA_TYPE).header(header::CONTENT_TYPE, MEDIA_TYPE);
+    let answer = site.send_unredirected(step, endpoint.ask(ask, endpoint.headers.clone())).await?;
+    if answer.status != StatusCode::OK {
+        return Err(endpoint.refusal(&answer));
+    }
+    let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
+    let answer: BatchAnswer = serde_json::from_slice(&body).map_err(|error| bad(format!("the batch API: {error}")))?;
+    if answer.transfer.as_deref().is_some_and(|transfer| transfer != "basic") {
+        return Err(bad("the batch API wants a way of transfer that was not offered".to_owned()));
+    }
+    let mut described: HashMap<String, Described> =
+        answer.objects.into_iter().map(|object| (object.oid.clone(), object)).collect();
+    let mut found = Vec::new();
+    for file in files {
+        let described = described.remove(&file.oid);
+        let (actions, error) = described.map_or((None, None), |object| (object.actions, object.error));
+        if let Some(Refusal { code, message }) = error {
+            let reason = if matches!(code, 404 | 410) { GitReason::NotFound } else { GitReason::ServerError };
+            let message: String = message.chars().take(200).collect();
+            return Err(Problem::new(reason, format!("{}: {code} {}", file.oid, escape(message.as_bytes()))));
+        }
+        let action = actions.and_then(|actions| actions.download);
+        found.push((file.clone(), action.ok_or_else(|| bad(format!("the batch API says nothing of {}", file.oid)))?));
+    }
+    Ok(found)
+}
+
+async fn download(
+    site: &Site,
+    step: Step,
+    endpoint: &Endpoint,
+    file: &LargeFile,
+    action: &Action,
+    store: &LargeFiles,
+) -> Result<(), Problem> {
+    let bad = |why: &str| Problem::new(GitReason::ServerError, format!("{}: {why}", file.oid));
+    let unsafe_address = || bad("its address is no https address");
+    let url = parse_href(&action.href, endpoint.scheme).ok_or_else(unsafe_address)?;
+    let mut answer = site.send_unredirected(step, endpoint.ask(Ask::get(url.clone()), headers_of(action)?)).await?;
+    if let Some(to) = answer.header(header::LOCATION).filter(|_| answer.status.is_redirection()) {
+        let next = url.join(to).ok().and_then(|next| parse_href(next.as_str(), endpoint.scheme));
+        // Nothing that was meant for one address goes to another.
+        answer = site.send(step, Ask::get(next.ok_or_else(unsafe_address)?).sign(Sign::Nothing)).await?;
+    }
+    if answer.status != StatusCode::OK {
+        return Err(endpoint.refusal(&answer));
+    }
+    let disk = |error: io::Error| Problem::new(GitReason::Disk, error.to_string());
+    let mut temporary = store.begin().map_err(disk)?;
+    let digest =
+        answer.save(temporary.as_file_mut(), file.size).await.map_err(|error: FetchError| match error.reason {
+            FetchReason::TooLarge { .. } => bad("the server sends more than the pointer says"),
+            _ => error.into(),
+        })?;
+    let bytes = temporary.as_file().metadata().map_err(disk)?.len();
+    if bytes != file.size || digest.to_hex() != file.oid {
+        return Err(bad("the server sent something else than the pointer says"));
+    }
+    temporary.persist(store.path(file)).map_err(|error| disk(error.error))?;
+    Ok(())
+}
+
+/// An address that a server names. http only where the repository itself is asked so.
+fn parse_href(href: &str, scheme: Scheme) -> Option<Url> {
+    let url = Url::parse(href).ok().filter(|url| url.username().is_empty() && url.password().is_none())?;
+    let is_safe = url.scheme() == "https" || (url.scheme() == "http" && scheme == Scheme::Http);
+    (is_safe && url.has_host()).then_some(url)
+}
+
+/// What a server wants to be sent back. What says how a request is transported is ours.
+fn headers_of(action: &Action) -> Result<HeaderMap, Problem> {
+    const OURS: [&str; 6] = ["host", "connection", "content-length", "transfer-encoding", "upgrade", "te"];
+    let mut headers = HeaderMap::new();
+    for (name, value) in &action.header {
+        let bad = || Problem::new(GitReason::ServerError, "the server wants a header that is none");
+        let name = HeaderName::try_from(name.as_str()).map_err(|_| bad())?;
+        if OURS.contains(&name.as_str()) || name.as_str().starts_with("proxy-") {
+            continue;
+        }
+        headers.insert(name, secret_value(value.reveal())?);
+    }
+    Ok(headers)
+}
+
+fn secret_value(text: &str) -> Result<HeaderValue, Problem> {
+    let bad = |_| Problem::new(GitReason::ServerError, "credentials that fit into no header");
+    let mut value = HeaderValue::from_str(text).map_err(bad)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pointers_are_read_strictly() {
+        let oid = "4d".repeat(32);
+        let check = |text: &str, expected: Option<Result<u64, ()>>| {
+            let parsed = LargeFile::parse(text.as_bytes());
+            assert_eq!(parsed.map(|file| file.map(|file| file.size).map_err(drop)), expected, "{text}");
+        };
+        check(&format!("{FIRST_LINE}oid sha256:{oid}\nsize 12\n"), Some(Ok(12)));
+        check(&format!("{FIRST_LINE}ext-0-foo sha256:{oid}\noid sha256:{oid}\nsize 12\n"), Some(Err(())));
+        check(&format!("{FIRST_LINE}oid sha256:../../../etc\nsize 12\n"), Some(Err(())));
+        check(&format!("{FIRST_LINE}oid sha256:{oid}\nsize -1\n"), Some(Err(())));
+        check(&format!("{FIRST_LINE}oid md5:{oid}\nsize 1\n"), Some(Err(())));
+        check("kind: ConfigMap\n", None);
+        check("", None);
+    }
+
+    #[test]
+    fn addresses_of_objects_are_those_of_the_web() {
+        let check = |href: &str, scheme, expected: Option<&str>| {
+            let found = parse_href(href, scheme).map(|url| url.origin().ascii_serialization());
+            assert_eq!(found.as_deref(), expected, "{href}");
+        };
+        check("https://s3.example/a?X-Amz=1", Scheme::Https, Some("https://s3.example"));
+        check("https://h:8443/a", Scheme::Http, Some("https://h:8443"));
+        check("http://h/a", Scheme::Https, None);
+        check("http://h/a", Scheme::Http, Some("http://h"));
+        // Other ways to write an address are brought into the one that is judged.
+        check("https://0x7f.1/a", Scheme::Https, Some("https://127.0.0.1"));
+        check("https://[::ffff:7f00:1]/a", Scheme::Https, Some("https://[::ffff:7f00:1]"));
+        check("https://u:p@h/a", Scheme::Https, None);
+        check("file:///etc/passwd", Scheme::Https, None);
+    }
+
+    #[test]
+    fn headers_of_a_server_are_bounded() {
+        let action = |name: &str, value: &str| Action {
+            href: String::new(),
+            header: HashMap::from([(name.to_owned(), Secret::new(value))]),
+        };
+        assert_eq!(headers_of(&action("Authorization", "x")).unwrap().len(), 1);
+        assert_eq!(headers_of(&action("Host", "x")).unwrap().len(), 0);
+        assert_eq!(headers_of(&action("Proxy-Authorization", "x")).unwrap().len(), 0);
+        assert!(headers_of(&action("a b", "x")).is_err());
+        assert!(headers_of(&action("a", "x\ny")).is_err());
+    }
+}

@@ -1,0 +1,332 @@
+//! Where links may lead: a host in the public internet never leads the hub into private networks, and none in a private network to
+//! the hub's own machine or its neighbours' link-local addresses.
+//!
+//! What somebody states in a source's spec is theirs to state. A link is what is found in an index, a chart or a redirect: whoever
+//! writes those may have no right to anything.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    str::FromStr,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use hyper_util::client::legacy::connect::dns::Name;
+
+/// A resolver that says nothing for longer is as good as none.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Networks that are not public and that links may lead to all the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Links {
+    allowed: Arc<[Network]>,
+    /// Of a host that lies in a private network itself.
+    into_private: bool,
+}
+
+impl Links {
+    pub fn new(allowed: impl IntoIterator<Item = Network>) -> Self {
+        Self { allowed: allowed.into_iter().collect(), into_private: false }
+    }
+
+    /// Whether a link may lead to an address.
+    pub fn allows(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        is_public(address)
+            || (self.into_private && zone_of(address) == Zone::Private)
+            || self.allowed.iter().any(|network| network.contains(address))
+    }
+
+    /// Where links of a host may lead; absent if anywhere. Of a host that can't be found nothing is known: it counts as public.
+    pub(crate) async fn of_host(&self, host: &str) -> Option<Self> {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let zone = match host.parse::<IpAddr>() {
+            Ok(address) => zone_of(address),
+            Err(_) => match tokio::time::timeout(PATIENCE, tokio::net::lookup_host((host, 0))).await {
+                Ok(Ok(found)) => found.map(|address| zone_of(address.ip())).max().unwrap_or(Zone::Public),
+                _ => Zone::Public,
+            },
+        };
+        (zone != Zone::Local).then(|| Self { into_private: zone == Zone::Private, ..self.clone() })
+    }
+}
+
+/// How near a host is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Zone {
+    /// So are addresses that are nobody's.
+    Public,
+    Private,
+    /// This machine, and whoever is on the same wire.
+    Local,
+}
+
+fn zone_of(address: IpAddr) -> Zone {
+    let (local, private) = match address.to_canonical() {
+        IpAddr::V4(address) => {
+            let [a, b, ..] = address.octets();
+            let shared = a == 100 && (64..128).contains(&b);
+            (address.is_loopback() || address.is_link_local(), address.is_private() || shared)
+        }
+        IpAddr::V6(address) => (address.is_loopback() || address.is_unicast_link_local(), address.is_unique_local()),
+    };
+    match (local, private) {
+        (true, _) => Zone::Local,
+        (_, true) => Zone::Private,
+        _ => Zone::Public,
+    }
+}
+
+/// An address with the number of its bits that count: `10.0.0.0/8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no network; write it as 10.0.0.0/8 or fd00::/8")]
+pub struct NetworkError(String);
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let error = || NetworkError(text.chars().take(80).collect());
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| error())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(most), |bits| bits.parse::<u8>().map_err(|_| error()))?;
+        if bits > most { Err(error()) } else { Ok(Self { address, bits }) }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+impl Network {
+    fn contains(&self, address: IpAddr) -> bool {
+        let same = |ours: u128, theirs: u128, most: u8| {
+            let shift = most - self.bits;
+            u32::from(shift) >= 128 || ours >> shift == theirs >> shift
+        };
+        match (self.address, address) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => same(u32::from(ours).into(), u32::from(theirs).into(), 32),
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => same(ours.into(), theirs.into(), 128),
+            _ => false,
+        }
+    }
+}
+
+/// By the IANA's registries of special-purpose addresses: what is not reachable from everywhere, and what holds another
+/// address that isn't.
+pub fn is_public(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => is_public_v4(address),
+        IpAddr::V6(address) => is_public_v6(address),
+    }
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    !(a == 0
+        || address.is_private()
+        || address.is_loopback()
+        || address.is_link_local()
+        || address.is_multicast()
+        || address.is_documentation()
+        || a >= 240
+        || (a == 100 && (64..128).contains(&b))
+        || (a == 192 && b == 0 && c == 0)
+        || (a == 192 && b == 88 && c == 99)
+        || (a == 198 && (18..20).contains(&b)))
+}
+
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    let s = address.segments();
+    let embedded = |high: u16, low: u16| is_public_v4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
+    match s {
+        // NAT64, 6to4 and Teredo lead to what they hold.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
+        [0x64, 0xff9b, ..] => false,
+        [0x2002, high, low, ..] => embedded(high, low),
+        [0x2001, 0, ..] => false,
+        [0x2001, 0xdb8, ..] | [0x3fff, ..] => false,
+        // Only this is handed out for all.
+        [first, ..] => first & 0xe000 == 0x2000,
+    }
+}
+
+/// Why a host has no address for us.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ResolveError {
+    #[error("{host}: {why}")]
+    Unresolved { host: String, why: String },
+    #[error(transparent)]
+    Refused(#[from] Refused),
+}
+
+/// The addresses of a host, at its port; of one that a link has named only if links may lead to all of them: one that is left out
+/// would be tried at the next look.
+pub(crate) async fn resolve(links: Option<&Links>, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
+    let unresolved = |why: String| ResolveError::Unresolved { host: host.to_owned(), why };
+    let mut found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
+        Ok(address) => vec![SocketAddr::new(address, port)],
+        Err(_) => match tokio::time::timeout(PATIENCE, tokio::net::lookup_host((host, port))).await {
+            Ok(Ok(found)) => found.collect(),
+            Ok(Err(error)) => return Err(unresolved(error.to_string())),
+            Err(_) => return Err(unresolved(format!("no answer of the resolver within {PATIENCE:?}"))),
+        },
+    };
+    found.dedup();
+    let refused = links.and_then(|links| found.iter().find(|address| !links.allows(address.ip())));
+    match refused {
+        Some(address) => Err(Refused { host: host.to_owned(), address: address.ip() }.into()),
+        None if found.is_empty() => Err(unresolved("it has no address".to_owned())),
+        None => Ok(found),
+    }
+}
+
+/// A name led to an address that links may not lead to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{host} is at {address}, which is not public")]
+pub(crate) struct Refused {
+    pub host: String,
+    pub address: IpAddr,
+}
+
+/// Looks names up; of one that a link has named, only what links may lead to.
+#[derive(Clone, Debug)]
+pub(crate) struct Resolver(pub Option<Links>);
+
+impl tower::Service<Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let links = self.0.clone();
+        Box::pin(async move {
+            let found = resolve(links.as_ref(), name.as_str(), 0).await;
+            found.map(Vec::into_iter).map_err(|error| match error {
+                ResolveError::Refused(refused) => io::Error::other(refused),
+                error => io::Error::other(error),
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_reachable_from_everywhere_is_not_public() {
+        for text in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "100.64.0.1",
+            "198.18.0.1",
+            "192.0.2.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "fe80::1",
+            "fd00::1",
+            "ff02::1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::a00:1",
+            "64:ff9b:1::1",
+            "2002:7f00:1::",
+            "2001:db8::1",
+            "2001::1",
+        ] {
+            assert!(!is_public(text.parse().unwrap()), "{text}");
+        }
+        for text in [
+            "1.1.1.1",
+            "100.128.0.1",
+            "172.32.0.1",
+            "2606:4700::1",
+            "64:ff9b::101:101",
+            "2002:101:101::",
+            "::ffff:1.1.1.1",
+        ] {
+            assert!(is_public(text.parse().unwrap()), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn names_are_judged_by_what_they_stand_for() {
+        let nothing = Links::default();
+        let refused = resolve(Some(&nothing), "localhost", 443).await.unwrap_err();
+        assert!(refused.to_string().starts_with("localhost is at "), "{refused}");
+        let refused = resolve(Some(&nothing), "127.0.0.1", 443).await.unwrap_err();
+        assert!(matches!(refused, ResolveError::Refused(_)), "{refused}");
+        let found = resolve(None, "localhost", 8443).await.unwrap();
+        assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 8443));
+        let unknown = resolve(None, "nothing.invalid", 443).await.unwrap_err();
+        assert!(matches!(unknown, ResolveError::Unresolved { .. }), "{unknown}");
+    }
+
+    #[tokio::test]
+    async fn links_of_a_private_host_lead_into_private_networks_and_not_to_this_machine() {
+        let links = Links::new(["169.254.9.0/24".parse().unwrap()]);
+        let check = async |host: &str, expected: [bool; 5]| {
+            let of_host = links.of_host(host).await;
+            let found = ["1.1.1.1", "10.1.2.3", "127.0.0.1", "169.254.169.254", "169.254.9.1"]
+                .map(|address| of_host.as_ref().is_none_or(|links| links.allows(address.parse().unwrap())));
+            assert_eq!(found, expected, "{host}");
+        };
+        for public in ["1.1.1.1", "[2606:4700::1]", "nothing.invalid", "192.0.2.1", "0.0.0.0"] {
+            check(public, [true, false, false, false, true]).await;
+        }
+        for private in ["10.9.9.9", "192.168.1.1", "100.64.0.1", "[fd00::1]", "::ffff:10.0.0.1"] {
+            check(private, [true, true, false, false, true]).await;
+        }
+        for local in ["127.0.0.1", "localhost", "[::1]", "169.254.1.1", "[fe80::1]"] {
+            check(local, [true; 5]).await;
+        }
+    }
+
+    #[test]
+    fn networks_are_allowed_by_their_first_bits() {
+        let links = Links::new(["10.0.0.0/8", "192.168.1.7", "fd00::/8"].map(|text| text.parse().unwrap()));
+        for (address, expected) in [
+            ("10.255.0.1", true),
+            ("11.0.0.1", true),
+            ("172.16.0.1", false),
+            ("192.168.1.7", true),
+            ("192.168.1.8", false),
+            ("fd12::1", true),
+            ("fe80::1", false),
+            ("::ffff:10.0.0.1", true),
+        ] {
+            assert_eq!(links.allows(address.parse().unwrap()), expected, "{address}");
+        }
+        let all = Links::new(["0.0.0.0/0".parse().unwrap()]);
+        assert!(all.allows("127.0.0.1".parse().unwrap()) && !all.allows("::1".parse().unwrap()));
+        for wrong in ["", "10.0.0.0/33", "10.0.0/8", "x/8", "::/129", "10.0.0.0/-1"] {
+            assert!(wrong.parse::<Network>().is_err(), "{wrong}");
+        }
+        assert_eq!("10.0.0.0/8".parse::<Network>().unwrap().to_string(), "10.0.0.0/8");
+    }
+}

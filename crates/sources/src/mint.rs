@@ -1,0 +1,209 @@
+//! Credentials that live for a short time: those that a GitHub App is given, and those that a program says. Kept in
+//! memory until shortly before their end; nobody asks twice for the same at the same time.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use http::{HeaderName, StatusCode, header};
+use jiff::Timestamp;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+use url::Url;
+use zeroize::Zeroizing;
+
+use crate::{
+    access::Access,
+    credentials::{App, basic},
+    git::{GitReason, Problem},
+    program::Program,
+    remote::Remote,
+    secret::Secret,
+    web::{Ask, Route, Sign, Step, Web},
+};
+
+/// A fetch that begins with a token must end before it does.
+const MARGIN: Duration = Duration::from_secs(5 * 60);
+/// Longest time that something is kept, whatever it says of itself.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// Kept without a statement of its end.
+const UNSAID: Duration = Duration::from_secs(5 * 60);
+/// Longest life of a signed request: GitHub takes ten minutes at most. Clocks differ, so it begins in the past.
+const JWT_LIFE: i64 = 9 * 60;
+const JWT_SKEW: i64 = 60;
+/// Of an API.
+const MAX_ANSWER: usize = 64 << 10;
+/// More are forgotten together; who needs one asks again.
+const MAX_KEPT: usize = 10_000;
+
+/// What was minted, as it is sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Minted {
+    /// `None`: a bearer token.
+    pub username: Option<String>,
+    pub token: Secret,
+    /// When another one is to be had.
+    pub until: Instant,
+}
+
+impl Minted {
+    /// `left`: how long it lives, as far as that was said.
+    pub fn new(username: Option<String>, token: Secret, left: Option<Duration>) -> Self {
+        let kept = left.map_or(UNSAID, |left| left.saturating_sub(MARGIN.min(left / 2)).min(LONGEST));
+        Self { username, token, until: Instant::now() + kept }
+    }
+
+    pub fn header(&self) -> Zeroizing<String> {
+        match &self.username {
+            Some(username) => basic(username, &self.token),
+            None => Zeroizing::new(format!("Bearer {}", self.token.reveal())),
+        }
+    }
+}
+
+pub(crate) type Fingerprint = [u8; 32];
+type Place = Arc<tokio::sync::Mutex<Option<Minted>>>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Mint(Mutex<HashMap<Fingerprint, Place>>);
+
+impl Mint {
+    /// A token that reads the remote's repository.
+    pub async fn of_app(&self, app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Result<Minted, Problem> {
+        self.get(fingerprint_of_app(app), ask_api(app, web, remote, timeout)).await
+    }
+
+    /// `host` is `host[:port]`.
+    pub async fn of_program(&self, program: &Program, host: &str, path: &str) -> Result<Minted, Problem> {
+        self.get(program.fingerprint(host, path), program.ask(host, path)).await
+    }
+
+    /// What was minted was refused: the next one who asks gets another.
+    pub fn forget(&self, fingerprint: &Fingerprint) {
+        self.places().remove(fingerprint);
+    }
+
+    async fn get(
+        &self,
+        fingerprint: Fingerprint,
+        mint: impl Future<Output = Result<Minted, Problem>>,
+    ) -> Result<Minted, Problem> {
+        let place = {
+            let mut places = self.places();
+            if places.len() >= MAX_KEPT {
+                places.clear();
+            }
+            Arc::clone(places.entry(fingerprint).or_default())
+        };
+        let mut kept = place.lock().await;
+        if let Some(minted) = kept.as_ref().filter(|minted| minted.until > Instant::now()) {
+            return Ok(minted.clone());
+        }
+        let minted = mint.await?;
+        *kept = Some(minted.clone());
+        Ok(minted)
+    }
+
+    fn places(&self) -> std::sync::MutexGuard<'_, HashMap<Fingerprint, Place>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Of parts that can't be confused: each with its length.
+pub(crate) fn fingerprint(parts: &[&str]) -> Fingerprint {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+pub(crate) fn fingerprint_of_app(app: &App) -> Fingerprint {
+    fingerprint(&["app", app.api.as_str(), &app.id, &app.installation, app.key.reveal()])
+}
+
+#[derive(Serialize)]
+struct Claims<'a> {
+    iat: i64,
+    exp: i64,
+    iss: &'a str,
+}
+
+#[derive(Deserialize)]
+struct Token {
+    token: Secret,
+    expires_at: Option<Timestamp>,
+}
+
+/// <https://docs.github.com/en/apps/creating-github-apps/authenticating-with-a-github-app>: a request that is signed by the app's
+/// key is answered with a token of one installation.
+async fn ask_api(app: &App, web: &Web, remote: &Remote, timeout: Duration) -> Result<Minted, Problem> {
+    let unusable = |_| GitReason::KeyUnusable("githubAppPrivateKey is no RSA key in PEM".to_owned());
+    let key = EncodingKey::from_rsa_pem(app.key.reveal().as_bytes()).map_err(|e| Problem::new(unusable(e), ""))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs().cast_signed());
+    let claims = Claims { iat: now - JWT_SKEW, exp: now + JWT_LIFE, iss: &app.id };
+    let signed = jsonwebtoken::encode(&Header::new(Algorithm::RS256), &claims, &key);
+    let signed = Zeroizing::new(signed.map_err(|error| Problem::new(unusable(error), ""))?);
+    let url = format!("{}/app/installations/{}/access_tokens", app.api.as_str(), app.installation);
+    let url = Url::parse(&url).map_err(|error| Problem::new(GitReason::Failed, error.to_string()))?;
+    let route = Route { links: None, proxy: remote.proxy() };
+    let site = web.make_site(&url, Access::trusting(remote.ca()), route)?;
+    let ask = Ask::post(url, "").header(header::ACCEPT, "application/vnd.github+json");
+    let ask = ask.header(HeaderName::from_static("x-github-api-version"), "2022-11-28");
+    let ask = ask.sign(Sign::Header(Zeroizing::new(format!("Bearer {}", *signed))));
+    let answer = site.send_unredirected(Step::new("mint a token at", timeout), ask).await?;
+    if answer.status != StatusCode::CREATED {
+        let problem = Problem::from(answer.refusal(true));
+        return Err(Problem::new(problem.reason, format!("{} of the app's API", problem.evidence)));
+    }
+    let body = Zeroizing::new(answer.bytes(MAX_ANSWER).await?);
+    let bad = || Problem::new(GitReason::ServerError, "the app's API answered without a token");
+    let answer: Token = serde_json::from_slice(&body).map_err(|_| bad())?;
+    let token = answer.token.reveal();
+    if token.is_empty() || token.chars().any(|c| !c.is_ascii_graphic()) {
+        return Err(bad());
+    }
+    let left = answer.expires_at.map(|end| Duration::try_from(end - Timestamp::now()).unwrap_or_default());
+    Ok(Minted::new(Some("x-access-token".to_owned()), answer.token, left))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_minted_is_kept_until_shortly_before_its_end() {
+        let (mint, asked) = (Mint::default(), AtomicUsize::new(0));
+        let get = async |left: u64| {
+            let ask = async {
+                asked.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok(Minted::new(None, Secret::new("t"), Some(Duration::from_secs(left))))
+            };
+            mint.get([0; 32], ask).await.unwrap();
+            asked.load(Ordering::Relaxed)
+        };
+        let many = futures::future::join_all((0..10).map(|_| get(3600))).await;
+        assert_eq!(many.last(), Some(&1), "ten at once ask once");
+        tokio::time::advance(Duration::from_secs(3600 - 301)).await;
+        assert_eq!(get(3600).await, 1);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(get(60).await, 2);
+        tokio::time::advance(Duration::from_secs(31)).await;
+        assert_eq!(get(60).await, 3, "half of a short life");
+        mint.forget(&[0; 32]);
+        assert_eq!(get(60).await, 4);
+    }
+
+    #[test]
+    fn parts_are_not_confused() {
+        assert_ne!(fingerprint(&["ab", "c"]), fingerprint(&["a", "bc"]));
+    }
+}

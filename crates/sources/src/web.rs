@@ -1,0 +1,491 @@
+//! Asking hosts over http and https: bounded in time and size, and careful about whom credentials are shown to.
+//!
+//! A [`Site`] is one host as a source states it. Whatever else an answer leads to is a link: it gets no credentials unless that
+//! was asked for, and leads no nearer to the hub than the site lies itself.
+
+mod way;
+
+use std::{
+    error::Error as _,
+    io::Write as _,
+    net::IpAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use farwater_api::Digest;
+use farwater_bundle::path::escape;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper_rustls::HttpsConnector;
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use sha2::{Digest as _, Sha256};
+use tokio::{sync::OnceCell, time::Instant};
+use url::Url;
+use zeroize::Zeroizing;
+
+use self::way::Way;
+use crate::{
+    access::Access,
+    credentials::Proxy,
+    fetch_error::{FetchError, FetchReason},
+    links::{Links, Refused},
+};
+
+/// Redirects that are followed in one answer: a download's is one or two.
+const MAX_REDIRECTS: usize = 5;
+/// For a connection to a host that does not answer; the rest of a step's time is for the answer.
+const CONNECT: Duration = Duration::from_secs(10);
+const USER_AGENT: &str = concat!("farwater/", env!("CARGO_PKG_VERSION"));
+const MAX_EVIDENCE: usize = 200;
+
+type HttpClient = Client<HttpsConnector<Way>, Full<Bytes>>;
+
+/// How the hub sees the networks around it. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Web(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    links: Links,
+    /// The machine's authorities, read when they are first needed.
+    roots: OnceLock<Vec<CertificateDer<'static>>>,
+}
+
+impl Web {
+    pub fn new(links: Links) -> Self {
+        Self(Arc::new(Inner { links, roots: OnceLock::new() }))
+    }
+
+    /// A host as a source states it.
+    pub fn site(&self, stated: &Url, access: Access) -> Result<Site, FetchError> {
+        self.make_site(stated, access, Route::default())
+    }
+
+    /// A host that nobody states but a link: nothing of it may lie in a private network.
+    pub fn linked_site(&self, linked: &Url) -> Result<Site, FetchError> {
+        self.make_site(linked, Access::default(), Route { links: Some(self.0.links.clone()), proxy: None })
+    }
+
+    pub(crate) fn links(&self) -> &Links {
+        &self.0.links
+    }
+
+    pub(crate) fn make_site(&self, stated: &Url, access: Access, route: Route<'_>) -> Result<Site, FetchError> {
+        let fail = |reason, evidence: String| FetchError::new("connect to", stated, reason, evidence);
+        if !matches!(stated.scheme(), "http" | "https") || stated.host_str().is_none() {
+            return Err(fail(FetchReason::Unexpected, "it is no http or https address".to_owned()));
+        }
+        if access.has_login() && stated.scheme() == "http" && !is_loopback(stated) {
+            return Err(fail(FetchReason::ClearText, String::new()));
+        }
+        let untrusted = |why| fail(FetchReason::Untrusted, why);
+        let tls = self.tls(&access).map_err(untrusted)?;
+        let Route { links: own, proxy } = route;
+        let way = match proxy {
+            None => Way::direct(own.clone()),
+            Some(proxy) => {
+                let tls = self.tls(&Access::trusting(proxy.ca.as_deref())).map_err(untrusted)?;
+                Way::through(proxy, tls).map_err(|error| fail(FetchReason::ProxyRefused, error.to_string()))?
+            }
+        };
+        Ok(Site {
+            stated: stated.clone(),
+            access: Arc::new(access),
+            passes_credentials: false,
+            client: client(&tls, way),
+            own,
+            tls,
+            is_proxied: proxy.is_some(),
+            links: self.0.links.clone(),
+            foreign: OnceCell::new(),
+        })
+    }
+
+    fn tls(&self, access: &Access) -> Result<rustls::ClientConfig, String> {
+        let mut roots = rustls::RootCertStore::empty();
+        let own = self.0.roots.get_or_init(|| rustls_native_certs::load_native_certs().certs);
+        roots.add_parsable_certificates(own.iter().cloned());
+        if let Some(pem) = &access.ca {
+            for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+                let certificate = certificate.map_err(|error| format!("ca.crt: {error}"))?;
+                roots.add(certificate).map_err(|error| format!("ca.crt: {error}"))?;
+            }
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots);
+        let Some(identity) = &access.identity else { return Ok(builder.with_no_client_auth()) };
+        let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
+        let chain = chain.map_err(|error| format!("tls.crt: {error}"))?;
+        // What is wrong with a key is not told with its text.
+        let key = PrivateKeyDer::from_pem_slice(&identity.key).map_err(|_| "tls.key is no PEM key".to_owned())?;
+        builder.with_client_auth_cert(chain, key).map_err(|error| format!("tls.crt and tls.key: {error}"))
+    }
+}
+
+fn client(tls: &rustls::ClientConfig, way: Way) -> HttpClient {
+    let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
+    Client::builder(TokioExecutor::new()).build(https.enable_all_versions().wrap_connector(way))
+}
+
+/// How a host is reached.
+#[derive(Clone, Default)]
+pub(crate) struct Route<'a> {
+    /// Where it may lie, if nobody states it.
+    pub links: Option<Links>,
+    pub proxy: Option<&'a Proxy>,
+}
+
+/// A host, and how it is spoken to.
+pub struct Site {
+    stated: Url,
+    access: Arc<Access>,
+    passes_credentials: bool,
+    client: HttpClient,
+    /// Where the stated host may lie; absent if anywhere.
+    own: Option<Links>,
+    tls: rustls::ClientConfig,
+    is_proxied: bool,
+    links: Links,
+    foreign: OnceCell<Foreign>,
+}
+
+/// For hosts that the stated one leads to.
+struct Foreign {
+    client: HttpClient,
+    links: Option<Links>,
+}
+
+/// One step of a fetch, and until when it may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    pub what: &'static str,
+    deadline: Instant,
+    seconds: u64,
+}
+
+impl Step {
+    pub fn new(what: &'static str, timeout: Duration) -> Self {
+        Self { what, deadline: Instant::now() + timeout, seconds: timeout.as_secs() }
+    }
+
+    /// Another thing to do in what is left of the same time.
+    pub(crate) fn then(self, what: &'static str) -> Self {
+        Self { what, ..self }
+    }
+
+    pub(crate) async fn bound<T>(&self, url: &Url, work: impl Future<Output = T>) -> Result<T, FetchError> {
+        let late = |_| FetchError::new(self.what, url, FetchReason::Timeout(self.seconds), String::new());
+        tokio::time::timeout_at(self.deadline, work).await.map_err(late)
+    }
+}
+
+/// A question.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub method: Method,
+    pub url: Url,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub sign: Sign,
+}
+
+/// What goes into the `Authorization` header, as long as the host is the stated one.
+#[derive(Clone)]
+pub(crate) enum Sign {
+    Nothing,
+    /// What the source's Secret has.
+    Login,
+    Header(Zeroizing<String>),
+}
+
+impl std::fmt::Debug for Sign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "Nothing",
+            Self::Login => "Login",
+            Self::Header(_) => "Header(…)",
+        })
+    }
+}
+
+impl Ask {
+    pub(crate) fn get(url: Url) -> Self {
+        Self { method: Method::GET, url, headers: HeaderMap::new(), body: Bytes::new(), sign: Sign::Login }
+    }
+
+    pub(crate) fn post(url: Url, body: impl Into<Bytes>) -> Self {
+        Self { method: Method::POST, body: body.into(), ..Self::get(url) }
+    }
+
+    pub(crate) fn header(mut self, name: HeaderName, value: &str) -> Self {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.headers.append(name, value);
+        }
+        self
+    }
+
+    pub(crate) fn sign(mut self, sign: Sign) -> Self {
+        self.sign = sign;
+        self
+    }
+}
+
+/// The head of an answer; its body is still to come.
+pub(crate) struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    body: Incoming,
+    url: Url,
+    step: Step,
+}
+
+impl Site {
+    /// Shows the credentials to other hosts too, where an index leads there.
+    pub fn passing_credentials(mut self, passes: bool) -> Self {
+        self.passes_credentials = passes;
+        self
+    }
+
+    pub fn url(&self) -> &Url {
+        &self.stated
+    }
+
+    /// Another host, that this one leads to. It is shown no credentials.
+    pub(crate) async fn lead_to(&self, web: &Web, to: &Url) -> Result<Self, FetchError> {
+        let (_, links) = self.ways_to(to).await;
+        web.make_site(to, Access::default(), Route { links: links.cloned(), proxy: None })
+    }
+
+    pub(crate) fn access(&self) -> &Access {
+        &self.access
+    }
+
+    pub(crate) fn is_stated(&self, url: &Url) -> bool {
+        url.origin() == self.stated.origin()
+    }
+
+    /// Sends and follows redirects. Any status is an answer.
+    pub(crate) async fn send(&self, step: Step, ask: Ask) -> Result<Answer, FetchError> {
+        let mut url = ask.url.clone();
+        for _ in 0..=MAX_REDIRECTS {
+            let response = step.bound(&ask.url, self.send_once(step, &ask, &url)).await??;
+            let (parts, body) = response.into_parts();
+            let is_redirect = matches!(parts.status.as_u16(), 301 | 302 | 303 | 307 | 308);
+            let Some(to) = parts.headers.get(header::LOCATION).filter(|_| is_redirect) else {
+                return Ok(Answer { status: parts.status, headers: parts.headers, body, url: ask.url, step });
+            };
+            let next = to.to_str().ok().and_then(|to| url.join(to).ok());
+            let next =
+                next.filter(|next| next.scheme() == "https" || (next.scheme() == "http" && url.scheme() == "http"));
+            url = next.ok_or_else(|| FetchError::new(step.what, &ask.url, FetchReason::Redirected, String::new()))?;
+        }
+        Err(FetchError::new(step.what, &ask.url, FetchReason::Redirected, format!("{MAX_REDIRECTS} times")))
+    }
+
+    /// The same without following anything: headers of its own go to one host.
+    pub(crate) async fn send_unredirected(&self, step: Step, ask: Ask) -> Result<Answer, FetchError> {
+        let response = step.bound(&ask.url, self.send_once(step, &ask, &ask.url)).await??;
+        let (parts, body) = response.into_parts();
+        Ok(Answer { status: parts.status, headers: parts.headers, body, url: ask.url, step })
+    }
+
+    async fn send_once(&self, step: Step, ask: &Ask, url: &Url) -> Result<Response<Incoming>, FetchError> {
+        let fail = |reason, evidence: String| FetchError::new(step.what, &ask.url, reason, evidence);
+        let is_stated = self.is_stated(url);
+        let mut request = Request::new(Full::new(ask.body.clone()));
+        *request.method_mut() = ask.method.clone();
+        *request.uri_mut() =
+            url.as_str().parse().map_err(|_| fail(FetchReason::Redirected, "an address that is none".to_owned()))?;
+        *request.headers_mut() = ask.headers.clone();
+        request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        let signature = match &ask.sign {
+            Sign::Nothing => None,
+            Sign::Login if is_stated || (self.passes_credentials && url.scheme() == "https") => {
+                self.access.login.as_ref().and_then(crate::access::Login::header)
+            }
+            Sign::Header(header) if is_stated => Some(header.clone()),
+            Sign::Login | Sign::Header(_) => None,
+        };
+        if let Some(signature) = signature
+            && let Ok(mut value) = HeaderValue::from_str(&signature)
+        {
+            value.set_sensitive(true);
+            request.headers_mut().insert(header::AUTHORIZATION, value);
+        }
+        let (client, links) = self.ways_to(url).await;
+        if let Some(refused) = links.and_then(|links| refuse_written(links, url)) {
+            return Err(fail(FetchReason::LinkRefused, refused.to_string()));
+        }
+        client.request(request).await.map_err(|error| {
+            let (reason, evidence) = classify(&error);
+            fail(reason, self.evidence(&evidence))
+        })
+    }
+
+    /// How a host is asked, and where it may lie.
+    async fn ways_to(&self, url: &Url) -> (&HttpClient, Option<&Links>) {
+        if url.host_str() == self.stated.host_str() {
+            return (&self.client, self.own.as_ref());
+        }
+        let make = || async {
+            let links = match &self.own {
+                Some(links) => Some(links.clone()),
+                None => self.links.of_host(self.stated.host_str().unwrap_or_default()).await,
+            };
+            // A proxy looks names up itself.
+            let client =
+                if self.is_proxied { self.client.clone() } else { client(&self.tls, Way::direct(links.clone())) };
+            Foreign { client, links }
+        };
+        let Foreign { client, links } = self.foreign.get_or_init(make).await;
+        (client, links.as_ref())
+    }
+
+    /// What was seen, fit for a status.
+    pub(crate) fn evidence(&self, text: &str) -> String {
+        let text = self.access.redact(text.lines().next().unwrap_or_default());
+        escape(text.chars().take(MAX_EVIDENCE).collect::<String>().as_bytes())
+    }
+}
+
+impl Answer {
+    pub(crate) fn fail(&self, reason: FetchReason, evidence: impl Into<String>) -> FetchError {
+        FetchError::new(self.step.what, &self.url, reason, evidence)
+    }
+
+    pub(crate) fn header(&self, name: HeaderName) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// What any other status than 200 means.
+    pub(crate) fn success(self, site: &Site) -> Result<Self, FetchError> {
+        match self.status {
+            StatusCode::OK => Ok(self),
+            _ => Err(self.refusal(site.access.has_login())),
+        }
+    }
+
+    /// What the status means, where it is not the one that was hoped for.
+    pub(crate) fn refusal(&self, is_signed: bool) -> FetchError {
+        let reason = match self.status.as_u16() {
+            401 if is_signed => FetchReason::Unauthorized,
+            401 => FetchReason::CredentialsMissing,
+            403 => FetchReason::Forbidden,
+            404 | 410 => FetchReason::NotFound,
+            429 => FetchReason::Throttled,
+            301 | 302 | 303 | 307 | 308 => FetchReason::Redirected,
+            500.. => FetchReason::ServerError,
+            _ => FetchReason::Unexpected,
+        };
+        self.fail(reason, format!("HTTP {}", self.status.as_u16()))
+    }
+
+    /// The body, of at most so many bytes.
+    pub(crate) async fn bytes(mut self, limit: usize) -> Result<Vec<u8>, FetchError> {
+        let mut bytes = Vec::new();
+        while let Some(data) = self.next().await? {
+            if bytes.len() + data.len() > limit {
+                return Err(self.fail(FetchReason::TooLarge { limit: limit as u64 }, String::new()));
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok(bytes)
+    }
+
+    /// The body into a file, of at most so many bytes; its digest. Memory holds a piece of it at a time.
+    pub(crate) async fn save(mut self, file: &mut std::fs::File, limit: u64) -> Result<Digest, FetchError> {
+        let (mut hash, mut total) = (Sha256::new(), 0_u64);
+        while let Some(data) = self.next().await? {
+            total += data.len() as u64;
+            if total > limit {
+                return Err(self.fail(FetchReason::TooLarge { limit }, String::new()));
+            }
+            hash.update(&data);
+            // A piece is some KiB, which a local file's pages take at once.
+            file.write_all(&data).map_err(|error| self.fail(FetchReason::Disk, error.to_string()))?;
+        }
+        Ok(Digest::from_bytes(hash.finalize().into()))
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
+        loop {
+            let frame = self.step.bound(&self.url, self.body.frame()).await?;
+            match frame {
+                None => return Ok(None),
+                Some(Err(error)) => {
+                    return Err(self.fail(FetchReason::Unreachable, escape(error.to_string().as_bytes())));
+                }
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn inner_of<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e (dyn std::error::Error + 'static)> {
+    let inner = error.downcast_ref::<std::io::Error>()?.get_ref()?;
+    Some(inner)
+}
+
+/// What a connection that failed has died of.
+fn classify(error: &hyper_util::client::legacy::Error) -> (FetchReason, String) {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = error.source();
+    let mut last = error.to_string();
+    while let Some(error) = cause {
+        last = error.to_string();
+        // Errors of TLS lie in one of the other kind, and that in another one.
+        let mut inner = inner_of(error);
+        while let Some(deeper) = inner.and_then(inner_of) {
+            inner = Some(deeper);
+        }
+        if let Some(refused) = inner.and_then(|inner| inner.downcast_ref::<Refused>()) {
+            return (FetchReason::LinkRefused, refused.to_string());
+        }
+        let tls = error.downcast_ref::<rustls::Error>();
+        let tls = tls.or_else(|| inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()));
+        if let Some(tls) = tls {
+            use rustls::CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+            let reason = match tls {
+                rustls::Error::InvalidCertificate(
+                    Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. },
+                ) => FetchReason::CertificateExpired,
+                rustls::Error::InvalidCertificate(_) => FetchReason::Untrusted,
+                _ => FetchReason::Unreachable,
+            };
+            return (reason, tls.to_string());
+        }
+        cause = error.source();
+    }
+    // Its type is not shown.
+    let reason = if last.starts_with("tunnel error") { FetchReason::ProxyRefused } else { FetchReason::Unreachable };
+    (reason, last)
+}
+
+/// An address that is written out is looked at here: no name leads to it.
+fn refuse_written(links: &Links, url: &Url) -> Option<Refused> {
+    let address = match url.host() {
+        Some(url::Host::Ipv4(address)) => IpAddr::V4(address),
+        Some(url::Host::Ipv6(address)) => IpAddr::V6(address),
+        _ => return None,
+    };
+    (!links.allows(address)).then(|| Refused { host: address.to_string(), address })
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost",
+        None => false,
+    }
+}

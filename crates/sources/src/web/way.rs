@@ -1,0 +1,81 @@
+//! How connections are opened: to the host itself, or through an HTTP proxy.
+
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use http::{HeaderValue, Uri};
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
+use hyper_util::{
+    client::legacy::connect::{HttpConnector, proxy::Tunnel},
+    rt::TokioIo,
+};
+use tokio::net::TcpStream;
+
+use super::CONNECT;
+use crate::{
+    credentials::{Proxy, basic},
+    links::{Links, Resolver},
+};
+
+type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Clone)]
+pub(super) enum Way {
+    Direct(HttpConnector<Resolver>),
+    /// Whose names the proxy looks up.
+    Proxy(Box<Tunnel<HttpsConnector<HttpConnector<Resolver>>>>),
+}
+
+impl Way {
+    /// `links`: what names may lead to, where not everything will do.
+    pub fn direct(links: Option<Links>) -> Self {
+        Self::Direct(connector(links))
+    }
+
+    /// `tls` is for the connection to the proxy itself.
+    pub fn through(proxy: &Proxy, tls: rustls::ClientConfig) -> Result<Self, Error> {
+        let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
+        let (scheme, host, port) = (proxy.address.scheme.as_str(), proxy.address.bracketed(), proxy.address.port());
+        let place: Uri = format!("{scheme}://{host}:{port}").parse()?;
+        let mut tunnel = Tunnel::new(place, https.wrap_connector(connector(None)));
+        if let Some((username, password)) = &proxy.login {
+            tunnel = tunnel.with_auth(HeaderValue::from_str(&basic(username, password))?);
+        }
+        Ok(Self::Proxy(Box::new(tunnel)))
+    }
+}
+
+fn connector(links: Option<Links>) -> HttpConnector<Resolver> {
+    let mut http = HttpConnector::new_with_resolver(Resolver(links));
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(Some(CONNECT));
+    http
+}
+
+impl tower::Service<Uri> for Way {
+    type Response = Stream;
+    type Error = Error;
+    type Future = BoxFuture<'static, Result<Stream, Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        match self {
+            Self::Direct(connector) => connector.poll_ready(context).map_err(Into::into),
+            Self::Proxy(tunnel) => tunnel.poll_ready(context).map_err(Into::into),
+        }
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        match self {
+            Self::Direct(connector) => {
+                let connecting = connector.call(to);
+                Box::pin(async move { Ok(MaybeHttpsStream::Http(connecting.await?)) })
+            }
+            Self::Proxy(tunnel) => {
+                let connecting = tunnel.call(to);
+                Box::pin(async move { Ok(connecting.await?) })
+            }
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Archives and charts that were made to do harm, from a real registry and a web server: each is an error or harmless, and whoever reads
+//! them neither grows nor opens a file that others don't open.
+#![allow(clippy::unwrap_used)]
+
+mod inputs;
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use farwater_bundle::{Archive, Limits, Overlay, RelPath, archive, charts, closure_of};
+use farwater_sources::{
+    Access, Artifacts, Links, WantedChart, Web, helm,
+    oci::{self, Follow, Place, Selection},
+};
+use farwater_testkit::{
+    Origin, Registry, packages,
+    packages::Package,
+    process::bare_command,
+    registry::{FLUX_CONFIG, FLUX_LAYER, Layer, SignIn},
+};
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use inputs::CANARY;
+
+/// Names the job of the process that reads.
+const JOB: &str = "FARWATER_HOSTILE_JOB";
+const STRACE: Package = Package { program: "strace", debian: "strace" };
+/// A machine that is busy reads the largest of them in some seconds.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_RESIDENT_KIB: u64 = 512 << 10;
+
+/// What the process that reads is told.
+#[derive(Deserialize, Serialize)]
+struct Job {
+    data: PathBuf,
+    /// Artifacts, by their addresses.
+    artifacts: Vec<String>,
+    /// Repositories with a chart `web`.
+    repositories: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Outcome {
+    errors: usize,
+    harmless: usize,
+    resident_kib: u64,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_archives_and_charts_are_errors_or_harmless() {
+    if let Some(job) = std::env::var_os(JOB) {
+        return read_all(Path::new(&job)).await;
+    }
+    packages::require(&[STRACE]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("canary"), CANARY).unwrap();
+    let registry = Registry::start(SignIn::Nobody).await.unwrap();
+    let mut artifacts = Vec::new();
+    for (n, content) in inputs::archives(folder.path()).into_iter().enumerate() {
+        let tag = format!("case-{n}");
+        registry.push("apps", &tag, FLUX_CONFIG, &[Layer::new(FLUX_LAYER, content)]).await.unwrap();
+        artifacts.push(format!("{}:{tag}", registry.url("apps")));
+    }
+    let pages = folder.path().join("pages");
+    let origin = Origin::of_folder(&pages, None).await.unwrap();
+    let mut repositories = Vec::new();
+    for (n, repository) in inputs::repositories().into_iter().enumerate() {
+        let place = pages.join(n.to_string());
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join("index.yaml"), repository.index).unwrap();
+        std::fs::write(place.join("web.tgz"), repository.archive).unwrap();
+        repositories.push(format!("{}/{n}", origin.url()));
+    }
+    let (artifacts_total, total) = (artifacts.len(), artifacts.len() + repositories.len());
+    assert!(total >= 200, "{total} cases");
+
+    // The first of each are good ones: what is opened for them is all that is opened for the others.
+    let good = Job {
+        data: folder.path().join("good"),
+        artifacts: artifacts[..1].to_vec(),
+        repositories: repositories[..1].to_vec(),
+    };
+    let (outcome, usual) = run(folder.path(), &good);
+    assert_eq!((outcome.errors, outcome.harmless), (0, 2), "{outcome:?}");
+    let hostile = Job { data: folder.path().join("hostile"), artifacts, repositories };
+    let begun = Instant::now();
+    let (outcome, opened) = run(folder.path(), &hostile);
+    eprintln!("{artifacts_total} archives of {total} cases in {:?}: {outcome:?}", begun.elapsed());
+    let strange: Vec<_> = opened.difference(&usual).collect();
+    assert!(strange.is_empty(), "opened: {strange:?}");
+    assert!(outcome.errors + outcome.harmless == total && outcome.errors > total / 2, "{outcome:?}");
+    assert!(outcome.resident_kib <= MAX_RESIDENT_KIB, "{} MiB", outcome.resident_kib >> 10);
+    assert_eq!(std::fs::read_to_string(folder.path().join("canary")).unwrap(), CANARY);
+}
+
+/// Reads in a process of its own; what it opened outside its folder.
+fn run(folder: &Path, job: &Job) -> (Outcome, BTreeSet<String>) {
+    std::fs::create_dir(&job.data).unwrap();
+    let (file, log) = (job.data.join("job.json"), folder.join("strace.log"));
+    std::fs::write(&file, serde_json::to_vec(job).unwrap()).unwrap();
+    let mut command = bare_command(STRACE.program);
+    command.args(["-f", "-qq", "-y", "-e", "signal=none", "-e", "trace=open,openat,openat2,creat", "-o"]).arg(&log);
+    command.arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture"]);
+    command.arg("hostile_archives_and_charts_are_errors_or_harmless").env(JOB, &file);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let outcome = serde_json::from_slice(&std::fs::read(job.data.join("outcome.json")).unwrap()).unwrap();
+    let log = std::fs::read_to_string(&log).unwrap();
+    (outcome, log.lines().filter_map(|line| opened(line, &job.data)).collect())
+}
+
+/// `1234 openat(AT_FDCWD</there>, "path", …`: the path, if it lies outside of `data` and is none of the process itself.
+fn opened(line: &str, data: &Path) -> Option<String> {
+    let (call, rest) = line.split_once('"')?;
+    let path = Path::new(rest.split_once('"')?.0);
+    let folder = call.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map_or("", |(folder, _)| folder);
+    let path = Path::new(folder).join(path);
+    let plain = !path.components().any(|part| part == std::path::Component::ParentDir);
+    // The allocator counts processors whenever it likes, and a link to another host has its name looked up.
+    let own = plain && (path.starts_with(data) || path.starts_with("/sys/devices/system/cpu") || is_resolvers(&path));
+    (!own).then(|| path.display().to_string())
+}
+
+fn is_resolvers(path: &Path) -> bool {
+    ["host.conf", "hosts", "nsswitch.conf", "resolv.conf"].iter().any(|name| path == Path::new("/etc").join(name))
+}
+
+async fn read_all(file: &Path) {
+    let job: Job = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let web = Web::new(Links::default());
+    let mut outcome = Outcome::default();
+    let mut note = |what: &str, read: Result<(), String>| match read {
+        Ok(()) => outcome.harmless += 1,
+        Err(error) => {
+            assert!(!error.contains(CANARY) && !error.contains(char::is_control), "{what}: {error:?}");
+            outcome.errors += 1;
+        }
+    };
+    for url in &job.artifacts {
+        note(url, read_artifact(&web, url, &job.data).await);
+    }
+    for url in &job.repositories {
+        note(url, read_chart(&web, url, &job.data).await);
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    outcome.resident_kib = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    std::fs::write(job.data.join("outcome.json"), serde_json::to_vec(&outcome).unwrap()).unwrap();
+}
+
+async fn read_artifact(web: &Web, url: &str, data: &Path) -> Result<(), String> {
+    let place = Place::parse(url).unwrap();
+    let follow = Follow::Tag(place.tag().unwrap().to_owned());
+    let site = web.site(&place.base(true), Access::default()).unwrap();
+    let artifacts = Artifacts::at(&data.join("apps"));
+    let registry = oci::Registry::new(site, &place);
+    let pulled = oci::sync(&registry, &artifacts, (&follow, &Selection::default(), None), None, TIMEOUT).await;
+    make_bundle(&artifacts, &pulled.map_err(|error| error.to_string())?.digest)
+}
+
+async fn read_chart(web: &Web, url: &str, data: &Path) -> Result<(), String> {
+    let stated = Url::parse(url).unwrap();
+    let site = web.site(&stated, Access::default()).unwrap();
+    let artifacts = Artifacts::at(&data.join(stated.path().trim_matches('/')));
+    helm::sync_index(&site, &artifacts, TIMEOUT).await.map_err(|error| error.to_string())?;
+    let wanted = WantedChart { name: "web".to_owned(), version: "*".to_owned() };
+    let found = helm::find_chart(web, &site, &artifacts, &wanted, None, TIMEOUT).await;
+    make_bundle(&artifacts, &found.map_err(|error| error.to_string())?.digest)
+}
+
+/// As the hub makes one.
+fn make_bundle(artifacts: &Artifacts, key: &farwater_api::Digest) -> Result<(), String> {
+    let limits = Limits::default();
+    let members = artifacts.open(key).map_err(|error| error.to_string())?;
+    let (mut overlay, root) = (Overlay::default(), members.root);
+    overlay.add(members.tree);
+    let closure = closure_of(&overlay, &root, &[RelPath::root()], &limits).map_err(|error| error.to_string())?;
+    for folder in &closure.charts {
+        let missing = charts::missing_dependencies(&overlay, &root, folder, &limits);
+        for missing in missing.map_err(|error| error.to_string())? {
+            let place = charts::place_of(folder, &missing.name).ok_or("its name is no folder's")?;
+            assert!(place.as_str().starts_with(folder.as_str()), "{place} is not below {folder}");
+            if let Some(path) = missing.repository.strip_prefix("file://") {
+                let path = folder.join_clean(path).map_err(|error| error.to_string())?;
+                overlay.folder(&root, &path).map_err(|error| error.to_string())?.ok_or("there is no such folder")?;
+            }
+        }
+    }
+    let bytes = archive::pack(&overlay, &closure, &limits).map_err(|error| error.to_string())?;
+    let digest = farwater_api::Digest::of(&bytes);
+    let archive = Archive::open(&archive::compress(&bytes).unwrap(), &digest, &limits).unwrap();
+    for (path, content) in archive.files() {
+        assert!(!content.windows(CANARY.len()).any(|part| part == CANARY.as_bytes()), "{path} holds the canary");
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Repositories over ssh, of a real sshd.
+#![allow(clippy::unwrap_used)]
+
+use std::{path::Path, time::Duration};
+
+use farwater_sources::{Git, GitError, GitLimits, GitReason, Reference, Remote, Retry, SecretData, Synced, Web};
+use farwater_testkit::ssh::{Key, SshServer};
+
+/// For what must work on a machine that is busy with other tests.
+const TIMEOUT: Duration = Duration::from_secs(240);
+
+struct Bench {
+    server: SshServer,
+    git: Git,
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    async fn with(keys: &[&Key]) -> Self {
+        let server = SshServer::start(keys).await.unwrap();
+        server.create("r").unwrap().commit("main", &[("a.yaml", "1")]).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let git = Git::new(GitLimits::default(), Web::default(), &dir.path().join("home")).unwrap();
+        Self { server, git, dir }
+    }
+
+    async fn ask(&self, url: &str, secret: &SecretData, timeout: Duration) -> Result<Synced, GitError> {
+        let remote = Remote::new(url, Some(secret)).unwrap();
+        let reference = Reference::parse(None).unwrap();
+        self.git.sync(&remote, &reference, &self.dir.path().join("mirror"), timeout).await
+    }
+
+    async fn sync(&self, secret: &SecretData) -> Result<Synced, GitError> {
+        self.ask(&self.server.url("r"), secret, TIMEOUT).await
+    }
+}
+
+fn secret(key: &Key, known_hosts: &str, passphrase: &str) -> SecretData {
+    let data = [("identity", key.private.as_str()), ("known_hosts", known_hosts), ("password", passphrase)];
+    let given = data.into_iter().filter(|(_, value)| !value.is_empty());
+    given.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec())).collect()
+}
+
+fn running_with(text: &Path) -> Vec<String> {
+    let text = text.display().to_string();
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let ours = |entry: &std::fs::DirEntry| {
+        let folder = std::fs::read_link(entry.path().join("cwd")).unwrap_or_default();
+        folder.display().to_string().starts_with(&text)
+    };
+    let name = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+    all.filter(ours).map(name).collect()
+}
+
+#[tokio::test]
+async fn a_repository_is_read_with_keys_of_every_kind() {
+    let kinds = [
+        ("ed25519", "", ""),
+        ("ed25519", "a passphrase", ""),
+        ("ecdsa", "", ""),
+        ("ecdsa-384", "", "PEM"),
+        ("ecdsa-521", "", "PKCS8"),
+        ("rsa", "a passphrase", ""),
+        ("rsa", "", "PEM"),
+        ("rsa", "", "PKCS8"),
+    ];
+    let keys: Vec<_> = kinds.iter().map(|(kind, phrase, form)| Key::make(kind, phrase, form).unwrap()).collect();
+    let bench = Bench::with(&keys.iter().collect::<Vec<_>>()).await;
+    for (key, kind) in keys.iter().zip(kinds) {
+        let synced = bench.sync(&secret(key, &bench.server.known_hosts(), kind.1)).await;
+        let synced = synced.unwrap_or_else(|error| panic!("{kind:?}: {error}\n{}", bench.server.log()));
+        assert_eq!(synced.revision.name.as_deref(), Some("main"), "{kind:?}");
+    }
+    let commands = bench.server.commands();
+    assert!(commands.lines().all(|line| line.starts_with("version=2 git-upload-pack '")), "{commands}");
+    assert!(running_with(bench.dir.path()).is_empty());
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_told_apart_and_nothing_secret_is_told() {
+    let (key, stranger) = (Key::make("ed25519", "hunter2", "").unwrap(), Key::make("ed25519", "", "").unwrap());
+    let mut bench = Bench::with(&[&key]).await;
+    let hosts = bench.server.known_hosts();
+    let good = secret(&key, &hosts, "hunter2");
+    let expect = |result: Result<Synced, GitError>, reason: GitReason| {
+        let error = result.unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.reason, reason, "{text}");
+        assert!(!text.contains("hunter2") && !text.contains("PRIVATE KEY"), "{text}");
+        error.retry()
+    };
+    expect(bench.sync(&secret(&stranger, &hosts, "")).await, GitReason::Unauthorized);
+    let elsewhere = format!("other.example {}", hosts.split_once(' ').unwrap().1);
+    expect(bench.sync(&secret(&key, &elsewhere, "hunter2")).await, GitReason::HostKeyUnknown);
+    let error = bench.sync(&secret(&key, &hosts, "wrong")).await.unwrap_err();
+    assert!(matches!(&error.reason, GitReason::KeyUnusable(why) if why.contains("password")), "{error}");
+    let error = bench.sync(&secret(&key, &hosts, "")).await.unwrap_err();
+    assert!(matches!(&error.reason, GitReason::KeyUnusable(why) if why.contains("encrypted")), "{error}");
+    expect(bench.ask(&bench.server.url("nosuch"), &good, TIMEOUT).await, GitReason::NotFound);
+    bench.sync(&good).await.unwrap();
+
+    bench.server.stop();
+    assert_eq!(expect(bench.sync(&good).await, GitReason::Unreachable), Retry::Later);
+    bench.server.change_host_key().unwrap();
+    bench.server.resume().await.unwrap();
+    assert_eq!(expect(bench.sync(&good).await, GitReason::HostKeyChanged), Retry::AfterChange);
+    bench.sync(&secret(&key, &bench.server.known_hosts(), "hunter2")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_is_left_in_time_and_no_process_with_it() {
+    let key = Key::make("ed25519", "", "").unwrap();
+    let bench = Bench::with(&[&key]).await;
+    let good = secret(&key, &bench.server.known_hosts(), "");
+    bench.sync(&good).await.unwrap();
+    bench.server.pause().unwrap();
+    let error = bench.ask(&bench.server.url("r"), &good, Duration::from_secs(3)).await.unwrap_err();
+    assert_eq!(error.reason, GitReason::Timeout(3), "{error}");
+    bench.server.unpause().unwrap();
+    farwater_testkit::wait_for("the processes to end", Duration::from_secs(30), || async {
+        Ok(running_with(bench.dir.path()).is_empty().then_some(()))
+    })
+    .await
+    .unwrap();
+    let left: Vec<_> = std::fs::read_dir(bench.dir.path().join("home")).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+    bench.sync(&good).await.unwrap();
+}
