@@ -68,6 +68,9 @@ func (c *call) build(asked *kustomizeRequest) (resmap.ResMap, error) {
 	if err := prepared.edit(asked); err != nil {
 		return nil, err
 	}
+	if err := prepared.localize(); err != nil {
+		return nil, err
+	}
 	if err := prepared.folder(asked.Path, "", 0); err != nil {
 		return nil, err
 	}
@@ -235,6 +238,57 @@ func (p *preparation) edit(asked *kustomizeRequest) error {
 		}
 		return nil
 	})
+}
+
+// Has kustomizations name remote bases by where they lie among the files.
+func (p *preparation) localize() error {
+	if len(p.call.bases) == 0 {
+		return nil
+	}
+	for file, content := range p.files {
+		if !slices.Contains(konfig.RecognizedKustomizationFileNames(), path.Base(file)) {
+			continue
+		}
+		fields := map[string]any{}
+		if err := yaml.Unmarshal(content, &fields); err != nil {
+			// Kustomize says it better.
+			continue
+		}
+		changed := false
+		for _, field := range []string{"resources", "bases", "components"} {
+			list, _ := fields[field].([]any)
+			for i, entry := range list {
+				words, _ := entry.(string)
+				place, known := p.call.bases[words]
+				if known && !p.isThere(path.Dir(file), words) {
+					list[i], changed = relative(path.Dir(file), place), true
+				}
+			}
+		}
+		if !changed {
+			continue
+		}
+		text, err := yaml.Marshal(fields)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		p.files[file] = text
+	}
+	return nil
+}
+
+func (p *preparation) isThere(folder, reference string) bool {
+	target, inside := resolve(folder, reference)
+	_, isFile := p.files[target]
+	return inside && (isFile || p.files.isFolder(target))
+}
+
+// From one folder to another one.
+func relative(from, to string) string {
+	if from == "." {
+		return to
+	}
+	return strings.Repeat("../", strings.Count(from, "/")+1) + to
 }
 
 func (p *preparation) rewrite(file string, change func(map[string]any) error) error {

@@ -47,6 +47,8 @@ type request struct {
 	Kustomize *kustomizeRequest `json:"kustomize,omitempty"`
 	Liquid    *liquidRequest    `json:"liquid,omitempty"`
 	Patch     *patchRequest     `json:"patch,omitempty"`
+	// Folders of other repositories that lie among the files, by the words that kustomizations name them by.
+	Bases map[string]string `json:"bases,omitempty"`
 	// By path, in the order of the body. Symbolic links are resolved by who asks.
 	Files  []part `json:"files,omitempty"`
 	Limits limits `json:"limits"`

@@ -50,7 +50,7 @@ func (c *call) postRender(with *postRenderer, rendered map[string]string, folder
 		}
 	}
 	files[path.Join(at, postRenderInput)] = []byte(stream)
-	inner := call{files: files, limits: c.limits, wire: c.wire}
+	inner := call{files: files, limits: c.limits, bases: c.bases, wire: c.wire}
 	built, err := inner.build(&kustomizeRequest{Path: at})
 	if err != nil {
 		return nil, err

@@ -94,6 +94,9 @@ func (c chosen) kustomize(asked *kustomizeRequest, call *call) ([]object, error)
 	if err := edited.edit(asked); err != nil {
 		return nil, err
 	}
+	if err := edited.localize(); err != nil {
+		return nil, err
+	}
 	folder, err := call.unpack()
 	if err != nil {
 		return nil, err

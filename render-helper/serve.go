@@ -50,8 +50,10 @@ type object struct {
 type call struct {
 	files tree
 	// Their paths as they came.
-	order     []string
-	limits    limits
+	order  []string
+	limits limits
+	// Folders of other repositories, by the words that name them in kustomizations.
+	bases     map[string]string
 	warnings  []string
 	wire      *wire
 	keepsText bool
@@ -163,7 +165,7 @@ func serve(in io.Reader, out io.Writer, renderer renderer, confinement confineme
 }
 
 func handle(asked *request, body []byte, renderer renderer, wire *wire) (reply answer) {
-	call := &call{limits: asked.Limits, wire: wire}
+	call := &call{limits: asked.Limits, bases: asked.Bases, wire: wire}
 	defer func() {
 		if problem := recover(); problem != nil {
 			// Its text may have values in it.

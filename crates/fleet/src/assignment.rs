@@ -42,6 +42,9 @@ pub struct Candidate {
     /// What of the commit was read beside its own files: `submodules`, `lfs`. Empty: nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reads: String,
+    /// Folders with renderers of their own: what the charts in them depend on is in the bundle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rendered: Vec<String>,
     /// What it is made of, where that is more than one folder of a repository: the service's own source first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
@@ -55,7 +58,7 @@ pub struct Candidate {
 #[serde(rename_all = "camelCase")]
 pub struct Part {
     pub kind: SourceKind,
-    /// Of the source; empty of a repository that a chart's dependency names by its address alone.
+    /// Of the source; empty of a repository that a chart or a kustomization names by its address alone.
     pub name: String,
     pub source_uid: String,
     pub url: String,
@@ -72,7 +75,7 @@ pub struct Part {
     /// Where it lies among the service's files; empty is their root.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mount_path: String,
-    /// A chart names it, and the service doesn't.
+    /// A chart or a kustomization names it, and the service doesn't.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dependency: bool,
 }
@@ -129,7 +132,7 @@ pub enum Trouble {
         kind: SourceKind,
         name: String,
     },
-    /// A chart that was not looked for yet.
+    /// A chart, or a kustomization's base, that was not found yet.
     #[error("{message}")]
     ChartPending { message: String },
     /// A chart that its repository does not have, or that can't be taken.
@@ -372,6 +375,7 @@ mod tests {
             origin: None,
             author: String::new(),
             reads: String::new(),
+            rendered: Vec::new(),
             parts: Vec::new(),
             artifacts: Vec::new(),
         }

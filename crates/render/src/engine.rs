@@ -14,9 +14,9 @@ use farwater_api::{
     renderer::{Patch, Renderer, RendererType},
 };
 use farwater_bundle::{
-    Archive, ArchiveError, Collector, Limits as BundleLimits, Manifest, ManifestError, Manifests, PathError, RelPath,
-    TEMPLATE_SUFFIX,
-    manifests::{MAX_DOCUMENT_BYTES, Origin},
+    Archive, ArchiveError, BASES, Collector, Limits as BundleLimits, Manifest, ManifestError, Manifests, PathError,
+    RelPath, TEMPLATE_SUFFIX, bases_of,
+    manifests::{KUSTOMIZATIONS, MAX_DOCUMENT_BYTES, Origin},
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -326,6 +326,7 @@ impl Engine {
         let is_chart = task.kind == RendererType::Helm;
         let helper = self.helper(if is_chart { &"a chart" } else { &"a kustomization" })?;
         let mut request = if is_chart { request::helm(input, task)? } else { request::kustomize(input, task) };
+        request.bases = bases(files);
         let mut body: Vec<&[u8]> = Vec::with_capacity(files.len());
         for (path, file) in files {
             request.files.push(message::Part { path: path.as_str(), size: file.bytes.len() });
@@ -460,10 +461,24 @@ fn plan<'a>(input: &Input<'_>, stated: &'a [Renderer]) -> (Vec<Task<'a>>, Vec<Re
     (tasks, problems)
 }
 
-/// Folders within a task's that other renderers have.
+/// Folders within a task's that other renderers have, or the bases of their kustomizations.
 fn others(tasks: &[Task<'_>], task: &Task<'_>) -> Vec<RelPath> {
     let within = tasks.iter().map(|other| &other.folder).filter(|folder| **folder != task.folder);
-    within.filter(|folder| folder.is_within(&task.folder)).cloned().collect()
+    let bases = RelPath::parse(BASES).ok();
+    within.cloned().chain(bases).filter(|folder| folder.is_within(&task.folder)).collect()
+}
+
+/// The remote bases that were laid in, by the words that name them.
+fn bases(files: &Files<'_>) -> BTreeMap<String, String> {
+    let Ok(folder) = RelPath::parse(BASES) else { return BTreeMap::new() };
+    if !files.keys().any(|path| path.is_within(&folder)) {
+        return BTreeMap::new();
+    }
+    let kustomizations = files.iter().filter(|(path, _)| KUSTOMIZATIONS.contains(&path.file_name()));
+    let texts = kustomizations.filter_map(|(_, file)| std::str::from_utf8(file.bytes).ok());
+    let named = texts.flat_map(bases_of).filter_map(|(words, base)| Some((words, base.place()?)));
+    let is_there = |place: &RelPath| files.keys().any(|path| path.is_within(place));
+    named.filter(|(_, place)| is_there(place)).map(|(words, place)| (words, place.to_string())).collect()
 }
 
 /// Raw manifests only.

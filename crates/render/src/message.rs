@@ -23,6 +23,9 @@ pub(crate) struct Request<'a> {
     pub liquid: Option<Liquid<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patch: Option<Patches<'a>>,
+    /// Where the folders of other repositories lie that kustomizations name, by the words that name them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub bases: BTreeMap<String, String>,
     pub files: Vec<Part<'a>>,
     pub limits: RequestLimits,
 }

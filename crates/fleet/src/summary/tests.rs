@@ -19,6 +19,7 @@ fn candidate() -> Candidate {
         origin: None,
         author: String::new(),
         reads: String::new(),
+        rendered: Vec::new(),
         parts: Vec::new(),
         artifacts: Vec::new(),
     }

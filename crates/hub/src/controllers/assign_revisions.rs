@@ -28,8 +28,8 @@ use farwater_store::{
     delivery::{
         Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServiceSource, asks_for_the_same,
         assignments_named, delete_assignment, delete_report, dependencies_of, load_assignment, load_chart, load_report,
-        load_service_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_recipe, save_released,
-        save_service_origin, save_service_secrets, save_service_sources, sources_of_service, stamp,
+        load_revision, load_service_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_recipe,
+        save_released, save_service_origin, save_service_secrets, save_service_sources, sources_of_service, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -202,7 +202,7 @@ impl LedTo {
     }
 }
 
-/// Whether somebody has brought a chart of these repositories that a service needs and had not found.
+/// Whether somebody has brought a chart or a base of these repositories that a service needs and had not found.
 async fn is_any_there(
     delivery: &Delivery,
     service_uid: &str,
@@ -213,8 +213,14 @@ async fn is_any_there(
     }
     let mut tables = delivery.store.tables().await?;
     for want in sources_of_service(&mut tables, service_uid).await? {
-        let is_asked = !want.chart.is_empty() && asked.iter().any(|(uid, _)| *uid == want.source_uid);
-        if is_asked && load_chart(&mut tables, &want.source_uid, (&want.chart, &want.wanted)).await?.is_some() {
+        if !asked.iter().any(|(uid, _)| *uid == want.source_uid) {
+            continue;
+        }
+        let is_there = match want.chart.is_empty() {
+            true => load_revision(&mut tables, &want.source_uid).await?.is_some(),
+            false => load_chart(&mut tables, &want.source_uid, (&want.chart, &want.wanted)).await?.is_some(),
+        };
+        if is_there {
             return Ok(true);
         }
     }

@@ -11,11 +11,12 @@ use std::{
 };
 
 use farwater_api::{GitRepositorySpec, SourceStatus, git_repository::LocalReference, oci_repository::Verification};
+use farwater_bundle::Base;
 use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
     duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
 };
-use farwater_sources::{Address, Named, oci::cosign::Keys};
+use farwater_sources::{Address, Named, Reference, oci::cosign::Keys};
 use farwater_store::{
     Connection, StoreError,
     delivery::{
@@ -62,6 +63,8 @@ pub struct Checks {
     last: Mutex<HashMap<String, Check>>,
     hosts: Mutex<Hosts>,
     urgent: Mutex<HashSet<String>>,
+    /// Why what no resource states can't be asked: it has no status that says so.
+    problems: Mutex<HashMap<String, String>>,
     /// Of services.
     pub requests: Requests,
 }
@@ -81,6 +84,20 @@ impl Checks {
 
     pub fn forget(&self, uid: &str) {
         self.last().remove(uid);
+    }
+
+    /// Why a repository that a chart or a kustomization names can't be asked.
+    pub fn problem(&self, uid: &str) -> Option<String> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned()
+    }
+
+    /// True if nothing was wrong before.
+    fn note_problem(&self, uid: &str, problem: String) -> bool {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), problem).is_none()
+    }
+
+    fn forget_problem(&self, uid: &str) {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 
     /// Has a source asked at once, whatever is known of it.
@@ -384,11 +401,14 @@ async fn ask_remote(
     let origin = source.origin.clone();
     let asked = match &source.object.spec {
         SourceSpec::Git(spec) => {
-            let SourceName::Resource(_, name) = &source.object.name else {
-                return Err(SourceFailure::lasting("SpecInvalid", "only a resource states a Git repository"));
+            let reference = match &source.object.name {
+                SourceName::Resource(..) => Reference::parse(spec.r#ref.as_ref()),
+                SourceName::Link { url, .. } => Reference::of_base(Base::read_link(url).unwrap_or_default().1),
             };
-            let way = Way::load(delivery, name, spec).await?;
-            return git::fetch(delivery, uid, spec, (&way, turn), origin).await.map(outcome_of);
+            let reference = reference.map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
+            let mut way = Way::load(delivery, namespace, spec).await?;
+            way.is_public = source.object.is_link() && !source.object.is_lent;
+            return git::fetch(delivery, uid, spec, &reference, (&way, turn), origin).await.map(outcome_of);
         }
         SourceSpec::Helm(spec) => {
             let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
@@ -460,7 +480,7 @@ pub async fn find_revision(
     (source_uid, spec): (&str, &GitRepositorySpec),
     named: &Named,
 ) -> Result<Fetch, SourceFailure> {
-    let way = Way::load(delivery, name, spec).await?;
+    let way = Way::load(delivery, &name.namespace, spec).await?;
     let turn = delivery.checks.wait_to_enter(&spec.url).await;
     let known = load_source_origin(&mut *delivery.store.tables().await.map_err(store_failed)?, source_uid).await;
     git::find(delivery, source_uid, spec, (&way, turn), (named, known.map_err(store_failed)?)).await
@@ -566,6 +586,7 @@ async fn write_ready(
     };
     verdicts.extend(more);
     verdicts.extend(source.verified(revision, None));
+    delivery.checks.forget_problem(&source.uid);
     let status = SourceStatus {
         conditions: source.conditions(verdicts, now),
         stale_since: None,
@@ -701,6 +722,13 @@ async fn write_failure(
     };
     let name = &source.object.name;
     tracing::warn!(source = %name, reason = failure.reason, error = failure.message, "a source can't be asked");
+    if source.object.is_link() {
+        // Once: who is told asks again, and is told by whoever looks at it then.
+        if delivery.checks.note_problem(&source.uid, failure.message) {
+            wake_services(delivery, &source.uid).await?;
+        }
+        return Ok(());
+    }
     sources::write_status(&delivery.store, &source.object, &status).await
 }
 

@@ -251,6 +251,66 @@ async fn what_is_not_in_the_repository_is_named_with_what_to_do() {
 }
 
 #[tokio::test]
+async fn remote_bases_are_found_where_the_hub_lays_them() {
+    let place = ".farwater-bases/github.com~org~repo@v1";
+    let third = ".farwater-bases/ssh-git@h.example.com~org~third@HEAD";
+    let app = "resources: ['https://github.com/org/repo//deploy?ref=v1', own.yaml]\ncomponents: ['github.com/org/repo/part?ref=v1']\nnamePrefix: p-\n";
+    let local = "resources: [../../.farwater-bases/github.com~org~repo@v1/deploy, own.yaml]\ncomponents: [../../.farwater-bases/github.com~org~repo@v1/part]\nnamePrefix: p-\n";
+    let object = |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n");
+    let with = |app: &str, deploy: &str| -> Files {
+        let component = "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nnameSuffix: -part\n";
+        let all = [
+            ("apps/web/kustomization.yaml".to_owned(), app.to_owned()),
+            ("apps/web/own.yaml".to_owned(), object("own")),
+            (format!("{place}/deploy/kustomization.yaml"), deploy.to_owned()),
+            (format!("{place}/common/kustomization.yaml"), "resources: [a.yaml]\nnameSuffix: -common\n".to_owned()),
+            (format!("{place}/common/a.yaml"), object("a")),
+            (format!("{place}/part/kustomization.yaml"), component.to_owned()),
+            (format!("{third}/kustomization.yaml"), "resources: [b.yaml]\n".to_owned()),
+            (format!("{third}/b.yaml"), object("b")),
+        ];
+        files(all.iter().map(|(path, text)| (path.as_str(), text.as_str())))
+    };
+    let remote = with(app, "resources: [../common, 'git@h.example.com:org/third']\n");
+    let by_hand = with(local, "resources: [../common, '../../ssh-git@h.example.com~org~third@HEAD']\n");
+    let bench = Bench::new();
+    let ran = kustomize_build(&by_hand, "apps/web", &[]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let expected = objects(&ran.stdout);
+    assert_eq!(expected.len(), 3);
+    assert_same(&values(bench.render(&Job::new(remote.clone()).at("apps/web")).await), &expected, "bases");
+    // They are nobody's manifests, also where a renderer has the whole source.
+    let renderers = json!([{"path": ".", "type": "Raw"}, {"path": "apps/web"}]);
+    assert_same(
+        &values(bench.render(&Job::new(remote.clone()).renderers(renderers)).await),
+        &expected,
+        "beside raw manifests",
+    );
+    // As a post-renderer's too.
+    let mut chart = remote;
+    for (file, content) in everything() {
+        chart.insert(format!("web/{file}"), content);
+    }
+    chart.insert(
+        "post/kustomization.yaml".to_owned(),
+        b"resources: [helm-output.yaml, 'https://github.com/org/repo//deploy?ref=v1']\n".to_vec(),
+    );
+    let post = json!([{"path": "web", "helm": {"postRenderers": [{"kustomize": {"path": "../post"}}]}}]);
+    let names: Vec<String> = values(bench.render(&Job::new(chart).renderers(post)).await)
+        .iter()
+        .map(|object| object["metadata"]["name"].to_string())
+        .collect();
+    assert!(names.contains(&"\"a-common\"".to_owned()), "{names:?}");
+    // One that nobody has brought is named.
+    let lost = Job::of([("kustomization.yaml", "resources: ['https://github.com/org/other?ref=v1']\n")]);
+    let said = errors(&bench.render(&lost).await);
+    assert!(
+        said.contains("https://github.com/org/other?ref=v1") && said.contains("rendering has no network"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
 async fn where_kustomize_fails_so_do_we() {
     let bench = Bench::new();
     let cases: [&[(&str, &str)]; 8] = [

@@ -48,6 +48,14 @@ async fn what_they_say_when_they_fail_is_told() {
         ("templates/a.yaml", "{{ fail \"because\" }}"),
     ]);
     assert!(errors(&own.render(&chart).await).contains("because"));
+    // Bases are where the hub lays them.
+    let base = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
+    let laid_in = Job::of([
+        ("kustomization.yaml", "resources: ['https://github.com/org/repo//x?ref=v1']\n"),
+        (".farwater-bases/github.com~org~repo@v1/x/kustomization.yaml", "resources: [a.yaml]\n"),
+        (".farwater-bases/github.com~org~repo@v1/x/a.yaml", base),
+    ]);
+    assert_eq!(values(own.render(&laid_in).await).len(), 1);
     // They have no network either.
     let remote = Job::of([("kustomization.yaml", "resources: ['https://127.0.0.1:1/x.yaml']\n")]);
     errors(&own.render(&remote).await);
