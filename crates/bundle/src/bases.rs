@@ -6,14 +6,14 @@
 
 use std::fmt;
 
+use farwater_api::service_sources::write_git_link;
+
 use crate::path::RelPath;
 
 /// The folder that holds them among a service's files.
 pub const BASES: &str = ".farwater-bases";
 
 const SCHEMES: [&str; 4] = ["https://", "http://", "ssh://", "file://"];
-/// What distinguishes them from the addresses of Helm repositories.
-const LINK: &str = "git+";
 
 /// A folder of a repository at a branch, a tag or a commit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,12 +62,7 @@ impl Base {
 
     /// The repository and what of it is followed, in one text.
     pub fn link(&self) -> String {
-        format!("{LINK}{}?ref={}", self.repository, self.reference)
-    }
-
-    /// The two that a [`Self::link`] says; `None` of any other text.
-    pub fn read_link(text: &str) -> Option<(&str, &str)> {
-        text.strip_prefix(LINK)?.split_once("?ref=")
+        write_git_link(&self.repository, &self.reference)
     }
 }
 
@@ -263,12 +258,13 @@ mod tests {
     }
 
     #[test]
-    fn a_link_says_repository_and_reference() {
-        let base = Base::parse("https://github.com/org/repo//deploy?ref=release/1").unwrap();
-        assert_eq!(base.link(), "git+https://github.com/org/repo?ref=release/1");
-        assert_eq!(Base::read_link(&base.link()), Some(("https://github.com/org/repo", "release/1")));
-        let head = Base::parse("github.com/org/repo").unwrap();
-        assert_eq!(Base::read_link(&head.link()), Some(("https://github.com/org/repo", "")));
-        assert_eq!(Base::read_link("https://charts.example.com"), None);
+    fn bases_of_one_repository_have_one_link() {
+        let link = |text: &str| Base::parse(text).unwrap().link();
+        let one = link("https://github.com/org/repo//deploy?ref=v1");
+        assert_eq!(
+            (one.as_str(), link("github.com/org/repo/other?version=v1")),
+            ("git+https://github.com/org/repo?ref=v1", one.clone())
+        );
+        assert_eq!(link("github.com/org/repo"), "git+https://github.com/org/repo?ref=");
     }
 }

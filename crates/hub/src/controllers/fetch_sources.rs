@@ -10,8 +10,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use farwater_api::{GitRepositorySpec, SourceStatus, git_repository::LocalReference, oci_repository::Verification};
-use farwater_bundle::Base;
+use farwater_api::{
+    GitRepositorySpec, SourceStatus, git_repository::LocalReference, oci_repository::Verification,
+    service_sources::read_git_link,
+};
 use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
     duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
@@ -403,7 +405,7 @@ async fn ask_remote(
         SourceSpec::Git(spec) => {
             let reference = match &source.object.name {
                 SourceName::Resource(..) => Reference::parse(spec.r#ref.as_ref()),
-                SourceName::Link { url, .. } => Reference::of_base(Base::read_link(url).unwrap_or_default().1),
+                SourceName::Link { url, .. } => Reference::of_base(read_git_link(url).unwrap_or_default().1),
             };
             let reference = reference.map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
             let mut way = Way::load(delivery, namespace, spec).await?;

@@ -6,9 +6,8 @@ use std::fmt;
 use farwater_api::{
     AnySource, Digest, GitRepository, GitRepositorySpec, HelmRepository, HelmRepositorySpec, OCIRepository,
     OCIRepositorySpec, SourceKind, SourceStatus,
-    service_sources::{SourceReference, StatedSource},
+    service_sources::{SourceReference, StatedSource, read_git_link},
 };
-use farwater_bundle::Base;
 use farwater_sources::Address;
 use farwater_store::{
     Store, StoreError,
@@ -140,7 +139,7 @@ pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObjec
             if linked_source(&mut *store.tables().await?, &uid).await?.is_none() {
                 return Ok(None);
             }
-            if let Some((repository, _)) = Base::read_link(url) {
+            if let Some((repository, _)) = read_git_link(url) {
                 return load_base(store, name, (namespace, uid), repository).await.map(Some);
             }
             // As one that states its address alone.
