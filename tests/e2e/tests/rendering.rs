@@ -3,13 +3,17 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_api::ServiceDeployment;
+use farwater_api::{HelmRepository, REQUESTED_AT, ServiceDeployment};
 use farwater_e2e::{Fleet, config_map};
-use farwater_testkit::{Launch, Plane, Tools, shared, wait_for};
+use farwater_testkit::{
+    Helm, Launch, Origin, Plane, Tools,
+    helm::{borrowed, chart},
+    shared, wait_for,
+};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
-    api::{Patch, PatchParams},
+    api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -19,7 +23,8 @@ const TEMPLATE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ .Re
 
 async fn fleet(plane: &Plane) -> Result<Fleet> {
     let renderer = Tools::find_renderers()?.renderer();
-    let mut fleet = Fleet::start().await?;
+    // All servers of tests are on this machine.
+    let mut fleet = Fleet::launch(Launch::environment(&[("FARWATER_ALLOW_PRIVATE_LINKS", "127.0.0.0/8")])).await?;
     let launch = Launch::default().variable("FARWATER_RENDERER", &renderer.to_string_lossy());
     fleet.join_with("east", plane, launch).await?;
     Ok(fleet)
@@ -78,6 +83,60 @@ async fn a_chart_follows_its_repository_its_values_and_its_patches() -> Result<(
     let said = refused.err().context("the hub refuses options that nobody reads")?.to_string();
     ensure!(said.contains("spec.renderers[0].helm"), "{said}");
     Ok(())
+}
+
+/// A chart of a repository with values from Git, a chart in Git that depends on it, and an overlay of another repository's base.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_from_elsewhere_is_rendered_without_a_network() -> Result<()> {
+    let plane = shared(1).await?;
+    let fleet = fleet(plane).await?;
+    let (helm, folder) = (Helm::new(&Tools::find_renderers()?)?, tempfile::tempdir()?);
+    helm.package(&borrowed(&chart("greeter", "1.2.0")), folder.path())?;
+    helm.index(folder.path(), None)?;
+    let charts = Origin::of_folder(folder.path(), None).await?;
+    let spec = serde_json::from_value(json!({"url": charts.url()}))?;
+    fleet.api::<HelmRepository>().create(&PostParams::default(), &HelmRepository::new("charts", spec)).await?;
+    let base = fleet.git.create("base")?;
+    base.commit("main", &[("k/kustomization.yaml", "resources: [m.yaml]\n"), ("k/m.yaml", &config_map("m", "base"))])?;
+    let depends = format!("{CHART}dependencies: [{{name: greeter, version: ~1.2, repository: '{}'}}]\n", charts.url());
+    let overlay = format!(
+        "resources: ['{}//k?ref=main']\nnamePrefix: k-\nhelmCharts: [{{name: greeter, repo: '{}', version: 1.2.0, releaseName: in}}]\n",
+        fleet.git.url("base"),
+        charts.url()
+    );
+    let files = [
+        ("values/prod.yaml", "greeting: from git\n"),
+        ("charts/shop/Chart.yaml", depends.as_str()),
+        ("charts/shop/values.yaml", "greeter: {greeting: from above}\n"),
+        ("overlay/kustomization.yaml", overlay.as_str()),
+    ];
+    fleet.repository("infra", &files).await?;
+    let direct = json!({
+        "sourceRef": {"kind": "HelmRepository", "name": "charts"},
+        "chart": {"name": "greeter", "version": "1.x"},
+        "sources": [{"sourceRef": {"name": "infra"}, "path": "values", "mountPath": "from-git"}],
+        "renderers": [{"helm": {"valuesFiles": ["from-git/prod.yaml"]}}],
+    });
+    fleet.deploy_with("direct", "east", "charts", "", direct).await?;
+    fleet.deploy("above", "east", "infra", "charts/shop").await?;
+    fleet.deploy("overlay", "east", "infra", "overlay").await?;
+    let said = |greeting: &str| json!({"version": "1.2.0", "greeting": greeting});
+    has(plane, &fleet.namespace("direct"), "direct-greeter", said("from git")).await?;
+    has(plane, &fleet.namespace("above"), "above-greeter", said("from above")).await?;
+    has(plane, &fleet.namespace("overlay"), "k-in-greeter", said("hello")).await?;
+    has(plane, &fleet.namespace("overlay"), "k-m", json!({"value": "base"})).await?;
+
+    // The command line has what the hub has, and asks nobody else.
+    charts.forget_seen();
+    let renderer = Tools::find_renderers()?.renderer().to_string_lossy().into_owned();
+    let ran = fleet.cli().expect(0, &["render", "overlay", "--renderer", &renderer, "-o", "json"])?;
+    let list: Value = serde_json::from_str(&ran.stdout)?;
+    ensure!(list["items"].as_array().is_some_and(|items| items.len() == 2), "{list}");
+    ensure!(charts.seen().is_empty(), "{:?}", charts.seen());
+    // A commit to the base alone is delivered.
+    base.change("main", &[("k/m.yaml", Some(&config_map("m", "changed")))])?;
+    fleet.annotate("overlay", REQUESTED_AT, "1").await?;
+    has(plane, &fleet.namespace("overlay"), "k-m", json!({"value": "changed"})).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -118,7 +118,12 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let led_to = LedTo::of(&cluster, ingredients.iter().map(|one| one.found.as_ref()));
     let stated = Stated::of(&service);
     let others = ingredients.iter().skip(1).filter_map(|one| Some((one.uid()?.to_owned(), one.name(&name.namespace))));
-    let others: Vec<(String, SourceName)> = others.collect();
+    // With what only its charts and kustomizations name.
+    let linked = wants.iter().filter(|want| !want.url.is_empty()).map(|want| {
+        let link = SourceName::Link { namespace: name.namespace.clone(), url: want.url.clone() };
+        (want.source_uid.clone(), link)
+    });
+    let others: Vec<(String, SourceName)> = others.chain(linked).collect();
     let source_name = SourceName::of(&name.namespace, &service.spec.source_ref);
     let found = Found {
         cluster,
