@@ -79,8 +79,8 @@ impl fmt::Display for Base {
 /// `ref`, or else the older `version`.
 fn reference_of(query: &str) -> Option<String> {
     let value = |name: &str| {
-        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.into_iter().find(|(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value)
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value)
     };
     let text = value("ref").or_else(|| value("version")).unwrap_or_default();
     // What is written in another way than it reads is rare, and left to be refused.
@@ -113,7 +113,7 @@ impl<'a> Host<'a> {
         if scheme.is_empty() && !may_be_scp {
             return None;
         }
-        let end = rest.find(|c| c == '/' || (c == ':' && may_be_scp))?;
+        let end = rest.find(|c: char| c == '/' || (c == ':' && may_be_scp))?;
         let (host, separator, rest) = (rest.get(..end)?, rest.get(end..=end)?, rest.get(end + 1..)?);
         if host.is_empty() {
             return None;

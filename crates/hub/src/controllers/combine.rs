@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf, rc::Rc};
 
 use farwater_api::Digest;
 use farwater_bundle::{
-    Base, Closure, ClosureError, ClosureReason, GraftError, InflatedChart, Limits, ObjectId, Overlay, PackError,
+    BASES, Base, Closure, ClosureError, ClosureReason, GraftError, InflatedChart, Limits, ObjectId, Overlay, PackError,
     RelPath, TreeError, archive,
     charts::{self, ChartError, ChartReason, Missing},
     closure_of,
@@ -20,8 +20,8 @@ use super::{
 
 /// Charts that are looked at for one bundle: those of a service, and local ones that they depend on.
 const MAX_CHARTS: usize = 64;
-/// Remote bases that one look at the kustomizations of a service may turn up.
-const MAX_BASES: usize = 32;
+/// Repositories of remote bases of one service: each is a mirror.
+const MAX_BASES: usize = 16;
 
 /// How a bundle is made, and made again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -347,8 +347,11 @@ impl Shelf {
             if closure.charts.len() + closure.inflated.len() > MAX_CHARTS {
                 return Err(CombineError::Content(format!("over {MAX_CHARTS} charts hang together")));
             }
-            if closure.bases.len() > MAX_BASES {
-                return Err(CombineError::Content(format!("kustomizations name over {MAX_BASES} remote bases")));
+            let laid_in = self.recipe.mounts.iter().filter(|piece| is_base(piece)).count();
+            let missing: BTreeSet<RelPath> = closure.bases.iter().map(Base::mount).collect();
+            if laid_in + missing.len() > MAX_BASES {
+                let message = format!("kustomizations name bases of over {MAX_BASES} other repositories");
+                return Err(CombineError::Content(message));
             }
             let (mut needs, mut local) = (Vec::new(), Vec::new());
             for folder in &closure.charts {
@@ -371,6 +374,10 @@ impl Shelf {
             root = lay_in_local(&mut overlay, &root, &local)?;
         }
     }
+}
+
+fn is_base(piece: &Piece) -> bool {
+    RelPath::parse(BASES).is_ok_and(|folder| piece.mount.is_within(&folder))
 }
 
 enum Completed {
