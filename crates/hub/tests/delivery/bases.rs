@@ -115,7 +115,6 @@ async fn a_base_that_cannot_be_had_is_told_and_a_repository_of_its_address_lends
     // Whatever it follows itself.
     let spec = json!({"url": private.url("base"), "ref": {"branch": "other"}, "interval": "1h", "secretRef": {"name": "login"}});
     source(&rig, "GitRepository", "base", spec).await;
-    ask_base(&rig, &base);
     let agent = Agent::join(&rig, "east").await;
     let (_, files) = wait_files(&rig, &agent, &uid, |_| true).await;
     assert!(files.contains_key(&format!("{}/kustomization.yaml", Base::parse(&base).unwrap().mount())), "{files:?}");
