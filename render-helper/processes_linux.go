@@ -73,8 +73,12 @@ func (s *supervised) share(user int) error {
 	return nil
 }
 
-// More than any kernel has.
-const mostProcesses = 1 << 22
+const (
+	// More than any kernel has.
+	mostProcesses = 1 << 22
+	// How exactly it is found how many there are.
+	roughly = uint64(16)
+)
 
 var errUnlimited = errors.New("nothing limits the number of this user's processes (it is root, or has CAP_SYS_RESOURCE), and no other user could be taken; run it as a user that is not root")
 
@@ -85,21 +89,45 @@ func limitProcesses(more uint64) error {
 	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &before); err != nil {
 		return err
 	}
-	for most := uint64(0); most <= mostProcesses; most = max(1, 2*most) {
-		err := tryProcess(min(most, before.Max), before.Max)
-		if errors.Is(err, unix.EAGAIN) && most < before.Max {
-			continue
+	hard := before.Max
+	isEnough := func(most uint64) (bool, error) {
+		err := tryProcess(most, hard)
+		if errors.Is(err, unix.EAGAIN) {
+			return false, nil
 		}
-		if err != nil {
-			return fmt.Errorf("start a process: %w", err)
-		}
-		if most == 0 {
-			return errUnlimited
-		}
-		most = min(most+more, before.Max)
-		return unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: most, Max: most})
+		return err == nil, err
 	}
-	return fmt.Errorf("this user has over %d processes", mostProcesses/2)
+	if unlimited, err := isEnough(0); err != nil || unlimited {
+		return errors.Join(err, errUnlimited)
+	}
+	tooFew, enough := uint64(0), min(roughly, hard)
+	for {
+		found, err := isEnough(enough)
+		if err != nil {
+			return err
+		}
+		if found {
+			break
+		}
+		if enough == hard || enough > mostProcesses {
+			return fmt.Errorf("this user may have no more processes than it has, over %d", tooFew)
+		}
+		tooFew, enough = enough, min(2*enough, hard)
+	}
+	for enough-tooFew > roughly {
+		middle := tooFew + (enough-tooFew)/2
+		found, err := isEnough(middle)
+		if err != nil {
+			return err
+		}
+		if found {
+			enough = middle
+		} else {
+			tooFew = middle
+		}
+	}
+	most := min(enough+more, hard)
+	return unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: most, Max: most})
 }
 
 // Makes a process that ends at once, with a limit that holds for nothing else that is done here.
