@@ -97,8 +97,10 @@ func limitProcesses(more uint64) error {
 		}
 		return err == nil, err
 	}
-	if unlimited, err := isEnough(0); err != nil || unlimited {
-		return errors.Join(err, errUnlimited)
+	if unlimited, err := isEnough(0); err != nil {
+		return err
+	} else if unlimited {
+		return errUnlimited
 	}
 	tooFew, enough := uint64(0), min(roughly, hard)
 	for {
