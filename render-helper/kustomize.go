@@ -245,6 +245,7 @@ func (p *preparation) localize() error {
 	if len(p.call.bases) == 0 {
 		return nil
 	}
+	copies := tree{}
 	for file, content := range p.files {
 		if !slices.Contains(konfig.RecognizedKustomizationFileNames(), path.Base(file)) {
 			continue
@@ -260,8 +261,15 @@ func (p *preparation) localize() error {
 			for i, entry := range list {
 				words, _ := entry.(string)
 				place, known := p.call.bases[words]
-				if known && !p.isThere(path.Dir(file), words) {
-					list[i], changed = relative(path.Dir(file), place), true
+				if !known || p.isThere(path.Dir(file), words) {
+					continue
+				}
+				changed = true
+				list[i] = relative(path.Dir(file), place)
+				if content, isFile := p.files[place]; isFile {
+					// Kustomize takes files of a kustomization's own folder only.
+					name := ".farwater-" + path.Base(path.Dir(place)) + "-" + path.Base(place)
+					list[i], copies[path.Join(path.Dir(file), name)] = name, content
 				}
 			}
 		}
@@ -274,6 +282,7 @@ func (p *preparation) localize() error {
 		}
 		p.files[file] = text
 	}
+	maps.Copy(p.files, copies)
 	return nil
 }
 

@@ -1,12 +1,15 @@
-//! Remote bases: folders of other Git repositories that a kustomization names by their address.
+//! Remote bases: folders of other Git repositories, and files on web servers, that a kustomization names by their address.
 //!
-//! Kustomize clones them when it builds. Here each is a repository laid in at a place that follows from its address alone, so
-//! that the hub, which fetches it, and whoever renders find it without telling one another. The addresses are read as kustomize
-//! reads them (`api/internal/git/repospec.go`).
+//! Kustomize fetches them when it builds. Here each lies at a place that follows from its address alone, so that the hub, which
+//! fetches it, and whoever renders find it without telling one another. The addresses are read as kustomize reads them
+//! (`api/internal/git/repospec.go`).
 
 use std::fmt;
 
-use farwater_api::service_sources::write_git_link;
+use farwater_api::{
+    Digest,
+    service_sources::{write_file_link, write_git_link},
+};
 
 use crate::path::RelPath;
 
@@ -15,22 +18,27 @@ pub const BASES: &str = ".farwater-bases";
 
 const SCHEMES: [&str; 4] = ["https://", "http://", "ssh://", "file://"];
 
-/// A folder of a repository at a branch, a tag or a commit.
+/// A folder of a repository at a branch, a tag or a commit; or a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Base {
-    /// As git takes it.
-    pub repository: String,
+    /// As git takes it; or the file's.
+    pub address: String,
     /// Empty: the default branch.
     pub reference: String,
-    /// Of the kustomization.
-    pub folder: RelPath,
+    /// The kustomization's folder in the repository; or the file's name.
+    pub path: RelPath,
+    pub is_file: bool,
     /// The name of its place in [`BASES`].
     name: String,
 }
 
 impl Base {
-    /// `None` where this is no address of a Git repository, as of a single file on a web server.
+    /// `None` where this is neither.
     pub fn parse(text: &str) -> Option<Self> {
+        Self::parse_repository(text).or_else(|| Self::parse_file(text))
+    }
+
+    fn parse_repository(text: &str) -> Option<Self> {
         let (address, query) = text.split_once('?').unwrap_or((text, ""));
         let reference = reference_of(query)?;
         let host = Host::parse(address)?;
@@ -38,37 +46,52 @@ impl Base {
         if !host.is_scp && is_file(path, folder) {
             return None;
         }
-        let folder = RelPath::parse_folder(folder.trim_matches('/')).ok()?;
+        let within = RelPath::parse_folder(folder.trim_matches('/')).ok()?;
         let shown = path.trim_matches('/');
         let shown = shown.strip_suffix(".git").unwrap_or(shown).replace('/', "~");
         // No reference holds a `~`, and a name holds no slash.
         let at = if reference.is_empty() { "HEAD".to_owned() } else { reference.replace('/', "~") };
         let name = format!("{}~{shown}@{at}", host.name);
         let is_whole = !shown.is_empty() && RelPath::root().join_name(name.as_bytes()).is_ok();
-        let repository = format!("{}{path}", host.text);
-        is_whole.then_some(Self { repository, reference, folder, name })
+        let address = format!("{}{path}", host.text);
+        is_whole.then_some(Self { address, reference, path: within, is_file: false, name })
     }
 
-    /// Where the repository lies among a service's files.
+    fn parse_file(text: &str) -> Option<Self> {
+        let host = Host::parse(text)?;
+        let is_web = ["https://", "http://"].iter().any(|scheme| without_prefix(text, scheme).is_some());
+        let is_plain = is_web && !host.text.contains('@') && !text.contains('#');
+        let end = host.rest.find('?').unwrap_or(host.rest.len());
+        let (_, file) = host.rest.get(..end)?.rsplit_once('/').unwrap_or(("", host.rest.get(..end)?));
+        let path = RelPath::parse(file).ok().filter(|_| is_plain && is_file(file, ""))?;
+        let name = format!("{}~{}", host.name, Digest::of(text).to_hex().get(..16)?);
+        RelPath::root().join_name(name.as_bytes()).ok()?;
+        Some(Self { address: text.to_owned(), reference: String::new(), path, is_file: true, name })
+    }
+
+    /// Where the repository lies among a service's files, or the folder of the file.
     pub fn mount(&self) -> RelPath {
         let bases = RelPath::root().join_name(BASES.as_bytes()).unwrap_or_default();
         bases.join_name(self.name.as_bytes()).unwrap_or(bases)
     }
 
-    /// Where the kustomization does. `None` if that is too deep.
+    /// Where the kustomization or the file does. `None` if that is too deep.
     pub fn place(&self) -> Option<RelPath> {
-        self.mount().join_clean(self.folder.as_str()).ok()
+        self.mount().join_clean(self.path.as_str()).ok()
     }
 
-    /// The repository and what of it is followed, in one text.
+    /// Where it comes from and what of it is followed, in one text.
     pub fn link(&self) -> String {
-        write_git_link(&self.repository, &self.reference)
+        match self.is_file {
+            true => write_file_link(&self.address),
+            false => write_git_link(&self.address, &self.reference),
+        }
     }
 }
 
 impl fmt::Display for Base {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.repository)?;
+        write!(f, "{}", self.address)?;
         if !self.reference.is_empty() {
             write!(f, " at {}", self.reference)?;
         }
@@ -186,7 +209,7 @@ mod tests {
     fn check(text: &str, expected: &str) {
         let found = Base::parse(text).map(|base| {
             let (mount, place) = (base.mount(), base.place().unwrap());
-            format!("{} {:?} {} {mount}", base.repository, base.reference, place.strip(&mount).unwrap_or_default())
+            format!("{} {:?} {} {mount}", base.address, base.reference, place.strip(&mount).unwrap_or_default())
         });
         assert_eq!(found.as_deref().unwrap_or("none"), expected, "{text}");
     }
@@ -244,8 +267,9 @@ mod tests {
             "file:///srv/repo",
             "https://example.com",
             "https://example.com/x",
-            "https://raw.githubusercontent.com/org/repo/main/a.yaml",
-            "https://github.com/org/repo/releases/download/v1/install.yaml",
+            "https://user@example.com/a.yaml",
+            "https://example.com/a.yaml#x",
+            "ssh://h.example.com/a.yaml",
             "https://github.com/org/repo//../other?ref=v1",
             "https://github.com/org/repo//x?ref=a%2Fb",
             "https://github.com/org/repo?ref=a~1",
@@ -255,6 +279,27 @@ mod tests {
             check(text, "none");
         }
         check(&format!("https://github.com/org/{}", "x".repeat(300)), "none");
+    }
+
+    #[test]
+    fn files_lie_under_their_own_names() {
+        for text in [
+            "https://raw.githubusercontent.com/org/repo/main/a.yaml",
+            "https://github.com/org/repo/releases/download/v1/install.yaml",
+            "http://127.0.0.1:8080/a.json?x=y",
+        ] {
+            let base = Base::parse(text).unwrap();
+            assert!(base.is_file && base.link() == format!("file+{text}"), "{base:?}");
+            let place = base.place().unwrap();
+            assert_eq!(place.parent(), Some(base.mount()), "{place}");
+            assert!(
+                place.as_str().ends_with("/a.yaml")
+                    || place.as_str().ends_with("l.yaml")
+                    || place.as_str().ends_with("/a.json")
+            );
+        }
+        let mount = |text: &str| Base::parse(text).unwrap().mount();
+        assert_ne!(mount("https://h/a/x.yaml"), mount("https://h/b/x.yaml"));
     }
 
     #[test]

@@ -254,7 +254,7 @@ fn remote_bases_are_named_until_their_repositories_are_laid_in() {
         ("app/kustomization.yaml", kustomization),
         ("elsewhere/x/kustomization.yaml", "resources: [gh.com/a/b?ref=x]\n"),
     ];
-    assert_eq!(named(&files, "app"), ["https://h.example.com/org/repo at v1"]);
+    assert_eq!(named(&files, "app"), ["https://h.example.com/a.yaml", "https://h.example.com/org/repo at v1"]);
     // Nobody builds those of a folder that is taken whole.
     assert_eq!(named(&files, "elsewhere"), [""; 0]);
     let place = ".farwater-bases/h.example.com~org~repo@v1";
@@ -276,6 +276,9 @@ fn remote_bases_are_named_until_their_repositories_are_laid_in() {
     let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
     check(&files, "app", &expected);
     // A base's own bases are looked for in the next round.
+    let file = Base::parse("https://h.example.com/a.yaml").unwrap().place().unwrap();
+    let with_file = [("app/kustomization.yaml", "resources: ['https://h.example.com/a.yaml']\n"), (file.as_str(), "a")];
+    check(&with_file, "app", &[file.as_str(), "app/kustomization.yaml"]);
     let more = laid_in("resources: ['git@h.example.com:org/third//x?ref=main']\n");
     let files: Vec<_> = more.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
     assert_eq!(named(&files, "app"), ["git@h.example.com:org/third at main"]);

@@ -217,7 +217,7 @@ impl Ingredient {
         let text = git::format_revision(&revision.reference, &revision.commit);
         let files = match &found.object.spec {
             SourceSpec::Git(_) => Files::Commit { commit: revision.commit.clone(), reads: reads_of(revision) },
-            SourceSpec::Oci(_) => match artifacts::artifact_key(revision) {
+            SourceSpec::Oci(_) | SourceSpec::File(_) => match artifacts::artifact_key(revision) {
                 Some(key) => Files::Artifact(key),
                 None => return Take::Trouble(Trouble::SourceEmpty { kind: *kind, name: name.clone() }),
             },
@@ -675,7 +675,7 @@ impl Kitchen {
         }
     }
 
-    /// Lays in the repositories of remote bases. False where some of them are not here.
+    /// Lays in what kustomizations name elsewhere. False where some of them are not here.
     async fn fetch_bases(
         &mut self,
         delivery: &Delivery,
@@ -709,11 +709,14 @@ impl Kitchen {
                 chart: None,
                 revision: git::format_revision(&revision.reference, &revision.commit),
                 reads: String::new(),
-                path: base.folder.to_string(),
+                path: if base.is_file { String::new() } else { base.path.to_string() },
                 mount_path: mount.to_string(),
                 dependency: true,
             });
-            let files = Files::Commit { commit: revision.commit, reads: Reads::default() };
+            let files = match base.is_file {
+                true => Files::Artifact(artifacts::artifact_key(&revision).ok_or_else(|| machine("no digest"))?),
+                false => Files::Commit { commit: revision.commit, reads: Reads::default() },
+            };
             self.recipe.mounts.push(Piece { source_uid, files, path: RelPath::root(), mount });
         }
         Ok(is_whole)

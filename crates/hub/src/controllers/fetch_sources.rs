@@ -236,7 +236,7 @@ impl Source {
         match &self.object.spec {
             SourceSpec::Git(spec) => spec.verify.is_some(),
             SourceSpec::Oci(spec) => spec.verify.is_some(),
-            SourceSpec::Helm(_) => false,
+            SourceSpec::Helm(_) | SourceSpec::File(_) => false,
         }
     }
 
@@ -420,6 +420,7 @@ async fn ask_remote(
             let helm = artifacts::Helm { uid, spec, is_link, wanted, known, origin, timeout };
             artifacts::fetch_charts(&delivery.mirrors, helm, &with).await
         }
+        SourceSpec::File(address) => artifacts::fetch_file(&delivery.mirrors, uid, address, served, timeout).await,
         SourceSpec::Oci(spec) => {
             let keys = match &spec.verify {
                 Some(verify) => Some(load_keys(delivery, namespace, verify).await?),

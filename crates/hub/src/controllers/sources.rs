@@ -6,7 +6,7 @@ use std::fmt;
 use farwater_api::{
     AnySource, Digest, GitRepository, GitRepositorySpec, HelmRepository, HelmRepositorySpec, OCIRepository,
     OCIRepositorySpec, SourceKind, SourceStatus,
-    service_sources::{SourceReference, StatedSource, read_git_link},
+    service_sources::{SourceReference, StatedSource, read_file_link, read_git_link},
 };
 use farwater_sources::Address;
 use farwater_store::{
@@ -66,6 +66,8 @@ pub enum SourceSpec {
     Git(Box<GitRepositorySpec>),
     Helm(Box<HelmRepositorySpec>),
     Oci(Box<OCIRepositorySpec>),
+    /// One file on a web server, that a kustomization names.
+    File(String),
 }
 
 /// A source, read anew.
@@ -142,6 +144,9 @@ pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObjec
             if let Some((repository, _)) = read_git_link(url) {
                 return load_base(store, name, (namespace, uid), repository).await.map(Some);
             }
+            if let Some(address) = read_file_link(url) {
+                return load_file(name, uid, address).map(Some);
+            }
             // As one that states its address alone.
             let stated = json!({"metadata": {"generation": 1}, "spec": {"url": url}});
             let source: HelmRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
@@ -149,6 +154,14 @@ pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObjec
             Ok(Some(SourceObject { name: name.clone(), uid, metadata, spec, any: source.into(), is_lent: false }))
         }
     }
+}
+
+/// Looked at as often as repositories are; no kind of ours states one.
+fn load_file(name: &SourceName, uid: String, address: &str) -> Result<SourceObject, StoreError> {
+    let stated = json!({"metadata": {"generation": 1}, "spec": {"url": address}});
+    let source: HelmRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
+    let (metadata, spec) = (source.metadata.clone(), SourceSpec::File(address.to_owned()));
+    Ok(SourceObject { name: name.clone(), uid, metadata, spec, any: source.into(), is_lent: false })
 }
 
 /// A repository of a kustomization's base. A GitRepository of the namespace with the same address says how it is asked, and whose

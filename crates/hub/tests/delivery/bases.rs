@@ -4,7 +4,10 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_api::ADMIN_NAMESPACE;
 use farwater_bundle::Base;
 use farwater_hub::controllers::sources::SourceName;
-use farwater_testkit::git::{Auth, GitServer};
+use farwater_testkit::{
+    Origin,
+    git::{Auth, GitServer},
+};
 use serde_json::json;
 
 use crate::{
@@ -77,6 +80,22 @@ async fn a_remote_base_is_delivered_with_its_own_and_follows_its_branch() {
     ask_base(&rig, &bases[0]);
     let (second, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&first)).await;
     assert_eq!(files[&format!("{own}/common/a.yaml")], "# changed\n");
+
+    // A file of a web server is followed in the same way.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("install.yaml"), CONFIG_MAP).unwrap();
+    let web = Origin::of_folder(folder.path(), None).await.unwrap();
+    let address = format!("{}/install.yaml", web.url());
+    let more = overlay(&[bases[0].clone(), bases[1].clone(), address.clone()]);
+    infra.change("main", &[("web/kustomization.yaml", Some(&more))]).unwrap();
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    let (third, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&second)).await;
+    let place = Base::parse(&address).unwrap().place().unwrap().to_string();
+    assert_eq!(files[&place], CONFIG_MAP);
+    std::fs::write(folder.path().join("install.yaml"), "# another\n").unwrap();
+    ask_base(&rig, &address);
+    let (second, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&third)).await;
+    assert_eq!(files[&place], "# another\n");
 
     // The bundle is made again without asking anybody.
     let file = rig.path().join("cache/bundles").join(format!("{}.tar.zst", bundle(&second).unwrap().to_hex()));

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use farwater_bundle::Base;
 use serde_json::json;
 
 use super::support::{
@@ -279,6 +280,15 @@ async fn remote_bases_are_found_where_the_hub_lays_them() {
     let expected = objects(&ran.stdout);
     assert_eq!(expected.len(), 3);
     assert_same(&values(bench.render(&Job::new(remote.clone()).at("apps/web")).await), &expected, "bases");
+    // A file of a web server too, although it lies outside of the kustomization's folder.
+    let address = "https://example.com/releases/install.yaml";
+    let at = Base::parse(address).unwrap().place().unwrap();
+    let with_file = Job::of([
+        ("apps/web/kustomization.yaml", "resources: ['https://example.com/releases/install.yaml']\nnamePrefix: p-\n"),
+        (at.as_str(), object("installed").as_str()),
+    ]);
+    let made = values(bench.render(&with_file.at("apps/web")).await);
+    assert_eq!((made.len(), &made[0]["metadata"]["name"]), (1, &json!("p-installed")));
     // They are nobody's manifests, also where a renderer has the whole source.
     let renderers = json!([{"path": ".", "type": "Raw"}, {"path": "apps/web"}]);
     assert_same(
