@@ -20,7 +20,7 @@ use super::{
 
 /// Charts that are looked at for one bundle: those of a service, and local ones that they depend on.
 const MAX_CHARTS: usize = 64;
-/// Repositories of remote bases of one service: each is a mirror.
+/// Remote bases of one service: each repository is a mirror.
 const MAX_BASES: usize = 16;
 
 /// How a bundle is made, and made again.
@@ -350,7 +350,7 @@ impl Shelf {
             let laid_in = self.recipe.mounts.iter().filter(|piece| is_base(piece)).count();
             let missing: BTreeSet<RelPath> = closure.bases.iter().map(Base::mount).collect();
             if laid_in + missing.len() > MAX_BASES {
-                let message = format!("kustomizations name bases of over {MAX_BASES} other repositories");
+                let message = format!("kustomizations name over {MAX_BASES} remote bases");
                 return Err(CombineError::Content(message));
             }
             let (mut needs, mut local) = (Vec::new(), Vec::new());
