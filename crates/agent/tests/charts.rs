@@ -141,6 +141,26 @@ async fn lookup_reads_the_cluster_as_the_services_account_and_only_where_that_is
 }
 
 #[tokio::test]
+async fn a_plugin_makes_objects_and_one_that_nobody_has_configured_deletes_none() {
+    let world = world().await;
+    let client = world.client().await;
+    let files = [("greeting.txt", config_map("greeting", "hello WORLD"))];
+    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    let mut service = Service::new(&world.hub, "plugged", &files);
+    let plugin = |name: &str| serde_json::from_value(json!([{"type": "Plugin", "plugin": name}])).unwrap();
+    service.deployment.renderers = plugin("greet");
+    let entry = world.hub.set(service.entry());
+    outcome(&world.hub, &entry, Outcome::Applied).await;
+    let maps = config_maps(&client, "plugged");
+    value(&maps, "greeting", "hello cluster").await;
+    service.deployment.renderers = plugin("other");
+    let entry = world.hub.set(service.entry());
+    let failed = outcome(&world.hub, &entry, Outcome::Failed).await;
+    assert!(failed.message.contains("the agent knows no plugin \"other\", but greet"), "{}", failed.message);
+    value(&maps, "greeting", "hello cluster").await;
+}
+
+#[tokio::test]
 async fn patches_and_overlays_are_applied_and_a_change_of_a_patch_alone_too() {
     let world = world().await;
     let client = world.client().await;

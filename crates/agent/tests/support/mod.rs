@@ -110,12 +110,18 @@ pub fn config_map(name: &str, value: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{value: \"{value}\"}}\n")
 }
 
+/// What an administrator has configured.
+const PLUGINS: &str = "plugins: [{name: greet, command: [/bin/sh, -c, 'sed s/WORLD/cluster/ greeting.txt']}]\n";
+
 /// The agent's program.
 pub fn agent(hub: &FakeHub, kubeconfig: &Path, state_dir: &Path, log: &Path, token: bool) -> Process {
     let mut command: Command = bare_command(env!("CARGO_BIN_EXE_farwater-agent"));
     command.args(["--hub", &hub.url(), "--ca-pin", &hub.ca_pin()]);
     command.arg("--kubeconfig").arg(kubeconfig).arg("--state-dir").arg(state_dir);
     command.arg("--renderer").arg(Tools::find_renderers().unwrap().renderer());
+    let plugins = state_dir.with_file_name("plugins.yaml");
+    std::fs::write(&plugins, PLUGINS).unwrap();
+    command.arg("--plugins").arg(plugins);
     if token {
         command.env("FARWATER_JOIN_TOKEN", fake_hub::TOKEN);
     }
