@@ -198,7 +198,7 @@ fn hostile_names_in_trees_are_refused_and_shown_escaped() {
     assert_eq!(hostile(b"../../etc", Mode::File), "a: path \"a/../../etc\" has a slash or backslash in a name");
     assert_eq!(
         hostile(b"sub", Mode::Commit),
-        "a/sub: is a submodule; submodules are not fetched, so keep it out of what a service needs"
+        "a/sub: is a submodule that was not fetched; set spec.recurseSubmodules of its source, and list it in .gitmodules"
     );
 }
 
