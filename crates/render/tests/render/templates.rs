@@ -102,8 +102,9 @@ async fn what_is_not_defined_is_an_error_with_file_and_line() {
         let output = bench.render(&job.parameters(parameters())).await;
         let said = errors(&output);
         assert!(said.contains(expected) && !said.contains("farwater_defined"), "{expected}: {said}");
-        // What the rest would make without the file is not what is meant.
-        assert!(output.objects.is_empty());
+        // What the rest would make without the file is not what is meant. A manifest that can't be read leaves the others.
+        let is_template = said.contains(".liquid:") || said.contains("templates");
+        assert_eq!(output.objects.is_empty(), is_template, "{said}");
     }
 }
 
