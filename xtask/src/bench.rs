@@ -9,6 +9,7 @@ mod hub_start;
 mod list_services;
 mod many_kinds;
 mod pod;
+mod render;
 mod simulated;
 mod sources;
 mod usage;
@@ -119,6 +120,12 @@ const BENCHES: &[Bench] = &[
         about: "10,000 ServiceDeployments listed by kubectl",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(list_services::measure(quick)),
+    },
+    Bench {
+        name: "render",
+        about: "a chart and an overlay of other projects, beside the helm and kustomize commands; the cache; the child's memory",
+        needs: Needs::ProgramsAndThis,
+        run: |arguments| Box::pin(render::measure(arguments.quick)),
     },
 ];
 

@@ -1,7 +1,7 @@
 //! `cargo xtask image`: OCI images of hub and agent.
 //!
-//! The agent's holds one static program. The hub's holds another, and the git program that fetches sources, from pinned Debian
-//! packages. The same commit gives the same digests on every machine.
+//! The agent's holds its static program and the renderer's. The hub's holds another, and the git program that fetches sources, from
+//! pinned Debian packages. The same commit gives the same digests on every machine.
 
 mod architecture;
 mod debian;
@@ -99,13 +99,14 @@ pub fn make(architecture: Architecture, hub_reference: &str, agent_reference: &s
 }
 
 fn agent_image(architecture: Architecture, programs: &Programs, reference: &str) -> Result<Image> {
-    let (root, start) = agent(fs::read(&programs.agent)?);
+    let (root, start) = agent(fs::read(&programs.agent)?, fs::read(&programs.renderer)?);
     Ok(Image::new(reference, architecture.name(), &root, &start)?)
 }
 
-fn agent(program: Vec<u8>) -> (Root, Start) {
+fn agent(program: Vec<u8>, renderer: Vec<u8>) -> (Root, Start) {
     let mut root = ground("/var/lib/farwater-agent");
     root.add("usr/bin/farwater-agent", Node::program(program));
+    root.add("usr/bin/farwater-render", Node::program(renderer));
     let mut start = start("agent", &["/usr/bin/farwater-agent"]);
     start.environment.extend(AGENT_ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())));
     (root, start)

@@ -66,6 +66,9 @@ const WHOLE_PAGE: usize = 20;
 pub const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 pub const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const JSON: &str = "application/json";
+/// All kinds of all groups in one answer, in either of its versions.
+const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
+                         application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -307,6 +310,17 @@ impl Kubernetes {
     pub async fn get(&self, who: As<'_>, path: &str, metadata_only: bool) -> Result<Value, ApiError> {
         let accept = if metadata_only { METADATA } else { JSON };
         parse(&self.call(who, Method::GET, path, accept, None).await?)
+    }
+
+    /// What is served below `/api` or `/apis`, as an APIGroupDiscoveryList.
+    pub async fn discover(&self, path: &str) -> Result<Value, ApiError> {
+        let found: Value = parse(&self.call(None, Method::GET, path, DISCOVERY, None).await?)?;
+        match found["kind"].as_str() {
+            Some("APIGroupDiscoveryList") => Ok(found),
+            _ => Err(ApiError::Unusable(
+                "it does not tell at once what it serves, as from Kubernetes 1.27 on".to_owned(),
+            )),
+        }
     }
 
     /// All pages of a list of metadata or of whole objects, one item at a time; gives the list's resourceVersion.

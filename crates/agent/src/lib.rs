@@ -83,6 +83,7 @@ use crate::{
     lease::Lease,
     metrics::Metrics,
     plans::Plans,
+    render::Renderers,
     reports::Reports,
     sealed::Sealed,
     service::{Claims, Leaving, rollout::LastPoll},
@@ -109,6 +110,7 @@ pub(crate) struct Agent {
     presence: Presence,
     bundles: Bundles,
     sealed: Sealed,
+    renderers: Renderers,
     reports: Arc<Reports>,
     metrics: Arc<Metrics>,
     last_poll: LastPoll,
@@ -186,6 +188,8 @@ pub enum RunError {
     Join(#[from] join::JoinError),
     #[error(transparent)]
     Inventory(#[from] inventory::InventoryError),
+    #[error(transparent)]
+    Renderer(#[from] render::RendererError),
 }
 
 impl RunError {
@@ -259,6 +263,7 @@ async fn act(
         services = accepted.as_ref().map_or(0, |s| s.entries.len()),
         "started"
     );
+    let renderers = Renderers::new(options)?;
     let reports = Arc::new(Reports::default());
     metrics.follow(&reports);
     let agent = Arc::new(Agent {
@@ -272,6 +277,7 @@ async fn act(
         presence,
         bundles,
         sealed: Sealed::new(options.state_dir.join("sealed")),
+        renderers,
         reports,
         metrics,
         last_poll: LastPoll::default(),

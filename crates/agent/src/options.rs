@@ -38,6 +38,12 @@ pub struct Options {
     /// The Deployment, in the agent's namespace, that starts it: what the hub may change to another version.
     #[arg(long, env = "FARWATER_DEPLOYMENT", value_name = "NAME")]
     pub deployment: Option<String>,
+    /// YAML file with the plugins that services may name.
+    #[arg(long, env = "FARWATER_PLUGINS", value_name = "FILE")]
+    pub plugins: Option<PathBuf>,
+    /// The renderer program and its arguments, separated by spaces; farwater-render beside the agent if absent.
+    #[arg(long, env = "FARWATER_RENDERER", value_name = "COMMAND")]
+    pub renderer: Option<String>,
     /// Set by the agent itself when it changes its Deployment.
     #[arg(long, env = "FARWATER_AGENT_SETTINGS", value_name = "DIGEST", hide = true)]
     pub agent_settings: Option<Digest>,

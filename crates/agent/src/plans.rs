@@ -150,8 +150,9 @@ impl Work<'_> {
     }
 
     async fn plan_deployment(&self, deployment: &Deployment, held: Option<String>) -> Result<ServicePlan, Stopped> {
-        let Snapshot { inventory, cooling, .. } = self.snapshot;
-        let (resolved, errors) = self.basis.read_source(deployment, Shelf::Passing).await?;
+        let Snapshot { inventory, cooling, hooks, .. } = self.snapshot;
+        let record = (hooks.as_ref(), inventory);
+        let (resolved, errors) = self.basis.read_source(deployment, record, Shelf::Passing).await?;
         let mut live = BTreeMap::new();
         self.basis.look_up(&deployment.ceiling.service_account, inventory, &resolved, &mut live).await;
         let known = Known { inventory, live: &live, cooling };
@@ -194,6 +195,7 @@ impl Work<'_> {
     ) -> BTreeMap<ObjectKey, Vec<u8>> {
         let changes = plan.waves.iter().flat_map(|wave| &wave.changes);
         let entries = &self.snapshot.inventory.entries;
+        let record = (self.snapshot.hooks.as_ref(), &self.snapshot.inventory);
         let mut wanted: BTreeMap<ObjectKey, _> =
             changes.filter_map(|change| Some((change.object.clone(), entries.get(&change.object)?.hash?))).collect();
         let mut found = BTreeMap::new();
@@ -209,7 +211,7 @@ impl Work<'_> {
         };
         if !take(resolved)
             && let Some(last) = self.snapshot.deployment.as_ref().filter(|last| *last != deployment)
-            && let Ok((before, _)) = self.basis.read_source(last, Shelf::Nothing).await
+            && let Ok((before, _)) = self.basis.read_source(last, record, Shelf::Nothing).await
         {
             take(&before);
         }

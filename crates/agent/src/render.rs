@@ -1,25 +1,186 @@
 //! From a bundle to the objects that a service states.
 
-use std::collections::BTreeSet;
+mod capabilities;
+mod lookup;
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Mutex,
+    time::Duration,
+};
 
 use farwater_api::protocol::Deployment;
-use farwater_bundle::{Archive, RelPath, manifests};
-use farwater_fleet::plan::{GroupVersionKind, Render, RenderedObject};
+use farwater_bundle::{Archive, RelPath, TEMPLATE_SUFFIX};
+use farwater_fleet::{
+    hooks::Occasion,
+    plan::{GroupVersionKind, Render, RenderedObject},
+};
+use farwater_render::{
+    Cache, CacheLimits, Capabilities, Engine, Helper, Input, Limits, Plugins, PluginsError, Program, Release, detect,
+};
+use serde_json::Map;
+use tokio::time::Instant;
 
-/// Reads the manifests of the service's folder. What can't be read makes the render incomplete, never smaller in
-/// silence.
-pub fn render(archive: &Archive, deployment: &Deployment) -> Render {
-    let folder = match RelPath::parse_folder(&deployment.path) {
-        Ok(folder) => folder,
-        Err(error) => return Render { objects: Vec::new(), errors: vec![error.to_string()] },
-    };
-    let read = manifests::read(archive, &folder, &deployment.target_namespace);
-    let errors = read.errors().iter().map(|e| crate::messages::shorten(&e.to_string())).collect();
-    let objects = match read {
-        manifests::Manifests::Complete(objects) | manifests::Manifests::Partial { objects, .. } => objects,
-    };
-    let objects = objects.into_iter().map(|m| RenderedObject { origin: m.origin.to_string(), manifest: m.value });
-    Render { objects: objects.collect(), errors }
+pub use self::lookup::ClusterAsker;
+use crate::{
+    hub::chain,
+    kubernetes::{ApiError, Kubernetes},
+    messages::shorten,
+    options::Options,
+    sync::lock,
+};
+
+/// What is beside this program in its image.
+const RENDERER: &str = "farwater-render";
+/// Of its container the agent itself needs this much.
+const OWN_MEMORY: u64 = 64 << 20;
+/// Children that render at one time.
+const CHILDREN: usize = 2;
+/// How long what the API server serves is taken for known. Services that come together ask once.
+const KNOWN_FOR: Duration = Duration::from_secs(30);
+
+/// Renderers can't be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum RendererError {
+    #[error("make {}", path.display())]
+    Folder { path: PathBuf, source: std::io::Error },
+    #[error("read plugins from {}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("read plugins from {}", path.display())]
+    Plugins { path: PathBuf, source: PluginsError },
+}
+
+/// What services are rendered with.
+pub struct Renderers {
+    engine: Engine,
+    known: Mutex<Option<(Instant, Capabilities)>>,
+}
+
+impl Renderers {
+    pub fn new(options: &Options) -> Result<Self, RendererError> {
+        let (work, cache) = (options.state_dir.join("work"), options.state_dir.join("rendered"));
+        // What a killed agent's plugins have left behind.
+        let _ = std::fs::remove_dir_all(&work);
+        for path in [&work, &cache] {
+            make_private(path).map_err(|source| RendererError::Folder { path: path.clone(), source })?;
+        }
+        let plugins = match &options.plugins {
+            Some(path) => {
+                let text = std::fs::read_to_string(path);
+                let text = text.map_err(|source| RendererError::Read { path: path.clone(), source })?;
+                Plugins::parse(&text).map_err(|source| RendererError::Plugins { path: path.clone(), source })?
+            }
+            None => Plugins::default(),
+        };
+        let limits = Limits::default().within(container_memory(), CHILDREN as u64, OWN_MEMORY);
+        let command = options.renderer.as_deref().map(words).or_else(|| beside().map(|path| vec![path]));
+        let program =
+            |command| Program { limits, children: CHILDREN, work: Some(work.clone()), ..Program::new(command) };
+        Ok(Self {
+            engine: Engine {
+                helper: command.map(|command| Helper::new(program(command))),
+                plugins,
+                cache: Cache::new(Some(cache), CacheLimits::default()),
+                work,
+                limits,
+            },
+            known: Mutex::default(),
+        })
+    }
+
+    /// Renders the service's files. What can't be rendered makes the render incomplete, never smaller in silence.
+    pub async fn render(
+        &self,
+        archive: &Archive,
+        deployment: &Deployment,
+        (name, occasion): (&str, Occasion),
+        cluster: &ClusterAsker<'_>,
+    ) -> Render {
+        let folder = match RelPath::parse_folder(&deployment.path) {
+            Ok(folder) => folder,
+            Err(error) => return nothing(&error.to_string()),
+        };
+        let capabilities = match self.capabilities(archive, &folder, deployment, cluster.kubernetes).await {
+            Ok(capabilities) => capabilities,
+            Err(error) => return nothing(&format!("ask which APIs the cluster has: {}", chain(&error))),
+        };
+        let input = Input {
+            archive,
+            path: &folder,
+            renderers: &deployment.renderers,
+            patches: &deployment.patches,
+            release: Release {
+                name,
+                namespace: &deployment.target_namespace,
+                is_upgrade: occasion == Occasion::Upgrade,
+            },
+            capabilities: &capabilities,
+            parameters: &Map::new(),
+        };
+        let output = self.engine.render(&input, cluster).await;
+        for warning in &output.warnings {
+            tracing::debug!(service = name, warning, "rendered");
+        }
+        let errors = output.errors.iter().map(|error| shorten(&chain(error))).collect();
+        let objects = output.objects.into_iter();
+        let objects = objects.map(|m| RenderedObject { origin: m.origin.to_string(), manifest: m.value });
+        Render { objects: objects.collect(), errors }
+    }
+
+    /// Raw manifests alone ask for nothing.
+    async fn capabilities(
+        &self,
+        archive: &Archive,
+        folder: &RelPath,
+        deployment: &Deployment,
+        kubernetes: &Kubernetes,
+    ) -> Result<Capabilities, ApiError> {
+        use farwater_api::renderer::RendererType::Raw;
+        let is_raw = match deployment.renderers.is_empty() {
+            true => archive.folder(folder).is_ok_and(|real| detect(archive, &real) == Raw),
+            false => deployment.renderers.iter().all(|renderer| renderer.kind == Raw),
+        };
+        let has_templates = archive.files().any(|(path, _)| path.as_str().ends_with(TEMPLATE_SUFFIX));
+        if is_raw && !has_templates {
+            return Ok(Capabilities::default());
+        }
+        if let Some((since, known)) = &*lock(&self.known)
+            && since.elapsed() < KNOWN_FOR
+        {
+            return Ok(known.clone());
+        }
+        let found = capabilities::read(kubernetes).await?;
+        *lock(&self.known) = Some((Instant::now(), found.clone()));
+        Ok(found)
+    }
+}
+
+fn nothing(error: &str) -> Render {
+    Render { objects: Vec::new(), errors: vec![shorten(error)] }
+}
+
+fn words(command: &str) -> Vec<String> {
+    command.split_whitespace().map(str::to_owned).collect()
+}
+
+fn beside() -> Option<String> {
+    let own = std::env::current_exe().ok()?.canonicalize().ok()?;
+    let path = own.parent()?.join(RENDERER);
+    path.is_file().then(|| path.to_string_lossy().into_owned())
+}
+
+fn make_private(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The limit of this process's own container, where it has one.
+fn container_memory() -> Option<u64> {
+    let read = |path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    // Version 1 writes «no limit» as nearly 2^63.
+    let limit = read("/sys/fs/cgroup/memory.max").or_else(|| read("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+    limit.filter(|bytes| *bytes < 1 << 50)
 }
 
 /// The kinds that a render uses.

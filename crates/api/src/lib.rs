@@ -24,6 +24,7 @@ pub mod objects;
 pub mod oci_repository;
 pub mod plan;
 pub mod protocol;
+pub mod renderer;
 pub mod service_deployment;
 pub mod service_sources;
 pub mod service_test;

@@ -44,6 +44,7 @@ use crate::{
     canonical_json,
     health_rule::{HealthRuleSpec, HealthRules},
     objects::ServiceReport,
+    renderer::{Patch, Renderer},
     service_test::ServiceTest,
     succession::Position,
 };
@@ -378,6 +379,11 @@ pub struct Deployment {
     pub bundle_bytes: u64,
     /// Folder inside the bundle whose manifests are applied.
     pub path: String,
+    /// Where there are some, or patches, the action is `ApplyRendered`: an agent that doesn't know them holds the service.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub renderers: Vec<Renderer>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub patches: Vec<Patch>,
     pub target_namespace: String,
     pub prune: bool,
     /// What the tenant may do in the cluster, from its grant.

@@ -11,6 +11,7 @@ use crate::{
     deletion::Deletion,
     git_repository::LocalReference,
     objects::ObjectRef,
+    renderer::{Patch, Renderer},
     service_sources::{ChartReference, MountedSource},
     service_test::ServiceTest,
 };
@@ -58,6 +59,14 @@ pub struct ServiceDeploymentSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["mountPath"]))]
     pub sources: Vec<MountedSource>,
+    /// What makes objects of the files; empty: one of type `Auto` for the whole folder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub renderers: Vec<Renderer>,
+    /// Changes of everything that is rendered, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub patches: Vec<Patch>,
     /// Whether objects that leave the source are deleted from the cluster.
     #[serde(default = "default_prune")]
     pub prune: bool,

@@ -86,10 +86,54 @@ impl StatedSource<'_> {
     }
 }
 
-/// The same of a chart by its name.
+/// The same of a chart by its name, or of what a kustomization names.
 pub fn placed_url(url: &str, chart: Option<&str>) -> String {
     match chart {
         Some(chart) if url.starts_with("oci://") => format!("{}/{chart}", url.trim_end_matches('/')),
-        _ => url.to_owned(),
+        Some(_) => url.to_owned(),
+        None => read_git_link(url).map(|(repository, _)| repository).or(read_file_link(url)).unwrap_or(url).to_owned(),
+    }
+}
+
+/// A Git repository that only a kustomization names, and what of it is followed, in one text.
+pub fn write_git_link(repository: &str, reference: &str) -> String {
+    format!("{GIT_LINK}{repository}{GIT_REFERENCE}{reference}")
+}
+
+/// Repository and reference; `None` of other addresses.
+pub fn read_git_link(text: &str) -> Option<(&str, &str)> {
+    text.strip_prefix(GIT_LINK)?.split_once(GIT_REFERENCE)
+}
+
+/// A file on a web server that only a kustomization names.
+pub fn write_file_link(url: &str) -> String {
+    format!("{FILE_LINK}{url}")
+}
+
+/// Its address; `None` of other ones.
+pub fn read_file_link(text: &str) -> Option<&str> {
+    text.strip_prefix(FILE_LINK)
+}
+
+const FILE_LINK: &str = "file+";
+const GIT_LINK: &str = "git+";
+const GIT_REFERENCE: &str = "?ref=";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_see_the_repository_of_a_link() {
+        let link = write_git_link("https://github.com/org/repo", "release/1");
+        assert_eq!(link, "git+https://github.com/org/repo?ref=release/1");
+        assert_eq!(read_git_link(&link), Some(("https://github.com/org/repo", "release/1")));
+        assert_eq!(placed_url(&link, None), "https://github.com/org/repo");
+        assert_eq!(read_git_link("https://github.com/org/repo?ref=x"), None);
+        let file = write_file_link("https://example.com/install.yaml");
+        assert_eq!((read_file_link(&file), read_git_link(&file)), (Some("https://example.com/install.yaml"), None));
+        assert_eq!(placed_url(&file, None), "https://example.com/install.yaml");
+        assert_eq!(placed_url("oci://r/charts/", Some("web")), "oci://r/charts/web");
+        assert_eq!(placed_url("https://charts.example.com", Some("web")), "https://charts.example.com");
     }
 }

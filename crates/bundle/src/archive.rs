@@ -8,7 +8,7 @@
 mod header;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     io::{self, Read as _},
     ops::Range,
@@ -234,6 +234,34 @@ impl Archive {
             }
         }
         Ok(())
+    }
+
+    /// Its name.
+    pub fn digest(&self) -> Digest {
+        Digest::of(&self.bytes)
+    }
+
+    /// The same without some entries, and with these files.
+    pub fn replace(
+        &self,
+        without: &BTreeSet<RelPath>,
+        files: &BTreeMap<RelPath, Vec<u8>>,
+        limits: &Limits,
+    ) -> Result<Self, ArchiveError> {
+        let mut writer = Writer::default();
+        let kept = self.entries.keys().filter(|path| !without.contains(path));
+        let paths: BTreeSet<&RelPath> = kept.chain(files.keys()).collect();
+        for path in paths {
+            match (files.get(path), self.entries.get(path)) {
+                (Some(bytes), _) => writer.file(path, bytes, false),
+                (None, Some(Item::File { bytes, executable })) => {
+                    writer.file(path, &self.bytes[bytes.clone()], *executable);
+                }
+                (None, Some(Item::Link { target })) => writer.link(path, target),
+                (None, None) => {}
+            }
+        }
+        Self::read(writer.finish(), limits)
     }
 
     /// The regular files, in order. Symlinks are not among them.

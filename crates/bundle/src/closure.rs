@@ -18,6 +18,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use crate::walk::Lost;
 use crate::{
+    bases::Base,
     limits::Limits,
     path::{PathError, RelPath},
     tree::{Entry, Mode, ObjectId, Tree, TreeError},
@@ -28,6 +29,9 @@ use crate::{
 /// Part of every content id; changed when the same inputs must make a different archive.
 const FORMAT: &str = "farwater-content-v1\n";
 
+/// What the names of templates end in; each becomes the file without it before anything is rendered.
+pub const TEMPLATE_SUFFIX: &str = ".liquid";
+
 /// The files of a bundle, and the id of their content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closure {
@@ -37,6 +41,23 @@ pub struct Closure {
     pub files: BTreeMap<RelPath, FileEntry>,
     /// Folders of the charts that the walk was led to on purpose.
     pub charts: BTreeSet<RelPath>,
+    /// Folders of other repositories that kustomizations name which the walk was led to, and that are not laid in.
+    pub bases: BTreeSet<Base>,
+    /// Charts that such kustomizations inflate, and that are not where kustomize looks for them.
+    pub inflated: BTreeSet<InflatedChart>,
+}
+
+/// A chart that a kustomization has pulled from a repository.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InflatedChart {
+    /// The kustomization.
+    pub file: RelPath,
+    pub name: String,
+    pub repository: String,
+    /// A version, or a range.
+    pub version: String,
+    /// Where it is looked for.
+    pub place: RelPath,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +100,13 @@ pub enum ClosureReason {
     NotText,
     #[error("{0}")]
     Tree(#[source] TreeError),
+}
+
+/// The remote bases that a kustomization names, each with the words that it names it by. Of one that can't be read there are none.
+pub fn bases_of(kustomization: &str) -> Vec<(String, Base)> {
+    let named = reference::read("kustomization.yaml", kustomization).unwrap_or_default();
+    let remote = named.references.into_iter().filter(|one| one.may_be_base && reference::looks_remote(&one.text));
+    remote.filter_map(|one| Base::parse(&one.text).map(|base| (one.text, base))).collect()
 }
 
 /// The closure of `path` in the tree `root`.
@@ -124,6 +152,8 @@ struct Walk<'t, T> {
     folders: BTreeMap<RelPath, ObjectId>,
     builds: BTreeSet<(RelPath, bool)>,
     charts: BTreeSet<RelPath>,
+    bases: BTreeSet<Base>,
+    inflated: BTreeSet<InflatedChart>,
     symlinks: BTreeSet<RelPath>,
     visited: usize,
     queue: VecDeque<Task>,
@@ -138,6 +168,8 @@ impl<'t, T: Tree> Walk<'t, T> {
             folders: BTreeMap::new(),
             builds: BTreeSet::new(),
             charts: BTreeSet::new(),
+            bases: BTreeSet::new(),
+            inflated: BTreeSet::new(),
             symlinks: BTreeSet::new(),
             visited: 0,
             queue: VecDeque::new(),
@@ -162,12 +194,17 @@ impl<'t, T: Tree> Walk<'t, T> {
                 if wanted && file.file_name() == "Chart.yaml" {
                     self.charts.insert(folder.clone());
                 }
-                let references = match self.read_references(&file)? {
-                    Ok(references) => references,
+                let named = match self.read_references(&file)? {
+                    Ok(named) => named,
                     Err(error) if wanted => return Err(error),
                     Err(_) => return Ok(()),
                 };
-                references.into_iter().try_for_each(|r| self.follow_reference(&file, &folder, r, wanted))
+                named.references.into_iter().try_for_each(|r| self.follow_reference(&file, &folder, r, wanted))?;
+                named
+                    .charts
+                    .into_iter()
+                    .filter(|_| wanted)
+                    .try_for_each(|chart| self.follow_chart(&file, &folder, chart))
             }
         }
     }
@@ -191,9 +228,9 @@ impl<'t, T: Tree> Walk<'t, T> {
     fn read_references(
         &mut self,
         file: &RelPath,
-    ) -> Result<Result<Vec<reference::Reference>, Box<ClosureError>>, Box<ClosureError>> {
+    ) -> Result<Result<reference::Named, Box<ClosureError>>, Box<ClosureError>> {
         let fail = |line, reason| Box::new(ClosureError { file: file.to_string(), line, reason });
-        let Some(entry) = self.files.get(file) else { return Ok(Ok(Vec::new())) };
+        let Some(entry) = self.files.get(file) else { return Ok(Ok(reference::Named::default())) };
         // A symlinked kustomization is read where it leads; kustomize resolves its references beside the link.
         let id = match entry.mode {
             Mode::Symlink => {
@@ -201,9 +238,9 @@ impl<'t, T: Tree> Walk<'t, T> {
                 match self.follow(&folder, file.file_name(), file)? {
                     Ok(found) => match self.objects.entry(&found.path).map_err(|e| tree_error(file, e))? {
                         Some(entry) => entry.id,
-                        None => return Ok(Ok(Vec::new())),
+                        None => return Ok(Ok(reference::Named::default())),
                     },
-                    Err(_) => return Ok(Ok(Vec::new())),
+                    Err(_) => return Ok(Ok(reference::Named::default())),
                 }
             }
             _ => entry.id,
@@ -225,24 +262,71 @@ impl<'t, T: Tree> Walk<'t, T> {
         reference: reference::Reference,
         wanted: bool,
     ) -> Result<(), Box<ClosureError>> {
-        let reference::Reference { line, text, may_be_remote, optional } = reference;
+        let reference::Reference { line, text, may_be_remote, may_be_base, optional } = reference;
         // kustomize joins by text first, so `link/../x` is `x` whatever `link` is.
         let result = match folder.join_clean(&text) {
             Ok(path) => self.follow(&RelPath::root(), path.as_str(), file)?,
             Err(error) => Err(Lost::Path(error)),
         };
-        let lost = match result {
+        let mut lost = match result {
             Ok(found) => return self.include(&found),
             Err(lost) => lost,
         };
+        // What a template will make is there when it is looked for.
+        if matches!(lost, Lost::Missing(_))
+            && let Ok(template) = folder.join_clean(&format!("{text}{TEMPLATE_SUFFIX}"))
+            && let Ok(found) = self.follow(&RelPath::root(), template.as_str(), file)?
+            && !found.folder
+        {
+            return self.include(&found);
+        }
         if may_be_remote && reference::looks_remote(&text) {
-            return Ok(());
+            let Some(base) = Base::parse(&text).filter(|_| may_be_base) else { return Ok(()) };
+            match self.follow_base(base, file, wanted)? {
+                Some(missing) => lost = missing,
+                None => return Ok(()),
+            }
         }
         if lost.escapes() || matches!(lost, Lost::Loop) || (wanted && !optional) {
             let reason = ClosureReason::Reference { reference: crate::path::escape(text.as_bytes()), lost };
             return Err(Box::new(ClosureError { file: file.to_string(), line: Some(line), reason }));
         }
         Ok(())
+    }
+
+    fn follow_chart(
+        &mut self,
+        file: &RelPath,
+        folder: &RelPath,
+        chart: reference::Inflated,
+    ) -> Result<(), Box<ClosureError>> {
+        // What leads out of the repository is told by who renders it.
+        let Ok(place) = folder.join_clean(&chart.place) else { return Ok(()) };
+        match self.follow(&RelPath::root(), place.as_str(), file)? {
+            Ok(found) => self.include(&found)?,
+            Err(_) if !chart.repository.is_empty() => {
+                let reference::Inflated { name, repository, version, .. } = chart;
+                self.inflated.insert(InflatedChart { file: file.clone(), name, repository, version, place });
+            }
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// What is not there although its repository is.
+    fn follow_base(&mut self, base: Base, from: &RelPath, wanted: bool) -> Result<Option<Lost>, Box<ClosureError>> {
+        let Some(place) = base.place() else { return Ok(None) };
+        if self.objects.folder_id(&base.mount()).map_err(|e| tree_error(from, e))?.is_none() {
+            // Whoever brings it looks again.
+            if wanted {
+                self.bases.insert(base);
+            }
+            return Ok(None);
+        }
+        match self.follow(&RelPath::root(), place.as_str(), from)? {
+            Ok(found) => self.include(&found).map(|()| None),
+            Err(lost) => Ok(Some(lost)),
+        }
     }
 
     fn follow(
@@ -360,7 +444,13 @@ impl<'t, T: Tree> Walk<'t, T> {
             // No path holds a NUL, so the lines can't be read in two ways.
             hash.update(format!("{} {id} {}\0", mode.octal(), path.as_str()));
         }
-        Closure { content_id: Digest::from_bytes(hash.finalize().into()), files: self.files, charts: self.charts }
+        Closure {
+            content_id: Digest::from_bytes(hash.finalize().into()),
+            files: self.files,
+            charts: self.charts,
+            bases: self.bases,
+            inflated: self.inflated,
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod archive;
+pub mod bases;
 pub mod charts;
 pub mod closure;
 pub mod limits;
@@ -18,9 +19,12 @@ mod walk;
 pub mod yaml;
 
 pub use archive::{Archive, ArchiveError, PackError};
-pub use closure::{Closure, ClosureError, ClosureReason, FileEntry, closure, closure_of};
+pub use bases::{BASES, Base};
+pub use closure::{
+    Closure, ClosureError, ClosureReason, FileEntry, InflatedChart, TEMPLATE_SUFFIX, bases_of, closure, closure_of,
+};
 pub use limits::Limits;
-pub use manifests::{Manifest, ManifestError, Manifests};
+pub use manifests::{Collector, Manifest, ManifestError, Manifests};
 #[cfg(feature = "members")]
 pub use members::{Members, MembersError, Shape};
 pub use overlay::{GraftError, Overlay};

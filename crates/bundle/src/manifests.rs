@@ -29,9 +29,8 @@ pub const MAX_OBJECTS: usize = 10_000;
 /// Errors reported for one service; the rest is counted.
 pub const MAX_ERRORS: usize = 100;
 
-/// Files that say that another renderer is meant.
-const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
-const CHART: &str = "Chart.yaml";
+/// Which are kustomize's, and no manifests.
+pub const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
 
 /// One object as it will be applied, and where it was written.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +45,7 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     pub file: RelPath,
-    /// From 1: where the object, or the error, begins.
+    /// From 1: where the object, or the error, begins. 0 where the file was rendered.
     pub line: u32,
     /// From 1, counting the documents of the file that hold something.
     pub document: u32,
@@ -54,7 +53,10 @@ pub struct Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{} (document {})", self.file, self.line, self.document)
+        match self.line {
+            0 => write!(f, "{} (document {})", self.file, self.document),
+            line => write!(f, "{}:{line} (document {})", self.file, self.document),
+        }
     }
 }
 
@@ -105,10 +107,6 @@ pub enum ManifestError {
 pub enum FolderReason {
     #[error("the bundle has no such folder: {0}")]
     Lost(String),
-    #[error("has a {0}; this version reads raw manifests only and does not run kustomize")]
-    Kustomization(String),
-    #[error("has a Chart.yaml; this version reads raw manifests only and does not run Helm")]
-    Chart,
     #[error("holds over {MAX_OBJECTS} objects")]
     TooManyObjects,
 }
@@ -125,7 +123,7 @@ pub enum DocumentReason {
     Yaml(crate::yaml::YamlReason),
     #[error("holds the conflict markers of an unfinished merge")]
     Conflict,
-    #[error("{0}; it looks like a template, and this version renders none")]
+    #[error("{0}; it looks like a template: Helm's belong in a chart, Liquid's in a file whose name ends in .liquid")]
     Template(crate::yaml::YamlReason),
     #[error("not valid JSON: {0}")]
     Json(String),
@@ -150,24 +148,9 @@ pub enum DocumentReason {
 /// Reads the manifests of a folder. `target_namespace` only decides whether two objects are one: an object that
 /// names no namespace goes there.
 pub fn read(archive: &Archive, folder: &RelPath, target_namespace: &str) -> Manifests {
-    let mut reader =
-        Reader { target_namespace, objects: Vec::new(), errors: Vec::new(), more: 0, seen: HashMap::new() };
-    match archive.folder(folder) {
-        Err(lost) => reader.fail_folder(folder, FolderReason::Lost(lost.to_string())),
-        Ok(real) => match other_renderer(archive, &real) {
-            Some(reason) => reader.fail_folder(folder, reason),
-            None => reader.read_folder(archive, &real),
-        },
-    }
-    reader.finish()
-}
-
-fn other_renderer(archive: &Archive, folder: &RelPath) -> Option<FolderReason> {
-    let has = |name: &str| folder.join_name(name.as_bytes()).is_ok_and(|file| archive.file(&file).is_ok());
-    if let Some(name) = KUSTOMIZATIONS.into_iter().find(|name| has(name)) {
-        return Some(FolderReason::Kustomization(name.to_owned()));
-    }
-    has(CHART).then_some(FolderReason::Chart)
+    let mut collector = Collector::new(target_namespace);
+    collector.add_folder(archive, folder, &[]);
+    collector.finish()
 }
 
 fn is_manifest(path: &RelPath) -> bool {
@@ -175,7 +158,8 @@ fn is_manifest(path: &RelPath) -> bool {
     !KUSTOMIZATIONS.contains(&name) && [".yaml", ".yml", ".json"].iter().any(|suffix| name.ends_with(suffix))
 }
 
-struct Reader<'a> {
+/// Takes manifests from wherever they are, and finds what is there twice.
+pub struct Collector<'a> {
     target_namespace: &'a str,
     objects: Vec<Manifest>,
     errors: Vec<ManifestError>,
@@ -184,37 +168,88 @@ struct Reader<'a> {
     seen: HashMap<[String; 4], usize>,
 }
 
-impl Reader<'_> {
-    fn read_folder(&mut self, archive: &Archive, folder: &RelPath) {
-        for path in archive.walk(folder).into_iter().filter(|path| is_manifest(path)) {
-            let origin = |line, document| Origin { file: path.clone(), line, document };
+impl<'a> Collector<'a> {
+    pub fn new(target_namespace: &'a str) -> Self {
+        Self { target_namespace, objects: Vec::new(), errors: Vec::new(), more: 0, seen: HashMap::new() }
+    }
+
+    /// The manifests of a folder but for those in the folders `except`.
+    pub fn add_folder(&mut self, archive: &Archive, folder: &RelPath, except: &[RelPath]) {
+        match archive.folder(folder) {
+            Err(lost) => self.fail_folder(folder, FolderReason::Lost(lost.to_string())),
+            Ok(real) => self.add_real_folder(archive, &real, except),
+        }
+    }
+
+    fn add_real_folder(&mut self, archive: &Archive, folder: &RelPath, except: &[RelPath]) {
+        let wanted = |path: &&RelPath| is_manifest(path) && !except.iter().any(|folder| path.is_within(folder));
+        for path in archive.walk(folder).into_iter().filter(wanted) {
             match archive.file(path) {
-                Ok(bytes) => {
-                    for outcome in document::read_file(bytes, path.file_name().ends_with(".json")) {
-                        match outcome {
-                            Ok(found) => self.add(found.object, found.value, origin(found.line, found.document)),
-                            Err(e) => self
-                                .fail(ManifestError::Document { origin: origin(e.line, e.document), reason: e.reason }),
-                        }
-                    }
-                }
+                Ok(bytes) => self.add_text(path, bytes),
                 // A symlink to a folder whose name looks like a manifest's: kubectl leaves it alone.
                 Err(Lost::Missing(real)) if archive.folder(&real).is_ok() => {}
                 Err(lost) => {
                     let reason = DocumentReason::Symlink(lost.to_string());
-                    self.fail(ManifestError::Document { origin: origin(1, 1), reason });
+                    self.fail(ManifestError::Document {
+                        origin: Origin { file: path.clone(), line: 1, document: 1 },
+                        reason,
+                    });
                 }
             }
-            if self.objects.len() > MAX_OBJECTS {
-                self.objects.truncate(MAX_OBJECTS);
-                return self.fail_folder(folder, FolderReason::TooManyObjects);
+            if self.is_full(folder) {
+                return;
             }
         }
     }
 
-    fn add(&mut self, object: ObjectRef, value: Value, origin: Origin) {
+    /// A file's documents: YAML, or JSON if its name says so.
+    pub fn add_text(&mut self, file: &RelPath, bytes: &[u8]) {
+        for outcome in document::read_file(bytes, file.file_name().ends_with(".json")) {
+            self.take(file, outcome);
+        }
+    }
+
+    /// What a renderer made: an object, or a list of some. One that is there already, and just the same, is left out: a chart that
+    /// is used twice gives its definitions twice.
+    pub fn add_rendered(&mut self, origin: &Origin, value: Value) {
+        for outcome in document::take_value(value, (origin.line, origin.document)) {
+            let again = outcome.as_ref().is_ok_and(|found| self.has(&found.object, &found.value));
+            if !again {
+                self.take(&origin.file, outcome);
+            }
+        }
+        self.is_full(&origin.file);
+    }
+
+    fn take(&mut self, file: &RelPath, outcome: Result<document::FoundObject, document::FileError>) {
+        let origin = |line, document| Origin { file: file.clone(), line, document };
+        match outcome {
+            Ok(found) => self.add(found.object, found.value, origin(found.line, found.document)),
+            Err(e) => self.fail(ManifestError::Document { origin: origin(e.line, e.document), reason: e.reason }),
+        }
+    }
+
+    fn is_full(&mut self, folder: &RelPath) -> bool {
+        let full = self.objects.len() > MAX_OBJECTS;
+        if full {
+            self.objects.truncate(MAX_OBJECTS);
+            // What is left out is not known to be there.
+            self.fail_folder(folder, FolderReason::TooManyObjects);
+        }
+        full
+    }
+
+    fn has(&self, object: &ObjectRef, value: &Value) -> bool {
+        self.seen.get(&self.id(object)).is_some_and(|&first| self.objects[first].value == *value)
+    }
+
+    fn id(&self, object: &ObjectRef) -> [String; 4] {
         let namespace = if object.namespace.is_empty() { self.target_namespace } else { &object.namespace };
-        let id = [object.group.clone(), object.kind.clone(), namespace.to_owned(), object.name.clone()];
+        [object.group.clone(), object.kind.clone(), namespace.to_owned(), object.name.clone()]
+    }
+
+    fn add(&mut self, object: ObjectRef, value: Value, origin: Origin) {
+        let id = self.id(&object);
         match self.seen.get(&id) {
             Some(&first) => {
                 let first = self.objects[first].origin.clone();
@@ -235,7 +270,7 @@ impl Reader<'_> {
         if self.errors.len() < MAX_ERRORS { self.errors.push(error) } else { self.more += 1 }
     }
 
-    fn finish(mut self) -> Manifests {
+    pub fn finish(mut self) -> Manifests {
         if self.errors.is_empty() {
             return Manifests::Complete(self.objects);
         }

@@ -15,6 +15,7 @@ pub mod install;
 pub mod login;
 pub mod objects;
 pub mod plan;
+pub mod render;
 pub mod resume;
 pub mod rollback;
 pub mod suspend;

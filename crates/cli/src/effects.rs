@@ -28,6 +28,7 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("why", Effect::Reads),
     ("wait", Effect::Reads),
     ("plan", Effect::Reads),
+    ("render", Effect::Reads),
     (
         "undo",
         Effect::Writes(&["ServiceDeployment, annotation `farwater.dev/undo`: the deletion that its agent undoes"]),

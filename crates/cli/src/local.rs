@@ -12,7 +12,7 @@ use std::{
 };
 
 use farwater_api::{Digest, plan::MAX_LOCAL_BYTES};
-use farwater_bundle::{Entry, Limits, Mode, ObjectId, RelPath, Tree, TreeError, archive, closure};
+use farwater_bundle::{Archive, Entry, Limits, Mode, ObjectId, RelPath, Tree, TreeError, archive, closure};
 use sha2::{Digest as _, Sha256};
 
 use crate::failure::{Failure, Result};
@@ -26,8 +26,33 @@ pub struct Packed {
     pub compressed: Vec<u8>,
 }
 
+/// The files of a folder, to be read here.
+pub struct Local {
+    pub archive: Archive,
+    /// The folder in it.
+    pub path: RelPath,
+}
+
 /// `stated`: the service's own path, which the folder has where it is in no checkout.
 pub fn pack(folder: &Path, stated: &str) -> Result<Packed> {
+    let (bytes, path) = gather(folder, stated, MAX_LOCAL_BYTES)?;
+    let compressed = archive::compress(&bytes).map_err(|error| unusable(folder, &error))?;
+    Ok(Packed { digest: Digest::of(&bytes), path: path.as_str().to_owned(), compressed })
+}
+
+pub fn read(folder: &Path, stated: &str) -> Result<Local> {
+    let limits = Limits::default();
+    let (bytes, path) = gather(folder, stated, limits.total_bytes)?;
+    let archive = Archive::read(bytes, &limits).map_err(|error| unusable(folder, &error))?;
+    Ok(Local { archive, path })
+}
+
+fn unusable(folder: &Path, problem: &dyn std::error::Error) -> Failure {
+    Failure::usage(format!("the files of {} can't be used", folder.display())).evidence(crate::failure::chain(problem))
+}
+
+/// The uncompressed archive, and the folder in it.
+fn gather(folder: &Path, stated: &str, most: u64) -> Result<(Vec<u8>, RelPath)> {
     let real = folder.canonicalize().map_err(|error| Failure::file("read", folder, &error))?;
     if !real.is_dir() {
         return Err(Failure::usage(format!("{} is no folder", folder.display())));
@@ -38,20 +63,15 @@ pub fn pack(folder: &Path, stated: &str) -> Result<Packed> {
         Some(path) => path.to_string_lossy().into_owned(),
         None => stated.to_owned(),
     };
-    let unusable = |problem: &dyn std::error::Error| {
-        Failure::usage(format!("the files of {} can't be used", folder.display()))
-            .evidence(crate::failure::chain(problem))
-    };
-    let path = RelPath::parse_folder(&path).map_err(|error| unusable(&error))?;
+    let path = RelPath::parse_folder(&path).map_err(|error| unusable(folder, &error))?;
     let (tree, root) = match checkout {
         Some(root) => Folders::at(root, &RelPath::root()),
         None => Folders::at(&real, &path),
     };
-    let limits = Limits { total_bytes: MAX_LOCAL_BYTES, ..Limits::default() };
-    let needed = closure(&tree, &root, &path, &limits).map_err(|error| unusable(&*error))?;
-    let bytes = archive::pack(&tree, &needed, &limits).map_err(|error| unusable(&error))?;
-    let compressed = archive::compress(&bytes).map_err(|error| unusable(&error))?;
-    Ok(Packed { digest: Digest::of(&bytes), path: path.as_str().to_owned(), compressed })
+    let limits = Limits { total_bytes: most, ..Limits::default() };
+    let needed = closure(&tree, &root, &path, &limits).map_err(|error| unusable(folder, &*error))?;
+    let bytes = archive::pack(&tree, &needed, &limits).map_err(|error| unusable(folder, &error))?;
+    Ok((bytes, path))
 }
 
 /// Folders and files by ids that are made up from their paths, so that nothing is read that nothing needs.
@@ -157,8 +177,6 @@ impl Tree for Folders {
 
 #[cfg(test)]
 mod tests {
-    use farwater_bundle::Archive;
-
     use super::*;
 
     fn write(root: &Path, files: &[(&str, &str)]) {

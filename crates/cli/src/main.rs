@@ -30,7 +30,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use crate::{
     commands::{
         admin, cluster, completion, convert, deploy, doctor, explain, get, history, hooks, hub, install, login,
-        objects, plan, resume, rollback, suspend, tree, undo, version, wait, why,
+        objects, plan, render, resume, rollback, suspend, tree, undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
@@ -55,6 +55,8 @@ enum Command {
     Admin(admin::AdminArgs),
     #[command(flatten)]
     Ask(Ask),
+    /// Shows the objects that the files of a folder or of a service become; no cluster is asked.
+    Render(render::RenderArgs),
     /// Prints a shell's completion script.
     Completion(completion::CompletionArgs),
     /// Prints objects of others as ours.
@@ -146,6 +148,7 @@ fn start(cli: Cli, program: Program) -> Result<u8> {
         Command::Hub(args) => hub::run(args),
         Command::Admin(args) => block_on(admin::run(args, &connect)),
         Command::Ask(asked) => block_on(ask(asked, &connect, program)),
+        Command::Render(args) => block_on(render::run(args, &connect, program)),
     }
 }
 

@@ -8,6 +8,7 @@ use farwater_api::{
     apply_options::ApplyOptions,
     health_rule::HealthRuleSpec,
     protocol::{Action, Ceiling, Deployment},
+    renderer::{Patch, Renderer},
     service_deployment::{DeletionPolicy, ServiceDeploymentSpec},
     service_sources::{ChartReference, placed_url},
     service_test::ServiceTest,
@@ -41,6 +42,9 @@ pub struct Candidate {
     /// What of the commit was read beside its own files: `submodules`, `lfs`. Empty: nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reads: String,
+    /// Folders with renderers of their own: what the charts in them depend on is in the bundle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rendered: Vec<String>,
     /// What it is made of, where that is more than one folder of a repository: the service's own source first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
@@ -54,7 +58,7 @@ pub struct Candidate {
 #[serde(rename_all = "camelCase")]
 pub struct Part {
     pub kind: SourceKind,
-    /// Of the source; empty of a repository that a chart's dependency names by its address alone.
+    /// Of the source; empty of a repository that a chart or a kustomization names by its address alone.
     pub name: String,
     pub source_uid: String,
     pub url: String,
@@ -71,7 +75,7 @@ pub struct Part {
     /// Where it lies among the service's files; empty is their root.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mount_path: String,
-    /// A chart names it, and the service doesn't.
+    /// A chart or a kustomization names it, and the service doesn't.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dependency: bool,
 }
@@ -128,7 +132,7 @@ pub enum Trouble {
         kind: SourceKind,
         name: String,
     },
-    /// A chart that was not looked for yet.
+    /// A chart, or a kustomization's base, that was not found yet.
     #[error("{message}")]
     ChartPending { message: String },
     /// A chart that its repository does not have, or that can't be taken.
@@ -262,6 +266,8 @@ pub struct EntryInputs<'a> {
     pub why: &'a Why,
     pub ceiling: Result<&'a Ceiling, &'a Denied>,
     pub target_namespace: &'a str,
+    pub renderers: &'a [Renderer],
+    pub patches: &'a [Patch],
     pub prune: bool,
     pub options: &'a ApplyOptions,
     /// MAC of the service's Secrets, or which one is missing or unusable.
@@ -310,6 +316,8 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         bundle: assigned.bundle,
         bundle_bytes: assigned.bundle_bytes,
         path: assigned.path.clone(),
+        renderers: inputs.renderers.to_vec(),
+        patches: inputs.patches.to_vec(),
         target_namespace: inputs.target_namespace.to_owned(),
         prune: prune && hold_prune.is_none(),
         ceiling: ceiling.clone(),
@@ -367,6 +375,7 @@ mod tests {
             origin: None,
             author: String::new(),
             reads: String::new(),
+            rendered: Vec::new(),
             parts: Vec::new(),
             artifacts: Vec::new(),
         }
@@ -424,6 +433,8 @@ mod tests {
             why: &Why::Current,
             ceiling: Ok(ceiling),
             target_namespace: "web",
+            renderers: &[],
+            patches: &[],
             prune: true,
             options: DEFAULTS,
             secrets: Ok(None),

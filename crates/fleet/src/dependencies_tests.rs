@@ -17,6 +17,7 @@ fn candidate(commit: &str) -> Candidate {
         origin: None,
         author: String::new(),
         reads: String::new(),
+        rendered: Vec::new(),
         parts: Vec::new(),
         artifacts: Vec::new(),
     }

@@ -118,6 +118,7 @@ mod tests {
             origin: None,
             author: String::new(),
             reads: String::new(),
+            rendered: Vec::new(),
             parts: vec![part("charts", Some("web"), false), part("", Some("redis"), true)],
             artifacts: Vec::new(),
         };

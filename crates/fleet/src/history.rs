@@ -104,6 +104,7 @@ impl Version {
             origin: self.origin.clone(),
             author: self.told.author.clone().unwrap_or_default(),
             reads: String::new(),
+            rendered: Vec::new(),
             parts: self.parts.clone(),
             // Of a version that is gone back to nothing is read anew.
             artifacts: Vec::new(),
@@ -228,6 +229,7 @@ mod tests {
             origin: None,
             author: "Bob <bob@example.com>".to_owned(),
             reads: String::new(),
+            rendered: Vec::new(),
             parts: Vec::new(),
             artifacts: Vec::new(),
         }

@@ -105,7 +105,13 @@ impl Run {
 
 /// What makes a version to its hooks: a repair, an approval or another option does not have them run again.
 pub fn version_of(deployment: &Deployment) -> Digest {
-    Digest::of(format!("{}\n{}\n{}", deployment.bundle, deployment.path, deployment.target_namespace))
+    let mut text = format!("{}\n{}\n{}", deployment.bundle, deployment.path, deployment.target_namespace);
+    if !deployment.renderers.is_empty() || !deployment.patches.is_empty() {
+        // Another value is another version, as it is to Helm.
+        let rendering = serde_json::json!([deployment.renderers, deployment.patches]);
+        text = format!("{text}\n{}", Digest::of_json(&rendering));
+    }
+    Digest::of(text)
 }
 
 /// What a hook was run with beside its version. One that has failed is run again with something else.

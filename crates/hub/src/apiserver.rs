@@ -13,6 +13,7 @@
 mod admission;
 mod apply;
 mod body;
+mod bundles;
 mod call;
 mod delete;
 mod discovery;

@@ -158,6 +158,8 @@ mod tests {
         check("view", "list", "servicedeployments.farwater.dev", "team-a", true);
         check("view", "get", "servicedeployments/objects.farwater.dev", "team-a", true);
         check("view", "get", "servicedeployments/history.farwater.dev", "team-a", true);
+        check("view", "get", "servicedeployments/bundle.farwater.dev", "team-a", false);
+        check("edit", "get", "servicedeployments/bundle.farwater.dev", "team-a", true);
         check("view", "get", "secrets", "team-a", false);
         check("view", "create", "configmaps", "team-a", false);
         check("view", "list", "servicedeployments.farwater.dev", "team-b", false);

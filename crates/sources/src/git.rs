@@ -44,6 +44,8 @@ const TRACKED: &str = "refs/farwater/tracked";
 const ALL: &str = "refs/farwater/all";
 /// What somebody looked at last beside what is followed.
 const ASIDE: &str = "refs/farwater/aside";
+/// What a remote's default branch is known by.
+const HEAD: &str = "HEAD";
 /// Names the URL that a mirror's objects came from.
 pub(crate) const URL_FILE: &str = "farwater-url";
 
@@ -242,6 +244,16 @@ impl Git {
                 match refs.get(name) {
                     Some(id) => Ok(Wanted { name: Some(name.clone()), refspec: name.clone(), id, is_commit: false }),
                     None => Err(self.explain_missing(session, "", "refs/", timeout, missing).await),
+                }
+            }
+            Reference::Named(name) => self.look_for(session, name, timeout).await,
+            Reference::Default => {
+                let refs = self.list_refs(session, &["--", URL, HEAD], timeout).await?;
+                match refs.get(HEAD) {
+                    Some(id) => {
+                        Ok(Wanted { name: Some(HEAD.to_owned()), refspec: HEAD.to_owned(), id, is_commit: false })
+                    }
+                    None => Err(self.explain_missing(session, "--heads", "refs/heads/", timeout, missing).await),
                 }
             }
             Reference::Semver(range) => {

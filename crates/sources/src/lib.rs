@@ -26,6 +26,7 @@ pub mod reference;
 pub mod remote;
 mod secret;
 mod session;
+pub mod single;
 pub mod snapshot;
 mod ssh;
 pub mod verify;

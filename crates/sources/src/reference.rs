@@ -16,6 +16,10 @@ pub enum Reference {
     /// The tag with the highest version in the range.
     Semver(Range),
     Commit(ObjectId),
+    /// A branch, or else a tag.
+    Named(String),
+    /// The branch that the remote takes for its main one.
+    Default,
 }
 
 /// What somebody names without saying what it is.
@@ -49,6 +53,17 @@ pub enum ReferenceError {
 }
 
 impl Reference {
+    /// What a kustomization's base follows, as kustomize's `ref` has it.
+    pub fn of_base(text: &str) -> Result<Self, ReferenceError> {
+        Ok(match text {
+            "" | "HEAD" => Self::Default,
+            text => match Named::parse(text)? {
+                Named::Commit(id) => Self::Commit(id),
+                Named::Name(name) => Self::Named(name),
+            },
+        })
+    }
+
     /// What a GitRepository follows; the branch `main` if it names nothing.
     pub fn parse(reference: Option<&GitReference>) -> Result<Self, ReferenceError> {
         let Some(GitReference { branch, tag, semver, name, commit }) = reference else {
@@ -88,6 +103,8 @@ impl fmt::Display for Reference {
             Self::Full(name) => write!(f, "reference {name}"),
             Self::Semver(range) => write!(f, "a tag in the range {range}"),
             Self::Commit(id) => write!(f, "commit {id}"),
+            Self::Named(name) => write!(f, "branch or tag {name}"),
+            Self::Default => write!(f, "the default branch"),
         }
     }
 }
@@ -143,6 +160,10 @@ mod tests {
         for name in ["main", "refs/", "refs/heads", "HEAD", "refs/heads/a..b", "/refs/heads/a"] {
             assert!(full(name).is_err(), "{name:?}");
         }
+        assert_eq!(Reference::of_base(""), Ok(Reference::Default));
+        assert_eq!(Reference::of_base("v1"), Ok(Reference::Named("v1".into())));
+        assert!(matches!(Reference::of_base(&"a1".repeat(20)), Ok(Reference::Commit(_))));
+        assert!(Reference::of_base("--upload-pack=x").is_err());
         let commit = GitReference { commit: Some("abc".into()), ..Default::default() };
         assert!(Reference::parse(Some(&commit)).is_err());
     }

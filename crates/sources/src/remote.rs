@@ -19,7 +19,16 @@ pub struct Remote {
     credentials: Option<Credentials>,
     ca: Option<String>,
     proxy: Option<Proxy>,
-    link_of: Option<String>,
+    link: Option<Link>,
+}
+
+/// Who leads to a remote that nobody states.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// A repository of another host.
+    Of(String),
+    /// Somebody whose place is not known.
+    Anybody,
 }
 
 impl Remote {
@@ -34,13 +43,20 @@ impl Remote {
         if credentials.is_some() && address.scheme == Scheme::Http && !is_loopback(&address) {
             return Err(RemoteError::ClearText);
         }
-        Ok(Self { address, credentials, ca, proxy: None, link_of: None })
+        Ok(Self { address, credentials, ca, proxy: None, link: None })
     }
 
     /// A file of the repository at `from` names the address, and nobody states it.
     #[must_use]
     pub fn linked(mut self, from: &Address) -> Self {
-        self.link_of = (from.host() != self.address.host()).then(|| from.host().to_owned());
+        self.link = (from.host() != self.address.host()).then(|| Link::Of(from.host().to_owned()));
+        self
+    }
+
+    /// Somebody names the address, and nobody states it: it must be public.
+    #[must_use]
+    pub fn public(mut self) -> Self {
+        self.link = Some(Link::Anybody);
         self
     }
 
@@ -83,9 +99,9 @@ impl Remote {
         self.ca.as_deref()
     }
 
-    /// The host that leads here, where it is another one.
-    pub(crate) fn link_of(&self) -> Option<&str> {
-        self.link_of.as_deref()
+    /// Who leads here, where that is not the repository's own host.
+    pub(crate) fn link(&self) -> Option<&Link> {
+        self.link.as_ref()
     }
 
     pub(crate) fn proxy(&self) -> Option<&Proxy> {

@@ -9,7 +9,7 @@ use crate::{
     git::{Git, GitError, GitReason, Problem},
     links::{Links, ResolveError, resolve},
     mint::{Fingerprint, fingerprint_of_app},
-    remote::Remote,
+    remote::{Link, Remote},
     ssh::Identity,
 };
 
@@ -112,9 +112,11 @@ impl Git {
     /// Prepares to ask a remote.
     pub(crate) async fn open<'r>(&self, remote: &'r Remote, timeout: Duration) -> Result<Session<'r>, GitError> {
         let mut session = Session::of(remote);
-        if let Some(host) = remote.link_of() {
-            session.links = self.web().links().of_host(host).await;
-        }
+        session.links = match remote.link() {
+            Some(Link::Of(host)) => self.web().links().of_host(host).await,
+            Some(Link::Anybody) => Some(self.web().links().clone()),
+            None => None,
+        };
         let resolved = self.resolve_session(&session).await;
         session.addresses = resolved.map_err(|error| Problem::from(error).at("reach", remote))?;
         let minted = match remote.credentials() {

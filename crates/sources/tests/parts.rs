@@ -199,6 +199,33 @@ async fn a_repository_in_the_internet_leads_into_no_private_network() {
     fetch(&git, &public, &url).await.unwrap();
 }
 
+#[tokio::test]
+async fn what_a_kustomization_names_must_be_public() {
+    let bench = Bench::new().await;
+    let base = bench.server.create("base").unwrap();
+    let tagged = base.commit("main", &[("a", "1")]).unwrap();
+    base.set_ref("refs/tags/v1", &tagged).unwrap();
+    base.git(&["symbolic-ref", "HEAD", "refs/heads/main"], b"").unwrap();
+    let commit = base.commit("main", &[("a", "2")]).unwrap();
+    let remote = Remote::new(&bench.server.url("base"), None).unwrap().public();
+    let sync = async |git: &Git, reference: &str| {
+        git.sync(&remote, &Reference::of_base(reference).unwrap(), &bench.mirror(), TIMEOUT).await
+    };
+    let error = sync(&bench.git, "main").await.unwrap_err();
+    assert_eq!(error.reason, GitReason::LinkRefused, "{error}");
+    assert_eq!(bench.server.counts().requests, 0);
+    let web = Web::new(Links::new(["127.0.0.0/8".parse().unwrap()]));
+    let git = Git::new(GitLimits::default(), web, &bench.dir.path().join("allowed")).unwrap();
+    // As kustomize's `ref`: a branch, a tag, a commit, or nothing.
+    for (reference, shown) in [("main", "main"), ("v1", "v1"), ("", "HEAD"), (commit.as_str(), "")] {
+        let revision = sync(&git, reference).await.unwrap().revision;
+        assert_eq!(revision.name.unwrap_or_default(), shown);
+        assert_eq!(revision.commit.to_string() == commit, reference != "v1", "{reference}");
+    }
+    let error = sync(&git, "none").await.unwrap_err();
+    assert!(error.to_string().contains("branch or tag none"), "{error}");
+}
+
 impl Bench {
     async fn fetch_large(&self, name: &str, files: &[LargeFile]) -> Result<(), GitError> {
         self.git.fetch_large_files(&self.remote(name), files, &self.mirror(), TIMEOUT).await

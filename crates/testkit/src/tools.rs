@@ -1,4 +1,5 @@
-//! Pinned programs, built from Go modules of this repository: a new machine has no Kubernetes and no kubectl.
+//! Pinned programs, built from Go modules of this repository: a new machine has no Kubernetes and no kubectl. Among them is the
+//! renderer that is shipped.
 //!
 //! Those of one module lie under `~/.cache/farwater/tools/<module>-<hash of it>/`, outside the clone, so that a second clone builds
 //! nothing and a change of one module leaves the others. `FARWATER_TOOLS` names one folder with all of them. etcd and
@@ -29,7 +30,8 @@ struct Module {
     mains: &'static [(&'static str, &'static str)],
     /// What go.mod names as `tool`: the name that go gives, and ours.
     tools: &'static [(&'static str, &'static str)],
-    /// Taken out of other modules: the module (with its version if go.mod doesn't name it), the file in it, and where it goes.
+    /// Taken out of other modules: the module (with its version if go.mod doesn't name it), the file in it, and where it goes. What
+    /// ends in `/` is a folder.
     files: &'static [(&'static str, &'static str, &'static str)],
     cost: &'static str,
 }
@@ -117,7 +119,49 @@ const COREDNS: Module =
 /// What renders and checks our charts.
 const HELM: Module =
     Module { name: "helm", kubernetes: None, mains: &[], tools: &[("helm", "helm")], files: &[], cost: "2 min" };
-const MODULES: [&Module; 8] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S, &KUBELET, &COREDNS, &HELM];
+const EXTERNAL_DNS: &str = "sigs.k8s.io/external-dns@v0.15.0";
+const METRICS_SERVER: &str = "sigs.k8s.io/metrics-server@v0.7.2";
+const KUEUE: &str = "sigs.k8s.io/kueue@v0.9.1";
+const FEATURE_DISCOVERY: &str = "sigs.k8s.io/node-feature-discovery@v0.16.6";
+const GATEWAY_API: &str = "sigs.k8s.io/gateway-api@v1.2.0";
+/// What our rendering is compared with, and charts and overlays that others wrote to compare it on.
+const KUSTOMIZE: Module = Module {
+    name: "kustomize",
+    kubernetes: None,
+    mains: &[],
+    tools: &[("kustomize", "kustomize")],
+    files: &[
+        (EXTERNAL_DNS, "charts/external-dns/", "others/external-dns/chart/"),
+        (EXTERNAL_DNS, "kustomize/", "others/external-dns/kustomize/"),
+        (METRICS_SERVER, "charts/metrics-server/", "others/metrics-server/chart/"),
+        (METRICS_SERVER, "manifests/", "others/metrics-server/manifests/"),
+        (KUEUE, "charts/kueue/", "others/kueue/chart/"),
+        (KUEUE, "config/", "others/kueue/config/"),
+        (FEATURE_DISCOVERY, "deployment/", "others/node-feature-discovery/deployment/"),
+        (GATEWAY_API, "config/crd/", "others/gateway-api/config/crd/"),
+    ],
+    cost: "1 min",
+};
+/// A plugin's program.
+const JSONNET: Module = Module {
+    name: "jsonnet",
+    kubernetes: None,
+    mains: &[],
+    tools: &[("jsonnet", "jsonnet")],
+    files: &[],
+    cost: "1 min",
+};
+/// Ours, as it is shipped: without C.
+const RENDER: Module = Module {
+    name: "render-helper",
+    kubernetes: None,
+    mains: &[("farwater-render", ".")],
+    tools: &[],
+    files: &[],
+    cost: "2 min",
+};
+const MODULES: [&Module; 11] =
+    [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S, &KUBELET, &COREDNS, &HELM, &KUSTOMIZE, &JSONNET, &RENDER];
 
 /// Where the built programs lie.
 #[derive(Clone, Debug)]
@@ -134,6 +178,15 @@ impl Tools {
     pub fn find() -> Result<Self> {
         let tools = Self::located()?;
         tools.check(&LOCALKUBE).context("the test tools are not complete; build them: cargo xtask tools")?;
+        Ok(tools)
+    }
+
+    /// Those that render, and what they are compared with and on.
+    pub fn find_renderers() -> Result<Self> {
+        let tools = Self::located()?;
+        for module in [&HELM, &KUSTOMIZE, &JSONNET, &RENDER] {
+            tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
+        }
         Ok(tools)
     }
 
@@ -223,6 +276,24 @@ impl Tools {
         self.program(&HELM, "helm")
     }
 
+    pub fn kustomize(&self) -> PathBuf {
+        self.program(&KUSTOMIZE, "kustomize")
+    }
+
+    pub fn jsonnet(&self) -> PathBuf {
+        self.program(&JSONNET, "jsonnet")
+    }
+
+    /// `farwater-render`.
+    pub fn renderer(&self) -> PathBuf {
+        self.program(&RENDER, "farwater-render")
+    }
+
+    /// Charts and overlays that others wrote, by the name of their project.
+    pub fn others(&self) -> PathBuf {
+        self.program(&KUSTOMIZE, "others")
+    }
+
     pub fn kubelet(&self) -> PathBuf {
         self.program(&KUBELET, "kubelet")
     }
@@ -283,7 +354,7 @@ impl Tools {
     }
 
     fn source(&self, module: &Module) -> PathBuf {
-        self.root.join("tests").join(module.name)
+        if module.name == RENDER.name { self.root.join(RENDER.name) } else { self.root.join("tests").join(module.name) }
     }
 
     fn check(&self, module: &Module) -> Result<()> {
@@ -292,7 +363,7 @@ impl Tools {
         }
         let mut wanted: Vec<PathBuf> = module.programs().map(|name| self.program(module, name)).collect();
         wanted.extend(self.files(module));
-        match wanted.iter().find(|path| !path.is_file()) {
+        match wanted.iter().find(|path| !path.exists()) {
             Some(path) => bail!("{} is missing", path.display()),
             None => Ok(()),
         }
@@ -308,15 +379,19 @@ impl Tools {
         eprintln!("building {programs} from Go modules into {} (some {} once)", dir.display(), module.cost);
         let out = staging.path().join("tools");
         fs::create_dir(&out)?;
+        let flags = module.ldflags()?;
         for (name, package) in module.mains {
             go(name, &source, &log, |go| {
-                go.args(["build", "-ldflags", &module.ldflags(), "-o"]).arg(out.join(name)).arg(package);
+                if module.name == RENDER.name {
+                    go.env("CGO_ENABLED", "0");
+                }
+                go.args(["build", "-ldflags", &flags, "-o"]).arg(out.join(name)).arg(package);
             })?;
         }
         if !module.tools.is_empty() {
             let names = module.tools.iter().map(|(_, ours)| *ours).collect::<Vec<_>>().join(", ");
             go(&names, &source, &log, |go| {
-                go.env("GOBIN", &out).args(["install", "-ldflags", &module.ldflags(), "tool"]);
+                go.env("GOBIN", &out).args(["install", "-ldflags", &flags, "tool"]);
             })?;
         }
         for (made, ours) in module.tools.iter().filter(|(made, ours)| made != ours) {
@@ -337,12 +412,35 @@ impl Module {
         self.mains.iter().map(|(name, _)| *name).chain(self.tools.iter().map(|(_, ours)| *ours))
     }
 
-    fn ldflags(&self) -> String {
-        match self.kubernetes {
+    fn ldflags(&self) -> Result<String> {
+        Ok(match self.kubernetes {
             Some(version) => format!("-s -w -X k8s.io/component-base/version.gitVersion={version}"),
+            // Helm's own version is left to its sources, as in the helm that it is compared with.
+            None if self.name == RENDER.name => format!("-s -w {}", kustomize_flag()?),
             None => "-s -w".to_owned(),
-        }
+        })
     }
+}
+
+/// Flags for the renderer's linker, of what is shipped: the versions that charts and kustomizations may write into what they make.
+pub fn renderer_flags(version: &str) -> Result<String> {
+    let helm = required("render-helper", "helm.sh/helm/v4")?;
+    let kustomize = kustomize_flag()?;
+    Ok(format!("-s -w -X main.version={version} -X helm.sh/helm/v4/internal/version.version={helm} {kustomize}"))
+}
+
+fn kustomize_flag() -> Result<String> {
+    let version = required("tests/kustomize", "sigs.k8s.io/kustomize/kustomize/v5")?;
+    Ok(format!("-X sigs.k8s.io/kustomize/api/provenance.version={version}"))
+}
+
+/// The version of a module that the go.mod of a folder of this repository requires.
+fn required(folder: &str, module: &str) -> Result<String> {
+    let go_mod = repository_root()?.join(folder).join("go.mod");
+    let text = fs::read_to_string(&go_mod).with_context(|| format!("read {}", go_mod.display()))?;
+    let version =
+        |line: &str| line.trim().strip_prefix(module)?.strip_prefix(' ')?.split(' ').next().map(str::to_owned);
+    text.lines().find_map(version).with_context(|| format!("{} requires no {module}", go_mod.display()))
 }
 
 /// The folder of the workspace that this crate was compiled in.
@@ -429,11 +527,30 @@ fn go(what: &str, module: &Path, log: &Path, arguments: impl FnOnce(&mut Command
 
 fn copy_file(source: &Path, module: &str, file: &str, to: &Path) -> Result<()> {
     let from = module_folder(source, module)?.join(file);
+    if file.ends_with('/') {
+        return copy_folder(&from, to);
+    }
+    copy_content(&from, to)
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_folder(&entry.path(), &to)?,
+            false => copy_content(&entry.path(), &to)?,
+        }
+    }
+    Ok(())
+}
+
+fn copy_content(from: &Path, to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder)?;
     }
     // Read and write, not copy: files of the module cache are read-only and would stay so.
-    let content = fs::read(&from).with_context(|| format!("read {}", from.display()))?;
+    let content = fs::read(from).with_context(|| format!("read {}", from.display()))?;
     fs::write(to, content).with_context(|| format!("write {}", to.display()))
 }
 

@@ -1,8 +1,13 @@
 //! Static programs that are the same wherever they are built.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, Result};
+use farwater_testkit::tools::renderer_flags;
 
 use super::Architecture;
 use crate::{page, repository, step};
@@ -10,6 +15,8 @@ use crate::{page, repository, step};
 pub struct Programs {
     pub hub: PathBuf,
     pub agent: PathBuf,
+    /// The agent's child.
+    pub renderer: PathBuf,
 }
 
 pub fn build(architecture: Architecture) -> Result<Programs> {
@@ -40,7 +47,21 @@ pub fn build(architecture: Architecture) -> Result<Programs> {
     Ok(Programs {
         agent: build("agent", "farwater-agent", "farwater-agent", architecture.small())?,
         hub: build("release", "farwater-cli", "farwater", &[])?,
+        renderer: build_renderer(architecture, &target.join(triple), &log)?,
     })
+}
+
+/// Of Go: without C, and without where and when it was built.
+fn build_renderer(architecture: Architecture, target: &Path, log: &Path) -> Result<PathBuf> {
+    let module = repository::root()?.join("render-helper");
+    let program = target.join("farwater-render");
+    let flags = format!("-buildid= {}", renderer_flags(env!("CARGO_PKG_VERSION"))?);
+    let mut go = Command::new("go");
+    go.current_dir(&module).args(["build", "-trimpath", "-ldflags", &flags, "-o"]).arg(&program).arg(".");
+    go.env("CGO_ENABLED", "0").env("GOOS", "linux").env("GOARCH", architecture.name());
+    go.env("GOFLAGS", "-mod=readonly -buildvcs=false").env("GOWORK", "off");
+    step::run(&format!("go build farwater-render for {}", architecture.name()), go, log)?;
+    Ok(program)
 }
 
 fn cargo_home() -> Result<PathBuf> {

@@ -111,11 +111,11 @@ impl ServiceTask {
 
     /// The bundle's objects, ready to send. `None`: superseded.
     async fn prepare(&self, deployment: &Deployment) -> Result<Option<(Resolved, Vec<String>)>, Stopped> {
-        let basis = self.basis();
+        let (basis, record) = (self.basis(), (self.stored.hooks.as_ref(), &self.stored.inventory));
         tokio::select! {
             biased;
             () = self.until_superseded() => Ok(None),
-            read = basis.read_source(deployment, Shelf::Kept) => read.map(Some),
+            read = basis.read_source(deployment, record, Shelf::Kept) => read.map(Some),
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use farwater_api::protocol::{Deployment, ServiceAccount, ServiceIdentity};
 use farwater_fleet::{
-    hooks::Record,
+    hooks::{Occasion, Record, version_of},
     origin::Origin,
     plan::{Cooling, GroupVersionKind, Inventory, Live, ObjectKey, Plan, PlanInput, Resolved, Terms, plan, resolve},
     service_tests::render_tests,
@@ -23,6 +23,7 @@ use crate::{
     execute::Executor,
     hub::chain,
     lookup::{Lookup, Query},
+    render::ClusterAsker,
     tombstones::Tombstones,
 };
 
@@ -82,13 +83,25 @@ impl<'a> Basis<'a> {
 
 impl Basis<'_> {
     /// The source's objects as they are sent, and what of it can't be read.
-    pub async fn read_source(&self, deployment: &Deployment, shelf: Shelf) -> Result<(Resolved, Vec<String>), Stopped> {
+    /// `record`: which version was in place before.
+    pub async fn read_source(
+        &self,
+        deployment: &Deployment,
+        record: (Option<&Record>, &Inventory),
+        shelf: Shelf,
+    ) -> Result<(Resolved, Vec<String>), Stopped> {
         let agent = self.agent;
         let identity = agent.identity();
         let caller = agent.caller(&identity);
         let archive = agent.bundles.open(deployment, shelf, &agent.hub, &caller, &agent.kubernetes).await;
         let archive = archive.map_err(|e| Stopped(chain(&e)))?;
-        let mut render = crate::render::render(&archive, deployment);
+        let cluster = ClusterAsker {
+            kubernetes: &agent.kubernetes,
+            kinds: &agent.kinds,
+            account: &deployment.ceiling.service_account,
+        };
+        let of = (self.service.name.as_str(), occasion_of(deployment, record));
+        let mut render = agent.renderers.render(&archive, deployment, of, &cluster).await;
         drop(archive);
         render.objects.extend(render_tests(&self.service.name, &deployment.tests));
         let secrets = agent.sealed.open(&self.service.uid, deployment, shelf, &agent.hub, &caller, &agent.kubernetes);
@@ -216,6 +229,11 @@ fn of_inventory(inventory: &Inventory) -> impl Iterator<Item = Query> {
         version: entry.object.version.clone(),
         labelled: entry.uid.is_some(),
     })
+}
+
+/// Whether a version is the first one of its service, as its hooks see it.
+fn occasion_of(deployment: &Deployment, (record, inventory): (Option<&Record>, &Inventory)) -> Occasion {
+    Record::next(record.cloned(), version_of(deployment), inventory.baseline > 0).occasion
 }
 
 /// Where a deployment's objects come from.

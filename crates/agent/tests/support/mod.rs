@@ -17,7 +17,7 @@ use farwater_api::{
     service_deployment::DeletionPolicy,
 };
 use farwater_bundle::{Limits, MemoryTree, RelPath, archive, closure};
-use farwater_testkit::{Process, process::bare_command, wait_for};
+use farwater_testkit::{Process, Tools, process::bare_command, wait_for};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind},
@@ -59,6 +59,8 @@ impl Service {
             bundle: digest,
             bundle_bytes: bytes,
             path: "app".into(),
+            renderers: Vec::new(),
+            patches: Vec::new(),
             target_namespace: name.to_owned(),
             prune: true,
             ceiling: Ceiling {
@@ -108,11 +110,18 @@ pub fn config_map(name: &str, value: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{value: \"{value}\"}}\n")
 }
 
+/// What an administrator has configured.
+const PLUGINS: &str = "plugins: [{name: greet, command: [/bin/sh, -c, 'sed s/WORLD/cluster/ greeting.txt']}]\n";
+
 /// The agent's program.
 pub fn agent(hub: &FakeHub, kubeconfig: &Path, state_dir: &Path, log: &Path, token: bool) -> Process {
     let mut command: Command = bare_command(env!("CARGO_BIN_EXE_farwater-agent"));
     command.args(["--hub", &hub.url(), "--ca-pin", &hub.ca_pin()]);
     command.arg("--kubeconfig").arg(kubeconfig).arg("--state-dir").arg(state_dir);
+    command.arg("--renderer").arg(Tools::find_renderers().unwrap().renderer());
+    let plugins = state_dir.with_file_name("plugins.yaml");
+    std::fs::write(&plugins, PLUGINS).unwrap();
+    command.arg("--plugins").arg(plugins);
     if token {
         command.env("FARWATER_JOIN_TOKEN", fake_hub::TOKEN);
     }

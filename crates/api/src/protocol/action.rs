@@ -11,7 +11,8 @@ use crate::{Digest, service_deployment::DeletionPolicy};
 #[serde(tag = "type", remote = "Self")]
 #[expect(clippy::large_enum_variant, reason = "nearly every action is the large one")]
 pub enum Action {
-    /// Keep this applied. With options other than the defaults it is written as [`WITH_OPTIONS`].
+    /// Keep this applied. With renderers or patches it is written as [`RENDERED`], else with options other than the defaults as
+    /// [`WITH_OPTIONS`].
     Apply(Deployment),
     /// Change nothing: what the agent has goes on being kept. `reason` is for people.
     Hold { reason: String },
@@ -34,11 +35,15 @@ pub struct Unreadable {
 }
 
 /// The names of the actions that can be read.
-const KNOWN: [&str; 4] = ["Apply", WITH_OPTIONS, "Hold", "Remove"];
+const KNOWN: [&str; 5] = ["Apply", WITH_OPTIONS, RENDERED, "Hold", "Remove"];
 /// Apply with options, which are limits: an agent that doesn't know them must not go on without.
 const WITH_OPTIONS: &str = "ApplyWithOptions";
 /// The first version of the agent that knows all options.
 const WITH_OPTIONS_SINCE: &str = "0.1.0";
+/// Apply with renderers or patches, and perhaps with options: an agent that doesn't know them would make other objects.
+const RENDERED: &str = "ApplyRendered";
+/// The first version of the agent that knows all renderers and their options.
+const RENDERED_SINCE: &str = "0.1.0";
 /// Longest text that is taken from what can't be read.
 const MAX_SHOWN: usize = 64;
 
@@ -65,15 +70,26 @@ impl Serialize for Action {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Unreadable(unreadable) => unreadable.json.serialize(serializer),
-            Self::Apply(deployment) if !deployment.options.is_default() => {
-                let mut json = serde_json::to_value(deployment).map_err(S::Error::custom)?;
-                json["type"] = WITH_OPTIONS.into();
-                json["needsAgent"] = WITH_OPTIONS_SINCE.into();
-                json.serialize(serializer)
-            }
+            Self::Apply(deployment) => match guard(deployment) {
+                Some((name, since)) => {
+                    let mut json = serde_json::to_value(deployment).map_err(S::Error::custom)?;
+                    json["type"] = name.into();
+                    json["needsAgent"] = since.into();
+                    json.serialize(serializer)
+                }
+                None => Self::serialize(self, serializer),
+            },
             known => Self::serialize(known, serializer),
         }
     }
+}
+
+/// The name of an action that an agent must not take for a plain one, and the version that knows it.
+fn guard(deployment: &Deployment) -> Option<(&'static str, &'static str)> {
+    if !deployment.renderers.is_empty() || !deployment.patches.is_empty() {
+        return Some((RENDERED, RENDERED_SINCE));
+    }
+    (!deployment.options.is_default()).then_some((WITH_OPTIONS, WITH_OPTIONS_SINCE))
 }
 
 impl<'de> Deserialize<'de> for Action {
@@ -82,8 +98,8 @@ impl<'de> Deserialize<'de> for Action {
         if !json.is_object() {
             return Err(D::Error::custom("an action is an object"));
         }
-        let read = if json["type"] == WITH_OPTIONS {
-            read_with_options(&json).map(Self::Apply)
+        let read = if json["type"] == WITH_OPTIONS || json["type"] == RENDERED {
+            read_guarded(&json).map(Self::Apply)
         } else {
             Self::deserialize(&json).map_err(|error: serde_json::Error| error.to_string())
         };
@@ -91,12 +107,17 @@ impl<'de> Deserialize<'de> for Action {
     }
 }
 
-/// An option that isn't known is a limit that would not be kept.
-fn read_with_options(json: &Value) -> Result<Deployment, String> {
+/// What isn't known of these must not be left out: an option is a limit that would not be kept, and without a renderer's there
+/// would be other objects.
+fn read_guarded(json: &Value) -> Result<Deployment, String> {
     let deployment = Deployment::deserialize(json).map_err(|error| error.to_string())?;
-    let known = serde_json::to_value(&deployment.options).map_err(|error| error.to_string())?;
-    if known != json["options"] {
-        return Err("it has an option of a newer version".to_owned());
+    let known = serde_json::to_value(&deployment).map_err(|error| error.to_string())?;
+    for (member, what) in
+        [("options", "an option"), ("renderers", "a renderer's option"), ("patches", "a patch's option")]
+    {
+        if known[member] != json[member] {
+            return Err(format!("it has {what} of a newer version"));
+        }
     }
     Ok(deployment)
 }
@@ -162,6 +183,31 @@ mod tests {
             with,
             "agent 0.1.0 can't read the action ApplyWithOptions (it has an option of a newer version); \
              upgrade the agent to 0.4.0 or later",
+        );
+    }
+
+    #[test]
+    fn renderers_are_an_action_of_their_own_and_an_unknown_one_is_not_left_out() {
+        let mut rendered = json!({"type": "ApplyRendered", "needsAgent": "0.1.0", "bundle": Digest::of("b"), "bundleBytes": 1,
+            "path": "app", "targetNamespace": "web", "prune": true, "ceiling": {"serviceAccount": {"namespace": "n", "name": "a"}},
+            "options": {"drift": "Report"}, "patches": [{"patch": "{}"}],
+            "renderers": [{"type": "Helm", "helm": {"values": {"replicas": 3, "ratio": 1.5}}}]});
+        let action: Action = serde_json::from_value(rendered.clone()).unwrap();
+        assert!(matches!(&action, Action::Apply(deployment) if deployment.renderers.len() == 1), "{action:?}");
+        assert_eq!(serde_json::to_value(&action).unwrap(), rendered);
+
+        rendered["needsAgent"] = json!("0.5.0");
+        rendered["renderers"][0]["helm"]["atomic"] = json!(true);
+        check(
+            rendered.clone(),
+            "agent 0.1.0 can't read the action ApplyRendered (it has a renderer's option of a newer version); \
+             upgrade the agent to 0.5.0 or later",
+        );
+        rendered["renderers"] = json!([{"type": "Timoni"}]);
+        check(
+            rendered,
+            "agent 0.1.0 can't read the action ApplyRendered (unknown variant `Timoni`, expected one of `Auto`, `Raw`, `Helm`, \
+             `Kustomize`, `Plugin`); upgrade the agent to 0.5.0 or later",
         );
     }
 

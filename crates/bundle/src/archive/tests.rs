@@ -53,6 +53,19 @@ fn files_and_links_are_read_back_through_each_other() {
 }
 
 #[test]
+fn files_take_the_place_of_others() {
+    let files = [("x/a.yaml.liquid", "A {{ b }}"), ("x/l", "-> ../z"), ("x/c", "C"), ("z", "Z")];
+    let before = open(archive(&files, ".")).unwrap();
+    let path = |p| RelPath::parse(p).unwrap();
+    let made = BTreeMap::from([(path("x/a.yaml"), b"A B".to_vec()), (path("x/c"), b"D".to_vec())]);
+    let after = before.replace(&BTreeSet::from([path("x/a.yaml.liquid")]), &made, &Limits::default()).unwrap();
+    let expected = open(archive(&[("x/a.yaml", "A B"), ("x/l", "-> ../z"), ("x/c", "D"), ("z", "Z")], ".")).unwrap();
+    assert_eq!(after.digest(), expected.digest());
+    // The link would lead to nothing.
+    assert!(before.replace(&BTreeSet::from([path("z")]), &BTreeMap::new(), &Limits::default()).is_err());
+}
+
+#[test]
 fn the_empty_archive_is_one() {
     assert_eq!(open(vec![0; 1024]).unwrap().files().count(), 0);
     assert!(open(vec![0; 512]).is_err());

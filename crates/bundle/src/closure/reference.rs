@@ -17,29 +17,77 @@ pub(super) struct Reference {
     pub text: String,
     /// Whether the field takes URLs too. Those are kustomize's to fetch, and not part of the closure.
     pub may_be_remote: bool,
+    /// Whether a folder of another repository may stand there.
+    pub may_be_base: bool,
     /// Whether kustomize does without it.
     pub optional: bool,
 }
 
-/// Lists of files or folders, local or remote.
-const LOCAL_OR_REMOTE: [&str; 4] = ["resources", "bases", "components", "crds"];
+impl Reference {
+    fn local(line: u32, text: &str) -> Self {
+        Self { line, text: text.to_owned(), may_be_remote: false, may_be_base: false, optional: false }
+    }
+
+    fn remote(line: u32, text: &str) -> Self {
+        Self { may_be_remote: true, ..Self::local(line, text) }
+    }
+}
+
+/// Lists of files or folders, of this repository or of others.
+const WITH_BASES: [&str; 3] = ["resources", "bases", "components"];
 /// Lists of files, or of YAML written in place.
 const FILES_OR_INLINE: [&str; 5] =
     ["patchesStrategicMerge", "generators", "transformers", "validators", "configurations"];
 /// Lists of objects with a field `path`.
 const WITH_PATH: [&str; 3] = ["patches", "patchesJson6902", "replacements"];
 
-pub(super) fn read(file_name: &str, text: &str) -> Result<Vec<Reference>, YamlError> {
+/// A chart that a kustomization inflates, and where kustomize looks for it before it pulls it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Inflated {
+    pub name: String,
+    /// As `helm pull --repo` takes it; empty: none.
+    pub repository: String,
+    /// As it is written; empty: the newest.
+    pub version: String,
+    /// Relative to the kustomization's folder.
+    pub place: String,
+}
+
+/// All that a file names.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    pub references: Vec<Reference>,
+    pub charts: Vec<Inflated>,
+}
+
+pub(super) fn read(file_name: &str, text: &str) -> Result<Named, YamlError> {
     let documents = yaml::parse(text, &Budget::default())?;
-    let mut found = Vec::new();
+    let mut named = Named::default();
     for document in &documents {
         if file_name == "Chart.yaml" || file_name == "requirements.yaml" {
-            chart(document, &mut found);
+            chart(document, &mut named.references);
         } else {
-            kustomization(document, &mut found);
+            kustomization(document, &mut named.references);
+            named.charts.extend(inflated(document));
         }
     }
-    Ok(found)
+    Ok(named)
+}
+
+fn inflated(document: &Node) -> impl Iterator<Item = Inflated> {
+    let home = document.get("helmGlobals").and_then(|globals| globals.get("chartHome")).and_then(Node::as_str);
+    let home = home.filter(|home| !home.is_empty()).unwrap_or("charts");
+    let charts = document.get("helmCharts").map(Node::items).unwrap_or_default();
+    charts.iter().filter_map(move |chart| {
+        let text = |field: &str| chart.get(field).and_then(Node::as_str).unwrap_or_default().to_owned();
+        let (name, repository, version) = (text("name"), text("repo"), text("version"));
+        let below = match repository.is_empty() || version.is_empty() {
+            true => name.clone(),
+            false => format!("{name}-{version}/{name}"),
+        };
+        let place = format!("{home}/{below}");
+        (!name.is_empty()).then_some(Inflated { name, repository, version, place })
+    })
 }
 
 fn chart(document: &Node, found: &mut Vec<Reference>) {
@@ -47,30 +95,31 @@ fn chart(document: &Node, found: &mut Vec<Reference>) {
         if let Some(node) = dependency.get("repository")
             && let Some(path) = node.as_str().and_then(|r| r.strip_prefix("file://"))
         {
-            found.push(Reference { line: node.line, text: path.to_owned(), may_be_remote: false, optional: false });
+            found.push(Reference::local(node.line, path));
         }
     }
 }
 
 fn kustomization(document: &Node, found: &mut Vec<Reference>) {
-    let mut push = |node: &Node, may_be_remote: bool| {
+    let mut push = |node: &Node, may_be_base: bool| {
         if let Some(text) = node.as_str().filter(|t| !t.is_empty() && !t.contains('\n')) {
-            found.push(Reference { line: node.line, text: text.to_owned(), may_be_remote, optional: false });
+            found.push(Reference { may_be_base, ..Reference::remote(node.line, text) });
         }
     };
     let list = |field: &str| document.get(field).map(Node::items).unwrap_or_default();
-    for field in LOCAL_OR_REMOTE {
+    for field in WITH_BASES {
         list(field).iter().for_each(|node| push(node, true));
     }
+    list("crds").iter().for_each(|node| push(node, false));
     for field in FILES_OR_INLINE {
         // Flow YAML on one line is written in place too.
-        list(field).iter().filter(|n| n.as_str().is_some_and(|t| !t.contains(": "))).for_each(|node| push(node, true));
+        list(field).iter().filter(|n| n.as_str().is_some_and(|t| !t.contains(": "))).for_each(|node| push(node, false));
     }
     for field in WITH_PATH {
-        list(field).iter().filter_map(|item| item.get("path")).for_each(|node| push(node, true));
+        list(field).iter().filter_map(|item| item.get("path")).for_each(|node| push(node, false));
     }
     if let Some(node) = document.get("openapi").and_then(|o| o.get("path")) {
-        push(node, true);
+        push(node, false);
     }
     for generator in list("configMapGenerator").iter().chain(list("secretGenerator")) {
         generated_files(generator, found);
@@ -86,8 +135,7 @@ fn generated_files(generator: &Node, found: &mut Vec<Reference>) {
     let envs = items("envs").iter().chain(generator.get("env")).map(|node| (node, node.as_str()));
     for (node, text) in files.chain(envs) {
         if let Some(text) = text {
-            let (line, text) = (node.line, text.to_owned());
-            found.push(Reference { line, text, may_be_remote: true, optional: false });
+            found.push(Reference::remote(node.line, text));
         }
     }
 }
@@ -95,7 +143,7 @@ fn generated_files(generator: &Node, found: &mut Vec<Reference>) {
 fn helm(document: &Node, found: &mut Vec<Reference>) {
     let mut push = |node: &Node, optional| {
         if let Some(text) = node.as_str().filter(|t| !t.is_empty()) {
-            found.push(Reference { line: node.line, text: text.to_owned(), may_be_remote: true, optional });
+            found.push(Reference { optional, ..Reference::remote(node.line, text) });
         }
     };
     for chart in document.get("helmCharts").map(Node::items).unwrap_or_default() {

@@ -146,6 +146,23 @@ fn references_out_of_the_repository_name_file_and_line() {
 }
 
 #[test]
+fn what_a_template_will_make_is_not_missing() {
+    let files = [
+        ("a/kustomization.yaml", "resources: [m.yaml, ../b/n.yaml]\npatches: [{path: ../b/p.yaml}]\n"),
+        ("a/m.yaml.liquid", ""),
+        ("b/n.yaml.liquid", ""),
+        ("b/p.yaml.liquid/x", ""),
+        ("b/p.yaml", ""),
+    ];
+    check(&files, "a", &["a/kustomization.yaml", "a/m.yaml.liquid", "b/n.yaml.liquid", "b/p.yaml"]);
+    refused(
+        &[("a/kustomization.yaml", "resources: [m.yaml]\n"), ("a/m.yaml.liquid/x", "")],
+        "a",
+        "a/kustomization.yaml:1: names \"m.yaml\": a/m.yaml does not exist",
+    );
+}
+
+#[test]
 fn a_broken_kustomization_that_nothing_leads_to_spoils_nothing() {
     check(&[("a/f", ""), ("a/t/kustomization.yaml", "{{ template }}")], "a", &["a/f", "a/t/kustomization.yaml"]);
     check(
@@ -181,7 +198,7 @@ fn hostile_names_in_trees_are_refused_and_shown_escaped() {
     assert_eq!(hostile(b"../../etc", Mode::File), "a: path \"a/../../etc\" has a slash or backslash in a name");
     assert_eq!(
         hostile(b"sub", Mode::Commit),
-        "a/sub: is a submodule; submodules are not fetched, so keep it out of what a service needs"
+        "a/sub: is a submodule that was not fetched; set spec.recurseSubmodules of its source, and list it in .gitmodules"
     );
 }
 
@@ -200,4 +217,79 @@ fn too_many_files_and_a_tree_of_trees_are_refused() {
     let entries = (0..101).map(|n| Entry { name: format!("{n}").into(), mode: Mode::File, id: blob }).collect();
     let id = tree.add_tree(entries);
     assert!(closure(&tree, &id, &RelPath::root(), &limits).is_err());
+}
+
+#[test]
+fn charts_that_a_kustomization_inflates_are_named_until_they_are_there() {
+    let kustomization = "helmCharts:\n- {name: redis, repo: https://h, version: 7.0.0}\n- {name: nats, repo: 'oci://r/c'}\n- {name: local}\n";
+    let missing = |files: &[(&str, &str)]| {
+        let shown =
+            |chart: &InflatedChart| format!("{} {} {} {}", chart.name, chart.repository, chart.version, chart.place);
+        walk(files, "app").unwrap().inflated.iter().map(shown).collect::<Vec<_>>()
+    };
+    let files = [("app/kustomization.yaml", kustomization)];
+    assert_eq!(
+        missing(&files),
+        ["nats oci://r/c  app/charts/nats", "redis https://h 7.0.0 app/charts/redis-7.0.0/redis"]
+    );
+    let there = [
+        files[0],
+        ("app/charts/redis-7.0.0/redis/Chart.yaml", "name: redis"),
+        ("app/charts/nats/Chart.yaml", "name: nats"),
+    ];
+    assert_eq!(missing(&there), [""; 0]);
+    let charts: Vec<_> = walk(&there, "app").unwrap().charts.iter().map(ToString::to_string).collect();
+    assert_eq!(charts, ["app/charts/nats", "app/charts/redis-7.0.0/redis"], "they may depend on others");
+    let home = format!("helmGlobals: {{chartHome: ../vendor}}\n{kustomization}");
+    assert_eq!(missing(&[("app/kustomization.yaml", &home)])[0], "nats oci://r/c  vendor/nats");
+}
+
+#[test]
+fn remote_bases_are_named_until_their_repositories_are_laid_in() {
+    let kustomization = "resources: [https://h.example.com/org/repo//deploy?ref=v1, https://h.example.com/a.yaml]\npatches: [{path: 'https://h.example.com/org/other//p'}]\n";
+    let named = |files: &[(&str, &str)], path: &str| {
+        walk(files, path).unwrap().bases.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let files = [
+        ("app/kustomization.yaml", kustomization),
+        ("elsewhere/x/kustomization.yaml", "resources: [gh.com/a/b?ref=x]\n"),
+    ];
+    assert_eq!(named(&files, "app"), ["https://h.example.com/a.yaml", "https://h.example.com/org/repo at v1"]);
+    // Nobody builds those of a folder that is taken whole.
+    assert_eq!(named(&files, "elsewhere"), [""; 0]);
+    let place = ".farwater-bases/h.example.com~org~repo@v1";
+    let laid_in = |kustomization: &str| {
+        vec![
+            (
+                "app/kustomization.yaml".to_owned(),
+                "resources: ['https://h.example.com/org/repo//deploy?ref=v1']\n".to_owned(),
+            ),
+            (format!("{place}/deploy/kustomization.yaml"), kustomization.to_owned()),
+            (format!("{place}/base/a.yaml"), "a".to_owned()),
+            (format!("{place}/other/b.yaml"), "b".to_owned()),
+        ]
+    };
+    let whole = laid_in("resources: [../base/a.yaml]\n");
+    let files: Vec<_> = whole.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let expected =
+        [format!("{place}/base/a.yaml"), format!("{place}/deploy/kustomization.yaml"), files[0].0.to_owned()];
+    let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+    check(&files, "app", &expected);
+    // A base's own bases are looked for in the next round.
+    let file = Base::parse("https://h.example.com/a.yaml").unwrap().place().unwrap();
+    let with_file = [("app/kustomization.yaml", "resources: ['https://h.example.com/a.yaml']\n"), (file.as_str(), "a")];
+    check(&with_file, "app", &[file.as_str(), "app/kustomization.yaml"]);
+    let more = laid_in("resources: ['git@h.example.com:org/third//x?ref=main']\n");
+    let files: Vec<_> = more.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    assert_eq!(named(&files, "app"), ["git@h.example.com:org/third at main"]);
+    refused(
+        &[
+            ("app/kustomization.yaml", "resources: ['https://h.example.com/org/repo//none?ref=v1']\n"),
+            (&format!("{place}/x"), ""),
+        ],
+        "app",
+        &format!(
+            "app/kustomization.yaml:1: names \"https://h.example.com/org/repo//none?ref=v1\": {place}/none does not exist"
+        ),
+    );
 }

@@ -25,6 +25,13 @@ pub(super) struct FileError {
     pub reason: DocumentReason,
 }
 
+/// The objects of a value that is not read from a text.
+pub(super) fn take_value(value: Value, (line, document): (u32, u32)) -> Vec<Result<FoundObject, FileError>> {
+    let mut reader = FileReader { is_json: true, document, out: Vec::new() };
+    reader.take(value, line, 0, None);
+    reader.out
+}
+
 /// A stretch of a file between separators.
 struct Chunk<'t> {
     text: &'t str,

@@ -79,8 +79,8 @@ fn unfinished_merges_and_templates_are_called_what_they_are() {
     let conflict = format!("{A}<<<<<<< HEAD\ndata: {{a: b}}\n=======\n>>>>>>> next\n");
     check(&[("m.yaml", &conflict)], &["! m.yaml:4 (document 1): holds the conflict markers of an unfinished merge"]);
     let template = format!("{A}data:\n  a: {{{{ .Values.a }}}}\n");
-    let said =
-        "a mapping's key is a mapping, which JSON can't have; it looks like a template, and this version renders none";
+    let said = "a mapping's key is a mapping, which JSON can't have; it looks like a template: Helm's belong in a chart, \
+                Liquid's in a file whose name ends in .liquid";
     check(&[("t.yaml", &template)], &[&format!("! t.yaml:5 (document 1): {said}")]);
     check(&[("q.yaml", &format!("{A}data: {{a: '{{{{ b }}}}'}}\n"))], &["q.yaml:1 (document 1) ConfigMap a"]);
 }
@@ -153,16 +153,39 @@ fn sizes_bombs_and_texts_that_are_no_text_are_refused() {
 }
 
 #[test]
-fn a_kustomization_or_chart_is_not_half_read() {
+fn a_kustomization_is_no_manifest_and_a_chart_is_not_half_read() {
     check(
-        &[("kustomization.yaml", "resources: [a.yaml]"), ("a.yaml", A)],
-        &["! .: has a kustomization.yaml; this version reads raw manifests only and does not run kustomize"],
+        &[("kustomization.yaml", "resources: [a.yaml]"), ("a.yaml", A), ("x/kustomization.yaml", "resources: []")],
+        &["a.yaml:1 (document 1) ConfigMap a"],
     );
-    check(
-        &[("Chart.yaml", ""), ("a.yaml", A)],
-        &["! .: has a Chart.yaml; this version reads raw manifests only and does not run Helm"],
+    let chart = read_all(&[("Chart.yaml", "name: web\n"), ("a.yaml", A)]);
+    assert!(chart.errors()[0].to_string().starts_with("Chart.yaml:1 (document 1): has no kind"));
+}
+
+#[test]
+fn what_renderers_made_is_collected_beside_manifests() {
+    let archive = bundle(&[("a.yaml", A.as_bytes()), ("chart/templates/b.yaml", b"{{ no }}")]);
+    let path = |text: &str| RelPath::parse(text).unwrap();
+    let object = |name: &str| serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+    let mut collector = Collector::new("web");
+    collector.add_folder(&archive, &RelPath::root(), &[path("chart")]);
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": [object("b"), object("c")]});
+    let origin = |file: &str, document| Origin { file: path(file), line: 0, document };
+    collector.add_rendered(&origin("chart/templates/b.yaml", 1), list);
+    collector.add_rendered(&origin("chart/templates/c.yaml", 1), object("c"));
+    let mut other = object("a");
+    other["data"] = serde_json::json!({"x": "y"});
+    collector.add_rendered(&origin("chart/templates/d.yaml", 2), other);
+    let manifests = collector.finish();
+    let said: Vec<_> = manifests.objects().iter().map(|m| format!("{} {}", m.origin, m.object.name)).collect();
+    let expected =
+        ["a.yaml:1 (document 1) a", "chart/templates/b.yaml (document 1) b", "chart/templates/b.yaml (document 1) c"];
+    assert_eq!(said, expected);
+    assert!(
+        manifests.errors()[0]
+            .to_string()
+            .contains("is written twice: a.yaml:1 (document 1) and chart/templates/d.yaml")
     );
-    check(&[("a.yaml", A), ("x/kustomization.yaml", "resources: []")], &["a.yaml:1 (document 1) ConfigMap a"]);
 }
 
 #[test]

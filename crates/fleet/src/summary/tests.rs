@@ -19,6 +19,7 @@ fn candidate() -> Candidate {
         origin: None,
         author: String::new(),
         reads: String::new(),
+        rendered: Vec::new(),
         parts: Vec::new(),
         artifacts: Vec::new(),
     }
@@ -29,6 +30,8 @@ fn apply() -> Action {
         bundle: Digest::of("bundle"),
         bundle_bytes: 1,
         path: String::new(),
+        renderers: Vec::new(),
+        patches: Vec::new(),
         target_namespace: "web".to_owned(),
         prune: true,
         ceiling: Ceiling {

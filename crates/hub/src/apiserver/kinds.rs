@@ -446,6 +446,11 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
                 });
             }
             kind.subresources.push(Subresource {
+                name: "bundle",
+                verbs: &["get"],
+                kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::renderer::BUNDLE_KIND)),
+            });
+            kind.subresources.push(Subresource {
                 name: "plan",
                 verbs: &["create", "get"],
                 kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::plan::PLAN_KIND)),

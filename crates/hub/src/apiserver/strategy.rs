@@ -1,7 +1,11 @@
 //! What a kind's objects get and keep when they are written, and the rules of built-in kinds: the counterparts of
 //! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
 
-use farwater_api::{HealthRuleSpec, SOURCE_CREDENTIALS, URL_PREFIX, health_rule::MAX_OWN_BYTES};
+use farwater_api::{
+    HealthRuleSpec, SOURCE_CREDENTIALS, URL_PREFIX,
+    health_rule::MAX_OWN_BYTES,
+    renderer::{self, MAX_RENDER_BYTES, Renderer},
+};
 use farwater_fleet::{
     agents::Limit,
     duration::{self, Bounds},
@@ -159,6 +163,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
         if part == Part::Main {
             validate_durations(object, old, kind, &mut errors);
             validate_health(object, old, kind, &mut errors);
+            validate_renderers(object, old, kind, &mut errors);
             validate_ignored(object, old, kind, &mut errors);
         }
         if part == Part::Status {
@@ -208,6 +213,28 @@ fn validate_durations(object: &Value, old: Option<&Value>, kind: &ResourceKind, 
         let Some(text) = value.as_str().filter(|_| !known) else { continue };
         if let Err(why) = bounds.check(text) {
             errors.push(FieldError::invalid(path, value, &why));
+        }
+    }
+}
+
+/// Options that no renderer would read, and more of them than an entry holds. What is stored already may stay, as with durations.
+fn validate_renderers(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    if kind.plural != "servicedeployments" {
+        return;
+    }
+    let spec = &object["spec"];
+    let is_new = |field: &str| !spec[field].is_null() && old.is_none_or(|old| old["spec"][field] != spec[field]);
+    let bytes = |field: &str| if spec[field].is_null() { 0 } else { spec[field].to_string().len() };
+    if (is_new("renderers") || is_new("patches")) && bytes("renderers") + bytes("patches") > MAX_RENDER_BYTES {
+        errors.push(FieldError::too_long("spec.renderers", MAX_RENDER_BYTES as u64));
+    }
+    // What can't be read at all has been refused by its schema.
+    if is_new("renderers")
+        && let Ok(renderers) = serde_json::from_value::<Vec<Renderer>>(spec["renderers"].clone())
+    {
+        for found in renderer::problems(&renderers) {
+            let field = format!("spec.renderers[{}]{}", found.index, found.field);
+            errors.push(FieldError::invalid(field, &spec["renderers"][found.index], found.why));
         }
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     body::{self, Encoding},
+    bundles,
     call::{Call, store_failed, timestamp},
     kinds::REGISTRY,
     options::WriteOptions,
@@ -31,6 +32,7 @@ pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
     match (call.info.resource.as_str(), call.info.subresource.as_str()) {
         ("serviceaccounts", "token") => create_token(call, &body).await,
         ("clusters", "join") => invite_cluster(call).await,
+        ("servicedeployments", "bundle") => bundles::show(call).await,
         ("servicedeployments", "objects") => list_objects(call).await,
         ("servicedeployments", "digest") => explain_digest(call).await,
         ("servicedeployments", "history") => list_versions(call).await,

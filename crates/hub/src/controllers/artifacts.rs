@@ -3,10 +3,12 @@
 use std::{path::PathBuf, time::Duration};
 
 use farwater_api::{Digest, HelmRepositorySpec, OCIRepositorySpec};
+use farwater_bundle::Base;
 use farwater_fleet::conditions::Verdict;
 use farwater_sources::{
     Access, Artifacts, FetchError, FetchReason, FoundChart, Retry, SecretData, Site, WantedChart, helm,
     oci::{self, Follow, Known, Place, Registry, Selection, cosign::Keys},
+    single,
 };
 use farwater_store::delivery::{ChartRow, Revision, SourceOrigin, Taken};
 use jiff::Timestamp;
@@ -288,6 +290,40 @@ pub async fn fetch_artifact(mirrors: &Mirrors, source: Oci<'_>, with: &Credentia
         charts: Vec::new(),
         unwanted: Vec::new(),
         changed: pulled.fetched && served.and_then(manifest_digest) == Some(digest),
+        verdicts: Vec::new(),
+        failure: None,
+    })
+}
+
+/// Asks a web server for a file that a kustomization names: without credentials, and only at a public address.
+pub async fn fetch_file(
+    mirrors: &Mirrors,
+    uid: &str,
+    address: &str,
+    served: Option<&Revision>,
+    timeout: Duration,
+) -> Result<Outcome, SourceFailure> {
+    let artifacts = artifacts(mirrors, uid)?;
+    let url = Url::parse(address).map_err(invalid)?;
+    let name = Base::parse(address).filter(|base| base.is_file).map(|base| base.path.to_string());
+    let name = name.ok_or_else(|| invalid("it is no address of a file"))?;
+    let digest = single::sync_file(&mirrors.web().linked_site(&url)?, &artifacts, name, timeout).await?;
+    let kept = served.and_then(artifact_key).into_iter().chain([digest]).collect();
+    if let Err(error) = artifacts.tidy(kept).await {
+        tracing::warn!(source = uid, error = %super::chain(&error), "remove what is not needed any more");
+    }
+    Ok(Outcome {
+        served: Some((String::new(), digest.to_hex())),
+        taken: Taken::default(),
+        origin: SourceOrigin {
+            source_uid: uid.to_owned(),
+            root: address.to_owned(),
+            commit_id: digest.to_hex(),
+            unasked: false,
+        },
+        charts: Vec::new(),
+        unwanted: Vec::new(),
+        changed: false,
         verdicts: Vec::new(),
         failure: None,
     })

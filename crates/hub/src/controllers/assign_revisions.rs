@@ -28,8 +28,8 @@ use farwater_store::{
     delivery::{
         Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServiceSource, asks_for_the_same,
         assignments_named, delete_assignment, delete_report, dependencies_of, load_assignment, load_chart, load_report,
-        load_service_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_recipe, save_released,
-        save_service_origin, save_service_secrets, save_service_sources, sources_of_service, stamp,
+        load_revision, load_service_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_recipe,
+        save_released, save_service_origin, save_service_secrets, save_service_sources, sources_of_service, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -118,7 +118,12 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let led_to = LedTo::of(&cluster, ingredients.iter().map(|one| one.found.as_ref()));
     let stated = Stated::of(&service);
     let others = ingredients.iter().skip(1).filter_map(|one| Some((one.uid()?.to_owned(), one.name(&name.namespace))));
-    let others: Vec<(String, SourceName)> = others.collect();
+    // With what only its charts and kustomizations name.
+    let linked = wants.iter().filter(|want| !want.url.is_empty()).map(|want| {
+        let link = SourceName::Link { namespace: name.namespace.clone(), url: want.url.clone() };
+        (want.source_uid.clone(), link)
+    });
+    let others: Vec<(String, SourceName)> = others.chain(linked).collect();
     let source_name = SourceName::of(&name.namespace, &service.spec.source_ref);
     let found = Found {
         cluster,
@@ -205,7 +210,7 @@ impl LedTo {
     }
 }
 
-/// Whether somebody has brought a chart of these repositories that a service needs and had not found.
+/// Whether somebody has brought a chart or a base of these repositories that a service needs and had not found.
 async fn is_any_there(
     delivery: &Delivery,
     service_uid: &str,
@@ -216,8 +221,14 @@ async fn is_any_there(
     }
     let mut tables = delivery.store.tables().await?;
     for want in sources_of_service(&mut tables, service_uid).await? {
-        let is_asked = !want.chart.is_empty() && asked.iter().any(|(uid, _)| *uid == want.source_uid);
-        if is_asked && load_chart(&mut tables, &want.source_uid, (&want.chart, &want.wanted)).await?.is_some() {
+        if !asked.iter().any(|(uid, _)| *uid == want.source_uid) {
+            continue;
+        }
+        let is_there = match want.chart.is_empty() {
+            true => load_revision(&mut tables, &want.source_uid).await?.is_some(),
+            false => load_chart(&mut tables, &want.source_uid, (&want.chart, &want.wanted)).await?.is_some(),
+        };
+        if is_there {
             return Ok(true);
         }
     }

@@ -1,12 +1,16 @@
 //! What a service would run: all that its spec names, at what is served of it now.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use farwater_api::{
     Digest, ServiceDeploymentSpec, SourceKind,
+    renderer::{Renderer, RendererType},
     service_sources::{ChartReference, SourceReference},
 };
-use farwater_bundle::RelPath;
+use farwater_bundle::{Base, RelPath};
 use farwater_fleet::assignment::{Candidate, Part, Trouble};
 use farwater_sources::{Range, Reads};
 use farwater_store::{
@@ -19,7 +23,7 @@ use farwater_store::{
 
 use super::{
     artifacts,
-    combine::{self, Absent, CombineError, Combined, Files, Need, Piece, Recipe},
+    combine::{self, Absent, CombineError, Combined, Files, Lacks, Need, Piece, Place, Recipe},
     git::{self, BundleFailure, PackedAway},
     large_files::{self, Wanted},
     resources::Name,
@@ -27,7 +31,7 @@ use super::{
 };
 use crate::delivery::Delivery;
 
-/// How often more charts are found to be needed: each round brings those that the last one's charts lack.
+/// How often more charts and bases are found to be needed: each round brings those that the last one's lack.
 const MAX_ROUNDS: usize = 8;
 
 /// One of a service's sources, and what is served of it.
@@ -38,6 +42,8 @@ pub struct Ingredient {
     pub path: String,
     /// None of the service's own source.
     pub mount_path: Option<String>,
+    /// Folders of it that have renderers of their own.
+    pub rendered: Vec<String>,
     pub found: Option<FoundSource>,
 }
 
@@ -105,10 +111,28 @@ pub async fn find_ingredients(
             chart: stated.chart.cloned(),
             path: stated.path.to_owned(),
             mount_path: stated.mount_path.map(str::to_owned),
+            rendered: Vec::new(),
             found,
         });
     }
+    if let Some(own) = all.first_mut() {
+        own.rendered = rendered_folders(spec);
+    }
     Ok(all)
+}
+
+/// Where a chart or a kustomization may lie that nothing leads to but a renderer. What is no path is told when it is admitted, and
+/// again when it is rendered.
+fn rendered_folders(spec: &ServiceDeploymentSpec) -> Vec<String> {
+    let may_need_more = |renderer: &&Renderer| {
+        matches!(renderer.kind, RendererType::Auto | RendererType::Helm | RendererType::Kustomize)
+    };
+    let folder = |renderer: &Renderer| {
+        let own = RelPath::parse_folder(&spec.path).ok()?;
+        own.join_clean(&renderer.path).ok().filter(|folder| folder.is_within(&own) && *folder != own)
+    };
+    let folders: BTreeSet<RelPath> = spec.renderers.iter().filter(may_need_more).filter_map(folder).collect();
+    folders.iter().map(ToString::to_string).collect()
 }
 
 /// What became of a service's sources.
@@ -193,7 +217,7 @@ impl Ingredient {
         let text = git::format_revision(&revision.reference, &revision.commit);
         let files = match &found.object.spec {
             SourceSpec::Git(_) => Files::Commit { commit: revision.commit.clone(), reads: reads_of(revision) },
-            SourceSpec::Oci(_) => match artifacts::artifact_key(revision) {
+            SourceSpec::Oci(_) | SourceSpec::File(_) => match artifacts::artifact_key(revision) {
                 Some(key) => Files::Artifact(key),
                 None => return Take::Trouble(Trouble::SourceEmpty { kind: *kind, name: name.clone() }),
             },
@@ -256,7 +280,8 @@ pub async fn resolve(
         return Ok(resolved);
     }
     let problem = taken.iter().find_map(|taken| taken.problem.clone());
-    if let Some(known) = known
+    let rendered = ingredients.first().map(|own| own.rendered.as_slice()).unwrap_or_default();
+    if let Some(known) = known.filter(|known| known.rendered == rendered)
         && let Some(again) = is_current(delivery, &known, &taken).await?
     {
         resolved.wants.extend(wants_of(&again));
@@ -315,7 +340,14 @@ async fn is_current(delivery: &Delivery, known: &Candidate, taken: &[Taken]) -> 
         }
     }
     for part in known.parts.iter().filter(|part| part.dependency) {
-        let Some(chart) = &part.chart else { return Ok(None) };
+        let Some(chart) = &part.chart else {
+            let revision = load_revision(&mut *delivery.store.tables().await?, &part.source_uid).await?;
+            let now = revision.map(|revision| git::format_revision(&revision.reference, &revision.commit));
+            if now.as_deref() == Some(part.revision.as_str()) {
+                continue;
+            }
+            return Ok(None);
+        };
         let wanted = (chart.name.as_str(), chart.version.as_str());
         let row = load_chart(&mut *delivery.store.tables().await?, &part.source_uid, wanted).await?;
         let is_same = row.is_some_and(|row| take_chart(&row).is_ok_and(|(revision, _)| revision == part.revision));
@@ -355,7 +387,7 @@ async fn make_candidate(
     {
         let made = git::make_bundle(delivery, &first.part.source_uid, commit, &one.path).await;
         match made {
-            Ok(made) if !made.has_charts => {
+            Ok(made) if !made.may_need_more && one.rendered.is_empty() => {
                 resolved.candidate = Ok(candidate(own, first, &made.bundle, made.author, Vec::new(), Vec::new()));
                 resolved.bundle = Some((made.bundle, None));
                 return Ok(());
@@ -459,6 +491,7 @@ fn candidate(
         },
         author,
         reads: first.part.reads.clone(),
+        rendered: own.rendered.clone(),
         parts,
         artifacts,
     }
@@ -501,6 +534,7 @@ impl Kitchen {
             let mount = ingredient.mount_path.as_deref().unwrap_or_default();
             let mount = RelPath::parse_folder(mount).map_err(|error| format!("{field}.mountPath: {error}"))?;
             paths.push(if n == 0 { path.clone() } else { mount.clone() });
+            paths.extend(ingredient.rendered.iter().filter_map(|folder| RelPath::parse(folder).ok()));
             let (source_uid, files) = (taken.part.source_uid.clone(), taken.files.clone());
             pieces.push(Piece { source_uid, files, path, mount });
         }
@@ -549,14 +583,15 @@ impl Kitchen {
                     resolved.candidate = Err(Trouble::Files { revision, message });
                     return Ok(None);
                 }
-                Combined::Lacks(needs) => {
-                    if !self.fetch_charts(delivery, &needs, resolved).await? {
+                Combined::Lacks(Lacks { charts, bases }) => {
+                    let has_bases = self.fetch_bases(delivery, &bases, resolved).await?;
+                    if !self.fetch_charts(delivery, &charts, resolved).await? || !has_bases {
                         return Ok(None);
                     }
                 }
             }
         }
-        Err(CombineError::Content(format!("charts depend on others over {MAX_ROUNDS} deep")).into())
+        Err(CombineError::Content(format!("charts and bases depend on others over {MAX_ROUNDS} deep")).into())
     }
 
     /// Lays in the charts that others depend on. False where some of them are not here.
@@ -568,11 +603,8 @@ impl Kitchen {
     ) -> Result<bool, CookError> {
         let mut trouble = None;
         for need in needs {
-            let Need { folder, missing } = need;
-            let content = |why: String| {
-                let file = if folder.is_root() { String::new() } else { format!("{folder}/") };
-                CombineError::Content(format!("{file}Chart.yaml: dependency {}: {why}", missing.name))
-            };
+            let Need { named_by, missing, place } = need;
+            let content = |why: String| CombineError::Content(format!("{named_by}: {why}"));
             let found = self.find_repository(delivery, &missing.repository).await?;
             let (source_uid, name, url) = match found {
                 Ok(found) => found,
@@ -592,7 +624,8 @@ impl Kitchen {
             let wanted = (chart.name.as_str(), chart.version.as_str());
             let row = load_chart(&mut *delivery.store.tables().await?, &source_uid, wanted).await?;
             let Some(row) = row else {
-                let message = format!("chart {} {} of {url} is looked for", chart.name, chart.version);
+                let what = format!("chart {} {} of {url}", chart.name, chart.version);
+                let message = say_pending(delivery, &source_uid, &what);
                 resolved.ask.push((source_uid, source));
                 trouble = trouble.or(Some(Trouble::ChartPending { message }));
                 continue;
@@ -608,9 +641,16 @@ impl Kitchen {
                 let why = format!("the lock has {}, which is not in the range {}", row.version, missing.range);
                 return Err(content(why).into());
             }
-            let directory = format!("{}-{}", missing.name, row.version);
-            let mount = farwater_bundle::charts::place_of(folder, &directory)
-                .ok_or_else(|| content(format!("{directory:?} is no name of a folder")))?;
+            let mount = match place {
+                Place::DependencyOf(folder) => {
+                    let directory = format!("{}-{}", missing.name, row.version);
+                    farwater_bundle::charts::place_of(folder, &directory)
+                        .ok_or_else(|| content(format!("{directory:?} is no name of a folder")))?
+                }
+                // Two kustomizations may inflate the same one.
+                Place::At(place) if self.recipe.mounts.iter().any(|piece| piece.mount == *place) => continue,
+                Place::At(place) => place.clone(),
+            };
             self.names.insert(source_uid.clone(), source);
             self.parts.push(Part {
                 kind: SourceKind::HelmRepository,
@@ -635,6 +675,53 @@ impl Kitchen {
         }
     }
 
+    /// Lays in what kustomizations name elsewhere. False where some of them are not here.
+    async fn fetch_bases(
+        &mut self,
+        delivery: &Delivery,
+        bases: &BTreeSet<Base>,
+        resolved: &mut Resolved,
+    ) -> Result<bool, CookError> {
+        let mut is_whole = true;
+        for base in bases {
+            let (mount, url) = (base.mount(), base.link());
+            // Another folder of the same.
+            if self.recipe.mounts.iter().any(|piece| piece.mount == mount) {
+                continue;
+            }
+            let source_uid = SourceName::link_uid(&self.namespace, &url);
+            let source = SourceName::Link { namespace: self.namespace.clone(), url: url.clone() };
+            resolved.wants.push(want(&source_uid, None, &url));
+            let revision = load_revision(&mut *delivery.store.tables().await?, &source_uid).await?;
+            let Some(revision) = revision else {
+                is_whole = false;
+                let message = say_pending(delivery, &source_uid, &format!("base {base}"));
+                resolved.candidate = Err(Trouble::ChartPending { message });
+                resolved.ask.push((source_uid, source));
+                continue;
+            };
+            self.names.insert(source_uid.clone(), source);
+            self.parts.push(Part {
+                kind: SourceKind::GitRepository,
+                name: String::new(),
+                source_uid: source_uid.clone(),
+                url,
+                chart: None,
+                revision: git::format_revision(&revision.reference, &revision.commit),
+                reads: String::new(),
+                path: if base.is_file { String::new() } else { base.path.to_string() },
+                mount_path: mount.to_string(),
+                dependency: true,
+            });
+            let files = match base.is_file {
+                true => Files::Artifact(artifacts::artifact_key(&revision).ok_or_else(|| machine("no digest"))?),
+                false => Files::Commit { commit: revision.commit, reads: Reads::default() },
+            };
+            self.recipe.mounts.push(Piece { source_uid, files, path: RelPath::root(), mount });
+        }
+        Ok(is_whole)
+    }
+
     /// Uid, name and address of a repository: one that a resource states, with its credentials, or the address alone.
     async fn find_repository(
         &self,
@@ -650,6 +737,14 @@ impl Kitchen {
         }
         let shown = farwater_bundle::path::escape(repository.as_bytes());
         Ok(Err(format!("there is no HelmRepository {shown} in namespace {}", self.namespace)))
+    }
+}
+
+/// What was not found yet, and why not if that is known.
+fn say_pending(delivery: &Delivery, source_uid: &str, what: &str) -> String {
+    match delivery.checks.problem(source_uid) {
+        Some(problem) => format!("{what} can't be had: {problem}"),
+        None => format!("{what} is looked for"),
     }
 }
 

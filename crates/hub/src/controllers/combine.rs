@@ -1,5 +1,5 @@
-//! The files of a service that is made of more than one folder: sources mounted in one another, and charts with what they depend
-//! on. Nothing is written but the bundle; what it is made of is read where it lies.
+//! The files of a service that is made of more than one folder: sources mounted in one another, charts with what they depend on,
+//! and kustomizations with their remote bases. Nothing is written but the bundle; what it is made of is read where it lies.
 
 use std::{
     collections::BTreeSet,
@@ -9,8 +9,8 @@ use std::{
 
 use farwater_api::Digest;
 use farwater_bundle::{
-    Closure, ClosureError, ClosureReason, GraftError, Limits, ObjectId, Overlay, PackError, RelPath, TreeError,
-    archive,
+    BASES, Base, Closure, ClosureError, ClosureReason, GraftError, InflatedChart, Limits, ObjectId, Overlay, PackError,
+    RelPath, TreeError, archive,
     charts::{self, ChartError, ChartReason, Missing},
     closure_of,
 };
@@ -24,6 +24,8 @@ use super::{
 
 /// Charts that are looked at for one bundle: those of a service, and local ones that they depend on.
 const MAX_CHARTS: usize = 64;
+/// Remote bases of one service: each repository is a mirror.
+const MAX_BASES: usize = 16;
 
 /// How a bundle is made, and made again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,12 +64,51 @@ pub enum Files {
     Artifact(Digest),
 }
 
-/// A dependency of a chart that has to come from a repository.
+/// A chart that has to come from a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// The chart's folder.
-    pub folder: RelPath,
+    /// File and field that name it.
+    pub named_by: String,
     pub missing: Missing,
+    pub place: Place,
+}
+
+/// Where a chart is looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In `charts/` of the chart in this folder, under whatever name.
+    DependencyOf(RelPath),
+    /// There.
+    At(RelPath),
+}
+
+impl Need {
+    fn dependency(folder: &RelPath, missing: Missing) -> Self {
+        let file = if folder.is_root() { String::new() } else { format!("{folder}/") };
+        let named_by = format!("{file}Chart.yaml: dependency {}", missing.name);
+        Self { named_by, missing, place: Place::DependencyOf(folder.clone()) }
+    }
+
+    /// One that a kustomization inflates.
+    fn inflated(chart: &InflatedChart) -> Self {
+        let InflatedChart { file, name, repository, version, place } = chart;
+        let version = if version.is_empty() { "*".to_owned() } else { version.clone() };
+        let missing = Missing {
+            name: name.clone(),
+            range: version.clone(),
+            version,
+            locked: false,
+            repository: repository.clone(),
+        };
+        Self { named_by: format!("{file}: helmCharts: {name}"), missing, place: Place::At(place.clone()) }
+    }
+}
+
+/// What has to come from elsewhere.
+#[derive(Debug, Default)]
+pub struct Lacks {
+    pub charts: Vec<Need>,
+    pub bases: BTreeSet<Base>,
 }
 
 /// Large files of a source that are not on this node, by the URL of the repository that has them.
@@ -133,7 +174,7 @@ impl From<GraftError> for CombineError {
 /// What a recipe makes.
 pub enum Combined {
     /// These have to be found first.
-    Lacks(Vec<Need>),
+    Lacks(Lacks),
     /// These have to be fetched first, for this content.
     Waits(Digest, Vec<Absent>),
     Bundle {
@@ -154,7 +195,7 @@ pub async fn make(
     let shelf = Shelf::of(mirrors, recipe)?;
     let gathered = blocking(move || shelf.gather(&limits)).await?;
     let (content_id, absent) = match gathered {
-        Gathered::Lacks(needs) => return Ok(Combined::Lacks(needs)),
+        Gathered::Lacks(lacks) => return Ok(Combined::Lacks(lacks)),
         Gathered::Whole { content_id, absent } => (content_id, absent),
     };
     if is_known(content_id).await? {
@@ -197,7 +238,7 @@ struct Shelf {
 }
 
 enum Gathered {
-    Lacks(Vec<Need>),
+    Lacks(Lacks),
     Whole { content_id: Digest, absent: Vec<Absent> },
 }
 
@@ -285,14 +326,14 @@ impl Shelf {
 
     fn gather(&self, limits: &Limits) -> Result<Gathered, CombineError> {
         Ok(match self.complete(self.assemble()?, limits)? {
-            Completed::Lacks(needs) => Gathered::Lacks(needs),
+            Completed::Lacks(lacks) => Gathered::Lacks(lacks),
             Completed::Whole { closure, absent, .. } => Gathered::Whole { content_id: closure.content_id, absent },
         })
     }
 
     fn pack(&self, limits: &Limits) -> Result<PackedBundle, CombineError> {
         match self.complete(self.assemble()?, limits)? {
-            Completed::Lacks(_) => Err(CombineError::Content("a chart lacks what it had before".to_owned())),
+            Completed::Lacks(_) => Err(CombineError::Content("a chart or a base lacks what it had before".to_owned())),
             Completed::Whole { overlay, closure, .. } => {
                 let bytes = archive::pack(&overlay, &closure, limits)?;
                 let compressed = archive::compress(&bytes)?;
@@ -307,21 +348,28 @@ impl Shelf {
         loop {
             let mut closure =
                 closure_of(&overlay, &root, &self.recipe.paths, limits).map_err(|error| self.blame(error))?;
-            if closure.charts.len() > MAX_CHARTS {
+            if closure.charts.len() + closure.inflated.len() > MAX_CHARTS {
                 return Err(CombineError::Content(format!("over {MAX_CHARTS} charts hang together")));
+            }
+            let laid_in = self.recipe.mounts.iter().filter(|piece| is_base(piece)).count();
+            let missing: BTreeSet<RelPath> = closure.bases.iter().map(Base::mount).collect();
+            if laid_in + missing.len() > MAX_BASES {
+                let message = format!("kustomizations name over {MAX_BASES} remote bases");
+                return Err(CombineError::Content(message));
             }
             let (mut needs, mut local) = (Vec::new(), Vec::new());
             for folder in &closure.charts {
                 for missing in charts::missing_dependencies(&overlay, &root, folder, limits)? {
                     match missing.repository.strip_prefix("file://") {
                         Some(path) => local.push((folder.clone(), missing.name.clone(), path.to_owned())),
-                        None => needs.push(Need { folder: folder.clone(), missing }),
+                        None => needs.push(Need::dependency(folder, missing)),
                     }
                 }
             }
+            needs.extend(closure.inflated.iter().map(Need::inflated));
             // First what comes from elsewhere: a local chart is laid in with all that it needs itself.
-            if !needs.is_empty() {
-                return Ok(Completed::Lacks(needs));
+            if !needs.is_empty() || !closure.bases.is_empty() {
+                return Ok(Completed::Lacks(Lacks { charts: needs, bases: closure.bases }));
             }
             if local.is_empty() {
                 let absent = follow_pointers(&mut closure, &snapshots, limits)?;
@@ -332,8 +380,12 @@ impl Shelf {
     }
 }
 
+fn is_base(piece: &Piece) -> bool {
+    RelPath::parse(BASES).is_ok_and(|folder| piece.mount.is_within(&folder))
+}
+
 enum Completed {
-    Lacks(Vec<Need>),
+    Lacks(Lacks),
     Whole { overlay: Overlay, closure: Closure, absent: Vec<Absent> },
 }
 

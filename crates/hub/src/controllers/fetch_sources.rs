@@ -10,12 +10,15 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use farwater_api::{GitRepositorySpec, SourceStatus, git_repository::LocalReference, oci_repository::Verification};
+use farwater_api::{
+    GitRepositorySpec, SourceStatus, git_repository::LocalReference, oci_repository::Verification,
+    service_sources::read_git_link,
+};
 use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
     duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
 };
-use farwater_sources::{Named, oci::cosign::Keys};
+use farwater_sources::{Address, Named, Reference, oci::cosign::Keys};
 use farwater_store::{
     Connection, StoreError,
     delivery::{
@@ -52,6 +55,8 @@ const MIN_RETRY: Duration = Duration::from_secs(2);
 pub struct Checks {
     last: Mutex<HashMap<String, Check>>,
     urgent: Mutex<HashSet<String>>,
+    /// Why what no resource states can't be asked: it has no status that says so.
+    problems: Mutex<HashMap<String, String>>,
     /// Of services.
     pub requests: Requests,
     pub turns: Turns,
@@ -72,6 +77,20 @@ impl Checks {
 
     pub fn forget(&self, uid: &str) {
         self.last().remove(uid);
+    }
+
+    /// Why a repository that a chart or a kustomization names can't be asked.
+    pub fn problem(&self, uid: &str) -> Option<String> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned()
+    }
+
+    /// True if nothing was wrong before.
+    fn note_problem(&self, uid: &str, problem: String) -> bool {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), problem).is_none()
+    }
+
+    fn forget_problem(&self, uid: &str) {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 
     /// Has a source asked at once, whatever is known of it.
@@ -127,7 +146,7 @@ impl Source {
         match &self.object.spec {
             SourceSpec::Git(spec) => spec.verify.is_some(),
             SourceSpec::Oci(spec) => spec.verify.is_some(),
-            SourceSpec::Helm(_) => false,
+            SourceSpec::Helm(_) | SourceSpec::File(_) => false,
         }
     }
 
@@ -294,11 +313,14 @@ async fn ask_remote(
     let origin = source.origin.clone();
     let asked = match &source.object.spec {
         SourceSpec::Git(spec) => {
-            let SourceName::Resource(_, name) = &source.object.name else {
-                return Err(SourceFailure::lasting("SpecInvalid", "only a resource states a Git repository"));
+            let reference = match &source.object.name {
+                SourceName::Resource(..) => Reference::parse(spec.r#ref.as_ref()),
+                SourceName::Link { url, .. } => Reference::of_base(read_git_link(url).unwrap_or_default().1),
             };
-            let way = Way::load(delivery, name, spec).await?;
-            return git::fetch(delivery, uid, spec, (&way, turn), origin).await.map(outcome_of);
+            let reference = reference.map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
+            let mut way = Way::load(delivery, namespace, spec).await?;
+            way.is_public = source.object.is_link() && !source.object.is_lent;
+            return git::fetch(delivery, uid, spec, &reference, (&way, turn), origin).await.map(outcome_of);
         }
         SourceSpec::Helm(spec) => {
             let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
@@ -308,6 +330,7 @@ async fn ask_remote(
             let helm = artifacts::Helm { uid, spec, is_link, wanted, known, origin, timeout };
             artifacts::fetch_charts(&delivery.mirrors, helm, &with).await
         }
+        SourceSpec::File(address) => artifacts::fetch_file(&delivery.mirrors, uid, address, served, timeout).await,
         SourceSpec::Oci(spec) => {
             let keys = match &spec.verify {
                 Some(verify) => Some(load_keys(delivery, namespace, verify).await?),
@@ -370,7 +393,7 @@ pub async fn find_revision(
     (source_uid, spec): (&str, &GitRepositorySpec),
     named: &Named,
 ) -> Result<Fetch, SourceFailure> {
-    let way = Way::load(delivery, name, spec).await?;
+    let way = Way::load(delivery, &name.namespace, spec).await?;
     let turn = delivery.checks.turns.wait_to_enter(&spec.url, Asks::Repository, way.timeout).await?;
     let known = load_source_origin(&mut *delivery.store.tables().await.map_err(store_failed)?, source_uid).await;
     git::find(delivery, source_uid, spec, (&way, turn), (named, known.map_err(store_failed)?)).await
@@ -476,6 +499,7 @@ async fn write_ready(
     };
     verdicts.extend(more);
     verdicts.extend(source.verified(revision, None));
+    delivery.checks.forget_problem(&source.uid);
     let status = SourceStatus {
         conditions: source.conditions(verdicts, now),
         stale_since: None,
@@ -611,6 +635,13 @@ async fn write_failure(
     };
     let name = &source.object.name;
     tracing::warn!(source = %name, reason = failure.reason, error = failure.message, "a source can't be asked");
+    if source.object.is_link() {
+        // Once: who is told asks again, and is told by whoever looks at it then.
+        if delivery.checks.note_problem(&source.uid, failure.message) {
+            wake_services(delivery, &source.uid).await?;
+        }
+        return Ok(());
+    }
     sources::write_status(&delivery.store, &source.object, &status).await
 }
 

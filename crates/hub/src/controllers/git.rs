@@ -225,17 +225,16 @@ pub async fn fetch(
     delivery: &Delivery,
     source_uid: &str,
     spec: &GitRepositorySpec,
+    reference: &Reference,
     (way, turn): (&Way, Turn<'_>),
     known: Option<SourceOrigin>,
 ) -> Result<Fetch, SourceFailure> {
     let remote = way.own(delivery).await?;
-    let reference = Reference::parse(spec.r#ref.as_ref())
-        .map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
     let mirrors = &delivery.mirrors;
     let path = mirror_path(mirrors, source_uid)?;
     let synced = {
         let _place = mirrors.git_place().await;
-        mirrors.git.sync(&remote, &reference, &path, way.timeout).await
+        mirrors.git.sync(&remote, reference, &path, way.timeout).await
     };
     turn.end(synced.as_ref().err().map(|error| error.reason.code()));
     let synced = synced?;
@@ -337,8 +336,8 @@ impl From<CacheError> for BundleFailure {
 pub struct Made {
     pub bundle: Bundle,
     pub author: String,
-    /// It holds charts, which may need more than what is in it.
-    pub has_charts: bool,
+    /// It holds charts, or kustomizations with charts or remote bases, which may need more than what is in it.
+    pub may_need_more: bool,
 }
 
 /// A bundle that was packed, or had been before.
@@ -371,10 +370,10 @@ pub async fn make_bundle(
     let mirror = open_mirror(mirrors, source_uid).await?;
     let closure = mirror.closure(id, folder.clone(), mirrors.limits).await?;
     let author = mirror.author(id).await?;
-    let has_charts = !closure.charts.is_empty();
+    let may_need_more = !closure.charts.is_empty() || !closure.bases.is_empty() || !closure.inflated.is_empty();
     let made = |content_id, digest, bytes| {
         let (source_uid, commit, path) = (source_uid.to_owned(), commit.to_owned(), folder.as_str().to_owned());
-        Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author, has_charts }
+        Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author, may_need_more }
     };
     let content_id = closure.content_id;
     if let Some(row) = bundle_of_content(&mut *delivery.store.tables().await?, &content_id).await? {

@@ -117,7 +117,7 @@ async fn fetch(
     else {
         return Err(SourceFailure::lasting("SourceNotFound", format!("{source} does not exist any more")));
     };
-    let way = Way::load(delivery, name, &spec).await?;
+    let way = Way::load(delivery, &name.namespace, &spec).await?;
     let mirror = mirror_path(&delivery.mirrors, source_uid)?;
     for (url, files) in files {
         let remote = way.to(delivery, &url).await?;

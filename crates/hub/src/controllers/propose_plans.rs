@@ -178,7 +178,7 @@ async fn find_candidate(
     let resolved = resolved.map_err(|error| unavailable(chain(&error)))?;
     resolved.candidate.map_err(|trouble| match trouble {
         Trouble::ChartPending { message } => {
-            refused(format!("{message}; charts are fetched once a service wants them"))
+            refused(format!("{message}; what charts and kustomizations name is fetched once a service wants it"))
         }
         Trouble::Files { message, .. } => unavailable(format!("{message}; ask again when they are here")),
         trouble => refused(trouble.to_string()),
@@ -208,6 +208,7 @@ async fn open_files(local: LocalFiles, archive: Vec<u8>) -> Result<(Candidate, V
         origin: None,
         author: String::new(),
         reads: String::new(),
+        rendered: Vec::new(),
         parts: Vec::new(),
         artifacts: Vec::new(),
     };

@@ -212,6 +212,8 @@ impl ServiceFacts {
             why: &why,
             ceiling: ceiling.as_ref(),
             target_namespace: &spec.target_namespace,
+            renderers: &spec.renderers,
+            patches: &spec.patches,
             prune: spec.prune,
             options: &spec.apply,
             secrets: secrets.as_ref().copied().map_err(String::as_str),

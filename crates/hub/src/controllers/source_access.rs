@@ -127,6 +127,8 @@ pub struct Way {
     proxy: Option<SecretData>,
     /// For each of the steps.
     pub timeout: Duration,
+    /// Nobody states it, so it must be in the public internet.
+    pub is_public: bool,
 }
 
 impl Way {
@@ -134,17 +136,18 @@ impl Way {
         &self.namespace
     }
 
-    pub async fn load(delivery: &Delivery, name: &Name, spec: &GitRepositorySpec) -> Result<Self, SourceFailure> {
+    pub async fn load(delivery: &Delivery, namespace: &str, spec: &GitRepositorySpec) -> Result<Self, SourceFailure> {
         let load = async |reference: &Option<LocalReference>| match reference {
-            Some(reference) => load_secret(delivery, &Name::new(&name.namespace, &reference.name)).await.map(Some),
+            Some(reference) => load_secret(delivery, &Name::new(namespace, &reference.name)).await.map(Some),
             None => Ok(None),
         };
         Ok(Self {
-            namespace: name.namespace.clone(),
+            namespace: namespace.to_owned(),
             url: spec.url.clone(),
             secret: load(&spec.secret_ref).await?,
             proxy: load(&spec.proxy_secret_ref).await?,
             timeout: SOURCE_TIMEOUT.check(&spec.timeout).unwrap_or(DEFAULT_TIMEOUT),
+            is_public: false,
         })
     }
 
@@ -165,7 +168,9 @@ impl Way {
         }
         let reason = if secret.is_some() { "SecretInvalid" } else { "SpecInvalid" };
         let mut remote = Remote::new(url, secret.as_ref()).map_err(|error| invalid(reason, &error))?;
-        if let Ok(own) = Address::parse(&self.url) {
+        if self.is_public {
+            remote = remote.public();
+        } else if let Ok(own) = Address::parse(&self.url) {
             remote = remote.linked(&own);
         }
         // Of a submodule that is reached by ssh a proxy for the web says nothing.

@@ -1,18 +1,20 @@
 //! Sources of all kinds as controllers see them. Exactly these: Git repositories, Helm repositories and OCI repositories, and the
-//! Helm repositories that no resource states but a chart that depends on one.
+//! repositories that no resource states but a chart that depends on one, or a kustomization.
 
 use std::fmt;
 
 use farwater_api::{
     AnySource, Digest, GitRepository, GitRepositorySpec, HelmRepository, HelmRepositorySpec, OCIRepository,
     OCIRepositorySpec, SourceKind, SourceStatus,
-    service_sources::{SourceReference, StatedSource},
+    service_sources::{SourceReference, StatedSource, read_file_link, read_git_link},
 };
+use farwater_sources::Address;
 use farwater_store::{
     Store, StoreError,
     delivery::{LinkedSource, linked_source},
 };
 use kube_core::ObjectMeta;
+use serde_json::json;
 
 use super::resources::{self, Name, Stored};
 
@@ -20,7 +22,7 @@ use super::resources::{self, Name, Stored};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SourceName {
     Resource(SourceKind, Name),
-    /// A repository that a chart names, in the namespace of the service that needs it.
+    /// A repository that a chart or a kustomization names, in the namespace of the service that needs it.
     Link {
         namespace: String,
         url: String,
@@ -64,6 +66,8 @@ pub enum SourceSpec {
     Git(Box<GitRepositorySpec>),
     Helm(Box<HelmRepositorySpec>),
     Oci(Box<OCIRepositorySpec>),
+    /// One file on a web server, that a kustomization names.
+    File(String),
 }
 
 /// A source, read anew.
@@ -75,6 +79,8 @@ pub struct SourceObject {
     pub spec: SourceSpec,
     /// What all kinds have.
     pub any: AnySource,
+    /// Of what no resource states: whether one states the same repository, and so lends its credentials.
+    pub is_lent: bool,
 }
 
 impl SourceObject {
@@ -97,30 +103,101 @@ pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObjec
         SourceName::Resource(SourceKind::GitRepository, of) => {
             let Some((resource, source)) = resources::load::<GitRepository>(store, of).await? else { return Ok(None) };
             let (metadata, spec) = (source.metadata.clone(), SourceSpec::Git(Box::new(source.spec.clone())));
-            Ok(Some(SourceObject { name: name.clone(), uid: resource.uid, metadata, spec, any: source.into() }))
+            Ok(Some(SourceObject {
+                name: name.clone(),
+                uid: resource.uid,
+                metadata,
+                spec,
+                any: source.into(),
+                is_lent: false,
+            }))
         }
         SourceName::Resource(SourceKind::HelmRepository, of) => {
             let Some((resource, source)) = resources::load::<HelmRepository>(store, of).await? else { return Ok(None) };
             let (metadata, spec) = (source.metadata.clone(), SourceSpec::Helm(Box::new(source.spec.clone())));
-            Ok(Some(SourceObject { name: name.clone(), uid: resource.uid, metadata, spec, any: source.into() }))
+            Ok(Some(SourceObject {
+                name: name.clone(),
+                uid: resource.uid,
+                metadata,
+                spec,
+                any: source.into(),
+                is_lent: false,
+            }))
         }
         SourceName::Resource(SourceKind::OciRepository, of) => {
             let Some((resource, source)) = resources::load::<OCIRepository>(store, of).await? else { return Ok(None) };
             let (metadata, spec) = (source.metadata.clone(), SourceSpec::Oci(Box::new(source.spec.clone())));
-            Ok(Some(SourceObject { name: name.clone(), uid: resource.uid, metadata, spec, any: source.into() }))
+            Ok(Some(SourceObject {
+                name: name.clone(),
+                uid: resource.uid,
+                metadata,
+                spec,
+                any: source.into(),
+                is_lent: false,
+            }))
         }
         SourceName::Link { namespace, url } => {
             let uid = SourceName::link_uid(namespace, url);
             if linked_source(&mut *store.tables().await?, &uid).await?.is_none() {
                 return Ok(None);
             }
+            if let Some((repository, _)) = read_git_link(url) {
+                return load_base(store, name, (namespace, uid), repository).await.map(Some);
+            }
+            if let Some(address) = read_file_link(url) {
+                return load_file(name, uid, address).map(Some);
+            }
             // As one that states its address alone.
-            let stated = serde_json::json!({"metadata": {"generation": 1}, "spec": {"url": url}});
+            let stated = json!({"metadata": {"generation": 1}, "spec": {"url": url}});
             let source: HelmRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
             let (metadata, spec) = (source.metadata.clone(), SourceSpec::Helm(Box::new(source.spec.clone())));
-            Ok(Some(SourceObject { name: name.clone(), uid, metadata, spec, any: source.into() }))
+            Ok(Some(SourceObject { name: name.clone(), uid, metadata, spec, any: source.into(), is_lent: false }))
         }
     }
+}
+
+/// Looked at as often as repositories are; no kind of ours states one.
+fn load_file(name: &SourceName, uid: String, address: &str) -> Result<SourceObject, StoreError> {
+    let stated = json!({"metadata": {"generation": 1}, "spec": {"url": address}});
+    let source: HelmRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
+    let (metadata, spec) = (source.metadata.clone(), SourceSpec::File(address.to_owned()));
+    Ok(SourceObject { name: name.clone(), uid, metadata, spec, any: source.into(), is_lent: false })
+}
+
+/// A repository of a kustomization's base. A GitRepository of the namespace with the same address says how it is asked, and whose
+/// signatures count; what of it is followed says the kustomization.
+async fn load_base(
+    store: &Store,
+    name: &SourceName,
+    (namespace, uid): (&str, String),
+    repository: &str,
+) -> Result<SourceObject, StoreError> {
+    let wanted = Address::parse(repository).map(|address| address.identity()).ok();
+    let mut lender: Option<farwater_store::Resource> = None;
+    resources::list_pages::<GitRepository>(store, Some(namespace), |resource| {
+        let url = resource.object["spec"]["url"].as_str().unwrap_or_default();
+        let is_it = wanted.is_some() && Address::parse(url).map(|address| address.identity()).ok() == wanted;
+        // Of several always the same.
+        if is_it && lender.as_ref().is_none_or(|other| resource.key.name < other.key.name) {
+            lender = Some(resource);
+        }
+    })
+    .await?;
+    let (mut spec, generation) = match &lender {
+        Some(lender) => (lender.object["spec"].clone(), lender.object["metadata"]["generation"].clone()),
+        None => (json!({}), json!(1)),
+    };
+    for field in ["ref", "recurseSubmodules", "lfs", "suspend"] {
+        spec.as_object_mut().and_then(|spec| spec.remove(field));
+    }
+    if lender.is_none() {
+        spec["url"] = json!(repository);
+    }
+    let stated = json!({"metadata": {"generation": generation}, "spec": spec});
+    let source: GitRepository = serde_json::from_value(stated).map_err(StoreError::abort)?;
+    let (metadata, spec) = (source.metadata.clone(), SourceSpec::Git(Box::new(source.spec.clone())));
+    let (name, is_lent) = (name.clone(), lender.is_some());
+    Ok(SourceObject { name, uid, metadata, spec, any: source.into(), is_lent })
 }
 
 /// Sets the status. One of what no resource states is nowhere.

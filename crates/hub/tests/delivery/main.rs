@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agent;
+mod bases;
 mod charts;
 mod connecting;
 mod delivering;

@@ -38,7 +38,12 @@ impl Git {
         Ok(Revision { commit: commit.ok_or_else(missing)?, object: wanted.id, name: wanted.name })
     }
 
-    async fn look_for(&self, session: &Session<'_>, name: &str, timeout: Duration) -> Result<Wanted, GitError> {
+    pub(super) async fn look_for(
+        &self,
+        session: &Session<'_>,
+        name: &str,
+        timeout: Duration,
+    ) -> Result<Wanted, GitError> {
         let places = [format!("refs/heads/{name}"), format!("refs/tags/{name}")];
         let refs = self.list_refs(session, &["--", URL, &places[0], &places[1]], timeout).await?;
         let found = places.into_iter().find_map(|place| Some((refs.get(&place)?, place)));

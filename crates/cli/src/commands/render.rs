@@ -1,0 +1,191 @@
+//! `farwater render`: the objects of a folder or of a service, made by the code that an agent makes them with. No cluster is asked,
+//! and the hub only for what it knows.
+
+mod stated;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use farwater_bundle::Manifest;
+use farwater_render::{
+    Cache, CacheLimits, Capabilities, Engine, Helper, Input, Limits, Nobody, Output, Plugins, Program, Release,
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use self::stated::Stated;
+use crate::{
+    connection::ConnectArgs,
+    exit,
+    failure::{Failure, Result, chain},
+    format,
+    program::Program as OwnProgram,
+    terminal::{print, say},
+    text,
+};
+
+/// What is beside this program in its image and archive.
+const RENDERER: &str = "farwater-render";
+
+#[derive(Debug, clap::Args)]
+pub struct RenderArgs {
+    /// A folder that is here, or a service of the hub: NAME or NAMESPACE/NAME.
+    #[arg(value_name = "PATH|SERVICE")]
+    what: PathBuf,
+    /// The cluster of the hub to render for, NAME or NAMESPACE/NAME: its Kubernetes version and what templates see of it [default:
+    /// the service's; of a folder none].
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+    /// Of a folder: a file with a ServiceDeployment, with its renderers, patches, name and target namespace.
+    #[arg(long, value_name = "FILE")]
+    service: Option<PathBuf>,
+    /// A file with what templates see, as YAML: `configuration`, `cluster`, `contexts`, `service`.
+    #[arg(long, value_name = "FILE")]
+    parameters: Option<PathBuf>,
+    /// The service's name, and its chart's release [default: the service's, or the folder's].
+    #[arg(long)]
+    name: Option<String>,
+    /// The namespace of objects that name none.
+    #[arg(short, long)]
+    namespace: Option<String>,
+    /// The Kubernetes version that charts are told of [default: the cluster's, or the newest that Helm knows].
+    #[arg(long, value_name = "VERSION")]
+    kube_version: Option<String>,
+    /// API versions that charts are told of, besides those that Helm takes for granted.
+    #[arg(long, short, value_name = "VERSION", value_delimiter = ',')]
+    api_versions: Vec<String>,
+    /// As for a service that was applied before.
+    #[arg(long)]
+    is_upgrade: bool,
+    /// The plugins of an agent: the file that it is configured with.
+    #[arg(long, value_name = "FILE")]
+    plugins: Option<PathBuf>,
+    /// The renderer program and its arguments; else farwater-render beside this program, or on the PATH.
+    #[arg(long, value_name = "COMMAND", env = "FARWATER_RENDERER")]
+    renderer: Option<String>,
+    /// What the output looks like.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Form,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    /// Documents, each after a comment that says where it comes from.
+    #[default]
+    Yaml,
+    /// A List.
+    Json,
+    /// One `kind.group/name` per line.
+    Name,
+}
+
+pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -> Result<u8> {
+    let parameters: Map<String, Value> = args.parameters.as_deref().map(read_yaml).transpose()?.unwrap_or_default();
+    let Stated { name, spec, files, cluster } = stated::find(&args, connect, program).await?;
+    let name = args.name.clone().unwrap_or(name);
+    let target = Some(spec.target_namespace.clone()).filter(|namespace| !namespace.is_empty());
+    let namespace = args.namespace.clone().or(target).unwrap_or_else(|| "default".to_owned());
+    let parameters = stated::fill(parameters, cluster.as_ref(), (&name, &namespace));
+    let version = cluster.and_then(|cluster| cluster.status?.kubernetes_version);
+    let capabilities = Capabilities {
+        kube_version: args.kube_version.clone().or(version).unwrap_or_default(),
+        api_versions: args.api_versions.clone(),
+        complete: false,
+    };
+    let work = tempfile::tempdir()
+        .map_err(|error| Failure::new(exit::INTERNAL, "can't make a folder to work in").evidence(error.to_string()))?;
+    let engine = engine(&args, work.path())?;
+    let input = Input {
+        archive: &files.archive,
+        path: &files.path,
+        renderers: &spec.renderers,
+        patches: &spec.patches,
+        release: Release { name: &name, namespace: &namespace, is_upgrade: args.is_upgrade },
+        capabilities: &capabilities,
+        parameters: &parameters,
+    };
+    let output = engine.render(&input, &Nobody).await;
+    for warning in &output.warnings {
+        say(&format!("warning: {}", text::plain(warning)));
+    }
+    if !output.errors.is_empty() {
+        return Err(failed(&args.what, &output));
+    }
+    print(&show(&output.objects, args.output)?)?;
+    Ok(exit::YES)
+}
+
+fn read_yaml<T: DeserializeOwned>(file: &Path) -> Result<T> {
+    let text = fs::read_to_string(file).map_err(|error| Failure::file("read", file, &error))?;
+    serde_saphyr::from_str(&text)
+        .map_err(|error| Failure::usage(format!("can't read {}", file.display())).evidence(error.to_string()))
+}
+
+fn engine(args: &RenderArgs, work: &Path) -> Result<Engine> {
+    let plugins = match &args.plugins {
+        Some(file) => {
+            let text = fs::read_to_string(file).map_err(|error| Failure::file("read", file, &error))?;
+            let unusable = |error| Failure::usage(format!("can't read {}", file.display())).evidence(chain(&error));
+            Plugins::parse(&text).map_err(unusable)?
+        }
+        None => Plugins::default(),
+    };
+    let command = args.renderer.as_ref().map(|command| command.split_whitespace().map(str::to_owned).collect());
+    let command: Option<Vec<String>> = command.or_else(|| find(RENDERER).map(|path| vec![path]));
+    let program = |command| Program { work: Some(work.to_owned()), ..Program::new(command) };
+    Ok(Engine {
+        helper: command.map(|command| Helper::new(program(command))),
+        plugins,
+        cache: Cache::new(None, CacheLimits { memory: 0, disk: 0 }),
+        work: work.to_owned(),
+        limits: Limits::default(),
+    })
+}
+
+/// Beside this program, or on the PATH.
+fn find(name: &str) -> Option<String> {
+    let own = std::env::current_exe().ok().and_then(|path| path.canonicalize().ok());
+    let beside = own.and_then(|path| path.parent().map(|folder| folder.join(name)));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).map(|folder| folder.join(name)).collect::<Vec<_>>();
+    let found = beside.into_iter().chain(on_path).find(|path| path.is_file())?;
+    Some(found.to_string_lossy().into_owned())
+}
+
+fn failed(path: &Path, output: &Output) -> Failure {
+    let (last, others) = output.errors.split_last().map_or((None, &[][..]), |(last, others)| (Some(last), others));
+    for error in others {
+        say(&text::plain(&chain(error)));
+    }
+    let failure = Failure::new(exit::NO, format!("can't render {}", path.display()));
+    match last {
+        Some(error) => failure.evidence(chain(error)),
+        None => failure,
+    }
+}
+
+fn show(objects: &[Manifest], form: Form) -> Result<String> {
+    match form {
+        Form::Yaml => {
+            let documents = objects.iter().map(|object| {
+                let yaml = format::yaml(&object.value)?;
+                Ok(format!("---\n# Source: {}\n{yaml}", text::plain(&object.origin.to_string())))
+            });
+            documents.collect::<Result<String>>()
+        }
+        Form::Json => {
+            let items: Vec<&Value> = objects.iter().map(|object| &object.value).collect();
+            format::json(&json!({"apiVersion": "v1", "kind": "List", "items": items}))
+        }
+        Form::Name => {
+            let line = |object: &Manifest| {
+                let stated = &object.object;
+                let group = if stated.group.is_empty() { String::new() } else { format!(".{}", stated.group) };
+                text::plain(&format!("{}{group}/{}", stated.kind.to_lowercase(), stated.name)).into_owned() + "\n"
+            };
+            Ok(objects.iter().map(line).collect())
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! `servicedeployments/NAME/bundle`: the files that a service is made of, for who renders them elsewhere.
+
+use axum::response::Response;
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use farwater_api::{
+    plan::LocalFiles,
+    renderer::{BUNDLE_KIND, BundleAnswer, MAX_SHOWN_BUNDLE},
+};
+use farwater_fleet::assignment::Candidate;
+use farwater_store::delivery::load_assignment;
+use serde_json::json;
+
+use super::{
+    call::{Call, store_failed},
+    respond,
+    status::ApiError,
+    subresources::our_api_version,
+};
+use crate::controllers::{chain, git, services::read_json};
+
+/// Of what is assigned to it.
+pub async fn show(call: &Call) -> Result<Response, ApiError> {
+    let service = call.load(&call.info.name).await?;
+    let delivery = &call.hub.delivery;
+    let row = {
+        let mut tables = delivery.store.tables().await.map_err(store_failed)?;
+        load_assignment(&mut tables, &service.uid).await.map_err(store_failed)?
+    };
+    let assigned = row.and_then(|row| row.assigned).map(|text| read_json::<Candidate>(&service.uid, &text));
+    let problem = |problem: &str| ApiError::conflict(&call.kind.group, &call.kind.plural, &call.info.name, problem);
+    let Some(assigned) = assigned.transpose().map_err(store_failed)? else {
+        return Err(problem("no revision is assigned to the service yet; why says what it lacks"));
+    };
+    let archive = git::load_bundle(delivery, &assigned.bundle).await.map_err(|error| {
+        tracing::error!(digest = %assigned.bundle, error = %chain(&error), "show a bundle");
+        ApiError::unavailable(format!("bundle {} can't be read", assigned.bundle))
+    })?;
+    if archive.len() > MAX_SHOWN_BUNDLE {
+        return Err(problem(&format!(
+            "the service's files have {} bytes compressed, and at most {MAX_SHOWN_BUNDLE} are sent; take them from its source",
+            archive.len()
+        )));
+    }
+    let files = LocalFiles { digest: assigned.bundle, path: assigned.path, archive: BASE64.encode(&archive) };
+    let shown = json!({
+        "apiVersion": our_api_version(),
+        "kind": BUNDLE_KIND,
+        "metadata": {"namespace": service.key.namespace, "name": service.key.name},
+        "status": BundleAnswer { revision: assigned.revision, files },
+    });
+    Ok(respond::json(200, &shown))
+}

@@ -1,0 +1,67 @@
+//! What strangers write: it ends with an error or harmlessly, within the limits, and the others don't notice.
+
+#![allow(clippy::unwrap_used)]
+
+mod charts;
+mod others;
+mod overlays;
+mod plugins;
+mod processes;
+mod sample;
+#[path = "../support/mod.rs"]
+mod support;
+mod values;
+
+use std::time::{Duration, Instant};
+
+use sample::Sample;
+use support::{Bench, Job};
+
+/// Time and memory that one may take: the limits of `strict`, and what it takes to notice.
+const LONGEST: Duration = Duration::from_secs(20);
+const MOST_MEMORY: u64 = 512 << 20;
+
+/// A render and what must come of it.
+struct Case {
+    name: String,
+    job: Job,
+    /// A part of the error; none: whatever comes is harmless.
+    error: Option<&'static str>,
+}
+
+fn case(name: impl Into<String>, job: Job, error: impl Into<Option<&'static str>>) -> Case {
+    Case { name: name.into(), job, error: error.into() }
+}
+
+/// One after the other, each alone with its child.
+async fn run_all(bench: &Bench, cases: Vec<Case>) {
+    let mut failures = Vec::new();
+    for Case { name, job, error } in cases {
+        let sample = Sample::begin();
+        let begun = Instant::now();
+        let rendered = bench.try_render(&job).await;
+        let (took, (memory, _)) = (begun.elapsed(), sample.end());
+        let (said, count) = match rendered {
+            Ok(output) if output.errors.is_empty() => (String::new(), output.objects.len()),
+            Ok(output) => (support::errors(&output), output.objects.len()),
+            Err(refused) => (refused, 0),
+        };
+        eprintln!("{name}: {:.2} s, {} MiB, {:.150}", took.as_secs_f64(), memory >> 20, said);
+        if took > LONGEST {
+            failures.push(format!("{name} took {took:?}"));
+        }
+        if memory > MOST_MEMORY {
+            failures.push(format!("{name} took {} MiB", memory >> 20));
+        }
+        if error.is_some_and(|error| !said.contains(error)) {
+            failures.push(format!("{name}: expected {error:?}, not {said:?}, {count} objects"));
+        }
+        if said.contains("the renderer failed: ") {
+            failures.push(format!("{name}: {said}"));
+        }
+    }
+    // Afterwards all is as before.
+    let plain = Job::new(support::charts::small("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"));
+    assert_eq!(support::values(bench.render(&plain).await).len(), 1);
+    assert!(failures.is_empty(), "{failures:#?}");
+}

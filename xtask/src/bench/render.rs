@@ -1,0 +1,169 @@
+//! What a render costs, beside the helm and kustomize commands on the same files.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use farwater_bundle::{Archive, Limits as BundleLimits, MemoryTree, RelPath, archive, closure};
+use farwater_render::{
+    Cache, CacheLimits, Capabilities, Engine, Helper, Input, Limits, Nobody, Output, Plugins, Program, Release,
+};
+use farwater_testkit::{Tools, temporary_folder};
+use serde_json::Map;
+use walkdir::WalkDir;
+
+use super::{Figure, median, percentile, usage};
+
+const CHART: &str = "external-dns/chart";
+const OVERLAY: &str = "metrics-server/manifests";
+/// Of the overlays.
+const BASE: &str = "base";
+const SHARE: f64 = 10.0;
+/// With Go's run time and all libraries; the limit of a request is 512 MiB.
+const MOST_MEMORY: f64 = 200.0;
+
+/// Files of one service, in a folder and as a bundle.
+struct Work {
+    name: &'static str,
+    folder: tempfile::TempDir,
+    archive: Archive,
+    path: RelPath,
+}
+
+pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
+    let (renders, commands) = if quick { (200, 10) } else { (2000, 50) };
+    let tools = Tools::find_renderers()?;
+    let mut figures = Vec::new();
+    let chart = Work::of("chart", &tools.others().join(CHART), "")?;
+    let overlay = Work::of("overlay", &tools.others().join(OVERLAY), BASE)?;
+    let folder = overlay.folder.path().join(BASE);
+    let helm = commands_per_second(commands, || {
+        let mut helm = Command::new(tools.helm());
+        helm.args(["template", "web"]).arg(chart.folder.path());
+        helm
+    })?;
+    let kustomize = commands_per_second(commands, || {
+        let mut kustomize = Command::new(tools.kustomize());
+        kustomize.arg("build").arg(&folder);
+        kustomize
+    })?;
+    for (work, peer, theirs) in [(&chart, "helm template", helm), (&overlay, "kustomize build", kustomize)] {
+        let engine = engine(&tools, 0);
+        let each = render(&engine, work, renders, |n| format!("web-{n}")).await?;
+        let per_second = rounded(each.len() as f64 / each.iter().sum::<Duration>().as_secs_f64());
+        let workload = format!("{} of another project, {renders} renders one after the other", work.name);
+        figures.push(Figure::new("renders", &workload, per_second, "1/s").beside(
+            peer.to_owned(),
+            rounded(theirs),
+            SHARE,
+        ));
+        figures.push(memory(&engine, &workload)?);
+        figures.push(cached(&tools, work, renders).await?);
+    }
+    Ok(figures)
+}
+
+/// What was rendered before, from memory.
+async fn cached(tools: &Tools, work: &Work, renders: usize) -> Result<Figure> {
+    let engine = engine(tools, CacheLimits::default().memory);
+    let mut each = render(&engine, work, renders + 1, |_| "web".to_owned()).await?;
+    let mut again = each.split_off(1);
+    let microseconds = rounded(percentile(&mut again, 0.5).as_secs_f64() * 1e6);
+    Ok(Figure::new("cached render", &format!("{} of another project", work.name), microseconds, "µs"))
+}
+
+fn memory(engine: &Engine, workload: &str) -> Result<Figure> {
+    let idle = engine.helper.as_ref().context("a helper")?.idle();
+    let child = *idle.first().context("a child that waits")?;
+    let peak = usage::megabytes(usage::memory(child)?.peak);
+    Ok(Figure::new("peak memory of the child", workload, peak, "MB").at_most(MOST_MEMORY))
+}
+
+/// How long each took.
+async fn render(engine: &Engine, work: &Work, count: usize, name: impl Fn(usize) -> String) -> Result<Vec<Duration>> {
+    let mut each = Vec::with_capacity(count);
+    // The child's start belongs to no render.
+    check(&work.render(engine, "first").await)?;
+    for n in 0..count {
+        let name = name(n);
+        let begun = Instant::now();
+        let output = work.render(engine, &name).await;
+        each.push(begun.elapsed());
+        check(&output)?;
+    }
+    Ok(each)
+}
+
+fn check(output: &Output) -> Result<()> {
+    let errors: Vec<_> = output.errors.iter().map(ToString::to_string).collect();
+    ensure!(errors.is_empty() && !output.objects.is_empty(), "{errors:?}");
+    Ok(())
+}
+
+impl Work {
+    fn of(name: &'static str, from: &Path, path: &str) -> Result<Self> {
+        let folder = temporary_folder("farwater-bench-")?;
+        let mut files = Vec::new();
+        for entry in WalkDir::new(from).sort_by_file_name() {
+            let entry = entry?;
+            if entry.file_type().is_file() {
+                let place = entry.path().strip_prefix(from)?;
+                let to = folder.path().join(place);
+                fs::create_dir_all(to.parent().context("a folder")?)?;
+                fs::copy(entry.path(), &to)?;
+                files.push((place.to_string_lossy().into_owned(), fs::read_to_string(entry.path())?));
+            }
+        }
+        let mut tree = MemoryTree::default();
+        let root = tree.add_files(files.iter().map(|(path, text)| (path.as_str(), text.as_str())));
+        let (limits, path) = (BundleLimits::default(), RelPath::parse_folder(path)?);
+        let needed = closure(&tree, &root, &path, &limits)?;
+        let archive = Archive::read(archive::pack(&tree, &needed, &limits)?, &limits)?;
+        Ok(Self { name, folder, archive, path })
+    }
+
+    async fn render(&self, engine: &Engine, name: &str) -> Output {
+        let input = Input {
+            archive: &self.archive,
+            path: &self.path,
+            renderers: &[],
+            patches: &[],
+            release: Release { name, namespace: "web", is_upgrade: false },
+            capabilities: &Capabilities { kube_version: "v1.33.0".to_owned(), ..Capabilities::default() },
+            parameters: &Map::new(),
+        };
+        engine.render(&input, &Nobody).await
+    }
+}
+
+fn engine(tools: &Tools, memory: usize) -> Engine {
+    let program = Program::new(vec![tools.renderer().to_string_lossy().into_owned()]);
+    Engine {
+        helper: Some(Helper::new(program)),
+        plugins: Plugins::default(),
+        cache: Cache::new(None, CacheLimits { memory, disk: 0 }),
+        work: std::env::temp_dir(),
+        limits: Limits::default(),
+    }
+}
+
+/// By the median of their times.
+fn commands_per_second(count: usize, command: impl Fn() -> Command) -> Result<f64> {
+    let mut each = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut command = command();
+        let begun = Instant::now();
+        let status = command.stdout(Stdio::null()).status().context("start a command to compare with")?;
+        each.push(begun.elapsed().as_secs_f64());
+        ensure!(status.success(), "{command:?} failed");
+    }
+    Ok(1.0 / median(each))
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
