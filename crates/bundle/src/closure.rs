@@ -37,6 +37,8 @@ pub struct Closure {
     pub files: BTreeMap<RelPath, FileEntry>,
     /// Folders of the charts that the walk was led to on purpose.
     pub charts: BTreeSet<RelPath>,
+    /// Where a tree must differ for its closure to differ: see [`concerns`](crate::changes::concerns).
+    pub roots: BTreeSet<RelPath>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +134,7 @@ struct Walk<'t, T> {
 impl<'t, T: Tree> Walk<'t, T> {
     fn new(tree: &'t T, root: ObjectId, limits: &'t Limits) -> Self {
         Self {
-            objects: Objects { tree, root, cache: HashMap::new() },
+            objects: Objects { tree, root, cache: HashMap::new(), noted: BTreeSet::new() },
             limits,
             files: BTreeMap::new(),
             folders: BTreeMap::new(),
@@ -354,13 +356,16 @@ impl<'t, T: Tree> Walk<'t, T> {
         let files = self.files.iter().filter(|(path, _)| !inside(path, true)).map(|(p, f)| (p, f.mode, &f.id));
         let mut parts: Vec<_> = folders.chain(files).collect();
         parts.sort_unstable();
+        let noted = self.objects.noted.iter().filter(|path| !inside(path, true));
+        let roots = parts.iter().map(|(path, ..)| *path).chain(noted).cloned().collect();
         let mut hash = Sha256::new();
         hash.update(FORMAT);
         for (path, mode, id) in parts {
             // No path holds a NUL, so the lines can't be read in two ways.
             hash.update(format!("{} {id} {}\0", mode.octal(), path.as_str()));
         }
-        Closure { content_id: Digest::from_bytes(hash.finalize().into()), files: self.files, charts: self.charts }
+        let content_id = Digest::from_bytes(hash.finalize().into());
+        Closure { content_id, files: self.files, charts: self.charts, roots }
     }
 }
 
@@ -373,6 +378,7 @@ struct Objects<'t, T> {
     tree: &'t T,
     root: ObjectId,
     cache: HashMap<ObjectId, Vec<Entry>>,
+    noted: BTreeSet<RelPath>,
 }
 
 impl<T: Tree> Objects<'_, T> {
@@ -424,6 +430,10 @@ impl<T: Tree> Lookup for Objects<'_, T> {
             Mode::Symlink => Found::Link(self.tree.blob(&entry.id, crate::path::MAX_PATH_BYTES as u64)?),
             Mode::File | Mode::Executable | Mode::Commit => Found::File,
         }))
+    }
+
+    fn note(&mut self, path: &RelPath) {
+        self.noted.insert(path.clone());
     }
 }
 

@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod archive;
+pub mod changes;
 pub mod charts;
 pub mod closure;
 pub mod limits;
@@ -18,6 +19,7 @@ mod walk;
 pub mod yaml;
 
 pub use archive::{Archive, ArchiveError, PackError};
+pub use changes::changed_paths;
 pub use closure::{Closure, ClosureError, ClosureReason, FileEntry, closure, closure_of};
 pub use limits::Limits;
 pub use manifests::{Manifest, ManifestError, Manifests};

@@ -19,9 +19,9 @@ use farwater_sources::{Address, Named, oci::cosign::Keys};
 use farwater_store::{
     Connection, StoreError,
     delivery::{
-        ChartRow, Revision, SourceOrigin, assignments_of_source, charts_of_source, delete_chart, load_revision,
-        load_source_origin, save_chart, save_revision, save_source_origin, services_of_chart, wanted_charts,
-        withdraw_revision,
+        ChartRow, Revision, SourceOrigin, Taken, assignments_of_source, charts_of_source, delete_chart, load_revision,
+        load_source_origin, move_revision, save_chart, save_revision, save_source_origin, services_of_chart,
+        wanted_charts, withdraw_revision,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -388,7 +388,10 @@ async fn ask_remote(
                 return Err(SourceFailure::lasting("SpecInvalid", "only a resource states a Git repository"));
             };
             let way = Way::load(delivery, name, spec).await?;
-            return git::fetch(delivery, uid, spec, (&way, turn), origin).await.map(outcome_of);
+            let known = origin.clone();
+            let mut outcome = git::fetch(delivery, uid, spec, (&way, turn), origin).await.map(outcome_of)?;
+            outcome.differs = find_changes(delivery, served, known.as_ref(), &outcome).await;
+            return Ok(outcome);
         }
         SourceSpec::Helm(spec) => {
             let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
@@ -417,12 +420,31 @@ async fn ask_remote(
     asked
 }
 
+/// Where a commit differs from the one that is served, as far as that is all that differs.
+async fn find_changes(
+    delivery: &Delivery,
+    served: Option<&Revision>,
+    known: Option<&SourceOrigin>,
+    outcome: &Outcome,
+) -> Option<Vec<String>> {
+    let (served, (reference, commit)) = (served?, outcome.served.as_ref()?);
+    // Of what lies elsewhere a commit's own files say nothing.
+    let is_plain = |taken: &Taken| !taken.submodules && !taken.lfs;
+    let is_plain = is_plain(&served.taken) && is_plain(&outcome.taken);
+    let is_same_history = known?.root == outcome.origin.root;
+    if !is_plain || !is_same_history || served.reference != *reference || served.commit == *commit {
+        return None;
+    }
+    git::find_changes(&delivery.mirrors, &served.source_uid, &served.commit, commit).await
+}
+
 fn outcome_of(fetch: Fetch) -> Outcome {
     let Fetch { reference, commit, origin, taken } = fetch;
     Outcome {
         served: Some((reference, commit)),
         taken,
         origin,
+        differs: None,
         charts: Vec::new(),
         unwanted: Vec::new(),
         changed: false,
@@ -524,7 +546,7 @@ async fn record(
     let (moved, asked_again) = (is_moved(served.as_ref(), &outcome), source.is_unasked() && !outcome.origin.unasked);
     let (changed, verdicts, failure) = (outcome.changed, outcome.verdicts.clone(), outcome.failure.clone());
     let charts = outcome.charts.clone();
-    let revision = save_outcome(delivery, source, served, outcome, now).await?;
+    let (revision, concerned) = save_outcome(delivery, source, served, outcome, now).await?;
     for row in &charts {
         let services =
             services_of_chart(&mut *delivery.store.tables().await?, &source.uid, (&row.chart, &row.wanted)).await?;
@@ -537,9 +559,12 @@ async fn record(
         None => write_ready(delivery, source, revision.as_ref(), verdicts, moved, now).await?,
     }
     // An index that moved concerns nobody by itself; its charts do.
-    let concerns_all = moved && !matches!(source.object.spec, SourceSpec::Helm(_));
+    let concerns_all = moved && concerned.is_none() && !matches!(source.object.spec, SourceSpec::Helm(_));
     if concerns_all || changed || asked_again {
         wake_services(delivery, &source.uid).await?;
+    }
+    for (namespace, name) in concerned.into_iter().flatten() {
+        delivery.services.add(Name { namespace, name });
     }
     Ok(())
 }
@@ -578,16 +603,17 @@ async fn write_ready(
     Ok(())
 }
 
-/// Saves what differs from what is known, in one transaction; what is served then.
+/// Saves what differs from what is known, in one transaction; what is served then, and the services that it concerns, where those are
+/// not all.
 async fn save_outcome(
     delivery: &Delivery,
     source: &Source,
     served: Option<Revision>,
     outcome: Outcome,
     now: Timestamp,
-) -> Result<Option<Revision>, StoreError> {
+) -> Result<(Option<Revision>, Option<Vec<(String, String)>>), StoreError> {
     let moved = is_moved(served.as_ref(), &outcome);
-    let Outcome { served: found, taken, origin, charts, unwanted, .. } = outcome;
+    let Outcome { served: found, taken, origin, differs, charts, unwanted, .. } = outcome;
     let origin = (source.origin.as_ref() != Some(&origin)).then_some(origin);
     // The same revision may have been verified by other keys, which is written down and no news.
     let is_written = !moved && served.as_ref().is_none_or(|served| served.taken == taken);
@@ -599,8 +625,9 @@ async fn save_outcome(
         _ => served,
     };
     if is_written && origin.is_none() && charts.is_empty() && unwanted.is_empty() {
-        return Ok(revision);
+        return Ok((revision, None));
     }
+    let differs = if moved { differs } else { Some(Vec::new()) };
     let (row, uid) = (revision.clone().filter(|_| !is_written), source.uid.clone());
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
@@ -613,14 +640,14 @@ async fn save_outcome(
             for (chart, wanted) in &unwanted {
                 delete_chart(tx, &uid, (chart, wanted)).await?;
             }
-            match &row {
-                Some(row) => save_revision(tx, row).await,
-                None => Ok(()),
+            match (&row, &differs) {
+                (Some(row), Some(differs)) => move_revision(tx, row, differs).await.map(Some),
+                (Some(row), None) => save_revision(tx, row).await.map(|()| None),
+                (None, _) => Ok(None),
             }
         })
     });
-    saved.await?;
-    Ok(revision)
+    Ok((revision, saved.await?))
 }
 
 fn revision_text(revision: &Revision) -> String {

@@ -14,7 +14,8 @@ use farwater_hub::{
 };
 use farwater_sources::Links;
 use farwater_store::{
-    Change, Key, Kind, Location, OpenOptions, PostgresUrl, Store, Write, WriteError, delivery::MarkClusters,
+    Change, Key, Kind, Location, OpenOptions, PostgresUrl, Store, Write, WriteError,
+    delivery::{Bundle, MarkClusters, bundle_of_content, load_assignment, save_bundle},
 };
 use farwater_testkit::{
     git::{GitServer, Repository},
@@ -125,6 +126,22 @@ impl Rig {
 
     pub async fn wait_loaded(&self) {
         self.wait_until("the hub has loaded", async || self.delivery.clusters.is_loaded()).await;
+    }
+
+    /// How often any service was looked at.
+    pub fn looks(&self) -> u64 {
+        let (_, counts) = self.delivery.controller_work()[1];
+        counts.done
+    }
+
+    /// Has the bundles' rows name a commit that no mirror has.
+    pub async fn forget_commit(&self, service_uid: &str) {
+        let row = load_assignment(&mut *self.store.tables().await.unwrap(), service_uid).await.unwrap().unwrap();
+        let candidate: serde_json::Value = serde_json::from_str(&row.assigned.unwrap()).unwrap();
+        let content_id = serde_json::from_value(candidate["contentId"].clone()).unwrap();
+        let known = bundle_of_content(&mut *self.store.tables().await.unwrap(), &content_id).await.unwrap().unwrap();
+        let lost = Bundle { commit: "0".repeat(40), ..known };
+        self.store.transact(move |tx| Box::pin(async move { save_bundle(tx, &lost).await })).await.unwrap();
     }
 
     /// Until every change is routed and nothing of it left to do.
