@@ -9,6 +9,7 @@ mod hub_start;
 mod list_services;
 mod many_kinds;
 mod pod;
+mod sources;
 mod usage;
 
 use std::{
@@ -92,6 +93,12 @@ const BENCHES: &[Bench] = &[
         about: "10,000 ServiceDeployments listed by kubectl",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(list_services::measure(quick)),
+    },
+    Bench {
+        name: "sources",
+        about: "one of 10,000 services changed; questions at the Git server; bundles beside nginx; deliveries of webhooks",
+        needs: Needs::ProgramsAndThis,
+        run: |quick| Box::pin(sources::measure(quick)),
     },
 ];
 

@@ -20,6 +20,7 @@ pub mod hooks;
 pub mod objects;
 pub mod plan;
 pub mod protocol;
+pub mod receiver;
 pub mod service_deployment;
 pub mod service_test;
 pub mod succession;
@@ -32,6 +33,7 @@ pub use digest::{Digest, canonical_json};
 pub use git_repository::{GitRepository, GitRepositorySpec, GitRepositoryStatus};
 pub use health_rule::{HealthRule, HealthRuleSpec, HealthRuleStatus};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+pub use receiver::{Receiver, ReceiverSpec, ReceiverStatus};
 pub use service_deployment::{ServiceDeployment, ServiceDeploymentSpec, ServiceDeploymentStatus};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -90,6 +92,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         ClusterGrant::crd(),
         GitRepository::crd(),
         HealthRule::crd(),
+        Receiver::crd(),
         ServiceDeployment::crd(),
     ];
     all.iter_mut().for_each(describe_kind);

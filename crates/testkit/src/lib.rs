@@ -6,6 +6,8 @@
 
 pub mod api_faults;
 pub mod authority;
+pub mod deliveries;
+pub mod dial;
 pub mod faketime;
 pub mod farwater;
 pub mod git;

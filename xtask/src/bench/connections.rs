@@ -107,7 +107,7 @@ async fn listen(mut socket: Socket) {
 }
 
 /// Each connection is a file, here and in the hub, which inherits this.
-fn allow_files() -> Result<()> {
+pub fn allow_files() -> Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).context("raise the limit of open files")

@@ -3,7 +3,7 @@
 use std::{fmt, sync::LazyLock};
 
 use farwater_api::{
-    ADMIN_NAMESPACE, AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule,
+    ADMIN_NAMESPACE, AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule, Receiver,
     ServiceDeployment,
 };
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
@@ -53,7 +53,7 @@ macro_rules! stored {
     };
 }
 
-stored!(AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment);
+stored!(AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, Receiver, ServiceDeployment);
 
 /// How often a change is tried against writers that were faster.
 const ATTEMPTS: usize = 8;

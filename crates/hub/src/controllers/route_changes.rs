@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::{ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment};
+use farwater_api::{
+    ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, Receiver, ServiceDeployment,
+};
 use farwater_fleet::{assignment::Decided, duration::POLL_INTERVAL};
 use farwater_store::{
     Kind, Operation, StoreError, WatchError, WatchEvent,
@@ -27,7 +29,7 @@ use super::{
     chain, freeze_prunes,
     resources::{self, Name, Stored as _},
     resume::Resume,
-    select_health_rules,
+    select_health_rules, serve_receivers,
 };
 use crate::delivery::{Delivery, clusters::ClusterState, desired, keys, token::key_print};
 
@@ -93,6 +95,7 @@ async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreEr
     select_health_rules::tell(&delivery.store).await?;
     load_clusters(delivery, acted_upon).await?;
     delivery.clusters.set_loaded();
+    serve_receivers::load(delivery).await?;
     resources::each_name::<GitRepository>(&delivery.store, |name| delivery.sources.add(name)).await
 }
 
@@ -179,7 +182,8 @@ fn cluster_state(object: &Value) -> ClusterState {
 async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
     let kinds = Kinds::get();
     let kind = &event.key.kind;
-    let followed = [&kinds.repository, &kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule];
+    let followed =
+        [&kinds.repository, &kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule, &kinds.receiver];
     let name = Name::new(&event.key.namespace, &event.key.name);
     if *kind == kinds.agent_policy {
         // Its status is the controller's own work, and acting twice changes nothing.
@@ -214,6 +218,9 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         route_cluster(delivery, event).await
     } else if *kind == kinds.health_rule {
         select_health_rules::follow(delivery).await
+    } else if *kind == kinds.receiver {
+        delivery.receiver_work.add(name);
+        Ok(())
     } else {
         for (namespace, name) in services_under_grants(&mut *delivery.store.tables().await?).await? {
             delivery.services.add(Name { namespace, name });
@@ -242,6 +249,7 @@ struct Kinds {
     cluster: Kind,
     grant: Kind,
     health_rule: Kind,
+    receiver: Kind,
     secret: Kind,
     namespace: Kind,
 }
@@ -255,6 +263,7 @@ impl Kinds {
             cluster: Cluster::kind(),
             grant: ClusterGrant::kind(),
             health_rule: HealthRule::kind(),
+            receiver: Receiver::kind(),
             secret: resources::secrets(),
             namespace: resources::namespaces(),
         });
@@ -281,10 +290,12 @@ async fn route_secret(delivery: &Delivery, secret: &Name) -> Result<(), StoreErr
         delivery.checks.hurry(&user.uid);
         delivery.sources.add(Name::new(&user.key.namespace, &user.key.name));
     }
+    delivery.receivers.of_secret(secret).into_iter().for_each(|name| delivery.receiver_work.add(name));
     Ok(())
 }
 
 async fn route_repository(delivery: &Delivery, name: Name, event: &WatchEvent) -> Result<(), StoreError> {
+    delivery.receivers.forget_sources(&name.namespace);
     let uid = event.object["metadata"]["uid"].as_str().unwrap_or_default();
     let affected = {
         let mut tables = delivery.store.tables().await?;

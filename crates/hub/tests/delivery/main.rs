@@ -21,3 +21,4 @@ mod sources;
 mod updating;
 mod versions;
 mod waiting;
+mod webhooks;

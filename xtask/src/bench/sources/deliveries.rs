@@ -1,0 +1,93 @@
+//! Deliveries of a webhook: what one costs the hub, beside hashing the same bytes.
+
+use std::{hint::black_box, time::Instant};
+
+use anyhow::{Result, ensure};
+use aws_lc_rs::hmac;
+use farwater_testkit::{
+    Hub,
+    deliveries::{Host, Push, Sender},
+    git::GitServer,
+    temporary_folder,
+};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use http::StatusCode;
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use serde_json::json;
+
+use super::{Figure, create, create_ours, object, rest, until_served, usage};
+
+const DELIVERIES: usize = 20_000;
+const AT_ONCE: usize = 8;
+/// A push of some commits.
+const BYTES: usize = 10_000;
+const HASHES: u32 = 20_000;
+/// Microseconds, from the issue.
+const GOAL: f64 = 100.0;
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
+    let count = if quick { DELIVERIES / 4 } else { DELIVERIES };
+    let dir = temporary_folder("farwater-bench-")?;
+    let (mut hub, git) = tokio::try_join!(Hub::start(dir.path()), GitServer::start())?;
+    let repository = git.create("infra")?;
+    let commit = repository.commit("main", &[("apps/a.yaml", "a")])?;
+    let client = hub.client().await?;
+    let url = git.url("infra");
+    create_ours(&client, "gitrepositories", "GitRepository", "infra", json!({"url": url, "interval": "1h"})).await?;
+    until_served(&client, "infra", &commit).await?;
+    let secret = json!({"metadata": {"name": "hook"}, "stringData": {"token": TOKEN}});
+    create(&client, "/api/v1/namespaces/farwater-admin/secrets", &secret).await?;
+    let spec = json!({"type": "github", "resources": [{"name": "*"}], "secretRef": {"name": "hook"}});
+    create_ours(&client, "receivers", "Receiver", "hook", spec).await?;
+    let path = loop {
+        let receiver = object(&client, "receivers", "hook").await?;
+        if let Some(path) = receiver["status"]["webhookPath"].as_str() {
+            break path.to_owned();
+        }
+    };
+    let push = Push { url: &url, branch: "main", before: &commit, after: &commit, size: BYTES };
+    let request = Sender::new(Host::GitHub, TOKEN).push(&path, push);
+    rest(&mut hub).await?;
+
+    eprintln!("{count} deliveries of {} bytes", request.body().len());
+    let process = hub.process().id();
+    let (busy, begun) = (usage::processor_time(process)?, Instant::now());
+    stream::iter(0..count)
+        .map(|_| async {
+            let response = client.send(request.clone().map(Body::from)).await?;
+            ensure!(response.status() == StatusCode::ACCEPTED, "a delivery was answered {}", response.status());
+            response.into_body().collect().await?;
+            anyhow::Ok(())
+        })
+        .buffer_unordered(AT_ONCE)
+        .try_collect::<()>()
+        .await?;
+    let took = begun.elapsed();
+    let busy = usage::processor_time(process)?.saturating_sub(busy);
+    let asked = git.counts();
+
+    let workload = format!("{count} deliveries of {} bytes over TLS, {AT_ONCE} connections", request.body().len());
+    let each = busy.as_secs_f64() * 1e6 / count as f64;
+    let round = |value: f64| (value * 10.0).round() / 10.0;
+    let mut figure = Figure::new("delivery_processor_time", &workload, round(each), "us").at_most(GOAL);
+    let peer = figure.clone().compared("HMAC-SHA256 of the same bytes", round(hash(request.body())));
+    (figure.peer, figure.peer_value, figure.ratio) = (peer.peer, peer.peer_value, peer.ratio);
+    Ok(vec![
+        figure,
+        Figure::new("deliveries", &workload, (count as f64 / took.as_secs_f64()).round(), "1/s"),
+        Figure::new("checks_by_deliveries_of_what_is_known", &workload, asked.ls_refs as f64 - 1.0, "checks")
+            .at_most(1.0),
+    ])
+}
+
+/// Microseconds.
+fn hash(bytes: &[u8]) -> f64 {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, TOKEN.as_bytes());
+    let begun = Instant::now();
+    for _ in 0..HASHES {
+        black_box(hmac::sign(&key, black_box(bytes)));
+    }
+    begun.elapsed().as_secs_f64() * 1e6 / f64::from(HASHES)
+}
