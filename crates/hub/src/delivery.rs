@@ -8,7 +8,7 @@
 
 pub mod admission;
 mod answer;
-mod bundles;
+pub mod bundles;
 pub mod clusters;
 mod connection;
 pub mod connections;
@@ -67,6 +67,7 @@ pub struct Delivery {
     pub connections: Connections,
     pub plans: Plans,
     pub mirrors: Mirrors,
+    pub served: bundles::Served,
     pub checks: Checks,
     pub sources: Arc<WorkQueue<Name>>,
     pub services: Arc<WorkQueue<Name>>,
@@ -116,6 +117,7 @@ impl Delivery {
             connections,
             plans: Plans::default(),
             mirrors: Mirrors::open(&data)?,
+            served: bundles::Served::default(),
             checks: Checks::default(),
             sources: Arc::default(),
             services: Arc::default(),

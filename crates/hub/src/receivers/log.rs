@@ -14,7 +14,7 @@ use crate::delivery::DeliveryResult;
 
 /// A status that says something new is written so soon, and not more often than this.
 const SOON: Duration = Duration::from_secs(1);
-const OFTEN: Duration = Duration::from_secs(10);
+const OFTEN: Duration = Duration::from_secs(3);
 /// One that says the same of a later time.
 const SELDOM: Duration = Duration::from_secs(60);
 
