@@ -13,7 +13,8 @@ use std::{
 use farwater_api::{GitRepositorySpec, SourceStatus, git_repository::LocalReference, oci_repository::Verification};
 use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
-    duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
+    duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT, show},
+    webhooks::announcements::Found,
 };
 use farwater_sources::{Address, Named, oci::cosign::Keys};
 use farwater_store::{
@@ -29,6 +30,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
+    announced::Announced,
     artifacts::{self, Credentials, Outcome},
     git::{self, Fetch, SourceFailure},
     queue::Next,
@@ -64,6 +66,8 @@ pub struct Checks {
     urgent: Mutex<HashSet<String>>,
     /// Of services.
     pub requests: Requests,
+    /// By webhooks.
+    pub announced: Announced,
 }
 
 #[derive(Clone, Debug)]
@@ -81,6 +85,7 @@ impl Checks {
 
     pub fn forget(&self, uid: &str) {
         self.last().remove(uid);
+        self.announced.forget(uid);
     }
 
     /// Has a source asked at once, whatever is known of it.
@@ -226,6 +231,18 @@ impl Source {
         self.origin.as_ref().is_some_and(|origin| origin.unasked)
     }
 
+    /// What a check teaches about webhooks: nothing, where it was the first at what is followed now.
+    fn found(&self, served: Option<&Revision>, result: FetchResult) -> Found {
+        match result {
+            FetchResult::Failed => Found::Failed,
+            FetchResult::Unchanged => Found::Nothing,
+            FetchResult::Moved if served.is_none() || self.status().observed_generation != Some(self.generation) => {
+                Found::First
+            }
+            FetchResult::Moved => Found::Moved,
+        }
+    }
+
     /// What of a request is news: one that the status acknowledges already was handled before a restart.
     fn is_due(&self, check: Option<&Check>) -> bool {
         let status = self.status();
@@ -276,8 +293,14 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
         return Ok(Next::OnChange);
     }
     let check = delivery.checks.last().get(&source.uid).cloned();
+    let announced = &delivery.checks.announced;
+    if check.as_ref().is_some_and(|check| check.generation != source.generation) {
+        // What was proven was so of another repository or reference.
+        announced.forget(&source.uid);
+    }
     let urgent = delivery.checks.take_urgent(&source.uid);
-    if !urgent && !source.is_due(check.as_ref()) {
+    let is_announced = announced.begin(&source.uid);
+    if !urgent && !is_announced && !source.is_due(check.as_ref()) {
         return Ok(wait_for_turn(&delivery, &source, check));
     }
     let turn = match delivery.checks.enter(&source.object.any.url) {
@@ -285,6 +308,9 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
         Err(wait) => {
             if urgent {
                 delivery.checks.hurry(&source.uid);
+            }
+            if is_announced {
+                announced.put_back(&source.uid);
             }
             return Ok(Next::After(wait));
         }
@@ -302,6 +328,7 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
         let revision = git::format_revision(reference, commit);
         delivery.timeline.note_fetch(&source.uid, || Fetched { source: name.to_string(), revision, interval });
     }
+    announced.finish(&source.uid, is_announced, source.found(served.as_ref(), result));
     let wait = finish_check(&delivery, &source, check, result == FetchResult::Failed);
     record(&delivery, &source, served, fetched).await?;
     for service in delivery.checks.requests.answer(&source.uid) {
@@ -323,17 +350,28 @@ fn wait_for_turn(delivery: &Delivery, source: &Source, check: Option<Check>) -> 
     let check = check.unwrap_or_else(|| Check {
         generation: source.generation,
         requested: source.requested.clone(),
-        next: now + until_next(&source.uid, source.interval, Timestamp::now()),
+        next: now + until_turn(delivery, source),
         failures: 0,
     });
     let wait = check.next.saturating_duration_since(now);
     delivery.checks.last().insert(source.uid.clone(), check);
-    Next::After(wait)
+    Next::After(sooner(delivery, source, wait))
+}
+
+/// Its own moments lie further apart while webhooks announce what is pushed.
+fn until_turn(delivery: &Delivery, source: &Source) -> Duration {
+    let (interval, _) = delivery.checks.announced.stretch(&source.uid, source.interval);
+    until_next(&source.uid, interval, Timestamp::now())
+}
+
+/// Until its turn, or until it may be asked because of a delivery.
+fn sooner(delivery: &Delivery, source: &Source, turn: Duration) -> Duration {
+    delivery.checks.announced.wait(&source.uid).map_or(turn, |wait| turn.min(wait))
 }
 
 fn finish_check(delivery: &Delivery, source: &Source, old: Option<Check>, failed: bool) -> Duration {
     let failures = if failed { old.map_or(0, |check| check.failures).saturating_add(1) } else { 0 };
-    let turn = until_next(&source.uid, source.interval, Timestamp::now());
+    let turn = until_turn(delivery, source);
     let wait = match failures {
         0 => turn,
         n => turn.min(MIN_RETRY.saturating_mul(1 << (n - 1).min(16))),
@@ -345,7 +383,7 @@ fn finish_check(delivery: &Delivery, source: &Source, old: Option<Check>, failed
         failures,
     };
     delivery.checks.last().insert(source.uid.clone(), check);
-    wait
+    sooner(delivery, source, wait)
 }
 
 /// What of a repository of charts is wanted, and what was found.
@@ -585,10 +623,11 @@ async fn write_ready(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let text = revision.map(revision_text);
-    let mut verdicts = match &text {
-        Some(text) => Verdict::ready("Fetched", format!("serves {text}")),
-        None => Vec::new(),
+    let said = |text: &String| match delivery.checks.announced.stretch(&source.uid, source.interval) {
+        (interval, true) => format!("serves {text}; webhooks announce pushes, so it is asked every {}", show(interval)),
+        (_, false) => format!("serves {text}"),
     };
+    let mut verdicts = text.as_ref().map(|text| Verdict::ready("Fetched", said(text))).unwrap_or_default();
     verdicts.extend(more);
     verdicts.extend(source.verified(revision, None));
     let status = SourceStatus {

@@ -247,7 +247,7 @@ async fn a_source_that_fails_keeps_what_is_assigned_also_across_a_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_that_the_cache_lost_is_made_again() {
     let (server, _git) = repository().await;
-    let rig = Rig::start().await;
+    let mut rig = Rig::start().await;
     rig.cluster("east").await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
     let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
@@ -260,7 +260,15 @@ async fn a_bundle_that_the_cache_lost_is_made_again() {
             None => std::fs::remove_file(&file).unwrap(),
             Some(bytes) => std::fs::write(&file, bytes).unwrap(),
         }
-        assert_eq!(agent.bundle(&rig, &digest).await.status, StatusCode::OK);
+        // What was served already is in memory.
+        rig = rig.restart().await;
+        rig.wait_loaded().await;
+        let made = agent.bundle(&rig, &digest).await;
+        assert_eq!(made.status, StatusCode::OK);
+        assert_eq!(made.body, std::fs::read(&file).unwrap());
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(agent.bundle(&rig, &digest).await.body, made.body);
+        std::fs::write(&file, made.body).unwrap();
     }
 }
 

@@ -26,3 +26,4 @@ mod sources;
 mod updating;
 mod versions;
 mod waiting;
+mod webhooks;

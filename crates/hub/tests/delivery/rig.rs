@@ -88,7 +88,8 @@ impl Rig {
         let delivery = Arc::new(delivery.unwrap());
         let shutdown = CancellationToken::new();
         let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), left, shutdown.clone()));
-        let router = farwater_hub::delivery::router(Arc::clone(&delivery));
+        let hosts = farwater_hub::receivers::router(Arc::clone(&delivery));
+        let router = farwater_hub::delivery::router(Arc::clone(&delivery)).merge(hosts);
         Self { data, directory, store, identity, delivery, router, shutdown, controllers }
     }
 
@@ -174,7 +175,7 @@ impl Rig {
         }
     }
 
-    /// The agents' door on a socket, as plain HTTP.
+    /// The doors of agents and of Git hosts on a socket, as plain HTTP.
     pub async fn serve(&self) -> std::net::SocketAddr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
