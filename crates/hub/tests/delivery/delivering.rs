@@ -148,11 +148,13 @@ async fn a_commit_concerns_the_services_whose_files_it_touches() {
         let commit = git.change("main", changes).unwrap();
         rig.ask(ADMIN_NAMESPACE, "infra").await;
         rig.wait_idle().await;
-        let (_, after) = agent.wait_entry(rig, &overlay, |entry| applied(entry).is_some()).await;
-        let service = rig.get("ServiceDeployment", ADMIN_NAMESPACE, "overlay").await.unwrap();
-        let revision = service["status"]["assignedRevision"].as_str().unwrap();
-        assert_eq!(revision.ends_with(&commit), concerns, "{changes:?}: {revision}");
-        assert_eq!(applied(&after).unwrap().bundle != before, concerns, "{changes:?}");
+        let is_so = |entry: &Entry| applied(entry).is_some_and(|now| (now.bundle != before) == concerns);
+        agent.wait_entry(rig, &overlay, is_so).await;
+        let is_told = |service: &serde_json::Value| {
+            let revision = service["status"]["assignedRevision"].as_str();
+            revision.is_some_and(|revision| revision.ends_with(&commit) == concerns)
+        };
+        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "overlay", is_told).await;
         assert_eq!(digest(rig, &lonely).await, alone, "{changes:?}");
     };
     check(&rig, &[("base/map.yaml", Some(&two))], true).await;
