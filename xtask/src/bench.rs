@@ -112,7 +112,7 @@ const BENCHES: &[Bench] = &[
         name: "sources",
         about: "bundles beside nginx; a commit to a monorepo of 10,000 services; what a Git host is asked; neighbours that do harm",
         needs: Needs::ProgramsAndThis,
-        run: |arguments| Box::pin(sources::measure(arguments.quick)),
+        run: |quick| Box::pin(sources::measure(quick)),
     },
     Bench {
         name: "list-services",

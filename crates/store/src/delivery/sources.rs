@@ -4,7 +4,12 @@ use farwater_api::Digest;
 use serde::{Deserialize, Serialize};
 use sqlx::AssertSqlSafe;
 
-use super::{charts::delete_charts, desired::parse_digest, origins::delete_source_origin};
+use super::{
+    charts::delete_charts,
+    desired::parse_digest,
+    origins::delete_source_origin,
+    paths::{touch_paths, touch_source},
+};
 use crate::{Connection, StoreError};
 
 /// What of a revision is read and was looked at before it was served.
