@@ -24,6 +24,7 @@ pub mod objects;
 pub mod oci_repository;
 pub mod plan;
 pub mod protocol;
+pub mod receiver;
 pub mod renderer;
 pub mod service_deployment;
 pub mod service_sources;
@@ -41,6 +42,7 @@ pub use health_rule::{HealthRule, HealthRuleSpec, HealthRuleStatus};
 pub use helm_repository::{HelmRepository, HelmRepositorySpec};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 pub use oci_repository::{OCIRepository, OCIRepositorySpec};
+pub use receiver::{Receiver, ReceiverSpec, ReceiverStatus};
 pub use service_deployment::{ServiceDeployment, ServiceDeploymentSpec, ServiceDeploymentStatus};
 pub use source::{AnySource, SourceKind, SourceStatus};
 
@@ -106,6 +108,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         HealthRule::crd(),
         HelmRepository::crd(),
         OCIRepository::crd(),
+        Receiver::crd(),
         ServiceDeployment::crd(),
     ];
     all.iter_mut().for_each(describe_kind);

@@ -160,7 +160,8 @@ pub struct ServiceDeploymentStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// The source's revision whose bundle is assigned to the cluster.
+    /// The source's revision whose bundle is assigned to the cluster. A later commit that touches nothing of what the service is made of
+    /// is not named here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assigned_revision: Option<String>,
     /// The revision whose bundle the agent last applied without an error.

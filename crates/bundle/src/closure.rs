@@ -45,6 +45,8 @@ pub struct Closure {
     pub bases: BTreeSet<Base>,
     /// Charts that such kustomizations inflate, and that are not where kustomize looks for them.
     pub inflated: BTreeSet<InflatedChart>,
+    /// Where a tree must differ for its closure to differ: see [`concerns`](crate::changes::concerns).
+    pub roots: BTreeSet<RelPath>,
 }
 
 /// A chart that a kustomization has pulled from a repository.
@@ -162,7 +164,7 @@ struct Walk<'t, T> {
 impl<'t, T: Tree> Walk<'t, T> {
     fn new(tree: &'t T, root: ObjectId, limits: &'t Limits) -> Self {
         Self {
-            objects: Objects { tree, root, cache: HashMap::new() },
+            objects: Objects { tree, root, cache: HashMap::new(), noted: BTreeSet::new() },
             limits,
             files: BTreeMap::new(),
             folders: BTreeMap::new(),
@@ -438,6 +440,8 @@ impl<'t, T: Tree> Walk<'t, T> {
         let files = self.files.iter().filter(|(path, _)| !inside(path, true)).map(|(p, f)| (p, f.mode, &f.id));
         let mut parts: Vec<_> = folders.chain(files).collect();
         parts.sort_unstable();
+        let noted = self.objects.noted.iter().filter(|path| !inside(path, true));
+        let roots = parts.iter().map(|(path, ..)| *path).chain(noted).cloned().collect();
         let mut hash = Sha256::new();
         hash.update(FORMAT);
         for (path, mode, id) in parts {
@@ -450,6 +454,7 @@ impl<'t, T: Tree> Walk<'t, T> {
             charts: self.charts,
             bases: self.bases,
             inflated: self.inflated,
+            roots,
         }
     }
 }
@@ -463,6 +468,7 @@ struct Objects<'t, T> {
     tree: &'t T,
     root: ObjectId,
     cache: HashMap<ObjectId, Vec<Entry>>,
+    noted: BTreeSet<RelPath>,
 }
 
 impl<T: Tree> Objects<'_, T> {
@@ -514,6 +520,10 @@ impl<T: Tree> Lookup for Objects<'_, T> {
             Mode::Symlink => Found::Link(self.tree.blob(&entry.id, crate::path::MAX_PATH_BYTES as u64)?),
             Mode::File | Mode::Executable | Mode::Commit => Found::File,
         }))
+    }
+
+    fn note(&mut self, path: &RelPath) {
+        self.noted.insert(path.clone());
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod archive;
 pub mod bases;
+pub mod changes;
 pub mod charts;
 pub mod closure;
 pub mod limits;
@@ -19,7 +20,7 @@ mod walk;
 pub mod yaml;
 
 pub use archive::{Archive, ArchiveError, PackError};
-pub use bases::{BASES, Base};
+pub use changes::changed_paths;
 pub use closure::{
     Closure, ClosureError, ClosureReason, FileEntry, InflatedChart, TEMPLATE_SUFFIX, bases_of, closure, closure_of,
 };

@@ -19,6 +19,8 @@ pub(crate) trait Lookup {
     type Error;
     /// What lies at a path whose parent is a real folder.
     fn find(&mut self, path: &RelPath) -> Result<Option<Found>, Self::Error>;
+    /// Where a path leads depends on what lies here, beside what it leads to and the folders around that.
+    fn note(&mut self, _path: &RelPath) {}
 }
 
 /// Where a path leads.
@@ -68,9 +70,14 @@ pub(crate) fn follow<L: Lookup>(
             continue;
         }
         if !folder {
+            lookup.note(&current);
             return Ok(Err(Lost::NotAFolder(current)));
         }
         if name == b".." {
+            let is_around = base.is_within(&current) || links.iter().any(|link: &RelPath| link.is_within(&current));
+            if !is_around {
+                lookup.note(&current);
+            }
             match current.parent() {
                 Some(parent) => current = parent,
                 None => return lost(&via, PathReason::Escapes),
@@ -79,13 +86,20 @@ pub(crate) fn follow<L: Lookup>(
         }
         let next = match current.join_name(&name) {
             Ok(next) => next,
-            Err(error) => return Ok(Err(Lost::Path(error))),
+            Err(error) => {
+                lookup.note(&current);
+                return Ok(Err(Lost::Path(error)));
+            }
         };
         match lookup.find(&next)? {
-            None => return Ok(Err(Lost::Missing(next))),
+            None => {
+                lookup.note(&next);
+                return Ok(Err(Lost::Missing(next)));
+            }
             Some(Found::Folder) => current = next,
             Some(Found::File) => (current, folder) = (next, false),
             Some(Found::Link(target)) => {
+                lookup.note(&next);
                 links.push(next);
                 if links.len() > MAX_HOPS {
                     return Ok(Err(Lost::Loop));

@@ -67,6 +67,7 @@ pub fn ours() -> Vec<Kind> {
         kind("healthrules", "HealthRule", &[], false),
         kind("helmrepositories", "HelmRepository", &["fwhelm"], true),
         kind("ocirepositories", "OCIRepository", &["fwoci"], true),
+        kind("receivers", "Receiver", &["fwrecv"], true),
         kind("servicedeployments", "ServiceDeployment", &["sd"], true),
     ]
 }

@@ -34,7 +34,8 @@ impl Bounds {
     }
 }
 
-fn show(duration: Duration) -> String {
+/// In the largest unit that it is whole in.
+pub fn show(duration: Duration) -> String {
     match duration.as_secs() {
         seconds if seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
         seconds if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),

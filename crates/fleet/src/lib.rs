@@ -25,4 +25,5 @@ pub mod service_tests;
 pub mod states;
 pub mod summary;
 pub mod transfer;
+pub mod webhooks;
 pub mod why;

@@ -160,6 +160,7 @@ mod tests {
         check("view", "get", "servicedeployments/history.farwater.dev", "team-a", true);
         check("view", "get", "servicedeployments/bundle.farwater.dev", "team-a", false);
         check("edit", "get", "servicedeployments/bundle.farwater.dev", "team-a", true);
+        check("view", "get", "receivers.farwater.dev", "team-a", true);
         check("view", "get", "secrets", "team-a", false);
         check("view", "create", "configmaps", "team-a", false);
         check("view", "list", "servicedeployments.farwater.dev", "team-b", false);
@@ -168,6 +169,7 @@ mod tests {
         check("edit", "patch", "servicedeployments.farwater.dev", "team-a", true);
         check("edit", "patch", "servicedeployments/status.farwater.dev", "team-a", false);
         check("edit", "create", "serviceaccounts/token", "team-a", true);
+        check("edit", "create", "receivers.farwater.dev", "team-a", true);
         check("edit", "create", "clusters.farwater.dev", "team-a", false);
         check("edit", "create", "roles.rbac.authorization.k8s.io", "team-a", false);
         check("admin", "create", "clusters/join.farwater.dev", "team-a", true);

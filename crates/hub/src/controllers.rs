@@ -3,7 +3,9 @@
 //! One per file. They take no input but a key, and keep no objects.
 
 pub mod advance_agents;
+pub mod announced;
 pub mod artifacts;
+pub mod ask_sources;
 pub mod assign_revisions;
 pub mod candidates;
 pub mod collect_mirrors;
@@ -26,6 +28,7 @@ pub mod resume;
 pub mod route_changes;
 pub mod seen;
 pub mod select_health_rules;
+pub mod serve_receivers;
 pub mod services;
 pub mod source_access;
 pub mod sources;
@@ -53,6 +56,7 @@ const SOURCES_AT_ONCE: usize = 128;
 const SERVICES_AT_ONCE: usize = 32;
 const SUMMARIES_AT_ONCE: usize = 32;
 const CLUSTERS_AT_ONCE: usize = 2;
+const RECEIVERS_AT_ONCE: usize = 2;
 
 /// Runs all controllers until told to stop. `left`: what the last hub had left to do.
 pub async fn run(delivery: Arc<Delivery>, left: Option<Resume>, shutdown: CancellationToken) {
@@ -102,6 +106,22 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         CLUSTERS_AT_ONCE,
         shutdown.clone(),
         move |uid| track_clusters::track_cluster(Arc::clone(&shared), uid),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "serve_receivers",
+        Arc::clone(&delivery.receiver_work),
+        RECEIVERS_AT_ONCE,
+        shutdown.clone(),
+        move |name| serve_receivers::serve_receiver(Arc::clone(&shared), name),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "ask_sources",
+        Arc::clone(&delivery.inboxes),
+        RECEIVERS_AT_ONCE,
+        shutdown.clone(),
+        move |name| ask_sources::ask_sources(Arc::clone(&shared), name),
     ));
     tasks
 }

@@ -8,7 +8,7 @@
 
 pub mod admission;
 mod answer;
-mod bundles;
+pub mod bundles;
 pub mod clusters;
 mod connection;
 pub mod connections;
@@ -49,12 +49,13 @@ use crate::{
     },
     endpoint::Endpoint,
     identity::Identity,
+    receivers::Receivers,
 };
 use answer::Refusal;
 use clusters::Clusters;
 use connections::Connections;
 use counters::Counters;
-pub use counters::FetchResult;
+pub use counters::{DeliveryResult, FetchResult};
 use plans::Plans;
 
 /// Longest join request or assertion.
@@ -77,12 +78,17 @@ pub struct Delivery {
     pub large_fetches: LargeFetches,
     /// Credentials that serve the sources below a prefix.
     pub shared: SharedCredentials,
+    pub served: bundles::Served,
     pub checks: Checks,
     pub sources: Arc<WorkQueue<SourceName>>,
     pub services: Arc<WorkQueue<Name>>,
     pub summaries: Arc<WorkQueue<Name>>,
     /// By uid.
     pub cluster_work: Arc<WorkQueue<String>>,
+    pub receivers: Receivers,
+    pub receiver_work: Arc<WorkQueue<Name>>,
+    /// Receivers with deliveries that nobody has acted upon.
+    pub inboxes: Arc<WorkQueue<Name>>,
     /// What of clusters, services, sources and grants has been acted upon.
     pub seen: Seen,
     /// Whether anything may be deleted in the fleet.
@@ -125,11 +131,15 @@ impl Delivery {
             mirrors: Mirrors::open(&data, sources)?,
             large_fetches: LargeFetches::default(),
             shared: SharedCredentials::default(),
+            served: bundles::Served::default(),
             checks: Checks::default(),
             sources: Arc::default(),
             services: Arc::default(),
             summaries: Arc::default(),
             cluster_work: Arc::default(),
+            receivers: Receivers::new(),
+            receiver_work: Arc::default(),
+            inboxes: Arc::default(),
             seen: Seen::default(),
             freeze: Freeze::default(),
             counters: Counters::default(),
@@ -172,12 +182,14 @@ impl Delivery {
     }
 
     /// What each controller with a queue has done, by its name.
-    pub fn controller_work(&self) -> [(&'static str, Counts); 4] {
+    pub fn controller_work(&self) -> [(&'static str, Counts); 6] {
         [
             ("fetch_sources", self.sources.counts()),
             ("assign_revisions", self.services.counts()),
             ("summarize_reports", self.summaries.counts()),
             ("track_clusters", self.cluster_work.counts()),
+            ("serve_receivers", self.receiver_work.counts()),
+            ("ask_sources", self.inboxes.counts()),
         ]
     }
 

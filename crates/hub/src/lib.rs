@@ -4,6 +4,7 @@
 //!            TLS    limits, ids, log           access          acts
 //!  client ─ server ─ routes ─┬─ /api /apis ──── auth ──── apiserver ─┐
 //!                            ├─ /agent/v1 ──── (its own) ─ delivery ─┼─ store
+//!                            ├─ /hook ──────── signature ─ receivers ┤
 //!                            ├─ /healthz … /metrics, /ui             │
 //!                            └─              controllers ────────────┘
 //! ```
@@ -21,6 +22,7 @@ mod health;
 pub mod identity;
 mod logging;
 mod metrics;
+pub mod receivers;
 mod routes;
 mod server;
 mod start;

@@ -42,6 +42,7 @@ pub enum Route {
     Api,
     Discovery,
     Agent,
+    Webhook,
     Health,
     Metrics,
     Web,
@@ -57,6 +58,7 @@ impl Route {
             Some("openapi") => Self::Discovery,
             Some("api" | "apis") => Self::Api,
             Some("agent") => Self::Agent,
+            Some("hook") => Self::Webhook,
             Some("healthz" | "livez" | "readyz" | "version") => Self::Health,
             Some("metrics") => Self::Metrics,
             None | Some("ui") => Self::Web,
@@ -69,6 +71,7 @@ impl Route {
             Self::Api => "api",
             Self::Discovery => "discovery",
             Self::Agent => "agent",
+            Self::Webhook => "webhook",
             Self::Health => "health",
             Self::Metrics => "metrics",
             Self::Web => "web",
@@ -308,6 +311,7 @@ mod tests {
         check("/api/v1/namespaces", Route::Api);
         check("/apis/farwater.dev/v1alpha1/clusters", Route::Api);
         check("/agent/v1/desired", Route::Agent);
+        check("/hook/0123", Route::Webhook);
         check("/readyz", Route::Health);
         check("/metrics", Route::Metrics);
         check("/anything/else", Route::Other);

@@ -38,6 +38,7 @@ pub fn router(hub: &Arc<Hub>) -> Router {
         .merge(
             crate::delivery::router(Arc::clone(&hub.delivery)).layer(middleware::from_fn_with_state(agents, take_turn)),
         )
+        .merge(crate::receivers::router(Arc::clone(&hub.delivery)))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn(refuse_impersonation))
@@ -76,12 +77,13 @@ fn api_endpoints() -> Vec<Endpoint<Arc<Hub>>> {
 pub fn served_paths() -> Vec<(&'static str, &'static str)> {
     let own = endpoints().into_iter().chain(api_endpoints()).map(|endpoint| (endpoint.method, endpoint.path));
     let agents = crate::delivery::endpoints().into_iter().map(|endpoint| (endpoint.method, endpoint.path));
-    own.chain(agents).collect()
+    let hosts = crate::receivers::endpoints().into_iter().map(|endpoint| (endpoint.method, endpoint.path));
+    own.chain(agents).chain(hosts).collect()
 }
 
 /// Whether a request to this path gives way to agents and to who asks whether the hub lives.
 pub fn gives_way(path: &str) -> bool {
-    matches!(Route::of(path), Route::Api | Route::Discovery | Route::Web)
+    matches!(Route::of(path), Route::Api | Route::Discovery | Route::Web | Route::Webhook)
 }
 
 async fn take_turn(State(turns): State<Turns>, request: Request, next: Next) -> Response {

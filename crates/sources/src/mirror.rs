@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use farwater_api::Digest;
 use farwater_bundle::{
-    Closure, ClosureError, Entry, Limits, Mode, ObjectId, PackError, RelPath, Tree, TreeError, archive, closure,
+    Closure, ClosureError, Entry, Limits, Mode, ObjectId, PackError, RelPath, Tree, TreeError, archive, changed_paths,
+    closure,
 };
 
 /// Largest tree object: 32 MiB is some 700,000 entries in one folder.
@@ -157,6 +158,22 @@ impl Mirror {
         blocking(move || {
             let root = mirror.root_tree(&commit)?;
             closure(&mirror.objects(), &root, &path, &limits).map_err(MirrorError::Closure)
+        })
+        .await
+    }
+
+    /// Where two commits differ; `None` where that is more than `most` paths, or can't be told.
+    pub async fn changed_paths(
+        &self,
+        before: ObjectId,
+        after: ObjectId,
+        most: usize,
+    ) -> Result<Option<Vec<RelPath>>, MirrorError> {
+        let mirror = self.clone();
+        blocking(move || {
+            let (old, new) = (mirror.root_tree(&before)?, mirror.root_tree(&after)?);
+            changed_paths(&mirror.objects(), &old, &new, most)
+                .map_err(|source| MirrorError::Commit { id: after, source })
         })
         .await
     }

@@ -24,6 +24,7 @@ mod history;
 mod hook_runs;
 mod keys;
 mod origins;
+mod paths;
 mod sources;
 
 pub use agents::{
@@ -62,9 +63,12 @@ pub use origins::{
     ServiceOrigin, SourceOrigin, distrust_sources, load_service_origin, load_source_origin, save_service_origin,
     save_source_origin, service_origins_of_cluster,
 };
+pub use paths::{
+    ServicePath, is_untouched, paths_of_service, save_service_paths, touch_paths, touch_service, touch_source,
+};
 pub use sources::{
     Bundle, Revision, Taken, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions,
-    save_bundle, save_revision, withdraw_revision,
+    move_revision, save_bundle, save_revision, withdraw_revision,
 };
 
 use crate::{ChangeHook, Connection, Operation, PooledConnection, Store, StoreError, WatchEvent};

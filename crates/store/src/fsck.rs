@@ -260,11 +260,12 @@ impl Check {
 
     /// Rows of the delivery tables whose service or cluster is gone.
     async fn references(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
-        const OF_SERVICES: [&str; 8] = [
+        const OF_SERVICES: [&str; 9] = [
             "assignments",
             "reports",
             "service_secrets",
             "service_sources",
+            "service_paths",
             "service_dependencies",
             "history",
             "hook_runs",

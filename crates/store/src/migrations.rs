@@ -50,6 +50,7 @@ pub(crate) const HISTORY: &[Text] = &[
     text!("0011_guards"),
     text!("0012_sources"),
     text!("0013_revision_terms"),
+    text!("0014_service_paths"),
 ];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.

@@ -7,6 +7,8 @@
 pub mod api_faults;
 pub mod app_api;
 pub mod authority;
+pub mod deliveries;
+pub mod dial;
 pub mod faketime;
 pub mod farwater;
 pub mod git;

@@ -30,6 +30,8 @@ pub struct Outcome {
     pub served: Option<(String, String)>,
     pub taken: Taken,
     pub origin: SourceOrigin,
+    /// Where it differs from what is served, as far as that is known: files, and folders that came or went. None: anywhere.
+    pub differs: Option<Vec<String>>,
     /// Charts that are another version than before, or that something is wrong with.
     pub charts: Vec<ChartRow>,
     /// Charts that nobody wants any more.
@@ -145,6 +147,7 @@ pub async fn fetch_charts(mirrors: &Mirrors, source: Helm<'_>, with: &Credential
             commit_id: digest.map(|digest| digest.to_hex()).unwrap_or_default(),
             unasked: source.origin.as_ref().is_some_and(|origin| origin.unasked) && failure.is_some(),
         },
+        differs: None,
         charts,
         unwanted,
         changed: false,
@@ -287,6 +290,7 @@ pub async fn fetch_artifact(mirrors: &Mirrors, source: Oci<'_>, with: &Credentia
             commit_id: digest.to_hex(),
             unasked: false,
         },
+        differs: None,
         charts: Vec::new(),
         unwanted: Vec::new(),
         changed: pulled.fetched && served.and_then(manifest_digest) == Some(digest),

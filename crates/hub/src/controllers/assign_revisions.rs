@@ -24,12 +24,13 @@ use farwater_fleet::{
     prune::APPROVAL_LASTS,
 };
 use farwater_store::{
-    Change, Resource, StoreError, Write,
+    Change, Connection, Resource, StoreError, Write,
     delivery::{
-        Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServiceSource, asks_for_the_same,
-        assignments_named, delete_assignment, delete_report, dependencies_of, load_assignment, load_chart, load_report,
-        load_revision, load_service_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_recipe,
-        save_released, save_service_origin, save_service_secrets, save_service_sources, sources_of_service, stamp,
+        Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServicePath, ServiceSource, asks_for_the_same,
+        assignments_named, delete_assignment, delete_report, dependencies_of, is_untouched, load_assignment,
+        load_chart, load_report, load_revision, load_service_origin, mark_cluster, paths_of_service, save_assignment,
+        save_bundle, save_dependencies, save_recipe, save_released, save_service_origin, save_service_paths,
+        save_service_secrets, save_service_sources, sources_of_service, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -37,7 +38,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    candidates::{self, FoundSource, Ingredient, ResolveError, Resolved, find_ingredients},
+    candidates::{self, FoundSource, Ingredient, Known, ResolveError, Resolved, find_ingredients},
     chain,
     dependencies::{self, Waits},
     events::{self, Told},
@@ -96,7 +97,11 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         Approval::Open(wait) => Some(wait),
         Approval::None => None,
     };
-    let row = load_assignment(&mut *delivery.store.tables().await?, &resource.uid).await?;
+    let (row, known_paths) = {
+        let mut tables = delivery.store.tables().await?;
+        let row = load_assignment(&mut tables, &resource.uid).await?;
+        (row, paths_of_service(&mut tables, &resource.uid).await?)
+    };
     let cluster = find_cluster(&delivery, &name, &service.spec.cluster_ref, row.as_ref()).await?;
     if service.metadata.deletion_timestamp.is_some() {
         let again = remove_service(&delivery, &name, &resource, service, row, cluster).await?;
@@ -109,8 +114,12 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     // Before the source is read: one that was asked since this was written has what it has now.
     let known = load_service_origin(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let ingredients = find_ingredients(&delivery, &name.namespace, &service.spec).await?;
-    let resolved = resolve_candidate(&delivery, &name, &ingredients, row.as_ref()).await?;
-    let Resolved { candidate, bundle, mut wants, ask } = resolved;
+    let resolved = resolve_candidate(&delivery, &name, &ingredients, (row.as_ref(), &known_paths)).await?;
+    let Resolved { candidate, bundle, mut wants, paths, ask } = resolved;
+    // Of one that has none, which only a database can have that somebody else has written, nobody knows.
+    let paths = paths.or_else(|| known_paths.is_empty().then(|| candidates::all_paths(&ingredients)));
+    let paths = paths.filter(|paths| *paths != known_paths);
+    let looked_at = ingredients.first().and_then(|one| one.found.as_ref()?.revision.clone());
     let is_found = candidate.is_ok();
     let source_uid = ingredients.first().and_then(Ingredient::uid).map(str::to_owned);
     let is_asked = ingredients.iter().all(Ingredient::is_asked);
@@ -144,7 +153,7 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let found_by = |row: &Assignment| (row.cluster_uid.clone(), row.source_uid.clone());
     let is_new = row.as_ref().map(found_by) != Some(found_by(&next));
     let is_denied = is_new && matches!(read_json::<Decided>(&next.service_uid, &next.why)?.why, Why::NotGranted(_));
-    let is_rewired = save_row(&delivery, row, next, Making { bundle, wants }, stated, begun).await?;
+    let is_rewired = save_row(&delivery, row, next, Making { bundle, wants, paths, looked_at }, stated, begun).await?;
     // Who wakes it finds it by its rows: what came before they were written has woken nobody.
     if is_denied
         || (is_rewired && is_any_there(&delivery, &resource.uid, &ask).await?)
@@ -474,13 +483,14 @@ async fn resolve_candidate(
     delivery: &Arc<Delivery>,
     name: &Name,
     ingredients: &[Ingredient],
-    row: Option<&Assignment>,
+    (row, known_paths): (Option<&Assignment>, &[ServicePath]),
 ) -> Result<Resolved, AssignError> {
     let own = ingredients.first().and_then(Ingredient::uid);
-    let known = match row {
+    let candidate = match row {
         Some(row) if Some(row.source_uid.as_str()) == own => known_candidate(row)?,
         _ => None,
     };
+    let known = candidate.map(|candidate| Known { candidate, is_untouched: is_untouched(known_paths) });
     let failed =
         |source: Box<dyn std::error::Error + Send + Sync>| AssignError::Bundle { service: name.clone(), source };
     match candidates::resolve(delivery, &name.namespace, Some(name), ingredients, known).await {
@@ -626,6 +636,9 @@ fn changes_entry(old: &Assignment, new: &Assignment) -> Result<bool, StoreError>
 struct Making {
     bundle: Option<(Bundle, Option<String>)>,
     wants: Vec<ServiceSource>,
+    /// Where they differ from before, and as far as the source is still at what was looked at.
+    paths: Option<Vec<ServicePath>>,
+    looked_at: Option<Revision>,
 }
 
 /// Writes the row if it differs, and marks the cluster in the same transaction; whether other sources are needed than before.
@@ -634,7 +647,7 @@ async fn save_row(
     delivery: &Delivery,
     old: Option<Assignment>,
     mut new: Assignment,
-    Making { bundle, mut wants }: Making,
+    Making { bundle, mut wants, paths, looked_at }: Making,
     stated: Stated,
     begun: SystemTime,
 ) -> Result<bool, StoreError> {
@@ -644,7 +657,7 @@ async fn save_row(
     wants.sort();
     wants.dedup();
     let known = sources_of_service(&mut *delivery.store.tables().await?, &new.service_uid).await?;
-    let is_rewired = known != wants;
+    let is_rewired = known != wants || paths.is_some();
     if old.as_ref() == Some(&new) && !is_rewired {
         return Ok(false);
     }
@@ -671,6 +684,9 @@ async fn save_row(
             if is_rewired {
                 save_service_sources(tx, &new, &wants).await?;
             }
+            if let Some(paths) = paths {
+                save_paths(tx, &new.service_uid, paths, looked_at.as_ref()).await?;
+            }
             save_service_secrets(tx, &new, &stated.secrets).await?;
             let mut freed = Vec::new();
             if is_restated {
@@ -693,6 +709,21 @@ async fn save_row(
         delivery.dirty.notify_one();
     }
     Ok(is_rewired)
+}
+
+/// A source that has moved since it was looked at has touched the paths that were known then, and not these.
+async fn save_paths(
+    tx: &mut Connection,
+    service_uid: &str,
+    mut paths: Vec<ServicePath>,
+    looked_at: Option<&Revision>,
+) -> Result<(), StoreError> {
+    if let Some(path) = paths.iter().find(|path| !path.is_all())
+        && load_revision(tx, &path.source_uid).await?.as_ref() != looked_at
+    {
+        paths = vec![ServicePath::all(&path.source_uid)];
+    }
+    save_service_paths(tx, service_uid, &paths).await
 }
 
 /// A deleted service: listed as removed until the agent has confirmed. Where there is nobody to confirm, the resource goes; so does
@@ -749,7 +780,7 @@ async fn remove_service(
     next.why =
         write_json(&Decided { why, suspended: Some(facts.suspended), sourceless: false, turn: read_turn(&row)? })?;
     let wants = sources_of_service(&mut *delivery.store.tables().await?, &row.service_uid).await?;
-    save_row(delivery, Some(row), next, Making { bundle: None, wants }, stated, SystemTime::now()).await?;
+    save_row(delivery, Some(row), next, Making { wants, ..Making::default() }, stated, SystemTime::now()).await?;
     delivery.summaries.add(name.clone());
     // Then the agent counts as silent, unless it has been heard.
     let wait = quiet.map(|left| left.map_or(LONGEST_REST, |left| left + Duration::from_secs(1)));

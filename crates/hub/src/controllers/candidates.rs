@@ -16,8 +16,8 @@ use farwater_sources::{Range, Reads};
 use farwater_store::{
     StoreError,
     delivery::{
-        Bundle, ChartRow, Revision, ServiceSource, SourceOrigin, bundle_of_content, load_chart, load_revision,
-        load_source_origin,
+        Bundle, ChartRow, Revision, ServicePath, ServiceSource, SourceOrigin, bundle_of_content, load_chart,
+        load_revision, load_source_origin,
     },
 };
 
@@ -33,6 +33,8 @@ use crate::delivery::Delivery;
 
 /// How often more charts and bases are found to be needed: each round brings those that the last one's lack.
 const MAX_ROUNDS: usize = 8;
+/// Paths that are kept of a service; one that is made of more is looked at whenever its source moves.
+const MOST_PATHS: usize = 64;
 
 /// One of a service's sources, and what is served of it.
 #[derive(Clone, Debug)]
@@ -142,6 +144,8 @@ pub struct Resolved {
     pub bundle: Option<(Bundle, Option<String>)>,
     /// What the service needs beside its own source.
     pub wants: Vec<ServiceSource>,
+    /// Where a commit of its source concerns the service. None: where it did before.
+    pub paths: Option<Vec<ServicePath>>,
     /// Sources that are to be asked for what was never looked for.
     pub ask: Vec<(String, SourceName)>,
 }
@@ -248,19 +252,27 @@ fn word_of(reads: Reads) -> String {
     words.into_iter().filter(|(is_read, _)| *is_read).map(|(_, word)| word).collect::<Vec<_>>().join(" ")
 }
 
-/// Looks at what the service would run. `known`: what it would have run the last time. `service` is woken when what it has to wait
+/// What a service would have run the last time.
+pub struct Known {
+    pub candidate: Candidate,
+    /// Its source has nothing else of it now, whatever commit it is at.
+    pub is_untouched: bool,
+}
+
+/// Looks at what the service would run. `service` is woken when what it has to wait
 /// for is there.
 pub async fn resolve(
     delivery: &Arc<Delivery>,
     namespace: &str,
     service: Option<&Name>,
     ingredients: &[Ingredient],
-    known: Option<Candidate>,
+    known: Option<Known>,
 ) -> Result<Resolved, ResolveError> {
     let mut resolved = Resolved {
         candidate: Err(Trouble::ChartPending { message: String::new() }),
         bundle: None,
         wants: stated_wants(ingredients),
+        paths: Some(all_paths(ingredients)),
         ask: Vec::new(),
     };
     let mut taken = Vec::new();
@@ -285,6 +297,7 @@ pub async fn resolve(
         && let Some(again) = is_current(delivery, &known, &taken).await?
     {
         resolved.wants.extend(wants_of(&again));
+        resolved.paths = None;
         // What runs is what is served, and why that is nothing newer is said here: the source is well.
         resolved.candidate = problem.map_or(Ok(again), |message| Err(Trouble::ChartMissing { message }));
         return Ok(resolved);
@@ -304,6 +317,15 @@ fn stated_wants(ingredients: &[Ingredient]) -> Vec<ServiceSource> {
     ingredients.iter().filter_map(want).collect()
 }
 
+/// All of each of its repositories.
+pub fn all_paths(ingredients: &[Ingredient]) -> Vec<ServicePath> {
+    let git = ingredients.iter().filter(|one| one.reference.kind == SourceKind::GitRepository);
+    let mut paths: Vec<_> = git.filter_map(|one| Some(ServicePath::all(one.uid()?))).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
 /// What a candidate was made of: as long as one is assigned, it must be there to be made again.
 pub fn wants_of(candidate: &Candidate) -> impl Iterator<Item = ServiceSource> {
     candidate.parts.iter().map(|part| {
@@ -318,7 +340,8 @@ fn want(source_uid: &str, chart: Option<&ChartReference>, url: &str) -> ServiceS
 }
 
 /// A candidate that is still made of exactly what is served now; its addresses as they are now.
-async fn is_current(delivery: &Delivery, known: &Candidate, taken: &[Taken]) -> Result<Option<Candidate>, StoreError> {
+async fn is_current(delivery: &Delivery, known: &Known, taken: &[Taken]) -> Result<Option<Candidate>, StoreError> {
+    let Known { candidate: known, is_untouched } = known;
     let stated: Vec<&Part> = known.parts.iter().filter(|part| !part.dependency).collect();
     let Some(first) = taken.first() else { return Ok(None) };
     let mut next = known.clone();
@@ -326,7 +349,7 @@ async fn is_current(delivery: &Delivery, known: &Candidate, taken: &[Taken]) -> 
     if stated.is_empty() {
         // One folder of a Git repository.
         let is_plain = taken.len() == 1 && matches!(first.files, Files::Commit { .. });
-        let is_same = known.revision == first.part.revision && known.path == first.part.path;
+        let is_same = (*is_untouched || known.revision == first.part.revision) && known.path == first.part.path;
         let same = is_plain && is_same && known.reads == first.part.reads;
         return Ok(same.then_some(next));
     }
@@ -334,7 +357,10 @@ async fn is_current(delivery: &Delivery, known: &Candidate, taken: &[Taken]) -> 
         return Ok(None);
     }
     for (part, now) in stated.iter().zip(taken) {
-        let same = Part { url: part.url.clone(), ..now.part.clone() };
+        let mut same = Part { url: part.url.clone(), ..now.part.clone() };
+        if *is_untouched {
+            same.revision.clone_from(&part.revision);
+        }
         if **part != same || !is_same_artifact(known, part, &now.files) {
             return Ok(None);
         }
@@ -388,6 +414,7 @@ async fn make_candidate(
         let made = git::make_bundle(delivery, &first.part.source_uid, commit, &one.path).await;
         match made {
             Ok(made) if !made.may_need_more && one.rendered.is_empty() => {
+                resolved.paths = Some(paths_of(&first.part.source_uid, &made.roots));
                 resolved.candidate = Ok(candidate(own, first, &made.bundle, made.author, Vec::new(), Vec::new()));
                 resolved.bundle = Some((made.bundle, None));
                 return Ok(());
@@ -409,8 +436,12 @@ async fn make_candidate(
         }
     };
     match kitchen.cook(delivery, service, resolved).await {
-        Ok(Some(PackedAway { content_id, digest, bytes })) => {
+        Ok(Some((PackedAway { content_id, digest, bytes }, roots))) => {
             let is_alone = kitchen.parts.len() == 1 && own.is_plain_git();
+            // What is laid in lies where the repository has nothing, or what its own folder says.
+            if let Some(made) = &plain {
+                resolved.paths = Some(paths_of(&first.part.source_uid, &made.roots.union(&roots).cloned().collect()));
+            }
             // A chart that lacks nothing is its folder.
             if let Some(made) = plain.filter(|_| is_alone) {
                 resolved.candidate = Ok(candidate(own, first, &made.bundle, author, Vec::new(), Vec::new()));
@@ -447,6 +478,15 @@ async fn make_candidate(
             Err(ResolveError::Damaged { name, source_uid, whole, source })
         }
     }
+}
+
+/// Of one repository.
+fn paths_of(source_uid: &str, roots: &BTreeSet<RelPath>) -> Vec<ServicePath> {
+    if roots.len() > MOST_PATHS {
+        return vec![ServicePath::all(source_uid)];
+    }
+    let path = |root: &RelPath| ServicePath { source_uid: source_uid.to_owned(), path: root.as_str().to_owned() };
+    roots.iter().map(path).collect()
 }
 
 fn refuse(
@@ -555,7 +595,7 @@ impl Kitchen {
         delivery: &Arc<Delivery>,
         service: Option<&Name>,
         resolved: &mut Resolved,
-    ) -> Result<Option<PackedAway>, CookError> {
+    ) -> Result<Option<(PackedAway, BTreeSet<RelPath>)>, CookError> {
         for _ in 0..MAX_ROUNDS {
             let mut known = None;
             let is_known = async |content_id| {
@@ -564,14 +604,14 @@ impl Kitchen {
                 Ok(known.is_some())
             };
             match combine::make(&delivery.mirrors, &self.recipe, is_known).await? {
-                Combined::Bundle { content_id, packed: Some(packed) } => {
+                Combined::Bundle { content_id, roots, packed: Some(packed) } => {
                     let (digest, bytes) = (packed.digest, packed.bytes);
                     delivery.mirrors.cache().put(&digest, packed.compressed).await.map_err(machine)?;
-                    return Ok(Some(PackedAway { content_id, digest, bytes }));
+                    return Ok(Some((PackedAway { content_id, digest, bytes }, roots)));
                 }
-                Combined::Bundle { content_id, packed: None } => {
+                Combined::Bundle { content_id, roots, packed: None } => {
                     let row = known.ok_or_else(|| machine("a bundle that is known has no row"))?;
-                    return Ok(Some(PackedAway { content_id, digest: row.digest, bytes: row.bytes }));
+                    return Ok(Some((PackedAway { content_id, digest: row.digest, bytes: row.bytes }, roots)));
                 }
                 Combined::Waits(content, absent) => {
                     let revision = self.parts.first().map(|part| part.revision.clone()).unwrap_or_default();

@@ -179,6 +179,8 @@ pub enum Combined {
     Waits(Digest, Vec<Absent>),
     Bundle {
         content_id: Digest,
+        /// Where the files in their places must differ for the bundle to differ.
+        roots: BTreeSet<RelPath>,
         /// None where its content is known already.
         packed: Option<PackedBundle>,
     },
@@ -194,12 +196,12 @@ pub async fn make(
     let limits = mirrors.limits();
     let shelf = Shelf::of(mirrors, recipe)?;
     let gathered = blocking(move || shelf.gather(&limits)).await?;
-    let (content_id, absent) = match gathered {
+    let (content_id, roots, absent) = match gathered {
         Gathered::Lacks(lacks) => return Ok(Combined::Lacks(lacks)),
-        Gathered::Whole { content_id, absent } => (content_id, absent),
+        Gathered::Whole { content_id, roots, absent } => (content_id, roots, absent),
     };
     if is_known(content_id).await? {
-        return Ok(Combined::Bundle { content_id, packed: None });
+        return Ok(Combined::Bundle { content_id, roots, packed: None });
     }
     if !absent.is_empty() {
         return Ok(Combined::Waits(content_id, absent));
@@ -207,7 +209,7 @@ pub async fn make(
     // Opened anew: objects of a mirror are of one thread.
     let shelf = Shelf::of(mirrors, recipe)?;
     let packed = blocking(move || shelf.pack(&limits)).await?;
-    Ok(Combined::Bundle { content_id, packed: Some(packed) })
+    Ok(Combined::Bundle { content_id, roots, packed: Some(packed) })
 }
 
 /// Makes a bundle that was made before.
@@ -239,7 +241,7 @@ struct Shelf {
 
 enum Gathered {
     Lacks(Lacks),
-    Whole { content_id: Digest, absent: Vec<Absent> },
+    Whole { content_id: Digest, roots: BTreeSet<RelPath>, absent: Vec<Absent> },
 }
 
 /// All pieces in their places.
@@ -327,7 +329,9 @@ impl Shelf {
     fn gather(&self, limits: &Limits) -> Result<Gathered, CombineError> {
         Ok(match self.complete(self.assemble()?, limits)? {
             Completed::Lacks(lacks) => Gathered::Lacks(lacks),
-            Completed::Whole { closure, absent, .. } => Gathered::Whole { content_id: closure.content_id, absent },
+            Completed::Whole { closure, absent, .. } => {
+                Gathered::Whole { content_id: closure.content_id, roots: closure.roots, absent }
+            }
         })
     }
 

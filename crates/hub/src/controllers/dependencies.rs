@@ -9,7 +9,7 @@ use farwater_fleet::{
 };
 use farwater_store::{
     Connection, Store, StoreError,
-    delivery::{Assignment, dependents_of, load_assignment, load_chart, load_revision},
+    delivery::{Assignment, dependents_of, is_untouched, load_assignment, load_chart, load_revision, paths_of_service},
 };
 
 use super::{
@@ -84,11 +84,16 @@ async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, Store
 async fn find_newest(tables: &mut Connection, row: &Assignment) -> Result<Option<String>, StoreError> {
     let candidate: Option<Candidate> =
         row.candidate.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()?;
-    let Some(candidate) = candidate.filter(|candidate| !candidate.parts.is_empty()) else {
+    // After the row: who writes a candidate writes with it what touches that.
+    let is_untouched = is_untouched(&paths_of_service(tables, &row.service_uid).await?);
+    let Some(candidate) = candidate.filter(|candidate| is_untouched || !candidate.parts.is_empty()) else {
         let newest = load_revision(tables, &row.source_uid).await?;
         return Ok(newest.map(|newest| git::format_revision(&newest.reference, &newest.commit)));
     };
     for part in &candidate.parts {
+        if is_untouched && part.source_uid == row.source_uid {
+            continue;
+        }
         let now = match &part.chart {
             Some(chart) => {
                 let row = load_chart(tables, &part.source_uid, (&chart.name, &chart.version)).await?;

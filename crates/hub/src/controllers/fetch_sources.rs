@@ -16,15 +16,16 @@ use farwater_api::{
 };
 use farwater_fleet::{
     conditions::{self, Verdict, whole_seconds},
-    duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT},
+    duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT, show},
+    webhooks::announcements::Found,
 };
 use farwater_sources::{Address, Named, Reference, oci::cosign::Keys};
 use farwater_store::{
     Connection, StoreError,
     delivery::{
-        ChartRow, Revision, SourceOrigin, assignments_of_source, charts_of_source, delete_chart, load_revision,
-        load_source_origin, save_chart, save_revision, save_source_origin, services_of_chart, wanted_charts,
-        withdraw_revision,
+        ChartRow, Revision, SourceOrigin, Taken, assignments_of_source, charts_of_source, delete_chart, load_revision,
+        load_source_origin, move_revision, save_chart, save_revision, save_source_origin, services_of_chart,
+        wanted_charts, withdraw_revision,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -32,6 +33,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
+    announced::Announced,
     artifacts::{self, Credentials, Outcome},
     git::{self, Fetch, SourceFailure},
     queue::Next,
@@ -60,6 +62,8 @@ pub struct Checks {
     /// Of services.
     pub requests: Requests,
     pub turns: Turns,
+    /// By webhooks.
+    pub announced: Announced,
 }
 
 #[derive(Clone, Debug)]
@@ -77,6 +81,7 @@ impl Checks {
 
     pub fn forget(&self, uid: &str) {
         self.last().remove(uid);
+        self.announced.forget(uid);
     }
 
     /// Why a repository that a chart or a kustomization names can't be asked.
@@ -155,6 +160,18 @@ impl Source {
         self.origin.as_ref().is_some_and(|origin| origin.unasked)
     }
 
+    /// What a check teaches about webhooks: nothing, where it was the first at what is followed now.
+    fn found(&self, served: Option<&Revision>, result: FetchResult) -> Found {
+        match result {
+            FetchResult::Failed => Found::Failed,
+            FetchResult::Unchanged => Found::Nothing,
+            FetchResult::Moved if served.is_none() || self.status().observed_generation != Some(self.generation) => {
+                Found::First
+            }
+            FetchResult::Moved => Found::Moved,
+        }
+    }
+
     /// What of a request is news: one that the status acknowledges already was handled before a restart.
     fn is_due(&self, check: Option<&Check>) -> bool {
         let status = self.status();
@@ -205,8 +222,14 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
         return Ok(Next::OnChange);
     }
     let check = delivery.checks.last().get(&source.uid).cloned();
+    let announced = &delivery.checks.announced;
+    if check.as_ref().is_some_and(|check| check.generation != source.generation) {
+        // What was proven was so of another repository or reference.
+        announced.forget(&source.uid);
+    }
     let urgent = delivery.checks.take_urgent(&source.uid);
-    if !urgent && !source.is_due(check.as_ref()) {
+    let is_announced = announced.begin(&source.uid);
+    if !urgent && !is_announced && !source.is_due(check.as_ref()) {
         return Ok(wait_for_turn(&delivery, &source, check));
     }
     let turn = match delivery.checks.turns.enter(&source.object.any.url, Asks::Repository) {
@@ -214,6 +237,9 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
         Err(wait) => {
             if urgent {
                 delivery.checks.hurry(&source.uid);
+            }
+            if is_announced {
+                announced.put_back(&source.uid);
             }
             return Ok(Next::After(wait));
         }
@@ -231,6 +257,7 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
         let revision = git::format_revision(reference, commit);
         delivery.timeline.note_fetch(&source.uid, || Fetched { source: name.to_string(), revision, interval });
     }
+    announced.finish(&source.uid, is_announced, source.found(served.as_ref(), result));
     let wait = finish_check(&delivery, &source, check, result == FetchResult::Failed);
     record(&delivery, &source, served, fetched).await?;
     for service in delivery.checks.requests.answer(&source.uid) {
@@ -252,17 +279,28 @@ fn wait_for_turn(delivery: &Delivery, source: &Source, check: Option<Check>) -> 
     let check = check.unwrap_or_else(|| Check {
         generation: source.generation,
         requested: source.requested.clone(),
-        next: now + until_next(&source.uid, source.interval, Timestamp::now()),
+        next: now + until_turn(delivery, source),
         failures: 0,
     });
     let wait = check.next.saturating_duration_since(now);
     delivery.checks.last().insert(source.uid.clone(), check);
-    Next::After(wait)
+    Next::After(sooner(delivery, source, wait))
+}
+
+/// Its own moments lie further apart while webhooks announce what is pushed.
+fn until_turn(delivery: &Delivery, source: &Source) -> Duration {
+    let (interval, _) = delivery.checks.announced.stretch(&source.uid, source.interval);
+    until_next(&source.uid, interval, Timestamp::now())
+}
+
+/// Until its turn, or until it may be asked because of a delivery.
+fn sooner(delivery: &Delivery, source: &Source, turn: Duration) -> Duration {
+    delivery.checks.announced.wait(&source.uid).map_or(turn, |wait| turn.min(wait))
 }
 
 fn finish_check(delivery: &Delivery, source: &Source, old: Option<Check>, failed: bool) -> Duration {
     let failures = if failed { old.map_or(0, |check| check.failures).saturating_add(1) } else { 0 };
-    let turn = until_next(&source.uid, source.interval, Timestamp::now());
+    let turn = until_turn(delivery, source);
     let wait = match failures {
         0 => turn,
         n => turn.min(MIN_RETRY.saturating_mul(1 << (n - 1).min(16))),
@@ -274,7 +312,7 @@ fn finish_check(delivery: &Delivery, source: &Source, old: Option<Check>, failed
         failures,
     };
     delivery.checks.last().insert(source.uid.clone(), check);
-    wait
+    sooner(delivery, source, wait)
 }
 
 /// What of a repository of charts is wanted, and what was found.
@@ -320,7 +358,10 @@ async fn ask_remote(
             let reference = reference.map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
             let mut way = Way::load(delivery, namespace, spec).await?;
             way.is_public = source.object.is_link() && !source.object.is_lent;
-            return git::fetch(delivery, uid, spec, &reference, (&way, turn), origin).await.map(outcome_of);
+            let known = origin.clone();
+            let mut outcome = git::fetch(delivery, uid, spec, &reference, (&way, turn), origin).await.map(outcome_of)?;
+            outcome.differs = find_changes(delivery, served, known.as_ref(), &outcome).await;
+            return Ok(outcome);
         }
         SourceSpec::Helm(spec) => {
             let secrets = (spec.secret_ref.as_ref(), spec.cert_secret_ref.as_ref());
@@ -350,12 +391,31 @@ async fn ask_remote(
     asked
 }
 
+/// Where a commit differs from the one that is served, as far as that is all that differs.
+async fn find_changes(
+    delivery: &Delivery,
+    served: Option<&Revision>,
+    known: Option<&SourceOrigin>,
+    outcome: &Outcome,
+) -> Option<Vec<String>> {
+    let (served, (reference, commit)) = (served?, outcome.served.as_ref()?);
+    // Of what lies elsewhere a commit's own files say nothing.
+    let is_plain = |taken: &Taken| !taken.submodules && !taken.lfs;
+    let is_plain = is_plain(&served.taken) && is_plain(&outcome.taken);
+    let is_same_history = known?.root == outcome.origin.root;
+    if !is_plain || !is_same_history || served.reference != *reference || served.commit == *commit {
+        return None;
+    }
+    git::find_changes(&delivery.mirrors, &served.source_uid, &served.commit, commit).await
+}
+
 fn outcome_of(fetch: Fetch) -> Outcome {
     let Fetch { reference, commit, origin, taken } = fetch;
     Outcome {
         served: Some((reference, commit)),
         taken,
         origin,
+        differs: None,
         charts: Vec::new(),
         unwanted: Vec::new(),
         changed: false,
@@ -457,7 +517,7 @@ async fn record(
     let (moved, asked_again) = (is_moved(served.as_ref(), &outcome), source.is_unasked() && !outcome.origin.unasked);
     let (changed, verdicts, failure) = (outcome.changed, outcome.verdicts.clone(), outcome.failure.clone());
     let charts = outcome.charts.clone();
-    let revision = save_outcome(delivery, source, served, outcome, now).await?;
+    let (revision, concerned) = save_outcome(delivery, source, served, outcome, now).await?;
     for row in &charts {
         let services =
             services_of_chart(&mut *delivery.store.tables().await?, &source.uid, (&row.chart, &row.wanted)).await?;
@@ -470,9 +530,12 @@ async fn record(
         None => write_ready(delivery, source, revision.as_ref(), verdicts, moved, now).await?,
     }
     // An index that moved concerns nobody by itself; its charts do.
-    let concerns_all = moved && !matches!(source.object.spec, SourceSpec::Helm(_));
+    let concerns_all = moved && concerned.is_none() && !matches!(source.object.spec, SourceSpec::Helm(_));
     if concerns_all || changed || asked_again {
         wake_services(delivery, &source.uid).await?;
+    }
+    for (namespace, name) in concerned.into_iter().flatten() {
+        delivery.services.add(Name { namespace, name });
     }
     Ok(())
 }
@@ -493,10 +556,11 @@ async fn write_ready(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let text = revision.map(revision_text);
-    let mut verdicts = match &text {
-        Some(text) => Verdict::ready("Fetched", format!("serves {text}")),
-        None => Vec::new(),
+    let said = |text: &String| match delivery.checks.announced.stretch(&source.uid, source.interval) {
+        (interval, true) => format!("serves {text}; webhooks announce pushes, so it is asked every {}", show(interval)),
+        (_, false) => format!("serves {text}"),
     };
+    let mut verdicts = text.as_ref().map(|text| Verdict::ready("Fetched", said(text))).unwrap_or_default();
     verdicts.extend(more);
     verdicts.extend(source.verified(revision, None));
     delivery.checks.forget_problem(&source.uid);
@@ -512,16 +576,17 @@ async fn write_ready(
     Ok(())
 }
 
-/// Saves what differs from what is known, in one transaction; what is served then.
+/// Saves what differs from what is known, in one transaction; what is served then, and the services that it concerns, where those are
+/// not all.
 async fn save_outcome(
     delivery: &Delivery,
     source: &Source,
     served: Option<Revision>,
     outcome: Outcome,
     now: Timestamp,
-) -> Result<Option<Revision>, StoreError> {
+) -> Result<(Option<Revision>, Option<Vec<(String, String)>>), StoreError> {
     let moved = is_moved(served.as_ref(), &outcome);
-    let Outcome { served: found, taken, origin, charts, unwanted, .. } = outcome;
+    let Outcome { served: found, taken, origin, differs, charts, unwanted, .. } = outcome;
     let origin = (source.origin.as_ref() != Some(&origin)).then_some(origin);
     // The same revision may have been verified by other keys, which is written down and no news.
     let is_written = !moved && served.as_ref().is_none_or(|served| served.taken == taken);
@@ -533,8 +598,9 @@ async fn save_outcome(
         _ => served,
     };
     if is_written && origin.is_none() && charts.is_empty() && unwanted.is_empty() {
-        return Ok(revision);
+        return Ok((revision, None));
     }
+    let differs = if moved { differs } else { Some(Vec::new()) };
     let (row, uid) = (revision.clone().filter(|_| !is_written), source.uid.clone());
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
@@ -547,14 +613,14 @@ async fn save_outcome(
             for (chart, wanted) in &unwanted {
                 delete_chart(tx, &uid, (chart, wanted)).await?;
             }
-            match &row {
-                Some(row) => save_revision(tx, row).await,
-                None => Ok(()),
+            match (&row, &differs) {
+                (Some(row), Some(differs)) => move_revision(tx, row, differs).await.map(Some),
+                (Some(row), None) => save_revision(tx, row).await.map(|()| None),
+                (None, _) => Ok(None),
             }
         })
     });
-    saved.await?;
-    Ok(revision)
+    Ok((revision, saved.await?))
 }
 
 fn revision_text(revision: &Revision) -> String {

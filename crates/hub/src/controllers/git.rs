@@ -1,7 +1,7 @@
 //! The edge to `farwater_sources`: mirrors by source, bundles by content, and failures as conditions tell them.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -15,12 +15,15 @@ use farwater_sources::{
 };
 use farwater_store::{
     StoreError,
-    delivery::{Bundle, SourceOrigin, Taken, bundle_of_content, bundle_of_digest, load_recipe},
+    delivery::{
+        Bundle, SourceOrigin, Taken, assignments_of_source, bundle_of_content, bundle_of_digest, load_recipe,
+        touch_service,
+    },
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    chain, combine, source_access::Way, submodules::fetch_submodules, turns::Turn, verify_revisions::verify_revision,
+    chain, combine, resources::Name, source_access::Way, submodules::fetch_submodules, turns::Turn, verify_revisions::verify_revision,
 };
 use crate::delivery::Delivery;
 
@@ -28,6 +31,9 @@ use crate::delivery::Delivery;
 const PACKED_AT_ONCE: usize = 4;
 /// Git repositories that are asked at the same time: each is a child process and a connection.
 const GIT_AT_ONCE: usize = 16;
+
+/// Paths in which a commit differs from the one before; with more, every service of the source is looked at.
+const MOST_CHANGES: usize = 1000;
 
 /// Bundles on this node that nothing names any more may take this much: rollbacks and other clusters find them.
 const CACHE_BYTES: u64 = 4 << 30;
@@ -175,6 +181,23 @@ async fn find_origin(
     match found.await {
         Ok(root) => Ok(SourceOrigin { root: root?, ..next }),
         Err(error) => Err(BundleFailure::Machine(error.into())),
+    }
+}
+
+/// Where two commits of a mirror differ. `None`: in more than [`MOST_CHANGES`] places, or nobody can tell.
+pub async fn find_changes(mirrors: &Mirrors, source_uid: &str, before: &str, after: &str) -> Option<Vec<String>> {
+    let found = async {
+        let (before, after) = (parse_commit(before)?, parse_commit(after)?);
+        let mirror = open_mirror(mirrors, source_uid).await?;
+        Ok::<_, BundleFailure>(mirror.changed_paths(before, after, MOST_CHANGES).await?)
+    };
+    match found.await {
+        Ok(changed) => Some(changed?.into_iter().map(|path| path.as_str().to_owned()).collect()),
+        // Of a mirror that was made anew, for example.
+        Err(error) => {
+            tracing::info!(source_uid, %error, "what two commits differ in is not known; all services are looked at");
+            None
+        }
     }
 }
 
@@ -336,6 +359,8 @@ impl From<CacheError> for BundleFailure {
 pub struct Made {
     pub bundle: Bundle,
     pub author: String,
+    /// Where a commit must differ for the bundle to differ.
+    pub roots: BTreeSet<RelPath>,
     /// It holds charts, or kustomizations with charts or remote bases, which may need more than what is in it.
     pub may_need_more: bool,
 }
@@ -368,12 +393,13 @@ pub async fn make_bundle(
     let mirrors = &delivery.mirrors;
     let _place = mirrors.packing.acquire().await;
     let mirror = open_mirror(mirrors, source_uid).await?;
-    let closure = mirror.closure(id, folder.clone(), mirrors.limits).await?;
+    let mut closure = mirror.closure(id, folder.clone(), mirrors.limits).await?;
     let author = mirror.author(id).await?;
+    let roots = std::mem::take(&mut closure.roots);
     let may_need_more = !closure.charts.is_empty() || !closure.bases.is_empty() || !closure.inflated.is_empty();
     let made = |content_id, digest, bytes| {
         let (source_uid, commit, path) = (source_uid.to_owned(), commit.to_owned(), folder.as_str().to_owned());
-        Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author, may_need_more }
+        Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author, roots, may_need_more }
     };
     let content_id = closure.content_id;
     if let Some(row) = bundle_of_content(&mut *delivery.store.tables().await?, &content_id).await? {
@@ -434,7 +460,29 @@ pub async fn load_bundle(delivery: &Delivery, digest: &Digest) -> Result<Vec<u8>
             Err(BundleFailure::Damaged(error) | BundleFailure::Machine(error)) => problem = chain(&*error),
         }
     }
+    look_again(delivery, digest).await?;
     Err(LoadError::Lost(problem))
+}
+
+/// The commit that a bundle was made of may be gone, while what its source has now makes the same one: has the services looked at that
+/// run it.
+async fn look_again(delivery: &Delivery, digest: &Digest) -> Result<(), StoreError> {
+    let (text, mut found) = (digest.to_string(), Vec::new());
+    {
+        let mut tables = delivery.store.tables().await?;
+        let sources: BTreeSet<String> =
+            bundle_of_digest(&mut tables, digest).await?.into_iter().map(|row| row.source_uid).collect();
+        for source in sources {
+            let rows = assignments_of_source(&mut tables, &source).await?;
+            found.extend(rows.into_iter().filter(|row| row.assigned.as_ref().is_some_and(|one| one.contains(&text))));
+        }
+    }
+    for row in found {
+        let (service, source) = (row.service_uid, row.source_uid);
+        delivery.store.transact(move |tx| Box::pin(async move { touch_service(tx, &service, &source).await })).await?;
+        delivery.services.add(Name::new(&row.namespace, &row.name));
+    }
+    Ok(())
 }
 
 /// A damaged file was set aside by the cache: to a reader it is one that isn't there.

@@ -4,7 +4,7 @@ use std::{fmt, sync::LazyLock};
 
 use farwater_api::{
     ADMIN_NAMESPACE, AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule,
-    HelmRepository, OCIRepository, ServiceDeployment,
+    HelmRepository, OCIRepository, Receiver, ServiceDeployment,
 };
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
@@ -61,6 +61,7 @@ stored!(
     HealthRule,
     HelmRepository,
     OCIRepository,
+    Receiver,
     ServiceDeployment
 );
 

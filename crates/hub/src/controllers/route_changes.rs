@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::{ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, HealthRule, ServiceDeployment, SourceKind};
+use farwater_api::{
+    ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, HealthRule, Receiver, ServiceDeployment, SourceKind,
+};
 use farwater_fleet::{
     assignment::{Decided, Trouble, Why},
     duration::POLL_INTERVAL,
@@ -31,7 +33,7 @@ use super::{
     chain, freeze_prunes,
     resources::{self, Name, Stored as _},
     resume::Resume,
-    select_health_rules,
+    select_health_rules, serve_receivers,
     source_access::{may_use, read_prefix},
     sources::{self, SourceName},
 };
@@ -100,6 +102,7 @@ async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreEr
     select_health_rules::tell(&delivery.store).await?;
     load_clusters(delivery, acted_upon).await?;
     delivery.clusters.set_loaded();
+    serve_receivers::load(delivery).await?;
     sources::each_name(&delivery.store, |name| delivery.sources.add(name)).await?;
     let linked = linked_sources(&mut *delivery.store.tables().await?).await?;
     linked.into_iter().for_each(|source| delivery.sources.add(source.into()));
@@ -189,7 +192,7 @@ fn cluster_state(object: &Value) -> ClusterState {
 async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
     let kinds = Kinds::get();
     let kind = &event.key.kind;
-    let followed = [&kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule];
+    let followed = [&kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule, &kinds.receiver];
     let source = sources::kind_of(kind);
     let name = Name::new(&event.key.namespace, &event.key.name);
     if *kind == kinds.agent_policy {
@@ -225,6 +228,9 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         route_cluster(delivery, event).await
     } else if *kind == kinds.health_rule {
         select_health_rules::follow(delivery).await
+    } else if *kind == kinds.receiver {
+        delivery.receiver_work.add(name);
+        Ok(())
     } else {
         for (namespace, name) in services_under_grants(&mut *delivery.store.tables().await?).await? {
             delivery.services.add(Name { namespace, name });
@@ -252,6 +258,7 @@ struct Kinds {
     cluster: Kind,
     grant: Kind,
     health_rule: Kind,
+    receiver: Kind,
     secret: Kind,
     namespace: Kind,
 }
@@ -264,6 +271,7 @@ impl Kinds {
             cluster: Cluster::kind(),
             grant: ClusterGrant::kind(),
             health_rule: HealthRule::kind(),
+            receiver: Receiver::kind(),
             secret: resources::secrets(),
             namespace: resources::namespaces(),
         });
@@ -292,6 +300,7 @@ async fn route_secret(delivery: &Delivery, secret: &Name, object: &Value) -> Res
         delivery.checks.hurry(&user.uid);
         delivery.sources.add(SourceName::Resource(kind, Name::new(&user.key.namespace, &user.key.name)));
     }
+    delivery.receivers.of_secret(secret).into_iter().for_each(|name| delivery.receiver_work.add(name));
     Ok(())
 }
 
@@ -310,6 +319,7 @@ fn waits_for_source(row: &Assignment) -> bool {
 }
 
 async fn route_source(delivery: &Delivery, kind: SourceKind, name: Name, event: &WatchEvent) -> Result<(), StoreError> {
+    delivery.receivers.forget_sources(&name.namespace);
     let uid = event.object["metadata"]["uid"].as_str().unwrap_or_default();
     let affected = {
         let mut tables = delivery.store.tables().await?;

@@ -4,16 +4,73 @@
 use std::sync::Arc;
 
 use axum::{
-    body::Body,
+    body::{Body, Bytes},
     extract::{Path, State},
     response::Response,
 };
 use farwater_api::Digest;
-use farwater_store::delivery::is_desired;
+use farwater_store::{StoreError, delivery::is_desired};
 use http::{HeaderMap, HeaderValue, header};
+use moka::future::Cache;
 
-use super::{Delivery, answer::Refusal, token::authenticate};
+use super::{Delivery, answer::Refusal, clusters::ClusterState, token::authenticate};
 use crate::controllers::{chain, git};
+
+/// Most bundles are a few manifests. Those beyond this are read from the disk, which is little beside sending them.
+const SMALL: usize = 64 << 10;
+/// Bytes of small bundles in memory: those of some thousand services, which is what a change of many clusters is about.
+const MEMORY: u64 = 32 << 20;
+/// Answers to who may have what, some 200 bytes each.
+const ANSWERS: u64 = 20_000;
+
+/// What was served lately. A change for many clusters reads and verifies each bundle once, and what an agent asks for again while
+/// its desired state is the same is looked up once.
+pub struct Served {
+    /// Verified when they were read.
+    bundles: Cache<Digest, Bytes>,
+    /// The desired state that names a bundle, by cluster.
+    named: Cache<(Arc<str>, Digest), HeaderValue>,
+}
+
+impl Default for Served {
+    fn default() -> Self {
+        let weigh = |_: &Digest, bytes: &Bytes| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        Self { bundles: Cache::builder().max_capacity(MEMORY).weigher(weigh).build(), named: Cache::new(ANSWERS) }
+    }
+}
+
+impl Served {
+    /// Whether a cluster's desired state names a bundle. Only that it does is remembered, and for that very state.
+    async fn is_desired(
+        &self,
+        delivery: &Delivery,
+        cluster: &ClusterState,
+        digest: &Digest,
+    ) -> Result<bool, StoreError> {
+        let key = (Arc::clone(&cluster.uid), *digest);
+        if let Some(etag) = &cluster.etag
+            && self.named.get(&key).await.as_ref() == Some(etag)
+        {
+            return Ok(true);
+        }
+        let found = is_desired(&mut *delivery.store.tables().await?, &cluster.uid, digest).await?;
+        if let (true, Some(etag)) = (found, &cluster.etag) {
+            self.named.insert(key, etag.clone()).await;
+        }
+        Ok(found)
+    }
+
+    async fn load(&self, delivery: &Delivery, digest: &Digest) -> Result<Bytes, git::LoadError> {
+        if let Some(bytes) = self.bundles.get(digest).await {
+            return Ok(bytes);
+        }
+        let bytes = Bytes::from(git::load_bundle(delivery, digest).await?);
+        if bytes.len() <= SMALL {
+            self.bundles.insert(*digest, bytes.clone()).await;
+        }
+        Ok(bytes)
+    }
+}
 
 pub async fn get_bundle(
     State(delivery): State<Arc<Delivery>>,
@@ -23,13 +80,13 @@ pub async fn get_bundle(
     let cluster = authenticate(&delivery, &headers)?;
     let digest: Digest = digest.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
     let planned = delivery.plans.bundle(&cluster.uid, &digest);
-    if planned.is_none() && !is_desired(&mut *delivery.store.tables().await?, &cluster.uid, &digest).await? {
+    if planned.is_none() && !delivery.served.is_desired(&delivery, &cluster, &digest).await? {
         return Err(Refusal::NotDesired { digest: digest.to_string() });
     }
     if let Some(Some(archive)) = planned {
         return Ok(send(Body::from(archive)));
     }
-    let bytes = git::load_bundle(&delivery, &digest).await.map_err(|error| {
+    let bytes = delivery.served.load(&delivery, &digest).await.map_err(|error| {
         tracing::error!(%digest, error = %chain(&error), "serve a bundle");
         Refusal::Unavailable(format!("bundle {digest} can't be read"))
     })?;

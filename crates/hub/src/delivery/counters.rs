@@ -1,5 +1,6 @@
 //! What delivery counts on its way from a source to a cluster.
 
+use farwater_api::receiver::ReceiverType;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},
@@ -74,6 +75,48 @@ struct EndLabels {
     reason: &'static str,
 }
 
+/// What became of a webhook's delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryResult {
+    Taken,
+    /// An event that its receiver does not act upon.
+    Ignored,
+    /// Its signature is wrong or missing, or there is no such receiver.
+    Unsigned,
+    Unreadable,
+    TooLarge,
+    TooSlow,
+}
+
+impl DeliveryResult {
+    const ALL: [Self; 6] =
+        [Self::Taken, Self::Ignored, Self::Unsigned, Self::Unreadable, Self::TooLarge, Self::TooSlow];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Taken => "taken",
+            Self::Ignored => "ignored",
+            Self::Unsigned => "unsigned",
+            Self::Unreadable => "unreadable",
+            Self::TooLarge => "too_large",
+            Self::TooSlow => "too_slow",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeliveryLabels {
+    r#type: &'static str,
+    result: &'static str,
+}
+
+/// Of a delivery to a path that no receiver has.
+const NO_TYPE: &str = "none";
+
+fn type_label(kind: Option<ReceiverType>) -> &'static str {
+    kind.map_or(NO_TYPE, ReceiverType::as_str)
+}
+
 pub struct Counters {
     fetches: Family<FetchLabels, Counter>,
     fetch_time: Histogram,
@@ -88,6 +131,7 @@ pub struct Counters {
     ends: Family<EndLabels, Counter>,
     /// What connected agents were told beside the first message.
     pub hints: Counter,
+    deliveries: Family<DeliveryLabels, Counter>,
 }
 
 impl Default for Counters {
@@ -101,6 +145,7 @@ impl Default for Counters {
             connected: Counter::default(),
             ends: Family::default(),
             hints: Counter::default(),
+            deliveries: Family::default(),
         };
         // There from the start: a rate begins with the first failure, not with the second.
         for result in FetchResult::ALL {
@@ -108,6 +153,12 @@ impl Default for Counters {
         }
         for reason in Ended::ALL {
             drop(counters.ends.get_or_create(&EndLabels { reason: reason.as_str() }));
+        }
+        for kind in ReceiverType::ALL.into_iter().map(Some).chain([None]) {
+            for result in DeliveryResult::ALL {
+                let labels = DeliveryLabels { r#type: type_label(kind), result: result.as_str() };
+                drop(counters.deliveries.get_or_create(&labels));
+            }
         }
         counters
     }
@@ -123,6 +174,11 @@ impl Counters {
         self.ends.get_or_create(&EndLabels { reason: reason.as_str() }).inc();
     }
 
+    /// `kind`: of the receiver at its path.
+    pub fn count_delivery(&self, kind: Option<ReceiverType>, result: DeliveryResult) {
+        self.deliveries.get_or_create(&DeliveryLabels { r#type: type_label(kind), result: result.as_str() }).inc();
+    }
+
     pub fn register(&self, registry: &mut Registry) {
         registry.register("fetches", "Remotes of sources that were asked, by what came of it", self.fetches.clone());
         let help = "Time that a source's remote took, in seconds";
@@ -134,5 +190,7 @@ impl Counters {
         let help = "Connections of agents that have ended, by why";
         registry.register("agent_connections_ended", help, self.ends.clone());
         registry.register("agent_hints", "What connected agents were told", self.hints.clone());
+        let help = "Deliveries of webhooks, by their receiver's type and what became of them";
+        registry.register("webhook_deliveries", help, self.deliveries.clone());
     }
 }

@@ -175,6 +175,8 @@ impl Shown {
         families.one("connected_agents", help, delivery.connections.open() as u64)?;
         let help = "Time since the cluster that is silent for the longest was heard, or since the hub's start";
         families.one("cluster_longest_silence_seconds", help, heard.longest_silence)?;
+        let help = "Sources that are asked less often because webhooks are proven to announce their pushes";
+        families.one("sources_announced", help, delivery.checks.announced.proven() as u64)?;
         let help = "1 while nothing is deleted in the whole fleet";
         families.one("prunes_frozen", help, u64::from(delivery.freeze.reason().is_some()))
     }

@@ -56,8 +56,8 @@ pub async fn observe(State(hub): State<Arc<Hub>>, mut request: Request, next: Ne
     let shown = id.to_str().unwrap_or_default();
     let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
     let ms = took.as_secs_f64() * 1000.0;
-    // Polls, probes and scrapes are most of the traffic and say nothing while they are well.
-    let is_routine = matches!(route, Route::Agent | Route::Health | Route::Metrics) && code < 400;
+    // Polls, probes, scrapes and webhooks are most of the traffic and say nothing while they are well.
+    let is_routine = matches!(route, Route::Agent | Route::Health | Route::Metrics | Route::Webhook) && code < 400;
     if is_routine {
         tracing::debug!(request_id = shown, %method, path, route = route.as_str(), user, code, ms, peer, "request");
     } else {

@@ -229,6 +229,8 @@ fn questions_of_path(method: &str, path: &str) -> Vec<Question> {
         ("POST", "/agent/v1/status") => ("POST", path.to_owned(), Some(json!({}))),
         // What an agent that is newer than the hub asks for: it learns that there is no such thing.
         ("*", "/agent/{*path}") => ("GET", "/agent/v0/none".to_owned(), None),
+        // Known by the signature of what is delivered.
+        ("POST", "/hook/{receiver}") => ("POST", format!("/hook/{}", "0".repeat(64)), Some(json!({}))),
         ("GET", "/ui/{*path}") => ("GET", "/ui/none".to_owned(), None),
         (
             "GET",
@@ -297,7 +299,8 @@ fn page(table: &Table) -> String {
         Every endpoint of a hub, asked by every role in the namespace `team-a`. `view`, `edit` and `admin` are ClusterRoles bound in `team-a`;\n\
         `elsewhere` is `admin` of another namespace, `anyone` has a token and no binding, `nobody` has no token, `root` is bound to\n\
         `cluster-admin`, and `agent` is the agent of a cluster of `team-a`. `if desired`: only what the cluster's own desired state names.\n\
-        Changes are asked for with `dryRun`. An agent's `join` and `token` are open to all: the proof is in what is sent.\n"
+        Changes are asked for with `dryRun`. An agent's `join` and `token` are open to all: the proof is in what is sent. So is that of a Git\n\
+        host's webhook at `/hook/…`, which no role makes right.\n"
         .to_owned();
     for (group, rows) in table {
         let _ = write!(text, "\n## {group}\n\n| | {} |\n|---|{}\n", ROLES.join(" | "), "---|".repeat(ROLES.len()));

@@ -209,6 +209,7 @@ async fn discovery_and_explain_show_the_kinds() {
             "healthrules",
             "helmrepositories",
             "ocirepositories",
+            "receivers",
             "servicedeployments",
         ];
         assert_eq!(names.lines().collect::<Vec<_>>(), expected.map(|n| format!("{n}.farwater.dev")));

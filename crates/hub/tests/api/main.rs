@@ -6,6 +6,7 @@ mod access;
 mod judge;
 mod k9s;
 mod kubectl;
+mod receivers;
 mod rendering;
 mod rules;
 mod server_side;

@@ -94,17 +94,13 @@ async fn a_commit_outside_the_closure_changes_no_digest_and_no_generation() {
     agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
     let (before, old_db) = agent.wait_entry(&rig, &db, |entry| applied(entry).is_some()).await;
 
-    let commit = git.change("main", &[("README", Some("y"))]).unwrap();
+    rig.wait_idle().await;
+    let (looks, revision) = (rig.looks(), rig.get("ServiceDeployment", ADMIN_NAMESPACE, "db").await.unwrap());
+    git.change("main", &[("README", Some("y"))]).unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
-    let revision = format!("main@sha1:{commit}");
-    for name in ["web", "db"] {
-        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, |s| {
-            s["status"]["assignedRevision"] == revision.as_str()
-        })
-        .await;
-    }
-    let after = agent.desired(&rig).await;
-    assert_eq!(after, before);
+    rig.wait_idle().await;
+    assert_eq!(rig.looks(), looks, "services were looked at that the commit doesn't concern");
+    assert_eq!(agent.desired(&rig).await, before);
 
     // Of two services of one repository only the one that changed gets another bundle.
     git.change("main", &[("apps/web/web.yaml", Some(&WEB.replace("name: web", "name: other")))]).unwrap();
@@ -113,6 +109,109 @@ async fn a_commit_outside_the_closure_changes_no_digest_and_no_generation() {
     let (state, _) = agent.wait_entry(&rig, &web, |entry| entry.digest() != old_web.digest()).await;
     assert_eq!(state.statement.generation, before.statement.generation + 1);
     assert!(state.entries.contains(&old_db.into()));
+    let now = rig.get("ServiceDeployment", ADMIN_NAMESPACE, "db").await.unwrap();
+    assert_eq!(now, revision, "not even its status was written");
+}
+
+/// What a service is made of lies in several folders, and one that was looked for and not found decides too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_concerns_the_services_whose_files_it_touches() {
+    let (server, git) = repository().await;
+    let map = |value: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m}}\ndata: {{v: '{value}'}}\n");
+    let overlay = "resources: [../../base]\n";
+    let (one, two) = (map("1"), map("2"));
+    git.change(
+        "main",
+        &[
+            ("overlays/east/kustomization.yaml", Some(overlay)),
+            ("base/kustomization.yaml", Some("resources: [map.yaml]\n")),
+            ("base/map.yaml", Some(&one)),
+            ("lonely/map.yaml", Some(&one)),
+        ],
+    )
+    .unwrap();
+    let mut rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let overlay = rig.service(ADMIN_NAMESPACE, "overlay", "east", "overlays/east").await;
+    let lonely = rig.service(ADMIN_NAMESPACE, "lonely", "east", "lonely").await;
+    let agent = Agent::join(&rig, "east").await;
+    let digest = async |rig: &Rig, uid: &str| {
+        let (_, entry) = agent.wait_entry(rig, uid, |entry| applied(entry).is_some()).await;
+        applied(&entry).unwrap().bundle
+    };
+    let (first, alone) = (digest(&rig, &overlay).await, digest(&rig, &lonely).await);
+    rig.wait_idle().await;
+    // What the revision says of which commit is the one that was looked at.
+    let check = async |rig: &Rig, changes: &[(&str, Option<&str>)], concerns: bool| {
+        let before = digest(rig, &overlay).await;
+        let commit = git.change("main", changes).unwrap();
+        rig.ask(ADMIN_NAMESPACE, "infra").await;
+        rig.wait_idle().await;
+        let is_so = |entry: &Entry| applied(entry).is_some_and(|now| (now.bundle != before) == concerns);
+        agent.wait_entry(rig, &overlay, is_so).await;
+        let is_told = |service: &serde_json::Value| {
+            let revision = service["status"]["assignedRevision"].as_str();
+            revision.is_some_and(|revision| revision.ends_with(&commit) == concerns)
+        };
+        rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "overlay", is_told).await;
+        assert_eq!(digest(rig, &lonely).await, alone, "{changes:?}");
+    };
+    check(&rig, &[("base/map.yaml", Some(&two))], true).await;
+    check(&rig, &[("README", Some("z"))], false).await;
+    check(&rig, &[("overlays/east/extra.yaml", Some(&one))], true).await;
+    check(&rig, &[("overlays/west/map.yaml", Some(&one)), ("base2/map.yaml", Some(&one))], false).await;
+    check(
+        &rig,
+        &[("base/kustomization.yaml", Some("resources: [map.yaml, ../shared]\n")), ("shared/map.yaml", Some(&one))],
+        true,
+    )
+    .await;
+    // What it leads to now counts from then on, also for a hub that was restarted, or crashed.
+    check(&rig, &[("shared/map.yaml", Some(&two))], true).await;
+    rig = rig.restart().await;
+    rig.wait_loaded().await;
+    agent.wait_polled(&rig).await;
+    check(&rig, &[("docs/index.md", Some("x"))], false).await;
+    rig = rig.crash_before(async |_, _| {}).await;
+    rig.wait_loaded().await;
+    agent.wait_polled(&rig).await;
+    rig.wait_idle().await;
+    check(&rig, &[("docs/index.md", Some("y"))], false).await;
+    check(&rig, &[("shared", None), ("base/kustomization.yaml", Some("resources: [map.yaml]\n"))], true).await;
+
+    // A folder that is missing keeps what was there, and one that comes back is seen.
+    git.change("main", &[("overlays/east/kustomization.yaml", Some("resources: [../../base, ../../later]\n"))])
+        .unwrap();
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    let missing = |s: &serde_json::Value| message(s, "Ready").contains("later does not exist");
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "overlay", missing).await;
+    let commit = git.change("main", &[("later/map.yaml", Some(&one))]).unwrap();
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    let found = |s: &serde_json::Value| s["status"]["assignedRevision"].as_str().is_some_and(|r| r.ends_with(&commit));
+    rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "overlay", found).await;
+    assert_ne!(digest(&rig, &overlay).await, first);
+}
+
+/// The bundle's commit may be nowhere any more: what the source has now makes the same one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bundle_that_is_lost_with_its_commit_is_made_of_what_the_source_has_now() {
+    let (server, git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let agent = Agent::join(&rig, "east").await;
+    let (_, entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+    let digest = applied(&entry).unwrap().bundle;
+    rig.wait_idle().await;
+    git.change("main", &[("README", Some("y"))]).unwrap();
+    rig.ask(ADMIN_NAMESPACE, "infra").await;
+    rig.wait_idle().await;
+    rig.forget_commit(&uid).await;
+    std::fs::remove_file(rig.path().join("cache/bundles").join(format!("{}.tar.zst", digest.to_hex()))).unwrap();
+    rig.wait_until("the bundle is there again", async || agent.bundle(&rig, &digest).await.status == StatusCode::OK)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,7 +249,7 @@ async fn a_source_that_fails_keeps_what_is_assigned_also_across_a_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_that_the_cache_lost_is_made_again() {
     let (server, _git) = repository().await;
-    let rig = Rig::start().await;
+    let mut rig = Rig::start().await;
     rig.cluster("east").await;
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
     let uid = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
@@ -163,7 +262,15 @@ async fn a_bundle_that_the_cache_lost_is_made_again() {
             None => std::fs::remove_file(&file).unwrap(),
             Some(bytes) => std::fs::write(&file, bytes).unwrap(),
         }
-        assert_eq!(agent.bundle(&rig, &digest).await.status, StatusCode::OK);
+        // What was served already is in memory.
+        rig = rig.restart().await;
+        rig.wait_loaded().await;
+        let made = agent.bundle(&rig, &digest).await;
+        assert_eq!(made.status, StatusCode::OK);
+        assert_eq!(made.body, std::fs::read(&file).unwrap());
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(agent.bundle(&rig, &digest).await.body, made.body);
+        std::fs::write(&file, made.body).unwrap();
     }
 }
 

@@ -27,3 +27,4 @@ mod sources;
 mod updating;
 mod versions;
 mod waiting;
+mod webhooks;

@@ -14,7 +14,8 @@ use farwater_hub::{
 };
 use farwater_sources::Links;
 use farwater_store::{
-    Change, Key, Kind, Location, OpenOptions, PostgresUrl, Store, Write, WriteError, delivery::MarkClusters,
+    Change, Key, Kind, Location, OpenOptions, PostgresUrl, Store, Write, WriteError,
+    delivery::{Bundle, MarkClusters, bundle_of_content, load_assignment, save_bundle},
 };
 use farwater_testkit::{
     git::{GitServer, Repository},
@@ -87,7 +88,8 @@ impl Rig {
         let delivery = Arc::new(delivery.unwrap());
         let shutdown = CancellationToken::new();
         let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), left, shutdown.clone()));
-        let router = farwater_hub::delivery::router(Arc::clone(&delivery));
+        let hosts = farwater_hub::receivers::router(Arc::clone(&delivery));
+        let router = farwater_hub::delivery::router(Arc::clone(&delivery)).merge(hosts);
         Self { data, directory, store, identity, delivery, router, shutdown, controllers }
     }
 
@@ -127,6 +129,22 @@ impl Rig {
         self.wait_until("the hub has loaded", async || self.delivery.clusters.is_loaded()).await;
     }
 
+    /// How often any service was looked at.
+    pub fn looks(&self) -> u64 {
+        let (_, counts) = self.delivery.controller_work()[1];
+        counts.done
+    }
+
+    /// Has the bundles' rows name a commit that no mirror has.
+    pub async fn forget_commit(&self, service_uid: &str) {
+        let row = load_assignment(&mut *self.store.tables().await.unwrap(), service_uid).await.unwrap().unwrap();
+        let candidate: serde_json::Value = serde_json::from_str(&row.assigned.unwrap()).unwrap();
+        let content_id = serde_json::from_value(candidate["contentId"].clone()).unwrap();
+        let known = bundle_of_content(&mut *self.store.tables().await.unwrap(), &content_id).await.unwrap().unwrap();
+        let lost = Bundle { commit: "0".repeat(40), ..known };
+        self.store.transact(move |tx| Box::pin(async move { save_bundle(tx, &lost).await })).await.unwrap();
+    }
+
     /// Until every change is routed and nothing of it left to do.
     pub async fn wait_idle(&self) {
         let is_idle = async || {
@@ -157,7 +175,7 @@ impl Rig {
         }
     }
 
-    /// The agents' door on a socket, as plain HTTP.
+    /// The doors of agents and of Git hosts on a socket, as plain HTTP.
     pub async fn serve(&self) -> std::net::SocketAddr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -5,6 +5,7 @@ use super::{
     guards::delete_prune_hold,
     history::{delete_dependencies, delete_history},
     origins::delete_service_origin,
+    paths::delete_service_paths,
 };
 use crate::{
     Connection, Kind, StoreError,
@@ -246,6 +247,7 @@ async fn delete_service_secrets(connection: &mut Connection, service_uid: &str) 
 pub async fn delete_assignment(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
     delete_service_secrets(connection, service_uid).await?;
     delete_service_sources(connection, service_uid).await?;
+    delete_service_paths(connection, service_uid).await?;
     delete_dependencies(connection, service_uid).await?;
     delete_history(connection, service_uid).await?;
     delete_service_origin(connection, service_uid).await?;

@@ -4,7 +4,12 @@ use farwater_api::Digest;
 use serde::{Deserialize, Serialize};
 use sqlx::AssertSqlSafe;
 
-use super::{charts::delete_charts, desired::parse_digest, origins::delete_source_origin};
+use super::{
+    charts::delete_charts,
+    desired::parse_digest,
+    origins::delete_source_origin,
+    paths::{touch_paths, touch_source},
+};
 use crate::{Connection, StoreError};
 
 /// What of a revision is read and was looked at before it was served.
@@ -70,7 +75,23 @@ pub async fn load_revisions(connection: &mut Connection) -> Result<Vec<Revision>
     rows.into_iter().map(revision).collect()
 }
 
+/// Whatever differs from the revision before.
 pub async fn save_revision(connection: &mut Connection, revision: &Revision) -> Result<(), StoreError> {
+    touch_source(connection, &revision.source_uid).await?;
+    write_revision(connection, revision).await
+}
+
+/// A revision that differs from the one before in these paths alone. (namespace, name) of the services that it concerns.
+pub async fn move_revision(
+    connection: &mut Connection,
+    revision: &Revision,
+    changed: &[String],
+) -> Result<Vec<(String, String)>, StoreError> {
+    write_revision(connection, revision).await?;
+    touch_paths(connection, &revision.source_uid, changed).await
+}
+
+async fn write_revision(connection: &mut Connection, revision: &Revision) -> Result<(), StoreError> {
     sqlx::query(
         "INSERT INTO revisions (source_uid, reference, commit_id, fetched) VALUES ($1, $2, $3, $4) \
          ON CONFLICT (source_uid) DO UPDATE SET reference = excluded.reference, commit_id = excluded.commit_id, \
@@ -96,6 +117,7 @@ pub async fn save_revision(connection: &mut Connection, revision: &Revision) -> 
 
 /// The source serves nothing any more, until it is fetched again. What it is known by stays.
 pub async fn withdraw_revision(connection: &mut Connection, source_uid: &str) -> Result<(), StoreError> {
+    touch_source(connection, source_uid).await?;
     delete_terms(connection, source_uid).await?;
     sqlx::query("DELETE FROM revisions WHERE source_uid = $1").bind(source_uid).execute(connection).await?;
     Ok(())

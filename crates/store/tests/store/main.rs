@@ -13,6 +13,7 @@ mod garbage;
 mod history;
 mod kill9;
 mod order;
+mod paths;
 mod replicas;
 mod resources;
 mod secrets;

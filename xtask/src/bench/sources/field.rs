@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use farwater_api::{ADMIN_NAMESPACE, GitRepository, REQUESTED_AT, ServiceDeployment};
 use farwater_testkit::{Hub, git::GitServer, temporary_folder, wait_for};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use http::Request;
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
@@ -107,6 +108,14 @@ impl Field {
             Ok(revision.is_some_and(|revision| revision.ends_with(commit)).then_some(()))
         })
         .await
+    }
+
+    /// How often the hub has looked at what a service would run.
+    pub async fn reconciles(&self) -> Result<u64> {
+        const COUNTER: &str = "farwater_reconciles_total{controller=\"assign_revisions\"} ";
+        let text = self.client.request_text(Request::get("/metrics").body(Vec::new())?).await?;
+        let count = text.lines().find_map(|line| line.strip_prefix(COUNTER)).context("no such counter")?;
+        count.parse().with_context(|| format!("read {count:?}"))
     }
 
     /// Waits until the hub has nothing left to do. Its processor time then, and that of all it had done for it.

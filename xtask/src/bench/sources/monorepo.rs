@@ -43,6 +43,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (round, touched) in [1, services].into_iter().enumerate() {
         let before = field.until_quiet().await?;
+        let looks = field.reconciles().await?;
         let commit = change(&repository, touched, &(round + 1).to_string())?;
         let by_hand = mirror.look(&field, &commit)?;
         let begun = Instant::now();
@@ -67,6 +68,8 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         let cpu = Figure::new("hub_processor_time", &workload, milliseconds(spent), "ms")
             .compared("git fetch and git diff-tree, by the clock", milliseconds(by_hand));
         figures.push(if touched == 1 { cpu.at_most(milliseconds(GOAL)) } else { cpu });
+        let looks = field.reconciles().await? - looks;
+        figures.push(Figure::new("services_looked_at", &workload, looks as f64, "reconciles").at_most(touched as f64));
         figures.push(Figure::new("entries_that_change", &workload, changed as f64, "entries").at_most(touched as f64));
         figures.push(Figure::new("request_to_first_told", &workload, milliseconds(told), "ms"));
         known = now;

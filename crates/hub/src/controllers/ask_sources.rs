@@ -1,0 +1,67 @@
+//! ask_sources: deliveries of webhooks → sources that are asked now.
+//!
+//! A delivery is a hint. It makes the next check of a source come sooner, at most as often as is sensible, and changes nothing
+//! else: what is there, the remote says.
+
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
+
+use farwater_fleet::webhooks::hint::Hint;
+use farwater_store::{StoreError, delivery::load_revision};
+use jiff::Timestamp;
+
+use super::{announced::Telling, queue::Next, resources::Name};
+use crate::{
+    delivery::Delivery,
+    receivers::{Live, Said, sources::Source},
+};
+
+pub async fn ask_sources(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
+    let Some(receiver) = delivery.receivers.live(&name) else { return Ok(Next::OnChange) };
+    let hints = receiver.take_hints();
+    match act(&delivery, &receiver, &hints).await {
+        Ok(()) => Ok(Next::OnChange),
+        Err(error) => {
+            receiver.put(hints);
+            Err(error)
+        }
+    }
+}
+
+async fn act(delivery: &Delivery, receiver: &Live, hints: &[Hint]) -> Result<(), StoreError> {
+    let sources = delivery.receivers.sources(&delivery.store, &receiver.name.namespace).await?;
+    let mut concerned: BTreeMap<&str, (&Source, Vec<&Hint>)> = BTreeMap::new();
+    for hint in hints {
+        let Some(found) = sources.concerned(&receiver.spec, hint) else {
+            note_foreign(delivery, receiver, hint);
+            continue;
+        };
+        for source in found {
+            concerned.entry(&source.uid).or_insert_with(|| (source, Vec::new())).1.push(hint);
+        }
+    }
+    for (uid, (source, hints)) in concerned {
+        let served = load_revision(&mut *delivery.store.tables().await?, uid).await?;
+        let is_known =
+            |hint: &&Hint| served.as_ref().is_some_and(|served| hint.is_known(&served.reference, &served.commit));
+        let telling = Telling { uid, source: &source.name, receiver: &receiver.uid };
+        let announced = &delivery.checks.announced;
+        if hints.iter().all(is_known) {
+            announced.confirm(telling);
+            continue;
+        }
+        let wait = announced.announce(telling);
+        if wait.is_zero() {
+            delivery.sources.add(source.name.clone());
+        } else {
+            delivery.sources.add_after(source.name.clone(), wait);
+        }
+    }
+    Ok(())
+}
+
+/// Its author sees that the host says another address than the source has.
+fn note_foreign(delivery: &Delivery, receiver: &Live, hint: &Hint) {
+    let Some(repository) = hint.repositories.first().map(ToString::to_string) else { return };
+    let wait = receiver.log.note(Said::Foreign { repository }, Timestamp::now(), Instant::now());
+    delivery.receiver_work.add_after(receiver.name.clone(), wait);
+}

@@ -1,0 +1,151 @@
+//! `POST /hook/<digest>`: deliveries of Git hosts. What is refused is refused in the same words, and after the same work, whether
+//! there is such a receiver or not.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{Path, State},
+    response::{IntoResponse as _, Response},
+};
+use farwater_api::receiver::ReceiverType;
+use farwater_fleet::webhooks::hint::Hint;
+use http::{HeaderMap, StatusCode};
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::{
+    Live,
+    body::{self, BodyError},
+    log::{Refused, Said},
+    payload,
+    signature::{self, Claim},
+};
+use crate::{
+    delivery::{Delivery, DeliveryResult},
+    endpoint::Endpoint,
+    status::{failure, try_later},
+};
+
+/// For a whole body. Hosts give up after as long themselves.
+const BODY_TIME: Duration = Duration::from_secs(10);
+
+pub fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {
+    vec![Endpoint::post("/hook/{receiver}", post_delivery)]
+}
+
+pub fn router<S: Clone + Send + Sync + 'static>(delivery: Arc<Delivery>) -> Router<S> {
+    Endpoint::router(endpoints()).with_state(delivery)
+}
+
+/// What is done with a delivery that is no refusal.
+enum Taken {
+    Acted,
+    Ignored,
+    Suspended,
+}
+
+async fn post_delivery(
+    State(delivery): State<Arc<Delivery>>,
+    Path(path): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let receivers = &delivery.receivers;
+    if !receivers.is_loaded() {
+        return try_later(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ServiceUnavailable",
+            "the hub is starting; deliver it again",
+        );
+    }
+    let receiver = receivers.at(&path);
+    let outcome = take(&delivery, receiver.as_deref(), &headers, body).await;
+    let counted = match &outcome {
+        Ok(Taken::Acted) => DeliveryResult::Taken,
+        Ok(Taken::Ignored | Taken::Suspended) => DeliveryResult::Ignored,
+        Err(refused) => refused.counted(),
+    };
+    delivery.counters.count_delivery(receiver.as_ref().map(|receiver| receiver.spec.r#type), counted);
+    match outcome {
+        Ok(taken) => accept(&taken),
+        Err(refused) => {
+            if let Some(receiver) = &receiver {
+                note(&delivery, receiver, Said::Refused(refused));
+            }
+            refuse(refused)
+        }
+    }
+}
+
+async fn take(delivery: &Delivery, receiver: Option<&Live>, headers: &HeaderMap, body: Body) -> Result<Taken, Refused> {
+    if !signature::is_signed(headers) {
+        return Err(Refused::SignatureMissing);
+    }
+    let receivers = &delivery.receivers;
+    let claimed = receiver.map(|receiver| (receiver.spec.r#type, &receiver.token));
+    let mut claim = Claim::read(claimed, headers, &receivers.nobody);
+    let reading = body::read(body, &receivers.room, |piece| claim.update(piece));
+    let kept = match timeout(BODY_TIME, reading).await {
+        Ok(Ok(kept)) => kept,
+        Ok(Err(BodyError::TooLarge)) => return Err(Refused::TooLarge),
+        Ok(Err(BodyError::Broken)) => return Err(Refused::Broken),
+        Err(_) => return Err(Refused::TooSlow),
+    };
+    claim.verify()?;
+    // A claim to nobody is never right.
+    let receiver = receiver.ok_or(Refused::SignatureWrong)?;
+    let (kind, event) = (receiver.spec.r#type, payload::event(receiver.spec.r#type, headers));
+    if !payload::is_wanted(kind, &receiver.spec.events, event) {
+        note(delivery, receiver, Said::Ignored { event: event.to_owned() });
+        return Ok(Taken::Ignored);
+    }
+    let payload = payload::json(headers, &kept.bytes);
+    // Whoever signs by themselves may send anything.
+    let is_whole = kept.is_whole && kind != ReceiverType::GenericHmac;
+    let hint = Hint::parse(&payload, is_whole).map_err(|_| Refused::Unreadable)?;
+    note(delivery, receiver, Said::Taken { event: event.to_owned() });
+    if receiver.spec.suspend {
+        return Ok(Taken::Suspended);
+    }
+    receiver.put([hint]);
+    delivery.inboxes.add(receiver.name.clone());
+    Ok(Taken::Acted)
+}
+
+fn note(delivery: &Delivery, receiver: &Live, said: Said) {
+    let wait = receiver.log.note(said, Timestamp::now(), Instant::now());
+    delivery.receiver_work.add_after(receiver.name.clone(), wait);
+}
+
+fn accept(taken: &Taken) -> Response {
+    let (code, message) = match taken {
+        Taken::Acted => (StatusCode::ACCEPTED, "taken: the sources that it is about are asked"),
+        Taken::Ignored => (StatusCode::OK, "right, and nothing to do: the receiver does not act upon this event"),
+        Taken::Suspended => (StatusCode::OK, "right, and nothing is done: the receiver is suspended"),
+    };
+    (code, Json(json!({"message": message}))).into_response()
+}
+
+fn refuse(refused: Refused) -> Response {
+    match refused {
+        Refused::SignatureMissing => {
+            failure(StatusCode::FORBIDDEN, "Forbidden", "the delivery is not signed: give the webhook its secret")
+        }
+        Refused::SignatureWrong => {
+            let message = "no receiver takes this delivery: its address or its signature is wrong";
+            failure(StatusCode::FORBIDDEN, "Forbidden", message)
+        }
+        Refused::Unreadable => failure(StatusCode::BAD_REQUEST, "BadRequest", "the payload is no JSON object"),
+        Refused::Broken => failure(StatusCode::BAD_REQUEST, "BadRequest", "the payload broke off"),
+        Refused::TooLarge => {
+            failure(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", "the payload is longer than 25 MiB")
+        }
+        Refused::TooSlow => failure(StatusCode::REQUEST_TIMEOUT, "Timeout", "the payload took longer than 10 s"),
+    }
+}
