@@ -4,6 +4,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::parameters::free_form;
 
 /// A Kubernetes cluster that joins by a one-time token and is reached only by its own agent's requests.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -35,6 +38,11 @@ pub struct ClusterSpec {
     /// Holds every change to the cluster; what runs there goes on running.
     #[serde(default)]
     pub suspend: bool,
+    /// What services on the cluster may be handed of it beside its labels and annotations: account and network ids, domains. Values of any
+    /// form; at most 32 KiB as JSON, 512 names and 16 levels. Not for secrets: whoever may read the Cluster reads them.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schemars(schema_with = "free_form")]
+    pub metadata: Map<String, Value>,
 }
 
 fn default_poll_interval() -> String {

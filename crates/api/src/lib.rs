@@ -18,8 +18,10 @@ pub mod health_rule;
 pub mod history;
 pub mod hooks;
 pub mod objects;
+pub mod parameters;
 pub mod plan;
 pub mod protocol;
+pub mod service_context;
 pub mod service_deployment;
 pub mod service_test;
 pub mod succession;
@@ -32,6 +34,7 @@ pub use digest::{Digest, canonical_json};
 pub use git_repository::{GitRepository, GitRepositorySpec, GitRepositoryStatus};
 pub use health_rule::{HealthRule, HealthRuleSpec, HealthRuleStatus};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+pub use service_context::{ServiceContext, ServiceContextSpec};
 pub use service_deployment::{ServiceDeployment, ServiceDeploymentSpec, ServiceDeploymentStatus};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -90,6 +93,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         ClusterGrant::crd(),
         GitRepository::crd(),
         HealthRule::crd(),
+        ServiceContext::crd(),
         ServiceDeployment::crd(),
     ];
     all.iter_mut().for_each(describe_kind);

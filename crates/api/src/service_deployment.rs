@@ -1,5 +1,7 @@
 //! ServiceDeployment: what runs on one cluster.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
@@ -7,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Digest, HealthRuleSpec, apply_options::ApplyOptions, deletion::Deletion, git_repository::LocalReference,
-    objects::ObjectRef, service_test::ServiceTest,
+    objects::ObjectRef, parameters::Parameter, service_test::ServiceTest,
 };
 
 /// A folder of a source, kept applied on one cluster.
@@ -57,6 +59,15 @@ pub struct ServiceDeploymentSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub secrets: Vec<LocalReference>,
+    /// Texts that the service's templates see in `configuration`, before those of any ConfigMap or Secret. Not for secrets: whoever may
+    /// read the service reads them. At most 32 KiB as JSON, and 512 names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub configuration: BTreeMap<String, String>,
+    /// Values of other objects that the service's templates see. Of objects that are named without keys the later one counts, picked keys come
+    /// before them, and a name that is picked twice is an error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub parameters: Vec<Parameter>,
     /// Holds the service at what it runs now.
     #[serde(default)]
     pub suspend: bool,

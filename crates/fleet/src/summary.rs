@@ -197,6 +197,7 @@ fn trouble_verdicts(inputs: &Inputs<'_>, trouble: &crate::assignment::Trouble) -
         Trouble::SourceMissing { .. } => Verdict::stalled("SourceNotFound", message),
         Trouble::SourceEmpty { .. } => Verdict::reconciling("SourceNotReady", message),
         Trouble::Secret { .. } => Verdict::stalled("SecretNotReady", message),
+        Trouble::Parameters { .. } => Verdict::stalled("ParametersNotReady", message),
         Trouble::Pin { .. } => Verdict::stalled("PinFailed", message),
         Trouble::Cycle { .. } => Verdict::stalled("DependencyCycle", message),
         Trouble::Bundle { revision, .. } => Verdict::stalled("BundleFailed", format!("{revision}: {message}")),

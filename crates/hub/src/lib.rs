@@ -22,6 +22,7 @@ pub mod identity;
 mod logging;
 mod metrics;
 mod routes;
+mod secret_backends;
 mod server;
 mod start;
 mod status;

@@ -23,6 +23,7 @@ mod history;
 mod hook_runs;
 mod keys;
 mod origins;
+mod parameters;
 mod sources;
 
 pub use agents::{
@@ -56,13 +57,17 @@ pub use origins::{
     ServiceOrigin, SourceOrigin, distrust_sources, load_service_origin, load_source_origin, save_service_origin,
     save_source_origin, service_origins_of_cluster,
 };
+pub use parameters::{
+    InputVersion, ParameterKey, ParameterRow, delete_parameters, load_parameters, mark_changed_keys, mark_parameters,
+    parameters_of_cluster, save_parameters, versions_of,
+};
 pub use sources::{
     Bundle, Revision, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions, save_bundle,
     save_revision,
 };
 
-use crate::{ChangeHook, Connection, Operation, PooledConnection, Store, StoreError, WatchEvent};
-use farwater_api::ADMIN_NAMESPACE;
+use crate::{ChangeHook, Connection, Operation, PooledConnection, Store, StoreError, Written};
+use farwater_api::{ADMIN_NAMESPACE, parameters::ChangedKeys};
 use futures::future::BoxFuture;
 
 impl Store {
@@ -74,25 +79,41 @@ impl Store {
 
 /// Marks the clusters whose desired state depends on a resource that is written, in the transaction that writes it.
 ///
-/// A service that is new, or that moves to another cluster, marks it when its assignment is written.
+/// A service that is new, or that moves to another cluster, marks it when its assignment is written. Of an object that services are
+/// handed keys of, those services are marked that are handed a key that has changed.
 pub struct MarkClusters;
 
 impl ChangeHook for MarkClusters {
     fn mark_changes<'a>(
         &'a self,
         connection: &'a mut Connection,
-        changes: &'a [WatchEvent],
+        changes: &'a [Written],
     ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
         Box::pin(async move {
             for change in changes {
                 mark_dependents(connection, change).await?;
+                mark_handed(connection, change).await?;
             }
             Ok(())
         })
     }
 }
 
-async fn mark_dependents(connection: &mut Connection, change: &WatchEvent) -> Result<(), sqlx::Error> {
+/// Services that are handed what has changed.
+async fn mark_handed(connection: &mut Connection, change: &Written) -> Result<(), sqlx::Error> {
+    let kind = change.key.kind.as_str();
+    if !parameters::SOURCES.contains(&kind) {
+        return Ok(());
+    }
+    let changed = match (change.operation, change.before()) {
+        (Operation::Updated, Ok(Some(before))) => farwater_api::parameters::changed_keys(kind, &before, &change.object),
+        // Whatever was there before: what can't be compared has changed.
+        _ => ChangedKeys::Any,
+    };
+    parameters::mark(connection, kind, &change.key.namespace, &change.key.name, &changed).await
+}
+
+async fn mark_dependents(connection: &mut Connection, change: &Written) -> Result<(), sqlx::Error> {
     let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default();
     let (select, values) = match change.key.kind.as_str() {
         "servicedeployments.farwater.dev" => {

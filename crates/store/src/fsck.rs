@@ -13,7 +13,7 @@ use crate::{
     open::SEAL_CHECK,
     read::{self, stored_parts},
     row::{FromParts, labels_of_object},
-    seal::Sealer,
+    seal::{Sealer, sealed_kinds},
     visit::Visit,
 };
 
@@ -104,7 +104,7 @@ pub(crate) async fn check(
     location: &Location,
     seal_key: &[u8; 32],
 ) -> Result<Report, OpenError> {
-    let sealer = Sealer::new(seal_key, vec![Kind::new("secrets", "")]);
+    let sealer = Sealer::new(seal_key, sealed_kinds());
     check_seal(connection, &sealer, location).await?;
     let mut check =
         Check { sealer, counter: 0, report: Report::default(), services: HashSet::new(), clusters: HashSet::new() };
@@ -260,7 +260,7 @@ impl Check {
 
     /// Rows of the delivery tables whose service or cluster is gone.
     async fn references(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
-        const OF_SERVICES: [&str; 7] = [
+        const OF_SERVICES: [&str; 9] = [
             "assignments",
             "reports",
             "service_secrets",
@@ -268,6 +268,8 @@ impl Check {
             "history",
             "hook_runs",
             "prune_holds",
+            "service_parameters",
+            "parameter_keys",
         ];
         const OF_CLUSTERS: [&str; 10] = [
             "assignments",

@@ -66,7 +66,7 @@ pub use lock::lock_file;
 pub use open::{ChangeHook, OpenOptions};
 pub use resource::{
     Change, JsonResource, Key, Kind, LabelRequirement, ListQuery, Operation, Page, Resource, Selector, WatchEvent,
-    Write,
+    Write, Written,
 };
 pub use session::Sharing;
 pub use tallies::{Classes, Tally};

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    CompactAfter, Kind, Location, OpenError, Sharing, Store, StoreError, WatchEvent,
+    CompactAfter, Kind, Location, OpenError, Sharing, Store, StoreError, Written,
     combiner::{Combiner, QUEUE},
     engine::{Connection, Database, Engine},
     lock::lock_file,
@@ -23,7 +23,7 @@ use crate::{
     read,
     ring::{Ring, RingLimits},
     schema,
-    seal::Sealer,
+    seal::{Sealer, sealed_kinds},
     session,
     tail::Tail,
     tallies::{self, Classes},
@@ -62,7 +62,7 @@ impl OpenOptions {
             location: location.into(),
             sharing: Sharing::Alone,
             seal_key,
-            sealed_kinds: vec![Kind::new("secrets", "")],
+            sealed_kinds: sealed_kinds(),
             ownerless_kinds: vec![Kind::new("events", "")],
             ring: 16_384,
             ring_bytes: 32 << 20,
@@ -83,7 +83,7 @@ pub trait ChangeHook: Send + Sync {
     fn mark_changes<'a>(
         &'a self,
         connection: &'a mut Connection,
-        changes: &'a [WatchEvent],
+        changes: &'a [Written],
     ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
 }
 

@@ -7,6 +7,11 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 
 use crate::{Key, Kind, StoreError};
 
+/// Kinds that hold secrets.
+pub(crate) fn sealed_kinds() -> Vec<Kind> {
+    vec![Kind::new("secrets", ""), Kind::new("servicecontexts", farwater_api::GROUP)]
+}
+
 pub(crate) struct Sealer {
     key: RandomizedNonceKey,
     kinds: Vec<Kind>,

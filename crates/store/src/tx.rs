@@ -11,11 +11,11 @@ use std::{
 use sqlx::AssertSqlSafe;
 
 use crate::{
-    Key, Kind, ListQuery, Page, Resource, StoreError, WatchEvent, Write, WriteError,
+    Key, Kind, ListQuery, Page, Resource, StoreError, WatchEvent, Write, WriteError, Written,
     engine::{Connection, Engine},
     read,
     ring::Committed,
-    row::StoredParts,
+    row::{PlainParts, StoredParts},
     seal::Sealer,
     tallies::{Classes, TallyChanges},
 };
@@ -61,11 +61,13 @@ struct Pending {
     event: WatchEvent,
     row: StoredParts,
     old_labels: Vec<u8>,
+    /// What it takes the place of.
+    before: Option<Arc<PlainParts>>,
 }
 
 impl Pending {
     fn committed(self) -> Committed {
-        let Self { event, row, old_labels } = self;
+        let Self { event, row, old_labels, .. } = self;
         let bytes = old_labels.len() + row.bytes();
         Committed { event, bytes }
     }
@@ -136,8 +138,9 @@ impl Tx {
     }
 
     /// What the transaction has changed so far.
-    pub(crate) fn events(&self) -> Vec<WatchEvent> {
-        self.changes.iter().map(|change| change.event.clone()).collect()
+    pub(crate) fn written(&self) -> Vec<Written> {
+        let written = |change: &Pending| Written { event: change.event.clone(), before: change.before.clone() };
+        self.changes.iter().map(written).collect()
     }
 
     /// Everything that comes before the commit itself.

@@ -11,7 +11,7 @@ use crate::{Digest, service_deployment::DeletionPolicy};
 #[serde(tag = "type", remote = "Self")]
 #[expect(clippy::large_enum_variant, reason = "nearly every action is the large one")]
 pub enum Action {
-    /// Keep this applied. With options other than the defaults it is written as [`WITH_OPTIONS`].
+    /// Keep this applied. With parameters it is written as [`WITH_PARAMETERS`], else with options other than the defaults as [`WITH_OPTIONS`].
     Apply(Deployment),
     /// Change nothing: what the agent has goes on being kept. `reason` is for people.
     Hold { reason: String },
@@ -34,11 +34,15 @@ pub struct Unreadable {
 }
 
 /// The names of the actions that can be read.
-const KNOWN: [&str; 4] = ["Apply", WITH_OPTIONS, "Hold", "Remove"];
+const KNOWN: [&str; 5] = ["Apply", WITH_OPTIONS, WITH_PARAMETERS, "Hold", "Remove"];
 /// Apply with options, which are limits: an agent that doesn't know them must not go on without.
 const WITH_OPTIONS: &str = "ApplyWithOptions";
 /// The first version of the agent that knows all options.
 const WITH_OPTIONS_SINCE: &str = "0.1.0";
+/// Apply with parameters, and with options if there are some: without them the objects would be others.
+const WITH_PARAMETERS: &str = "ApplyWithParameters";
+/// The first version of the agent that knows parameters, and all options.
+const WITH_PARAMETERS_SINCE: &str = "0.1.0";
 /// Longest text that is taken from what can't be read.
 const MAX_SHOWN: usize = 64;
 
@@ -65,10 +69,14 @@ impl Serialize for Action {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Unreadable(unreadable) => unreadable.json.serialize(serializer),
-            Self::Apply(deployment) if !deployment.options.is_default() => {
+            Self::Apply(deployment) if deployment.parameters.is_some() || !deployment.options.is_default() => {
+                let (kind, since) = match deployment.parameters {
+                    Some(_) => (WITH_PARAMETERS, WITH_PARAMETERS_SINCE),
+                    None => (WITH_OPTIONS, WITH_OPTIONS_SINCE),
+                };
                 let mut json = serde_json::to_value(deployment).map_err(S::Error::custom)?;
-                json["type"] = WITH_OPTIONS.into();
-                json["needsAgent"] = WITH_OPTIONS_SINCE.into();
+                json["type"] = kind.into();
+                json["needsAgent"] = since.into();
                 json.serialize(serializer)
             }
             known => Self::serialize(known, serializer),
@@ -82,8 +90,8 @@ impl<'de> Deserialize<'de> for Action {
         if !json.is_object() {
             return Err(D::Error::custom("an action is an object"));
         }
-        let read = if json["type"] == WITH_OPTIONS {
-            read_with_options(&json).map(Self::Apply)
+        let read = if json["type"] == WITH_OPTIONS || json["type"] == WITH_PARAMETERS {
+            read_extended(&json).map(Self::Apply)
         } else {
             Self::deserialize(&json).map_err(|error: serde_json::Error| error.to_string())
         };
@@ -92,10 +100,14 @@ impl<'de> Deserialize<'de> for Action {
 }
 
 /// An option that isn't known is a limit that would not be kept.
-fn read_with_options(json: &Value) -> Result<Deployment, String> {
+fn read_extended(json: &Value) -> Result<Deployment, String> {
     let deployment = Deployment::deserialize(json).map_err(|error| error.to_string())?;
     let known = serde_json::to_value(&deployment.options).map_err(|error| error.to_string())?;
-    if known != json["options"] {
+    if json["type"] == WITH_PARAMETERS && deployment.parameters.is_none() {
+        return Err("it names no parameters".to_owned());
+    }
+    let has_options = json["type"] == WITH_OPTIONS || !json["options"].is_null();
+    if has_options && known != json["options"] {
         return Err("it has an option of a newer version".to_owned());
     }
     Ok(deployment)
@@ -162,6 +174,37 @@ mod tests {
             with,
             "agent 0.1.0 can't read the action ApplyWithOptions (it has an option of a newer version); \
              upgrade the agent to 0.4.0 or later",
+        );
+    }
+
+    #[test]
+    fn parameters_are_an_action_of_their_own_also_beside_options() {
+        let plain = json!({"type": "ApplyWithParameters", "needsAgent": "0.1.0", "bundle": Digest::of("b"), "bundleBytes": 1, "path": "app",
+            "targetNamespace": "web", "prune": true, "ceiling": {"serviceAccount": {"namespace": "n", "name": "a"}},
+            "parameters": Digest::of("p")});
+        let mut with_options = plain.clone();
+        with_options["options"] = json!({"drift": "Report"});
+        for json in [&plain, &with_options] {
+            let action: Action = serde_json::from_value(json.clone()).unwrap();
+            assert!(
+                matches!(&action, Action::Apply(deployment) if deployment.parameters == Some(Digest::of("p"))),
+                "{action:?}"
+            );
+            assert_eq!(serde_json::to_value(&action).unwrap(), *json);
+        }
+        with_options["options"]["retries"] = json!(3);
+        with_options["needsAgent"] = json!("0.4.0");
+        check(
+            with_options,
+            "agent 0.1.0 can't read the action ApplyWithParameters (it has an option of a newer version); \
+             upgrade the agent to 0.4.0 or later",
+        );
+        let mut without = plain;
+        without.as_object_mut().unwrap().remove("parameters");
+        check(
+            without,
+            "agent 0.1.0 can't read the action ApplyWithParameters (it names no parameters); \
+             upgrade the agent to 0.1.0 or later",
         );
     }
 

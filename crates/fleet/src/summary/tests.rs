@@ -35,6 +35,7 @@ fn apply() -> Action {
             denied_kinds: None,
         },
         secrets: None,
+        parameters: None,
         approved_prune: None,
         options: ApplyOptions::default(),
         hold_prune: None,

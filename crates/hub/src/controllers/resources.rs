@@ -4,7 +4,7 @@ use std::{fmt, sync::LazyLock};
 
 use farwater_api::{
     ADMIN_NAMESPACE, AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule,
-    ServiceDeployment,
+    ServiceContext, ServiceDeployment,
 };
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
@@ -53,7 +53,7 @@ macro_rules! stored {
     };
 }
 
-stored!(AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment);
+stored!(AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceContext, ServiceDeployment);
 
 /// How often a change is tried against writers that were faster.
 const ATTEMPTS: usize = 8;
@@ -68,6 +68,11 @@ pub async fn load<T: Stored>(store: &Store, name: &Name) -> Result<Option<(Resou
 
 pub fn secrets() -> Kind {
     static KIND: LazyLock<Kind> = LazyLock::new(|| Kind::new("secrets", ""));
+    KIND.clone()
+}
+
+pub fn config_maps() -> Kind {
+    static KIND: LazyLock<Kind> = LazyLock::new(|| Kind::new("configmaps", ""));
     KIND.clone()
 }
 

@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::{ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceDeployment};
+use farwater_api::{
+    ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, GitRepository, HealthRule, ServiceContext, ServiceDeployment,
+};
 use farwater_fleet::{assignment::Decided, duration::POLL_INTERVAL};
 use farwater_store::{
     Kind, Operation, StoreError, WatchError, WatchEvent,
@@ -191,6 +193,11 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     if *kind == kinds.secret {
         return route_secret(delivery, &name).await;
     }
+    if *kind == kinds.context || *kind == kinds.config_map {
+        // Its write has marked the services that are handed what has changed.
+        delivery.dirty.notify_one();
+        return Ok(());
+    }
     if *kind == kinds.namespace {
         // The first look at it since the start is news, whatever was loaded.
         return match name.name == ADMIN_NAMESPACE && is_news(delivery, event) {
@@ -242,6 +249,8 @@ struct Kinds {
     cluster: Kind,
     grant: Kind,
     health_rule: Kind,
+    context: Kind,
+    config_map: Kind,
     secret: Kind,
     namespace: Kind,
 }
@@ -255,6 +264,8 @@ impl Kinds {
             cluster: Cluster::kind(),
             grant: ClusterGrant::kind(),
             health_rule: HealthRule::kind(),
+            context: ServiceContext::kind(),
+            config_map: resources::config_maps(),
             secret: resources::secrets(),
             namespace: resources::namespaces(),
         });
@@ -268,8 +279,8 @@ async fn route_secret(delivery: &Delivery, secret: &Name) -> Result<(), StoreErr
     let services = services_of_secret(&mut *delivery.store.tables().await?, &secret.namespace, &secret.name).await?;
     for (namespace, name) in services {
         delivery.summaries.add(Name { namespace, name });
-        delivery.dirty.notify_one();
     }
+    delivery.dirty.notify_one();
     let mut users = Vec::new();
     resources::list_pages::<GitRepository>(&delivery.store, Some(&secret.namespace), |resource| {
         if resource.object["spec"]["secretRef"]["name"] == secret.name.as_str() {

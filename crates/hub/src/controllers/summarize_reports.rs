@@ -14,7 +14,8 @@ use farwater_fleet::{
 use farwater_store::{
     StoreError,
     delivery::{
-        Assignment, ServiceOrigin, load_assignment, load_report, load_service_origin, mark_cluster, save_service_origin,
+        Assignment, ServiceOrigin, load_assignment, load_parameters, load_report, load_service_origin, mark_cluster,
+        save_service_origin,
     },
 };
 use jiff::Timestamp;
@@ -27,15 +28,19 @@ use super::{
     track_clusters::until_silent,
     versions,
 };
-use crate::delivery::{Delivery, secrets, status};
+use crate::delivery::{
+    Delivery,
+    parameters::{InputCache, give},
+    secrets, status,
+};
 
 pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let Some((resource, service)) = found else { return Ok(Next::OnChange) };
-    let (row, report, known) = {
-        let mut tables = delivery.store.tables().await?;
-        let row = load_assignment(&mut tables, &resource.uid).await?;
-        (row, load_report(&mut tables, &resource.uid).await?, load_service_origin(&mut tables, &resource.uid).await?)
+    let (row, report, known, parameters) = {
+        let (mut tables, uid) = (delivery.store.tables().await?, &resource.uid);
+        let (row, report) = (load_assignment(&mut tables, uid).await?, load_report(&mut tables, uid).await?);
+        (row, report, load_service_origin(&mut tables, uid).await?, load_parameters(&mut tables, uid).await?)
     };
     // assign_revisions comes first, and asks for a summary when it is done.
     let Some(row) = row else { return Ok(Next::OnChange) };
@@ -50,7 +55,9 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     let (entry, why) = match &cluster {
         Some(cluster) => {
             let secrets = secrets::resolve(&delivery, &facts).await?;
-            facts.resolve_entry(cluster, &load_grants(&delivery.store).await?, &secrets)
+            let (given, _) =
+                give(&delivery, &facts, cluster, parameters.as_ref(), &mut InputCache::default()).await?;
+            facts.resolve_entry(cluster, &load_grants(&delivery.store).await?, &secrets, &given)
         }
         None => unplaced_entry(&facts),
     };

@@ -104,7 +104,7 @@ impl Tx {
                 parameters(some.len(), 11)
             );
             let mut insert = sqlx::query(AssertSqlSafe(sql));
-            for Pending { event, row, old_labels } in some {
+            for Pending { event, row, old_labels, .. } in some {
                 insert = insert
                     .bind(row.version as i64)
                     .bind(event.key.kind.as_str())

@@ -12,6 +12,7 @@ mod garbage;
 mod history;
 mod kill9;
 mod order;
+mod parameters;
 mod replicas;
 mod resources;
 mod secrets;

@@ -1,0 +1,319 @@
+//! A service's parameters: what they come to, and `GET /agent/v1/parameters/<service uid>/<mac>`, sealed to the agent that asks.
+//!
+//! They are resolved when something changes that the service is handed, which its row says, and not when its cluster is computed for another
+//! reason. Rows hold a MAC and names; values are read from the store when they are resolved and when they are sent, and kept nowhere.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use farwater_api::{
+    Digest, ServiceContext, ServiceContextSpec, ServiceDeployment, ServiceDeploymentSpec, canonical_json,
+    parameters::Parameters,
+    protocol::{Action, Entry, SealedSecrets},
+};
+use farwater_fleet::{
+    conditions::cut,
+    parameters::{
+        CLUSTERS, ClusterInput, Handed, Inputs, Objects, Resolution, SecretName, Texts, describe, has_parameters,
+        resolve, wanted, wanted_through,
+    },
+};
+use farwater_store::{
+    Key, StoreError,
+    delivery::{InputVersion, ParameterKey, ParameterRow, load_agent, load_desired},
+};
+use http::HeaderMap;
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use super::{Delivery, answer::Refusal, desired, secrets::seal, token::authenticate};
+use crate::{
+    controllers::{
+        resources::{self, Name, Stored as _},
+        services::{ClusterFacts, ServiceFacts},
+    },
+    identity::Identity,
+    secret_backends::BackendError,
+};
+
+const MAC_PURPOSE: &str = "service-parameters";
+/// Tells which key the MACs of rows were made under.
+const KEY_PURPOSE: &str = "service-parameters-key";
+/// Of a problem: it goes into a condition and an entry.
+const MAX_PROBLEM: usize = 768;
+/// Objects that are kept while many services are resolved; most are shared by many.
+const MAX_CACHED: usize = 256;
+
+/// What a service's entry says of its parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// Its MAC, or what is wrong.
+    pub mac: Result<Option<Digest>, String>,
+    /// How often they have become others.
+    pub turn: u64,
+}
+
+impl Default for Given {
+    fn default() -> Self {
+        Self { mac: Ok(None), turn: 0 }
+    }
+}
+
+/// What came of a service's parameters just now, to be written with the state that names it.
+#[derive(Clone, Debug)]
+pub struct Fresh {
+    pub service: Name,
+    pub row: ParameterRow,
+    pub keys: Vec<ParameterKey>,
+    /// What was read for it: where that is another by then, it is resolved once more.
+    pub inputs: Vec<InputVersion>,
+    /// The entry says something else than before.
+    pub is_news: bool,
+}
+
+/// Objects that were read, for the services that are resolved together.
+#[derive(Default)]
+pub struct InputCache {
+    contexts: HashMap<Name, (Option<u64>, Option<Arc<ServiceContextSpec>>)>,
+    config_maps: HashMap<Name, (Option<u64>, Option<Arc<Texts>>)>,
+    secrets: HashMap<(String, SecretName), (Option<u64>, Result<Option<Arc<Texts>>, String>)>,
+}
+
+impl InputCache {
+    fn bound(&mut self) {
+        if self.contexts.len() + self.config_maps.len() + self.secrets.len() > MAX_CACHED {
+            *self = Self::default();
+        }
+    }
+}
+
+/// What a service's entry says of its parameters: as its row has it, or as they are resolved anew, where something has changed since.
+pub async fn give(
+    delivery: &Delivery,
+    facts: &ServiceFacts,
+    cluster: &ClusterFacts,
+    row: Option<&ParameterRow>,
+    cache: &mut InputCache,
+) -> Result<(Given, Option<Fresh>), StoreError> {
+    let spec = &facts.service.spec;
+    if facts.deleting() || (row.is_none() && !has_parameters(spec)) {
+        return Ok((Given::default(), None));
+    }
+    let stamp = stamp(&delivery.identity, facts, cluster);
+    if let Some(row) = row.filter(|row| row.stamp == stamp && row.marks == 0) {
+        return Ok((given(row)?, None));
+    }
+    let (mut keys, mut inputs) = (Vec::new(), Vec::new());
+    let (mut mac, mut problem) = (String::new(), String::new());
+    if has_parameters(spec) {
+        delivery.counters.parameters_resolved.inc();
+        let (resolution, read) = load(delivery, &facts.uid, &facts.name, spec, cluster, cache).await?;
+        match resolution.problems.as_slice() {
+            [] => mac = self::mac(&delivery.identity, &facts.uid, &encode(&resolution.parameters)).to_string(),
+            problems => problem = cut(&describe(problems), MAX_PROBLEM),
+        }
+        keys.extend(resolution.handed.into_iter().map(|Handed { kind, namespace, name, key }| ParameterKey {
+            kind,
+            namespace,
+            name,
+            key,
+        }));
+        inputs = read;
+    }
+    let known = row.cloned().unwrap_or_default();
+    let changed = known.mac != mac;
+    let is_news = row.is_none() || changed || known.problem != problem;
+    let turn = known.turn + i64::from(row.is_some() && changed);
+    let row = ParameterRow { service_uid: facts.uid.clone(), stamp, mac, problem, turn, marks: known.marks };
+    Ok((given(&row)?, Some(Fresh { service: facts.name.clone(), row, keys, inputs, is_news })))
+}
+
+fn given(row: &ParameterRow) -> Result<Given, StoreError> {
+    let damaged = |problem: String| StoreError::Row { what: format!("parameters of service {}", row.service_uid), problem };
+    let mac = match (row.mac.as_str(), row.problem.as_str()) {
+        ("", "") => Ok(None),
+        ("", problem) => Err(problem.to_owned()),
+        (mac, _) => Ok(Some(mac.parse().map_err(|error| damaged(format!("{error}")))?)),
+    };
+    Ok(Given { mac, turn: row.turn.unsigned_abs() })
+}
+
+/// What of the service and its cluster a row was made for, and under which key.
+fn stamp(identity: &Identity, facts: &ServiceFacts, cluster: &ClusterFacts) -> String {
+    let generation = facts.service.metadata.generation.unwrap_or_default();
+    let key = hex::encode(&identity.mac(KEY_PURPOSE, b"")[..8]);
+    format!("{generation} {} {key}", cluster.uid)
+}
+
+/// Tied to the service, so that nobody learns from two entries that two services are handed the same.
+fn mac(identity: &Identity, service_uid: &str, json: &[u8]) -> Digest {
+    let message = Zeroizing::new([service_uid.as_bytes(), b"\n", json].concat());
+    Digest::from_bytes(identity.mac(MAC_PURPOSE, &message))
+}
+
+/// The same for the same content.
+fn encode(parameters: &Parameters) -> Zeroizing<Vec<u8>> {
+    let value = serde_json::to_value(parameters).unwrap_or_default();
+    Zeroizing::new(canonical_json(&value))
+}
+
+/// What a service is handed by now, and which state of what it was read from.
+pub async fn load(
+    delivery: &Delivery,
+    uid: &str,
+    name: &Name,
+    spec: &ServiceDeploymentSpec,
+    cluster: &ClusterFacts,
+    cache: &mut InputCache,
+) -> Result<(Resolution, Vec<InputVersion>), StoreError> {
+    cache.bound();
+    let mut inputs = BTreeMap::new();
+    let objects = read_objects(delivery, &name.namespace, spec, cache, &mut inputs).await?;
+    let resolution = resolve(Inputs {
+        uid,
+        namespace: &name.namespace,
+        name: &name.name,
+        spec,
+        cluster: ClusterInput {
+            uid: &cluster.uid,
+            namespace: &cluster.name.namespace,
+            name: &cluster.name.name,
+            labels: &cluster.labels,
+            annotations: &cluster.annotations,
+            metadata: &cluster.metadata,
+            version: cluster.kubernetes_version.as_deref(),
+        },
+        objects: &objects,
+    });
+    if resolution.handed.iter().any(|handed| handed.kind == CLUSTERS) {
+        inputs.insert(farwater_api::Cluster::key(&cluster.name), Some(cluster.version));
+    }
+    let inputs = inputs.into_iter().map(|(key, version)| InputVersion { key, version }).collect();
+    Ok((resolution, inputs))
+}
+
+async fn read_objects(
+    delivery: &Delivery,
+    namespace: &str,
+    spec: &ServiceDeploymentSpec,
+    cache: &mut InputCache,
+    inputs: &mut BTreeMap<Key, Option<u64>>,
+) -> Result<Objects, StoreError> {
+    let wanted = wanted(spec);
+    let mut objects = Objects::default();
+    for name in wanted.contexts {
+        let key = Name::new(namespace, &name);
+        if !cache.contexts.contains_key(&key) {
+            let found = resources::load::<ServiceContext>(&delivery.store, &key).await?;
+            let found = found.map(|(resource, context)| (resource.version, Arc::new(context.spec)));
+            cache.contexts.insert(key.clone(), found.map_or((None, None), |(version, spec)| (Some(version), Some(spec))));
+        }
+        let (version, context) = cache.contexts.get(&key).cloned().unwrap_or_default();
+        inputs.insert(ServiceContext::key(&key), version);
+        objects.contexts.insert(name, context);
+    }
+    for name in wanted.config_maps {
+        let key = Name::new(namespace, &name);
+        let stored = Key { kind: resources::config_maps(), namespace: namespace.to_owned(), name: name.clone() };
+        if !cache.config_maps.contains_key(&key) {
+            let found = delivery.store.get(&stored).await?;
+            let found = found.map(|resource| (resource.version, Arc::new(texts_of_config_map(&resource.object))));
+            cache.config_maps.insert(key.clone(), found.map_or((None, None), |(version, map)| (Some(version), Some(map))));
+        }
+        let (version, map) = cache.config_maps.get(&key).cloned().unwrap_or_default();
+        inputs.insert(stored, version);
+        objects.config_maps.insert(name, map);
+    }
+    let through = wanted_through(spec, &objects.contexts);
+    let secrets: BTreeSet<SecretName> = wanted.secrets.into_iter().chain(through).collect();
+    for secret in secrets {
+        let key = (namespace.to_owned(), secret.clone());
+        if !cache.secrets.contains_key(&key) {
+            let read = read_secret(delivery, namespace, &secret).await?;
+            cache.secrets.insert(key.clone(), read);
+        }
+        let Some((version, content)) = cache.secrets.get(&key).cloned() else { continue };
+        if secret.store.is_none() {
+            let stored =
+                Key { kind: resources::secrets(), namespace: namespace.to_owned(), name: secret.name.clone() };
+            inputs.insert(stored, version);
+        }
+        objects.secrets.insert(secret, content);
+    }
+    Ok(objects)
+}
+
+async fn read_secret(
+    delivery: &Delivery,
+    namespace: &str,
+    secret: &SecretName,
+) -> Result<(Option<u64>, Result<Option<Arc<Texts>>, String>), StoreError> {
+    let content = match delivery.secret_backends.read(namespace, secret).await {
+        Ok(content) => content,
+        Err(BackendError::Store(error)) => return Err(error),
+        Err(BackendError::Unavailable(why)) => return Ok((None, Err(why))),
+    };
+    let version = content.as_ref().and_then(|content| content.version);
+    let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
+    let texts = content.map(|content| {
+        Arc::new(Texts(content.values.iter().map(|(key, value)| (key.clone(), text(value))).collect()))
+    });
+    Ok((version, Ok(texts)))
+}
+
+fn texts_of_config_map(object: &Value) -> Texts {
+    let map = |field: &str| object[field].as_object().into_iter().flatten();
+    let texts = map("data").map(|(key, value)| (key.clone(), value.as_str().map(str::to_owned)));
+    let text = |value: &Value| String::from_utf8(BASE64.decode(value.as_str()?).ok()?).ok();
+    Texts(texts.chain(map("binaryData").map(|(key, value)| (key.clone(), text(value)))).collect())
+}
+
+pub async fn get_parameters(
+    State(delivery): State<Arc<Delivery>>,
+    Path((service, mac)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Json<SealedSecrets>, Refusal> {
+    let cluster = authenticate(&delivery, &headers)?;
+    let wanted: Digest = mac.parse().map_err(|error| Refusal::Invalid(format!("{error}")))?;
+    let (row, agent) = {
+        let mut tables = delivery.store.tables().await?;
+        (load_desired(&mut tables, &cluster.uid).await?, load_agent(&mut tables, &cluster.uid).await?)
+    };
+    let not_desired = || Refusal::ParametersNotDesired { service: service.clone() };
+    let (row, agent) = (row.ok_or_else(not_desired)?, agent.ok_or(Refusal::IdentityUnknown)?);
+    let entries = desired::read_content(&row)?.entries;
+    let entry = entries.into_iter().find(|entry| names(entry, &service, &wanted));
+    let planned = || delivery.plans.entry_with_parameters(&cluster.uid, &service, &wanted);
+    let entry = entry.or_else(planned).ok_or_else(not_desired)?;
+    let name = Name::new(&entry.service.namespace, &entry.service.name);
+    let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
+    let (_, resource) = found.filter(|(resource, _)| resource.uid == service).ok_or_else(not_desired)?;
+    let place = Name::new(&cluster.namespace, &cluster.name);
+    let facts = ClusterFacts::load(&delivery, &place).await?.filter(|facts| *facts.uid == *cluster.uid);
+    let facts = facts.ok_or_else(not_desired)?;
+    let mut cache = InputCache::default();
+    let (resolution, _) = load(&delivery, &service, &name, &resource.spec, &facts, &mut cache).await?;
+    let json = encode(&resolution.parameters);
+    // What was edited since is in a state that is about to be published.
+    if !resolution.problems.is_empty() || self::mac(&delivery.identity, &service, &json) != wanted {
+        return Err(not_desired());
+    }
+    let info =
+        SealedSecrets::info_of_parameters(delivery.identity.installation(), &cluster.uid, &service, &wanted);
+    Ok(Json(seal(&agent, &info, &json)?))
+}
+
+fn names(entry: &Entry, service: &str, mac: &Digest) -> bool {
+    let named = match &entry.action {
+        Action::Apply(deployment) => deployment.parameters,
+        Action::Hold { .. } | Action::Remove { .. } | Action::Unreadable(_) => None,
+    };
+    entry.service.uid == service && named == Some(*mac)
+}
