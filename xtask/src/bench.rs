@@ -8,6 +8,7 @@ mod ground;
 mod hub_start;
 mod list_services;
 mod many_kinds;
+mod parameters;
 mod pod;
 mod usage;
 
@@ -86,6 +87,12 @@ const BENCHES: &[Bench] = &[
         about: "hub and agent as pods of a real node: image sizes, seconds to install and join, memory and processor time at rest",
         needs: Needs::Images,
         run: |quick| Box::pin(pod::measure(quick)),
+    },
+    Bench {
+        name: "parameters",
+        about: "10,000 services that share one context: processor time of a changed key beside the number that is handed it",
+        needs: Needs::Programs,
+        run: |quick| Box::pin(parameters::measure(quick)),
     },
     Bench {
         name: "list-services",

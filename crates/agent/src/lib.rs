@@ -11,6 +11,7 @@ mod clock;
 mod connection;
 mod execute;
 mod fights;
+mod handed;
 mod health;
 mod hub;
 mod identity;

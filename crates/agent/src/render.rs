@@ -6,15 +6,17 @@ use farwater_api::protocol::Deployment;
 use farwater_bundle::{Archive, RelPath, manifests};
 use farwater_fleet::plan::{GroupVersionKind, Render, RenderedObject};
 
+use crate::handed::Handed;
+
 /// Reads the manifests of the service's folder. What can't be read makes the render incomplete, never smaller in
 /// silence.
-pub fn render(archive: &Archive, deployment: &Deployment) -> Render {
+pub fn render(archive: &Archive, deployment: &Deployment, handed: &Handed) -> Render {
     let folder = match RelPath::parse_folder(&deployment.path) {
         Ok(folder) => folder,
         Err(error) => return Render { objects: Vec::new(), errors: vec![error.to_string()] },
     };
     let read = manifests::read(archive, &folder, &deployment.target_namespace);
-    let errors = read.errors().iter().map(|e| crate::messages::shorten(&e.to_string())).collect();
+    let errors = read.errors().iter().map(|e| crate::messages::shorten(&handed.hide(&e.to_string()))).collect();
     let objects = match read {
         manifests::Manifests::Complete(objects) | manifests::Manifests::Partial { objects, .. } => objects,
     };

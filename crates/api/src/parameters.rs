@@ -65,10 +65,10 @@ pub struct ParameterSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub secret: Option<String>,
-    /// Beside `secret`: the secret store that has it. Without one it is a Secret of the hub.
+    /// Beside `secret`: the backend that has it, by its name in the hub's configuration. Without one it is a Secret of the hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
-    pub store: Option<String>,
+    pub backend: Option<String>,
     /// A part of the service's own Cluster, seen in `cluster`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterPart>,
@@ -91,13 +91,13 @@ pub enum ClusterPart {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretReference {
-    /// In the same namespace, or as the store calls it.
+    /// In the same namespace, or as the backend calls it.
     #[schemars(length(min = 1, max = 1024))]
     pub name: String,
-    /// The secret store that has it. Without one it is a Secret of the hub.
+    /// The backend that has it, by its name in the hub's configuration. Without one it is a Secret of the hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
-    pub store: Option<String>,
+    pub backend: Option<String>,
     /// None: all that there are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(min = 1, max = 253)))]
@@ -162,9 +162,9 @@ pub struct Origin {
     /// `ServiceDeployment`, `ServiceContext`, `ConfigMap`, `Secret` or `Cluster`.
     pub kind: String,
     pub name: String,
-    /// For a Secret of a secret store.
+    /// For a secret of another backend than the hub itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub store: Option<String>,
+    pub backend: Option<String>,
     /// Where in the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
@@ -176,8 +176,8 @@ pub struct Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind, self.name)?;
-        if let Some(store) = &self.store {
-            write!(f, " of store {store}")?;
+        if let Some(backend) = &self.backend {
+            write!(f, " of backend {backend}")?;
         }
         if !self.key.is_empty() {
             write!(f, ", {}", self.key)?;
@@ -255,7 +255,7 @@ fn content<'a>(kind: &str, object: &'a Value) -> Option<Content<'a>> {
                     content.whole.push(reference);
                 }
                 for key in picked {
-                    content.keys.entry(key.to_owned()).or_default().extend([&reference["name"], &reference["store"]]);
+                    content.keys.entry(key.to_owned()).or_default().extend([&reference["name"], &reference["backend"]]);
                 }
             }
         }

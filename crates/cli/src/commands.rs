@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod completion;
 pub mod deploy;
 pub mod doctor;
+pub mod explain;
 pub mod get;
 pub mod history;
 pub mod hooks;

@@ -35,6 +35,7 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("objects", Effect::Reads),
     ("history", Effect::Reads),
     ("hooks", Effect::Reads),
+    ("explain parameters", Effect::Reads),
     ("rollback", Effect::Writes(&["ServiceDeployment `spec.pin`"])),
     ("suspend", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),
     ("resume", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),

@@ -65,6 +65,7 @@ pub fn ours() -> Vec<Kind> {
         kind("clustergrants", "ClusterGrant", &[], false),
         kind("gitrepositories", "GitRepository", &["fwgit"], true),
         kind("healthrules", "HealthRule", &[], false),
+        kind("servicecontexts", "ServiceContext", &["fwctx"], true),
         kind("servicedeployments", "ServiceDeployment", &["sd"], true),
     ]
 }

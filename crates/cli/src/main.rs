@@ -29,8 +29,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
     commands::{
-        admin, cluster, completion, deploy, doctor, get, history, hooks, hub, install, login, objects, plan, resume,
-        rollback, suspend, tree, undo, version, wait, why,
+        admin, cluster, completion, deploy, doctor, explain, get, history, hooks, hub, install, login, objects, plan,
+        resume, rollback, suspend, tree, undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
@@ -88,6 +88,8 @@ enum Ask {
     History(history::HistoryArgs),
     /// Shows the hooks and tests of a service, with their logs and JUnit files.
     Hooks(hooks::HooksArgs),
+    /// Shows what a service is made of.
+    Explain(explain::ExplainArgs),
     /// Pins a service to a version of its history, or lets it go on.
     Rollback(rollback::RollbackArgs),
     /// Has a service stand still, for a reason and a while.
@@ -169,6 +171,7 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Objects(args) => objects::run(args, &open().await?).await,
         Ask::History(args) => history::run(args, &open().await?).await,
         Ask::Hooks(args) => hooks::run(args, &open().await?).await,
+        Ask::Explain(args) => explain::run(args, &open().await?).await,
         Ask::Rollback(args) => rollback::run(args, &open().await?).await,
         Ask::Suspend(args) => suspend::run(args, &open().await?).await,
         Ask::Resume(args) => resume::run(args, &open().await?).await,
@@ -196,6 +199,7 @@ mod tests {
             "install",
             "kinds/agentpolicy",
             "monitoring",
+            "parameters",
             "plan",
             "undo",
             "uninstall",

@@ -35,17 +35,17 @@ pub struct Wanted {
     pub secrets: BTreeSet<SecretName>,
 }
 
-/// A Secret of the hub, or of a secret store.
+/// A Secret of the hub, or a secret of another backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SecretName {
-    pub store: Option<String>,
+    pub backend: Option<String>,
     pub name: String,
 }
 
 impl fmt::Display for SecretName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Secret {}", self.name)?;
-        self.store.as_ref().map_or(Ok(()), |store| write!(f, " of store {store}"))
+        self.backend.as_ref().map_or(Ok(()), |backend| write!(f, " of backend {backend}"))
     }
 }
 
@@ -95,7 +95,7 @@ pub struct Inputs<'a> {
 /// A key that a service is handed: a change of it is one of the service's parameters. It may not exist yet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handed {
-    /// As the store calls it, and as [`changed_keys`](farwater_api::parameters::changed_keys) takes it; of a secret store
+    /// As the store calls it, and as [`changed_keys`](farwater_api::parameters::changed_keys) takes it; of another backend
     /// [`SecretName::index_kind`].
     pub kind: String,
     pub namespace: String,
@@ -112,7 +112,7 @@ pub const CLUSTERS: &str = "clusters.farwater.dev";
 impl SecretName {
     /// The kind under which its keys are noted as handed over.
     pub fn index_kind(&self) -> String {
-        self.store.as_ref().map_or_else(|| SECRETS.to_owned(), |store| format!("secretstore:{store}"))
+        self.backend.as_ref().map_or_else(|| SECRETS.to_owned(), |backend| format!("secretbackend:{backend}"))
     }
 }
 
@@ -204,7 +204,7 @@ fn secrets_of_context<'a>(
             || references.iter().any(|reference| reference.keys.iter().any(|picked| picked == key))
     };
     references.iter().enumerate().filter_map(move |(n, reference)| {
-        let name = SecretName { store: reference.store.clone(), name: reference.name.clone() };
+        let name = SecretName { backend: reference.backend.clone(), name: reference.name.clone() };
         let picked: Vec<&str> = reference.keys.iter().map(String::as_str).collect();
         let wanted: Vec<&str> = keys.iter().map(String::as_str).collect();
         match (picked.is_empty(), wanted.is_empty()) {
@@ -289,7 +289,7 @@ impl<'a> Work<'a> {
 
     fn take_secret(&mut self, name: &SecretName, keys: &[String], prefix: &str, index: usize, names: &mut Names) {
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let origin = Origin { store: name.store.clone(), ..self.origin("Secret", &name.name, "") };
+        let origin = Origin { backend: name.backend.clone(), ..self.origin("Secret", &name.name, "") };
         self.take_texts_of(
             name,
             Taken { what: name.to_string(), keys: &keys, prefix, origin, secret: true, index },
@@ -320,8 +320,8 @@ impl<'a> Work<'a> {
         }
         for (n, secret, read) in secrets_of_context(context, keys) {
             let is_whole = context.secret_refs[n].keys.is_empty();
-            let store = secret.store.clone();
-            let origin = Origin { store, through: Some(name.to_owned()), ..self.origin("Secret", &secret.name, "") };
+            let backend = secret.backend.clone();
+            let origin = Origin { backend, through: Some(name.to_owned()), ..self.origin("Secret", &secret.name, "") };
             let what = format!("{secret} of ServiceContext {name}");
             let taken = Taken { what, keys: &read, prefix: "", origin, secret: true, index: n };
             if is_whole && !read.is_empty() {

@@ -37,7 +37,7 @@ fn objects(spec: &ServiceDeploymentSpec, world: &World) -> Objects {
     secrets.extend(wanted_through(spec, &contexts));
     let map = |name: String| (name.clone(), find(CONFIG_MAPS, &name).map(|object| Arc::new(texts(object))));
     let secret = |name: SecretName| {
-        let found = match &name.store {
+        let found = match &name.backend {
             Some(_) => Err("it does not answer".to_owned()),
             None => Ok(find(SECRETS, &name.name).map(|object| Arc::new(texts(object)))),
         };
@@ -246,7 +246,7 @@ fn what_is_missing_is_a_problem_and_no_empty_value() {
             {"from": {"context": "nowhere"}}, {"from": {"configMap": "nowhere"}}, {"from": {"secret": "nowhere"}, "keys": ["a"]},
             {"from": {"context": "network"}, "keys": ["domain", "nothing"]}, {"from": {"configMap": "sizes"}, "keys": ["disk"]},
             {"from": {"secret": "database"}, "keys": ["raw"]}, {"from": {"cluster": "Labels"}, "keys": ["zone"]},
-            {"from": {"secret": "kv/app", "store": "vault"}, "keys": ["a"]}, {"from": {}}]}),
+            {"from": {"secret": "kv/app", "backend": "vault"}, "keys": ["a"]}, {"from": {}}]}),
         everything(),
         &[
             "contexts.network.domain = \"example.com\" < ServiceContext network, domain",
@@ -257,7 +257,7 @@ fn what_is_missing_is_a_problem_and_no_empty_value() {
             "! ConfigMap sizes has no key disk",
             "! Labels of Cluster east has no key zone",
             "! ServiceContext network has no key nothing",
-            "! Secret kv/app of store vault can't be read: it does not answer",
+            "! Secret kv/app of backend vault can't be read: it does not answer",
             "! Secret database: key raw holds bytes that are no text (UTF-8); pick the keys that do",
         ],
     );
@@ -314,7 +314,7 @@ fn statements_that_make_no_sense_are_told_with_their_place() {
     );
     assert_eq!(
         told(json!({"configuration": {"a b": "1", "c": "1"}, "parameters": [
-            {"from": {}}, {"from": {"secret": "s", "configMap": "c"}}, {"from": {"context": "c", "store": "v"}},
+            {"from": {}}, {"from": {"secret": "s", "configMap": "c"}}, {"from": {"context": "c", "backend": "v"}},
             {"from": {"context": "c"}, "prefix": "x"}, {"from": {"cluster": "Annotations"}}, {"from": {"cluster": "Version"}, "keys": ["a"]},
             {"from": {"secret": "s"}, "keys": ["c"]}, {"from": {"secret": "s"}, "keys": ["c"], "prefix": "s."},
             {"from": {"configMap": "m"}, "keys": ["s.c"]}, {"from": {"context": "c"}}, {"from": {"context": "c"}, "keys": ["a"]},
@@ -323,7 +323,7 @@ fn statements_that_make_no_sense_are_told_with_their_place() {
             "configuration[a b]: a name consists of letters, digits, '-', '_' and '.', and has at most 253 of them",
             "parameters[0]: from names exactly one of context, configMap, secret and cluster",
             "parameters[1]: from names exactly one of context, configMap, secret and cluster",
-            "parameters[2]: from.store says which store has the secret; name one",
+            "parameters[2]: from.backend says which backend has the secret; name one",
             "parameters[3]: a prefix is for keys of ConfigMaps and Secrets; these have names of their own",
             "parameters[4]: annotations are picked by keys: most of them are other programs' notes",
             "parameters[5]: a version has no keys",

@@ -158,7 +158,11 @@ mod tests {
         check("view", "list", "servicedeployments.farwater.dev", "team-a", true);
         check("view", "get", "servicedeployments/objects.farwater.dev", "team-a", true);
         check("view", "get", "servicedeployments/history.farwater.dev", "team-a", true);
+        check("view", "get", "servicedeployments/parameters.farwater.dev", "team-a", true);
         check("view", "get", "secrets", "team-a", false);
+        check("view", "get", "servicecontexts.farwater.dev", "team-a", false);
+        check("edit", "get", "servicecontexts.farwater.dev", "team-a", true);
+        check("edit", "create", "servicecontexts.farwater.dev", "team-a", true);
         check("view", "create", "configmaps", "team-a", false);
         check("view", "list", "servicedeployments.farwater.dev", "team-b", false);
         check("view", "list", "servicedeployments.farwater.dev", "", false);

@@ -1,15 +1,14 @@
-//! Where the secrets that services are handed come from: one interface, and a backend for each kind of place, chosen by the reference.
+//! Where the secrets that services are handed come from, chosen by the reference: without a backend it means a Secret of the hub.
 //!
-//! A reference without a store means a Secret of the hub. What a backend of another place must do beside reading: keep the last value that it
-//! has seen, sealed, and answer with it while the place is down; and call [`mark_changed_keys`](farwater_store::delivery::mark_changed_keys) in the
-//! transaction that replaces it, under [`SecretName::index_kind`], so that exactly the services are looked at that are handed a key that has changed.
+//! Another backend is read here too. It keeps the last value that it has seen and answers with that while its place is down; and when it
+//! has seen a new one it calls [`mark_changed_keys`](farwater_store::delivery::mark_changed_keys) under [`SecretName::index_kind`], so that exactly the
+//! services are looked at that are handed a key that has changed.
 
 use std::{collections::BTreeMap, fmt};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_fleet::parameters::SecretName;
 use farwater_store::{Store, StoreError};
-use futures::future::BoxFuture;
 use zeroize::Zeroizing;
 
 use crate::controllers::resources::{self, Name};
@@ -17,7 +16,7 @@ use crate::controllers::resources::{self, Name};
 /// One secret, the newest that is known.
 pub struct SecretContent {
     pub values: BTreeMap<String, Zeroizing<Vec<u8>>>,
-    /// Of a Secret of the hub: which state of it this is. A place of its own has its own account of that.
+    /// Of a Secret of the hub: which state of it this is.
     pub version: Option<u64>,
 }
 
@@ -37,57 +36,28 @@ pub enum BackendError {
     Unavailable(String),
 }
 
-pub trait SecretBackend: Send + Sync {
-    /// A secret by its namespace and by the name that this place gives it; none: there is no such secret.
-    fn read<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<SecretContent>, BackendError>>;
-}
-
 /// All that there are.
 pub struct SecretBackends {
-    built_in: HubSecrets,
+    store: Store,
 }
 
 impl SecretBackends {
     pub fn new(store: Store) -> Self {
-        Self { built_in: HubSecrets { store } }
+        Self { store }
     }
 
+    /// A secret of a namespace; none: there is no such secret.
     pub async fn read(&self, namespace: &str, secret: &SecretName) -> Result<Option<SecretContent>, BackendError> {
-        self.find(secret.store.as_deref())?.read(namespace, &secret.name).await
-    }
-
-    fn find(&self, store: Option<&str>) -> Result<&dyn SecretBackend, BackendError> {
-        match store {
-            None => Ok(&self.built_in),
-            Some(store) => Err(BackendError::Unavailable(format!("this hub has no secret store {store}"))),
+        if let Some(backend) = &secret.backend {
+            return Err(BackendError::Unavailable(format!("this hub has no backend {backend}")));
         }
-    }
-}
-
-/// The Secrets of the hub itself, sealed in its database.
-struct HubSecrets {
-    store: Store,
-}
-
-impl SecretBackend for HubSecrets {
-    fn read<'a>(
-        &'a self,
-        namespace: &'a str,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<SecretContent>, BackendError>> {
-        Box::pin(async move {
-            let Some(resource) = resources::load_secret(&self.store, &Name::new(namespace, name)).await? else {
-                return Ok(None);
-            };
-            let data = resource.object["data"].as_object().into_iter().flatten();
-            // Admission lets in nothing but base64.
-            let decode = |value: &str| Zeroizing::new(BASE64.decode(value).unwrap_or_default());
-            let values = data.map(|(key, value)| (key.clone(), decode(value.as_str().unwrap_or_default()))).collect();
-            Ok(Some(SecretContent { values, version: Some(resource.version) }))
-        })
+        let Some(resource) = resources::load_secret(&self.store, &Name::new(namespace, &secret.name)).await? else {
+            return Ok(None);
+        };
+        let data = resource.object["data"].as_object().into_iter().flatten();
+        // Admission lets in nothing but base64.
+        let decode = |value: &str| Zeroizing::new(BASE64.decode(value).unwrap_or_default());
+        let values = data.map(|(key, value)| (key.clone(), decode(value.as_str().unwrap_or_default()))).collect();
+        Ok(Some(SecretContent { values, version: Some(resource.version) }))
     }
 }

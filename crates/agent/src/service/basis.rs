@@ -21,8 +21,10 @@ use crate::{
     Agent,
     bundles::Shelf,
     execute::Executor,
+    handed::Handed,
     hub::chain,
     lookup::{Lookup, Query},
+    sealed::Access,
     tombstones::Tombstones,
 };
 
@@ -82,11 +84,14 @@ impl Basis<'_> {
         let caller = agent.caller(&identity);
         let archive = agent.bundles.open(deployment, shelf, &agent.hub, &caller, &agent.kubernetes).await;
         let archive = archive.map_err(|e| Stopped(chain(&e)))?;
-        let mut render = crate::render::render(&archive, deployment);
-        drop(archive);
+        let access = Access { shelf, hub: &agent.hub, caller: &caller, kubernetes: &agent.kubernetes };
+        let parameters = agent.sealed.open_parameters(&self.service.uid, deployment, access).await;
+        let parameters = parameters.map_err(|e| Stopped(chain(&e)))?;
+        let handed = Handed::of(parameters, self.service, &deployment.target_namespace, &identity.cluster);
+        let mut render = crate::render::render(&archive, deployment, &handed);
+        drop((archive, handed));
         render.objects.extend(render_tests(&self.service.name, &deployment.tests));
-        let secrets = agent.sealed.open(&self.service.uid, deployment, shelf, &agent.hub, &caller, &agent.kubernetes);
-        let secrets = secrets.await.map_err(|e| Stopped(chain(&e)))?;
+        let secrets = agent.sealed.open(&self.service.uid, deployment, access).await.map_err(|e| Stopped(chain(&e)))?;
         render.objects.extend(crate::sealed::render(secrets, &deployment.target_namespace));
         let errors = render.errors.clone();
         let wanted: BTreeSet<GroupVersionKind> = crate::render::kinds(&render);

@@ -32,15 +32,15 @@ pub fn read_statements(parameters: &[Parameter]) -> impl Iterator<Item = (usize,
 
 fn read_statement(parameter: &Parameter) -> Result<Statement<'_>, String> {
     let Parameter { from, keys, prefix } = parameter;
-    let ParameterSource { context, config_map, secret, store, cluster } = from;
-    if store.is_some() && secret.is_none() {
-        return Err("from.store says which store has the secret; name one".to_owned());
+    let ParameterSource { context, config_map, secret, backend, cluster } = from;
+    if backend.is_some() && secret.is_none() {
+        return Err("from.backend says which backend has the secret; name one".to_owned());
     }
     let statement = match (context, config_map, secret, cluster) {
         (Some(name), None, None, None) => Statement::Context(name, keys),
         (None, Some(name), None, None) => Statement::ConfigMap(name, keys, prefix.as_deref().unwrap_or_default()),
         (None, None, Some(name), None) => {
-            let name = SecretName { store: store.clone(), name: name.clone() };
+            let name = SecretName { backend: backend.clone(), name: name.clone() };
             Statement::Secret(name, keys, prefix.as_deref().unwrap_or_default())
         }
         (None, None, None, Some(part)) => Statement::Cluster(*part, keys),

@@ -1,11 +1,16 @@
 //! What a kind's objects get and keep when they are written, and the rules of built-in kinds: the counterparts of
 //! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
 
-use farwater_api::{HealthRuleSpec, health_rule::MAX_OWN_BYTES};
+use farwater_api::{
+    HealthRuleSpec,
+    health_rule::MAX_OWN_BYTES,
+    parameters::{MAX_METADATA_BYTES, check_free_form},
+};
 use farwater_fleet::{
     agents::Limit,
     duration::{self, Bounds},
     health::{expression::Expression, rules},
+    parameters,
 };
 use serde_json::{Value, json};
 
@@ -159,6 +164,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             validate_durations(object, old, kind, &mut errors);
             validate_health(object, old, kind, &mut errors);
             validate_ignored(object, old, kind, &mut errors);
+            validate_parameters(object, old, kind, &mut errors);
         }
         if part == Part::Status {
             relate_to_status(&mut errors);
@@ -252,6 +258,34 @@ fn validate_ignored(object: &Value, old: Option<&Value>, kind: &ResourceKind, er
             errors.push(FieldError::invalid(field, &rule["expression"], &error.to_string()));
         }
     }
+}
+
+/// What makes no sense whatever the objects are that it names. No value is quoted: it may be a secret.
+fn validate_parameters(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    let spec = &object["spec"];
+    let is_known =
+        |fields: &[&str]| old.is_some_and(|old| fields.iter().all(|field| old["spec"][*field] == spec[*field]));
+    // One that can't be read has been refused by its schema.
+    let wrong = match kind.plural.as_str() {
+        "servicedeployments" if !is_known(&["configuration", "parameters"]) => {
+            let stated = json!({
+                "clusterRef": {"name": ""}, "sourceRef": {"name": ""}, "targetNamespace": "",
+                "configuration": spec.get("configuration").cloned().unwrap_or_else(|| json!({})),
+                "parameters": spec.get("parameters").cloned().unwrap_or_else(|| json!([])),
+            });
+            serde_json::from_value(stated).map(|spec| parameters::check_service(&spec)).unwrap_or_default()
+        }
+        "servicecontexts" if !is_known(&["configuration", "secretRefs"]) => {
+            serde_json::from_value(spec.clone()).map(|spec| parameters::check_context(&spec)).unwrap_or_default()
+        }
+        "clusters" if !is_known(&["metadata"]) => {
+            let metadata = spec["metadata"].as_object().cloned().unwrap_or_default();
+            let checked = check_free_form(&metadata, MAX_METADATA_BYTES);
+            checked.err().map(|why| ("metadata".to_owned(), why)).into_iter().collect()
+        }
+        _ => Vec::new(),
+    };
+    errors.extend(wrong.into_iter().map(|(field, why)| FieldError::invalid_unquoted(format!("spec.{field}"), &why)));
 }
 
 fn validate_limit(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {

@@ -611,8 +611,7 @@ async fn remove_service(
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let secrets = secrets::resolve(delivery, &facts).await?;
     // A removal takes what there is, wherever it came from.
-    let (entry, _) =
-        facts.resolve_entry(&cluster, &load_grants(&delivery.store).await?, &secrets, &Given::default());
+    let (entry, _) = facts.resolve_entry(&cluster, &load_grants(&delivery.store).await?, &secrets, &Given::default());
     let report = load_report(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let said = report.as_ref().map(status::decode).transpose()?;
     let objects = said.as_ref().map(|said| said.objects.as_slice()).unwrap_or_default();

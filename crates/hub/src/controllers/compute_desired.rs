@@ -19,8 +19,9 @@ use farwater_store::{
     Key, StoreError, Tx,
     delivery::{
         Assignment, Desired, DirtyMark, InputVersion, ParameterRow, ServiceOrigin, assignments_of_cluster, clear_mark,
-        load_agent_update, load_desired, load_dirty, load_revision, mark_cluster, mark_parameters, parameters_of_cluster,
-        released_of_cluster, save_desired, save_parameters, service_origins_of_cluster, versions_of,
+        load_agent_update, load_desired, load_dirty, load_revision, mark_cluster, mark_parameters,
+        parameters_of_cluster, released_of_cluster, save_desired, save_parameters, service_origins_of_cluster,
+        versions_of,
     },
 };
 use farwater_telemetry::traces::{self, Interval};

@@ -28,16 +28,12 @@ use super::{
     track_clusters::until_silent,
     versions,
 };
-use crate::delivery::{
-    Delivery,
-    parameters::{InputCache, give},
-    secrets, status,
-};
+use crate::delivery::{Delivery, parameters, secrets, status};
 
 pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let Some((resource, service)) = found else { return Ok(Next::OnChange) };
-    let (row, report, known, parameters) = {
+    let (row, report, known, handed) = {
         let (mut tables, uid) = (delivery.store.tables().await?, &resource.uid);
         let (row, report) = (load_assignment(&mut tables, uid).await?, load_report(&mut tables, uid).await?);
         (row, report, load_service_origin(&mut tables, uid).await?, load_parameters(&mut tables, uid).await?)
@@ -55,8 +51,8 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     let (entry, why) = match &cluster {
         Some(cluster) => {
             let secrets = secrets::resolve(&delivery, &facts).await?;
-            let (given, _) =
-                give(&delivery, &facts, cluster, parameters.as_ref(), &mut InputCache::default()).await?;
+            // Whoever puts them together for the first time asks for a summary when it is done.
+            let Some(given) = parameters::published(&facts, handed.as_ref())? else { return Ok(Next::OnChange) };
             facts.resolve_entry(cluster, &load_grants(&delivery.store).await?, &secrets, &given)
         }
         None => unplaced_entry(&facts),

@@ -135,8 +135,18 @@ pub async fn give(
     Ok((given(&row)?, Some(Fresh { service: facts.name.clone(), row, keys, inputs, is_news })))
 }
 
+/// What the published entry of a service says of them, whatever has changed since; none where they were never put together.
+pub fn published(facts: &ServiceFacts, row: Option<&ParameterRow>) -> Result<Option<Given>, StoreError> {
+    match row {
+        _ if facts.deleting() => Ok(Some(Given::default())),
+        Some(row) => given(row).map(Some),
+        None => Ok((!has_parameters(&facts.service.spec)).then(Given::default)),
+    }
+}
+
 fn given(row: &ParameterRow) -> Result<Given, StoreError> {
-    let damaged = |problem: String| StoreError::Row { what: format!("parameters of service {}", row.service_uid), problem };
+    let damaged =
+        |problem: String| StoreError::Row { what: format!("parameters of service {}", row.service_uid), problem };
     let mac = match (row.mac.as_str(), row.problem.as_str()) {
         ("", "") => Ok(None),
         ("", problem) => Err(problem.to_owned()),
@@ -213,7 +223,9 @@ async fn read_objects(
         if !cache.contexts.contains_key(&key) {
             let found = resources::load::<ServiceContext>(&delivery.store, &key).await?;
             let found = found.map(|(resource, context)| (resource.version, Arc::new(context.spec)));
-            cache.contexts.insert(key.clone(), found.map_or((None, None), |(version, spec)| (Some(version), Some(spec))));
+            cache
+                .contexts
+                .insert(key.clone(), found.map_or((None, None), |(version, spec)| (Some(version), Some(spec))));
         }
         let (version, context) = cache.contexts.get(&key).cloned().unwrap_or_default();
         inputs.insert(ServiceContext::key(&key), version);
@@ -225,7 +237,9 @@ async fn read_objects(
         if !cache.config_maps.contains_key(&key) {
             let found = delivery.store.get(&stored).await?;
             let found = found.map(|resource| (resource.version, Arc::new(texts_of_config_map(&resource.object))));
-            cache.config_maps.insert(key.clone(), found.map_or((None, None), |(version, map)| (Some(version), Some(map))));
+            cache
+                .config_maps
+                .insert(key.clone(), found.map_or((None, None), |(version, map)| (Some(version), Some(map))));
         }
         let (version, map) = cache.config_maps.get(&key).cloned().unwrap_or_default();
         inputs.insert(stored, version);
@@ -240,9 +254,8 @@ async fn read_objects(
             cache.secrets.insert(key.clone(), read);
         }
         let Some((version, content)) = cache.secrets.get(&key).cloned() else { continue };
-        if secret.store.is_none() {
-            let stored =
-                Key { kind: resources::secrets(), namespace: namespace.to_owned(), name: secret.name.clone() };
+        if secret.backend.is_none() {
+            let stored = Key { kind: resources::secrets(), namespace: namespace.to_owned(), name: secret.name.clone() };
             inputs.insert(stored, version);
         }
         objects.secrets.insert(secret, content);
@@ -262,9 +275,8 @@ async fn read_secret(
     };
     let version = content.as_ref().and_then(|content| content.version);
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
-    let texts = content.map(|content| {
-        Arc::new(Texts(content.values.iter().map(|(key, value)| (key.clone(), text(value))).collect()))
-    });
+    let texts = content
+        .map(|content| Arc::new(Texts(content.values.iter().map(|(key, value)| (key.clone(), text(value))).collect())));
     Ok((version, Ok(texts)))
 }
 
@@ -305,8 +317,7 @@ pub async fn get_parameters(
     if !resolution.problems.is_empty() || self::mac(&delivery.identity, &service, &json) != wanted {
         return Err(not_desired());
     }
-    let info =
-        SealedSecrets::info_of_parameters(delivery.identity.installation(), &cluster.uid, &service, &wanted);
+    let info = SealedSecrets::info_of_parameters(delivery.identity.installation(), &cluster.uid, &service, &wanted);
     Ok(Json(seal(&agent, &info, &json)?))
 }
 

@@ -6,6 +6,7 @@ mod access;
 mod judge;
 mod k9s;
 mod kubectl;
+mod parameters;
 mod rules;
 mod server_side;
 mod support;

@@ -8,6 +8,7 @@ mod connecting;
 mod delivering;
 mod identity;
 mod keys;
+mod parameters;
 mod placing;
 mod planning;
 mod removing;

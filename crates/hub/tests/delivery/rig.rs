@@ -46,6 +46,7 @@ pub struct Rig {
 fn plural(kind: &str) -> Kind {
     let plural = match (kind, kind.strip_suffix('y')) {
         ("Secret", _) => return Kind::new("secrets", ""),
+        ("ConfigMap", _) => return Kind::new("configmaps", ""),
         ("Namespace", _) => return Kind::new("namespaces", ""),
         (_, Some(stem)) => format!("{}ies", stem.to_lowercase()),
         (kind, None) => format!("{}s", kind.to_lowercase()),
@@ -182,7 +183,7 @@ impl Rig {
         if let Some(labels) = object.get("labels") {
             metadata["labels"] = labels.clone();
         }
-        let is_core = matches!(kind, "Secret" | "Namespace");
+        let is_core = matches!(kind, "ConfigMap" | "Secret" | "Namespace");
         let api_version = if is_core { "v1".to_owned() } else { format!("{GROUP}/{VERSION}") };
         let mut full = json!({"apiVersion": api_version, "kind": kind, "metadata": metadata});
         for field in ["spec", "data"] {

@@ -140,7 +140,7 @@ pub async fn mark_parameters(connection: &mut Connection, service_uid: &str) -> 
 }
 
 /// Has the services resolved anew that are handed a key that has changed, and marks their clusters. For what is no resource of ours, such as
-/// the secrets of a store: `kind` is what their keys are noted under.
+/// the secrets of another backend: `kind` is what their keys are noted under.
 pub async fn mark_changed_keys(
     connection: &mut Connection,
     kind: &str,

@@ -141,12 +141,12 @@ async fn a_changed_key_marks_exactly_those_who_are_handed_it(place: Place) {
     store.write(delete(&current)).await.unwrap();
     assert_eq!(marked(&store, &names).await, ["a", "b", "whole"]);
 
-    let of_store = Key { kind: Kind::new("secretstore:vault", ""), ..key("kv/app") };
-    service(&store, "a", vec![handed(&of_store, "password")]).await;
+    let of_backend = Key { kind: Kind::new("secretbackend:vault", ""), ..key("kv/app") };
+    service(&store, "a", vec![handed(&of_backend, "password")]).await;
     let marks = |keys: ChangedKeys| {
         let mark = store.transact(move |tx| {
             let keys = keys.clone();
-            Box::pin(async move { mark_changed_keys(tx, "secretstore:vault", "default", "kv/app", &keys).await })
+            Box::pin(async move { mark_changed_keys(tx, "secretbackend:vault", "default", "kv/app", &keys).await })
         });
         async { mark.await.unwrap() }
     };

@@ -52,7 +52,10 @@ fn comparable(mut resource: Value) -> Value {
     }
     if let Some(list) = resource.get_mut("subresources").and_then(Value::as_array_mut) {
         list.retain(|sub| {
-            !matches!(sub["subresource"].as_str(), Some("objects" | "history" | "hooks" | "plan" | "join"))
+            !matches!(
+                sub["subresource"].as_str(),
+                Some("objects" | "history" | "hooks" | "parameters" | "plan" | "join")
+            )
         });
     }
     if resource["subresources"] == json!([]) {
@@ -63,7 +66,9 @@ fn comparable(mut resource: Value) -> Value {
 
 fn comparable_list(list: &Value) -> Value {
     let list = list.as_array().into_iter().flatten();
-    let own = |name: &str| ["/objects", "/history", "/hooks", "/plan", "/join"].iter().any(|tail| name.ends_with(tail));
+    let own = |name: &str| {
+        ["/objects", "/history", "/hooks", "/parameters", "/plan", "/join"].iter().any(|tail| name.ends_with(tail))
+    };
     list.filter(|resource| !own(resource["name"].as_str().unwrap_or_default())).cloned().map(comparable).collect()
 }
 
