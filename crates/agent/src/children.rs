@@ -53,7 +53,7 @@ pub async fn explain(
     let look = Look { kubernetes, account, rules, requests_left: REQUESTS, refused: None };
     match timeout(PATIENCE, look.run(path)).await {
         Ok(looked) => looked,
-        Err(_) => Err(ApiError::Transport(format!("no answer within {} s", PATIENCE.as_secs()))),
+        Err(_) => Err(ApiError::Silent(PATIENCE)),
     }
 }
 

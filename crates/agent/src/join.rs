@@ -76,7 +76,7 @@ impl Ground {
         let cluster_id = crate::retry("read the cluster's identity", || async {
             kubernetes.get(None, "/api/v1/namespaces/kube-system", true).await.and_then(|namespace| {
                 let uid = namespace["metadata"]["uid"].as_str().map(str::to_owned);
-                uid.ok_or_else(|| crate::kubernetes::ApiError::Transport("kube-system has no uid".into()))
+                uid.ok_or_else(|| crate::kubernetes::ApiError::Unusable("kube-system has no uid".into()))
             })
         })
         .await;

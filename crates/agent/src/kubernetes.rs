@@ -18,14 +18,14 @@ mod tls;
 use std::{
     path::Path,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use farwater_api::{FIELD_MANAGER, objects::ObjectRef, protocol::ServiceAccount};
 use farwater_fleet::plan::{GroupVersionKind, Scope};
 use http::{Method, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -38,6 +38,7 @@ use self::{
     tls::TlsError,
 };
 use crate::{
+    hub::chain,
     messages::{explain_status, field_conflicts, is_immutable, is_of_other_version, shorten},
     proxy::SettingError,
     sync::lock,
@@ -47,14 +48,18 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Tries of one request that the API server asked to be repeated.
 pub const TRIES: u32 = 4;
-/// Asked to wait longer, the attempt ends and comes again later.
+/// Asked to wait longer, the attempt ends and comes again when that is over.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Largest answer that is read: a page of 500 objects' metadata, or one object.
 const MAX_ANSWER: usize = 32 << 20;
 /// Streams per connection that watches use. API servers allow 100 or more.
 const WATCHES_PER_CONNECTION: usize = 80;
-/// Objects per page of a list.
+/// How long a watch waits for one that is being opened on the same connection.
+const TURN: Duration = Duration::from_secs(5);
+/// Objects per page of a list of metadata.
 pub const PAGE: usize = 500;
+/// Of a list of whole objects: one may have a MiB.
+const WHOLE_PAGE: usize = 20;
 
 pub const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 pub const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
@@ -83,8 +88,14 @@ pub enum ConnectError {
 pub enum ApiError {
     #[error("{message}")]
     Status { code: u16, reason: String, message: String, retry_after: Option<Duration>, fault: Fault },
+    /// Before there was an answer, or in the middle of it. What was sent may have been done.
     #[error("the API server can't be reached: {0}")]
-    Transport(String),
+    Lost(String),
+    #[error("the API server gave no answer within {} s", .0.as_secs())]
+    Silent(Duration),
+    /// What was sent or received is not what it should be.
+    #[error("{0}")]
+    Unusable(String),
 }
 
 /// What of a refusal is decided upon, beside its code.
@@ -121,29 +132,45 @@ impl ApiError {
     pub fn fault(&self) -> &Fault {
         match self {
             Self::Status { fault, .. } => fault,
-            Self::Transport(_) => &Fault::Other,
+            Self::Lost(_) | Self::Silent(_) | Self::Unusable(_) => &Fault::Other,
         }
     }
 
     pub fn code(&self) -> u16 {
         match self {
             Self::Status { code, .. } => *code,
-            Self::Transport(_) => 0,
+            Self::Lost(_) | Self::Silent(_) | Self::Unusable(_) => 0,
         }
     }
 
-    /// How long to wait before what the API server wants repeated is: never less than it asked for. `None`: it does not want that.
+    /// How long to wait before what may be repeated is: never less than the API server asked for. `None`: not by this attempt.
     pub fn pause(&self, tried: u32) -> Option<Duration> {
-        let Self::Status { code: 429 | 503, retry_after, .. } = self else { return None };
-        let wait = retry_after.unwrap_or(Duration::from_millis(200) * tried);
-        (wait <= LONGEST_PAUSE).then(|| wait.mul_f64(rand::random_range(1.05..=1.3)))
+        let usual = Duration::from_millis(200) * tried;
+        let wait = match self {
+            Self::Status { code: 429 | 503, retry_after, .. } => retry_after.unwrap_or(usual),
+            Self::Status { code: 500..=599, retry_after: Some(asked), .. } => *asked,
+            Self::Lost(_) => usual,
+            _ => return None,
+        };
+        (wait <= LONGEST_PAUSE).then(|| a_little_more(wait))
+    }
+
+    /// Whether it says nothing about what was sent: the same may succeed in a while.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Status { code, retry_after, .. } => {
+                matches!(code, 408 | 429 | 502..=504) || (*code >= 500 && retry_after.is_some())
+            }
+            Self::Lost(_) | Self::Silent(_) => true,
+            Self::Unusable(_) => false,
+        }
     }
 
     /// How long the API server asked to be left alone.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
-            Self::Transport(_) => None,
+            Self::Lost(_) | Self::Silent(_) | Self::Unusable(_) => None,
         }
     }
 
@@ -242,6 +269,8 @@ pub struct Kubernetes {
     server: Arc<Server>,
     requests: Client,
     watches: Mutex<Vec<(Client, Arc<()>)>>,
+    /// When all that the API server asked to be left alone for is over.
+    left_alone_until: Mutex<Option<Instant>>,
 }
 
 /// A connection for one watch; dropping it frees the place.
@@ -261,7 +290,12 @@ impl Kubernetes {
 
     fn new(access: &Access) -> Result<Self, ConnectError> {
         let server = Arc::new(Server::new(access)?);
-        Ok(Self { requests: Client::new(&server), server, watches: Mutex::default() })
+        Ok(Self {
+            requests: Client::new(&server),
+            server,
+            watches: Mutex::default(),
+            left_alone_until: Mutex::default(),
+        })
     }
 
     /// A GET; `accept` chooses between whole objects and metadata.
@@ -279,10 +313,10 @@ impl Kubernetes {
         metadata_only: bool,
         mut each: impl FnMut(Value),
     ) -> Result<String, ApiError> {
-        let accept = if metadata_only { METADATA_LIST } else { JSON };
+        let (accept, limit) = if metadata_only { (METADATA_LIST, PAGE) } else { (JSON, WHOLE_PAGE) };
         let mut page = String::new();
         loop {
-            let path = format!("{collection}?limit={PAGE}&labelSelector={}{page}", escape(selector));
+            let path = format!("{collection}?limit={limit}&labelSelector={}{page}", escape(selector));
             let list = list::read(&self.call(who, Method::GET, &path, accept, None).await?, &mut each);
             let metadata = list.map_err(|e| not_json(&e))?;
             match metadata.next.filter(|next| !next.is_empty()) {
@@ -356,15 +390,21 @@ impl Kubernetes {
         body: Option<(&str, Vec<u8>)>,
     ) -> Result<Bytes, ApiError> {
         let tries = if method == Method::GET || who.is_none() { TRIES } else { 1 };
-        let mut tried = 1;
+        let mut tried = 0;
         loop {
             let body = body.as_ref().map(|(kind, bytes)| (*kind, bytes.clone()));
-            match self.call_once(who, method.clone(), path, accept, body, MAX_ANSWER).await {
-                Err(error) if tried < tries && error.pause(tried).is_some() => {
-                    tokio::time::sleep(error.pause(tried).unwrap_or_default()).await;
-                    tried += 1;
+            let error = match self.call_once(who, method.clone(), path, accept, body, MAX_ANSWER).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            tried += 1;
+            match error.pause(tried) {
+                None if error.code() == 401 && tried == 1 && self.server.log_in_again() => {}
+                // Done twice, a write may be refused by what its first time has left.
+                Some(pause) if tried < tries && (method == Method::GET || !matches!(error, ApiError::Lost(_))) => {
+                    tokio::time::sleep(pause).await;
                 }
-                other => return other,
+                _ => return Err(error),
             }
         }
     }
@@ -378,19 +418,33 @@ impl Kubernetes {
         body: Option<(&str, Vec<u8>)>,
         largest: usize,
     ) -> Result<Bytes, ApiError> {
-        let about_secret = path.contains("/secrets/") || path.ends_with("/secrets");
+        let about_secret = is_about_secret(path);
         let answer = async {
             let response = self.requests.send(who, method, path, accept, body).await?;
             let status = response.status();
             let retry_after = retry_after(&response);
-            let body = Limited::new(response.into_body(), largest)
-                .collect()
-                .await
-                .map_err(|e| ApiError::Transport(shorten(&e.to_string())))?
-                .to_bytes();
-            if status.is_success() { Ok(body) } else { Err(refusal(status, retry_after, &body, about_secret)) }
+            let body = Limited::new(response.into_body(), largest).collect().await;
+            let body = body.map_err(|error| broken_off(&*error, largest))?.to_bytes();
+            if status.is_success() {
+                return Ok(body);
+            }
+            self.leave_alone(retry_after.unwrap_or_default());
+            Err(refusal(status, retry_after, &body, about_secret))
         };
-        timeout(PATIENCE, answer).await.map_err(|_| ApiError::Transport("no answer within 60 s".into()))?
+        timeout(PATIENCE, answer).await.map_err(|_| ApiError::Silent(PATIENCE))?
+    }
+
+    /// How long until nothing that was refused was to be left alone for longer: what comes again without a reason
+    /// of its own waits as long.
+    pub fn asked_pause(&self) -> Duration {
+        let until = *lock(&self.left_alone_until);
+        let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+        a_little_more(left)
+    }
+
+    fn leave_alone(&self, time: Duration) {
+        let mut until = lock(&self.left_alone_until);
+        *until = (*until).max(Some(Instant::now() + time));
     }
 
     /// A place on a connection for a watch.
@@ -414,17 +468,40 @@ impl WatchLease {
             escape(selector),
             escape(from)
         );
-        let response = timeout(PATIENCE, self.client.send(who, Method::GET, &path, METADATA, None))
-            .await
-            .map_err(|_| ApiError::Transport("no answer within 60 s".into()))??;
-        let status = response.status();
-        if status.is_success() {
-            return Ok(response.into_body());
-        }
-        let after = retry_after(&response);
-        let body = Limited::new(response.into_body(), 64 << 10).collect().await.map(|b| b.to_bytes());
-        Err(refusal(status, after, &body.unwrap_or_default(), false))
+        let answer = async {
+            // The first opens the connection that the others use. One that is slow holds up nobody for long.
+            let turn = timeout(TURN, self.client.opening.acquire()).await;
+            let response = self.client.send(who, Method::GET, &path, METADATA, None).await?;
+            drop(turn);
+            let status = response.status();
+            if status.is_success() {
+                return Ok(response.into_body());
+            }
+            let after = retry_after(&response);
+            let body = Limited::new(response.into_body(), 64 << 10).collect().await.map(|b| b.to_bytes());
+            Err(refusal(status, after, &body.unwrap_or_default(), false))
+        };
+        timeout(PATIENCE, answer).await.map_err(|_| ApiError::Silent(PATIENCE))?
     }
+}
+
+/// Never less than was asked for, and not with all others that were asked.
+fn a_little_more(wait: Duration) -> Duration {
+    wait.mul_f64(rand::random_range(1.05..=1.3))
+}
+
+/// Whether a refusal may quote a Secret's value.
+fn is_about_secret(path: &str) -> bool {
+    let path = path.split('?').next().unwrap_or_default();
+    path.contains("/secrets/") || path.ends_with("/secrets")
+}
+
+/// What keeps an answer from being read to its end.
+fn broken_off(error: &(dyn std::error::Error + 'static), largest: usize) -> ApiError {
+    if error.is::<LengthLimitError>() {
+        return ApiError::Unusable(format!("the API server's answer has over {} MiB", largest >> 20));
+    }
+    ApiError::Lost(shorten(&chain(error)))
 }
 
 fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
@@ -459,11 +536,11 @@ fn parse(body: &[u8]) -> Result<Value, ApiError> {
 }
 
 fn not_json(error: &serde_json::Error) -> ApiError {
-    ApiError::Transport(format!("the answer is not JSON: {error}"))
+    ApiError::Unusable(format!("the API server's answer is not JSON: {error}"))
 }
 
 pub fn to_bytes(value: &Value) -> Result<Vec<u8>, ApiError> {
-    serde_json::to_vec(value).map_err(|e| ApiError::Transport(e.to_string()))
+    serde_json::to_vec(value).map_err(|e| ApiError::Unusable(e.to_string()))
 }
 
 #[cfg(test)]
@@ -475,5 +552,37 @@ mod tests {
         assert_eq!(escape("system:node"), "system:node");
         assert_eq!(escape("../../secrets?x=1"), "..%2F..%2Fsecrets%3Fx%3D1");
         assert_eq!(escape(".."), "%2E%2E");
+    }
+
+    #[test]
+    fn a_refusal_is_about_a_secret_whatever_was_asked_for_it() {
+        let secrets = "/api/v1/namespaces/a/secrets";
+        for path in ["", "?fieldManager=farwater", "/b", "/b?force=true"] {
+            assert!(is_about_secret(&format!("{secrets}{path}")), "{path}");
+        }
+        assert!(!is_about_secret("/api/v1/namespaces/a/configmaps/b?fieldManager=/secrets/"));
+    }
+
+    #[test]
+    fn what_may_be_repeated_is_never_sooner_than_was_asked_for() {
+        let status = |code, retry_after: Option<u64>| ApiError::Status {
+            code,
+            reason: String::new(),
+            message: String::new(),
+            retry_after: retry_after.map(Duration::from_secs),
+            fault: Fault::Other,
+        };
+        for asked in [status(429, Some(3)), status(503, Some(3)), status(500, Some(3))] {
+            assert!(asked.is_passing() && asked.pause(1).unwrap() >= Duration::from_secs(3), "{asked:?}");
+        }
+        for soon in [status(429, None), ApiError::Lost(String::new())] {
+            assert!(soon.is_passing() && soon.pause(2).unwrap() < Duration::from_secs(1), "{soon:?}");
+        }
+        for later in [status(429, Some(11)), status(504, None), ApiError::Silent(PATIENCE)] {
+            assert!(later.is_passing() && later.pause(1).is_none(), "{later:?}");
+        }
+        for never in [status(403, None), status(409, Some(1)), status(500, None), ApiError::Unusable(String::new())] {
+            assert!(!never.is_passing() && never.pause(1).is_none(), "{never:?}");
+        }
     }
 }

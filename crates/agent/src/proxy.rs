@@ -182,6 +182,8 @@ impl Connector {
     pub fn new(proxy: Option<(Proxy, ClientConfig)>) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
+        // Many small requests share a connection.
+        tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_PATIENCE));
         let proxy = proxy.map(|(proxy, tls)| {
             let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
@@ -226,7 +228,8 @@ async fn open_tunnel(
     target: &Uri,
     proxy: Proxy,
 ) -> Result<Upgraded, ProxyError> {
-    let place = format!("{}:{}", target.host().unwrap_or_default(), target.port_u16().unwrap_or(443));
+    let usual = if target.scheme() == Some(&Scheme::HTTP) { 80 } else { 443 };
+    let place = format!("{}:{}", target.host().unwrap_or_default(), target.port_u16().unwrap_or(usual));
     let broken = |source| ProxyError::Broken(proxy.clone(), source);
     let mut request = Request::connect(&place).header(header::HOST, &place);
     if let Some(credentials) = &proxy.authorization {

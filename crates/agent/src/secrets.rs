@@ -95,7 +95,7 @@ pub async fn remove(kubernetes: &Kubernetes, name: &str) -> Result<(), ApiError>
 fn content(secret: &Value) -> Result<Vec<u8>, ApiError> {
     let damaged = || {
         let name = secret["metadata"]["name"].as_str().unwrap_or("?");
-        ApiError::Transport(format!("Secret {AGENT_NAMESPACE}/{name} is damaged"))
+        ApiError::Unusable(format!("Secret {AGENT_NAMESPACE}/{name} is damaged"))
     };
     STANDARD.decode(secret["data"][SECRET_CONTENT].as_str().ok_or_else(damaged)?).map_err(|_| damaged())
 }

@@ -196,7 +196,10 @@ impl ServiceTask {
                     }
                     continue;
                 }
-                Ended::Settled { retry: true } => Some(Instant::now() + self.backoff.advance()),
+                Ended::Settled { retry: true } => {
+                    let pause = self.backoff.advance().max(self.agent.kubernetes.asked_pause());
+                    Some(Instant::now() + pause)
+                }
                 Ended::Settled { retry: false } => {
                     self.backoff.reset();
                     None

@@ -198,8 +198,14 @@ pub fn verifier_of(
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<WebPkiServerVerifier>, Error> {
     let mut roots = RootCertStore::empty();
+    // One that can't be read vouches for nothing; the others do.
     for authority in authorities {
-        roots.add(authority.clone().into_owned())?;
+        if let Err(error) = roots.add(authority.clone().into_owned()) {
+            if authorities.len() == 1 {
+                return Err(error);
+            }
+            tracing::warn!(%error, "an authority's certificate can't be read and is left out");
+        }
     }
     WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone())
         .build()

@@ -291,7 +291,7 @@ fn parse(deployment: &Value) -> Result<Seen, ApiError> {
     let containers = deployment["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten();
     let container = containers.into_iter().find(|container| container["name"] == CONTAINER);
     let container = container
-        .ok_or_else(|| ApiError::Transport(format!("the agent's Deployment has no container named {CONTAINER}")))?;
+        .ok_or_else(|| ApiError::Unusable(format!("the agent's Deployment has no container named {CONTAINER}")))?;
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let variables = container["env"].as_array().into_iter().flatten();
     let log = variables.into_iter().find(|variable| variable["name"] == LOG_VARIABLE);

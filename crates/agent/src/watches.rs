@@ -298,9 +298,15 @@ impl Watches {
     /// Watches for ever, from list to list.
     async fn watch(self: Arc<Self>, key: WatchKey, heard: Arc<Heard>) {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(120));
-        let mut mark = None;
+        let (mut mark, mut paused) = (None, Duration::ZERO);
         loop {
-            match self.watch_once(&key, &heard, &mut mark).await {
+            let mut opened = None;
+            let ended = self.watch_once(&key, &heard, &mut mark, &mut opened).await;
+            // What cuts watches off after minutes must not have most of the time pass without one.
+            if opened.is_some_and(|opened: Instant| opened.elapsed() >= paused * 4) {
+                backoff.reset();
+            }
+            match ended {
                 // The server ends watches after a while: go on where it ended.
                 Ok(()) => backoff.reset(),
                 Err(error) if error.is_forbidden() && key.namespace.is_empty() && key.resource.namespaced => {
@@ -316,7 +322,8 @@ impl Watches {
                         tracing::warn!(kind = key.resource.kind, %error, "can't watch; drift is not seen at once");
                     }
                     // Asked to wait longer, it does.
-                    tokio::time::sleep(backoff.advance().max(error.retry_after().unwrap_or_default())).await;
+                    paused = backoff.advance().max(error.retry_after().unwrap_or_default());
+                    tokio::time::sleep(paused).await;
                     continue;
                 }
             }
@@ -325,8 +332,14 @@ impl Watches {
         }
     }
 
-    /// One stream, until it ends, is silent for too long, or a list is due.
-    async fn watch_once(&self, key: &WatchKey, heard: &Heard, mark: &mut Option<Mark>) -> Result<(), ApiError> {
+    /// One stream, until it ends, is silent for too long, or a list is due. `opened`: since when there is one.
+    async fn watch_once(
+        &self,
+        key: &WatchKey,
+        heard: &Heard,
+        mark: &mut Option<Mark>,
+        opened: &mut Option<Instant>,
+    ) -> Result<(), ApiError> {
         let collection = key.resource.collection(&key.namespace);
         if mark.as_ref().is_some_and(|mark| mark.list_at <= Instant::now()) {
             *mark = None;
@@ -341,12 +354,13 @@ impl Watches {
         };
         let lease: WatchLease = self.kubernetes.lease_watch();
         let body = lease.open(Some(&key.account), &collection, SERVICE_LABEL, &mark.version).await?;
+        *opened = Some(Instant::now());
         let bytes = body.into_data_stream().map(|part| part.map_err(std::io::Error::other));
         let codec = LinesCodec::new_with_max_length(MAX_EVENT);
         let mut lines = FramedRead::with_capacity(StreamReader::new(bytes), codec, LINE);
         while let Ok(Some(line)) = timeout_at(self.patience(mark), lines.next()).await {
-            let line = line.map_err(|e| ApiError::Transport(crate::hub::chain(&e)))?;
-            let event: Value = serde_json::from_str(&line).map_err(|e| ApiError::Transport(e.to_string()))?;
+            let line = line.map_err(|e| ApiError::Lost(crate::hub::chain(&e)))?;
+            let event: Value = serde_json::from_str(&line).map_err(|e| ApiError::Unusable(e.to_string()))?;
             let version = self.deliver(key, &event)?;
             heard.note();
             if let Some(version) = version {

@@ -1,4 +1,4 @@
-//! What a newer version ends: whatever the one before waits for.
+//! What ends a wait: a newer version any of them, and what the API server asked for its own time alone.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -7,41 +7,10 @@ mod support;
 use std::time::Duration;
 
 use farwater_api::{objects::Outcome, protocol::Entry};
-use farwater_testkit::{
-    Plane, PlaneOptions, Process,
-    api_faults::{ApiFaults, Faults},
-    wait_for,
-};
-use support::{FakeHub, PATIENCE, Service, config_map, config_maps, outcome, report, value};
-
-/// A hub and an agent of the test's own, which reaches its plane through faults. Dropped in order.
-struct Ground {
-    _agent: Process,
-    server: ApiFaults,
-    plane: Plane,
-    hub: FakeHub,
-    _dir: tempfile::TempDir,
-}
+use farwater_testkit::{api_faults::Faults, wait_for};
+use support::{PATIENCE, config_map, config_maps, faulty::Ground, outcome, report, value};
 
 impl Ground {
-    /// `interval`: seconds between polls.
-    async fn new(interval: f64) -> Self {
-        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
-        let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
-        hub.poll_every(interval);
-        let server = ApiFaults::start(&plane, dir.path(), 1).await.unwrap();
-        let log = dir.path().join("agent.log");
-        let agent = support::agent(&hub, server.kubeconfig(), &dir.path().join("state"), &log, true);
-        Self { _agent: agent, server, plane, hub, _dir: dir }
-    }
-
-    /// A service that leaves in the cluster what a newer version lacks.
-    fn service(&self, name: &str, files: &[(&str, &str)]) -> Service {
-        let mut service = Service::new(&self.hub, name, files);
-        service.deployment.prune = false;
-        service
-    }
-
     /// Waits until the hub was told that an entry was superseded; it has come to no other end.
     async fn superseded(&self, entry: &Entry) {
         let outcomes = || -> Vec<Outcome> {
@@ -110,6 +79,24 @@ async fn a_newer_version_ends_the_wait_that_the_api_server_asked_for() {
     // Nobody waited until it might be sent again, and nobody has sent it before.
     let seen = ground.server.seen();
     assert_eq!((seen.refused, seen.early), (1, 0), "{seen:?}");
+}
+
+#[tokio::test]
+async fn what_is_refused_for_long_is_left_alone_for_as_long() {
+    let ground = Ground::new(0.2).await;
+    let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: slow}\n";
+    // Longer than an attempt waits for: it ends, and another one comes.
+    let throttled = Some(("/serviceaccounts/slow".to_owned(), Duration::from_secs(12)));
+    ground.server.set(Faults { throttled, ..Faults::default() });
+    let service = ground.service("refused", &[("a.yaml", account)]);
+    let entry = ground.hub.set(service.entry());
+    wait_for("a write to come again", PATIENCE, || async { Ok((ground.server.seen().refused > 1).then_some(())) })
+        .await
+        .unwrap();
+    let seen = ground.server.seen();
+    assert_eq!(seen.early, 0, "{seen:?}");
+    ground.server.set(Faults::default());
+    outcome(&ground.hub, &entry, Outcome::Applied).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! Stands between an agent and its cluster's API server and does what a hostile or overloaded one does.
+//! Stands between an agent and its cluster's API server, with TLS and HTTP/2 as that has, and does what a hostile or overloaded one
+//! does.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,6 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -26,12 +28,14 @@ use hyper_util::{
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::json;
 use tokio::{net::TcpListener, task::AbortHandle};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::{
     codec::{FramedRead, LinesCodec, LinesCodecError},
     io::StreamReader,
+    sync::CancellationToken,
 };
 
-use crate::Plane;
+use crate::{Plane, authority::Authority, https};
 
 /// What a refused request is told to wait.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -49,6 +53,8 @@ pub struct Faults {
     pub refused: f64,
     /// Writes of paths that contain the first are answered 429, and told to wait so long.
     pub throttled: Option<(String, Duration)>,
+    /// So many writes of paths that contain the first lose their connection with all that is on it: each other one after it was done.
+    pub lost: Option<(String, u64)>,
     /// Each request waits up to this long.
     pub latency: Duration,
     /// The share of watches that is told that its version is gone.
@@ -79,6 +85,10 @@ pub struct Seen {
     pub wide_lists: u64,
     pub watches: u64,
     pub refused: u64,
+    /// Connections that were opened.
+    pub connections: u64,
+    /// Writes that lost theirs.
+    pub lost: u64,
     pub expired: u64,
     pub expired_later: u64,
     pub cut: u64,
@@ -122,7 +132,9 @@ impl ApiFaults {
         let client = plane.client().await?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let kubeconfig = folder.join("faulty.kubeconfig");
-        write_kubeconfig(&kubeconfig, listener.local_addr()?)?;
+        let authority = Authority::new("authority of a faulty API server")?;
+        write_kubeconfig(&kubeconfig, listener.local_addr()?, &authority)?;
+        let tls = TlsAcceptor::from(Arc::new(https::configuration(&authority)?));
         let random = StdRng::seed_from_u64(seed);
         let state = Arc::new(Mutex::new(State {
             faults: Faults::default(),
@@ -131,7 +143,7 @@ impl ApiFaults {
             random,
             not_before: HashMap::new(),
         }));
-        let task = tokio::spawn(serve(listener, client, state.clone())).abort_handle();
+        let task = tokio::spawn(serve(listener, tls, client, state.clone())).abort_handle();
         Ok(Self { kubeconfig, state, task })
     }
 
@@ -156,12 +168,14 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Plain HTTP on this machine: who asks is the plane's administrator to the API server.
-fn write_kubeconfig(path: &Path, address: SocketAddr) -> Result<()> {
+/// Who asks is the plane's administrator to the API server.
+fn write_kubeconfig(path: &Path, address: SocketAddr, authority: &Authority) -> Result<()> {
+    let authority = BASE64.encode(authority.pem());
+    let cluster = json!({"server": format!("https://{address}"), "certificate-authority-data": authority});
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "faulty", "cluster": {"server": format!("http://{address}")}}],
+        "clusters": [{"name": "faulty", "cluster": cluster}],
         "users": [{"name": "nobody", "user": {}}],
         "contexts": [{"name": "faulty", "context": {"cluster": "faulty", "user": "nobody"}}],
         "current-context": "faulty",
@@ -169,16 +183,22 @@ fn write_kubeconfig(path: &Path, address: SocketAddr) -> Result<()> {
     fs::write(path, config.to_string()).with_context(|| format!("write {}", path.display()))
 }
 
-async fn serve(listener: TcpListener, client: kube::Client, state: Arc<Mutex<State>>) {
+async fn serve(listener: TcpListener, tls: TlsAcceptor, client: kube::Client, state: Arc<Mutex<State>>) {
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let (client, state) = (client.clone(), state.clone());
+        let (client, state, tls) = (client.clone(), state.clone(), tls.clone());
+        lock(&state).seen.connections += 1;
         connections.spawn(async move {
+            let Ok(stream) = tls.accept(stream).await else { return };
+            let connection = CancellationToken::new();
+            let lost = connection.clone();
             let service = service_fn(move |request| {
-                let (client, state) = (client.clone(), state.clone());
-                async move { Ok::<_, Infallible>(answer(&client, &state, request).await) }
+                let (client, state, connection) = (client.clone(), state.clone(), connection.clone());
+                async move { Ok::<_, Infallible>(answer(&client, &state, &connection, request).await) }
             });
-            let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            let server = auto::Builder::new(TokioExecutor::new());
+            let serving = server.serve_connection(TokioIo::new(stream), service);
+            tokio::select! { _ = serving => {} () = lost.cancelled() => {} }
         });
     }
 }
@@ -218,8 +238,19 @@ fn subject(method: &Method, path: &str) -> (String, String) {
 
 /// What becomes of one request.
 enum Fate {
-    Pass { latency: Duration, end: Option<End> },
-    Refuse { status: u16, latency: Duration, retry_after: Duration },
+    Pass {
+        latency: Duration,
+        end: Option<End>,
+    },
+    Refuse {
+        status: u16,
+        latency: Duration,
+        retry_after: Duration,
+    },
+    /// The connection is closed. `done`: what was asked for is done before.
+    Lose {
+        done: bool,
+    },
     Expire,
 }
 
@@ -261,6 +292,15 @@ fn decide(state: &mut State, method: &Method, path: &str) -> Fate {
         state.seen.refused += 1;
         state.not_before.insert(key, Instant::now() + *retry_after);
         return Fate::Refuse { status: 429, latency: Duration::ZERO, retry_after: *retry_after };
+    }
+    if let Some((part, left)) = &mut state.faults.lost
+        && *left > 0
+        && *method != Method::GET
+        && path.contains(part.as_str())
+    {
+        *left -= 1;
+        state.seen.lost += 1;
+        return Fate::Lose { done: state.seen.lost.is_multiple_of(2) };
     }
     let latency = faults.latency.mul_f64(state.random.random_range(0.0..=1.0));
     if is_watch && state.random.random_bool(faults.expired) {
@@ -311,7 +351,12 @@ fn is_about(event: &str, name: &str) -> bool {
     event["object"]["metadata"]["name"] == name
 }
 
-async fn answer(client: &kube::Client, state: &Arc<Mutex<State>>, request: Request<Incoming>) -> Response<Body> {
+async fn answer(
+    client: &kube::Client,
+    state: &Arc<Mutex<State>>,
+    connection: &CancellationToken,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let fate = decide(&mut lock(state), request.method(), &path);
     match fate {
@@ -319,6 +364,13 @@ async fn answer(client: &kube::Client, state: &Arc<Mutex<State>>, request: Reque
         Fate::Refuse { status, latency, retry_after } => {
             tokio::time::sleep(latency).await;
             refuse(status, "Hostile", Some(retry_after))
+        }
+        Fate::Lose { done } => {
+            if done {
+                let _ = forward(client, state, &path, request, None).await;
+            }
+            connection.cancel();
+            std::future::pending().await
         }
         Fate::Pass { latency, end } => {
             tokio::time::sleep(latency).await;

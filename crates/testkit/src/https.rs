@@ -58,7 +58,7 @@ impl Https {
     }
 }
 
-fn configuration(authority: &Authority) -> Result<rustls::ServerConfig> {
+pub fn configuration(authority: &Authority) -> Result<rustls::ServerConfig> {
     let pair = authority.issue(&["127.0.0.1"], 24)?;
     let chain = vec![CertificateDer::from_pem_slice(pair.certificate.as_bytes()).context("read a certificate")?];
     let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).context("read a key")?;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, process::Command, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use farwater_api::{
     APPROVE_PRUNE, CONFIRM_RESTORED, Cluster, GitRepository, ServiceDeployment, service_deployment::HeldPrune,
 };
@@ -332,14 +332,18 @@ async fn a_held_namespace_and_definition_show_what_goes_with_them_and_a_finalize
     maps.patch("m00", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"finalizers": null}}))).await?;
     let (namespaces, definitions): (Api<Namespace>, Api<CustomResourceDefinition>) =
         (Api::all(client.clone()), Api::all(client));
-    fleet
-        .until("all three to be gone", || async {
-            let left = namespaces.get_opt(&extra).await?.is_some()
-                || definitions.get_opt(&format!("boats.{place}.example.com")).await?.is_some()
-                || maps.get_opt("m00").await?.is_some();
-            Ok((!left).then_some(()))
-        })
-        .await
+    let left = || async {
+        let namespace = namespaces.get_opt(&extra).await?.map(|one| json!(one.status));
+        let definition =
+            definitions.get_opt(&format!("boats.{place}.example.com")).await?.map(|one| json!(one.metadata));
+        let map = maps.get_opt("m00").await?.map(|one| json!(one.metadata));
+        anyhow::Ok([namespace, definition, map].into_iter().flatten().collect::<Vec<_>>())
+    };
+    let gone = fleet.until("all three to be gone", || async { Ok(left().await?.is_empty().then_some(())) }).await;
+    match gone {
+        Err(error) => bail!("{error}; left: {:#?}; said: {:#?}", left().await?, fleet.objects("app").await?),
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Nobody answers for a cluster whose agent is gone: its service goes when the Cluster does.

@@ -45,6 +45,13 @@ pub enum HookError {
     Api(#[from] ApiError),
 }
 
+impl HookError {
+    /// Whether the same may succeed in a while.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Api(error) if error.is_passing())
+    }
+}
+
 /// What a hook's container left behind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Output {
@@ -53,6 +60,14 @@ pub struct Output {
     pub junit: Option<String>,
     /// Why something of it is missing.
     pub note: String,
+    /// What is missing may be read in a while.
+    pub may_come: bool,
+}
+
+impl Output {
+    fn without(what: &str, error: &ApiError) -> Self {
+        Self { note: format!("{what} can't be read: {error}"), may_come: error.is_passing(), ..Self::default() }
+    }
 }
 
 impl Executor<'_> {
@@ -122,7 +137,7 @@ impl Executor<'_> {
         match pod {
             Ok(Some(pod)) => self.read_pod(&pod).await,
             Ok(None) => Output { note: "its pods are gone".to_owned(), ..Output::default() },
-            Err(error) => Output { note: format!("its pods can't be read: {error}"), ..Output::default() },
+            Err(error) => Output::without("its pods", &error),
         }
     }
 
@@ -155,11 +170,10 @@ impl Executor<'_> {
         );
         let mut log = junit::Log::default();
         let read = self.kubernetes.read_log(Some(self.account), &path, |part| log.push(part)).await;
-        let mut output = Output { exit_code, ..Output::default() };
         if let Err(error) = read {
-            output.note = format!("its log can't be read: {error}");
-            return output;
+            return Output { exit_code, ..Output::without("its log", &error) };
         }
+        let mut output = Output { exit_code, ..Output::default() };
         if log.too_large {
             output.note = "its JUnit file is too large".to_owned();
         }

@@ -33,7 +33,7 @@ impl Executor<'_> {
         if change.migrate
             && let Err(error) = self.migrate(&path).await
         {
-            return Tried::Ended(Applied::Refused(format!("take over from client-side apply: {error}")));
+            return Tried::Ended(unapplied(&error, format!("take over from client-side apply: {error}")));
         }
         let exists = !matches!(change.cause, Cause::Create | Cause::Restore);
         let mut sent = self.write(&path, object, exists).await;
@@ -48,7 +48,7 @@ impl Executor<'_> {
                     return Tried::Ended(Applied::Refused(explain_held(error, &others, &version)));
                 }
                 Err(error) => {
-                    return Tried::Ended(Applied::Refused(format!("move what it owns to {version}: {error}")));
+                    return Tried::Ended(unapplied(&error, format!("move what it owns to {version}: {error}")));
                 }
             }
         }
@@ -84,7 +84,7 @@ impl Executor<'_> {
                     Fault::FieldConflicts(_) => self.kubernetes.look(Some(self.account), path).await.ok(),
                     _ => None,
                 };
-                Applied::Refused(explain_refusal(&error, live.as_ref()))
+                unapplied(&error, explain_refusal(&error, live.as_ref()))
             }
         }
     }
@@ -192,6 +192,11 @@ impl Executor<'_> {
     }
 }
 
+/// What an overloaded API server or a lost connection leaves undone was refused by nobody.
+fn unapplied(error: &ApiError, message: String) -> Applied {
+    if error.is_passing() { Applied::Waiting(message) } else { Applied::Refused(message) }
+}
+
 /// `others` have fields in other versions.
 fn explain_held(error: &ApiError, others: &str, api_version: &str) -> String {
     format!(
@@ -227,5 +232,5 @@ fn find_overruled(object: &ResolvedObject, sent: &[u8], answer: &Value) -> Vec<S
 }
 
 pub(super) fn from_bytes(body: &[u8]) -> Result<Value, ApiError> {
-    serde_json::from_slice(body).map_err(|e| ApiError::Transport(e.to_string()))
+    serde_json::from_slice(body).map_err(|e| ApiError::Unusable(e.to_string()))
 }

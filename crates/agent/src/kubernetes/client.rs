@@ -13,6 +13,7 @@ use hyper_util::{
 };
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
+use tokio::sync::Semaphore;
 
 use super::{
     ApiError, As, ConnectError,
@@ -24,6 +25,8 @@ use crate::{
     hub::chain,
     proxy::{Connector, Proxy, SettingError},
 };
+
+const USER_AGENT: &str = concat!("farwater-agent/", env!("CARGO_PKG_VERSION"));
 
 /// Where the API server is, how it is known, and who the agent is to it.
 pub struct Server {
@@ -48,9 +51,14 @@ impl Server {
         })
     }
 
+    /// Reads again what names the agent to the API server; whether it says something else than before.
+    pub fn log_in_again(&self) -> bool {
+        self.credentials.read_again()
+    }
+
     fn request(&self, who: As<'_>, method: Method, path: &str, accept: &str) -> request::Builder {
         let request = Request::builder().method(method).uri(format!("{}{path}", self.base));
-        self.credentials.sign(who, request.header(header::ACCEPT, accept))
+        self.credentials.sign(who, request.header(header::ACCEPT, accept).header(header::USER_AGENT, USER_AGENT))
     }
 }
 
@@ -76,6 +84,8 @@ fn proxy_of(cluster: &Cluster) -> Result<Option<Proxy>, SettingError> {
 pub struct Client {
     http: HttpClient<HttpsConnector<Connector>, Full<Bytes>>,
     server: Arc<Server>,
+    /// Held while a watch is opened.
+    pub opening: Arc<Semaphore>,
 }
 
 impl Client {
@@ -88,12 +98,14 @@ impl Client {
         let http = HttpClient::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
+            // One that watches use counts as idle: the next watch would open another.
+            .pool_idle_timeout(None)
             // A watch on a connection that died silently would wait for ever.
             .http2_keep_alive_interval(Duration::from_secs(30))
             .http2_keep_alive_timeout(Duration::from_secs(20))
             .http2_keep_alive_while_idle(true)
             .build(https.enable_all_versions().wrap_connector(Connector::new(proxy)));
-        Self { http, server: Arc::clone(server) }
+        Self { http, server: Arc::clone(server), opening: Arc::new(Semaphore::new(1)) }
     }
 
     /// Sends; any answer is one.
@@ -105,13 +117,15 @@ impl Client {
         accept: &str,
         body: Option<(&str, Vec<u8>)>,
     ) -> Result<Response<Incoming>, ApiError> {
-        let transport = |e: &dyn std::error::Error| ApiError::Transport(chain(e));
         let request = self.server.request(who, method, path, accept);
         let request = match body {
             Some((kind, bytes)) => request.header(header::CONTENT_TYPE, kind).body(Full::new(Bytes::from(bytes))),
             None => request.body(Full::default()),
         };
-        self.http.request(request.map_err(|e| transport(&e))?).await.map_err(|e| transport(&e))
+        self.http
+            .request(request.map_err(|e| ApiError::Unusable(e.to_string()))?)
+            .await
+            .map_err(|e| ApiError::Lost(chain(&e)))
     }
 }
 

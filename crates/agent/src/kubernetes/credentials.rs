@@ -66,14 +66,24 @@ impl Credentials {
                 let header = secret_header("Basic", &STANDARD.encode(pair.as_bytes()));
                 Authorization::Fixed(header.ok_or(CredentialsError::Header("username"))?)
             }
-            User { token: Some(token), .. } => {
-                let header = secret_header("Bearer", token.expose().trim());
-                Authorization::Fixed(header.ok_or(CredentialsError::Header("token"))?)
-            }
-            User { token_file: Some(path), .. } => Authorization::File(Rotating::new(path, read_token)?),
+            // As for kubectl, the file is newer than what stands in the kubeconfig itself.
+            User { token_file: Some(path), token, .. } => match (Rotating::new(path, read_token), token) {
+                (Ok(file), _) => Authorization::File(file),
+                (Err(_), Some(token)) => Authorization::Fixed(bearer(token.expose())?),
+                (Err(error), None) => return Err(error),
+            },
+            User { token: Some(token), .. } => Authorization::Fixed(bearer(token.expose())?),
             _ => Authorization::None,
         };
         Ok(Self { authorization, acting_as: acting_as(user)? })
+    }
+
+    /// Whether a file says something else now than it did.
+    pub fn read_again(&self) -> bool {
+        match &self.authorization {
+            Authorization::File(file) => file.read_again(),
+            Authorization::None | Authorization::Fixed(_) => false,
+        }
     }
 
     /// Says in a request who makes it. Whom the kubeconfig's user acts as is no matter of a service's account.
@@ -92,6 +102,10 @@ impl Credentials {
         }
         request
     }
+}
+
+fn bearer(token: &str) -> Result<HeaderValue, CredentialsError> {
+    secret_header("Bearer", token.trim()).ok_or(CredentialsError::Header("token"))
 }
 
 fn read_token(path: &Path) -> Result<HeaderValue, CredentialsError> {
@@ -214,6 +228,11 @@ mod tests {
         fs::write(&path, "three").unwrap();
         assert_eq!(at(270), "Bearer three");
         assert!(!format!("{credentials:?}").contains("three"), "{credentials:?}");
+        fs::write(&path, "four").unwrap();
+        assert!(credentials.read_again() && !credentials.read_again());
+        // What stands in the kubeconfig is older than the file.
+        let both = User { token: secret("old"), ..user };
+        assert_eq!(authorization(&both).unwrap(), "Bearer four");
     }
 
     #[test]

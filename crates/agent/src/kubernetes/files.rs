@@ -54,19 +54,33 @@ impl<T: Clone, E: Error> Rotating<T, E> {
     pub fn get_at(&self, now: Instant) -> T {
         let mut last = lock(&self.last);
         if now.saturating_duration_since(last.at) >= INTERVAL {
-            last.at = now;
-            let read = (self.read)(&self.path);
-            if let Err(error) = &read
-                && !last.has_failed
-            {
-                tracing::warn!(error = chain(error), "a file can't be read again; what it said last goes on to count");
-            }
-            last.has_failed = read.is_err();
-            if let Ok(value) = read {
-                last.value = value;
-            }
+            self.renew(&mut last, now);
         }
         last.value.clone()
+    }
+
+    fn renew(&self, last: &mut Last<T>, now: Instant) {
+        last.at = now;
+        let read = (self.read)(&self.path);
+        if let Err(error) = &read
+            && !last.has_failed
+        {
+            tracing::warn!(error = chain(error), "a file can't be read again; what it said last goes on to count");
+        }
+        last.has_failed = read.is_err();
+        if let Ok(value) = read {
+            last.value = value;
+        }
+    }
+}
+
+impl<T: Clone + PartialEq, E: Error> Rotating<T, E> {
+    /// Reads it now; whether it says something else than before.
+    pub fn read_again(&self) -> bool {
+        let mut last = lock(&self.last);
+        let before = last.value.clone();
+        self.renew(&mut last, Instant::now());
+        last.value != before
     }
 }
 
@@ -101,6 +115,10 @@ mod tests {
         assert_eq!(at(150), "two");
         assert_eq!(at(200), "three");
         assert_eq!(file.get(), "three");
+        assert!(!file.read_again());
+        fs::write(&path, "four").unwrap();
+        assert!(file.read_again());
+        assert_eq!(file.get(), "four");
     }
 
     #[test]

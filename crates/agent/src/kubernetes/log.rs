@@ -4,7 +4,7 @@ use http::Method;
 use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
-use super::{ApiError, As, Kubernetes, PATIENCE, refusal, retry_after};
+use super::{ApiError, As, Kubernetes, PATIENCE, TRIES, refusal, retry_after};
 use crate::messages::shorten;
 
 /// Largest log that is read; what comes after it is not.
@@ -15,13 +15,32 @@ const MAX_REFUSAL: usize = 64 << 10;
 impl Kubernetes {
     /// Hands the log at this path over. After an error some may have been.
     pub async fn read_log(&self, who: As<'_>, path: &str, mut each: impl FnMut(&[u8])) -> Result<(), ApiError> {
+        let (mut tried, mut begun) = (0, false);
+        loop {
+            let read = self.read_log_once(who, path, |part| {
+                begun = true;
+                each(part);
+            });
+            let result = read.await;
+            tried += 1;
+            match &result {
+                Err(error) if tried < TRIES && !begun => match error.pause(tried) {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => return result,
+                },
+                _ => return result,
+            }
+        }
+    }
+
+    async fn read_log_once(&self, who: As<'_>, path: &str, mut each: impl FnMut(&[u8])) -> Result<(), ApiError> {
         let read = async {
             let response = self.requests.send(who, Method::GET, path, "*/*", None).await?;
             let (status, after) = (response.status(), retry_after(&response));
             let mut body = response.into_body();
             let (mut refused, mut bytes) = (Vec::new(), 0);
             while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|error| ApiError::Transport(shorten(&error.to_string())))?;
+                let frame = frame.map_err(|error| ApiError::Lost(shorten(&error.to_string())))?;
                 let Some(data) = frame.data_ref() else { continue };
                 bytes += data.len();
                 match status.is_success() {
@@ -33,6 +52,6 @@ impl Kubernetes {
             }
             if status.is_success() { Ok(()) } else { Err(refusal(status, after, &refused, false)) }
         };
-        timeout(PATIENCE, read).await.map_err(|_| ApiError::Transport("no answer within 60 s".into()))?
+        timeout(PATIENCE, read).await.map_err(|_| ApiError::Silent(PATIENCE))?
     }
 }

@@ -17,7 +17,7 @@ pub enum PodError {
 }
 
 pub fn access(variable: impl Fn(&str) -> Option<String>) -> Result<Access, PodError> {
-    let host = variable(HOST).ok_or(PodError::Missing(HOST))?;
+    let host = variable(HOST).filter(|host| !host.is_empty()).ok_or(PodError::Missing(HOST))?;
     let port = variable(PORT).ok_or(PodError::Missing(PORT))?;
     let port: u16 = port.parse().map_err(|_| PodError::Port(port))?;
     let host = if host.parse::<Ipv6Addr>().is_ok() { format!("[{host}]") } else { host };
@@ -47,6 +47,7 @@ mod tests {
         assert_eq!(server(Some("fd00::1"), Some("6443")).unwrap(), "https://[fd00::1]:6443");
         assert_eq!(server(Some("api.example"), Some("6443")).unwrap(), "https://api.example:6443");
         assert_eq!(server(None, Some("443")).unwrap_err(), "KUBERNETES_SERVICE_HOST is not set");
+        assert_eq!(server(Some(""), Some("443")).unwrap_err(), "KUBERNETES_SERVICE_HOST is not set");
         assert_eq!(server(Some("10.0.0.1"), Some("tcp")).unwrap_err(), "KUBERNETES_SERVICE_PORT is no port: \"tcp\"");
     }
 }

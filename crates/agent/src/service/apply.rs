@@ -312,12 +312,8 @@ impl ServiceTask {
                 }
                 Some(Deleted::Refused(error)) => {
                     self.live.remove(&key);
-                    self.set_status(
-                        &candidate.object,
-                        SyncState::Refused,
-                        Health::Unknown,
-                        format!("not pruned: {error}"),
-                    );
+                    let sync = if error.is_passing() { SyncState::Waiting } else { SyncState::Refused };
+                    self.set_status(&candidate.object, sync, Health::Unknown, format!("not pruned: {error}"));
                 }
                 Some(Deleted::Kept(keep)) => {
                     tracing::warn!(service = %self.name(), object = %candidate.object, %keep, "not deleted");

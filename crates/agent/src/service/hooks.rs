@@ -34,6 +34,9 @@ use crate::execute::Executor;
 /// Between two looks at what no watch tells of; doubled each time, up to a bound.
 const BLIND_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long the API server may be unable to hand out what a hook left behind.
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(120);
+
 /// The source with its plan.
 type Planned<'a> = (&'a Resolved, &'a Plan);
 
@@ -48,11 +51,22 @@ pub(super) struct HookQueue {
     pub is_held: bool,
     /// By run. Told while this agent lives; the hub keeps them.
     outputs: BTreeMap<Digest, (Option<String>, Option<String>)>,
+    /// Since when the output of one that has ended could not be read.
+    unread: BTreeMap<Digest, Instant>,
 }
 
 impl HookQueue {
     pub fn next(&self) -> Option<Instant> {
         self.look_at
+    }
+
+    /// Whether what a run left behind is waited for, and not given up yet.
+    fn may_wait_for_output(&mut self, run: &Digest) -> bool {
+        let waits = self.unread.entry(*run).or_insert_with(Instant::now).elapsed() < OUTPUT_PATIENCE;
+        if waits {
+            self.look_within(BLIND_PAUSE);
+        }
+        waits
     }
 
     fn look_within(&mut self, pause: Duration) {

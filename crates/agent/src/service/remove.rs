@@ -145,9 +145,9 @@ impl ServiceTask {
             Some(Live::Present(live)) => live,
             Some(Live::Absent) => return Ok(false),
             Some(Live::Unknown(message) | Live::Forbidden(message)) => {
-                return Err(ApiError::Transport(message.clone()));
+                return Err(ApiError::Unusable(message.clone()));
             }
-            None => return Err(ApiError::Transport("not looked up".into())),
+            None => return Err(ApiError::Unusable("not looked up".into())),
         };
         if live.owner.as_deref().and_then(|a| proven_owner(a, key)) != Some(self.uid()) {
             return Ok(false);

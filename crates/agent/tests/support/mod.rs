@@ -4,6 +4,7 @@
 
 pub mod custom;
 pub mod fake_hub;
+pub mod faulty;
 pub mod pods;
 pub mod world;
 

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 /// Far above what anything here takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Agents that may be connected.
 pub const CONNECTIONS: usize = 2;

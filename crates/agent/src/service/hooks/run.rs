@@ -87,8 +87,9 @@ impl ServiceTask {
             Err(error) => {
                 tracing::warn!(service = %self.name(), hook = %hook.object, %error, "refused");
                 self.hooks.retry = true;
-                let message = shorten(&format!("{phase} hook {} was refused: {error}", hook.object));
-                return Some(Barrier::of_hook(&hook.object, true, message));
+                let what = if error.is_passing() { "can't be begun now" } else { "was refused" };
+                let message = shorten(&format!("{phase} hook {} {what}: {error}", hook.object));
+                return Some(Barrier::of_hook(&hook.object, !error.is_passing(), message));
             }
         };
         tracing::info!(service = %self.name(), hook = %hook.object, %phase, "begun");
@@ -130,6 +131,11 @@ impl ServiceTask {
         }
         let output = executor.read_output(object).await;
         run.exit_code = output.exit_code.or(run.exit_code);
+        // Its log may say that a test failed whose container did not.
+        if output.may_come && self.hooks.may_wait_for_output(&run.id) {
+            run.message = shorten(&output.note);
+            return run;
+        }
         let kept = self.hooks.outputs.entry(run.id).or_default();
         // What it said while it was being ended may be gone when it has.
         kept.0 = output.log.clone().or(kept.0.take());

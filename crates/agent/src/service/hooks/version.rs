@@ -1,6 +1,6 @@
 //! Where a version begins: what ran before it ends.
 
-use farwater_api::protocol::Deployment;
+use farwater_api::{Digest, protocol::Deployment};
 use farwater_fleet::{hooks::Record, plan::Resolved};
 
 use crate::{
@@ -24,10 +24,12 @@ impl ServiceTask {
         self.end_former(executor, &mut record, deployment, resolved).await;
         let changed = before.as_ref() != Some(&record);
         self.stored.hooks = Some(record);
-        self.hooks.outputs.retain(|id, _| {
+        let is_known = |id: &Digest| {
             let mut runs = self.stored.hooks.iter().flat_map(|record| &record.runs);
             runs.any(|run| run.id == *id)
-        });
+        };
+        self.hooks.outputs.retain(|id, _| is_known(id));
+        self.hooks.unread.retain(|id, _| is_known(id));
         // Hooks may be all that the service has so far: whoever removes it must know as whom.
         self.stored.deployment.get_or_insert_with(|| Deployment {
             approved_prune: None,
