@@ -16,7 +16,7 @@ pub fn render(archive: &Archive, deployment: &Deployment, handed: &Handed) -> Re
         Err(error) => return Render { objects: Vec::new(), errors: vec![error.to_string()] },
     };
     let read = manifests::read(archive, &folder, &deployment.target_namespace);
-    let errors = read.errors().iter().map(|e| crate::messages::shorten(&handed.hide(&e.to_string()))).collect();
+    let errors = read.errors().iter().map(|e| crate::messages::shorten(&handed.veil.conceal(&e.to_string()))).collect();
     let objects = match read {
         manifests::Manifests::Complete(objects) | manifests::Manifests::Partial { objects, .. } => objects,
     };

@@ -108,10 +108,20 @@ pub struct SecretReference {
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
     /// The document that templates see.
-    pub values: Value,
+    pub values: Map<String, Value>,
     /// JSON pointers (RFC 6901) into `values`: what is secret, and in nobody's output.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secret: Vec<String>,
+}
+
+impl Parameters {
+    /// The values that are secret.
+    pub fn secrets(&self) -> impl Iterator<Item = &Value> {
+        self.secret.iter().filter_map(|pointer| {
+            let name = pointer.strip_prefix('/')?.split('/').next()?;
+            self.values.get(name)?.pointer(&pointer[1 + name.len()..])
+        })
+    }
 }
 
 /// Neither printed nor kept in the clear.
@@ -354,7 +364,9 @@ mod tests {
 
     #[test]
     fn nothing_secret_is_printed() {
-        let parameters = Parameters { values: json!({"configuration": {"a": "hunter2"}}), secret: Vec::new() };
+        let values = json!({"configuration": {"a": "hunter2", "b/c": "d"}}).as_object().unwrap().clone();
+        let parameters = Parameters { values, secret: vec!["/configuration/b~1c".to_owned()] };
+        assert_eq!(parameters.secrets().collect::<Vec<_>>(), ["d"]);
         assert_eq!(format!("{parameters:?}"), "Parameters { .. }");
         let context: crate::ServiceContextSpec =
             serde_json::from_value(json!({"configuration": {"a": "hunter2"}})).unwrap();

@@ -369,7 +369,7 @@ impl<'a> Work<'a> {
         let Settled { mut values_of, mut secret, mut problems } = self.settled;
         secret.sort();
         values_of.sort_by(|a, b| a.name.cmp(&b.name));
-        let parameters = Parameters { values: values.into(), secret };
+        let parameters = Parameters { values, secret };
         let bytes = serde_json::to_vec(&parameters).map_or(usize::MAX, |json| json.len());
         if bytes > MAX_PARAMETERS_BYTES {
             problems.push(Problem::TooLarge { bytes });

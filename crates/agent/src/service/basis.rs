@@ -89,6 +89,7 @@ impl Basis<'_> {
         let parameters = parameters.map_err(|e| Stopped(chain(&e)))?;
         let handed = Handed::of(parameters, self.service, &deployment.target_namespace, &identity.cluster);
         let mut render = crate::render::render(&archive, deployment, &handed);
+        let veil = handed.veil.clone();
         drop((archive, handed));
         render.objects.extend(render_tests(&self.service.name, &deployment.tests));
         let secrets = agent.sealed.open(&self.service.uid, deployment, access).await.map_err(|e| Stopped(chain(&e)))?;
@@ -106,7 +107,9 @@ impl Basis<'_> {
             ceiling: &deployment.ceiling,
             options: &deployment.options,
         };
-        Ok((resolve(render, &self.service.uid, terms, &scopes), errors))
+        let mut resolved = resolve(render, &self.service.uid, terms, &scopes);
+        resolved.veil = veil;
+        Ok((resolved, errors))
     }
 
     /// Looks up what no watch keeps up to date.
