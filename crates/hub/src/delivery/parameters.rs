@@ -46,6 +46,8 @@ use crate::{
 const MAC_PURPOSE: &str = "service-parameters";
 /// Tells which key the MACs of rows were made under.
 const KEY_PURPOSE: &str = "service-parameters-key";
+/// Raised when the same objects come to another document.
+const FORMAT: u32 = 1;
 /// Of a problem: it goes into a condition and an entry.
 const MAX_PROBLEM: usize = 768;
 /// Objects that are kept while many services are resolved; most are shared by many.
@@ -83,7 +85,7 @@ pub struct Fresh {
 pub struct InputCache {
     contexts: HashMap<Name, (Option<u64>, Option<Arc<ServiceContextSpec>>)>,
     config_maps: HashMap<Name, (Option<u64>, Option<Arc<Texts>>)>,
-    secrets: HashMap<(String, SecretName), (Option<u64>, Result<Option<Arc<Texts>>, String>)>,
+    secrets: HashMap<Name, (Option<u64>, Result<Option<Arc<Texts>>, String>)>,
 }
 
 impl InputCache {
@@ -155,11 +157,11 @@ fn given(row: &ParameterRow) -> Result<Given, StoreError> {
     Ok(Given { mac, turn: row.turn.unsigned_abs() })
 }
 
-/// What of the service and its cluster a row was made for, and under which key.
+/// What of the service and its cluster a row was made for, in which form and under which key.
 fn stamp(identity: &Identity, facts: &ServiceFacts, cluster: &ClusterFacts) -> String {
     let generation = facts.service.metadata.generation.unwrap_or_default();
     let key = hex::encode(&identity.mac(KEY_PURPOSE, b"")[..8]);
-    format!("{generation} {} {key}", cluster.uid)
+    format!("{FORMAT} {generation} {} {key}", cluster.uid)
 }
 
 /// Tied to the service, so that nobody learns from two entries that two services are handed the same.
@@ -248,16 +250,22 @@ async fn read_objects(
     let through = wanted_through(spec, &objects.contexts);
     let secrets: BTreeSet<SecretName> = wanted.secrets.into_iter().chain(through).collect();
     for secret in secrets {
-        let key = (namespace.to_owned(), secret.clone());
-        if !cache.secrets.contains_key(&key) {
-            let read = read_secret(delivery, namespace, &secret).await?;
-            cache.secrets.insert(key.clone(), read);
+        // One without a version is read for each service: nothing tells later that it was another one by then.
+        if secret.backend.is_some() {
+            let (_, content) = read_secret(delivery, namespace, &secret).await?;
+            objects.secrets.insert(secret, content);
+            continue;
         }
-        let Some((version, content)) = cache.secrets.get(&key).cloned() else { continue };
-        if secret.backend.is_none() {
-            let stored = Key { kind: resources::secrets(), namespace: namespace.to_owned(), name: secret.name.clone() };
-            inputs.insert(stored, version);
-        }
+        let key = Name::new(namespace, &secret.name);
+        let (version, content) = match cache.secrets.get(&key) {
+            Some(known) => known.clone(),
+            None => {
+                let read = read_secret(delivery, namespace, &secret).await?;
+                cache.secrets.entry(key).or_insert(read).clone()
+            }
+        };
+        let stored = Key { kind: resources::secrets(), namespace: namespace.to_owned(), name: secret.name.clone() };
+        inputs.insert(stored, version);
         objects.secrets.insert(secret, content);
     }
     Ok(objects)
