@@ -69,19 +69,26 @@ impl Serialize for Action {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Unreadable(unreadable) => unreadable.json.serialize(serializer),
-            Self::Apply(deployment) if deployment.parameters.is_some() || !deployment.options.is_default() => {
-                let (kind, since) = match deployment.parameters {
-                    Some(_) => (WITH_PARAMETERS, WITH_PARAMETERS_SINCE),
-                    None => (WITH_OPTIONS, WITH_OPTIONS_SINCE),
-                };
-                let mut json = serde_json::to_value(deployment).map_err(S::Error::custom)?;
-                json["type"] = kind.into();
-                json["needsAgent"] = since.into();
-                json.serialize(serializer)
-            }
+            Self::Apply(deployment) => match guard(deployment) {
+                Some((name, since)) => {
+                    let mut json = serde_json::to_value(deployment).map_err(S::Error::custom)?;
+                    json["type"] = name.into();
+                    json["needsAgent"] = since.into();
+                    json.serialize(serializer)
+                }
+                None => Self::serialize(self, serializer),
+            },
             known => Self::serialize(known, serializer),
         }
     }
+}
+
+/// The name of an action that an agent must not take for a plain one, and the version that knows it.
+fn guard(deployment: &Deployment) -> Option<(&'static str, &'static str)> {
+    if deployment.parameters.is_some() {
+        return Some((WITH_PARAMETERS, WITH_PARAMETERS_SINCE));
+    }
+    (!deployment.options.is_default()).then_some((WITH_OPTIONS, WITH_OPTIONS_SINCE))
 }
 
 impl<'de> Deserialize<'de> for Action {
@@ -91,7 +98,7 @@ impl<'de> Deserialize<'de> for Action {
             return Err(D::Error::custom("an action is an object"));
         }
         let read = if json["type"] == WITH_OPTIONS || json["type"] == WITH_PARAMETERS {
-            read_extended(&json).map(Self::Apply)
+            read_guarded(&json).map(Self::Apply)
         } else {
             Self::deserialize(&json).map_err(|error: serde_json::Error| error.to_string())
         };
@@ -100,14 +107,13 @@ impl<'de> Deserialize<'de> for Action {
 }
 
 /// An option that isn't known is a limit that would not be kept.
-fn read_extended(json: &Value) -> Result<Deployment, String> {
+fn read_guarded(json: &Value) -> Result<Deployment, String> {
     let deployment = Deployment::deserialize(json).map_err(|error| error.to_string())?;
-    let known = serde_json::to_value(&deployment.options).map_err(|error| error.to_string())?;
     if json["type"] == WITH_PARAMETERS && deployment.parameters.is_none() {
         return Err("it names no parameters".to_owned());
     }
-    let has_options = json["type"] == WITH_OPTIONS || !json["options"].is_null();
-    if has_options && known != json["options"] {
+    let known = serde_json::to_value(&deployment).map_err(|error| error.to_string())?;
+    if known["options"] != json["options"] {
         return Err("it has an option of a newer version".to_owned());
     }
     Ok(deployment)
