@@ -8,6 +8,7 @@
 mod bundles;
 mod children;
 mod clock;
+mod cluster_secrets;
 mod connection;
 mod execute;
 mod fights;

@@ -141,6 +141,8 @@ pub struct ServiceTask {
     remarks: BTreeMap<ObjectKey, String>,
     /// What a removal has left in the cluster.
     left_behind: BTreeSet<ObjectRef>,
+    /// Values of the cluster stand in what was applied last.
+    reads_cluster: bool,
     undoing: Option<undo::Undoing>,
     hooks: hooks::HookQueue,
 }
@@ -173,6 +175,7 @@ impl ServiceTask {
             unobserved: BTreeSet::new(),
             remarks: BTreeMap::new(),
             left_behind: BTreeSet::new(),
+            reads_cluster: false,
             undoing: None,
             hooks: hooks::HookQueue::default(),
         }

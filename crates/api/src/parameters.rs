@@ -69,6 +69,11 @@ pub struct ParameterSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub backend: Option<String>,
+    /// A Secret that is in the cluster itself, in the service's target namespace, read there with the rights that the service is applied
+    /// with. Its keys, which are picked, are seen in `configuration`; the hub knows no value of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub cluster_secret: Option<String>,
     /// A part of the service's own Cluster, seen in `cluster`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterPart>,
@@ -112,9 +117,31 @@ pub struct Parameters {
     /// JSON pointers (RFC 6901) into `values`: what is secret, and in nobody's output.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secret: Vec<String>,
+    /// What the agent puts into `configuration` before anything is rendered. It is secret too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub from_cluster: Vec<FromCluster>,
+}
+
+/// A key of a Secret in the cluster, in the service's target namespace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FromCluster {
+    pub secret: String,
+    pub key: String,
+    /// In `configuration`.
+    pub name: String,
 }
 
 impl Parameters {
+    /// Puts a value of the cluster to the others.
+    pub fn fill(&mut self, name: &str, text: String) {
+        let configuration = self.values.entry("configuration").or_insert_with(|| Map::new().into());
+        if let Some(configuration) = configuration.as_object_mut() {
+            configuration.insert(name.to_owned(), text.into());
+        }
+        self.secret.push(pointer(&["configuration", name]));
+    }
+
     /// The values that are secret.
     pub fn secrets(&self) -> impl Iterator<Item = &Value> {
         self.secret.iter().filter_map(|pointer| {
@@ -122,6 +149,11 @@ impl Parameters {
             self.values.get(name)?.pointer(&pointer[1 + name.len()..])
         })
     }
+}
+
+/// A JSON pointer (RFC 6901).
+pub fn pointer(path: &[&str]) -> String {
+    path.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect()
 }
 
 /// Neither printed nor kept in the clear.
@@ -165,11 +197,14 @@ pub struct ParameterValue {
     pub instead_of: Vec<Origin>,
 }
 
+/// What the origin of a value is called that the cluster itself has.
+pub const CLUSTER_SECRET: &str = "ClusterSecret";
+
 /// Where a value comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Origin {
-    /// `ServiceDeployment`, `ServiceContext`, `ConfigMap`, `Secret` or `Cluster`.
+    /// `ServiceDeployment`, `ServiceContext`, `ConfigMap`, `Secret`, `Cluster`, or [`CLUSTER_SECRET`].
     pub kind: String,
     pub name: String,
     /// For a secret of another backend than the hub itself.
@@ -365,8 +400,10 @@ mod tests {
     #[test]
     fn nothing_secret_is_printed() {
         let values = json!({"configuration": {"a": "hunter2", "b/c": "d"}}).as_object().unwrap().clone();
-        let parameters = Parameters { values, secret: vec!["/configuration/b~1c".to_owned()] };
-        assert_eq!(parameters.secrets().collect::<Vec<_>>(), ["d"]);
+        let secret = vec!["/configuration/b~1c".to_owned()];
+        let mut parameters = Parameters { values, secret, ..Parameters::default() };
+        parameters.fill("e/f", "g".to_owned());
+        assert_eq!(parameters.secrets().collect::<Vec<_>>(), ["d", "g"]);
         assert_eq!(format!("{parameters:?}"), "Parameters { .. }");
         let context: crate::ServiceContextSpec =
             serde_json::from_value(json!({"configuration": {"a": "hunter2"}})).unwrap();

@@ -18,7 +18,7 @@ use std::{
 
 use farwater_api::{
     ServiceContextSpec, ServiceDeploymentSpec,
-    parameters::{MAX_PARAMETERS_BYTES, Origin, ParameterValue, Parameters},
+    parameters::{CLUSTER_SECRET, FromCluster, MAX_PARAMETERS_BYTES, Origin, ParameterValue, Parameters, pointer},
 };
 use serde_json::{Map, Value};
 
@@ -173,7 +173,7 @@ pub fn wanted(spec: &ServiceDeploymentSpec) -> Wanted {
             Ok(Statement::Context(name, _)) => drop(wanted.contexts.insert(name.to_owned())),
             Ok(Statement::ConfigMap(name, ..)) => drop(wanted.config_maps.insert(name.to_owned())),
             Ok(Statement::Secret(name, ..)) => drop(wanted.secrets.insert(name)),
-            Ok(Statement::Cluster(..)) | Err(_) => {}
+            Ok(Statement::ClusterSecret(..) | Statement::Cluster(..)) | Err(_) => {}
         }
     }
     wanted
@@ -223,7 +223,7 @@ fn secrets_of_context<'a>(
 
 /// The document, the origins of its values, and what the service depends on. The same for the same inputs.
 pub fn resolve(inputs: Inputs<'_>) -> Resolution {
-    let mut work = Work { inputs, settled: Settled::default(), handed: BTreeSet::new() };
+    let mut work = Work { inputs, settled: Settled::default(), handed: BTreeSet::new(), from_cluster: BTreeSet::new() };
     let mut configuration = Names::default();
     for (name, text) in &inputs.spec.configuration {
         let origin = work.origin("ServiceDeployment", inputs.name, "spec.configuration");
@@ -240,6 +240,9 @@ pub fn resolve(inputs: Inputs<'_>) -> Resolution {
             Ok(Statement::Secret(name, keys, prefix)) => {
                 work.take_secret(&name, keys, prefix, index, &mut configuration);
             }
+            Ok(Statement::ClusterSecret(name, keys, prefix)) => {
+                work.take_cluster_secret(name, keys, prefix, &mut configuration);
+            }
             Ok(Statement::Context(name, keys)) => work.take_context(name, keys, contexts.entry(name).or_default()),
             Ok(Statement::Cluster(part, keys)) => work.take_cluster(part, keys, index, &mut cluster),
         }
@@ -251,6 +254,7 @@ struct Work<'a> {
     inputs: Inputs<'a>,
     settled: Settled,
     handed: BTreeSet<Handed>,
+    from_cluster: BTreeSet<FromCluster>,
 }
 
 impl<'a> Work<'a> {
@@ -295,6 +299,15 @@ impl<'a> Work<'a> {
             Taken { what: name.to_string(), keys: &keys, prefix, origin, secret: true, index },
             names,
         );
+    }
+
+    /// The agent puts the values in.
+    fn take_cluster_secret(&mut self, secret: &str, keys: &[String], prefix: &str, names: &mut Names) {
+        for key in keys {
+            let name = format!("{prefix}{key}");
+            names.state(&name, Value::Null, self.origin(CLUSTER_SECRET, secret, key), true);
+            self.from_cluster.insert(FromCluster { secret: secret.to_owned(), key: key.clone(), name });
+        }
     }
 
     fn take_texts_of(&mut self, name: &SecretName, taken: Taken<'_>, names: &mut Names) {
@@ -355,7 +368,12 @@ impl<'a> Work<'a> {
         contexts: BTreeMap<&str, Names>,
         cluster: statements::ClusterNames,
     ) -> Resolution {
-        let configuration = self.settled.settle(&["configuration"], configuration);
+        let mut configuration = self.settled.settle(&["configuration"], configuration);
+        for FromCluster { name, .. } in &self.from_cluster {
+            configuration.remove(name);
+            let pointer = pointer(&["configuration", name]);
+            self.settled.secret.retain(|secret| *secret != pointer);
+        }
         let names = contexts
             .into_iter()
             .map(|(name, names)| (name.to_owned(), Value::Object(self.settled.settle(&["contexts", name], names))));
@@ -369,7 +387,8 @@ impl<'a> Work<'a> {
         let Settled { mut values_of, mut secret, mut problems } = self.settled;
         secret.sort();
         values_of.sort_by(|a, b| a.name.cmp(&b.name));
-        let parameters = Parameters { values, secret };
+        let from_cluster = self.from_cluster.into_iter().collect();
+        let parameters = Parameters { values, secret, from_cluster };
         let bytes = serde_json::to_vec(&parameters).map_or(usize::MAX, |json| json.len());
         if bytes > MAX_PARAMETERS_BYTES {
             problems.push(Problem::TooLarge { bytes });

@@ -250,7 +250,7 @@ fn what_is_missing_is_a_problem_and_no_empty_value() {
         everything(),
         &[
             "contexts.network.domain = \"example.com\" < ServiceContext network, domain",
-            "! spec.parameters[8]: from names exactly one of context, configMap, secret and cluster",
+            "! spec.parameters[8]: from names exactly one of context, configMap, secret, clusterSecret and cluster",
             "! ConfigMap nowhere does not exist in namespace team-a",
             "! Secret nowhere does not exist in namespace team-a",
             "! ServiceContext nowhere does not exist in namespace team-a",
@@ -272,6 +272,41 @@ fn what_is_missing_is_a_problem_and_no_empty_value() {
         json!({"parameters": [{"from": {"cluster": "Version"}}]}),
         json!({"clusters": {"east": {}}}),
         &["! Cluster east can't be read: its agent has not said yet which version of Kubernetes it has"],
+    );
+}
+
+#[test]
+fn what_the_cluster_has_is_named_and_left_to_the_agent() {
+    let parts = json!({"configuration": {"host": "web"}, "parameters": [
+        {"from": {"clusterSecret": "db"}, "keys": ["password"], "prefix": "db/"}, {"from": {"configMap": "sizes"}, "keys": ["cpu"]}]});
+    let resolution = resolve_in(&spec(parts), &world(everything()));
+    assert_eq!(
+        tell(&resolution),
+        [
+            "configuration.cpu = \"1\" < ConfigMap sizes, cpu",
+            "configuration.host = \"web\" < ServiceDeployment web, spec.configuration",
+            "configuration[\"db/password\"] = secret < ClusterSecret db, password",
+        ]
+    );
+    let mut parameters = resolution.parameters;
+    assert_eq!(parameters.values["configuration"], json!({"host": "web", "cpu": "1"}));
+    assert_eq!(parameters.secret, [""; 0]);
+    let [from] = &parameters.from_cluster[..] else { panic!("{:?}", parameters.from_cluster) };
+    assert_eq!((&*from.secret, &*from.key, &*from.name), ("db", "password", "db/password"));
+    let name = from.name.clone();
+    parameters.fill(&name, "hunter2".to_owned());
+    assert_eq!(parameters.values["configuration"]["db/password"], "hunter2");
+    assert_eq!(parameters.secrets().collect::<Vec<_>>(), ["hunter2"]);
+    check(
+        json!({"configuration": {"password": "x"}, "parameters": [
+            {"from": {"clusterSecret": "db"}}, {"from": {"clusterSecret": "db"}, "keys": ["password"]}]}),
+        json!({}),
+        &[
+            "configuration.password = \"x\" < ServiceDeployment web, spec.configuration; instead of ClusterSecret db, password",
+            "! spec.parameters[0]: a Secret of the cluster is picked by keys: the hub does not know which it has",
+            "! configuration.password is stated twice, by ServiceDeployment web, spec.configuration and by ClusterSecret db, password: \
+             state it once, or put a prefix before the keys of one",
+        ],
     );
 }
 
@@ -321,8 +356,8 @@ fn statements_that_make_no_sense_are_told_with_their_place() {
             {"from": {"context": "d"}, "keys": ["a", "a"]}]})),
         [
             "configuration[a b]: a name consists of letters, digits, '-', '_' and '.', and has at most 253 of them",
-            "parameters[0]: from names exactly one of context, configMap, secret and cluster",
-            "parameters[1]: from names exactly one of context, configMap, secret and cluster",
+            "parameters[0]: from names exactly one of context, configMap, secret, clusterSecret and cluster",
+            "parameters[1]: from names exactly one of context, configMap, secret, clusterSecret and cluster",
             "parameters[2]: from.backend says which backend has the secret; name one",
             "parameters[3]: a prefix is for keys of ConfigMaps and Secrets; these have names of their own",
             "parameters[4]: annotations are picked by keys: most of them are other programs' notes",

@@ -181,6 +181,22 @@ async fn parameters_outlive_the_hub_and_who_may_not_read_their_object_sees_no_va
     }
     ensure!(of(&answer, "service.name")["value"] == "app", "{answer:#}");
 
+    // What the cluster has is read there: without it nothing is rendered, and what runs stays.
+    let own: Api<Secret> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+    let services: Api<ServiceDeployment> = fleet.api();
+    let pick = json!({"spec": {"parameters": [
+        {"from": {"configMap": "sizes"}}, {"from": {"clusterSecret": "made-here"}, "keys": ["uri"], "prefix": "db_"}]}});
+    services.patch("app", &PatchParams::default(), &Patch::Merge(pick)).await?;
+    let missing = format!("Secret made-here does not exist in namespace {} of the cluster", fleet.namespace("app"));
+    fleet.until_condition("app", "Ready", "False", &missing).await?;
+    let made = json!({"metadata": {"name": "made-here"}, "stringData": {"uri": "hunter2"}});
+    own.create(&PostParams::default(), &serde_json::from_value(made)?).await?;
+    fleet.until_condition("app", "Ready", "True", "").await?;
+    let answer: Value = fleet.client.request(http::Request::get(&path).body(Vec::new())?).await?;
+    let uri = of(&answer, "configuration.db_uri");
+    ensure!(uri["origin"]["kind"] == "ClusterSecret" && uri["secret"] == true, "{answer:#}");
+    ensure!(!answer.to_string().contains("hunter2"), "{answer:#}");
+
     // With the hub away and the state directory lost, the agent still has them: sealed, in the cluster.
     fleet.hub.kill9();
     fleet.agent("east")?.kill9();

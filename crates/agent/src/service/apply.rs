@@ -52,6 +52,7 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         };
+        self.reads_cluster = resolved.reads_cluster;
         let read = start.elapsed();
         self.step("download", begun, None);
         let begun = SystemTime::now();

@@ -86,7 +86,12 @@ impl Basis<'_> {
         let archive = archive.map_err(|e| Stopped(chain(&e)))?;
         let access = Access { shelf, hub: &agent.hub, caller: &caller, kubernetes: &agent.kubernetes };
         let parameters = agent.sealed.open_parameters(&self.service.uid, deployment, access).await;
-        let parameters = parameters.map_err(|e| Stopped(chain(&e)))?;
+        let mut parameters = parameters.map_err(|e| Stopped(chain(&e)))?;
+        let reads_cluster = parameters.as_ref().is_some_and(|parameters| !parameters.from_cluster.is_empty());
+        if let Some(parameters) = &mut parameters {
+            let filled = crate::cluster_secrets::fill(&agent.kubernetes, deployment, parameters).await;
+            filled.map_err(|e| Stopped(chain(&e)))?;
+        }
         let handed = Handed::of(parameters, self.service, &deployment.target_namespace, &identity.cluster);
         let mut render = crate::render::render(&archive, deployment, &handed);
         let veil = handed.veil.clone();
@@ -108,7 +113,7 @@ impl Basis<'_> {
             options: &deployment.options,
         };
         let mut resolved = resolve(render, &self.service.uid, terms, &scopes);
-        resolved.veil = veil;
+        (resolved.veil, resolved.reads_cluster) = (veil, reads_cluster);
         Ok((resolved, errors))
     }
 

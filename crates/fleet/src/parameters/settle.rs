@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farwater_api::parameters::{Origin, ParameterValue};
+use farwater_api::parameters::{Origin, ParameterValue, pointer};
 use serde_json::{Map, Value};
 
 use super::{Problem, Taken, Texts};
@@ -135,9 +135,4 @@ fn show(path: &[&str]) -> String {
         }
     }
     text
-}
-
-/// RFC 6901.
-fn pointer(path: &[&str]) -> String {
-    path.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect()
 }

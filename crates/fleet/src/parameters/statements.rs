@@ -21,6 +21,7 @@ pub enum Statement<'a> {
     Context(&'a str, &'a [String]),
     ConfigMap(&'a str, &'a [String], &'a str),
     Secret(SecretName, &'a [String], &'a str),
+    ClusterSecret(&'a str, &'a [String], &'a str),
     Cluster(ClusterPart, &'a [String]),
 }
 
@@ -32,24 +33,29 @@ pub fn read_statements(parameters: &[Parameter]) -> impl Iterator<Item = (usize,
 
 fn read_statement(parameter: &Parameter) -> Result<Statement<'_>, String> {
     let Parameter { from, keys, prefix } = parameter;
-    let ParameterSource { context, config_map, secret, backend, cluster } = from;
+    let ParameterSource { context, config_map, secret, backend, cluster_secret, cluster } = from;
+    let before = prefix.as_deref().unwrap_or_default();
     if backend.is_some() && secret.is_none() {
         return Err("from.backend says which backend has the secret; name one".to_owned());
     }
-    let statement = match (context, config_map, secret, cluster) {
-        (Some(name), None, None, None) => Statement::Context(name, keys),
-        (None, Some(name), None, None) => Statement::ConfigMap(name, keys, prefix.as_deref().unwrap_or_default()),
-        (None, None, Some(name), None) => {
+    let statement = match (context, config_map, secret, cluster_secret, cluster) {
+        (Some(name), None, None, None, None) => Statement::Context(name, keys),
+        (None, Some(name), None, None, None) => Statement::ConfigMap(name, keys, before),
+        (None, None, Some(name), None, None) => {
             let name = SecretName { backend: backend.clone(), name: name.clone() };
-            Statement::Secret(name, keys, prefix.as_deref().unwrap_or_default())
+            Statement::Secret(name, keys, before)
         }
-        (None, None, None, Some(part)) => Statement::Cluster(*part, keys),
-        _ => return Err("from names exactly one of context, configMap, secret and cluster".to_owned()),
+        (None, None, None, Some(name), None) => Statement::ClusterSecret(name, keys, before),
+        (None, None, None, None, Some(part)) => Statement::Cluster(*part, keys),
+        _ => return Err("from names exactly one of context, configMap, secret, clusterSecret and cluster".to_owned()),
     };
-    let takes_prefix = matches!(statement, Statement::ConfigMap(..) | Statement::Secret(..));
+    let takes_prefix = !matches!(statement, Statement::Context(..) | Statement::Cluster(..));
     match statement {
         _ if prefix.is_some() && !takes_prefix => {
             Err("a prefix is for keys of ConfigMaps and Secrets; these have names of their own".to_owned())
+        }
+        Statement::ClusterSecret(_, [], _) => {
+            Err("a Secret of the cluster is picked by keys: the hub does not know which it has".to_owned())
         }
         Statement::Cluster(ClusterPart::Annotations, []) => {
             Err("annotations are picked by keys: most of them are other programs' notes".to_owned())
@@ -139,9 +145,9 @@ impl Stated {
 
     fn note_statement(&mut self, statement: &Statement<'_>, by: &str) -> Result<(), String> {
         let (map, keys, prefix) = match statement {
-            Statement::ConfigMap(_, keys, prefix) | Statement::Secret(_, keys, prefix) => {
-                ("configuration".to_owned(), *keys, *prefix)
-            }
+            Statement::ConfigMap(_, keys, prefix)
+            | Statement::Secret(_, keys, prefix)
+            | Statement::ClusterSecret(_, keys, prefix) => ("configuration".to_owned(), *keys, *prefix),
             Statement::Context(name, keys) => (format!("contexts.{name}"), *keys, ""),
             Statement::Cluster(part, keys) => (format!("cluster.{part:?}"), *keys, ""),
         };

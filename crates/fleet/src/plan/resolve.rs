@@ -33,6 +33,8 @@ pub struct Resolved {
     pub complete: bool,
     /// What stands in the objects and is shown to nobody.
     pub veil: Veil,
+    /// Whether values of Secrets of the cluster stand in them: they may be others without a newer entry.
+    pub reads_cluster: bool,
     /// Every name that the source states, also of skipped objects; where a kind's scope is unknown, both that it could
     /// have.
     stated: Vec<ObjectKey>,
@@ -94,6 +96,7 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         hooks,
         complete,
         veil: Veil::default(),
+        reads_cluster: false,
         stated: Vec::new(),
         count: render.objects.len(),
     };

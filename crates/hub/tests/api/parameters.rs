@@ -133,7 +133,7 @@ async fn contexts_hold_any_values_and_what_makes_no_sense_is_refused_without_quo
             ),
             (
                 service("web", "[{from: {secret: database, context: network}}]"),
-                "spec.parameters[0]: Invalid value: from names exactly one of context, configMap, secret and cluster",
+                "spec.parameters[0]: Invalid value: from names exactly one of context, configMap, secret, clusterSecret and cluster",
             ),
             (service("web", "[{from: {cluster: Nodes}}]"), "Unsupported value: \"Nodes\""),
         ] {

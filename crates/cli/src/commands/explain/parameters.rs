@@ -1,6 +1,6 @@
 //! `farwater explain parameters`: each value that a service is handed, and its origin.
 
-use farwater_api::parameters::{ParameterValue, ParametersAnswer};
+use farwater_api::parameters::{CLUSTER_SECRET, ParameterValue, ParametersAnswer};
 use serde_json::Value;
 
 use crate::{
@@ -65,6 +65,7 @@ fn table(values: &[ParameterValue], wide: bool) -> Table {
 
 fn shown(value: &ParameterValue) -> String {
     match (&value.value, value.secret) {
+        (_, true) if value.origin.kind == CLUSTER_SECRET => "(secret, of the cluster)".to_owned(),
         (_, true) => "(secret, set)".to_owned(),
         (None, false) => "(not yours to read)".to_owned(),
         (Some(Value::String(text)), false) => text.clone(),
