@@ -3,7 +3,7 @@
 //! A Secret is known by its kind. What was decrypted, or came as a parameter, may stand in any object, alone or inside of a
 //! text; so it is known by itself.
 
-use std::{collections::BTreeSet, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
@@ -21,9 +21,9 @@ pub struct Veil(Arc<Values>);
 #[derive(Clone, Default)]
 struct Values {
     /// Looked for inside of texts.
-    parts: BTreeSet<Zeroizing<String>>,
+    parts: Vec<Zeroizing<String>>,
     /// Compared with whole values.
-    wholes: BTreeSet<Zeroizing<String>>,
+    wholes: Vec<Zeroizing<String>>,
 }
 
 impl fmt::Debug for Veil {
@@ -41,7 +41,7 @@ impl Veil {
             return;
         }
         if trimmed.len() < SHORTEST_PART {
-            values.wholes.insert(Zeroizing::new(trimmed.to_owned()));
+            values.wholes.push(Zeroizing::new(trimmed.to_owned()));
         } else {
             let lines = trimmed.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_PART);
             values.parts.extend(lines.map(|line| Zeroizing::new(line.to_owned())));
@@ -49,7 +49,7 @@ impl Veil {
         for text in [value, trimmed] {
             let encoded = Zeroizing::new(STANDARD.encode(text));
             let kept = if encoded.len() < SHORTEST_PART { &mut values.wholes } else { &mut values.parts };
-            kept.insert(encoded);
+            kept.push(encoded);
         }
     }
 
