@@ -107,8 +107,11 @@ mod tests {
             "contexts": {"a": {"deep/key": {"list": ["correct horse", 987_654]}, "pem": "-----BEGIN-----\nAAAABBBB\n-----END-----\n"}},
         });
         let secret = ["/configuration/password", "/configuration/pin", "/contexts/a/deep~1key", "/contexts/a/pem"];
-        let sealed =
-            Parameters { values: values.as_object().unwrap().clone(), secret: secret.map(str::to_owned).to_vec() };
+        let sealed = Parameters {
+            values: values.as_object().unwrap().clone(),
+            secret: secret.map(str::to_owned).to_vec(),
+            ..Parameters::default()
+        };
         let handed = handed(Some(sealed));
         assert_eq!(handed.values()["configuration"]["password"], "hunter2");
         for (text, expected) in [
