@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use futures::future::LocalBoxFuture;
 use serde::Serialize;
 
@@ -32,13 +32,16 @@ pub struct Arguments {
     /// Less work, and the record under docs/performance stays as it is
     #[arg(long)]
     quick: bool,
+    /// Of `agent`: only this, and the record stays as it is
+    #[arg(long)]
+    part: Option<agent::Part>,
 }
 
 struct Bench {
     name: &'static str,
     about: &'static str,
     needs: Needs,
-    run: fn(quick: bool) -> LocalBoxFuture<'static, Result<Vec<Figure>>>,
+    run: fn(&Arguments) -> LocalBoxFuture<'static, Result<Vec<Figure>>>,
 }
 
 /// What is built as it is released before a benchmark begins.
@@ -56,49 +59,49 @@ const BENCHES: &[Bench] = &[
         name: "agent",
         about: "commit to cluster; 4,000 objects applied and 1,000 kept, beside kubectl and Flux; memory at rest",
         needs: Needs::ProgramsAndThis,
-        run: |quick| Box::pin(agent::measure(quick)),
+        run: |arguments| Box::pin(agent::measure(arguments.quick, arguments.part)),
     },
     Bench {
         name: "hub-start",
         about: "time until the hub is ready, first and again, and its memory then",
         needs: Needs::Programs,
-        run: |quick| Box::pin(hub_start::measure(quick)),
+        run: |arguments| Box::pin(hub_start::measure(arguments.quick)),
     },
     Bench {
         name: "connections",
         about: "memory and processor time of a hub with 5,000 connected agents at rest",
         needs: Needs::Programs,
-        run: |quick| Box::pin(connections::measure(quick)),
+        run: |arguments| Box::pin(connections::measure(arguments.quick)),
     },
     Bench {
         name: "api",
         about: "10,000, 200,000 and 1,000,000 ServiceDeployments of 3 KB: pages, gets, watches, writes, memory and start",
         needs: Needs::ProgramsAndThis,
-        run: |quick| Box::pin(api::measure(quick)),
+        run: |arguments| Box::pin(api::measure(arguments.quick)),
     },
     Bench {
         name: "list-storm",
         about: "polls of agents beside 100,000 lists of services, in rounds with and without",
         needs: Needs::ProgramsAndThis,
-        run: |quick| Box::pin(api::measure_storm(quick)),
+        run: |arguments| Box::pin(api::measure_storm(arguments.quick)),
     },
     Bench {
         name: "pod",
         about: "hub and agent as pods of a real node: image sizes, seconds to install and join, memory and processor time at rest",
         needs: Needs::Images,
-        run: |quick| Box::pin(pod::measure(quick)),
+        run: |arguments| Box::pin(pod::measure(arguments.quick)),
     },
     Bench {
         name: "parameters",
         about: "10,000 services that share one context: processor time of a changed key beside the number that is handed it",
         needs: Needs::Programs,
-        run: |quick| Box::pin(parameters::measure(quick)),
+        run: |arguments| Box::pin(parameters::measure(arguments.quick)),
     },
     Bench {
         name: "list-services",
         about: "10,000 ServiceDeployments listed by kubectl",
         needs: Needs::ProgramsAndThis,
-        run: |quick| Box::pin(list_services::measure(quick)),
+        run: |arguments| Box::pin(list_services::measure(arguments.quick)),
     },
 ];
 
@@ -177,19 +180,21 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let names: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
         bail!("there is no benchmark {name:?}; there is {}", names.join(", "));
     };
+    ensure!(arguments.part.is_none() || bench.name == "agent", "{name} has no parts");
     if bench.needs == Needs::ProgramsAndThis && cfg!(debug_assertions) {
-        return run_in_release(bench.name, arguments.quick);
+        return run_in_release(bench.name, arguments);
     }
-    // A first look may be at programs that are there already.
-    let are_there = arguments.quick && std::env::var_os("FARWATER_BIN_DIR").is_some();
+    // What is only looked at may be programs that are there already.
+    let is_look = arguments.quick || arguments.part.is_some();
+    let are_there = is_look && std::env::var_os("FARWATER_BIN_DIR").is_some();
     if bench.needs != Needs::Images && !are_there {
         campaign::build_programs()?;
     }
-    let figures = tokio::runtime::Runtime::new()?.block_on((bench.run)(arguments.quick))?;
+    let figures = tokio::runtime::Runtime::new()?.block_on((bench.run)(arguments))?;
     for figure in &figures {
         println!("{}", serde_json::to_string(figure)?);
     }
-    if !arguments.quick {
+    if !is_look {
         keep(name, &figures)?;
     }
     let missed = figures.iter().any(|figure| figure.holds == Some(false));
@@ -197,7 +202,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Builds this program as the programs that it measures are built, and hands over to it.
-fn run_in_release(name: &str, quick: bool) -> Result<ExitCode> {
+fn run_in_release(name: &str, arguments: &Arguments) -> Result<ExitCode> {
     let target = repository::target_directory()?;
     let logs = target.join("xtask/logs");
     fs::create_dir_all(&logs)?;
@@ -206,7 +211,10 @@ fn run_in_release(name: &str, quick: bool) -> Result<ExitCode> {
     cargo.args(["build", "--release", "--locked", "-p", "xtask"]);
     step::run("cargo build --release -p xtask", cargo, &logs.join("release-build.log"))?;
     let mut command = Command::new(target.join("release/xtask"));
-    command.args(["bench", name]).args(quick.then_some("--quick"));
+    command.args(["bench", name]).args(arguments.quick.then_some("--quick"));
+    if let Some(part) = arguments.part {
+        command.arg("--part").arg(part.to_string());
+    }
     let status = command.status().context("start the release xtask")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

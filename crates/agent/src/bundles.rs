@@ -13,7 +13,7 @@ use farwater_bundle::{Archive, ArchiveError, Limits};
 use crate::{
     hub::{Caller, HubClient, HubError},
     kubernetes::Kubernetes,
-    secrets,
+    secrets::{self, Held},
     sync::lock,
 };
 
@@ -150,7 +150,7 @@ impl Bundles {
         if !room || compressed.len() > secrets::MAX_BYTES || lock(&self.cluster_copies).contains(name) {
             return;
         }
-        match secrets::save(kubernetes, PURPOSE, name, compressed).await {
+        match secrets::save(kubernetes, PURPOSE, name, compressed, Held::NotYet).await {
             Ok(()) => {
                 lock(&self.cluster_copies).insert(name.to_owned());
             }

@@ -13,7 +13,7 @@ use farwater_fleet::{
     health::{self, rules::Rules},
     plan::{Change, GroupVersionKind, LiveObject, ObjectKey, ResolvedObject, Stage},
 };
-use futures::{StreamExt as _, stream::FuturesUnordered};
+use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use serde_json::json;
 
 pub use self::{
@@ -30,7 +30,7 @@ use crate::{
     tombstones::Tombstones,
 };
 
-/// Applies in flight. A bare client gains nothing beyond them, and each takes 15 KB here.
+/// Deletions in flight, of one service.
 const PARALLEL: usize = 64;
 /// How long a definition may take to be established and served.
 const ESTABLISH_PATIENCE: Duration = Duration::from_secs(30);
@@ -107,16 +107,25 @@ impl Executor<'_> {
         let mut running = FuturesUnordered::new();
         let (mut done, mut immutable) = (Vec::new(), Vec::new());
         loop {
-            while running.len() < PARALLEL
-                && let Some(change) = waiting.next()
-            {
-                running.push(self.apply_change(change, objects, blocked, results));
-            }
-            match running.next().await {
-                Some((key, Tried::Ended(applied))) => done.push((key, applied)),
-                Some((key, Tried::Immutable { uid, why })) => immutable.push((key, uid, why)),
-                None => break,
-            }
+            // One needs no turn: what the API server keeps others waiting for must not stop this service.
+            let turn = if running.is_empty() {
+                None
+            } else {
+                tokio::select! {
+                    biased;
+                    Some((key, tried)) = running.next() => {
+                        match tried {
+                            Tried::Ended(applied) => done.push((key, applied)),
+                            Tried::Immutable { uid, why } => immutable.push((key, uid, why)),
+                        }
+                        continue;
+                    }
+                    Ok(turn) = self.kubernetes.applies.acquire(), if waiting.len() > 0 => Some(turn),
+                }
+            };
+            let Some(change) = waiting.next() else { break };
+            let apply = self.apply_change(change, objects, blocked, results);
+            running.push(apply.inspect(move |_| drop(turn)));
         }
         drop(running);
         results.extend(done);

@@ -16,16 +16,19 @@ use farwater_fleet::{
     ownership::service_label,
     plan::{Inventory, InventoryEntry, ObjectKey},
 };
+use futures::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     kubernetes::{ApiError, Kubernetes},
-    secrets,
+    secrets::{self, Held},
 };
 
 const PURPOSE: &str = "inventory";
 /// Some 70 bytes each when compressed, so that a Secret of these is far from its limit.
 const ENTRIES_PER_SECRET: usize = 1000;
+/// Secrets that are written at a time.
+const PARALLEL: usize = 4;
 /// Largest inventory Secret when decompressed.
 const MAX_DECOMPRESSED: usize = 16 << 20;
 
@@ -99,29 +102,58 @@ impl Stored {
                 chunks.entry(*place).or_default().push(entry.clone());
             }
         }
-        for (number, entries) in chunks {
-            let mut chunk = Chunk::new(self.service.clone(), entries);
-            if number == 0 {
-                chunk.baseline = self.inventory.baseline;
-                chunk.deployment = self.deployment.clone();
-                chunk.origin = self.inventory.origin.clone();
-                chunk.deletion = self.deletion.clone();
-                chunk.hooks = self.hooks.clone();
-            }
-            let bytes = encode(&chunk);
-            let digest = Digest::of(&bytes);
-            if self.written.get(&number) == Some(&digest) {
-                continue;
-            }
-            let compressed = secrets::compress(&bytes)
-                .map_err(|source| InventoryError::Damaged { name: self.name(number), source })?;
-            if compressed.len() > secrets::MAX_BYTES {
-                return Err(InventoryError::TooLarge(compressed.len()));
-            }
-            secrets::save(kubernetes, PURPOSE, &self.name(number), &compressed).await?;
+        // The first one first, as it goes last: it says as whom the others are removed.
+        if let Some((number, entries)) = chunks.pop_first() {
+            let digest = self.save_chunk(kubernetes, number, entries).await?;
             self.written.insert(number, digest);
         }
-        Ok(())
+        let saves: Vec<_> = chunks
+            .into_iter()
+            .map(async |(number, entries)| (number, self.save_chunk(kubernetes, number, entries).await))
+            .collect();
+        let saved: Vec<_> = stream::iter(saves).buffer_unordered(PARALLEL).collect().await;
+        let mut failed = Ok(());
+        for (number, saved) in saved {
+            match saved {
+                Ok(digest) => drop(self.written.insert(number, digest)),
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed
+    }
+
+    /// Gives the digest of what is there then. Not written if it is there already.
+    async fn save_chunk(
+        &self,
+        kubernetes: &Kubernetes,
+        number: usize,
+        entries: Vec<InventoryEntry>,
+    ) -> Result<Digest, InventoryError> {
+        let mut chunk = Chunk::new(self.service.clone(), entries);
+        if number == 0 {
+            chunk.baseline = self.inventory.baseline;
+            chunk.deployment = self.deployment.clone();
+            chunk.origin = self.inventory.origin.clone();
+            chunk.deletion = self.deletion.clone();
+            chunk.hooks = self.hooks.clone();
+        }
+        let bytes = encode(&chunk);
+        let digest = Digest::of(&bytes);
+        let held = match self.written.get(&number) {
+            Some(written) if *written == digest => return Ok(digest),
+            Some(_) => Held::Already,
+            None => Held::NotYet,
+        };
+        let name = self.name(number);
+        let compressed = match secrets::compress(&bytes) {
+            Ok(compressed) if compressed.len() > secrets::MAX_BYTES => {
+                return Err(InventoryError::TooLarge(compressed.len()));
+            }
+            Ok(compressed) => compressed,
+            Err(source) => return Err(InventoryError::Damaged { name, source }),
+        };
+        secrets::save(kubernetes, PURPOSE, &name, &compressed, held).await?;
+        Ok(digest)
     }
 
     /// Removes all Secrets of this service. Only after its last object is gone or released.

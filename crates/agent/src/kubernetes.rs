@@ -28,7 +28,7 @@ use http::{Method, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::{sync::Semaphore, time::timeout};
 
 use self::{
     client::{Client, Server},
@@ -44,6 +44,8 @@ use crate::{
     sync::lock,
 };
 
+/// A bare client gains nothing beyond them, and each takes 15 KB here, which stay with the process.
+const APPLIES: usize = 64;
 /// Longest that one request other than a watch may take: webhooks may need 30 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Tries of one request that the API server asked to be repeated.
@@ -269,6 +271,8 @@ pub struct Kubernetes {
     server: Arc<Server>,
     requests: Client,
     watches: Mutex<Vec<(Client, Arc<()>)>>,
+    /// Turns of applies, for all services together but for one that each may always have in flight.
+    pub applies: Semaphore,
     /// When all that the API server asked to be left alone for is over.
     left_alone_until: Mutex<Option<Instant>>,
 }
@@ -294,6 +298,7 @@ impl Kubernetes {
             requests: Client::new(&server),
             server,
             watches: Mutex::default(),
+            applies: Semaphore::new(APPLIES),
             left_alone_until: Mutex::default(),
         })
     }

@@ -19,7 +19,7 @@ use crate::{
     hub::{Caller, HubClient, HubError, chain},
     identity::{Identity, KeyError, write_private},
     kubernetes::{ApiError, Kubernetes},
-    secrets,
+    secrets::{self, Held},
 };
 
 const PURPOSE: &str = "sealed";
@@ -196,7 +196,8 @@ impl Sealed {
         let (kept, opened) = get(part, service, mac, access).await?;
         let bytes = serde_json::to_vec(&kept).map_err(|error| SealedError::Content(part, error))?;
         write_private(&self.path(part, service), &bytes).map_err(|error| SealedError::Store(part, error))?;
-        if let Err(error) = secrets::save(access.kubernetes, PURPOSE, &part.secret_name(service), &bytes).await {
+        let name = part.secret_name(service);
+        if let Err(error) = secrets::save(access.kubernetes, PURPOSE, &name, &bytes, Held::Already).await {
             tracing::warn!(%error, service, "can't keep a service's sealed {part} in the cluster");
         }
         Ok(opened)

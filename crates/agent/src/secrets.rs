@@ -7,7 +7,7 @@ use farwater_api::{ADMIN_SERVICE_ACCOUNT, AGENT_NAMESPACE, SECRET_CONTENT};
 use serde_json::{Value, json};
 use zstd::{bulk::Compressor, zstd_safe::CParameter};
 
-use crate::kubernetes::{ApiError, ApplyMode, Kubernetes, Propagation, Resource, to_bytes};
+use crate::kubernetes::{ApiError, Kubernetes, Propagation, Resource, TRIES};
 
 /// A Secret holds at most 1 MiB; base64 and metadata need room.
 pub const MAX_BYTES: usize = 700 << 10;
@@ -74,8 +74,21 @@ pub async fn names(kubernetes: &Kubernetes, purpose: &str) -> Result<Vec<String>
     Ok(found)
 }
 
-/// Creates or replaces one.
-pub async fn save(kubernetes: &Kubernetes, purpose: &str, name: &str, bytes: &[u8]) -> Result<(), ApiError> {
+/// What is believed of a Secret that is to be saved. Wrong, it costs another request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    Already,
+    NotYet,
+}
+
+/// Creates or changes one. Not by an apply: the API server reads those as YAML, which takes it several times as long.
+pub async fn save(
+    kubernetes: &Kubernetes,
+    purpose: &str,
+    name: &str,
+    bytes: &[u8],
+    mut held: Held,
+) -> Result<(), ApiError> {
     let secret = json!({
         "apiVersion": "v1",
         "kind": "Secret",
@@ -83,8 +96,21 @@ pub async fn save(kubernetes: &Kubernetes, purpose: &str, name: &str, bytes: &[u
         "type": "farwater.dev/agent",
         "data": {SECRET_CONTENT: STANDARD.encode(bytes)},
     });
-    let mode = ApplyMode { force: true, dry_run: false };
-    kubernetes.apply(None, &resource().path(AGENT_NAMESPACE, name), to_bytes(&secret)?, mode).await.map(drop)
+    let (path, collection) = (resource().path(AGENT_NAMESPACE, name), resource().collection(AGENT_NAMESPACE));
+    let mut tries = 1;
+    loop {
+        let saved = match held {
+            Held::Already => kubernetes.patch(None, &path, &secret).await,
+            Held::NotYet => kubernetes.create(None, &collection, &secret).await,
+        };
+        match saved {
+            Ok(_) => return Ok(()),
+            Err(error) if tries < TRIES && held == Held::Already && error.is_not_found() => held = Held::NotYet,
+            Err(error) if tries < TRIES && held == Held::NotYet && error.code() == 409 => held = Held::Already,
+            Err(error) => return Err(error),
+        }
+        tries += 1;
+    }
 }
 
 pub async fn remove(kubernetes: &Kubernetes, name: &str) -> Result<(), ApiError> {

@@ -15,7 +15,7 @@ use farwater_api::{
 use crate::{
     identity::{Identity, write_private},
     kubernetes::{ApiError, Kubernetes},
-    secrets,
+    secrets::{self, Held},
 };
 
 const IDENTITY_FILE: &str = "identity.json";
@@ -160,9 +160,6 @@ impl StateStore<'_> {
         if compressed.len() > secrets::MAX_BYTES {
             return Err(StateError::TooLarge { name: STATE_SECRET, bytes: compressed.len() });
         }
-        if self.load_secret(STATE_SECRET).await?.as_deref() == Some(&compressed) {
-            return Ok(());
-        }
         self.save_secret("state", STATE_SECRET, &compressed).await
     }
 
@@ -173,7 +170,7 @@ impl StateStore<'_> {
 
     async fn save_secret(&self, purpose: &str, name: &'static str, bytes: &[u8]) -> Result<(), StateError> {
         let error = |source| StateError::Cluster { what: "write", name, source: Box::new(source) };
-        secrets::save(self.kubernetes, purpose, name, bytes).await.map_err(error)
+        secrets::save(self.kubernetes, purpose, name, bytes, Held::Already).await.map_err(error)
     }
 }
 

@@ -22,7 +22,7 @@ use serde_json::Value;
 use crate::{
     kinds::{Kinds, Served},
     kubernetes::{ApiError, Kubernetes},
-    secrets,
+    secrets::{self, Held},
 };
 
 const PURPOSE: &str = "tombstone";
@@ -196,7 +196,9 @@ impl Tombstones<'_> {
 
     async fn save(&self, name: &Name, bytes: &[u8]) -> Result<(), TombstoneError> {
         let compressed = secrets::compress(bytes).map_err(TombstoneError::Encode)?;
-        secrets::save(self.kubernetes, PURPOSE, &name.text(), &compressed).await.map_err(TombstoneError::Store)
+        secrets::save(self.kubernetes, PURPOSE, &name.text(), &compressed, Held::NotYet)
+            .await
+            .map_err(TombstoneError::Store)
     }
 
     /// The states that one deletion took; none where they are kept no more.

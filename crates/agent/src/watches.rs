@@ -38,6 +38,9 @@ use crate::{
 const MAX_EVENT: usize = 4 << 20;
 /// What a watch at rest holds for the next one: there is one for each kind.
 const LINE: usize = 512;
+/// Between two attempts at a watch, growing; none but the first is longer than the watch before it held.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 /// By this share of the time without a list watches differ, so that neither kinds nor agents list at once.
 const SPREAD: f64 = 0.5;
 
@@ -297,15 +300,17 @@ impl Watches {
 
     /// Watches for ever, from list to list.
     async fn watch(self: Arc<Self>, key: WatchKey, heard: Arc<Heard>) {
-        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(120));
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let (mut mark, mut paused) = (None, Duration::ZERO);
         loop {
             let mut opened = None;
             let ended = self.watch_once(&key, &heard, &mut mark, &mut opened).await;
-            // What cuts watches off after minutes must not have most of the time pass without one.
-            if opened.is_some_and(|opened: Instant| opened.elapsed() >= paused * 4) {
+            // What cuts watches off after a while must not have most of the time pass without one.
+            let lasted = opened.map(|opened: Instant| opened.elapsed());
+            if lasted.is_some_and(|lasted| lasted >= paused * 4) {
                 backoff.reset();
             }
+            let longest = lasted.map_or(LONGEST_PAUSE, |lasted| lasted.max(FIRST_PAUSE));
             match ended {
                 // The server ends watches after a while: go on where it ended.
                 Ok(()) => backoff.reset(),
@@ -322,7 +327,7 @@ impl Watches {
                         tracing::warn!(kind = key.resource.kind, %error, "can't watch; drift is not seen at once");
                     }
                     // Asked to wait longer, it does.
-                    paused = backoff.advance().max(error.retry_after().unwrap_or_default());
+                    paused = backoff.advance().min(longest).max(error.retry_after().unwrap_or_default());
                     tokio::time::sleep(paused).await;
                     continue;
                 }

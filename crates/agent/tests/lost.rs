@@ -1,4 +1,4 @@
-//! What connections that break cost: time, and nothing else.
+//! What connections that break, and an API server that makes a service wait, cost: time, and nothing else.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -122,4 +122,24 @@ async fn a_watch_that_breaks_again_and_again_is_opened_again_soon() {
             .await
             .unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_service_that_is_made_to_wait_keeps_no_other_waiting() {
+    let ground = Ground::new(0.2).await;
+    let maps = |count: usize| -> String {
+        (0..count).map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1"))).collect()
+    };
+    let throttled = ("/namespaces/held/configmaps/".to_owned(), Duration::from_secs(9));
+    ground.server.set(Faults { throttled: Some(throttled), ..Faults::default() });
+    // More than all services together may have in flight.
+    let held = ground.hub.set(ground.service("held", &[("a.yaml", &maps(100))]).entry());
+    let refused = || async { Ok((ground.server.seen().refused >= 64).then_some(())) };
+    wait_for("all turns to be taken", PATIENCE, refused).await.unwrap();
+    let begun = Instant::now();
+    let free = ground.hub.set(ground.service("free", &[("a.yaml", &maps(30))]).entry());
+    outcome(&ground.hub, &free, Outcome::Applied).await;
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    ground.server.set(Faults::default());
+    outcome(&ground.hub, &held, Outcome::Applied).await;
 }

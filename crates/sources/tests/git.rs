@@ -88,7 +88,10 @@ async fn a_branch_is_followed_and_fetched_only_when_it_moves() {
     let (files, digest) = bench.bundle(&again, "a").await.unwrap();
     assert_eq!(files, ["a/x.yaml"]);
     bench.repository.change("main", &[("b/y.yaml", Some("2"))]).unwrap();
+    let before = bench.server.counts();
     let moved = bench.main().await.unwrap();
+    let after = bench.server.counts();
+    assert_eq!((after.ls_refs, after.fetches), (before.ls_refs + 1, before.fetches + 1), "one visit");
     assert!(moved.fetched && moved.rewritten.is_none() && moved.revision != synced.revision);
     assert_eq!(bench.bundle(&moved, "a").await.unwrap().1, digest, "a commit outside the closure");
     bench.repository.change("main", &[("a/x.yaml", Some("2"))]).unwrap();

@@ -230,6 +230,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, tls: Option<Tls>, st
                 Err(_) => continue,
             },
         };
+        // As web servers have it: else the end of an answer waits 40 ms for a client that is late to acknowledge its beginning.
+        let _ = stream.set_nodelay(true);
         let (shared, tls) = (shared.clone(), tls.clone());
         connections.spawn(async move {
             let service = hyper::service::service_fn(move |request| backend::answer(shared.clone(), request));

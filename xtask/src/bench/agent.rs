@@ -6,28 +6,47 @@ mod commit_to_applied;
 mod drift;
 mod maps;
 
-use std::time::Instant;
+use std::{fmt, time::Instant};
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 
 use super::Figure;
 
-pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
-    let mut figures = part("from a commit to the cluster", commit_to_applied::measure(quick)).await?;
-    figures.extend(part("applying", apply::measure(quick)).await?);
-    figures.extend(part("keeping as stated", drift::measure(quick)).await?);
-    figures.extend(part("at rest", at_rest::measure(quick)).await?);
-    Ok(figures)
+/// In the order in which they are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    Commit,
+    Apply,
+    Drift,
+    Rest,
 }
 
-/// Shows what came of it at once: the whole takes more than half an hour.
-async fn part(name: &str, work: impl Future<Output = Result<Vec<Figure>>>) -> Result<Vec<Figure>> {
-    eprintln!("{name}");
-    let begun = Instant::now();
-    let figures = work.await.with_context(|| format!("measure: {name}"))?;
-    for figure in &figures {
-        eprintln!("  {figure}");
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_possible_value().map_or(Ok(()), |value| f.write_str(value.get_name()))
     }
-    eprintln!("{name} took {} s", begun.elapsed().as_secs());
+}
+
+/// All parts, or only one.
+pub async fn measure(quick: bool, only: Option<Part>) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for part in Part::value_variants().iter().filter(|part| only.is_none_or(|only| only == **part)) {
+        eprintln!("{part}");
+        let begun = Instant::now();
+        let measured = match part {
+            Part::Commit => commit_to_applied::measure(quick).await,
+            Part::Apply => apply::measure(quick).await,
+            Part::Drift => drift::measure(quick).await,
+            Part::Rest => at_rest::measure(quick).await,
+        };
+        let measured = measured.with_context(|| format!("measure {part}"))?;
+        // At once: the whole takes more than half an hour.
+        for figure in &measured {
+            eprintln!("  {figure}");
+        }
+        eprintln!("{part} took {} s", begun.elapsed().as_secs());
+        figures.extend(measured);
+    }
     Ok(figures)
 }

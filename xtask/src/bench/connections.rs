@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use farwater_agent::wire::{Caller, HubClient, Identity, Keys, Presence, Socket, Trust, join_request};
+use farwater_agent::wire::{Caller, HubClient, HubError, Identity, Keys, Presence, Socket, Trust, join_request};
 use farwater_api::ADMIN_NAMESPACE;
 use farwater_testkit::{Hub, Launch, farwater::JoinToken, temporary_folder};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -34,15 +34,12 @@ impl Agent {
         let trust = Trust::pinned(pin);
         let client = HubClient::new(&url, trust.clone())?;
         let cluster_id = format!("connections-{n}");
-        let answer = client.join(&join_request(&token.parse()?, &keys, KUBERNETES, &cluster_id)?).await?;
+        let request = join_request(&token.parse()?, &keys, KUBERNETES, &cluster_id)?;
+        let answer = patiently(|| client.join(&request)).await.with_context(|| format!("cluster-{n} joins"))?;
         let agent = Self { identity: Identity::new(&url, Some(pin), &cluster_id, keys, answer), trust };
-        let begun = Instant::now();
-        while let Err(error) = client.poll(&agent.caller(&Presence::default()), None).await {
-            if begun.elapsed() > COMPUTED {
-                bail!("cluster-{n}: {}", error.text());
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let presence = Presence::default();
+        let caller = agent.caller(&presence);
+        patiently(|| client.poll(&caller, None)).await.with_context(|| format!("cluster-{n} polls"))?;
         Ok(agent)
     }
 
@@ -54,6 +51,17 @@ impl Agent {
     async fn connect(&self, hub: &Hub) -> Result<Socket> {
         let client = HubClient::new(&hub.url(), self.trust.clone())?;
         Ok(client.connect(&self.caller(&Presence::default())).await?)
+    }
+}
+
+/// Asks as agents do: again, where the hub has not got to a new cluster yet.
+async fn patiently<T, F: Future<Output = Result<T, HubError>>>(ask: impl Fn() -> F) -> Result<T> {
+    let begun = Instant::now();
+    loop {
+        match ask().await {
+            Err(_) if begun.elapsed() < COMPUTED => tokio::time::sleep(Duration::from_millis(50)).await,
+            other => return Ok(other?),
+        }
     }
 }
 

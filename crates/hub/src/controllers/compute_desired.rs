@@ -3,7 +3,11 @@
 //! Computed when something changes, never when somebody asks. A state is published under a new generation only if its tag
 //! differs, so that recomputing is free of consequences.
 
-use std::{collections::HashMap, sync::Arc, time::SystemTime};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
@@ -46,18 +50,27 @@ use crate::delivery::{
 const BATCH: u32 = 200;
 /// Between two rounds that had something to do. The first change is computed at once; of those that follow, as many as come
 /// in this time make one round, because each round reads all services of a cluster.
-const GATHER: std::time::Duration = std::time::Duration::from_millis(100);
+const GATHER: Duration = Duration::from_millis(100);
+/// So many times as long as a round took is the pause after it, if that is more, up to [`LONGEST`]: while services come by the
+/// hundred, reading all of a cluster's for each few of them would be most of the work. A round that left something is no reason.
+const REST: u32 = 4;
+const LONGEST: Duration = Duration::from_secs(1);
+/// The same after a round in which a source's services were not all assigned yet; doubles up to [`GATHER`] while that is so.
+const ALMOST: Duration = Duration::from_millis(5);
 /// How long after a fetch the services of a source are published together: bundles of a large one take their time.
 const HALFWAY_SECONDS: i64 = 5;
 /// A mark whose wake-up was lost is seen this late.
-const IDLE: std::time::Duration = std::time::Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(5);
 
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
+    let mut almost = ALMOST;
     loop {
+        let begun = Instant::now();
         // Before that, a cluster that isn't known may well exist, and its mark must stay.
-        let computed = if delivery.clusters.is_loaded() { compute_batch(&delivery).await } else { Ok(0) };
+        let computed =
+            if delivery.clusters.is_loaded() { compute_batch(&delivery).await } else { Ok(Round::default()) };
         match computed {
-            Ok(0) => {
+            Ok(Round { done: 0, .. }) => {
                 let wait = async {
                     tokio::select! { () = delivery.dirty.notified() => {} () = tokio::time::sleep(IDLE) => {} }
                 };
@@ -65,8 +78,9 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
                     return;
                 }
             }
-            Ok(_) => {
-                if shutdown.run_until_cancelled(tokio::time::sleep(GATHER)).await.is_none() {
+            Ok(round) => {
+                let pause = round.pause(begun.elapsed(), &mut almost);
+                if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                     return;
                 }
             }
@@ -80,26 +94,50 @@ pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
     }
 }
 
-/// Recomputes some dirty clusters; answers how many it was done with.
-pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
+/// What became of some dirty clusters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Round {
+    pub done: usize,
+    /// Of them: that come again, because a source of theirs has moved and not all of its services are assigned.
+    pub later: usize,
+}
+
+impl Round {
+    /// Until the next one, after this took so long. `almost`: how long it is if the next one leaves something too.
+    fn pause(self, took: Duration, almost: &mut Duration) -> Duration {
+        if self.later > 0 {
+            let next = (*almost * 2).min(GATHER);
+            return std::mem::replace(almost, next);
+        }
+        *almost = ALMOST;
+        // More is waiting already.
+        if self.done >= BATCH as usize { GATHER } else { (took * REST).clamp(GATHER, LONGEST) }
+    }
+}
+
+/// Recomputes some dirty clusters.
+pub async fn compute_batch(delivery: &Delivery) -> Result<Round, StoreError> {
     let marks = load_dirty(&mut *delivery.store.tables().await?, BATCH).await?;
     if marks.is_empty() {
-        return Ok(0);
+        return Ok(Round::default());
     }
     let begun = SystemTime::now();
     let grants = load_grants(&delivery.store).await?;
     let health = select_health_rules::load(&delivery.store).await?.map(Verbatim::from);
-    let mut done = 0;
+    let mut round = Round::default();
     let mut published = Vec::new();
     let mut inputs = InputCache::default();
     for mark in marks {
         match compute_cluster(delivery, &mark, &grants, health.as_ref(), &mut inputs).await {
             Ok(Computed::Now { next, fresh }) => {
-                done += 1;
+                round.done += 1;
                 published.push(Done { mark, next: next.map(|next| *next), fresh });
             }
             // It keeps its mark, and comes again in the next round.
-            Ok(Computed::Later) => done += 1,
+            Ok(Computed::Later) => {
+                round.done += 1;
+                round.later += 1;
+            }
             // One that can't be computed keeps its mark and what it serves, and doesn't hold up the others.
             Err(error) => {
                 tracing::error!(cluster = mark.cluster_uid, error = %chain(&error), "compute a desired state")
@@ -107,7 +145,7 @@ pub async fn compute_batch(delivery: &Delivery) -> Result<usize, StoreError> {
         }
     }
     publish(delivery, published, begun).await?;
-    Ok(done)
+    Ok(round)
 }
 
 /// A cluster's next state.
@@ -375,4 +413,24 @@ async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_rests_as_it_was_heavy_and_hardly_where_something_is_left() {
+        let (quick, heavy) = (Duration::from_millis(3), Duration::from_millis(150));
+        let mut almost = ALMOST;
+        let mut pause = |done, later, took| Round { done, later }.pause(took, &mut almost);
+        assert_eq!(pause(1, 0, quick), GATHER);
+        assert_eq!(pause(1, 0, heavy), heavy * REST);
+        assert_eq!(pause(1, 0, Duration::from_secs(9)), LONGEST);
+        assert_eq!(pause(BATCH as usize, 0, heavy), GATHER, "others wait");
+        let left: Vec<_> = (0..7).map(|_| pause(2, 1, heavy).as_millis()).collect();
+        assert_eq!(left, [5, 10, 20, 40, 80, 100, 100]);
+        assert_eq!(pause(2, 0, quick), GATHER);
+        assert_eq!(pause(2, 1, quick), ALMOST, "from the beginning again");
+    }
 }

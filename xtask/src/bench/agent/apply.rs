@@ -1,8 +1,9 @@
 //! M7: how fast 4,000 objects are created, changed, and found to be as they are stated.
 //!
-//! Everybody applies to the same API server. The agent and a bare client take turns, and the medians of their rounds are
-//! compared; kubectl and Flux take minutes and come once. What each took of the API server's processor stands beside its
-//! rate: on a machine with two cores a client's own work is time that the server lacks.
+//! Everybody applies to the same API server, and the bare client sends what the agent sends, its marks included; what the
+//! marks cost is told beside it. The agent and bare clients take turns, and the medians of their rounds are compared; kubectl
+//! and Flux take minutes and come once. What each took of the API server's processor stands beside its rate: on a machine
+//! with two cores a client's own work is time that the server lacks.
 
 mod ours;
 mod peers;
@@ -21,6 +22,8 @@ use crate::bench::{Figure, ground::Ground, median};
 const POLL: &str = "1s";
 /// Of the bare client. The agent has 64 in flight.
 const IN_FLIGHT: [usize; 2] = [32, 64];
+/// Of the one whose objects are as in the source.
+const UNMARKED: usize = 64;
 /// Less than the 290 s after which a watch ends.
 const LONGEST: Duration = Duration::from_secs(280);
 /// Share of the bare client's rate, with all that the agent does before its first object.
@@ -37,17 +40,19 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let files = [("README.md".to_owned(), "services\n".to_owned())];
     let mut ground = Ground::start(PlaneOptions::without_nodes(), POLL, &files).await?;
     ours::run(&mut ground, "warm-up", WARM_UP, 1).await?;
-    peers::bare(&mut ground.plane, "bare-warm-up", WARM_UP, WARM_UP).await?;
+    peers::bare(&mut ground.plane, "bare-warm-up", WARM_UP, WARM_UP, true).await?;
 
-    let mut agent = Vec::new();
+    let (mut agent, mut unmarked) = (Vec::new(), Vec::new());
     let mut bare: [Vec<Vec<Run>>; IN_FLIGHT.len()] = Default::default();
     for round in 1..=rounds {
         agent.push(told("the agent", ours::run(&mut ground, &format!("agent-{round}"), count, 1).await?));
         for (in_flight, runs) in IN_FLIGHT.into_iter().zip(&mut bare) {
             let name = format!("bare-{in_flight}-{round}");
-            let run = peers::bare(&mut ground.plane, &name, count, in_flight).await?;
+            let run = peers::bare(&mut ground.plane, &name, count, in_flight, true).await?;
             runs.push(told(&format!("a bare client, {in_flight} in flight"), run));
         }
+        let run = peers::bare(&mut ground.plane, &format!("unmarked-{round}"), count, UNMARKED, false).await?;
+        unmarked.push(told("a bare client that marks nothing", run));
     }
     let kubectl = told("kubectl", peers::kubectl(&mut ground.plane, "kubectl", count).await?);
     let services = count / PER_FILE;
@@ -61,10 +66,20 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         );
         let best = best_of(&bare, phase)?;
         figures.extend(in_one_service(phase, &workload, middle(&agent, phase), best, kubectl[phase as usize]));
+        let figure =
+            Figure::new(&format!("agent_{phase}_beside_unmarked"), &workload, rate_of(&agent, phase), "objects/s");
+        figures.push(figure.compared(
+            &format!("the same without label and annotation, {UNMARKED} in flight"),
+            rate_of(&unmarked, phase),
+        ));
         let workload = format!("{count} ConfigMaps in {services} services, or Kustomizations, of {PER_FILE}, {phase}");
         figures.extend(in_small_services(phase, &workload, small[phase as usize], flux[phase as usize]));
     }
     Ok(figures)
+}
+
+fn rate_of(rounds: &[Vec<Run>], phase: Phase) -> f64 {
+    middle(rounds, phase).rate.round()
 }
 
 fn told(who: &str, runs: Vec<Run>) -> Vec<Run> {

@@ -4,6 +4,8 @@
 use std::{collections::BTreeSet, fmt};
 
 use anyhow::{Result, bail};
+use farwater_api::{OWNER_ANNOTATION, SERVICE_LABEL};
+use farwater_fleet::ownership::{ObjectKey, owner_annotation, service_label};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -12,6 +14,8 @@ use kube::{
     api::{ListParams, Patch, PatchParams, WatchEvent, WatchParams},
 };
 
+/// As long as every service's uid.
+const SERVICE: &str = "5d1c9b0a-7f0e-4c57-9b51-3f2f8d1f6a30";
 /// In one file, and in one small service.
 pub const PER_FILE: usize = 4;
 
@@ -67,6 +71,23 @@ pub fn files(root: &str, count: usize, phase: Phase) -> Vec<(String, String)> {
 /// The same as objects.
 pub fn objects(count: usize, phase: Phase) -> Result<Vec<ConfigMap>> {
     (0..count).map(|n| Ok(serde_saphyr::from_str::<ConfigMap>(&manifest(n, phase))?)).collect()
+}
+
+/// The same as the agent sends them: in their namespace, and marked as a service's.
+pub fn marked(namespace: &str, mut objects: Vec<ConfigMap>) -> Vec<ConfigMap> {
+    for map in &mut objects {
+        let metadata = &mut map.metadata;
+        let key = ObjectKey {
+            group: String::new(),
+            kind: "ConfigMap".to_owned(),
+            namespace: namespace.to_owned(),
+            name: metadata.name.clone().unwrap_or_default(),
+        };
+        metadata.namespace = Some(namespace.to_owned());
+        metadata.labels = Some([(SERVICE_LABEL.to_owned(), service_label(SERVICE))].into());
+        metadata.annotations = Some([(OWNER_ANNOTATION.to_owned(), owner_annotation(SERVICE, &key))].into());
+    }
+    objects
 }
 
 /// What a client does that has nothing else to do: so many requests at a time.

@@ -33,12 +33,14 @@ async fn look(plane: &Plane, namespace: &str, count: usize, phase: Phase) -> Res
 }
 
 /// A bare client with so many requests in flight. Its clock starts at its first request, into a namespace that is there.
-pub async fn bare(plane: &mut Plane, name: &str, count: usize, in_flight: usize) -> Result<Vec<Run>> {
+/// `marked`: it sends what the agent sends, so that the API server has as much to do for each object.
+pub async fn bare(plane: &mut Plane, name: &str, count: usize, in_flight: usize, marked: bool) -> Result<Vec<Run>> {
     let namespace = plane.namespace(name).await?;
     let client = plane.client().await?;
     let mut runs = Vec::new();
     for phase in PHASES {
         let objects = maps::objects(count, phase)?;
+        let objects = if marked { maps::marked(&namespace, objects) } else { objects };
         let looking = look(plane, &namespace, count, phase).await?;
         let meter = Meter::start(plane, None)?;
         let began = Timestamp::now();
