@@ -1,4 +1,5 @@
-//! What a service gets from the hub sealed, its Secrets and its parameters: state directory, then cluster, then hub, sealed in each of them.
+//! What a service gets from the hub sealed, its Secrets and its parameters: state directory, then cluster, then hub, sealed in each
+//! of them.
 //!
 //! They are opened for an attempt and forgotten after it. What is kept for the time that the hub is away is the ciphertext, which
 //! only this agent's key opens.

@@ -38,8 +38,8 @@ pub struct ClusterSpec {
     /// Holds every change to the cluster; what runs there goes on running.
     #[serde(default)]
     pub suspend: bool,
-    /// What services on the cluster may be handed of it beside its labels and annotations: account and network ids, domains. Values of any
-    /// form; at most 32 KiB as JSON, 512 names and 16 levels. Not for secrets: whoever may read the Cluster reads them.
+    /// What services on the cluster may be handed of it beside its labels and annotations: account and network ids, domains. Values
+    /// of any form; at most 32 KiB as JSON, 512 names and 16 levels. Not for secrets: whoever may read the Cluster reads them.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     #[schemars(schema_with = "free_form")]
     pub metadata: Map<String, Value>,

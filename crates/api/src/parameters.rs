@@ -69,8 +69,8 @@ pub struct ParameterSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub backend: Option<String>,
-    /// A Secret that is in the cluster itself, in the service's target namespace, read there with the rights that the service is applied
-    /// with. Its keys, which are picked, are seen in `configuration`; the hub knows no value of it.
+    /// A Secret that is in the cluster itself, in the service's target namespace, read there with the rights that the service is
+    /// applied with. Its keys, which are picked, are seen in `configuration`; the hub knows no value of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub cluster_secret: Option<String>,
@@ -244,8 +244,8 @@ pub enum ChangedKeys {
 }
 
 /// Of the kind `kind` (`servicecontexts.farwater.dev`, `configmaps`, `secrets`, `clusters.farwater.dev`); nothing of other kinds is
-/// handed to anybody. Keys are those that [`Parameter::keys`] may name; of a Cluster with its part before them, `Labels/region`, and
-/// `Labels/*` for the part as a whole.
+/// handed to anybody. Keys are those that [`Parameter::keys`] may name; of a Cluster with its part before them, `Labels/region`,
+/// and `Labels/*` for the part as a whole.
 pub fn changed_keys(kind: &str, before: &Value, after: &Value) -> ChangedKeys {
     let (Some(before), Some(after)) = (content(kind, before), content(kind, after)) else {
         return ChangedKeys::Some(BTreeSet::new());

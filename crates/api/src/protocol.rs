@@ -387,8 +387,8 @@ pub struct Deployment {
     /// they are. The values are only in [`SealedSecrets`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Digest>,
-    /// MAC by the hub of the service's [`Parameters`](crate::parameters::Parameters), which are fetched and kept as Secrets are. Where there is one
-    /// the action is `ApplyWithParameters`: an agent that doesn't know them holds the service.
+    /// MAC by the hub of the service's [`Parameters`](crate::parameters::Parameters), which are fetched and kept as Secrets are.
+    /// Where there is one the action is `ApplyWithParameters`: an agent that doesn't know them holds the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Digest>,
     /// The digest of the one prune plan that was approved.
@@ -418,8 +418,8 @@ pub struct Deployment {
     pub health: Vec<HealthRuleSpec>,
 }
 
-/// The Secrets or the parameters of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519, HKDF-SHA256 and
-/// AES-256-GCM. The plaintext is the JSON of [`Secrets`] or [`Parameters`](crate::parameters::Parameters).
+/// The Secrets or the parameters of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519,
+/// HKDF-SHA256 and AES-256-GCM. The plaintext is the JSON of [`Secrets`] or [`Parameters`](crate::parameters::Parameters).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedSecrets {
     /// The sender's encapsulated key, base64.

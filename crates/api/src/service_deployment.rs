@@ -59,12 +59,12 @@ pub struct ServiceDeploymentSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub secrets: Vec<LocalReference>,
-    /// Texts that the service's templates see in `configuration`, before those of any ConfigMap or Secret. Not for secrets: whoever may
-    /// read the service reads them. At most 32 KiB as JSON, and 512 names.
+    /// Texts that the service's templates see in `configuration`, before those of any ConfigMap or Secret. Not for secrets: whoever
+    /// may read the service reads them. At most 32 KiB as JSON, and 512 names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,
-    /// Values of other objects that the service's templates see. Of objects that are named without keys the later one counts, picked keys come
-    /// before them, and a name that is picked twice is an error.
+    /// Values of other objects that the service's templates see. Of objects that are named without keys the later one counts,
+    /// picked keys come before them, and a name that is picked twice is an error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub parameters: Vec<Parameter>,

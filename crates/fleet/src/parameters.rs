@@ -1,9 +1,10 @@
-//! Parameters: what a service's templates see, made of what the service states and of the objects that it names, with the origin of each
-//! value.
+//! Parameters: what a service's templates see, made of what the service states and of the objects that it names, with the origin of
+//! each value.
 //!
-//! `configuration` has names from several places. The service's own texts and picked keys are *stated*: a name that is stated twice is an
-//! error, since one of them would be in vain. Keys of ConfigMaps and Secrets that are named as a whole come behind what is stated, and among them
-//! the later of the list counts. Within a ServiceContext the same holds of its configuration, picked keys and whole Secrets.
+//! `configuration` has names from several places. The service's own texts and picked keys are *stated*: a name that is stated twice
+//! is an error, since one of them would be in vain. Keys of ConfigMaps and Secrets that are named as a whole come behind what is
+//! stated, and among them the later of the list counts. Within a ServiceContext the same holds of its configuration, picked keys
+//! and whole Secrets.
 //!
 //! What is missing or wrong is a [`Problem`], never an empty value: the service is held with what it has.
 
@@ -160,7 +161,8 @@ pub struct Resolution {
     pub handed: BTreeSet<Handed>,
 }
 
-/// Whether a service has parameters at all. One that has none gets what its agent knows by itself: the cluster's and the service's names.
+/// Whether a service has parameters at all. One that has none gets what its agent knows by itself: the cluster's and the service's
+/// names.
 pub fn has_parameters(spec: &ServiceDeploymentSpec) -> bool {
     !spec.configuration.is_empty() || !spec.parameters.is_empty()
 }

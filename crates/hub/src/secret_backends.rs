@@ -1,8 +1,8 @@
 //! Where the secrets that services are handed come from, chosen by the reference: without a backend it means a Secret of the hub.
 //!
-//! Another backend is read here too. It keeps the last value that it has seen and answers with that while its place is down; and when it
-//! has seen a new one it calls [`mark_changed_keys`](farwater_store::delivery::mark_changed_keys) under [`SecretName::index_kind`], so that exactly the
-//! services are looked at that are handed a key that has changed.
+//! Another backend is read here too. It keeps the last value that it has seen and answers with that while its place is down; and
+//! when it has seen a new one it calls [`mark_changed_keys`](farwater_store::delivery::mark_changed_keys) under
+//! [`SecretName::index_kind`], so that exactly the services are looked at that are handed a key that has changed.
 
 use std::{collections::BTreeMap, fmt};
 

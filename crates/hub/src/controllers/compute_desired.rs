@@ -342,8 +342,8 @@ fn next_desired(
     Ok(Some(Next { row, news }))
 }
 
-/// Writes what came of a service's parameters. Where an object that was read for it is another by now, which no index knew of, it is
-/// resolved once more.
+/// Writes what came of a service's parameters. Where an object that was read for it is another by now, which no index knew of, it
+/// is resolved once more.
 async fn save_fresh(
     tx: &mut Tx,
     cluster_uid: &str,

@@ -1,7 +1,8 @@
 //! A service's parameters: what they come to, and `GET /agent/v1/parameters/<service uid>/<mac>`, sealed to the agent that asks.
 //!
-//! They are resolved when something changes that the service is handed, which its row says, and not when its cluster is computed for another
-//! reason. Rows hold a MAC and names; values are read from the store when they are resolved and when they are sent, and kept nowhere.
+//! They are resolved when something changes that the service is handed, which its row says, and not when its cluster is computed
+//! for another reason. Rows hold a MAC and names; values are read from the store when they are resolved and when they are sent, and
+//! kept nowhere.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -96,7 +97,8 @@ impl InputCache {
     }
 }
 
-/// What a service's entry says of its parameters: as its row has it, or as they are resolved anew, where something has changed since.
+/// What a service's entry says of its parameters: as its row has it, or as they are resolved anew, where something has changed
+/// since.
 pub async fn give(
     delivery: &Delivery,
     facts: &ServiceFacts,

@@ -1,5 +1,5 @@
-//! Parameters of services: put together when something changes that a service is handed, named by a MAC, sealed to one agent, and nowhere
-//! in the clear.
+//! Parameters of services: put together when something changes that a service is handed, named by a MAC, sealed to one agent, and
+//! nowhere in the clear.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{

@@ -69,8 +69,8 @@ pub async fn parameters_of_cluster(
     Ok(rows.into_iter().map(|row| (row.service_uid.clone(), row)).collect())
 }
 
-/// Writes what came of them and what they depend on. `row.marks` are those that were read before they were resolved: if more have come
-/// since, they stay.
+/// Writes what came of them and what they depend on. `row.marks` are those that were read before they were resolved: if more have
+/// come since, they stay.
 pub async fn save_parameters(
     connection: &mut Connection,
     row: &ParameterRow,
@@ -139,8 +139,8 @@ pub async fn mark_parameters(connection: &mut Connection, service_uid: &str) -> 
     Ok(())
 }
 
-/// Has the services resolved anew that are handed a key that has changed, and marks their clusters. For what is no resource of ours, such as
-/// the secrets of another backend: `kind` is what their keys are noted under.
+/// Has the services resolved anew that are handed a key that has changed, and marks their clusters. For what is no resource of
+/// ours, such as the secrets of another backend: `kind` is what their keys are noted under.
 pub async fn mark_changed_keys(
     connection: &mut Connection,
     kind: &str,
