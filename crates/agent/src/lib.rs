@@ -118,6 +118,7 @@ pub(crate) struct Agent {
     claims: Claims,
     leaving: Leaving,
     plans: Plans,
+    listed_tombstones: tombstones::Listed,
     /// The hub's rules of health.
     health_rules: RwLock<Arc<HubRules>>,
     /// Objects at which is looked closer, at one time.
@@ -279,6 +280,7 @@ async fn act(
         claims: Claims::default(),
         leaving: Leaving::default(),
         plans: Plans::default(),
+        listed_tombstones: tombstones::Listed::default(),
         health_rules: RwLock::default(),
         looks: Semaphore::new(LOOKS),
         services: Mutex::default(),

@@ -131,6 +131,7 @@ impl Reports {
             tokio::time::sleep(DEBOUNCE).await;
             while let Some(mut report) = self.next_report(sequence + 1, base, &agent.kubernetes_version) {
                 report.system_time = Some(system_seconds());
+                let is_part = self.has_more();
                 let identity = agent.identity();
                 match hub.report(&agent.caller(&identity), &report).await {
                     Ok(answer) => {
@@ -140,6 +141,10 @@ impl Reports {
                         backoff.reset();
                         lock(&self.state).delivered = true;
                         self.trust_again(&report);
+                        if !is_part {
+                            // What has changed meanwhile travels together again.
+                            break;
+                        }
                     }
                     Err(error) if error.wants_everything() && report.base != 0 => {
                         tracing::info!("the hub wants every report again");
@@ -157,6 +162,12 @@ impl Reports {
                 }
             }
         }
+    }
+
+    /// Whether not all of what is to be sent was in the report that was taken last.
+    fn has_more(&self) -> bool {
+        let state = lock(&self.state);
+        !state.changed.is_empty() || !state.superseded.is_empty()
     }
 
     /// Takes what is to be sent next, up to the limit.

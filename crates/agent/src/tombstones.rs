@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use farwater_api::{
@@ -73,9 +73,41 @@ pub enum Series {
     Replaced,
 }
 
+/// The names of all that is kept, as they were listed last: of a thousand new services each may have had a predecessor, and one
+/// list answers for all of them.
+#[derive(Debug, Default)]
+pub struct Listed(tokio::sync::Mutex<Option<(Instant, Answer)>>);
+
+type Answer = Result<Vec<Name>, ApiError>;
+
+impl Listed {
+    /// For this long: another agent may have kept something before this one took over.
+    const LASTS: Duration = Duration::from_secs(10);
+    /// A failure is for those who have waited for the same list: they must not wait for one after the other.
+    const FAILURE_LASTS: Duration = Duration::from_secs(1);
+
+    async fn names(&self, kubernetes: &Kubernetes) -> Result<Vec<Name>, ApiError> {
+        // Held meanwhile: what is kept later is not missing in what was listed before.
+        let mut listed = self.0.lock().await;
+        if let Some((when, known)) = &*listed
+            && when.elapsed() < if known.is_ok() { Self::LASTS } else { Self::FAILURE_LASTS }
+        {
+            return known.clone();
+        }
+        let found = names(kubernetes).await;
+        *listed = Some((Instant::now(), found.clone()));
+        found
+    }
+
+    async fn forget(&self) {
+        *self.0.lock().await = None;
+    }
+}
+
 pub struct Tombstones<'a> {
     pub kubernetes: &'a Kubernetes,
     pub kinds: &'a Kinds,
+    pub listed: &'a Listed,
     /// Of the hub: what another one's services left is not this one's to bring back.
     pub installation: String,
     pub service: &'a ServiceIdentity,
@@ -161,22 +193,23 @@ impl Tombstones<'_> {
         let head = Head { service: self.service.clone(), deletion: deletion.clone(), parts };
         let head = serde_json::to_vec(&head).map_err(|error| TombstoneError::Encode(error.into()))?;
         self.save(&name(0), &head).await?;
+        self.listed.forget().await;
         Ok(deletion)
     }
 
     /// The last deletion of a service of this name.
     pub async fn newest(&self) -> Result<Option<Deletion>, TombstoneError> {
-        match self.heads(&[Series::Deleted]).await?.first() {
+        let all = self.listed.names(self.kubernetes).await.map_err(TombstoneError::Store)?;
+        match self.heads(all, &[Series::Deleted]).first() {
             Some(name) => Ok(self.read_part::<Head>(name).await?.map(|head| head.deletion)),
             None => Ok(None),
         }
     }
 
     /// The newest of a series first.
-    async fn heads(&self, series: &[Series]) -> Result<Vec<Name>, TombstoneError> {
+    fn heads(&self, all: Vec<Name>, series: &[Series]) -> Vec<Name> {
         let labels: Vec<String> = series.iter().map(|series| self.label(*series)).collect();
-        let all = names(self.kubernetes).await.map_err(TombstoneError::Store)?;
-        Ok(all.into_iter().rev().filter(|name| labels.contains(&name.label) && name.part == 0).collect())
+        all.into_iter().rev().filter(|name| labels.contains(&name.label) && name.part == 0).collect()
     }
 
     async fn read(&self, account: &ServiceAccount, candidate: &Candidate) -> Result<Option<State>, TombstoneError> {
@@ -203,7 +236,8 @@ impl Tombstones<'_> {
 
     /// The states that one deletion took; none where they are kept no more.
     pub async fn load(&self, digest: Digest) -> Result<Option<Vec<State>>, TombstoneError> {
-        for head in self.heads(&[Series::Deleted, Series::Replaced]).await? {
+        let all = names(self.kubernetes).await.map_err(TombstoneError::Store)?;
+        for head in self.heads(all, &[Series::Deleted, Series::Replaced]) {
             let Some(found) = self.read_part::<Head>(&head).await? else { continue };
             if found.deletion.digest != digest {
                 continue;

@@ -28,14 +28,15 @@ mod sources;
 
 pub use agents::{
     Agent, AgentUpdateRow, JoinToken, Quarantine, RedeemError, Report, change_agent, delete_expired, delete_quarantine,
-    delete_report, delete_reports, load_agent, load_agent_update, load_agent_updates, load_agents, load_heartbeats,
-    load_quarantines, load_report, mark_restored, redeem_token, save_agent, save_agent_report, save_agent_update,
-    save_heartbeats, save_join_token, save_quarantine, save_report, use_nonce,
+    delete_report, delete_reports, load_agent, load_agent_of, load_agent_update, load_agent_updates, load_agents,
+    load_heartbeats, load_quarantines, load_report, mark_restored, redeem_token, save_agent, save_agent_report,
+    save_agent_update, save_heartbeats, save_join_token, save_quarantine, save_report, use_nonce,
 };
 pub use assignments::{
-    Assignment, assignments_named, assignments_of_cluster, assignments_of_namespace, assignments_of_source,
-    assignments_unplaced, count_assignments, delete_assignment, is_source_used, load_assignment, save_assignment,
-    save_service_secrets, services_gone, services_of_secret, services_under_grants, stamp,
+    Assignment, asks_for_the_same, assignments_named, assignments_of_cluster, assignments_of_namespace,
+    assignments_of_source, assignments_unplaced, count_assignments, delete_assignment, is_source_used, load_assignment,
+    names_of_services, save_assignment, save_service_secrets, services_gone, services_of_secret, services_under_grants,
+    stamp,
 };
 pub use desired::{
     Desired, DirtyMark, clear_mark, delete_cluster, is_desired, load_desired, load_desired_bundles, load_desired_heads,

@@ -43,7 +43,7 @@ mod tx;
 mod visit;
 mod watch;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use sqlx::Connection as _;
@@ -98,6 +98,15 @@ impl Store {
         let read = async {
             let mut connection = self.pool.acquire().await?;
             read::get(&mut connection, key, &self.settings.sealer).await
+        };
+        self.read(read).await
+    }
+
+    /// Those of these keys that are there, in few statements.
+    pub async fn get_all(&self, keys: &[Key]) -> Result<HashMap<Key, Resource>, StoreError> {
+        let read = async {
+            let mut connection = self.pool.acquire().await?;
+            read::get_all(&mut connection, keys, &self.settings.sealer).await
         };
         self.read(read).await
     }

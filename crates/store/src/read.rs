@@ -1,6 +1,9 @@
 //! Reading rows: one, a page, the log. On any connection, so that readers and the writing transaction share it.
 
-use std::fmt::Write as _;
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write as _,
+};
 
 use sqlx::{AssertSqlSafe, Row as _};
 
@@ -10,6 +13,7 @@ use crate::{
     engine::{Connection, Engine, Row},
     ring::{Committed, RingLimits},
     row::{FromParts, StoredParts, assemble, decode_labels, decode_operation},
+    rows::{chunks, parameters},
     seal::Sealer,
 };
 
@@ -35,6 +39,36 @@ pub(crate) async fn load_row(connection: &mut Connection, key: &Key) -> Result<O
     row.map(|row| stored_parts(&row)).transpose()
 }
 
+/// The rows of these keys that are there.
+pub(crate) async fn load_rows(
+    connection: &mut Connection,
+    keys: impl Iterator<Item = &Key>,
+) -> Result<HashMap<Key, StoredParts>, sqlx::Error> {
+    let keys: Vec<&Key> = keys.collect::<HashSet<_>>().into_iter().collect();
+    let mut found = HashMap::new();
+    for some in chunks(&keys) {
+        if let [key] = some {
+            found.extend(load_row(connection, key).await?.map(|row| ((*key).clone(), row)));
+            continue;
+        }
+        let sql = format!(
+            "SELECT kind, namespace, name, uid, version, sealed, labels, body, status FROM resources \
+             WHERE (kind, namespace, name) IN (VALUES {})",
+            parameters(some.len(), 3)
+        );
+        let mut select = sqlx::query(AssertSqlSafe(sql));
+        for key in some {
+            select = select.bind(key.kind.as_str()).bind(&key.namespace).bind(&key.name);
+        }
+        for row in select.fetch_all(&mut *connection).await? {
+            let kind = Kind::from(row.try_get::<&str, _>("kind")?);
+            let key = Key { kind, namespace: row.try_get("namespace")?, name: row.try_get("name")? };
+            found.insert(key, stored_parts(&row)?);
+        }
+    }
+    Ok(found)
+}
+
 pub(crate) fn stored_parts(row: &Row) -> Result<StoredParts, sqlx::Error> {
     Ok(StoredParts {
         uid: row.try_get("uid")?,
@@ -53,6 +87,19 @@ pub(crate) async fn get(
 ) -> Result<Option<Resource>, StoreError> {
     let Some(row) = load_row(connection, key).await? else { return Ok(None) };
     Ok(Some(Resource::from_parts(row.open(key, sealer)?, key.clone())?))
+}
+
+/// Those of these keys that are there.
+pub(crate) async fn get_all(
+    connection: &mut Connection,
+    keys: &[Key],
+    sealer: &Sealer,
+) -> Result<HashMap<Key, Resource>, StoreError> {
+    let mut found = HashMap::new();
+    for (key, row) in load_rows(connection, keys.iter()).await? {
+        found.insert(key.clone(), Resource::from_parts(row.open(&key, sealer)?, key)?);
+    }
+    Ok(found)
 }
 
 /// Rows that are asked for at a time, where a page has no limit or its selector leaves most of them out. A statement whose

@@ -238,7 +238,7 @@ impl Tx {
     }
 
     async fn try_write_all(&mut self, writes: Vec<Write>) -> Result<Vec<Result<Resource, WriteError>>, sqlx::Error> {
-        let rows = self.load_rows(writes.iter().map(|write| &write.key)).await?;
+        let rows = read::load_rows(self, writes.iter().map(|write| &write.key)).await?;
         let tallied = TallyChanges::new(self.classes);
         let mut plan = Plan::new(rows, self.number, Arc::clone(&self.sealer), Arc::clone(&self.ownerless), tallied);
         let results = writes.into_iter().map(|write| plan.write(write)).collect();

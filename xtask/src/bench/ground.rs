@@ -103,6 +103,16 @@ impl Ground {
         self.until(&format!("be ready at {commit}"), names, check).await
     }
 
+    /// Waits until the hub has decided that these services run this commit.
+    pub async fn assigned(&self, names: &[String], commit: &str) -> Result<()> {
+        let check = |service: &ServiceDeployment| {
+            let assigned = service.status.as_ref().and_then(|status| status.assigned_revision.as_deref());
+            ensure!(assigned.is_some_and(|revision| revision.ends_with(commit)), "{assigned:?} is assigned");
+            Ok(())
+        };
+        self.until(&format!("be assigned {commit}"), names, check).await
+    }
+
     async fn until(
         &self,
         what: &str,

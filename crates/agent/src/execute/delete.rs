@@ -153,7 +153,7 @@ mod tests {
         kinds::Kinds,
         kubernetes::Kubernetes,
         service::{Assignment, Superseded},
-        tombstones::Tombstones,
+        tombstones::{Listed, Tombstones},
     };
 
     const PRUNE: &str = "farwater.dev/prune";
@@ -225,6 +225,7 @@ mod tests {
             tombstones: Tombstones {
                 kubernetes: &kubernetes,
                 kinds: &kinds,
+                listed: &Listed::default(),
                 installation: String::new(),
                 service: &service,
             },

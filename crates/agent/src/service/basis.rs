@@ -72,7 +72,13 @@ impl<'a> Basis<'a> {
     pub fn tombstones(&self) -> Tombstones<'a> {
         let Self { agent, service } = *self;
         let installation = agent.identity().installation.clone();
-        Tombstones { kubernetes: &agent.kubernetes, kinds: &agent.kinds, installation, service }
+        Tombstones {
+            kubernetes: &agent.kubernetes,
+            kinds: &agent.kinds,
+            listed: &agent.listed_tombstones,
+            installation,
+            service,
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use farwater_api::{
     AGENT_FINALIZER, APPROVE_PRUNE, Digest, GitRepository, ServiceDeployment,
     git_repository::LocalReference,
     protocol::Action,
-    service_deployment::{DeletionPolicy, Pin},
+    service_deployment::{ClusterReference, DeletionPolicy, Pin},
 };
 use farwater_fleet::{
     assignment::{Candidate, Decided, Decision, Inputs, Trouble, Why, decide, is_suspended, suspension_end},
@@ -25,10 +25,10 @@ use farwater_fleet::{
 use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
-        Assignment, Bundle, Released, Revision, ServiceOrigin, SourceOrigin, assignments_named, delete_assignment,
-        delete_report, dependencies_of, load_assignment, load_report, load_revision, load_service_origin,
-        load_source_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_released,
-        save_service_origin, save_service_secrets, stamp,
+        Assignment, Bundle, Released, Revision, ServiceOrigin, SourceOrigin, asks_for_the_same, assignments_named,
+        delete_assignment, delete_report, dependencies_of, load_assignment, load_report, load_revision,
+        load_service_origin, load_source_origin, mark_cluster, save_assignment, save_bundle, save_dependencies,
+        save_released, save_service_origin, save_service_secrets, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -43,7 +43,7 @@ use super::{
     orphans,
     queue::Next,
     resources::{self, APPROVED_AT, Name, Stored as _},
-    services::{ClusterFacts, ServiceFacts, load_grants, read_json},
+    services::{ClusterFacts, ServiceFacts, load_grants_for, read_json},
     summarize_reports::is_removed,
     trace_deliveries::Assigned,
     track_clusters::until_silent,
@@ -101,7 +101,7 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         Approval::None => None,
     };
     let row = load_assignment(&mut *delivery.store.tables().await?, &resource.uid).await?;
-    let cluster = find_cluster(&delivery, &name, &service, row.as_ref()).await?;
+    let cluster = find_cluster(&delivery, &name, &service.spec.cluster_ref, row.as_ref()).await?;
     if service.metadata.deletion_timestamp.is_some() {
         let again = remove_service(&delivery, &name, &resource, service, row, cluster).await?;
         return Ok(sooner(again, approval));
@@ -112,12 +112,14 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let answered = request.as_deref().is_some_and(|value| delivery.checks.requests.is_answered(&name, value));
     // Before the source is read: one that was asked since this was written has what it has now.
     let known = load_service_origin(&mut *delivery.store.tables().await?, &resource.uid).await?;
-    let source = find_source(&delivery, &name, &service).await?;
     let source_name = Name::new(&name.namespace, &service.spec.source_ref.name);
+    let source = find_source(&delivery, &source_name).await?;
     let (candidate, bundle) = resolve_candidate(&delivery, &name, &service, source.as_ref(), row.as_ref()).await?;
     let is_found = candidate.is_ok();
     let source_uid = source.as_ref().map(|source| source.uid.clone());
     let is_asked = source.as_ref().is_some_and(|source| source.origin.as_ref().is_none_or(|origin| !origin.unasked));
+    let references = (service.spec.cluster_ref.clone(), source_name.clone());
+    let led_to = LedTo::of(&cluster, source.as_ref());
     let stated = Stated::of(&service);
     let found = Found {
         cluster,
@@ -131,7 +133,14 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let again = stated.next_look(&next)?;
     // Not with what was assigned before, because what the source has can't be, or may not.
     let is_current = is_found && next.assigned.is_some() && next.assigned == next.candidate;
+    let found_by = |row: &Assignment| (row.cluster_uid.clone(), row.source_uid.clone());
+    let is_new = row.as_ref().map(found_by) != Some(found_by(&next));
+    let is_denied = is_new && matches!(read_json::<Decided>(&next.service_uid, &next.why)?.why, Why::NotGranted(_));
     save_row(&delivery, row, next, bundle, stated, begun).await?;
+    // Who wakes it finds it by its row: what came before that was written has woken nobody.
+    if is_denied || (is_new && LedTo::load(&delivery, &name, &references).await? != led_to) {
+        delivery.services.add(name.clone());
+    }
     if let Some(known) = known.filter(|known| known.unasked && is_asked && is_current) {
         trust_source(&delivery, known).await?;
     }
@@ -143,6 +152,33 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     }
     delivery.summaries.add(name);
     Ok(sooner(again, approval))
+}
+
+/// What a service's references led to when they were looked at.
+#[derive(PartialEq, Eq)]
+struct LedTo {
+    cluster_uid: Option<String>,
+    source_uid: Option<String>,
+    revision: Option<Revision>,
+}
+
+impl LedTo {
+    fn of(cluster: &Result<ClusterFacts, Trouble>, source: Option<&Source>) -> Self {
+        Self {
+            cluster_uid: cluster.as_ref().ok().map(|cluster| cluster.uid.clone()),
+            source_uid: source.map(|source| source.uid.clone()),
+            revision: source.and_then(|source| source.revision.clone()),
+        }
+    }
+
+    async fn load(
+        delivery: &Delivery,
+        name: &Name,
+        (cluster, source): &(ClusterReference, Name),
+    ) -> Result<Self, StoreError> {
+        let cluster = find_cluster(delivery, name, cluster, None).await?;
+        Ok(Self::of(&cluster, find_source(delivery, source).await?.as_ref()))
+    }
 }
 
 fn sooner(next: Next, wait: Option<Duration>) -> Next {
@@ -319,10 +355,9 @@ async fn forget_old_rows(delivery: &Delivery, name: &Name, current: Option<&str>
 async fn find_cluster(
     delivery: &Delivery,
     name: &Name,
-    service: &ServiceDeployment,
+    reference: &ClusterReference,
     row: Option<&Assignment>,
 ) -> Result<Result<ClusterFacts, Trouble>, StoreError> {
-    let reference = &service.spec.cluster_ref;
     let candidates = cluster_candidates(reference, &name.namespace);
     let mut first = None;
     for (namespace, cluster) in &candidates {
@@ -339,13 +374,8 @@ async fn find_cluster(
     }))
 }
 
-async fn find_source(
-    delivery: &Delivery,
-    name: &Name,
-    service: &ServiceDeployment,
-) -> Result<Option<Source>, StoreError> {
-    let source = Name::new(&name.namespace, &service.spec.source_ref.name);
-    let Some((resource, repository)) = resources::load::<GitRepository>(&delivery.store, &source).await? else {
+async fn find_source(delivery: &Delivery, name: &Name) -> Result<Option<Source>, StoreError> {
+    let Some((resource, repository)) = resources::load::<GitRepository>(&delivery.store, name).await? else {
         return Ok(None);
     };
     // Before the revision: a source that was asked has that revision, or a newer one.
@@ -357,6 +387,9 @@ async fn find_source(
 
 /// The resource stays until the agent has confirmed the removal, so it is held before anything is assigned.
 async fn hold_resource(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
+    if resources::is_held(&resource.object["metadata"]) {
+        return Ok(());
+    }
     resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, "", |object| {
         let metadata = &mut object["metadata"];
         if resources::is_held(metadata) || metadata["deletionTimestamp"].is_string() {
@@ -476,7 +509,7 @@ async fn decide_row(
     if let Some(Ok(pinned)) = pinned.as_ref().filter(|pinned| pinned.as_ref().is_ok_and(|one| !one.source.is_empty())) {
         facts.source_url = Some(pinned.source.clone());
     }
-    let ceiling = facts.check_placement(&cluster, &load_grants(&delivery.store).await?);
+    let ceiling = facts.check_placement(&cluster, &load_grants_for(&delivery.store, &name.namespace).await?);
     let decision = decide(Inputs {
         suspended: is_suspended || cluster.suspended,
         pinned: pinned.as_ref().map(Result::as_ref),
@@ -509,9 +542,10 @@ fn read_turn(row: &Assignment) -> Result<u64, StoreError> {
     Ok(read_json::<Decided>(&row.service_uid, &row.why)?.turn)
 }
 
-/// Counts a change of what is asked for: of the spec, of the content, or of the cluster.
+/// Counts a change of what is asked for: of the spec, of the content, or of the cluster. An approval is none: what it allows has begun by
+/// then, and would be ended by an entry that differs.
 fn count_turn(old: &Assignment, new: &mut Assignment) -> Result<(), StoreError> {
-    let same = old.cluster_uid == new.cluster_uid && old.stamp == new.stamp;
+    let same = old.cluster_uid == new.cluster_uid && asks_for_the_same(&old.stamp, &new.stamp);
     if !same || assigned_content(old)? != assigned_content(new)? {
         let decided: Decided = read_json(&new.service_uid, &new.why)?;
         new.why = write_json(&Decided { turn: decided.turn + 1, ..decided })?;
@@ -605,13 +639,14 @@ async fn remove_service(
         Ok(cluster) if cluster.uid == row.cluster_uid && cluster.agent.is_some() => cluster,
         _ => return finish_removal(delivery, name, resource, Farewell::default()).await,
     };
-    let source = find_source(delivery, name, &service).await?;
+    let source = find_source(delivery, &Name::new(&name.namespace, &service.spec.source_ref.name)).await?;
     let stated = Stated { secrets: Vec::new(), ..Stated::of(&service) };
     let mut facts = ServiceFacts::new(resource, service, &row, source.map(|source| source.url))?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let secrets = secrets::resolve(delivery, &facts).await?;
     // A removal takes what there is, wherever it came from.
-    let (entry, _) = facts.resolve_entry(&cluster, &load_grants(&delivery.store).await?, &secrets, &Given::default());
+    let grants = load_grants_for(&delivery.store, &name.namespace).await?;
+    let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets, &Given::default());
     let report = load_report(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let said = report.as_ref().map(status::decode).transpose()?;
     let objects = said.as_ref().map(|said| said.objects.as_slice()).unwrap_or_default();

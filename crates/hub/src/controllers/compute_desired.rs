@@ -20,7 +20,7 @@ use farwater_fleet::{
     placement::NamedGrant,
 };
 use farwater_store::{
-    Key, StoreError, Tx,
+    Key, Resource, StoreError, Tx,
     delivery::{
         Assignment, Desired, DirtyMark, InputVersion, ParameterRow, ServiceOrigin, assignments_of_cluster, clear_mark,
         load_agent_update, load_desired, load_dirty, load_revision, mark_cluster, mark_parameters,
@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     advance_agents, chain, dependencies, git,
-    resources::{self, Name},
+    resources::{self, Name, Stored as _},
     select_health_rules,
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, read_json, released_entry},
     trace_deliveries::{self, NewEntry, Published, new_entries},
@@ -57,6 +57,8 @@ const REST: u32 = 4;
 const LONGEST: Duration = Duration::from_secs(1);
 /// The same after a round in which a source's services were not all assigned yet; doubles up to [`GATHER`] while that is so.
 const ALMOST: Duration = Duration::from_millis(5);
+/// Services that are read, and held, at a time.
+const READ_AT_ONCE: usize = 500;
 /// How long after a fetch the services of a source are published together: bundles of a large one take their time.
 const HALFWAY_SECONDS: i64 = 5;
 /// A mark whose wake-up was lost is seen this late.
@@ -257,15 +259,26 @@ async fn resolve_entries(
 ) -> Result<(Vec<Verbatim<Entry>>, Vec<Fresh>), StoreError> {
     let mut urls = SourceUrls::default();
     let (mut entries, mut fresh) = (Vec::with_capacity(rows.len()), Vec::new());
-    for row in rows {
-        // A row whose service is gone or was made again is cleared by assign_revisions.
-        let Some(facts) = load_facts(delivery, row, origins.get(&row.service_uid), &mut urls).await? else { continue };
-        let secrets = secrets::resolve(delivery, &facts).await?;
-        let (given, resolved) = give(delivery, &facts, cluster, parameters.get(&row.service_uid), inputs).await?;
-        fresh.extend(resolved);
-        entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets, &given).0));
+    for some in rows.chunks(READ_AT_ONCE) {
+        let keys: Vec<_> = some.iter().map(key_of).collect();
+        let mut services = delivery.store.get_all(&keys).await?;
+        for (row, key) in some.iter().zip(keys) {
+            let origin = origins.get(&row.service_uid);
+            // A row whose service is gone or was made again is cleared by assign_revisions.
+            let Some(facts) = facts_of(delivery, row, services.remove(&key), origin, &mut urls).await? else {
+                continue;
+            };
+            let secrets = secrets::resolve(delivery, &facts).await?;
+            let (given, resolved) = give(delivery, &facts, cluster, parameters.get(&row.service_uid), inputs).await?;
+            fresh.extend(resolved);
+            entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets, &given).0));
+        }
     }
     Ok((entries, fresh))
+}
+
+fn key_of(row: &Assignment) -> Key {
+    ServiceDeployment::key(&Name::new(&row.namespace, &row.name))
 }
 
 /// What decides about the entry of a row's service; none where that is gone or was made again.
@@ -275,11 +288,19 @@ pub async fn load_facts(
     origin: Option<&ServiceOrigin>,
     urls: &mut SourceUrls,
 ) -> Result<Option<ServiceFacts>, StoreError> {
-    let name = Name::new(&row.namespace, &row.name);
-    let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
-    let Some((resource, service)) = found.filter(|(resource, _)| resource.uid == row.service_uid) else {
-        return Ok(None);
-    };
+    let found = delivery.store.get(&key_of(row)).await?;
+    facts_of(delivery, row, found, origin, urls).await
+}
+
+async fn facts_of(
+    delivery: &Delivery,
+    row: &Assignment,
+    found: Option<Resource>,
+    origin: Option<&ServiceOrigin>,
+    urls: &mut SourceUrls,
+) -> Result<Option<ServiceFacts>, StoreError> {
+    let Some(resource) = found.filter(|resource| resource.uid == row.service_uid) else { return Ok(None) };
+    let service = resources::parse::<ServiceDeployment>(&resource)?;
     let url = urls.get(&delivery.store, &Name::new(&row.namespace, &service.spec.source_ref.name)).await?;
     let mut facts = ServiceFacts::new(&resource, service, row, url)?.from_origin(origin)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;

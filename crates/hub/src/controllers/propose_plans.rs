@@ -25,7 +25,7 @@ use super::{
     fetch_sources::find_revision,
     git::{self, BundleFailure},
     resources::{self, Name},
-    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants_for},
 };
 use crate::delivery::{
     Delivery,
@@ -131,7 +131,7 @@ async fn prepare(
         load_parameters(&mut tables, &facts.uid).await.map_err(failed)?
     };
     let given = give(&delivery, &facts, &cluster, given.as_ref(), &mut InputCache::default()).await.map_err(failed)?;
-    let grants = load_grants(&delivery.store).await.map_err(failed)?;
+    let grants = load_grants_for(&delivery.store, &facts.name.namespace).await.map_err(failed)?;
     let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets, &given.0);
     Ok(Proposed { entry: Verbatim::from(entry), revision, archive })
 }

@@ -24,7 +24,7 @@ use super::{
     dependencies, freeze_prunes,
     queue::Next,
     resources::{self, Name},
-    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants},
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants_for},
     track_clusters::until_silent,
     versions,
 };
@@ -53,7 +53,8 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
             let secrets = secrets::resolve(&delivery, &facts).await?;
             // Whoever puts them together for the first time asks for a summary when it is done.
             let Some(given) = parameters::published(&facts, handed.as_ref())? else { return Ok(Next::OnChange) };
-            facts.resolve_entry(cluster, &load_grants(&delivery.store).await?, &secrets, &given)
+            let grants = load_grants_for(&delivery.store, &name.namespace).await?;
+            facts.resolve_entry(cluster, &grants, &secrets, &given)
         }
         None => unplaced_entry(&facts),
     };

@@ -1,6 +1,9 @@
 //! Joining: a one-time token, made for one Cluster, becomes the agent's own identity.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
 
 use axum::{
     Json,
@@ -15,7 +18,7 @@ use farwater_api::{
 use farwater_store::{
     StoreError,
     delivery::{
-        Agent, AgentKeys, JoinToken, RedeemError, delete_quarantine, delete_reports, load_agents, mark_cluster,
+        Agent, AgentKeys, JoinToken, RedeemError, delete_quarantine, delete_reports, load_agent_of, mark_cluster,
         redeem_token, save_agent, save_agent_keys, save_join_token,
     },
 };
@@ -33,6 +36,9 @@ use crate::controllers::resources::{self, Name};
 
 /// Long enough to walk over to the other cluster's terminal.
 const JOIN_TOKEN_SECONDS: i64 = 3600;
+/// How long a join waits for its Cluster to be known, and how often it looks.
+const ROUTED_WITHIN: Duration = Duration::from_secs(2);
+const ROUTED_SOON: Duration = Duration::from_millis(10);
 const PREFIX: &str = "fwj_";
 /// Of both of the agent's public keys.
 pub const KEY_BYTES: usize = 32;
@@ -99,6 +105,7 @@ pub async fn post_join(
     let now = Timestamp::now().as_second();
     let candidate = check_request(&request, now)?;
     delivery.check_loaded()?;
+    until_routed(&delivery).await;
     let print = key_print(&candidate.agent.public_key);
     let trusted = delivery.identity.trusted();
     let row = AgentKeys {
@@ -155,9 +162,17 @@ fn check_request(request: &JoinRequest, now: i64) -> Result<Candidate, Refusal> 
     Ok(Candidate { hash: hash(&request.token), agent })
 }
 
+/// Until every Cluster that has been made is known, or for as long as an agent may be kept waiting for that.
+async fn until_routed(delivery: &Delivery) {
+    let (position, begun) = (delivery.store.position(), Instant::now());
+    while delivery.routed.load(Ordering::Acquire) < position && begun.elapsed() < ROUTED_WITHIN {
+        tokio::time::sleep(ROUTED_SOON).await;
+    }
+}
+
 /// Uses the token up and sets the identity, in one transaction; a refusal uses nothing up.
 async fn redeem(
-    delivery: &Delivery,
+    delivery: &Arc<Delivery>,
     candidate: Candidate,
     mut keys: AgentKeys,
     now: i64,
@@ -169,17 +184,17 @@ async fn redeem(
         Unsettled,
     }
     let Candidate { hash, mut agent } = candidate;
-    let known: Vec<String> = delivery.clusters.all().iter().map(|state| state.uid.to_string()).collect();
+    let known = Arc::clone(delivery);
     let outcome = delivery.store.transact(move |tx| {
         Box::pin(async move {
             // Looked at first: a refusal must leave the token usable.
-            let elsewhere = load_agents(tx).await?.into_iter().find(|other| other.cluster_id == agent.cluster_id);
+            let elsewhere = load_agent_of(tx, &agent.cluster_id).await?;
             let cluster_uid = match redeem_token(tx, &hash, now).await? {
                 Err(refused) => return Ok(Outcome::Refused(refused)),
                 Ok(uid) => uid,
             };
             // Made or deleted a moment ago: rolled back, so that the token works once that is known.
-            if !known.contains(&cluster_uid) {
+            if known.clusters.get(&cluster_uid).is_none() {
                 return Err(StoreError::abort(Unsettled));
             }
             if let Some(other) = elsewhere.filter(|other| other.cluster_uid != cluster_uid) {

@@ -23,8 +23,8 @@ use farwater_store::{
     StoreError,
     delivery::{
         Report, assignments_of_cluster, change_agent, delete_released, delete_report, delete_reports, distrust_sources,
-        load_agent, load_desired, load_report, mark_cluster, mark_restored, released_of_cluster, save_agent_report,
-        save_desired, save_report,
+        load_agent, load_desired, load_report, mark_cluster, mark_restored, names_of_services, released_of_cluster,
+        save_agent_report, save_desired, save_report,
     },
 };
 use http::HeaderMap;
@@ -145,7 +145,19 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
             if base != 0 && base != last {
                 return Ok(Err(Refusal::BaseUnknown { last, base }));
             }
-            let own = assignments_of_cluster(tx, &uid).await?;
+            // A whole report takes back what it does not speak of.
+            let own = if base == 0 {
+                assignments_of_cluster(tx, &uid)
+                    .await?
+                    .into_iter()
+                    .map(|row| (row.service_uid, row.namespace, row.name))
+                    .collect()
+            } else {
+                let reported: Vec<_> = rows.iter().map(|(service_uid, ..)| service_uid.as_str()).collect();
+                names_of_services(tx, &uid, &reported).await?
+            };
+            let own: HashMap<String, Name> =
+                own.into_iter().map(|(uid, namespace, name)| (uid, Name { namespace, name })).collect();
             let released: HashMap<String, Digest> = released_of_cluster(tx, &uid)
                 .await?
                 .into_iter()
@@ -155,14 +167,13 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
             if base == 0 {
                 delete_reports(tx, &uid).await?;
             }
-            let mut said = HashSet::new();
             for (service_uid, body, removed) in rows {
                 if removed.is_some() && removed == released.get(&service_uid).copied() {
                     delete_released(tx, &service_uid).await?;
                     mark_cluster(tx, &uid).await?;
                     let_go = true;
                 }
-                if !own.iter().any(|row| row.service_uid == service_uid) {
+                if !own.contains_key(&service_uid) {
                     continue;
                 }
                 match body {
@@ -172,7 +183,6 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
                     }
                     None => delete_report(tx, &service_uid).await?,
                 }
-                said.insert(service_uid);
             }
             change_agent(tx, &uid, &agent_version, &kubernetes_version, Some(sequence)).await?;
             let versions_changed = agent.is_some_and(|agent| {
@@ -182,8 +192,7 @@ async fn save_services(delivery: &Delivery, cluster: &ClusterState, report: Stat
                 Some(text) => save_agent_report(tx, &uid, text).await?,
                 None => false,
             };
-            let told = own.into_iter().filter(|row| base == 0 || said.contains(&row.service_uid));
-            let services = told.map(|row| Name { namespace: row.namespace, name: row.name }).collect();
+            let services = own.into_values().collect();
             Ok(Ok(Saved { services, versions_changed, agent_changed, let_go }))
         })
     });

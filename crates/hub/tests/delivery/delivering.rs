@@ -1,9 +1,12 @@
 //! From a commit to a desired state and its bundles.
 
+use std::time::Duration;
+
 use farwater_api::{
     ADMIN_NAMESPACE, Digest,
     protocol::{Action, Deployment, Entry, POLL_INTERVAL_HEADER},
 };
+use farwater_store::delivery::load_assignment;
 use http::{StatusCode, header};
 use serde_json::json;
 
@@ -47,6 +50,36 @@ async fn a_commit_reaches_an_agent_and_an_unchanged_poll_is_empty() {
     let source = rig.get("GitRepository", ADMIN_NAMESPACE, "infra").await.unwrap();
     assert_eq!(condition(&source, "Ready"), "True/Fetched");
     assert!(source["status"]["revision"].as_str().unwrap().starts_with("main@sha1:"));
+}
+
+/// Who is woken is found by rows, and a service that was just made has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn services_that_are_made_together_with_what_they_name_are_all_assigned() {
+    let (server, _repository) = repository().await;
+    let rig = Rig::start().await;
+    for round in 0..10 {
+        let name = format!("round-{round}");
+        let service = async |number: u64| {
+            tokio::time::sleep(Duration::from_millis(3 * number)).await;
+            let spec = json!({
+                "clusterRef": {"name": name}, "targetNamespace": "web", "path": "apps/web",
+                "sourceRef": {"kind": "GitRepository", "name": name},
+            });
+            let own = format!("{name}-{number}");
+            rig.create("ServiceDeployment", ADMIN_NAMESPACE, &own, json!({"spec": spec})).await
+        };
+        let services = futures::future::join_all((0..24).map(service));
+        let url = server.url("infra.git");
+        let source = rig.repository(ADMIN_NAMESPACE, &name, &url);
+        let (_, _, uids) = futures::join!(source, rig.cluster(&name), services);
+        for uid in uids {
+            rig.wait_until("the service is assigned", async || {
+                let row = load_assignment(&mut rig.store.tables().await.unwrap(), &uid).await.unwrap();
+                row.is_some_and(|row| row.assigned.is_some())
+            })
+            .await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

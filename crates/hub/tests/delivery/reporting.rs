@@ -7,6 +7,7 @@ use farwater_api::{
     service_deployment::HeldPrune,
 };
 use farwater_hub::delivery::status::load_objects;
+use farwater_store::delivery::load_assignment;
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 
@@ -131,8 +132,19 @@ async fn a_held_prune_is_approved_by_its_digest_for_a_day() {
         service["metadata"]["annotations"][APPROVE_PRUNE] = plan.to_string().into();
     })
     .await;
-    let (_, entry) =
+    let (state, approved) =
         agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some_and(|d| d.approved_prune == Some(plan))).await;
+    // What it allows is not ended by another entry that asks for the same.
+    rig.wait_until("the approval was looked at", async || {
+        let row = load_assignment(&mut rig.store.tables().await.unwrap(), &uid).await.unwrap();
+        row.is_some_and(|row| row.stamp.contains(&plan.to_string()))
+    })
+    .await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let after = agent.desired(&rig).await;
+    assert_eq!(after.statement.generation, state.statement.generation);
+    assert_eq!(applied(&approved).unwrap().turn, applied(&entry).unwrap().turn);
+    let entry = approved;
     // The API server writes down who and when. One that nobody has dated counts from when it was found.
     rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| s["status"]["approvedAt"].is_string()).await;
     let by = |service: &mut serde_json::Value| service["status"]["approvedBy"] = "ann".into();

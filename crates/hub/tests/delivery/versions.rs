@@ -155,7 +155,9 @@ async fn a_pin_brings_back_a_version_and_holds_back_what_comes_until_it_goes() {
     pin(&rig, Value::Null).await;
     rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, "web", |s| condition(s, "Stalled") == "True/SourceNotFound")
         .await;
-    assert_eq!(agent.desired(&rig).await.entries[0].digest(), entry.digest());
+    let (_, kept) = agent.wait_entry(&rig, &uid, |now| now.digest() != entry.digest()).await;
+    let (turn, before) = (applied(&kept).unwrap().turn, applied(&entry).unwrap().turn);
+    assert_eq!((bundle(&kept), turn), (Some(wanted), before + 1), "its spec changed, and nothing that runs");
     rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
     let news = |entry: &Entry| ![bundle(&first), bundle(&second)].contains(&bundle(entry)) && applied(entry).is_some();
     agent.wait_entry(&rig, &uid, news).await;

@@ -79,6 +79,12 @@ pub async fn load_agents(connection: &mut Connection) -> Result<Vec<Agent>, Stor
     Ok(sqlx::query_as(SELECT_AGENT).fetch_all(connection).await?)
 }
 
+/// Of the cluster whose `kube-system` namespace has this uid.
+pub async fn load_agent_of(connection: &mut Connection, cluster_id: &str) -> Result<Option<Agent>, StoreError> {
+    let sql = format!("{SELECT_AGENT} WHERE cluster_id = $1");
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_id).fetch_optional(connection).await?)
+}
+
 /// Sets a cluster's agent; an identity that it had is replaced, and its reports start anew.
 pub async fn save_agent(connection: &mut Connection, agent: &Agent) -> Result<(), StoreError> {
     sqlx::query(

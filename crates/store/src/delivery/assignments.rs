@@ -6,7 +6,10 @@ use super::{
     origins::delete_service_origin,
     parameters::delete_parameters,
 };
-use crate::{Connection, Kind, StoreError};
+use crate::{
+    Connection, Kind, StoreError,
+    rows::{chunks, parameters},
+};
 use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE, UNDO};
 use serde_json::Value;
 
@@ -51,6 +54,12 @@ pub fn stamp(service: &Value) -> String {
     format!("{} {deleting} {}{undo}", metadata["generation"], annotation(APPROVE_PRUNE))
 }
 
+/// Whether two stamps ask for the same, whatever was approved or requested meanwhile.
+pub fn asks_for_the_same(one: &str, other: &str) -> bool {
+    let asked = |stamp| str::split(stamp, ' ').take(2);
+    asked(one).eq(asked(other))
+}
+
 /// Conditions that an index serves: the table grows with the services, and must not be read for one of them.
 const OF_SERVICE: &str = "service_uid = $1";
 const OF_NAME: &str = "namespace = $1 AND name = $2";
@@ -80,6 +89,27 @@ pub async fn assignments_of_cluster(
     cluster_uid: &str,
 ) -> Result<Vec<Assignment>, StoreError> {
     select(connection, OF_CLUSTER, &[cluster_uid]).await
+}
+
+/// (service uid, namespace, name) of those of these services that belong to a cluster.
+pub async fn names_of_services(
+    connection: &mut Connection,
+    cluster_uid: &str,
+    service_uids: &[&str],
+) -> Result<Vec<(String, String, String)>, StoreError> {
+    let mut found = Vec::new();
+    for some in chunks(service_uids) {
+        let sql = format!(
+            "SELECT service_uid, namespace, name FROM assignments WHERE (service_uid, cluster_uid) IN (VALUES {})",
+            parameters(some.len(), 2)
+        );
+        let mut select = sqlx::query_as(sqlx::AssertSqlSafe(sql));
+        for service_uid in some {
+            select = select.bind(*service_uid).bind(cluster_uid);
+        }
+        found.extend::<Vec<_>>(select.fetch_all(&mut *connection).await?);
+    }
+    Ok(found)
 }
 
 pub async fn assignments_of_source(

@@ -1,48 +1,17 @@
 //! The statements of a transaction that writes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{Pending, Tx, plan::Slot};
 use crate::{
-    Key, Kind,
-    read::{self, load_row, stored_parts},
-    row::{StoredParts, encode_operation},
+    Key, read,
+    row::encode_operation,
     rows::{chunks, parameters},
 };
 
 impl Tx {
-    /// The rows of these keys that are there.
-    pub(super) async fn load_rows(
-        &mut self,
-        keys: impl Iterator<Item = &Key>,
-    ) -> Result<HashMap<Key, StoredParts>, sqlx::Error> {
-        let keys: Vec<&Key> = keys.collect::<HashSet<_>>().into_iter().collect();
-        let mut found = HashMap::new();
-        for some in chunks(&keys) {
-            if let [key] = some {
-                found.extend(load_row(self, key).await?.map(|row| ((*key).clone(), row)));
-                continue;
-            }
-            let sql = format!(
-                "SELECT kind, namespace, name, uid, version, sealed, labels, body, status FROM resources \
-                 WHERE (kind, namespace, name) IN (VALUES {})",
-                parameters(some.len(), 3)
-            );
-            let mut select = sqlx::query(AssertSqlSafe(sql));
-            for key in some {
-                select = select.bind(key.kind.as_str()).bind(&key.namespace).bind(&key.name);
-            }
-            for row in select.fetch_all(&mut **self).await? {
-                let kind = Kind::from(row.try_get::<&str, _>("kind")?);
-                let key = Key { kind, namespace: row.try_get("namespace")?, name: row.try_get("name")? };
-                found.insert(key, stored_parts(&row)?);
-            }
-        }
-        Ok(found)
-    }
-
     /// Brings the table to what was planned. The counter's lock keeps others away from it.
     pub(super) async fn save_rows(&mut self, rows: HashMap<Key, Slot>) -> Result<(), sqlx::Error> {
         let changed = rows.into_iter().filter(|(_, slot)| slot.changed);

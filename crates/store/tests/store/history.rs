@@ -7,8 +7,8 @@ use farwater_store::{
     Store,
     delivery::{
         Assignment, HookRow, VersionRow, delete_assignment, delete_hook, dependencies_of, dependents_of, load_history,
-        load_history_bundles, load_hooks, load_hooks_of_version, load_newest_version, load_version, save_assignment,
-        save_dependencies, save_hook, save_version, trim_history,
+        load_history_bundles, load_hooks, load_hooks_of_version, load_newest_version, load_version, names_of_services,
+        save_assignment, save_dependencies, save_hook, save_version, trim_history,
     },
 };
 
@@ -18,6 +18,7 @@ on_both_engines!(
     the_newest_versions_are_kept_and_the_newest_is_read_alone,
     bundles_of_histories_are_named_once,
     dependents_are_found_by_the_name_that_they_state,
+    services_are_named_to_their_own_cluster_only,
     a_service_that_goes_takes_its_history_along,
     hooks_go_with_their_version,
 );
@@ -104,6 +105,26 @@ async fn state(store: &Store, namespace: &str, name: &str, depends_on: &[&str]) 
         })
     });
     saved.await.unwrap();
+}
+
+async fn services_are_named_to_their_own_cluster_only(place: Place) {
+    let store = place.open().await;
+    let save = store.transact(|tx| {
+        Box::pin(async move {
+            for n in 0..20 {
+                let cluster_uid = if n < 10 { "east" } else { "west" }.to_owned();
+                save_assignment(tx, &Assignment { cluster_uid, ..assignment("team", &format!("s{n}")) }).await?;
+            }
+            Ok(())
+        })
+    });
+    save.await.unwrap();
+    let uids: Vec<String> = (5..25).map(|n| format!("team-s{n}")).collect();
+    let uids: Vec<&str> = uids.iter().map(String::as_str).collect();
+    let mut found = names_of_services(&mut store.tables().await.unwrap(), "east", &uids).await.unwrap();
+    found.sort();
+    let row = |n: usize| (format!("team-s{n}"), "team".to_owned(), format!("s{n}"));
+    assert_eq!(found, (5..10).map(row).collect::<Vec<_>>());
 }
 
 async fn dependents(store: &Store, namespace: &str, name: &str) -> Vec<String> {

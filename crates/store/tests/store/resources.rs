@@ -9,6 +9,7 @@ use crate::setup::{Place, all, assert_same_as_json, create, delete, key, labelle
 
 on_both_engines!(
     what_was_written_is_read_with_its_version,
+    those_of_many_keys_that_are_there_are_read_together,
     a_write_needs_the_uid_and_version_of_the_row,
     an_equal_object_is_not_written,
     an_object_must_fit_its_key,
@@ -33,6 +34,22 @@ async fn what_was_written_is_read_with_its_version(place: Place) {
     let read = store.get(&key("a")).await.unwrap().unwrap();
     assert_eq!((read.uid.as_str(), read.version, &*read.object), ("uid-a", 1, &object));
     assert!(store.get(&key("b")).await.unwrap().is_none());
+}
+
+async fn those_of_many_keys_that_are_there_are_read_together(place: Place) {
+    let store = place.open().await;
+    let keys: Vec<_> = (0..75).map(|n| key(&format!("n{n}"))).collect();
+    for key in keys.iter().step_by(2) {
+        put(&store, &key.name, json!({"x": key.name})).await.unwrap();
+    }
+    let asked: Vec<_> = keys.iter().chain(&keys[..3]).cloned().collect();
+    let found = store.get_all(&asked).await.unwrap();
+    assert_eq!(found.len(), 38);
+    for key in &keys {
+        let alone = store.get(key).await.unwrap();
+        assert_eq!(found.get(key).map(|one| &one.object), alone.as_ref().map(|one| &one.object), "{}", key.name);
+    }
+    assert!(store.get_all(&[]).await.unwrap().is_empty());
 }
 
 async fn a_write_needs_the_uid_and_version_of_the_row(place: Place) {

@@ -57,6 +57,8 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let kubectl = told("kubectl", peers::kubectl(&mut ground.plane, "kubectl", count).await?);
     let services = count / PER_FILE;
     let small = told("the agent, small services", ours::run(&mut ground, "small", count, services).await?);
+    let stated = ours::run_while_stated(&mut ground, "stated", count, services).await?;
+    eprintln!("the agent, small services, created while the hub is told of them: {stated}");
     let flux = told("Flux", peers::flux(&mut ground.plane, "flux", count).await?);
 
     let mut figures = Vec::new();
@@ -75,6 +77,10 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         let workload = format!("{count} ConfigMaps in {services} services, or Kustomizations, of {PER_FILE}, {phase}");
         figures.extend(in_small_services(phase, &workload, small[phase as usize], flux[phase as usize]));
     }
+    let workload =
+        format!("{count} ConfigMaps in {services} services, created while the hub is told of them and decides");
+    let figure = Figure::new("small_services_stated_and_created", &workload, stated.rate.round(), "objects/s");
+    figures.push(figure.compared(FLUX, flux[Phase::Created as usize].rate.round()));
     Ok(figures)
 }
 

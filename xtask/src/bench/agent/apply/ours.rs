@@ -1,6 +1,11 @@
 //! The agent, as it is shipped. Its clock starts when it has accepted the desired state that asks for the objects, so that
 //! everything is in it: reading the bundle, looking up what is there, the plan, the inventory that is written before the
 //! first object, and the namespace.
+//!
+//! Of many new services the hub has decided before, as it has of one and as somebody has made the artifact for Flux's
+//! kustomize-controller. How fast it goes while the hub is told of them and decides is measured beside it.
+
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -17,16 +22,34 @@ use crate::bench::{
 
 /// Of requests to the hub.
 const IN_FLIGHT: usize = 32;
+/// What was decided is in a signed state by then.
+const PUBLISHED: Duration = Duration::from_secs(2);
 
 /// Has so many objects applied by so many services, all in the namespace `name`, phase by phase.
 pub async fn run(ground: &mut Ground, name: &str, count: usize, services: usize) -> Result<Vec<Run>> {
+    run_phases(ground, name, (count, services), &PHASES, services > 1).await
+}
+
+/// The same objects created while the hub is told of the services, one after the other.
+pub async fn run_while_stated(ground: &mut Ground, name: &str, count: usize, services: usize) -> Result<Run> {
+    let runs = run_phases(ground, name, (count, services), &[Phase::Created], false).await?;
+    runs.first().copied().context("one phase was measured")
+}
+
+/// `is_away`: the agent comes when the hub has decided of all new services.
+async fn run_phases(
+    ground: &mut Ground,
+    name: &str,
+    (count, services): (usize, usize),
+    phases: &[Phase],
+    is_away: bool,
+) -> Result<Vec<Run>> {
     let (names, paths): (Vec<String>, Vec<String>) = match services {
         1 => (vec![name.to_owned()], vec![name.to_owned()]),
         _ => (0..services).map(|n| (format!("{name}-{n:04}"), maps::folder(name, n))).unzip(),
     };
-    let process = ground.agent().process().id();
     let mut runs = Vec::new();
-    for phase in PHASES {
+    for phase in phases.iter().copied() {
         let files = maps::files(name, count, phase);
         let seen = match phase {
             Phase::Unchanged => None,
@@ -34,9 +57,19 @@ pub async fn run(ground: &mut Ground, name: &str, count: usize, services: usize)
         };
         // What a new service is about is there before it is stated.
         let prepared = if phase == Phase::Created { Some(ground.commit(&files).await?) } else { None };
+        let mut asked = Timestamp::now();
+        if let Some(commit) = prepared.as_ref().filter(|_| is_away) {
+            ground.agent().stop()?;
+            deploy(ground, &names, &paths, name).await?;
+            ground.assigned(&names, commit).await?;
+            tokio::time::sleep(PUBLISHED).await;
+            asked = Timestamp::now();
+            ground.agent().restart()?;
+        }
+        let process = ground.agent().process().id();
         let meter = Meter::start(&mut ground.plane, Some(process))?;
-        let asked = Timestamp::now();
         let commit = match prepared {
+            Some(commit) if is_away => commit,
             Some(commit) => {
                 deploy(ground, &names, &paths, name).await?;
                 commit
