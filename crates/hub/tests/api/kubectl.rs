@@ -201,8 +201,15 @@ async fn discovery_and_explain_show_the_kinds() {
     let served = Served::start().await;
     for kubectl in served.kubectls() {
         let names = kubectl.run(&["api-resources", "--api-group=farwater.dev", "-o", "name"]).await;
-        let expected =
-            ["agentpolicies", "clustergrants", "clusters", "gitrepositories", "healthrules", "servicedeployments"];
+        let expected = [
+            "agentpolicies",
+            "clustergrants",
+            "clusters",
+            "gitrepositories",
+            "healthrules",
+            "servicecontexts",
+            "servicedeployments",
+        ];
         assert_eq!(names.lines().collect::<Vec<_>>(), expected.map(|n| format!("{n}.farwater.dev")));
         let explained = kubectl.run(&["explain", "servicedeployments.spec.sourceRef"]).await;
         // Older ones don't show what a field may be.
