@@ -20,6 +20,8 @@ use serde_json::{Map, Value};
 
 /// A service's whole document, as JSON: with what an agent keeps of it, it fits one Secret of the agent's own.
 pub const MAX_PARAMETERS_BYTES: usize = 256 << 10;
+/// Of the objects that a service is handed something of, in all: the hub reads them whole.
+pub const MAX_SOURCE_BYTES: usize = 16 << 20;
 /// A service's own `spec.configuration`, as JSON: whoever lists services gets it with each.
 pub const MAX_CONFIGURATION_BYTES: usize = 32 << 10;
 /// Names in a free-form map, and in a service's own configuration.
@@ -318,10 +320,18 @@ pub fn depth(value: &Value) -> usize {
     }
 }
 
+/// Whether a name has a control character in it: terminals obey those, and PostgreSQL takes no text with a NUL.
+pub fn has_control(name: &str) -> bool {
+    name.chars().any(char::is_control)
+}
+
 /// What is wrong with a free-form map of at most so many bytes; the text quotes no value.
 pub fn check_free_form(map: &Map<String, Value>, bytes: usize) -> Result<(), String> {
     if map.len() > MAX_NAMES {
         return Err(format!("has {} names; at most {MAX_NAMES} are taken", map.len()));
+    }
+    if map.keys().any(|name| has_control(name)) {
+        return Err("has a name with a control character in it".to_owned());
     }
     let levels = 1 + map.values().map(depth).max().unwrap_or(0);
     if levels > MAX_DEPTH {
@@ -419,6 +429,8 @@ mod tests {
             deep = json!({"a": deep});
         }
         assert_eq!(check_free_form(&map(deep.clone()), 1000), Ok(()));
+        let control = check_free_form(&map(json!({"a\u{0}": 1})), 1000).unwrap_err();
+        assert_eq!(control, "has a name with a control character in it");
         let deep = check_free_form(&map(json!({"a": deep})), 1000).unwrap_err();
         assert_eq!(deep, "has 17 levels; at most 16 are taken");
         assert_eq!(

@@ -19,7 +19,10 @@ use std::{
 
 use farwater_api::{
     ServiceContextSpec, ServiceDeploymentSpec,
-    parameters::{CLUSTER_SECRET, FromCluster, MAX_PARAMETERS_BYTES, Origin, ParameterValue, Parameters, pointer},
+    parameters::{
+        CLUSTER_SECRET, FromCluster, MAX_PARAMETERS_BYTES, MAX_SOURCE_BYTES, Origin, ParameterValue, Parameters,
+        pointer,
+    },
 };
 use serde_json::{Map, Value};
 
@@ -27,6 +30,9 @@ pub use statements::{check_context, check_service};
 
 use settle::{Names, Settled};
 use statements::{Statement, read_statements};
+
+/// Keys that a service is noted as handed, each a row of the index; with more it is looked at whenever one of the objects changes.
+const MAX_HANDED: usize = 2048;
 
 /// Which objects a service's parameters lead to. Names are of its own namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +59,12 @@ impl fmt::Display for SecretName {
 /// The keys of a ConfigMap or Secret. None: bytes that are no text.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Texts(pub BTreeMap<String, Option<String>>);
+
+impl Texts {
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|(key, text)| key.len() + text.as_ref().map_or(0, String::len)).sum()
+    }
+}
 
 /// Any of it may be secret: names alone are told.
 impl fmt::Debug for Texts {
@@ -136,6 +148,11 @@ pub enum Problem {
     Twice { name: String, first: Origin, second: Origin },
     #[error("the service's parameters have {bytes} bytes as JSON; at most {MAX_PARAMETERS_BYTES} are sent")]
     TooLarge { bytes: usize },
+    #[error(
+        "the objects that the service is handed something of have more than {MAX_SOURCE_BYTES} bytes; name fewer, or make smaller \
+         ones of what it needs"
+    )]
+    TooMuch,
 }
 
 /// Several in one line: the first ones, and how many more there are.
@@ -159,6 +176,18 @@ pub struct Resolution {
     /// Sorted.
     pub problems: Vec<Problem>,
     pub handed: BTreeSet<Handed>,
+}
+
+impl Resolution {
+    /// Not all objects were read: together they are too large. A change of any of them may mend it.
+    pub fn into_too_much(self) -> Self {
+        Self { problems: vec![Problem::TooMuch], handed: as_wholes(self.handed), ..Self::default() }
+    }
+}
+
+/// The objects, each with any of its keys.
+fn as_wholes(handed: BTreeSet<Handed>) -> BTreeSet<Handed> {
+    handed.into_iter().map(|handed| Handed { key: String::new(), ..handed }).collect()
 }
 
 /// Whether a service has parameters at all. One that has none gets what its agent knows by itself: the cluster's and the service's
@@ -397,7 +426,9 @@ impl<'a> Work<'a> {
         }
         problems.sort();
         problems.dedup();
-        Resolution { parameters, bytes, values: values_of, problems, handed: self.handed }
+        // Contexts may pick many keys for their services.
+        let handed = if self.handed.len() > MAX_HANDED { as_wholes(self.handed) } else { self.handed };
+        Resolution { parameters, bytes, values: values_of, problems, handed }
     }
 
     fn finish_service(&mut self) -> Map<String, Value> {

@@ -338,6 +338,23 @@ fn a_document_has_a_largest_size() {
 }
 
 #[test]
+fn whose_contexts_pick_very_many_keys_is_handed_the_objects_as_wholes() {
+    let data =
+        |n: usize| -> Value { (0..256).map(|k| (format!("k{n}-{k}"), json!("x"))).collect::<Map<_, _>>().into() };
+    let check = |count: usize, expected: usize| {
+        let keys = |n: usize| data(n).as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        let refs: Vec<Value> = (0..count).map(|n| json!({"name": format!("s{n}"), "keys": keys(n)})).collect();
+        let secrets: Map<_, _> = (0..count).map(|n| (format!("s{n}"), json!({"data": data(n)}))).collect();
+        let world = world(json!({"contexts": {"many": {"spec": {"secretRefs": refs}}}, "secrets": secrets}));
+        let resolution = resolve_in(&spec(json!({"parameters": [{"from": {"context": "many"}}]})), &world);
+        assert_eq!((resolution.problems, resolution.handed.len()), (vec![], expected));
+        assert_eq!(resolution.parameters.values["contexts"]["many"].as_object().unwrap().len(), count * 256);
+    };
+    check(7, 1 + 7 * 256);
+    check(8, 1 + 8);
+}
+
+#[test]
 fn statements_that_make_no_sense_are_told_with_their_place() {
     let told = |parts: Value| {
         let wrong = check_service(&spec(parts)).into_iter();
@@ -353,7 +370,7 @@ fn statements_that_make_no_sense_are_told_with_their_place() {
             {"from": {"context": "c"}, "prefix": "x"}, {"from": {"cluster": "Annotations"}}, {"from": {"cluster": "Version"}, "keys": ["a"]},
             {"from": {"secret": "s"}, "keys": ["c"]}, {"from": {"secret": "s"}, "keys": ["c"], "prefix": "s."},
             {"from": {"configMap": "m"}, "keys": ["s.c"]}, {"from": {"context": "c"}}, {"from": {"context": "c"}, "keys": ["a"]},
-            {"from": {"context": "d"}, "keys": ["a", "a"]}]})),
+            {"from": {"context": "d"}, "keys": ["a", "a"]}, {"from": {"secret": "s", "backend": "v"}, "keys": ["\u{0}"]}]})),
         [
             "configuration[a b]: a name consists of letters, digits, '-', '_' and '.', and has at most 253 of them",
             "parameters[0]: from names exactly one of context, configMap, secret, clusterSecret and cluster",
@@ -366,6 +383,7 @@ fn statements_that_make_no_sense_are_told_with_their_place() {
             "parameters[8]: s.c is stated twice, by spec.parameters[7] and by spec.parameters[8]",
             "parameters[10]: contexts.c is stated twice, by spec.parameters[9] and by spec.parameters[10]",
             "parameters[11]: a is stated twice, by spec.parameters[11] and by spec.parameters[11]",
+            "parameters[12]: a name or a key has a control character in it",
         ]
     );
     let context = |spec: Value| check_context(&serde_json::from_value(spec).unwrap());
@@ -373,6 +391,8 @@ fn statements_that_make_no_sense_are_told_with_their_place() {
     let twice = context(json!({"configuration": {"a": "hunter2"}, "secretRefs": [{"name": "s", "keys": ["a"]}]}));
     let why = "a is stated twice, by spec.configuration and by spec.secretRefs[0]";
     assert_eq!(twice, [("secretRefs[0]".to_owned(), why.to_owned())]);
+    let control = context(json!({"secretRefs": [{"name": "s"}, {"name": "s\u{7}"}]}));
+    assert_eq!(control, [("secretRefs[1]".to_owned(), "a name or a key has a control character in it".to_owned())]);
 }
 
 /// Few names and keys, so that statements meet.

@@ -6,6 +6,7 @@ use farwater_api::{
     ServiceContextSpec, ServiceDeploymentSpec,
     parameters::{
         ClusterPart, MAX_CONFIGURATION_BYTES, MAX_NAMES, Parameter, ParameterSource, SecretReference, check_free_form,
+        has_control,
     },
     service_context::MAX_CONTEXT_BYTES,
 };
@@ -15,6 +16,8 @@ use super::{CLUSTERS, Names, Problem, SecretName, Work};
 
 /// Keys that a service picks in all: each is a row of the index.
 const MAX_PICKED: usize = 1024;
+
+const CONTROL: &str = "a name or a key has a control character in it";
 
 /// With keys (none: all), and what is put before their names.
 pub enum Statement<'a> {
@@ -35,6 +38,10 @@ fn read_statement(parameter: &Parameter) -> Result<Statement<'_>, String> {
     let Parameter { from, keys, prefix } = parameter;
     let ParameterSource { context, config_map, secret, backend, cluster_secret, cluster } = from;
     let before = prefix.as_deref().unwrap_or_default();
+    let names = [context, config_map, secret, backend, cluster_secret].into_iter().flatten();
+    if names.chain(keys).any(|name| has_control(name)) {
+        return Err(CONTROL.to_owned());
+    }
     if backend.is_some() && secret.is_none() {
         return Err("from.backend says which backend has the secret; name one".to_owned());
     }
@@ -112,8 +119,11 @@ pub fn check_context(spec: &ServiceContextSpec) -> Vec<(String, String)> {
     for name in spec.configuration.keys() {
         let _ = stated.note(String::new(), name, "spec.configuration".to_owned());
     }
-    for (index, SecretReference { keys, .. }) in spec.secret_refs.iter().enumerate() {
+    for (index, SecretReference { name, backend, keys }) in spec.secret_refs.iter().enumerate() {
         let by = format!("spec.secretRefs[{index}]");
+        if [name].into_iter().chain(backend).chain(keys).any(|name| has_control(name)) {
+            wrong.push((format!("secretRefs[{index}]"), CONTROL.to_owned()));
+        }
         for key in keys {
             if let Err(why) = stated.note(String::new(), key, by.clone()) {
                 wrong.push((format!("secretRefs[{index}]"), why));

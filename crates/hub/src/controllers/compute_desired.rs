@@ -4,7 +4,7 @@
 //! differs, so that recomputing is free of consequences.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -363,23 +363,25 @@ fn next_desired(
     Ok(Some(Next { row, news }))
 }
 
-/// Writes what came of a service's parameters. Where an object that was read for it is another by now, which no index knew of, it
-/// is resolved once more.
-async fn save_fresh(
-    tx: &mut Tx,
-    cluster_uid: &str,
-    fresh: &Fresh,
-    versions: &mut HashMap<Key, Option<u64>>,
-) -> Result<(), StoreError> {
-    save_parameters(tx, &fresh.row, &fresh.keys).await?;
-    let unknown = fresh.inputs.iter().map(|input| &input.key).filter(|key| !versions.contains_key(key));
-    let unknown: Vec<Key> = unknown.cloned().collect();
-    for InputVersion { key, version } in versions_of(tx, unknown).await? {
-        versions.insert(key, version);
+/// Writes what came of services' parameters. Where an object that was read for one is another by now, which no index knew of, it is
+/// resolved once more.
+async fn save_fresh(tx: &mut Tx, fresh: Vec<(String, Fresh)>) -> Result<(), StoreError> {
+    let read: HashSet<&Key> = fresh.iter().flat_map(|(_, fresh)| &fresh.inputs).map(|input| &input.key).collect();
+    let read: Vec<Key> = read.into_iter().cloned().collect();
+    let now = versions_of(tx, &read).await?;
+    let now: HashMap<Key, Option<u64>> = now.into_iter().map(|InputVersion { key, version }| (key, version)).collect();
+    let mut again = Vec::new();
+    let mut resolved = Vec::with_capacity(fresh.len());
+    for (cluster_uid, fresh) in fresh {
+        if fresh.inputs.iter().any(|input| now.get(&input.key) != Some(&input.version)) {
+            again.push((cluster_uid, fresh.resolved.row.service_uid.clone()));
+        }
+        resolved.push(fresh.resolved);
     }
-    if fresh.inputs.iter().any(|input| versions.get(&input.key) != Some(&input.version)) {
-        mark_parameters(tx, &fresh.row.service_uid).await?;
-        mark_cluster(tx, cluster_uid).await?;
+    save_parameters(tx, &resolved).await?;
+    for (cluster_uid, service_uid) in again {
+        mark_parameters(tx, &service_uid).await?;
+        mark_cluster(tx, &cluster_uid).await?;
     }
     Ok(())
 }
@@ -391,7 +393,7 @@ async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -
     let changed = delivery.store.transact(move |tx| {
         Box::pin(async move {
             let mut changed = Vec::new();
-            let mut versions = HashMap::new();
+            let mut resolved = Vec::new();
             for Done { mark, next, fresh } in published {
                 if let Some(next) = next {
                     let row = &next.row;
@@ -403,10 +405,9 @@ async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -
                     }
                 }
                 clear_mark(tx, &mark).await?;
-                for fresh in &fresh {
-                    save_fresh(tx, &mark.cluster_uid, fresh, &mut versions).await?;
-                }
+                resolved.extend(fresh.into_iter().map(|fresh| (mark.cluster_uid.clone(), fresh)));
             }
+            save_fresh(tx, resolved).await?;
             Ok(changed)
         })
     });

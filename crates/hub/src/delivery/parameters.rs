@@ -16,7 +16,7 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     Digest, ServiceContext, ServiceContextSpec, ServiceDeployment, ServiceDeploymentSpec, canonical_json,
-    parameters::Parameters,
+    parameters::{MAX_SOURCE_BYTES, Parameters},
     protocol::{Action, Entry, SealedSecrets},
 };
 use farwater_fleet::{
@@ -28,7 +28,7 @@ use farwater_fleet::{
 };
 use farwater_store::{
     Key, StoreError,
-    delivery::{InputVersion, ParameterKey, ParameterRow, load_agent, load_desired},
+    delivery::{InputVersion, ParameterKey, ParameterRow, Resolved, load_agent, load_desired},
 };
 use http::HeaderMap;
 use serde_json::Value;
@@ -51,8 +51,9 @@ const KEY_PURPOSE: &str = "service-parameters-key";
 const FORMAT: u32 = 1;
 /// Of a problem: it goes into a condition and an entry.
 const MAX_PROBLEM: usize = 768;
-/// Objects that are kept while many services are resolved; most are shared by many.
+/// Objects that are kept while many services are resolved, most of which are shared by many; and their bytes.
 const MAX_CACHED: usize = 256;
+const MAX_CACHED_BYTES: usize = 32 << 20;
 
 /// What a service's entry says of its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +74,7 @@ impl Default for Given {
 #[derive(Clone, Debug)]
 pub struct Fresh {
     pub service: Name,
-    pub row: ParameterRow,
-    pub keys: Vec<ParameterKey>,
+    pub resolved: Resolved,
     /// What was read for it: where that is another by then, it is resolved once more.
     pub inputs: Vec<InputVersion>,
     /// The entry says something else than before.
@@ -84,17 +84,29 @@ pub struct Fresh {
 /// Objects that were read, for the services that are resolved together.
 #[derive(Default)]
 pub struct InputCache {
-    contexts: HashMap<Name, (Option<u64>, Option<Arc<ServiceContextSpec>>)>,
-    config_maps: HashMap<Name, (Option<u64>, Option<Arc<Texts>>)>,
-    secrets: HashMap<Name, (Option<u64>, Result<Option<Arc<Texts>>, String>)>,
+    contexts: HashMap<Name, Read<Option<Arc<ServiceContextSpec>>>>,
+    config_maps: HashMap<Name, Read<Option<Arc<Texts>>>>,
+    secrets: HashMap<Name, Read<Result<Option<Arc<Texts>>, String>>>,
+    /// Of all of them.
+    bytes: usize,
 }
 
 impl InputCache {
     fn bound(&mut self) {
-        if self.contexts.len() + self.config_maps.len() + self.secrets.len() > MAX_CACHED {
+        let count = self.contexts.len() + self.config_maps.len() + self.secrets.len();
+        if count > MAX_CACHED || self.bytes > MAX_CACHED_BYTES {
             *self = Self::default();
         }
     }
+}
+
+/// An object.
+#[derive(Clone, Default)]
+struct Read<T> {
+    /// Which state of it this is; none: there is none, or nobody knows.
+    version: Option<u64>,
+    content: T,
+    bytes: usize,
 }
 
 /// What a service's entry says of its parameters: as its row has it, or as they are resolved anew, where something has changed
@@ -114,14 +126,14 @@ pub async fn give(
     if let Some(row) = row.filter(|row| row.stamp == stamp && row.marks == 0) {
         return Ok((given(row)?, None));
     }
-    let (mut keys, mut inputs) = (Vec::new(), Vec::new());
+    let (mut keys, mut inputs) = (BTreeSet::new(), Vec::new());
     let (mut mac, mut problem) = (String::new(), String::new());
     if has_parameters(spec) {
         delivery.counters.parameters_resolved.inc();
         let (resolution, read) = load(delivery, &facts.uid, &facts.name, spec, cluster, cache).await?;
         match resolution.problems.as_slice() {
             [] => mac = self::mac(&delivery.identity, &facts.uid, &encode(&resolution.parameters)).to_string(),
-            problems => problem = cut(&describe(problems), MAX_PROBLEM),
+            problems => problem = cut(&describe(problems).replace('\0', " "), MAX_PROBLEM),
         }
         keys.extend(resolution.handed.into_iter().map(|Handed { kind, namespace, name, key }| ParameterKey {
             kind,
@@ -136,7 +148,8 @@ pub async fn give(
     let is_news = row.is_none() || changed || known.problem != problem;
     let turn = known.turn + i64::from(row.is_some() && changed);
     let row = ParameterRow { service_uid: facts.uid.clone(), stamp, mac, problem, turn, marks: known.marks };
-    Ok((given(&row)?, Some(Fresh { service: facts.name.clone(), row, keys, inputs, is_news })))
+    let given = given(&row)?;
+    Ok((given, Some(Fresh { service: facts.name.clone(), resolved: Resolved { row, keys }, inputs, is_news })))
 }
 
 /// What the published entry of a service says of them, whatever has changed since; none where they were never put together.
@@ -188,9 +201,17 @@ pub async fn load(
     cache: &mut InputCache,
 ) -> Result<(Resolution, Vec<InputVersion>), StoreError> {
     cache.bound();
-    let mut inputs = BTreeMap::new();
-    let objects = read_objects(delivery, &name.namespace, spec, cache, &mut inputs).await?;
-    let resolution = resolve(Inputs {
+    let mut reading = Reading {
+        delivery,
+        namespace: &name.namespace,
+        cache,
+        inputs: BTreeMap::new(),
+        objects: Objects::default(),
+        bytes: 0,
+    };
+    reading.read(spec).await?;
+    let Reading { mut inputs, objects, bytes, .. } = reading;
+    let mut resolution = resolve(Inputs {
         uid,
         namespace: &name.namespace,
         name: &name.name,
@@ -206,6 +227,9 @@ pub async fn load(
         },
         objects: &objects,
     });
+    if bytes > MAX_SOURCE_BYTES {
+        resolution = resolution.into_too_much();
+    }
     if resolution.handed.iter().any(|handed| handed.kind == CLUSTERS) {
         inputs.insert(farwater_api::Cluster::key(&cluster.name), Some(cluster.version));
     }
@@ -213,81 +237,128 @@ pub async fn load(
     Ok((resolution, inputs))
 }
 
-async fn read_objects(
-    delivery: &Delivery,
-    namespace: &str,
-    spec: &ServiceDeploymentSpec,
-    cache: &mut InputCache,
-    inputs: &mut BTreeMap<Key, Option<u64>>,
-) -> Result<Objects, StoreError> {
-    let wanted = wanted(spec);
-    let mut objects = Objects::default();
-    for name in wanted.contexts {
-        let key = Name::new(namespace, &name);
-        if !cache.contexts.contains_key(&key) {
-            let found = resources::load::<ServiceContext>(&delivery.store, &key).await?;
-            let found = found.map(|(resource, context)| (resource.version, Arc::new(context.spec)));
-            cache
-                .contexts
-                .insert(key.clone(), found.map_or((None, None), |(version, spec)| (Some(version), Some(spec))));
+/// Reads the objects that a service names, until they are too much.
+struct Reading<'a> {
+    delivery: &'a Delivery,
+    namespace: &'a str,
+    cache: &'a mut InputCache,
+    inputs: BTreeMap<Key, Option<u64>>,
+    objects: Objects,
+    bytes: usize,
+}
+
+impl Reading<'_> {
+    async fn read(&mut self, spec: &ServiceDeploymentSpec) -> Result<(), StoreError> {
+        let wanted = wanted(spec);
+        for name in wanted.contexts {
+            self.read_context(name).await?;
         }
-        let (version, context) = cache.contexts.get(&key).cloned().unwrap_or_default();
-        inputs.insert(ServiceContext::key(&key), version);
-        objects.contexts.insert(name, context);
-    }
-    for name in wanted.config_maps {
-        let key = Name::new(namespace, &name);
-        let stored = Key { kind: resources::config_maps(), namespace: namespace.to_owned(), name: name.clone() };
-        if !cache.config_maps.contains_key(&key) {
-            let found = delivery.store.get(&stored).await?;
-            let found = found.map(|resource| (resource.version, Arc::new(texts_of_config_map(&resource.object))));
-            cache
-                .config_maps
-                .insert(key.clone(), found.map_or((None, None), |(version, map)| (Some(version), Some(map))));
+        let through = wanted_through(spec, &self.objects.contexts);
+        for name in wanted.config_maps {
+            self.read_config_map(name).await?;
         }
-        let (version, map) = cache.config_maps.get(&key).cloned().unwrap_or_default();
-        inputs.insert(stored, version);
-        objects.config_maps.insert(name, map);
+        let secrets: BTreeSet<SecretName> = wanted.secrets.into_iter().chain(through).collect();
+        for secret in secrets {
+            self.read_secret(secret).await?;
+        }
+        Ok(())
     }
-    let through = wanted_through(spec, &objects.contexts);
-    let secrets: BTreeSet<SecretName> = wanted.secrets.into_iter().chain(through).collect();
-    for secret in secrets {
+
+    fn is_too_much(&self) -> bool {
+        self.bytes > MAX_SOURCE_BYTES
+    }
+
+    fn note(&mut self, key: Key, version: Option<u64>, bytes: usize) {
+        self.inputs.insert(key, version);
+        self.bytes += bytes;
+    }
+
+    /// Contexts are small; all are read, so that all Secrets are known that are named.
+    async fn read_context(&mut self, name: String) -> Result<(), StoreError> {
+        let key = Name::new(self.namespace, &name);
+        if !self.cache.contexts.contains_key(&key) {
+            let found = resources::load::<ServiceContext>(&self.delivery.store, &key).await?;
+            let read = found.map(|(resource, context)| Read {
+                version: Some(resource.version),
+                bytes: serde_json::to_vec(&context.spec.configuration).map_or(0, |json| json.len()),
+                content: Some(Arc::new(context.spec)),
+            });
+            let read = read.unwrap_or_default();
+            self.cache.bytes += read.bytes;
+            self.cache.contexts.insert(key.clone(), read);
+        }
+        let Read { version, content, bytes } = self.cache.contexts.get(&key).cloned().unwrap_or_default();
+        self.note(ServiceContext::key(&key), version, bytes);
+        self.objects.contexts.insert(name, content);
+        Ok(())
+    }
+
+    async fn read_config_map(&mut self, name: String) -> Result<(), StoreError> {
+        if self.is_too_much() {
+            return Ok(());
+        }
+        let key = Name::new(self.namespace, &name);
+        let stored = Key { kind: resources::config_maps(), namespace: key.namespace.clone(), name: name.clone() };
+        if !self.cache.config_maps.contains_key(&key) {
+            let found = self.delivery.store.get(&stored).await?;
+            let read = found.map(|resource| {
+                let texts = texts_of_config_map(&resource.object);
+                Read { version: Some(resource.version), bytes: texts.bytes(), content: Some(Arc::new(texts)) }
+            });
+            let read = read.unwrap_or_default();
+            self.cache.bytes += read.bytes;
+            self.cache.config_maps.insert(key.clone(), read);
+        }
+        let Read { version, content, bytes } = self.cache.config_maps.get(&key).cloned().unwrap_or_default();
+        self.note(stored, version, bytes);
+        self.objects.config_maps.insert(name, content);
+        Ok(())
+    }
+
+    async fn read_secret(&mut self, secret: SecretName) -> Result<(), StoreError> {
+        if self.is_too_much() {
+            return Ok(());
+        }
         // One without a version is read for each service: nothing tells later that it was another one by then.
         if secret.backend.is_some() {
-            let (_, content) = read_secret(delivery, namespace, &secret).await?;
-            objects.secrets.insert(secret, content);
-            continue;
+            let Read { content, bytes, .. } = read_secret(self.delivery, self.namespace, &secret).await?;
+            self.bytes += bytes;
+            self.objects.secrets.insert(secret, content);
+            return Ok(());
         }
-        let key = Name::new(namespace, &secret.name);
-        let (version, content) = match cache.secrets.get(&key) {
+        let key = Name::new(self.namespace, &secret.name);
+        let Read { version, content, bytes } = match self.cache.secrets.get(&key) {
             Some(known) => known.clone(),
             None => {
-                let read = read_secret(delivery, namespace, &secret).await?;
-                cache.secrets.entry(key).or_insert(read).clone()
+                let read = read_secret(self.delivery, self.namespace, &secret).await?;
+                self.cache.bytes += read.bytes;
+                self.cache.secrets.entry(key).or_insert(read).clone()
             }
         };
-        let stored = Key { kind: resources::secrets(), namespace: namespace.to_owned(), name: secret.name.clone() };
-        inputs.insert(stored, version);
-        objects.secrets.insert(secret, content);
+        let stored =
+            Key { kind: resources::secrets(), namespace: self.namespace.to_owned(), name: secret.name.clone() };
+        self.note(stored, version, bytes);
+        self.objects.secrets.insert(secret, content);
+        Ok(())
     }
-    Ok(objects)
 }
 
 async fn read_secret(
     delivery: &Delivery,
     namespace: &str,
     secret: &SecretName,
-) -> Result<(Option<u64>, Result<Option<Arc<Texts>>, String>), StoreError> {
+) -> Result<Read<Result<Option<Arc<Texts>>, String>>, StoreError> {
     let content = match delivery.secret_backends.read(namespace, secret).await {
-        Ok(content) => content,
+        Ok(Some(content)) => content,
+        Ok(None) => return Ok(Read { version: None, content: Ok(None), bytes: 0 }),
         Err(BackendError::Store(error)) => return Err(error),
-        Err(BackendError::Unavailable(why)) => return Ok((None, Err(why))),
+        Err(BackendError::Unavailable(why)) => return Ok(Read { version: None, content: Err(why), bytes: 0 }),
     };
-    let version = content.as_ref().and_then(|content| content.version);
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
-    let texts = content
-        .map(|content| Arc::new(Texts(content.values.iter().map(|(key, value)| (key.clone(), text(value))).collect())));
-    Ok((version, Ok(texts)))
+    let texts = Texts(content.values.iter().map(|(key, value)| (key.clone(), text(value))).collect());
+    // Also what is no text was read.
+    let bytes = content.values.values().map(|value| value.len()).sum::<usize>().max(texts.bytes());
+    Ok(Read { version: content.version, content: Ok(Some(Arc::new(texts))), bytes })
 }
 
 fn texts_of_config_map(object: &Value) -> Texts {

@@ -252,6 +252,37 @@ async fn what_is_missing_holds_its_services_and_wakes_them_when_it_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn objects_that_are_too_large_together_hold_their_service_until_one_of_them_changes() {
+    const OBJECTS: usize = 17;
+    let (server, _repository) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(NS, "infra", &server.url("infra.git")).await;
+    let map = |large: usize| json!({"data": {"small": "1", "large": "x".repeat(large)}});
+    let mut parameters = Vec::new();
+    for n in 0..OBJECTS {
+        let name = format!("m{n}");
+        rig.create("ConfigMap", NS, &name, map(1 << 20)).await;
+        parameters.push(json!({"from": {"configMap": name}, "keys": ["small"], "prefix": format!("{name}-")}));
+    }
+    let uid = service(&rig, "web", "east", json!({"parameters": parameters})).await;
+    let agent = Agent::join(&rig, "east").await;
+    let text = "have more than 16777216 bytes";
+    let is_held = |entry: &Entry| matches!(&entry.action, Action::Hold { reason } if reason.contains(text));
+    agent.wait_entry(&rig, &uid, is_held).await;
+    // No key changes that it is handed.
+    rig.edit("ConfigMap", NS, "m16", |object| object["data"] = map(1)["data"].clone()).await;
+    let (_, entry) = agent.wait_entry(&rig, &uid, |entry| mac_of(entry).is_some()).await;
+    let parameters = handed(&rig, &agent, &uid, &mac_of(&entry).unwrap()).await;
+    assert_eq!(parameters.values["configuration"].as_object().unwrap().len(), OBJECTS);
+    rig.wait_idle().await;
+    let mut count = Count::new(&rig);
+    rig.edit("ConfigMap", NS, "m16", |object| object["data"] = map(2)["data"].clone()).await;
+    rig.wait_idle().await;
+    assert_eq!(count.since(), 0, "what it is handed is known by its keys again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_value_that_comes_back_is_another_entry() {
     let (server, _repository) = repository().await;
     let rig = Rig::start().await;

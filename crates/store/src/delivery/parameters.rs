@@ -1,12 +1,17 @@
 //! What services are handed, by key, and what came of it: names, MACs and counts, never a value.
 
-use std::collections::HashMap;
+use std::{
+    borrow::Borrow,
+    collections::{BTreeSet, HashMap, HashSet},
+};
 
 use farwater_api::parameters::ChangedKeys;
+use sqlx::AssertSqlSafe;
 
 use super::desired::COUNT_MARK;
 use crate::{
-    Connection, Key, StoreError,
+    Connection, Key, Kind, StoreError,
+    engine::Row,
     rows::{chunks, parameters},
 };
 
@@ -69,49 +74,87 @@ pub async fn parameters_of_cluster(
     Ok(rows.into_iter().map(|row| (row.service_uid.clone(), row)).collect())
 }
 
-/// Writes what came of them and what they depend on. `row.marks` are those that were read before they were resolved: if more have
-/// come since, they stay.
-pub async fn save_parameters(
-    connection: &mut Connection,
-    row: &ParameterRow,
-    keys: &[ParameterKey],
-) -> Result<(), StoreError> {
-    sqlx::query(
-        "INSERT INTO service_parameters (service_uid, stamp, mac, problem, turn, marks) VALUES ($1, $2, $3, $4, $5, 0) \
-         ON CONFLICT (service_uid) DO UPDATE SET stamp = excluded.stamp, mac = excluded.mac, problem = excluded.problem, \
-         turn = excluded.turn, \
-         marks = CASE WHEN service_parameters.marks = $6 THEN 0 ELSE service_parameters.marks END",
-    )
-    .bind(&row.service_uid)
-    .bind(&row.stamp)
-    .bind(&row.mac)
-    .bind(&row.problem)
-    .bind(row.turn)
-    .bind(row.marks)
-    .execute(&mut *connection)
-    .await?;
-    let known: Vec<ParameterKey> = sqlx::query_as(
-        "SELECT kind, namespace, name, key FROM parameter_keys WHERE service_uid = $1 ORDER BY kind, namespace, name, key",
-    )
-    .bind(&row.service_uid)
-    .fetch_all(&mut *connection)
-    .await?;
-    if known != keys {
-        delete_keys(connection, &row.service_uid).await?;
-        insert_keys(connection, &row.service_uid, keys).await?;
+/// What came of one service's parameters, and what they depend on.
+#[derive(Clone, Debug, Default)]
+pub struct Resolved {
+    /// `marks` are those that were read before they were resolved: if more have come since, they stay.
+    pub row: ParameterRow,
+    pub keys: BTreeSet<ParameterKey>,
+}
+
+/// Writes them, each service once and none that is gone: a change may concern thousands, and others wait for the transaction.
+pub async fn save_parameters(connection: &mut Connection, resolved: &[Resolved]) -> Result<(), StoreError> {
+    for some in chunks(resolved) {
+        let alive: HashSet<String> = select_of(connection, "SELECT service_uid FROM assignments", some)
+            .await?
+            .into_iter()
+            .map(|(uid,)| uid)
+            .collect();
+        let some: Vec<&Resolved> = some.iter().filter(|one| alive.contains(&one.row.service_uid)).collect();
+        for some in chunks(&some) {
+            save_rows(connection, some).await?;
+            save_keys(connection, some).await?;
+        }
     }
     Ok(())
 }
 
-async fn insert_keys(connection: &mut Connection, service_uid: &str, keys: &[ParameterKey]) -> Result<(), StoreError> {
-    for some in chunks(keys) {
-        let values = parameters(some.len(), 5);
+/// Rows of these services.
+async fn select_of<T, R>(connection: &mut Connection, select: &str, some: &[R]) -> Result<Vec<T>, StoreError>
+where
+    T: for<'r> sqlx::FromRow<'r, Row> + Send + Unpin,
+    R: Borrow<Resolved>,
+{
+    let sql = format!("{select} WHERE service_uid IN {}", parameters(1, some.len()));
+    let mut select = sqlx::query_as(AssertSqlSafe(sql));
+    for one in some {
+        select = select.bind(one.borrow().row.service_uid.clone());
+    }
+    Ok(select.fetch_all(connection).await?)
+}
+
+async fn save_rows(connection: &mut Connection, some: &[&Resolved]) -> Result<(), StoreError> {
+    let sql = format!(
+        "INSERT INTO service_parameters (service_uid, stamp, mac, problem, turn, marks) VALUES {} \
+         ON CONFLICT (service_uid) DO UPDATE SET stamp = excluded.stamp, mac = excluded.mac, problem = excluded.problem, \
+         turn = excluded.turn, \
+         marks = CASE WHEN service_parameters.marks = excluded.marks THEN 0 ELSE service_parameters.marks END",
+        parameters(some.len(), 6)
+    );
+    let mut insert = sqlx::query(AssertSqlSafe(sql));
+    for Resolved { row, .. } in some {
+        insert = insert.bind(&row.service_uid).bind(&row.stamp).bind(&row.mac).bind(&row.problem).bind(row.turn);
+        insert = insert.bind(row.marks);
+    }
+    insert.execute(connection).await?;
+    Ok(())
+}
+
+async fn save_keys(connection: &mut Connection, some: &[&Resolved]) -> Result<(), StoreError> {
+    let select = "SELECT service_uid, kind, namespace, name, key FROM parameter_keys";
+    let mut known: HashMap<String, BTreeSet<ParameterKey>> = HashMap::new();
+    for (uid, kind, namespace, name, key) in select_of::<(String, _, _, _, _), _>(connection, select, some).await? {
+        known.entry(uid).or_default().insert(ParameterKey { kind, namespace, name, key });
+    }
+    let mut rows = Vec::new();
+    for Resolved { row: ParameterRow { service_uid, .. }, keys } in some {
+        let known = known.remove(service_uid).unwrap_or_default();
+        if known == *keys {
+            continue;
+        }
+        if !known.is_empty() {
+            delete_keys(connection, service_uid).await?;
+        }
+        rows.extend(keys.iter().map(|key| (service_uid, key)));
+    }
+    for some in chunks(&rows) {
         let sql = format!(
-            "INSERT INTO parameter_keys (service_uid, kind, namespace, name, key) VALUES {values} ON CONFLICT DO NOTHING"
+            "INSERT INTO parameter_keys (service_uid, kind, namespace, name, key) VALUES {} ON CONFLICT DO NOTHING",
+            parameters(some.len(), 5)
         );
-        let mut insert = sqlx::query(sqlx::AssertSqlSafe(sql));
-        for ParameterKey { kind, namespace, name, key } in some {
-            insert = insert.bind(service_uid).bind(kind).bind(namespace).bind(name).bind(key);
+        let mut insert = sqlx::query(AssertSqlSafe(sql));
+        for (service_uid, ParameterKey { kind, namespace, name, key }) in some {
+            insert = insert.bind(*service_uid).bind(kind).bind(namespace).bind(name).bind(key);
         }
         insert.execute(&mut *connection).await?;
     }
@@ -163,6 +206,10 @@ pub(super) async fn mark(
     let keys: Vec<&str> = match changed {
         ChangedKeys::Any => return mark_some(connection, [kind, namespace, name], &[]).await,
         ChangedKeys::Some(keys) if keys.is_empty() => return Ok(()),
+        // No text of PostgreSQL's, and no reason to let others' writes fail.
+        ChangedKeys::Some(keys) if keys.iter().any(|key| key.contains('\0')) => {
+            return mark_some(connection, [kind, namespace, name], &[]).await;
+        }
         // Who is handed all of them, too.
         ChangedKeys::Some(keys) => keys.iter().map(String::as_str).chain([""]).collect(),
     };
@@ -185,7 +232,7 @@ async fn mark_some(connection: &mut Connection, object: [&str; 3], keys: &[&str]
          service_uid IN ({handed}) {COUNT_MARK}"
     );
     for sql in [update, insert] {
-        let mut statement = sqlx::query(sqlx::AssertSqlSafe(sql));
+        let mut statement = sqlx::query(AssertSqlSafe(sql));
         for value in object.iter().chain(keys) {
             statement = statement.bind((*value).to_owned());
         }
@@ -196,23 +243,25 @@ async fn mark_some(connection: &mut Connection, object: [&str; 3], keys: &[&str]
     Ok(())
 }
 
-/// Which state these objects have now.
-pub async fn versions_of(
-    connection: &mut Connection,
-    keys: impl IntoIterator<Item = Key>,
-) -> Result<Vec<InputVersion>, StoreError> {
-    let mut versions = Vec::new();
-    for key in keys {
-        let sql = "SELECT version FROM resources WHERE kind = $1 AND namespace = $2 AND name = $3";
-        let version: Option<i64> = sqlx::query_scalar(sql)
-            .bind(key.kind.as_str())
-            .bind(&key.namespace)
-            .bind(&key.name)
-            .fetch_optional(&mut *connection)
-            .await?;
-        versions.push(InputVersion { key, version: version.map(i64::unsigned_abs) });
+/// Which state these objects have now; each is asked for once.
+pub async fn versions_of(connection: &mut Connection, keys: &[Key]) -> Result<Vec<InputVersion>, StoreError> {
+    let mut found: HashMap<Key, u64> = HashMap::new();
+    for some in chunks(keys) {
+        let sql = format!(
+            "SELECT kind, namespace, name, version FROM resources WHERE (kind, namespace, name) IN (VALUES {})",
+            parameters(some.len(), 3)
+        );
+        let mut select = sqlx::query_as(AssertSqlSafe(sql));
+        for Key { kind, namespace, name } in some {
+            select = select.bind(kind.as_str()).bind(namespace).bind(name);
+        }
+        let rows: Vec<(String, String, String, i64)> = select.fetch_all(&mut *connection).await?;
+        let row = |(kind, namespace, name, version): (String, _, _, i64)| {
+            (Key { kind: Kind::from(&*kind), namespace, name }, version.unsigned_abs())
+        };
+        found.extend(rows.into_iter().map(row));
     }
-    Ok(versions)
+    Ok(keys.iter().map(|key| InputVersion { key: key.clone(), version: found.get(key).copied() }).collect())
 }
 
 #[cfg(test)]
@@ -232,7 +281,7 @@ mod tests {
         ] {
             let sql = format!("EXPLAIN QUERY PLAN {sql}");
             let plan: Vec<(i64, i64, i64, String)> =
-                sqlx::query_as(sqlx::AssertSqlSafe(sql)).fetch_all(&mut *tables).await.unwrap();
+                sqlx::query_as(AssertSqlSafe(sql)).fetch_all(&mut *tables).await.unwrap();
             assert!(plan[0].3.contains(index), "{plan:?}");
         }
     }

@@ -6,8 +6,9 @@ use farwater_api::parameters::ChangedKeys;
 use farwater_store::{
     Key, Kind, Store,
     delivery::{
-        Assignment, InputVersion, MarkClusters, ParameterKey, ParameterRow, clear_mark, delete_assignment, load_dirty,
-        load_parameters, mark_changed_keys, parameters_of_cluster, save_assignment, save_parameters, versions_of,
+        Assignment, InputVersion, MarkClusters, ParameterKey, ParameterRow, Resolved, clear_mark, delete_assignment,
+        load_dirty, load_parameters, mark_changed_keys, mark_parameters, parameters_of_cluster, save_assignment,
+        save_parameters, versions_of,
     },
     fsck,
 };
@@ -20,6 +21,7 @@ on_both_engines!(
     a_clusters_labels_mark_its_services_that_are_handed_them,
     a_mark_that_comes_while_they_are_resolved_stays,
     nothing_is_left_of_a_service_that_goes,
+    many_services_are_written_together_and_none_that_is_gone,
     a_context_is_plain_nowhere_in_the_database,
 );
 
@@ -54,10 +56,11 @@ async fn service(store: &Store, name: &str, keys: Vec<ParameterKey>) {
         mac: "sha256:1".to_owned(),
         ..ParameterRow::default()
     };
+    let resolved = [Resolved { row: parameters, keys: keys.into_iter().collect() }];
     let saved = store.transact(move |tx| {
         Box::pin(async move {
             save_assignment(tx, &row).await?;
-            save_parameters(tx, &parameters, &keys).await
+            save_parameters(tx, &resolved).await
         })
     });
     saved.await.unwrap();
@@ -75,7 +78,6 @@ async fn marked(store: &Store, names: &[&str]) -> Vec<String> {
             clusters.insert(format!("cluster-of-{name}"));
         }
         let row = ParameterRow { service_uid: uid, ..row };
-        let keys = Vec::new();
         let settle = store.transact(move |tx| {
             Box::pin(async move {
                 let known = sqlx::query_as::<_, (String, String, String, String)>(
@@ -83,9 +85,7 @@ async fn marked(store: &Store, names: &[&str]) -> Vec<String> {
                 );
                 let known = known.bind(row.service_uid.clone()).fetch_all(&mut **tx).await?;
                 let key = |(kind, namespace, name, key)| ParameterKey { kind, namespace, name, key };
-                let mut keys: Vec<ParameterKey> = keys;
-                keys.extend(known.into_iter().map(key));
-                save_parameters(tx, &row, &keys).await
+                save_parameters(tx, &[Resolved { row, keys: known.into_iter().map(key).collect() }]).await
             })
         });
         settle.await.unwrap();
@@ -131,6 +131,11 @@ async fn a_changed_key_marks_exactly_those_who_are_handed_it(place: Place) {
     labelled["metadata"]["labels"] = json!({"x": "y"});
     store.write(replace(&current, labelled)).await.unwrap();
     assert_eq!(marked(&store, &names).await, none);
+    // What PostgreSQL takes for no text.
+    put(&store, "shared", json!({"a": "2", "c": "2", "\u{0}": "1"})).await.unwrap();
+    assert_eq!(marked(&store, &names).await, ["a", "b", "whole"]);
+    put(&store, "shared", json!({"a": "2", "c": "2"})).await.unwrap();
+    assert_eq!(marked(&store, &names).await, ["a", "b", "whole"]);
     put(&store, "another", json!({"a": "1"})).await.unwrap();
     assert_eq!(marked(&store, &names).await, none);
     // More keys than one statement takes.
@@ -202,8 +207,8 @@ async fn a_mark_that_comes_while_they_are_resolved_stays(place: Place) {
     let read = load().await;
     put(&store, "shared", json!({"a": "2"})).await.unwrap();
     let save = async |row: ParameterRow| {
-        let keys = vec![handed(&key("shared"), "a")];
-        let saved = store.transact(move |tx| Box::pin(async move { save_parameters(tx, &row, &keys).await }));
+        let resolved = [Resolved { row, keys: BTreeSet::from([handed(&key("shared"), "a")]) }];
+        let saved = store.transact(move |tx| Box::pin(async move { save_parameters(tx, &resolved).await }));
         saved.await.unwrap();
     };
     save(ParameterRow { mac: "sha256:2".to_owned(), turn: 1, ..read }).await;
@@ -214,7 +219,7 @@ async fn a_mark_that_comes_while_they_are_resolved_stays(place: Place) {
     let of_cluster = parameters_of_cluster(&mut store.tables().await.unwrap(), "cluster-of-a").await.unwrap();
     assert_eq!(of_cluster.keys().collect::<Vec<_>>(), ["uid-of-a"]);
 
-    let versions = versions_of(&mut store.tables().await.unwrap(), [shared.clone(), key("none")]).await.unwrap();
+    let versions = versions_of(&mut store.tables().await.unwrap(), &[shared.clone(), key("none")]).await.unwrap();
     let current = store.get(&shared).await.unwrap().unwrap();
     assert_eq!(
         versions,
@@ -235,6 +240,59 @@ async fn nothing_is_left_of_a_service_that_goes(place: Place) {
         let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(count)).fetch_one(store.reader()).await.unwrap();
         assert_eq!(count, 0, "{table}");
     }
+}
+
+async fn many_services_are_written_together_and_none_that_is_gone(place: Place) {
+    let store = open(&place).await;
+    let names: Vec<String> = (0..75).map(|n| format!("s{n}")).collect();
+    for name in &names {
+        service(&store, name, vec![handed(&key("shared"), "a")]).await;
+    }
+    put(&store, "shared", json!({"a": "1"})).await.unwrap();
+    let mut rows = parameters_of_services(&store, &names).await;
+    // A mark comes to one of them while they are resolved, and another one goes.
+    let meanwhile = store.transact(|tx| {
+        Box::pin(async move {
+            mark_parameters(tx, "uid-of-s3").await?;
+            delete_assignment(tx, "uid-of-s70").await
+        })
+    });
+    meanwhile.await.unwrap();
+    let resolved: Vec<Resolved> = rows
+        .drain(..)
+        .enumerate()
+        .map(|(n, row)| {
+            let other = key(if n % 2 == 0 { "shared" } else { "other" });
+            let keys = [handed(&other, "b"), handed(&other, "a")];
+            Resolved { row: ParameterRow { mac: format!("sha256:{n}"), turn: 1, ..row }, keys: BTreeSet::from(keys) }
+        })
+        .collect();
+    store.transact(move |tx| Box::pin(async move { save_parameters(tx, &resolved).await })).await.unwrap();
+    let rows = parameters_of_services(&store, &names).await;
+    assert_eq!(rows.len(), 74);
+    for row in rows {
+        let n: usize = row.service_uid["uid-of-s".len()..].parse().unwrap();
+        let marks = if n == 3 { 2 } else { 0 };
+        assert_eq!((row.mac, row.turn, row.marks), (format!("sha256:{n}"), 1, marks), "s{n}");
+    }
+    put(&store, "other", json!({"b": "1"})).await.unwrap();
+    let rows = parameters_of_services(&store, &names).await;
+    let marked: Vec<&str> = rows.iter().filter(|row| row.marks > 0).map(|row| &*row.service_uid).collect();
+    assert_eq!(marked.len(), 37, "those of odd numbers: {marked:?}");
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM parameter_keys WHERE service_uid = 'uid-of-s70'")
+        .fetch_one(store.reader())
+        .await
+        .unwrap();
+    assert_eq!(left, 0);
+}
+
+async fn parameters_of_services(store: &Store, names: &[String]) -> Vec<ParameterRow> {
+    let mut rows = Vec::new();
+    for name in names {
+        let uid = format!("uid-of-{name}");
+        rows.extend(load_parameters(&mut store.tables().await.unwrap(), &uid).await.unwrap());
+    }
+    rows
 }
 
 const CANARY: &str = "canary-8d2b7e";
