@@ -33,7 +33,7 @@ impl fmt::Debug for Veil {
 }
 
 impl Veil {
-    /// Hides `value` from now on, each of its lines (templates indent them), and its base64.
+    /// Hides `value` from now on, each of its lines (templates indent them), its base64, and how it is written in JSON.
     pub fn add(&mut self, value: &str) {
         let values = Arc::make_mut(&mut self.0);
         let trimmed = value.trim();
@@ -45,6 +45,15 @@ impl Veil {
         } else {
             let lines = trimmed.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_PART);
             values.parts.extend(lines.map(|line| Zeroizing::new(line.to_owned())));
+            // Each line may be a short one.
+            if trimmed.contains('\n') {
+                values.parts.push(Zeroizing::new(trimmed.to_owned()));
+            }
+            let quoted = Zeroizing::new(Value::from(trimmed).to_string());
+            let escaped = &quoted[1..quoted.len() - 1];
+            if escaped != trimmed {
+                values.parts.push(Zeroizing::new(escaped.to_owned()));
+            }
         }
         for text in [value, trimmed] {
             let encoded = Zeroizing::new(STANDARD.encode(text));
@@ -110,7 +119,9 @@ mod tests {
     fn a_value_is_hidden_wherever_it_stands_and_a_short_one_where_it_stands_alone() {
         let mut veil = Veil::default();
         assert!(veil.is_empty() && !veil.hides(&json!("")));
-        for value in ["hunter2-of-db", "abc", "5432", "first line\n  second line\n", "", " \n"] {
+        for value in
+            ["hunter2-of-db", "abc", "5432", "first line\n  second line\n", "ab\ncd\nef\n", "say \"hunter\"", "", " \n"]
+        {
             veil.add(value);
         }
         for hidden in [
@@ -124,10 +135,15 @@ mod tests {
             json!("    second line"),
             json!("aHVudGVyMi1vZi1kYg=="),
             json!("YWJj"),
+            json!("ab\ncd\nef"),
+            json!("{\"pins\":\"ab\\ncd\\nef\\n\",\"a\":1}"),
+            json!("{\"word\":\"say \\\"hunter\\\"\"}"),
         ] {
             assert!(veil.hides(&hidden), "{hidden}");
         }
-        for shown in [json!("abcd"), json!("15432"), json!(true), json!(null), json!("hunter2"), json!({"x": []})] {
+        for shown in
+            [json!("abcd"), json!("15432"), json!(true), json!(null), json!("hunter2"), json!("cd"), json!({"x": []})]
+        {
             assert!(!veil.hides(&shown), "{shown}");
         }
         assert_eq!(veil.conceal("can't parse \"hunter2-of-db\": 5432"), "can't parse \"(secret)\": 5432");
