@@ -262,7 +262,7 @@ async fn objects_that_are_too_large_together_hold_their_service_until_one_of_the
     let mut parameters = Vec::new();
     for n in 0..OBJECTS {
         let name = format!("m{n}");
-        rig.create("ConfigMap", NS, &name, map(1 << 20)).await;
+        rig.create("ConfigMap", NS, &name, map((1 << 20) - 100)).await;
         parameters.push(json!({"from": {"configMap": name}, "keys": ["small"], "prefix": format!("{name}-")}));
     }
     let uid = service(&rig, "web", "east", json!({"parameters": parameters})).await;
