@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use futures::future::LocalBoxFuture;
 use serde::Serialize;
 
@@ -27,21 +27,19 @@ use crate::{campaign, machine, repository, step};
 /// Measure; prints one JSON object per line and metric
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The benchmark; without it they are listed
+    /// The benchmark, or `agent` for all whose names begin with `agent-`; without it they are listed
     name: Option<String>,
     /// Less work, and the record under docs/performance stays as it is
     #[arg(long)]
     quick: bool,
-    /// Of `agent`: only this, and the record stays as it is
-    #[arg(long)]
-    part: Option<agent::Part>,
 }
 
 struct Bench {
     name: &'static str,
     about: &'static str,
     needs: Needs,
-    run: fn(&Arguments) -> LocalBoxFuture<'static, Result<Vec<Figure>>>,
+    /// With less work, if that is asked for.
+    run: fn(bool) -> LocalBoxFuture<'static, Result<Vec<Figure>>>,
 }
 
 /// What is built as it is released before a benchmark begins.
@@ -56,40 +54,58 @@ enum Needs {
 
 const BENCHES: &[Bench] = &[
     Bench {
-        name: "agent",
-        about: "commit to cluster; 4,000 objects applied and 1,000 kept, beside kubectl and Flux; memory at rest",
+        name: "agent-commit",
+        about: "from a commit to objects that have changed, with hints and without",
         needs: Needs::ProgramsAndThis,
-        run: |arguments| Box::pin(agent::measure(arguments.quick, arguments.part)),
+        run: |quick| Box::pin(agent::commit_to_applied::measure(quick)),
+    },
+    Bench {
+        name: "agent-apply",
+        about: "4,000 objects created, changed and unchanged, beside a bare client, kubectl and Flux",
+        needs: Needs::ProgramsAndThis,
+        run: |quick| Box::pin(agent::apply::measure(quick)),
+    },
+    Bench {
+        name: "agent-drift",
+        about: "1,000 objects kept for ten minutes beside Flux: requests, processor time, how soon a change is undone",
+        needs: Needs::ProgramsAndThis,
+        run: |quick| Box::pin(agent::drift::measure(quick)),
+    },
+    Bench {
+        name: "agent-rest",
+        about: "memory and processor time of an agent at rest, with 200, 2,000, and 5,000 of 105,000 objects",
+        needs: Needs::ProgramsAndThis,
+        run: |quick| Box::pin(agent::at_rest::measure(quick)),
     },
     Bench {
         name: "hub-start",
         about: "time until the hub is ready, first and again, and its memory then",
         needs: Needs::Programs,
-        run: |arguments| Box::pin(hub_start::measure(arguments.quick)),
+        run: |quick| Box::pin(hub_start::measure(quick)),
     },
     Bench {
         name: "connections",
         about: "memory and processor time of a hub with 5,000 connected agents at rest",
         needs: Needs::Programs,
-        run: |arguments| Box::pin(connections::measure(arguments.quick)),
+        run: |quick| Box::pin(connections::measure(quick)),
     },
     Bench {
         name: "api",
         about: "10,000, 200,000 and 1,000,000 ServiceDeployments of 3 KB: pages, gets, watches, writes, memory and start",
         needs: Needs::ProgramsAndThis,
-        run: |arguments| Box::pin(api::measure(arguments.quick)),
+        run: |quick| Box::pin(api::measure(quick)),
     },
     Bench {
         name: "list-storm",
         about: "polls of agents beside 100,000 lists of services, in rounds with and without",
         needs: Needs::ProgramsAndThis,
-        run: |arguments| Box::pin(api::measure_storm(arguments.quick)),
+        run: |quick| Box::pin(api::measure_storm(quick)),
     },
     Bench {
         name: "pod",
         about: "hub and agent as pods of a real node: image sizes, seconds to install and join, memory and processor time at rest",
         needs: Needs::Images,
-        run: |arguments| Box::pin(pod::measure(arguments.quick)),
+        run: |quick| Box::pin(pod::measure(quick)),
     },
     Bench {
         name: "parameters",
@@ -101,7 +117,7 @@ const BENCHES: &[Bench] = &[
         name: "list-services",
         about: "10,000 ServiceDeployments listed by kubectl",
         needs: Needs::ProgramsAndThis,
-        run: |arguments| Box::pin(list_services::measure(arguments.quick)),
+        run: |quick| Box::pin(list_services::measure(quick)),
     },
 ];
 
@@ -176,33 +192,44 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     };
-    let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
+    let is_meant = |bench: &&Bench| match bench.name.strip_prefix(name.as_str()) {
+        Some(rest) => rest.is_empty() || rest.starts_with('-'),
+        None => false,
+    };
+    let benches: Vec<&Bench> = BENCHES.iter().filter(is_meant).collect();
+    if benches.is_empty() {
         let names: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
         bail!("there is no benchmark {name:?}; there is {}", names.join(", "));
-    };
-    ensure!(arguments.part.is_none() || bench.name == "agent", "{name} has no parts");
-    if bench.needs == Needs::ProgramsAndThis && cfg!(debug_assertions) {
-        return run_in_release(bench.name, arguments);
+    }
+    if cfg!(debug_assertions) && benches.iter().any(|bench| bench.needs == Needs::ProgramsAndThis) {
+        return run_in_release(name, arguments.quick);
     }
     // What is only looked at may be programs that are there already.
-    let is_look = arguments.quick || arguments.part.is_some();
-    let are_there = is_look && std::env::var_os("FARWATER_BIN_DIR").is_some();
-    if bench.needs != Needs::Images && !are_there {
+    let are_there = arguments.quick && std::env::var_os("FARWATER_BIN_DIR").is_some();
+    if benches.iter().any(|bench| bench.needs != Needs::Images) && !are_there {
         campaign::build_programs()?;
     }
-    let figures = tokio::runtime::Runtime::new()?.block_on((bench.run)(arguments))?;
-    for figure in &figures {
-        println!("{}", serde_json::to_string(figure)?);
+    let runtime = tokio::runtime::Runtime::new()?;
+    let mut missed = false;
+    for bench in benches {
+        eprintln!("{}", bench.name);
+        let figures =
+            runtime.block_on((bench.run)(arguments.quick)).with_context(|| format!("measure {}", bench.name))?;
+        for figure in &figures {
+            println!("{}", serde_json::to_string(figure)?);
+            eprintln!("  {figure}");
+        }
+        // At once: what comes next may take long.
+        if !arguments.quick {
+            keep(bench.name, &figures)?;
+        }
+        missed |= figures.iter().any(|figure| figure.holds == Some(false));
     }
-    if !is_look {
-        keep(name, &figures)?;
-    }
-    let missed = figures.iter().any(|figure| figure.holds == Some(false));
     Ok(if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Builds this program as the programs that it measures are built, and hands over to it.
-fn run_in_release(name: &str, arguments: &Arguments) -> Result<ExitCode> {
+fn run_in_release(name: &str, quick: bool) -> Result<ExitCode> {
     let target = repository::target_directory()?;
     let logs = target.join("xtask/logs");
     fs::create_dir_all(&logs)?;
@@ -211,10 +238,7 @@ fn run_in_release(name: &str, arguments: &Arguments) -> Result<ExitCode> {
     cargo.args(["build", "--release", "--locked", "-p", "xtask"]);
     step::run("cargo build --release -p xtask", cargo, &logs.join("release-build.log"))?;
     let mut command = Command::new(target.join("release/xtask"));
-    command.args(["bench", name]).args(arguments.quick.then_some("--quick"));
-    if let Some(part) = arguments.part {
-        command.arg("--part").arg(part.to_string());
-    }
+    command.args(["bench", name]).args(quick.then_some("--quick"));
     let status = command.status().context("start the release xtask")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

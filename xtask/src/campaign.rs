@@ -3,6 +3,7 @@
 
 mod hostile_api;
 mod hub_pod;
+mod image_arm64;
 mod image_digest;
 mod informer;
 mod kill9;
@@ -116,6 +117,14 @@ const CAMPAIGNS: &[Campaign] = &[
         engines: &[Engine::Sqlite],
         needs_programs: false,
         round: |seed, _| Box::pin(async move { image_digest::round(seed) }),
+    },
+    Campaign {
+        name: "image-arm64",
+        about: "the images for 64-bit ARM are made, and emulated: a hub and two agents of them follow a repository to a second commit",
+        goal: 1,
+        engines: &[Engine::Sqlite],
+        needs_programs: false,
+        round: |seed, _| Box::pin(image_arm64::round(seed)),
     },
     Campaign {
         name: "prune-chaos",

@@ -57,16 +57,7 @@ async fn show(arguments: &Arguments) -> Result<ExitCode> {
     screen.note(format!("everything is healthy at commit {}", short(&first)));
 
     if arguments.once {
-        scene.strict();
-        let second = scene.change_greeting("hello again")?;
-        screen.note(format!("committed {} (a new greeting in apps/web/settings.yaml)", short(&second)));
-        scene.ask_now().await?;
-        let arrived = |fleet: &Fleet| fleet.is_healthy() && fleet.web_is_at(&second);
-        follow(&scene, &mut screen, "the second commit has arrived", arrived).await?;
-        scene.check_greeting("hello again").await?;
-        screen.note(format!("both clusters run commit {}; read from their own API servers", short(&second)));
-        println!("{}", scene.tree().await?);
-        return Ok(ExitCode::SUCCESS);
+        return arrive(&mut scene, &mut screen).await.map(|()| ExitCode::SUCCESS);
     }
     if !interactive {
         println!("{}", scene.tree().await?);
@@ -77,6 +68,27 @@ async fn show(arguments: &Arguments) -> Result<ExitCode> {
     }
     keys::play(&mut scene, &mut screen).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A further commit, until it has arrived.
+async fn arrive(scene: &mut Scene, screen: &mut Screen) -> Result<()> {
+    scene.strict();
+    let second = scene.change_greeting("hello again")?;
+    screen.note(format!("committed {} (a new greeting in apps/web/settings.yaml)", short(&second)));
+    scene.ask_now().await?;
+    let arrived = |fleet: &Fleet| fleet.is_healthy() && fleet.web_is_at(&second);
+    follow(scene, screen, "the second commit has arrived", arrived).await?;
+    scene.check_greeting("hello again").await?;
+    screen.note(format!("both clusters run commit {}; read from their own API servers", short(&second)));
+    println!("{}", scene.tree().await?);
+    Ok(())
+}
+
+/// For others: the demo with `--once`, in plain lines, of whatever programs the testkit uses.
+pub async fn follow_a_commit() -> Result<()> {
+    let mut scene = Scene::start().await?;
+    wait_until_healthy(&scene).await?;
+    arrive(&mut scene, &mut Screen::quiet()).await
 }
 
 /// Shows the fleet until it is as wanted.

@@ -38,6 +38,9 @@ pub struct Arguments {
     refresh: bool,
 }
 
+/// Without it glibc keeps ever more of what was freed, by the largest piece that it has seen: 64 KiB.
+pub const AGENT_ENVIRONMENT: [(&str, &str); 1] = [("MALLOC_TRIM_THRESHOLD_", "65536")];
+
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -104,8 +107,7 @@ fn agent(program: Vec<u8>) -> (Root, Start) {
     let mut root = ground("/var/lib/farwater-agent");
     root.add("usr/bin/farwater-agent", Node::program(program));
     let mut start = start("agent", &["/usr/bin/farwater-agent"]);
-    // Without it glibc keeps ever more of what was freed, by the largest piece that it has seen.
-    start.environment.insert("MALLOC_TRIM_THRESHOLD_".to_owned(), (64 << 10).to_string());
+    start.environment.extend(AGENT_ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())));
     (root, start)
 }
 

@@ -43,7 +43,7 @@ pub use identity::{DataDir, Identity};
 pub use metrics::Metrics;
 pub use routes::served_paths;
 pub use start::{HubError, Running, run, start};
-pub use turns::Turns;
+pub use turns::{ListTurns, Turns};
 
 /// What the parts of a running hub share.
 pub struct Hub {
@@ -56,6 +56,8 @@ pub struct Hub {
     pub delivery: Arc<Delivery>,
     /// Of requests to the API.
     pub turns: Turns,
+    /// Of lists that requests to the API read.
+    pub list_turns: ListTurns,
     /// A permit for each watch that may be served.
     pub watches: Arc<Semaphore>,
     /// Where agents and people reach this hub.

@@ -30,7 +30,7 @@ use crate::{
     identity::{DataDirError, FileError, IdentityError, Mounted, MountedError, ServerNames, end_of, is_valid_for},
     logging, routes,
     server::{Certificate, Renewal, Server, Yielding, tls_config},
-    turns::Turns,
+    turns::{ListTurns, Turns},
 };
 
 /// How often expired tokens are forgotten.
@@ -181,10 +181,23 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let metrics = Metrics::new(Arc::clone(&delivery), Arc::clone(&certificate), config.data_dir.clone());
     let admin_kubeconfig = data.admin_kubeconfig();
     let turns = Turns::of_api(config.max_api_requests);
+    let list_turns = if config.database.is_some() { ListTurns::of_a_server() } else { ListTurns::of_a_file() };
     let api_threads = Arc::new(ApiThreads::start().map_err(HubError::Threads)?);
     let watches = Arc::new(Semaphore::new(config.max_watches));
-    let hub =
-        Arc::new(Hub { turns, watches, config, data, store, identity, access, metrics, delivery, advertise, shutdown });
+    let hub = Arc::new(Hub {
+        turns,
+        list_turns,
+        watches,
+        config,
+        data,
+        store,
+        identity,
+        access,
+        metrics,
+        delivery,
+        advertise,
+        shutdown,
+    });
     let mut running = Running {
         hub,
         address,

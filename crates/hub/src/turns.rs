@@ -1,6 +1,6 @@
-//! Turns: how many requests of one class are worked on at once.
+//! Turns: how many requests of one class are worked on at once, and how many lists are read.
 
-use std::{sync::Arc, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 use axum::response::Response;
 use http::StatusCode;
@@ -13,6 +13,9 @@ use crate::status::try_later;
 
 /// How long a request waits for its turn before it is told to come again.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Rows of the longest list that is a page: what kubectl and client-go ask for.
+const PAGE: usize = 500;
 
 /// Agents and the API have turns of their own: a storm of lists must not make agents late.
 #[derive(Clone)]
@@ -61,13 +64,53 @@ impl Turns {
 
     /// A further turn of a request that was begun: it waits as long as it takes. Turns come in the order of asking.
     pub async fn next(&self) -> Turn {
+        Turn::of(&self.permits).await
+    }
+}
+
+impl Turn {
+    async fn of(permits: &Arc<Semaphore>) -> Self {
         // Nobody closes the semaphore; if somebody did, working on would be better than an answer that breaks off.
-        Turn { _permit: Arc::clone(&self.permits).acquire_owned().await.ok() }
+        Self { _permit: Arc::clone(permits).acquire_owned().await.ok() }
+    }
+}
+
+/// How many lists are read from the database, and written down, at once.
+///
+/// A database file is read by threads that are as urgent as those that answer agents: if lists had all processors, each poll would
+/// wait until one of them pauses.
+#[derive(Clone)]
+pub struct ListTurns {
+    pages: Arc<Semaphore>,
+    /// Long lists take no page's turn.
+    long: Arc<Semaphore>,
+}
+
+impl ListTurns {
+    /// Pages take at most half of this machine's processors, and so do long lists.
+    pub fn of_a_file() -> Self {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        Self::new((processors / 2).max(1))
+    }
+
+    /// A database server reads on its own processors, and limits connections itself.
+    pub fn of_a_server() -> Self {
+        Self::new(Semaphore::MAX_PERMITS)
+    }
+
+    fn new(limit: usize) -> Self {
+        Self { pages: Arc::new(Semaphore::new(limit)), long: Arc::new(Semaphore::new(limit)) }
+    }
+
+    /// The turn to read up to `limit` rows, 0 for all. Turns come in the order of asking.
+    pub async fn next(&self, limit: usize) -> Turn {
+        Turn::of(if (1..=PAGE).contains(&limit) { &self.pages } else { &self.long }).await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use http::header;
 
     use super::*;
@@ -83,5 +126,16 @@ mod tests {
         assert!(agents.begin().await.is_ok());
         drop(list);
         assert!(api.begin().await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn pages_are_read_one_after_the_other_and_wait_for_no_long_list() {
+        let lists = ListTurns::new(1);
+        let _long = lists.next(0).await;
+        let page = lists.next(PAGE).await;
+        assert!(lists.next(50).now_or_never().is_none());
+        assert!(lists.next(PAGE + 1).now_or_never().is_none());
+        drop(page);
+        assert!(lists.next(50).now_or_never().is_some());
     }
 }

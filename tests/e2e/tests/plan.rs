@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -305,9 +305,16 @@ async fn an_upgraded_definition_is_planned_and_applied_with_its_objects() -> Res
     // A field that is as new as its definition can't be tried before that is there, and nobody refuses it then.
     let crewed = definition(&[LENGTH, PAINT, CREW]);
     let ark = boat("length: 300, crew: 4");
-    repository.commit("next", &[("app/a.yaml", &crewed), ("app/b.yaml", &ark)])?;
+    let raft: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": format!("{group}/v1"), "kind": "Boat", "metadata": {"name": "raft"}, "spec": {"length": 3},
+    }))?;
+    boats.create(&PostParams::default(), &raft).await?;
+    let taken = boat("length: 3, crew: 1")
+        .replace("{name: ark}", "{name: raft, annotations: {farwater.dev/adopt: IfNoDifference}}");
+    repository.commit("next", &[("app/a.yaml", &crewed), ("app/b.yaml", &ark), ("app/c.yaml", &taken)])?;
     let told = plan(&fleet, 1, &["--ref", "next"])?;
-    ensure!(outline(&told) == [format!("Change boats.{group}"), "Untried ark".to_owned()], "{told:#}");
+    let untried = ["Untried ark", "Untried raft"].map(str::to_owned);
+    ensure!(outline(&told) == [&[format!("Change boats.{group}")], &untried[..]].concat(), "{told:#}");
     let commit = repository.change("main", &[("app/a.yaml", Some(&crewed)), ("app/b.yaml", Some(&ark))])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, Cluster, GitRepository, REQUESTED_AT, ServiceDeployment};
 use farwater_testkit::{
-    Agent, Hub, Plane, PlaneOptions,
+    Agent, Hub, Launch, Plane, PlaneOptions,
     git::{GitServer, Repository},
     kube::AUDITED,
     temporary_folder, wait_for, wait_for_all,
@@ -15,6 +15,8 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
+
+use crate::image::AGENT_ENVIRONMENT;
 
 const CLUSTER: &str = "east";
 const SOURCE: &str = "fleet";
@@ -51,7 +53,10 @@ impl Ground {
         let spec = serde_json::from_value(json!({"url": git.url(SOURCE), "ref": {"branch": BRANCH}}))?;
         sources.create(&PostParams::default(), &GitRepository::new(SOURCE, spec)).await?;
         let token = hub.join_token(ADMIN_NAMESPACE, CLUSTER).await?;
-        let agent = Agent::start(CLUSTER, &dir.path().join("agent"), &plane.kubeconfig_of(AUDITED)?, token)?;
+        let kubeconfig = plane.kubeconfig_of(AUDITED)?;
+        // As its image starts it.
+        let launch = Launch::environment(&AGENT_ENVIRONMENT);
+        let agent = Agent::launch(CLUSTER, &dir.path().join("agent"), &kubeconfig, token, launch)?;
         Ok(Self { agent, _hub: hub, _git: git, plane, client, repository, _dir: dir })
     }
 

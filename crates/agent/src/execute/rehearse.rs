@@ -8,9 +8,9 @@ use farwater_fleet::plan::{
 use serde_json::Value;
 
 use super::{
-    Applied, Executor,
+    Executor,
     replace::{explain_kept, forbids},
-    send::{explain_absence, explain_refusal, from_bytes},
+    send::{explain_absence, explain_refusal, explain_uncompared, from_bytes},
 };
 use crate::{
     judge::judge,
@@ -62,10 +62,13 @@ impl Executor<'_> {
             return Rehearsed::Untried(Wait::Kind.to_string());
         };
         let path = resource.path_of(&object.object);
-        if change.cause == Cause::AdoptUnchanged
-            && let Some(Applied::Refused(refused)) = self.check_adoption(&path, object).await
-        {
-            return Rehearsed::Refused(refused);
+        if change.cause == Cause::AdoptUnchanged {
+            match self.check_adoption(&path, object).await {
+                Ok(None) => {}
+                Ok(Some(differs)) => return Rehearsed::Refused(differs),
+                Err(error) if redefined && error.is_about_schema() => return too_early(&error),
+                Err(error) => return Rehearsed::Refused(explain_uncompared(&error)),
+            }
         }
         let live = match self.kubernetes.get(Some(self.account), &path, false).await {
             Ok(live) => Some(live),
@@ -85,9 +88,7 @@ impl Executor<'_> {
                 }
             }
             Err(error) if error.is_not_found() => Rehearsed::Untried(explain_absence(&error)),
-            Err(error) if redefined && error.is_about_schema() => Rehearsed::Untried(format!(
-                "its definition changes in the same plan, and before that it would be refused: {error}"
-            )),
+            Err(error) if redefined && error.is_about_schema() => too_early(&error),
             Err(error) if *error.fault() == Fault::OtherVersion && moves(live.as_ref(), object) => {
                 let version = object.object.api_version();
                 Rehearsed::Untried(format!("what it owns in an older version is moved to {version} first"))
@@ -116,15 +117,14 @@ impl Executor<'_> {
         self.send(path, &to_bytes(&manifest)?, options.conflicts, true).await
     }
 
-    /// What keeps an object that belongs to nobody from being adopted.
-    pub(super) async fn check_adoption(&self, path: &str, object: &ResolvedObject) -> Option<Applied> {
-        match self.compare(path, object).await {
-            Ok(Inspected::Gone | Inspected::Same(_)) => None,
-            Ok(Inspected::Differs { fields, .. }) => Some(Applied::Refused(format!(
+    /// The difference that keeps an object that belongs to nobody from being adopted.
+    pub(super) async fn check_adoption(&self, path: &str, object: &ResolvedObject) -> Result<Option<String>, ApiError> {
+        Ok(match self.compare(path, object).await? {
+            Inspected::Gone | Inspected::Same(_) => None,
+            Inspected::Differs { fields, .. } => Some(format!(
                 "it exists, belongs to no service, and differs: {fields}; the adopt policy is IfNoDifference"
-            ))),
-            Err(error) => Some(Applied::Refused(format!("compare with what exists: {error}"))),
-        }
+            )),
+        })
     }
 
     pub async fn inspect(&self, object: &ResolvedObject) -> Result<Inspected, ApiError> {
@@ -156,6 +156,10 @@ impl Executor<'_> {
         let fields = add_time(&shorten(&fields.join(", ")), Some(&live));
         Ok(Inspected::Differs { live: live_object(&live), health, fields })
     }
+}
+
+fn too_early(error: &ApiError) -> Rehearsed {
+    Rehearsed::Untried(format!("its definition changes in the same plan, and before that it would be refused: {error}"))
 }
 
 /// Whether our fields of it would come to count as of the version that is sent.

@@ -25,10 +25,11 @@ impl Executor<'_> {
             return Tried::Ended(Applied::Waiting(Wait::Kind.to_string()));
         };
         let path = resource.path_of(&object.object);
-        if change.cause == Cause::AdoptUnchanged
-            && let Some(refused) = self.check_adoption(&path, object).await
-        {
-            return Tried::Ended(refused);
+        if change.cause == Cause::AdoptUnchanged {
+            let checked = self.check_adoption(&path, object).await;
+            if let Some(refused) = checked.unwrap_or_else(|error| Some(explain_uncompared(&error))) {
+                return Tried::Ended(Applied::Refused(refused));
+            }
         }
         if change.migrate
             && let Err(error) = self.migrate(&path).await
@@ -212,6 +213,11 @@ fn is_about_namespace(error: &ApiError) -> bool {
 /// Of an object that was not found, though it is made if it is not there.
 pub(super) fn explain_absence(error: &ApiError) -> String {
     format!("waits for its {}: {error}", if is_about_namespace(error) { "namespace" } else { "kind" })
+}
+
+/// Of an object that is adopted only as it is.
+pub(super) fn explain_uncompared(error: &ApiError) -> String {
+    format!("compare with what exists: {error}")
 }
 
 /// `live`: the object that it was to change, where it was read.

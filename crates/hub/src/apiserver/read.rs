@@ -43,14 +43,16 @@ async fn reach(call: &Call, version: Option<u64>) -> Result<(), ApiError> {
 
 pub async fn list(call: &Call) -> Result<Response, ApiError> {
     let options = ListOptions::parse(&call.query, call.kind, false)?;
+    let after = begin(call, &options).await?;
+    // Until the answer is made: what waits is then only what has not begun.
+    let _turn = call.hub.list_turns.next(options.limit).await;
     // Items of typed lists don't repeat what the list says, so they aren't what is stored.
     if call.kind.ours && passes_on(call, &options.filter) {
-        let after = begin(call, &options).await?;
         let page = find_json(call, &options.filter, after, options.limit).await?;
         let meta = list_meta(&options, page.version, page.next)?;
         return Ok(respond::json_list(call.kind, &page.items, &meta));
     }
-    page(call, &options).await?.answer(call)
+    page_after(call, &options, after).await?.answer(call)
 }
 
 /// A page of a list, and what its `metadata` says.
@@ -66,9 +68,13 @@ impl ListPage {
     }
 }
 
-/// Reads what a list, or a deletecollection, is about.
+/// Reads what a deletecollection is about.
 pub async fn page(call: &Call, options: &ListOptions) -> Result<ListPage, ApiError> {
     let after = begin(call, options).await?;
+    page_after(call, options, after).await
+}
+
+async fn page_after(call: &Call, options: &ListOptions, after: Option<(String, String)>) -> Result<ListPage, ApiError> {
     let Page { items, version, next } = find(call, &options.filter, after, options.limit).await?;
     Ok(ListPage { items, meta: list_meta(options, version, next)? })
 }

@@ -214,12 +214,16 @@ impl Feed {
             return Ok(Err(ApiError::version_too_large(version, hub.store.position())));
         }
         loop {
-            let held = match turn.take() {
-                Some(own) => own,
-                None => tokio::select! {
-                    turn = hub.turns.next() => turn,
-                    () = self.sender.closed() => return Err(Ended),
-                },
+            let turns = async {
+                let own = match turn.take() {
+                    Some(own) => own,
+                    None => hub.turns.next().await,
+                };
+                (own, hub.list_turns.next(PAGE).await)
+            };
+            let held = tokio::select! {
+                held = turns => held,
+                () = self.sender.closed() => return Err(Ended),
             };
             let page = match self.state_page(after).await {
                 Ok(page) => page,

@@ -48,15 +48,17 @@ use crate::delivery::{
 
 /// Clusters per round: bounds the transaction that publishes them.
 const BATCH: u32 = 200;
-/// Between two rounds that had something to do. The first change is computed at once; of those that follow, as many as come
-/// in this time make one round, because each round reads all services of a cluster.
+/// How long a cluster rests after it was computed. The first change is computed at once; of those that follow, as many as come in
+/// this time are computed together, because each time all services of the cluster are read.
 const GATHER: Duration = Duration::from_millis(100);
-/// So many times as long as a round took is the pause after it, if that is more, up to [`LONGEST`]: while services come by the
-/// hundred, reading all of a cluster's for each few of them would be most of the work. A round that left something is no reason.
+/// So many times as long as that took does it rest, if this is more, up to [`LONGEST`]: while services come by the hundred, reading
+/// all of a cluster's for each few of them would be most of the work.
 const REST: u32 = 4;
 const LONGEST: Duration = Duration::from_secs(1);
-/// The same after a round in which a source's services were not all assigned yet; doubles up to [`GATHER`] while that is so.
-const ALMOST: Duration = Duration::from_millis(5);
+/// Least pause between two rounds. It is as long as the first of them took, up to [`GATHER`]: many clusters whose changes come one
+/// after the other are published some at a time. After a round in which a source's services were not all assigned yet it begins
+/// with this and doubles while that is so.
+const PAUSE: Duration = Duration::from_millis(5);
 /// Services that are read, and held, at a time.
 const READ_AT_ONCE: usize = 500;
 /// How long after a fetch the services of a source are published together: bundles of a large one take their time.
@@ -65,43 +67,64 @@ const HALFWAY_SECONDS: i64 = 5;
 const IDLE: Duration = Duration::from_secs(5);
 
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
-    let mut almost = ALMOST;
+    let (mut resting, mut almost) = (Resting::default(), PAUSE);
     loop {
         let begun = Instant::now();
+        resting.wake(begun);
         // Before that, a cluster that isn't known may well exist, and its mark must stay.
-        let computed =
-            if delivery.clusters.is_loaded() { compute_batch(&delivery).await } else { Ok(Round::default()) };
-        match computed {
-            Ok(Round { done: 0, .. }) => {
-                let wait = async {
-                    tokio::select! { () = delivery.dirty.notified() => {} () = tokio::time::sleep(IDLE) => {} }
-                };
-                if shutdown.run_until_cancelled(wait).await.is_none() {
-                    return;
-                }
+        let computed = if delivery.clusters.is_loaded() {
+            compute_batch(&delivery, &mut resting).await
+        } else {
+            Ok(Round::default())
+        };
+        // How long nothing is done, and whether a new mark ends that.
+        let (longest, is_woken) = match computed {
+            Ok(Round { done: 0, held, .. }) => {
+                let end = resting.first_end().filter(|_| held);
+                (end.map_or(IDLE, |end| end.saturating_duration_since(Instant::now())), true)
             }
-            Ok(round) => {
-                let pause = round.pause(begun.elapsed(), &mut almost);
-                if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-                    return;
-                }
-            }
+            Ok(round) => (round.pause(begun.elapsed(), &mut almost), false),
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "compute desired states");
-                if shutdown.run_until_cancelled(tokio::time::sleep(IDLE)).await.is_none() {
-                    return;
-                }
+                (IDLE, false)
             }
+        };
+        let wait = async {
+            tokio::select! { () = delivery.dirty.notified(), if is_woken => {} () = tokio::time::sleep(longest) => {} }
+        };
+        if shutdown.run_until_cancelled(wait).await.is_none() {
+            return;
         }
+    }
+}
+
+/// Clusters that were computed a moment ago, and until when their further changes are gathered.
+#[derive(Default)]
+struct Resting(HashMap<String, Instant>);
+
+impl Resting {
+    /// After computing it took so long.
+    fn begin(&mut self, cluster_uid: String, took: Duration) {
+        self.0.insert(cluster_uid, Instant::now() + (took * REST).clamp(GATHER, LONGEST));
+    }
+
+    fn wake(&mut self, now: Instant) {
+        self.0.retain(|_, end| *end > now);
+    }
+
+    fn first_end(&self) -> Option<Instant> {
+        self.0.values().min().copied()
     }
 }
 
 /// What became of some dirty clusters.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Round {
-    pub done: usize,
+struct Round {
+    done: usize,
     /// Of them: that come again, because a source of theirs has moved and not all of its services are assigned.
-    pub later: usize,
+    later: usize,
+    /// Others are marked and rest.
+    held: bool,
 }
 
 impl Round {
@@ -111,28 +134,33 @@ impl Round {
             let next = (*almost * 2).min(GATHER);
             return std::mem::replace(almost, next);
         }
-        *almost = ALMOST;
-        // More is waiting already.
-        if self.done >= BATCH as usize { GATHER } else { (took * REST).clamp(GATHER, LONGEST) }
+        *almost = PAUSE;
+        took.clamp(PAUSE, GATHER)
     }
 }
 
 /// Recomputes some dirty clusters.
-pub async fn compute_batch(delivery: &Delivery) -> Result<Round, StoreError> {
-    let marks = load_dirty(&mut *delivery.store.tables().await?, BATCH).await?;
+async fn compute_batch(delivery: &Delivery, resting: &mut Resting) -> Result<Round, StoreError> {
+    let limit = BATCH.saturating_add(u32::try_from(resting.0.len()).unwrap_or(u32::MAX));
+    let mut marks = load_dirty(&mut *delivery.store.tables().await?, limit).await?;
+    let all = marks.len();
+    marks.retain(|mark| !resting.0.contains_key(&mark.cluster_uid));
+    let mut round = Round { held: marks.len() < all, ..Round::default() };
+    marks.truncate(BATCH as usize);
     if marks.is_empty() {
-        return Ok(Round::default());
+        return Ok(round);
     }
     let begun = SystemTime::now();
     let grants = load_grants(&delivery.store).await?;
     let health = select_health_rules::load(&delivery.store).await?.map(Verbatim::from);
-    let mut round = Round::default();
-    let mut published = Vec::new();
+    let (mut published, mut times) = (Vec::new(), Vec::new());
     let mut inputs = InputCache::default();
     for mark in marks {
+        let started = Instant::now();
         match compute_cluster(delivery, &mark, &grants, health.as_ref(), &mut inputs).await {
             Ok(Computed::Now { next, fresh }) => {
                 round.done += 1;
+                times.push((mark.cluster_uid.clone(), started.elapsed()));
                 published.push(Done { mark, next: next.map(|next| *next), fresh });
             }
             // It keeps its mark, and comes again in the next round.
@@ -146,7 +174,12 @@ pub async fn compute_batch(delivery: &Delivery) -> Result<Round, StoreError> {
             }
         }
     }
+    let publishing = Instant::now();
     publish(delivery, published, begun).await?;
+    let each = publishing.elapsed() / u32::try_from(times.len()).unwrap_or(u32::MAX).max(1);
+    for (cluster_uid, took) in times {
+        resting.begin(cluster_uid, took + each);
+    }
     Ok(round)
 }
 
@@ -442,17 +475,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_rests_as_it_was_heavy_and_hardly_where_something_is_left() {
+    fn rounds_pause_as_long_as_they_take_and_less_where_something_is_left() {
         let (quick, heavy) = (Duration::from_millis(3), Duration::from_millis(150));
-        let mut almost = ALMOST;
-        let mut pause = |done, later, took| Round { done, later }.pause(took, &mut almost);
-        assert_eq!(pause(1, 0, quick), GATHER);
-        assert_eq!(pause(1, 0, heavy), heavy * REST);
-        assert_eq!(pause(1, 0, Duration::from_secs(9)), LONGEST);
-        assert_eq!(pause(BATCH as usize, 0, heavy), GATHER, "others wait");
+        let mut almost = PAUSE;
+        let mut pause = |done, later, took| Round { done, later, held: false }.pause(took, &mut almost);
+        assert_eq!(pause(1, 0, quick), PAUSE);
+        assert_eq!(pause(BATCH as usize, 0, heavy), GATHER);
         let left: Vec<_> = (0..7).map(|_| pause(2, 1, heavy).as_millis()).collect();
         assert_eq!(left, [5, 10, 20, 40, 80, 100, 100]);
-        assert_eq!(pause(2, 0, quick), GATHER);
-        assert_eq!(pause(2, 1, quick), ALMOST, "from the beginning again");
+        assert_eq!(pause(2, 0, quick), PAUSE);
+        assert_eq!(pause(2, 1, quick), PAUSE, "from the beginning again");
+    }
+
+    #[test]
+    fn a_cluster_rests_as_it_was_heavy_and_no_other_waits_for_it() {
+        let rest = |took| {
+            let mut resting = Resting::default();
+            let before = Instant::now();
+            resting.begin("a".to_owned(), took);
+            resting.first_end().unwrap() - before
+        };
+        let about = |duration: Duration| duration..duration + Duration::from_millis(50);
+        assert!(about(GATHER).contains(&rest(Duration::from_millis(3))));
+        assert!(about(Duration::from_millis(600)).contains(&rest(Duration::from_millis(150))));
+        assert!(about(LONGEST).contains(&rest(Duration::from_secs(9))));
+        let mut resting = Resting::default();
+        resting.begin("a".to_owned(), Duration::ZERO);
+        resting.wake(Instant::now());
+        assert!(resting.0.contains_key("a") && !resting.0.contains_key("b"));
+        resting.wake(Instant::now() + GATHER);
+        assert!(resting.0.is_empty());
     }
 }

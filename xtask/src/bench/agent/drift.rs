@@ -1,15 +1,17 @@
 //! M8: what it costs a cluster that its objects are kept as they are stated, and how soon a change by others is undone.
 //!
 //! Three planes with the same objects, side by side: the agent's, Flux's, and one that nobody looks after. What the last one's
-//! API server takes is its own affair, and more than that is what each of the others costs. One object of each is changed
-//! every minute. Each API server notes who asked for what.
+//! API server takes is its own affair, and more than that is what each of the others costs. One object of each, of that one's too,
+//! is changed every minute, and watched. Each API server notes who asked for what.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    future::ready,
+    pin::pin,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use farwater_e2e::flux::Flux;
 use farwater_testkit::{
     Plane, PlaneOptions,
@@ -18,16 +20,18 @@ use farwater_testkit::{
         audit::{Object, Request},
     },
 };
+use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
     api::{Patch, PatchParams},
+    runtime::{WatchStreamExt as _, watcher},
 };
 use serde_json::json;
 use tokio::{
     task::JoinHandle,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout_at},
 };
 
 use super::maps::{self, Phase};
@@ -45,8 +49,6 @@ const FLUX: &str = "Flux's kustomize-controller";
 const COMMIT: &str = "1111111111111111111111111111111111111111";
 /// Thousands of objects on two busy cores take seconds.
 const APPLIED: Duration = Duration::from_secs(180);
-/// Between two looks whether the agent has undone a change: what is told is this much too long at most.
-const LOOK: Duration = Duration::from_millis(10);
 /// What somebody writes over a value.
 const TAMPERED: &str = "tampered";
 
@@ -84,6 +86,12 @@ struct Peer {
     namespace: String,
 }
 
+/// Nobody looks after it.
+struct Idle {
+    plane: Plane,
+    namespace: String,
+}
+
 /// Processor time.
 struct Taken {
     agent: Duration,
@@ -104,10 +112,10 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
 
     let since = Timestamp::now();
     let before = taken(&mut ours, &mut peer, &mut idle)?;
-    let (end, tampered, healing) = tamper_all(terms, &ours, &peer).await?;
+    let (end, tampered, healing) = tamper_all(terms, &ours, &peer, &idle).await?;
     sleep_until(end).await;
     let after = taken(&mut ours, &mut peer, &mut idle)?;
-    let mut healed = [Vec::new(), Vec::new()];
+    let mut healed = [Vec::new(), Vec::new(), Vec::new()];
     for (times, tasks) in healed.iter_mut().zip(healing) {
         for task in tasks {
             times.push(task.await??);
@@ -147,43 +155,51 @@ async fn start_flux(terms: Terms) -> Result<Peer> {
     Ok(Peer { flux, plane, namespace })
 }
 
-async fn start_idle(terms: Terms) -> Result<Plane> {
+async fn start_idle(terms: Terms) -> Result<Idle> {
     let plane = Plane::start_with(PlaneOptions::without_nodes().audited()).await?;
     let namespace = plane.namespace(NAME).await?;
     let objects = maps::objects(terms.objects, Phase::Created)?;
     maps::apply(plane.client().await?, &namespace, &objects, 8).await?;
-    Ok(plane)
+    Ok(Idle { plane, namespace })
 }
 
-fn taken(ours: &mut Ground, peer: &mut Peer, idle: &mut Plane) -> Result<Taken> {
+fn taken(ours: &mut Ground, peer: &mut Peer, idle: &mut Idle) -> Result<Taken> {
     Ok(Taken {
         agent: usage::processor_time(ours.agent().process().id())?,
         flux: usage::processor_time(peer.flux.process().id())?,
         servers: [
             usage::server_time(&mut ours.plane)?,
             usage::server_time(&mut peer.plane)?,
-            usage::server_time(idle)?,
+            usage::server_time(&mut idle.plane)?,
         ],
     })
 }
 
-/// How long each change stood, the agent's and Flux's.
-type Healing = [Vec<JoinHandle<Result<Duration>>>; 2];
+/// How long each change stood: the agent's, Flux's, nobody's.
+type Healing = [Vec<JoinHandle<Result<Duration>>>; 3];
 
-/// Changes one object after the other on both planes. Gives when the rest ends, and which objects they were.
-async fn tamper_all(terms: Terms, ours: &Ground, peer: &Peer) -> Result<(Instant, BTreeSet<String>, Healing)> {
+/// Changes one object after the other on each plane. Gives when the rest ends, and which objects they were.
+async fn tamper_all(
+    terms: Terms,
+    ours: &Ground,
+    peer: &Peer,
+    idle: &Idle,
+) -> Result<(Instant, BTreeSet<String>, Healing)> {
     let (start, mut healing, mut tampered) = (Instant::now(), Healing::default(), BTreeSet::new());
     let end = start + terms.rest;
     let ours: Api<ConfigMap> = Api::namespaced(ours.plane.client().await?, NAME);
     let theirs: Api<ConfigMap> = Api::namespaced(peer.plane.client().await?, &peer.namespace);
+    let nobodys: Api<ConfigMap> = Api::namespaced(idle.plane.client().await?, &idle.namespace);
     let count = terms.rest.as_secs() / terms.each.as_secs();
     let mut at = start + terms.each / 2;
     for n in 1..=count {
         sleep_until(at).await;
         at += terms.each;
         let name = format!("map-{n}");
-        healing[0].push(tokio::spawn(tamper(ours.clone(), name.clone(), LOOK, end)));
-        healing[1].push(tokio::spawn(tamper(theirs.clone(), name.clone(), terms.each / 12, end)));
+        // Of nobody's too: what is asked for measuring is asked of all three.
+        for (healing, maps) in healing.iter_mut().zip([&ours, &theirs, &nobodys]) {
+            healing.push(tokio::spawn(tamper(maps.clone(), name.clone(), end)));
+        }
         tampered.insert(name);
         eprintln!("{n} of {count} objects changed");
     }
@@ -191,21 +207,26 @@ async fn tamper_all(terms: Terms, ours: &Ground, peer: &Peer) -> Result<(Instant
 }
 
 /// Changes an object as somebody might by hand; gives how long that stood. What stands at the end has stood until then.
-async fn tamper(maps: Api<ConfigMap>, name: String, look: Duration, end: Instant) -> Result<Duration> {
+async fn tamper(maps: Api<ConfigMap>, name: String, end: Instant) -> Result<Duration> {
+    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let versions = watcher(maps.clone(), config).default_backoff().applied_objects();
+    let mut versions = versions.filter_map(|version| ready(version.ok())).boxed();
+    versions.next().await.with_context(|| format!("{name} is not there"))?;
     let begun = Instant::now();
     let somebody = PatchParams { field_manager: Some("somebody".to_owned()), ..PatchParams::default() };
     let patch = json!({"data": {"LEVEL": TAMPERED}});
     maps.patch(&name, &somebody, &Patch::Merge(patch)).await.with_context(|| format!("change {name}"))?;
-    loop {
-        sleep(look).await;
-        let data = maps.get(&name).await?.data.unwrap_or_default();
-        if data.get("LEVEL").is_none_or(|level| level != TAMPERED) || Instant::now() >= end {
-            return Ok(begun.elapsed());
-        }
+    let is_changed =
+        |map: &ConfigMap| map.data.as_ref().and_then(|data| data.get("LEVEL")).is_some_and(|l| l == TAMPERED);
+    let changed = versions.skip_while(|map| ready(!is_changed(map)));
+    let mut undone = pin!(changed.skip_while(|map| ready(is_changed(map))));
+    match timeout_at(end, undone.next()).await {
+        Ok(None) => bail!("the watch of {name} ended"),
+        Ok(Some(_)) | Err(_) => Ok(begun.elapsed()),
     }
 }
 
-fn times(workload: &str, [ours, theirs]: &mut [Vec<Duration>; 2]) -> Vec<Figure> {
+fn times(workload: &str, [ours, theirs, _]: &mut [Vec<Duration>; 3]) -> Vec<Figure> {
     let figure = |metric: &str, value| Figure::new(metric, workload, milliseconds(value), "ms");
     vec![
         figure("drift_healed_p50", percentile(ours, 0.5)).compared(FLUX, milliseconds(percentile(theirs, 0.5))),

@@ -118,13 +118,23 @@ pub async fn watch(
 ) -> Result<impl Future<Output = Result<Seen>> + Send + use<>> {
     let api: Api<ConfigMap> = Api::namespaced(client, namespace);
     let list = api.list_metadata(&ListParams::default()).await?;
-    let version = list.metadata.resource_version.unwrap_or_default();
+    let mut version = list.metadata.resource_version.unwrap_or_default();
     let mut events = api.watch_metadata(&WatchParams::default(), &version).await?.boxed();
     Ok(async move {
         let mut first = None;
         let mut names = BTreeSet::new();
-        while let Some(event) = events.try_next().await? {
-            let (WatchEvent::Added(map) | WatchEvent::Modified(map)) = event else { continue };
+        loop {
+            let map = match events.try_next().await? {
+                Some(WatchEvent::Added(map) | WatchEvent::Modified(map)) => map,
+                Some(WatchEvent::Error(error)) => bail!("after {} of {count} ConfigMaps: {error}", names.len()),
+                Some(_) => continue,
+                // An API server that is busy ends watches that it can't serve in time.
+                None => {
+                    events = api.watch_metadata(&WatchParams::default(), &version).await?.boxed();
+                    continue;
+                }
+            };
+            version = map.metadata.resource_version.unwrap_or(version);
             let Some(name) = map.metadata.name.filter(|name| is_ours(name)) else { continue };
             let now = Timestamp::now();
             let first = *first.get_or_insert(now);
@@ -133,7 +143,6 @@ pub async fn watch(
                 return Ok(Seen { first, last: now });
             }
         }
-        bail!("the watch ended after {} of {count} ConfigMaps", names.len())
     })
 }
 
