@@ -35,6 +35,7 @@ mod reports;
 mod sealed;
 mod secrets;
 mod service;
+mod sops;
 mod state;
 mod succeed;
 mod supervise;

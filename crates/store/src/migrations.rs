@@ -48,6 +48,7 @@ pub(crate) const HISTORY: &[Text] = &[
     text!("0009_origins"),
     text!("0010_hook_runs"),
     text!("0011_guards"),
+    text!("0012_data_keys"),
 ];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.

@@ -82,8 +82,11 @@ impl Basis<'_> {
         let caller = agent.caller(&identity);
         let archive = agent.bundles.open(deployment, shelf, &agent.hub, &caller, &agent.kubernetes).await;
         let archive = archive.map_err(|e| Stopped(chain(&e)))?;
-        let mut render = crate::render::render(&archive, deployment);
-        drop(archive);
+        let opened = crate::sops::open(archive, &identity).map_err(|e| Stopped(chain(&e)))?;
+        let mut render = crate::render::render(&opened.archive, deployment);
+        opened.check(&mut render);
+        let veil = opened.veil.clone();
+        drop(opened);
         render.objects.extend(render_tests(&self.service.name, &deployment.tests));
         let secrets = agent.sealed.open(&self.service.uid, deployment, shelf, &agent.hub, &caller, &agent.kubernetes);
         let secrets = secrets.await.map_err(|e| Stopped(chain(&e)))?;
@@ -101,7 +104,9 @@ impl Basis<'_> {
             ceiling: &deployment.ceiling,
             options: &deployment.options,
         };
-        Ok((resolve(render, &self.service.uid, terms, &scopes), errors))
+        let mut resolved = resolve(render, &self.service.uid, terms, &scopes);
+        resolved.veil = veil;
+        Ok((resolved, errors))
     }
 
     /// Looks up what no watch keeps up to date.

@@ -14,6 +14,7 @@ mod kill9;
 mod order;
 mod replicas;
 mod resources;
+mod seal_keys;
 mod secrets;
 mod server;
 mod tallies;
