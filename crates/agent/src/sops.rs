@@ -68,7 +68,9 @@ impl Opened {
         render.errors.extend(self.errors.iter().cloned());
         let mut told = Vec::new();
         render.objects.retain(|object| {
-            let Some(place) = find_encrypted(&object.manifest).filter(|_| !is_kept(&object.manifest)) else { return true };
+            let Some(place) = find_encrypted(&object.manifest).filter(|_| !is_kept(&object.manifest)) else {
+                return true;
+            };
             told.push(self.explain(object, &place));
             false
         });
@@ -77,7 +79,8 @@ impl Opened {
     }
 
     fn explain(&self, object: &RenderedObject, place: &str) -> String {
-        let is_of = |path: &RelPath| object.origin.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with(':'));
+        let is_of =
+            |path: &RelPath| object.origin.strip_prefix(path.as_str()).is_some_and(|rest| rest.starts_with(':'));
         let of_file = self.closed.iter().find(|(path, _)| is_of(path)).map(|(_, reason)| reason);
         if let Some(reason) = of_file {
             return reason.clone();
@@ -106,7 +109,9 @@ fn find_encrypted(value: &Value) -> Option<String> {
             let is_encrypted = text.starts_with(ENCRYPTED) || text.starts_with(ENCRYPTED_BASE64);
             is_encrypted.then(String::new)
         }
-        Value::Array(items) => items.iter().enumerate().find_map(|(n, item)| Some(format!("[{n}]{}", find_encrypted(item)?))),
+        Value::Array(items) => {
+            items.iter().enumerate().find_map(|(n, item)| Some(format!("[{n}]{}", find_encrypted(item)?)))
+        }
         Value::Object(map) => map.iter().find_map(|(key, value)| Some(format!(".{key}{}", find_encrypted(value)?))),
         _ => None,
     }

@@ -99,10 +99,18 @@ fn what_does_not_open_is_named_and_never_applied() {
     let good = encrypt("db.yaml", SECRET, &recipient(&ours), &ARGUMENTS);
     let foreign = encrypt("db.yaml", SECRET, &recipient(&other), &ARGUMENTS);
     let altered = good.replace("name: db", "name: bd");
-    check(&[("db.yaml", &altered), ("plain.yaml", PLAIN)], 1, &["db.yaml is encrypted with SOPS: its MAC is not that of its values"]);
+    check(
+        &[("db.yaml", &altered), ("plain.yaml", PLAIN)],
+        1,
+        &["db.yaml is encrypted with SOPS: its MAC is not that of its values"],
+    );
     // For others: an error where its objects would be applied, and none where nobody reads it.
     check(&[("db.yaml", &foreign), ("plain.yaml", PLAIN)], 1, &["and to no key of this cluster"]);
-    check(&[("values-other.env", &encrypt("a.env", "A=hunter2\n", &recipient(&other), &[])), ("plain.yaml", PLAIN)], 1, &[]);
+    check(
+        &[("values-other.env", &encrypt("a.env", "A=hunter2\n", &recipient(&other), &[])), ("plain.yaml", PLAIN)],
+        1,
+        &[],
+    );
     // What somebody has taken the metadata from.
     let bare = good.split("sops:").next().unwrap();
     check(&[("db.yaml", bare)], 0, &["db.yaml:1 (document 1): .stringData.password is still encrypted by SOPS"]);

@@ -5,7 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use farwater_secrets::{Backends, Changed, Condition, Config, ConfigError, Keeper, Kept, Known, ReadError, Reference, Shelf, ShelfError};
+use farwater_secrets::{
+    Backends, Changed, Condition, Config, ConfigError, Keeper, Kept, Known, ReadError, Reference, Shelf, ShelfError,
+};
 use farwater_store::Store;
 use tokio::sync::watch;
 

@@ -283,9 +283,17 @@ impl Collector for SecretPlaces {
         };
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let away = conditions.iter().filter(|condition| condition.is_away).count();
-        show("secret_backends_away", "Backends of secrets that can't be asked; their last values stay in use", count(away))?;
+        show(
+            "secret_backends_away",
+            "Backends of secrets that can't be asked; their last values stay in use",
+            count(away),
+        )?;
         let stale = conditions.iter().map(|condition| condition.stale).sum();
-        show("secret_references_stale", "References whose values could not be read again when they were to be", count(stale))
+        show(
+            "secret_references_stale",
+            "References whose values could not be read again when they were to be",
+            count(stale),
+        )
     }
 }
 

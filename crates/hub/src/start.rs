@@ -29,7 +29,8 @@ use crate::{
     delivery::{self, connections::Connections},
     external_secrets::{ExternalError, ExternalSecrets},
     identity::{
-        DataDirError, FileError, IdentityError, Mounted, MountedError, ServerNames, end_of, finish_seal_key, is_valid_for,
+        DataDirError, FileError, IdentityError, Mounted, MountedError, ServerNames, end_of, finish_seal_key,
+        is_valid_for,
     },
     logging, routes,
     server::{Certificate, Renewal, Server, Yielding, tls_config},

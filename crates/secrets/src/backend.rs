@@ -29,7 +29,9 @@ impl Reference {
     pub fn id(&self, backend: &str) -> String {
         let mut hash = Sha256::new();
         let version = self.version.map_or_else(String::new, |version| version.to_string());
-        for part in [backend, &self.namespace, &self.path, &version].into_iter().chain(self.keys.iter().map(String::as_str)) {
+        for part in
+            [backend, &self.namespace, &self.path, &version].into_iter().chain(self.keys.iter().map(String::as_str))
+        {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }

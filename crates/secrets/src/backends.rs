@@ -19,7 +19,9 @@ use crate::{
 pub enum ReadError {
     #[error("the hub's configuration has no backend {0:?}")]
     Unknown(String),
-    #[error("namespace {namespace} may not read {path} of backend {backend}: the hub's configuration does not allow it")]
+    #[error(
+        "namespace {namespace} may not read {path} of backend {backend}: the hub's configuration does not allow it"
+    )]
     Forbidden { backend: String, namespace: String, path: String },
     #[error("backend {backend}: {source}")]
     Backend { backend: String, source: BackendError },

@@ -24,7 +24,8 @@ impl Backend for Environment {
     async fn read(&self, reference: &Reference) -> Result<Values, BackendError> {
         let path = &reference.path;
         let names = self.variables.get(path);
-        let names = names.ok_or_else(|| BackendError::lasting(format!("the hub's configuration names no variables for {path:?}")))?;
+        let names = names
+            .ok_or_else(|| BackendError::lasting(format!("the hub's configuration names no variables for {path:?}")))?;
         let read = |name: &String| match std::env::var_os(name) {
             Some(value) => Ok((name.clone(), SecretBytes::new(value.into_vec()))),
             None => Err(BackendError::lasting(format!("the hub's environment has no variable {name}"))),

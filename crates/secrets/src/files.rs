@@ -105,7 +105,11 @@ mod tests {
     }
 
     fn reference(path: &str, keys: &[&str]) -> Reference {
-        Reference { path: path.into(), keys: keys.iter().map(|key| (*key).to_owned()).collect(), ..Reference::default() }
+        Reference {
+            path: path.into(),
+            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            ..Reference::default()
+        }
     }
 
     #[test]
@@ -125,7 +129,10 @@ mod tests {
         assert_eq!(names(&all), [("password", &b"hunter2"[..]), ("user", b"admin")]);
         symlink("..v2", folder.join("..new")).unwrap();
         fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
-        assert_eq!(names(&read(root.path(), &reference("web", &["password"])).unwrap()), [("password", &b"hunter3"[..])]);
+        assert_eq!(
+            names(&read(root.path(), &reference("web", &["password"])).unwrap()),
+            [("password", &b"hunter3"[..])]
+        );
         assert_eq!(names(&read(root.path(), &reference("web/user", &[])).unwrap()), [("user", &b"admin"[..])]);
     }
 

@@ -115,7 +115,8 @@ impl Gate {
             Some(error) => {
                 state.failures = state.failures.saturating_add(1);
                 let doubled = FIRST_PAUSE.saturating_mul(1 << (state.failures - 1).min(10)).min(LONGEST_PAUSE);
-                let pause = error.retry_after.map_or(doubled, |wish| wish.clamp(doubled.min(LONGEST_PAUSE), LONGEST_PAUSE));
+                let pause =
+                    error.retry_after.map_or(doubled, |wish| wish.clamp(doubled.min(LONGEST_PAUSE), LONGEST_PAUSE));
                 // Hubs that have lost the same backend don't come back at the same moment.
                 let pause = pause.mul_f64(rand::rng().random_range(0.8..1.2));
                 state.shut_until = Some(Instant::now() + pause);
@@ -182,7 +183,9 @@ mod tests {
         };
         let all = futures::future::join_all((0..100).map(|_| gate.pass(ask()))).await;
         assert_eq!(most.load(Ordering::Relaxed), PARALLEL);
-        assert!(all.iter().any(Result::is_ok) && all.iter().any(|done| done.as_ref().is_err_and(BackendError::is_passing)));
+        assert!(
+            all.iter().any(Result::is_ok) && all.iter().any(|done| done.as_ref().is_err_and(BackendError::is_passing))
+        );
         let silent = gate.pass(std::future::pending::<Result<(), _>>()).await.unwrap_err();
         assert_eq!(silent.to_string(), "no answer within 10 s");
     }

@@ -236,7 +236,14 @@ impl<S: Shelf> Keeper<S> {
         Ok(Known { values, stale: None })
     }
 
-    fn insert(&self, id: &str, backend: &str, reference: &Reference, (values, read): (Arc<Values>, i64), next: Instant) {
+    fn insert(
+        &self,
+        id: &str,
+        backend: &str,
+        reference: &Reference,
+        (values, read): (Arc<Values>, i64),
+        next: Instant,
+    ) {
         let mut items = self.items();
         // It is read anew each time then, which is slower and no less right.
         if items.len() >= MAX_KEPT && !items.contains_key(id) {
@@ -328,7 +335,10 @@ impl<S: Shelf> Keeper<S> {
     async fn save(&self, id: &str, values: &Values, read: i64) {
         let kept = Kept { read, values: encode_values(values) };
         if let Err(error) = self.shelf.save(id, kept).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "what was read can't be kept: a restart has to read it again");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "what was read can't be kept: a restart has to read it again"
+            );
         }
     }
 }

@@ -143,7 +143,9 @@ async fn a_backend_that_is_away_costs_no_value_and_its_return_makes_no_storm() {
         assert_eq!(value(&keeper, &n.to_string()).await, ("two".to_owned(), false), "{n}");
     }
     let asked = lock(&backend.now).clone();
-    let busiest = asked.iter().map(|at| asked.iter().filter(|other| **other >= *at && **other < *at + Duration::from_secs(1)).count());
+    let busiest = asked
+        .iter()
+        .map(|at| asked.iter().filter(|other| **other >= *at && **other < *at + Duration::from_secs(1)).count());
     let busiest = busiest.max().unwrap();
     assert!(busiest <= 25, "{busiest} in one second");
 }

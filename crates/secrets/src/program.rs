@@ -154,7 +154,8 @@ mod tests {
 
     fn shell(script: &str) -> Program {
         let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-        Program::new(&config::Program { command, environment: BTreeMap::from([("NAME".to_owned(), "x".to_owned())]) }).unwrap()
+        Program::new(&config::Program { command, environment: BTreeMap::from([("NAME".to_owned(), "x".to_owned())]) })
+            .unwrap()
     }
 
     async fn run(script: &str) -> Result<Values, BackendError> {
@@ -189,7 +190,9 @@ mod tests {
         check(r#"echo '{"values": {"hunter2": 5}}'"#, false, "no JSON").await;
         check("yes hunter2", false, "more than").await;
         let absent = Program::new(&config::Program { command: vec!["/absent".into()], environment: BTreeMap::new() });
-        assert!(absent.unwrap().read(&Reference::default()).await.unwrap_err().to_string().contains("/absent can't be run"));
+        assert!(
+            absent.unwrap().read(&Reference::default()).await.unwrap_err().to_string().contains("/absent can't be run")
+        );
     }
 
     #[tokio::test]

@@ -79,7 +79,10 @@ impl Vault {
         let tls = tls(config.ca_file.as_deref())?;
         let connector =
             HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(connector);
-        let http = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).build(connector);
+        let http = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .build(connector);
         Ok(Self { http, address, namespace, mounts, auth: config.auth.clone(), token: Mutex::new(None) })
     }
 
@@ -91,15 +94,17 @@ impl Vault {
             Some((mount, *version, rest))
         });
         let found = mounts.max_by_key(|(mount, ..)| mount.len());
-        let (mount, version, rest) =
-            found.ok_or_else(|| BackendError::lasting(format!("{path} is below no mount of the hub's configuration")))?;
+        let (mount, version, rest) = found
+            .ok_or_else(|| BackendError::lasting(format!("{path} is below no mount of the hub's configuration")))?;
         if rest.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err(BackendError::lasting(format!("{path} is no path of a secret")));
         }
         let (mount, rest) = (escape(mount), escape(rest));
         Ok(match (version, reference.version) {
             (1, None) => (format!("/v1/{mount}/{rest}"), 1),
-            (1, Some(_)) => return Err(BackendError::lasting(format!("{path} has no versions: its engine is of version 1"))),
+            (1, Some(_)) => {
+                return Err(BackendError::lasting(format!("{path} has no versions: its engine is of version 1")));
+            }
             (_, None) => (format!("/v1/{mount}/data/{rest}"), 2),
             (_, Some(number)) => (format!("/v1/{mount}/data/{rest}?version={number}"), 2),
         })
@@ -124,8 +129,11 @@ impl Vault {
             request = request.header("x-vault-token", value);
         }
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
-        let request = request.body(Full::new(body)).map_err(|_| BackendError::lasting(format!("{path} makes no request")))?;
-        let failed = |error: &dyn std::error::Error| BackendError::passing(format!("Vault can't be reached: {}", innermost(error)));
+        let request =
+            request.body(Full::new(body)).map_err(|_| BackendError::lasting(format!("{path} makes no request")))?;
+        let failed = |error: &dyn std::error::Error| {
+            BackendError::passing(format!("Vault can't be reached: {}", innermost(error)))
+        };
         let answer = self.http.request(request).await.map_err(|error| failed(&error))?;
         let (parts, body) = answer.into_parts();
         let retry_after = parts.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -188,10 +196,13 @@ impl Vault {
         let path = format!("/v1/auth/{}/login", escape(mount.trim_matches('/')));
         let (status, retry_after, answer) = self.ask(Method::POST, &path, None, Some(&body)).await?;
         if !status.is_success() {
-            return Err(refusal(status, retry_after, || format!("Vault refuses the hub's sign-in at auth/{mount} ({status})")));
+            return Err(refusal(status, retry_after, || {
+                format!("Vault refuses the hub's sign-in at auth/{mount} ({status})")
+            }));
         }
-        let answer: Answer = serde_json::from_slice(&answer)
-            .map_err(|_| BackendError::passing(format!("Vault's answer to the sign-in at auth/{mount} has no token")))?;
+        let answer: Answer = serde_json::from_slice(&answer).map_err(|_| {
+            BackendError::passing(format!("Vault's answer to the sign-in at auth/{mount} has no token"))
+        })?;
         // Two thirds of its time; one without an end is checked now and then all the same.
         let lease = match answer.auth.lease_duration {
             0 => Duration::from_secs(3600),
@@ -221,7 +232,11 @@ impl Backend for Vault {
                 _ => format!("Vault refuses to read {place} ({status})"),
             }));
         }
-        pick(reference, parse(&body, version).ok_or_else(|| BackendError::lasting(format!("what Vault has at {place} is no set of values")))?)
+        pick(
+            reference,
+            parse(&body, version)
+                .ok_or_else(|| BackendError::lasting(format!("what Vault has at {place} is no set of values")))?,
+        )
     }
 }
 
@@ -245,9 +260,13 @@ fn parse(body: &[u8], version: u8) -> Option<Values> {
 /// `problem`: where Vault has answered and means it.
 fn refusal(status: StatusCode, retry_after: Option<Duration>, problem: impl FnOnce() -> String) -> BackendError {
     match status.as_u16() {
-        300..400 => BackendError::lasting("Vault answers with a redirect, which is not followed: give the active server's address"),
+        300..400 => BackendError::lasting(
+            "Vault answers with a redirect, which is not followed: give the active server's address",
+        ),
         // Sealed, starting, a standby that lags, or too much to do.
-        412 | 429 | 472 | 473 | 500.. => BackendError::passing(format!("Vault is not ready ({status})")).after(retry_after),
+        412 | 429 | 472 | 473 | 500.. => {
+            BackendError::passing(format!("Vault is not ready ({status})")).after(retry_after)
+        }
         _ => BackendError::lasting(problem()),
     }
 }
@@ -305,7 +324,9 @@ fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, String> {
 /// All but what a path may hold as it is.
 fn escape(path: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'/');
-    path.bytes().map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+    path.bytes()
+        .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }
 
 /// What a library wraps in words of its own.
@@ -333,10 +354,14 @@ mod tests {
 
     #[test]
     fn values_never_travel_in_the_clear() {
-        for address in ["https://vault.example.com", "https://[::1]:8200/", "http://127.0.0.1:8200", "http://localhost:1"] {
+        for address in
+            ["https://vault.example.com", "https://[::1]:8200/", "http://127.0.0.1:8200", "http://localhost:1"]
+        {
             assert!(vault(address).is_ok(), "{address}");
         }
-        for address in ["http://vault.example.com", "vault", "https://user@vault", "https://vault/path", "ftp://127.0.0.1"] {
+        for address in
+            ["http://vault.example.com", "vault", "https://user@vault", "https://vault/path", "ftp://127.0.0.1"]
+        {
             assert!(vault(address).is_err(), "{address}");
         }
     }
@@ -368,7 +393,8 @@ mod tests {
             values.into_iter().map(|(name, value)| (name, value.expose().to_vec())).collect()
         };
         let one = parse(br#"{"data": {"a": "x", "n": 5, "o": {"k": [1]}}}"#, 1).unwrap();
-        let expected = [("a", &b"x"[..]), ("n", b"5"), ("o", b"{\"k\":[1]}")].map(|(name, value)| (name.to_owned(), value.to_vec()));
+        let expected = [("a", &b"x"[..]), ("n", b"5"), ("o", b"{\"k\":[1]}")]
+            .map(|(name, value)| (name.to_owned(), value.to_vec()));
         assert_eq!(names(one), expected);
         let two = parse(br#"{"data": {"data": {"a": "x"}, "metadata": {"version": 1}}}"#, 2).unwrap();
         assert_eq!(names(two), [("a".to_owned(), b"x".to_vec())]);

@@ -26,7 +26,8 @@ impl Rig {
         vault.put("sys/mounts/kv", &json!({"type": "kv", "options": {"version": "2"}})).await.unwrap();
         vault.put("sys/mounts/old", &json!({"type": "kv", "options": {"version": "1"}})).await.unwrap();
         vault.put("kv/config", &json!({"max_versions": 5})).await.unwrap();
-        let policy = "path \"kv/data/team-a/*\" { capabilities = [\"read\"] } path \"old/*\" { capabilities = [\"read\"] }";
+        let policy =
+            "path \"kv/data/team-a/*\" { capabilities = [\"read\"] } path \"old/*\" { capabilities = [\"read\"] }";
         vault.put("sys/policies/acl/reader", &json!({"policy": policy})).await.unwrap();
         Self { vault, folder: tempfile::tempdir().unwrap() }
     }
@@ -42,12 +43,15 @@ impl Rig {
             "address": self.vault.url(), "caFile": self.vault.ca_file(), "mounts": {"kv": 2, "old": 1}, "auth": auth,
         });
         let allow = json!([{"namespaces": ["team-a"], "paths": ["kv", "old"]}]);
-        serde_json::from_value(json!({"refreshSeconds": 10, "backends": [{"name": "vault", "vault": vault, "allow": allow}]}))
-            .unwrap()
+        serde_json::from_value(
+            json!({"refreshSeconds": 10, "backends": [{"name": "vault", "vault": vault, "allow": allow}]}),
+        )
+        .unwrap()
     }
 
     async fn token(&self, period: &str) -> String {
-        let made = self.vault.put("auth/token/create", &json!({"policies": ["reader"], "period": period})).await.unwrap();
+        let made =
+            self.vault.put("auth/token/create", &json!({"policies": ["reader"], "period": period})).await.unwrap();
         made["auth"]["client_token"].as_str().unwrap().to_owned()
     }
 
@@ -195,9 +199,11 @@ async fn vault_goes_away_with_its_values_in_use_and_comes_back_without_a_storm()
         assert_eq!(texts(&known(n).await.values)[0].1, format!("{CANARY}-{n}"));
     }
     rig.vault.kill();
-    wait_for("values to be told old", Duration::from_secs(60), || async { Ok(known(0).await.stale.is_some().then_some(())) })
-        .await
-        .unwrap();
+    wait_for("values to be told old", Duration::from_secs(60), || async {
+        Ok(known(0).await.stale.is_some().then_some(()))
+    })
+    .await
+    .unwrap();
     for n in 0..COUNT {
         let known = known(n).await;
         assert_eq!(texts(&known.values)[0].1, format!("{CANARY}-{n}"));

@@ -191,7 +191,8 @@ impl Stanza<'_> {
             derive(&salt, secret, LABEL).ok_or(AgeError::Header)
         })?;
         let mut body = Zeroizing::new(self.body.clone());
-        let opened = cipher(&key).and_then(|key| open_with(&key, [0; NONCE_LEN], &mut body).map(<[u8; FILE_KEY]>::try_from));
+        let opened =
+            cipher(&key).and_then(|key| open_with(&key, [0; NONCE_LEN], &mut body).map(<[u8; FILE_KEY]>::try_from));
         Ok(opened.and_then(Result::ok).map(Zeroizing::new))
     }
 }

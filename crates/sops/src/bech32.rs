@@ -51,7 +51,8 @@ pub(crate) fn decode(text: &str) -> Vec<u8> {
     let text = text.to_ascii_lowercase();
     let (_, data) = text.rsplit_once('1').unwrap();
     let groups = data.bytes().map(|c| CHARSET.iter().position(|other| *other == c).unwrap());
-    let bits: Vec<bool> = groups.take(data.len() - 6).flat_map(|group| (0..5).rev().map(move |bit| group >> bit & 1 == 1)).collect();
+    let bits: Vec<bool> =
+        groups.take(data.len() - 6).flat_map(|group| (0..5).rev().map(move |bit| group >> bit & 1 == 1)).collect();
     bits.chunks_exact(8).map(|byte| byte.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit))).collect()
 }
 

@@ -17,7 +17,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Map, SopsError> {
     let syntax = |problem: String| SopsError::Syntax { format: FORMAT, problem };
     // Its text may quote a value: only the place is told.
     let read = serde_json::from_slice(bytes);
-    let read = read.map_err(|error: serde_json::Error| syntax(format!("line {} column {}", error.line(), error.column())))?;
+    let read =
+        read.map_err(|error: serde_json::Error| syntax(format!("line {} column {}", error.line(), error.column())))?;
     match read {
         Value::Map(map) => Ok(map),
         _ => Err(syntax("it is no object".to_owned())),

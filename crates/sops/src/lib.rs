@@ -92,7 +92,9 @@ pub enum SopsError {
     TooLarge(usize),
     #[error("it is encrypted to {}, and to no key of this cluster: add the cluster's recipient and run `sops updatekeys`", listed(.0))]
     NotOurs(Vec<String>),
-    #[error("it has no age recipient ({0}); only age keys are opened here: add the cluster's recipient and run `sops updatekeys`")]
+    #[error(
+        "it has no age recipient ({0}); only age keys are opened here: add the cluster's recipient and run `sops updatekeys`"
+    )]
     NoAge(String),
     #[error("it needs keys of several key groups (Shamir), which one cluster does not have: encrypt it with one group")]
     KeyGroups,
@@ -104,7 +106,9 @@ pub enum SopsError {
     Value { path: String },
     #[error("{path} {problem}")]
     Unusable { path: String, problem: &'static str },
-    #[error("its MAC is not that of its values: it was altered after it was encrypted; restore it, and change it with `sops edit`")]
+    #[error(
+        "its MAC is not that of its values: it was altered after it was encrypted; restore it, and change it with `sops edit`"
+    )]
     Mac,
     #[error("it can't be read as {format}: {problem}")]
     Syntax { format: &'static str, problem: String },

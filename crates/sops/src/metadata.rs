@@ -72,7 +72,9 @@ pub(crate) fn take_flat(documents: &mut [Map]) -> Option<Map> {
             map.push((key.to_owned(), value));
             continue;
         };
-        let Some(list) = LISTS.iter().chain(OTHERS.iter().map(|(name, _)| name)).find(|name| **name == list) else { continue };
+        let Some(list) = LISTS.iter().chain(OTHERS.iter().map(|(name, _)| name)).find(|name| **name == list) else {
+            continue;
+        };
         let (index, field) = rest.split_once("__map_").unwrap_or((rest, ""));
         let items = lists.entry(list).or_default();
         let index = index.parse().unwrap_or(0).min(MAX_RECIPIENTS);
@@ -81,9 +83,11 @@ pub(crate) fn take_flat(documents: &mut [Map]) -> Option<Map> {
         }
         items[index].push((field.to_owned(), value));
     }
-    map.extend(lists.into_iter().map(|(name, items)| {
-        (name.to_owned(), Value::List(items.into_iter().map(Value::Map).collect()))
-    }));
+    map.extend(
+        lists
+            .into_iter()
+            .map(|(name, items)| (name.to_owned(), Value::List(items.into_iter().map(Value::Map).collect()))),
+    );
     get(&map, "mac").is_some().then_some(map)
 }
 
@@ -97,7 +101,8 @@ impl Metadata {
             Some(Value::List(items)) => items.as_slice(),
             _ => &[],
         };
-        let others: Vec<_> = OTHERS.iter().filter(|(name, _)| !list(name).is_empty()).map(|(_, title)| *title).collect();
+        let others: Vec<_> =
+            OTHERS.iter().filter(|(name, _)| !list(name).is_empty()).map(|(_, title)| *title).collect();
         let ages = list("age");
         if ages.is_empty() && others.is_empty() && !list("key_groups").is_empty() {
             return Err(SopsError::KeyGroups);
@@ -135,10 +140,12 @@ impl Metadata {
             return Err(SopsError::NoAge(self.others.join(", ")));
         }
         for identity in identities {
-            let Some(recipient) = self.recipients.iter().find(|recipient| recipient.name == identity.recipient()) else {
+            let Some(recipient) = self.recipients.iter().find(|recipient| recipient.name == identity.recipient())
+            else {
                 continue;
             };
-            let opened = age::decrypt(&recipient.sealed, identity).map_err(|error: AgeError| SopsError::DataKey(error.text()))?;
+            let opened = age::decrypt(&recipient.sealed, identity)
+                .map_err(|error: AgeError| SopsError::DataKey(error.text()))?;
             return Ok((DataKey::new(&opened)?, recipient.name.clone()));
         }
         Err(SopsError::NotOurs(self.recipients.iter().map(|recipient| shown(&recipient.name)).collect()))

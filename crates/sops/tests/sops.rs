@@ -108,7 +108,11 @@ fn read(name: &str, bytes: &[u8]) -> Value {
     match Path::new(name).extension().and_then(|extension| extension.to_str()) {
         Some("yaml") => {
             let documents = parse(&text, &Budget::default()).unwrap_or_else(|error| panic!("{error}\n{text}"));
-            documents.into_iter().map(|document| document.into_json().unwrap()).filter(|json| *json != json!({})).collect()
+            documents
+                .into_iter()
+                .map(|document| document.into_json().unwrap())
+                .filter(|json| *json != json!({}))
+                .collect()
         }
         Some("json") => serde_json::from_str(&text).unwrap(),
         _ => json!(bytes),
@@ -184,7 +188,8 @@ fn manifests_are_opened_whatever_of_them_is_encrypted() {
 #[test]
 fn json_dotenv_and_binary_files_are_opened() {
     let rig = Rig::new();
-    let json = r#"{"kind": "Config", "n": [1, 1.5, 1e2, true, null, "x\n\u00e4"], "deep": {"": {"list": [], "map": {}}}}"#;
+    let json =
+        r#"{"kind": "Config", "n": [1, 1.5, 1e2, true, null, "x\n\u00e4"], "deep": {"": {"list": [], "map": {}}}}"#;
     rig.check("config.json", json, &[]);
     rig.check("config.json", json, &["--encrypted-regex", "^deep$"]);
     let env = "# a comment\nUSER=admin\nPASSWORD=hunter2=of\\nthe database\nEMPTY=\n";
@@ -202,21 +207,68 @@ fn json_dotenv_and_binary_files_are_opened() {
 fn scalars_are_read_as_sops_reads_them() {
     let rig = Rig::new();
     let spellings = [
-        "0", "-0", "007", "0o17", "0b101", "0x1F", "+5", "1_000", "1__0", "1.", ".5", "1.5e3", "1e400", "-.inf", ".NaN", "0.1",
-        "123456789012345678901234567890", "9223372036854775807", "yes", "No", "on", "true", "TRUE", "tRUE", "~", "null", "",
-        "2001-12-14", "2001-1-2", "2001-02-30", "2001-12-14T21:59:43Z", "2001-12-14t21:59:43.123456789+02:00",
-        "2001-12-14 21:59:43", "2001-12-14 21:59:43 -5", "12:30:45", "1:2", "'1'", "\"\\u00e4\"", "!!str 1", "!!float 1",
-        "!!int \"3\"", "a b", "-", "--- x", "1.2.3", "0x", "08", "1e", "=",
+        "0",
+        "-0",
+        "007",
+        "0o17",
+        "0b101",
+        "0x1F",
+        "+5",
+        "1_000",
+        "1__0",
+        "1.",
+        ".5",
+        "1.5e3",
+        "1e400",
+        "-.inf",
+        ".NaN",
+        "0.1",
+        "123456789012345678901234567890",
+        "9223372036854775807",
+        "yes",
+        "No",
+        "on",
+        "true",
+        "TRUE",
+        "tRUE",
+        "~",
+        "null",
+        "",
+        "2001-12-14",
+        "2001-1-2",
+        "2001-02-30",
+        "2001-12-14T21:59:43Z",
+        "2001-12-14t21:59:43.123456789+02:00",
+        "2001-12-14 21:59:43",
+        "2001-12-14 21:59:43 -5",
+        "12:30:45",
+        "1:2",
+        "'1'",
+        "\"\\u00e4\"",
+        "!!str 1",
+        "!!float 1",
+        "!!int \"3\"",
+        "a b",
+        "-",
+        "--- x",
+        "1.2.3",
+        "0x",
+        "08",
+        "1e",
+        "=",
     ];
     let mut compared = 0;
     for spelling in spellings {
         let plain = format!("a: {spelling}\nsecret: x\n");
-        let Ok(encrypted) = rig.try_encrypt("scalar.yaml", plain.as_bytes(), &["--encrypted-regex", "^secret$"]) else { continue };
+        let Ok(encrypted) = rig.try_encrypt("scalar.yaml", plain.as_bytes(), &["--encrypted-regex", "^secret$"]) else {
+            continue;
+        };
         let encrypted = String::from_utf8(encrypted).unwrap();
         let written = encrypted.lines().next().unwrap();
         let respelled = encrypted.replacen(written, &format!("a: {spelling}"), 1);
         for text in [&encrypted, &respelled] {
-            let (ours, theirs) = (rig.open("scalar.yaml", text.as_bytes()), rig.ask_sops("scalar.yaml", text.as_bytes()));
+            let (ours, theirs) =
+                (rig.open("scalar.yaml", text.as_bytes()), rig.ask_sops("scalar.yaml", text.as_bytes()));
             let ours = ours.as_ref().map(|opened| read("scalar.yaml", &opened.bytes)).map_err(ToString::to_string);
             let theirs = theirs.map(|bytes| read("scalar.yaml", &bytes));
             assert_eq!(ours.as_ref().ok(), theirs.as_ref(), "{spelling}: {written}: {ours:?}");

@@ -15,7 +15,11 @@ use sqlx::Connection as _;
 pub use file::{Destination, Enclosed, FileError};
 
 use crate::{
-    Location, OpenError, StoreError, combiner::seconds_since_1970, delivery, engine::Connection, fsck,
+    Location, OpenError, StoreError,
+    combiner::seconds_since_1970,
+    delivery,
+    engine::Connection,
+    fsck,
     migrations::count_migrations,
     open::SEAL_CHECK,
     read, schema,

@@ -57,7 +57,8 @@ fn new_check(master: &Master) -> String {
 
 /// The stored keys; those of a store that has none yet. None: another seal key has sealed them.
 pub(crate) async fn load(connection: &mut Connection, master: &Master) -> Result<Option<DataKeys>, sqlx::Error> {
-    let rows = sqlx::query("SELECT number, created, wrapped FROM data_keys ORDER BY number").fetch_all(connection).await?;
+    let rows =
+        sqlx::query("SELECT number, created, wrapped FROM data_keys ORDER BY number").fetch_all(connection).await?;
     if rows.is_empty() {
         return Ok(Some(DataKeys::from([(FIRST, master.as_data_key())])));
     }
@@ -140,7 +141,12 @@ pub(crate) async fn reload(connection: &mut Connection, sealer: &Sealer) -> Resu
 }
 
 /// Seals what one seal key has sealed with another one, where nothing else uses the tables.
-pub(crate) async fn rewrap(connection: &mut Connection, from: &Master, to: &Master, now: i64) -> Result<(), sqlx::Error> {
+pub(crate) async fn rewrap(
+    connection: &mut Connection,
+    from: &Master,
+    to: &Master,
+    now: i64,
+) -> Result<(), sqlx::Error> {
     let count: i64 = sqlx::query_scalar("SELECT count(*) FROM data_keys").fetch_one(&mut *connection).await?;
     let keys = load(connection, from).await?.unwrap_or_default();
     for key in keys.values() {
@@ -207,7 +213,11 @@ impl Store {
     /// Whether `seal_key` is the seal key of today.
     pub fn is_sealed_with(&self, seal_key: &[u8; 32]) -> bool {
         let check = Master::new(seal_key);
-        self.settings.sealer.masters().first().is_some_and(|master| opens_check(&check.cipher().seal(b"", SEAL_CHECK.as_bytes()), master))
+        self.settings
+            .sealer
+            .masters()
+            .first()
+            .is_some_and(|master| opens_check(&check.cipher().seal(b"", SEAL_CHECK.as_bytes()), master))
     }
 
     /// How far sealing anew has come.
@@ -220,7 +230,8 @@ impl Store {
     pub async fn reseal(&self, place: &mut Resealing) -> Result<bool, StoreError> {
         let active = self.settings.sealer.active();
         let mut connection = self.connection().await?;
-        let found = self.read(async { Ok(place.find(&mut connection, self.settings.sealer.kinds(), active).await?) }).await?;
+        let found =
+            self.read(async { Ok(place.find(&mut connection, self.settings.sealer.kinds(), active).await?) }).await?;
         drop(connection);
         if let Some(rows) = found {
             self.transact(move |tx| Box::pin(async move { tx.reseal(rows).await })).await?;
@@ -274,11 +285,17 @@ impl Store {
 }
 
 async fn load_kept_row(connection: &mut Connection, id: &str) -> Result<Option<(i16, i64, Vec<u8>)>, sqlx::Error> {
-    sqlx::query_as("SELECT sealed, read, value FROM kept_values WHERE id = $1").bind(id).fetch_optional(connection).await
+    sqlx::query_as("SELECT sealed, read, value FROM kept_values WHERE id = $1")
+        .bind(id)
+        .fetch_optional(connection)
+        .await
 }
 
 pub(crate) fn damaged_kept(id: &str) -> StoreError {
-    StoreError::Row { what: format!("value {id}"), problem: "it was sealed with another key or under another id".to_owned() }
+    StoreError::Row {
+        what: format!("value {id}"),
+        problem: "it was sealed with another key or under another id".to_owned(),
+    }
 }
 
 /// Opens all values that were kept; answers the ids of those that don't.
@@ -287,7 +304,8 @@ pub(crate) async fn check_kept(connection: &mut Connection, sealer: &Sealer) -> 
     loop {
         let select = sqlx::query_as("SELECT id, sealed, value FROM kept_values WHERE id > $1 ORDER BY id LIMIT $2");
         let rows: Vec<(String, i16, Vec<u8>)> = select.bind(&last).bind(STEP).fetch_all(&mut *connection).await?;
-        let is_damaged = |(id, number, sealed): &&(String, i16, Vec<u8>)| sealer.open(*number, sealed, &kept_context(id)).is_none();
+        let is_damaged =
+            |(id, number, sealed): &&(String, i16, Vec<u8>)| sealer.open(*number, sealed, &kept_context(id)).is_none();
         damaged.extend(rows.iter().filter(is_damaged).map(|(id, ..)| id.clone()));
         match rows.last() {
             Some((id, ..)) if rows.len() as i64 == STEP => last.clone_from(id),
@@ -314,13 +332,19 @@ enum Found {
 }
 
 impl Resealing {
-    async fn find(&mut self, connection: &mut Connection, kinds: &[Kind], active: i16) -> Result<Option<Found>, sqlx::Error> {
+    async fn find(
+        &mut self,
+        connection: &mut Connection,
+        kinds: &[Kind],
+        active: i16,
+    ) -> Result<Option<Found>, sqlx::Error> {
         while let Some(kind) = kinds.get(self.kind) {
             let select = sqlx::query_as(
                 "SELECT namespace, name FROM resources WHERE kind = $1 AND (namespace, name) > ($2, $3) \
                  AND sealed <> 0 AND sealed <> $4 ORDER BY namespace, name LIMIT $5",
             );
-            let select = select.bind(kind.as_str()).bind(&self.resource.0).bind(&self.resource.1).bind(active).bind(STEP);
+            let select =
+                select.bind(kind.as_str()).bind(&self.resource.0).bind(&self.resource.1).bind(active).bind(STEP);
             let rows: Vec<(String, String)> = select.fetch_all(&mut *connection).await?;
             if let Some(last) = rows.last() {
                 self.resource = last.clone();
@@ -337,7 +361,8 @@ impl Resealing {
             self.version = *last;
             return Ok(Some(Found::Changes(versions)));
         }
-        let select = sqlx::query_scalar("SELECT id FROM kept_values WHERE id > $1 AND sealed <> $2 ORDER BY id LIMIT $3");
+        let select =
+            sqlx::query_scalar("SELECT id FROM kept_values WHERE id > $1 AND sealed <> $2 ORDER BY id LIMIT $3");
         let ids: Vec<String> = select.bind(&self.kept).bind(active).bind(STEP).fetch_all(&mut *connection).await?;
         let Some(last) = ids.last() else { return Ok(None) };
         self.kept.clone_from(last);
@@ -348,7 +373,10 @@ impl Resealing {
 impl Tx {
     async fn rotate_seal_key(&mut self, master: &Master, bytes: [u8; 32]) -> Result<(), sqlx::Error> {
         let sealer = Arc::clone(self.sealer());
-        let number = sealer.active().checked_add(1).ok_or_else(|| sqlx::Error::Configuration("no number is left for a key".into()))?;
+        let number = sealer
+            .active()
+            .checked_add(1)
+            .ok_or_else(|| sqlx::Error::Configuration("no number is left for a key".into()))?;
         let key = DataKey::new(number, self.time(), bytes);
         for old in sealer.data_keys().values().filter(|old| old.number < number) {
             save(self, master, old).await?;
@@ -381,7 +409,9 @@ impl Tx {
     }
 
     async fn reseal_resource(&mut self, key: &crate::Key) -> Result<(), StoreError> {
-        let (sealer, Some(row)) = (Arc::clone(self.sealer()), crate::read::load_row(self, key).await?) else { return Ok(()) };
+        let (sealer, Some(row)) = (Arc::clone(self.sealer()), crate::read::load_row(self, key).await?) else {
+            return Ok(());
+        };
         let (with, number) = (sealer.current(), row.sealed);
         if number == 0 || number == with.number {
             return Ok(());
@@ -420,10 +450,12 @@ impl Tx {
         let key = crate::Key { kind, namespace: row.try_get("namespace")?, name: row.try_get("name")? };
         let uid: String = row.try_get("uid")?;
         let context = row_context(&key, &uid);
-        let reseal = |bytes: &[u8]| Ok::<_, StoreError>(with.seal(&sealer.open_row(number, bytes, &key, &uid)?, &context));
+        let reseal =
+            |bytes: &[u8]| Ok::<_, StoreError>(with.seal(&sealer.open_row(number, bytes, &key, &uid)?, &context));
         let (labels, body) = (reseal(row.try_get("old_labels")?)?, reseal(row.try_get("body")?)?);
         let status = row.try_get::<Option<Vec<u8>>, _>("status")?.map(|status| reseal(&status)).transpose()?;
-        let update = sqlx::query("UPDATE changes SET sealed = $1, old_labels = $2, body = $3, status = $4 WHERE version = $5");
+        let update =
+            sqlx::query("UPDATE changes SET sealed = $1, old_labels = $2, body = $3, status = $4 WHERE version = $5");
         update.bind(with.number).bind(labels).bind(body).bind(status).bind(version).execute(&mut **self).await?;
         Ok(())
     }

@@ -1,10 +1,6 @@
 //! HashiCorp Vault's own server, from its Go module: `tests/vault`.
 
-use std::{
-    fs,
-    path::PathBuf,
-    time::Duration,
-};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
@@ -91,7 +87,8 @@ impl Vault {
         };
         wait_ready(&mut [&mut process], READY, probe).await.context("start Vault")?;
         let said = process.output().lines().find_map(|line| serde_json::from_str::<Value>(line).ok());
-        self.token = said.and_then(|said| said["token"].as_str().map(str::to_owned)).context("Vault has told no token")?;
+        self.token =
+            said.and_then(|said| said["token"].as_str().map(str::to_owned)).context("Vault has told no token")?;
         self.process = Some(process);
         Ok(())
     }

@@ -119,18 +119,24 @@ pub async fn run(args: ClusterArgs, connect: &ConnectArgs, program: Program) -> 
     match args.action {
         Action::Join(args) => join(&args, &session, context).await,
         Action::Leave(args) => leave(&args, &session, context).await,
-        Action::AgeKey(_) if context.is_some() => Err(Failure::usage("the hub knows the key: this command takes no --context")),
+        Action::AgeKey(_) if context.is_some() => {
+            Err(Failure::usage("the hub knows the key: this command takes no --context"))
+        }
         Action::AgeKey(args) => show_age_key(&args, &session).await,
     }
 }
 
 async fn show_age_key(args: &AgeKeyArgs, session: &Session) -> Result<u8> {
     let (namespace, name) = (args.namespace.or_default(session), &args.name);
-    let path = format!("/apis/{}/{}/namespaces/{namespace}/clusters/{name}", farwater_api::GROUP, farwater_api::VERSION);
+    let path =
+        format!("/apis/{}/{}/namespaces/{namespace}/clusters/{name}", farwater_api::GROUP, farwater_api::VERSION);
     let cluster = session.read(&format!("read Cluster {namespace}/{name}"), &path).await?;
     let Some(recipient) = cluster["status"]["ageRecipient"].as_str() else {
-        return Err(Failure::new(exit::CONFLICT, format!("Cluster {namespace}/{name} has no key yet: no agent has joined"))
-            .next(format!("{{program}} cluster join {name} -n {namespace}")));
+        return Err(Failure::new(
+            exit::CONFLICT,
+            format!("Cluster {namespace}/{name} has no key yet: no agent has joined"),
+        )
+        .next(format!("{{program}} cluster join {name} -n {namespace}")));
     };
     print(&format!("{}\n", text::plain(recipient)))?;
     Ok(exit::YES)

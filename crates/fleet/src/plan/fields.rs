@@ -257,7 +257,8 @@ impl Walk<'_> {
         let veiled = self.veiled.filter(|veiled| is_veiled(veiled.veil) || (self.blind && at.live.is_some()));
         // One of them hidden, all are: before a change the same place held what was hidden then.
         let redact = self.redact.filter(|_| hides).or(veiled.map(|veiled| veiled.redact));
-        let mut texts = values.map(|value| value.map(|value| redact.map_or_else(|| value.to_string(), |redact| redact(path, value))));
+        let mut texts = values
+            .map(|value| value.map(|value| redact.map_or_else(|| value.to_string(), |redact| redact(path, value))));
         shorten(&mut texts);
         let [live, planned, applied] = texts;
         let path = crate::conditions::cut(path, MAX_SHOWN_VALUE);

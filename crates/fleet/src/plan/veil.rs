@@ -81,7 +81,8 @@ impl Veil {
 
     pub fn hides_text(&self, text: &str) -> bool {
         let (trimmed, values) = (text.trim(), &self.0);
-        values.wholes.iter().any(|whole| whole.as_str() == trimmed) || values.parts.iter().any(|part| text.contains(part.as_str()))
+        values.wholes.iter().any(|whole| whole.as_str() == trimmed)
+            || values.parts.iter().any(|part| text.contains(part.as_str()))
     }
 }
 

@@ -40,7 +40,10 @@ async fn exchange(store: &Store, directory: &std::path::Path) -> Result<bool, Id
     store.rotate_seal_key(next.bytes()).await?;
     finish_seal_key(directory)?;
     is_seal_key_wanted(directory)?;
-    tracing::info!(key = next.id(), "the seal key is exchanged; back up keys/ now. What was sealed before is sealed anew");
+    tracing::info!(
+        key = next.id(),
+        "the seal key is exchanged; back up keys/ now. What was sealed before is sealed anew"
+    );
     Ok(true)
 }
 

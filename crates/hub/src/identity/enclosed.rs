@@ -129,7 +129,8 @@ fn decide(present: &Files, backup: &Files) -> RestoredKeys {
     }
     // What was under way when the backup was made is over.
     let is_lasting = |name: &&String| !matches!(name.as_str(), NEXT | WANTED);
-    let missing: Vec<String> = backup.keys().filter(is_lasting).filter(|name| !present.contains_key(*name)).cloned().collect();
+    let missing: Vec<String> =
+        backup.keys().filter(is_lasting).filter(|name| !present.contains_key(*name)).cloned().collect();
     if missing.is_empty() { RestoredKeys::Kept } else { RestoredKeys::Completed(missing) }
 }
 

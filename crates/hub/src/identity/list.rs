@@ -46,7 +46,8 @@ impl KeyList {
         let (own, server) = (certificate("ca.crt")?, certificate("tls.crt")?);
         let mut rows = signing_keys(&trust);
         rows.extend(authorities(&trust, own.as_deref()));
-        let seal = KeyRow { kind: "seal-key", id: read_seal_key(data_dir)?.id(), state: "in use", since: None, ends: None };
+        let seal =
+            KeyRow { kind: "seal-key", id: read_seal_key(data_dir)?.id(), state: "in use", since: None, ends: None };
         rows.push(seal);
         rows.extend(server.map(|der| KeyRow {
             kind: "server-certificate",

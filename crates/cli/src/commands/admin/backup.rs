@@ -69,8 +69,10 @@ fn check_keys(hub: &LocalHub, enclosed: &[Enclosed]) -> Result<()> {
     };
     match seal(&now) == seal(enclosed) {
         true => Ok(()),
-        false => Err(Failure::new(exit::CONFLICT, format!("can't {ATTEMPT}: the hub's seal key was exchanged meanwhile"))
-            .next("make it again: what was written lacks the key")),
+        false => {
+            Err(Failure::new(exit::CONFLICT, format!("can't {ATTEMPT}: the hub's seal key was exchanged meanwhile"))
+                .next("make it again: what was written lacks the key"))
+        }
     }
 }
 

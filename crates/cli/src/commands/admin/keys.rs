@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use farwater_hub::{
     delivery::keys::read_position,
-    identity::{Change, IdentityError, KeyList, KeyRow, Request, Standing, pins_of_file, request_change, request_seal_key},
+    identity::{
+        Change, IdentityError, KeyList, KeyRow, Request, Standing, pins_of_file, request_change, request_seal_key,
+    },
 };
 use farwater_store::{
     delivery::{ClusterKeys, read_cluster_keys},

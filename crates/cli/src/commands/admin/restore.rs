@@ -128,7 +128,8 @@ async fn put(
         Some(staged) => *staged.seal_key().map_err(|error| keys(ATTEMPT, &error))?.bytes(),
         None => hub.seal_key().await?,
     };
-    let mut earlier: Vec<[u8; 32]> = args.seal_key.as_deref().map(read_seal_key_file).transpose()?.into_iter().collect();
+    let mut earlier: Vec<[u8; 32]> =
+        args.seal_key.as_deref().map(read_seal_key_file).transpose()?.into_iter().collect();
     earlier.extend(staged.iter().flat_map(StagedKeys::seal_keys_of_backup).map(|key| *key.bytes()));
     let allow = Allow { replace: args.force, damage: args.accept_damage };
     let restored = archive::restore_from(file, &hub.location, &seal_key, &earlier, allow).await;
