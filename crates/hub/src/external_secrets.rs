@@ -121,7 +121,8 @@ mod tests {
         std::fs::write(files.join("team-a/web/password"), CANARY).unwrap();
         let config = folder.path().join("backends.yaml");
         let text = format!(
-            "backends:\n- name: mounted\n  files: {{folder: {}}}\n  allow: [{{namespaces: ['team-*'], paths: ['{{namespace}}']}}]\n",
+            "backends:\n- name: mounted\n  files: {{folder: {}}}\n  \
+             allow: [{{namespaces: ['team-*'], paths: ['{{namespace}}']}}]\n",
             files.display()
         );
         std::fs::write(&config, text).unwrap();

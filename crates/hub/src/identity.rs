@@ -1,8 +1,9 @@
 //! What makes this hub this hub: its installation id, certificate authority, signing key and secret keys.
 //!
-//! Made at the first start, under `keys/` of the data directory. Once the database exists, a missing or unreadable key
-//! is an error and never replaced: agents pin the authority and the signing key, and what the seal key sealed can't be
-//! read without it. The authority, the signing key and the seal key are exchanged for others when somebody asks for that (ADR 10, 25).
+//! Made at the first start, under `keys/` of the data directory. Once the database exists, a missing or unreadable key is
+//! an error and never replaced: agents pin the authority and the signing key, and what the seal key sealed can't be read
+//! without it. The authority, the signing key and the seal key are exchanged for others when somebody asks for that (ADR
+//! 10, 25).
 
 mod certificates;
 mod enclosed;

@@ -5,7 +5,6 @@ use std::{
     time::Duration,
 };
 
-use rand::RngExt as _;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::{Instant, timeout},
@@ -64,8 +63,7 @@ impl Gate {
         let turn = self.enter().await?;
         let late = || BackendError::passing(format!("no answer within {} s", PATIENCE.as_secs()));
         let answer = timeout(PATIENCE, ask).await.unwrap_or_else(|_| Err(late()));
-        self.note(answer.as_ref().err());
-        drop(turn);
+        turn.note(answer.as_ref().err());
         answer
     }
 
@@ -84,45 +82,46 @@ impl Gate {
 
     async fn enter(&self) -> Result<Turn<'_>, BackendError> {
         // Before it waits: who is turned away needs no turn.
-        self.check()?;
+        self.check(false)?;
         let permit = timeout(PATIENCE, self.turns.acquire()).await;
         let busy = || BackendError::passing("too many wait for it already");
         let permit = permit.ok().and_then(Result::ok).ok_or_else(busy)?;
-        let is_probe = self.check()?;
-        if is_probe {
-            self.state().probing = true;
-        }
+        let is_probe = self.check(true)?;
         Ok(Turn { gate: self, is_probe, _permit: permit })
     }
 
-    /// Whether who comes now is the one that asks whether it is back.
-    fn check(&self) -> Result<bool, BackendError> {
-        let state = self.state();
+    /// Whether who comes now is the one that asks whether it is back, and with `begins` does so.
+    fn check(&self, begins: bool) -> Result<bool, BackendError> {
+        let mut state = self.state();
         if state.failures == 0 {
             return Ok(false);
         }
         let is_shut = state.probing || state.shut_until.is_some_and(|until| until > Instant::now());
-        match (&state.last, is_shut) {
-            (Some(error), true) => Err(error.clone()),
-            _ => Ok(true),
+        if let (Some(error), true) = (&state.last, is_shut) {
+            return Err(error.clone());
         }
+        state.probing |= begins;
+        Ok(true)
     }
+}
 
+impl Turn<'_> {
     fn note(&self, error: Option<&BackendError>) {
-        let mut state = self.state();
-        match error.filter(|error| error.is_passing()) {
-            None => *state = State::default(),
-            Some(error) => {
-                state.failures = state.failures.saturating_add(1);
-                let doubled = FIRST_PAUSE.saturating_mul(1 << (state.failures - 1).min(10)).min(LONGEST_PAUSE);
-                let pause =
-                    error.retry_after.map_or(doubled, |wish| wish.clamp(doubled.min(LONGEST_PAUSE), LONGEST_PAUSE));
-                // Hubs that have lost the same backend don't come back at the same moment.
-                let pause = pause.mul_f64(rand::rng().random_range(0.8..1.2));
-                state.shut_until = Some(Instant::now() + pause);
-                state.last = Some(error.clone());
-            }
+        let mut state = self.gate.state();
+        let Some(error) = error.filter(|error| error.is_passing()) else {
+            *state = State::default();
+            return;
+        };
+        // Those that were under way when it went away count as one.
+        if state.failures > 0 && !self.is_probe {
+            return;
         }
+        state.failures = state.failures.saturating_add(1);
+        let doubled = FIRST_PAUSE.saturating_mul(1 << (state.failures - 1).min(10)).min(LONGEST_PAUSE);
+        let pause = error.retry_after.map_or(doubled, |wish| wish.clamp(doubled, LONGEST_PAUSE));
+        // Hubs that have lost the same backend don't come back at the same moment.
+        state.shut_until = Some(Instant::now() + pause.mul_f64(rand::random_range(0.8..=1.2)));
+        state.last = Some(error.clone());
     }
 }
 

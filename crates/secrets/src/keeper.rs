@@ -11,7 +11,6 @@ use std::{
 
 use async_trait::async_trait;
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use rand::RngExt as _;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep, sleep_until},
@@ -257,7 +256,7 @@ impl<S: Shelf> Keeper<S> {
 
     /// A moment in the next time of refresh, or in a part of it.
     fn spread(&self, part: f64) -> Instant {
-        Instant::now() + self.refresh.mul_f64(part * rand::rng().random_range(0.5..1.0))
+        Instant::now() + self.refresh.mul_f64(part * rand::random_range(0.5..=1.0))
     }
 
     fn next_due(&self) -> Option<(String, Instant)> {
@@ -279,7 +278,7 @@ impl<S: Shelf> Keeper<S> {
             item.unused += 1;
             // A backend that is away says so once, and not for each of its references.
             if let Some(opens) = self.backends.opens(&item.backend).filter(|_| item.error.is_some()) {
-                item.next = opens + self.refresh.mul_f64(rand::rng().random_range(0.0..0.1));
+                item.next = opens + self.refresh.mul_f64(rand::random_range(0.0..=0.1));
                 return;
             }
             (item.unused <= FORGOTTEN_AFTER).then(|| (item.backend.clone(), item.reference.clone()))

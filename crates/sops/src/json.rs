@@ -166,7 +166,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_as_it_was() {
-        let text = "{\n\t\"b\": [\n\t\t1,\n\t\tnull\n\t],\n\t\"a\": {\n\t\t\"x\": \"1\\n\\u0001\",\n\t\t\"y\": {},\n\t\t\"z\": []\n\t},\n\t\
+        let text = "{\n\t\"b\": [\n\t\t1,\n\t\tnull\n\t],\n\t\"a\": {\n\t\t\"x\": \"1\\n\\u0001\",\n\t\t\"y\": {},\n\t\t\
+                    \"z\": []\n\t},\n\t\
                     \"c\": true\n}\n";
         assert_eq!(String::from_utf8(write(&[parse(text.as_bytes()).unwrap()]).unwrap().to_vec()).unwrap(), text);
     }

@@ -90,7 +90,10 @@ fn starts_with_brace(bytes: &[u8]) -> bool {
 pub enum SopsError {
     #[error("the file is {0} bytes long; at most {MAX_FILE_BYTES} are decrypted")]
     TooLarge(usize),
-    #[error("it is encrypted to {}, and to no key of this cluster: add the cluster's recipient and run `sops updatekeys`", listed(.0))]
+    #[error(
+        "it is encrypted to {}, and to no key of this cluster: add the cluster's recipient and run `sops updatekeys`",
+        listed(.0)
+    )]
     NotOurs(Vec<String>),
     #[error(
         "it has no age recipient ({0}); only age keys are opened here: add the cluster's recipient and run `sops updatekeys`"

@@ -45,7 +45,8 @@ impl Value {
     fn hashed(&self) -> Option<Zeroizing<Vec<u8>>> {
         let text = match self {
             Self::Text(text) => return Some(text.clone()),
-            Self::Bool(value) => if *value { "True" } else { "False" }.to_owned(),
+            Self::Bool(true) => "True".to_owned(),
+            Self::Bool(false) => "False".to_owned(),
             Self::Int(value) => value.to_string(),
             Self::Float(value) => scalar::float(*value),
             Self::Time(text) => text.clone(),

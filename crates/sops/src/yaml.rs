@@ -221,8 +221,9 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_as_it_was() {
-        let text = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n  labels: {}\n  finalizers: []\nstringData:\n  \"no\": \"1\"\n  \
-                    list:\n    - \"a: b\\n\"\n    -\n      x: 1\n    -\n      - 2\n  float: 1.5\n  at: 2001-12-14T21:59:43Z\n  nothing: null\n";
+        let text = "apiVersion: \"v1\"\nkind: \"Secret\"\nmetadata:\n  name: \"a\"\n  labels: {}\n  finalizers: []\nstringData:\n  \
+                    \"no\": \"1\"\n  list:\n    - \"a: b\\n\"\n    -\n      x: 1\n    -\n      - 2\n  float: 1.5\n  \
+                    at: 2001-12-14T21:59:43Z\n  nothing: null\n";
         assert_eq!(written(text), text);
         assert_eq!(written("a: b\n---\n---\nc: !!str 5\n"), "a: \"b\"\n---\n---\nc: \"5\"\n");
         // Words that are booleans to some readers and texts to others are texts.
@@ -245,7 +246,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_back_by_those_who_read_manifests(key in ".{1,20}", value in "\\PC{0,20}|.{0,20}|[\\x00-\\x1f\u{80}-\u{a0}\u{2027}-\u{202a}]{1,5}") {
+        fn any_text_is_read_back_by_those_who_read_manifests(
+            key in ".{1,20}",
+            value in "\\PC{0,20}|.{0,20}|[\\x00-\\x1f\u{80}-\u{a0}\u{2027}-\u{202a}]{1,5}",
+        ) {
             let map = vec![(key.clone(), Value::List(vec![Value::text(value.clone())]))];
             let text = String::from_utf8(write(&[map]).unwrap().to_vec()).unwrap();
             let read = parse_as_kubectl(&text, &Budget::default()).unwrap().remove(0).into_json().unwrap();

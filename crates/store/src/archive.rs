@@ -231,8 +231,7 @@ pub async fn restore_from(
 
 /// The one of these that the backup's rows depend on: a wrong key is found before anything is replaced. Any will do for one that
 /// was made before the hub had its first.
-fn find_seal_key<'a>(path: &Path, keys: impl Iterator<Item = &'a [u8; 32]>) -> Result<[u8; 32], ArchiveError> {
-    let mut keys = keys.peekable();
+fn find_seal_key<'a>(path: &Path, mut keys: impl Iterator<Item = &'a [u8; 32]>) -> Result<[u8; 32], ArchiveError> {
     let (mut reader, _) = Reader::open(path)?;
     let mut is_meta = false;
     loop {

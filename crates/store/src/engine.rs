@@ -70,9 +70,9 @@ impl Engine {
         }
     }
 
-    /// Begins a transaction that writes, and reads the counter and the number of the key that seals, in one go: no other gets a number
-    /// before it has ended. SQLite's lock is that of the file. The key in a statement of its own: what was committed while the counter
-    /// was waited for must be seen.
+    /// Begins a transaction that writes, and reads the counter and the number of the key that seals, in one go: no other
+    /// gets a number before it has ended. SQLite's lock is that of the file. The key in a statement of its own: what was
+    /// committed while the counter was waited for must be seen.
     pub(crate) fn begin(self) -> &'static str {
         match self {
             Self::Sqlite => {

@@ -1,8 +1,8 @@
 //! The keys that rows are sealed with: stored, exchanged while everything goes on, and rows sealed anew behind that.
 //!
-//! A new seal key seals the data keys anew and brings a new one of those, in one transaction; what is written from then on is sealed
-//! with the new one, and what lies there still opens with the old ones. [`Store::reseal`] goes over it in small steps, and at its
-//! end the old ones are gone. Whatever is stopped in between goes on at the next start.
+//! A new seal key seals the data keys anew and brings a new one of those, in one transaction; what is written from then on
+//! is sealed with the new one, and what lies there still opens with the old ones. [`Store::reseal`] goes over it in small
+//! steps, and at its end the old ones are gone. Whatever is stopped in between goes on at the next start.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -82,9 +82,9 @@ async fn save(connection: &mut Connection, master: &Master, key: &DataKey) -> Re
     Ok(())
 }
 
-/// The keys of a store that is opened, made where there are none: for a new store one; for one that an older version has written the
-/// seal key itself, which has sealed its rows, and a new one for what is written from now on. `masters`: the seal key, and one that a
-/// stopped exchange may have made the seal key already.
+/// The keys of a store that is opened, made where there are none: for a new store one; for one that an older version has
+/// written the seal key itself, which has sealed its rows, and a new one for what is written from now on. `masters`: the
+/// seal key, and one that a stopped exchange may have made the seal key already.
 pub(crate) async fn open(
     connection: &mut Connection,
     (engine, location): (Engine, &Location),
@@ -470,7 +470,8 @@ impl Tx {
         Ok(())
     }
 
-    /// Takes out all keys before `active`, if nothing is sealed with them any more. `false`: something is, or another is in use by now.
+    /// Takes out all keys before `active`, if nothing is sealed with them any more. `false`: something is, or another is in
+    /// use by now.
     async fn drop_data_keys(&mut self, active: i16) -> Result<bool, StoreError> {
         let sealer = Arc::clone(self.sealer());
         if sealer.active() != active {

@@ -1,7 +1,7 @@
 //! exchange_seal_key: a wish for another seal key → another one, and behind it all that was sealed before is sealed anew.
 //!
-//! Nothing stops meanwhile. Whatever is killed goes on at the next start: which key counts the database says, and what is left to be
-//! sealed anew is found there.
+//! Nothing stops meanwhile. Whatever is killed goes on at the next start: which key counts the database says, and what is
+//! left to be sealed anew is found there.
 
 use std::{path::PathBuf, time::Duration};
 

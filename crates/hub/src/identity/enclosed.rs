@@ -173,10 +173,10 @@ impl StagedKeys {
         parse_secret(&text).map_err(|problem| EnclosedError::Backup { name: SEAL.to_owned(), problem })
     }
 
-    /// Those that the backup's rows may depend on, whatever becomes of the backup's keys: with a hub that keeps its own, its seal key may
-    /// have been exchanged since.
+    /// Those that the backup's rows may depend on, whatever becomes of the backup's keys: with a hub that keeps its own,
+    /// its seal key may have been exchanged since.
     pub fn seal_keys_of_backup(&self) -> Vec<SecretKey> {
-        let read = |name| parse_secret(&String::from_utf8_lossy(self.backup.get(name)?)).ok();
+        let read = |name: &str| parse_secret(&String::from_utf8_lossy(self.backup.get(name)?)).ok();
         [SEAL, NEXT].into_iter().filter_map(read).collect()
     }
 

@@ -36,8 +36,8 @@ pub(super) enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: Answer,
     },
-    /// Has the hub make a new key at its next start, and a seal key at once; agents go over to it by themselves. Asked for twice it is
-    /// made once.
+    /// Has the hub make a new key at its next start, and a seal key at once; agents go over to it by themselves. Asked for
+    /// twice it is made once.
     Rotate {
         key: Key,
         #[command(flatten)]
@@ -122,8 +122,8 @@ async fn run_here(command: Command, hub: &LocalHub) -> Result<()> {
         Command::Rotate { key: Key::SealKey, .. } => {
             let current = request_seal_key(&hub.data_dir).map_err(|error| unreadable(&error))?;
             say(&format!(
-                "the hub exchanges seal key {} within seconds, or at its next start, and then seals anew what it has sealed; `admin keys \
-                 list` shows how far it is. Back up keys/ afterwards",
+                "the hub exchanges seal key {} within seconds, or at its next start, and then seals anew what it has sealed; \
+                 `admin keys list` shows how far it is. Back up keys/ afterwards",
                 current.id()
             ));
         }
