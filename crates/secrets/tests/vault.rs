@@ -9,8 +9,11 @@ use std::{
 };
 
 use async_trait::async_trait;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_secrets::{Backends, Config, Keeper, Kept, Outlook, ReadError, Reference, Shelf, ShelfError, Values};
-use farwater_testkit::{Vault, wait_for};
+use farwater_testkit::{Plane, Vault, shared, wait_for};
+use k8s_openapi::api::{authentication::v1::TokenRequest, core::v1::ServiceAccount, rbac::v1::ClusterRoleBinding};
+use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
 
 const CANARY: &str = "canary-7c40be";
@@ -143,6 +146,53 @@ async fn the_hub_signs_in_by_app_role_and_again_when_its_token_ends() {
     let next = rig.vault.put("auth/approle/role/hub/secret-id", &json!({})).await.unwrap();
     rig.file("secret-id", next["data"]["secret_id"].as_str().unwrap());
     assert!(read().await.is_ok());
+}
+
+/// A service account of a plane, with a token of its own.
+async fn account(plane: &Plane, namespace: &str, name: &str) -> String {
+    let client = plane.client().await.unwrap();
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let account = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+    accounts.create(&PostParams::default(), &account).await.unwrap();
+    let asked: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}})).unwrap();
+    accounts.create_token_request(name, &PostParams::default(), &asked).await.unwrap().status.unwrap().token
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_hub_signs_in_by_its_service_account() {
+    let (rig, plane) = (Rig::new().await, shared(1).await.unwrap());
+    rig.vault.put("old/db", &json!({"password": CANARY})).await.unwrap();
+    let namespace = plane.namespace("vault").await.unwrap();
+    let (hub, reviewer) = (account(plane, &namespace, "hub").await, account(plane, &namespace, "reviewer").await);
+    let bindings: Api<ClusterRoleBinding> = Api::all(plane.client().await.unwrap());
+    let binding = json!({
+        "metadata": {"name": format!("{namespace}-reviewer")},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": "reviewer"}],
+    });
+    bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+    let config: Value = serde_json::from_slice(&fs::read(plane.kubeconfig()).unwrap()).unwrap();
+    let cluster = &config["clusters"][0]["cluster"];
+    let ca = STANDARD.decode(cluster["certificate-authority-data"].as_str().unwrap()).unwrap();
+    rig.vault.put("sys/auth/kubernetes", &json!({"type": "kubernetes"})).await.unwrap();
+    let host = json!({
+        "kubernetes_host": cluster["server"], "kubernetes_ca_cert": String::from_utf8(ca).unwrap(),
+        "token_reviewer_jwt": reviewer, "disable_iss_validation": true,
+    });
+    rig.vault.put("auth/kubernetes/config", &host).await.unwrap();
+    let role = json!({
+        "bound_service_account_names": ["hub"], "bound_service_account_namespaces": [namespace], "token_policies": ["reader"],
+    });
+    rig.vault.put("auth/kubernetes/role/farwater", &role).await.unwrap();
+    let auth = |file: &str| json!({"kubernetes": {"role": "farwater", "tokenFile": file}});
+    let backends = Backends::new(&rig.config(auth(&rig.file("hub-token", &hub)))).unwrap();
+    let values = backends.read("vault", &reference("old/db", &[])).await.unwrap();
+    assert_eq!(texts(&values), [("password", CANARY.to_owned())]);
+    // Another account is not the hub.
+    let backends = Backends::new(&rig.config(auth(&rig.file("other-token", &reviewer)))).unwrap();
+    let error = backends.read("vault", &reference("old/db", &[])).await.unwrap_err();
+    assert!(!error.to_string().contains(&reviewer));
+    check_error(error, Outlook::Lasting, "Vault refuses the hub's sign-in at auth/kubernetes");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
