@@ -8,6 +8,8 @@
 mod bundles;
 mod children;
 mod clock;
+#[expect(dead_code, reason = "parameters that name a Secret of the cluster take it")]
+mod cluster_secrets;
 mod connection;
 mod execute;
 mod fights;

@@ -12,6 +12,8 @@ use zeroize::Zeroizing;
 /// A shorter value is hidden where it stands alone: as a part of texts it would hide half of them.
 const SHORTEST_PART: usize = 6;
 
+const CONCEALED: &str = "(secret)";
+
 /// Those of one service. Clones share them.
 #[derive(Clone, Default)]
 pub struct Veil(Arc<Values>);
@@ -79,6 +81,18 @@ impl Veil {
         }
     }
 
+    /// A text of somebody else's, such as a renderer's error, without what is hidden.
+    pub fn conceal(&self, text: &str) -> String {
+        if self.0.wholes.iter().any(|whole| whole.as_str() == text.trim()) {
+            return CONCEALED.to_owned();
+        }
+        // The longest first: a short one may be a part of it.
+        let mut found: Vec<&str> =
+            self.0.parts.iter().map(|part| part.as_str()).filter(|part| text.contains(part)).collect();
+        found.sort_by_key(|part| std::cmp::Reverse(part.len()));
+        found.into_iter().fold(text.to_owned(), |text, part| text.replace(part, CONCEALED))
+    }
+
     pub fn hides_text(&self, text: &str) -> bool {
         let (trimmed, values) = (text.trim(), &self.0);
         values.wholes.iter().any(|whole| whole.as_str() == trimmed)
@@ -116,6 +130,8 @@ mod tests {
         for shown in [json!("abcd"), json!("15432"), json!(true), json!(null), json!("hunter2"), json!({"x": []})] {
             assert!(!veil.hides(&shown), "{shown}");
         }
+        assert_eq!(veil.conceal("can't parse \"hunter2-of-db\": 5432"), "can't parse \"(secret)\": 5432");
+        assert_eq!((veil.conceal("abc\n"), veil.conceal("abcd")), ("(secret)".to_owned(), "abcd".to_owned()));
         let mut other = Veil::default();
         other.join(&veil);
         assert!(other.hides(&json!("abc")));
