@@ -68,6 +68,10 @@ pub struct ClusterStatus {
     /// The image that the agent's Deployment names; absent where the agent was started by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_image: Option<String>,
+    /// `age1…`: what files are encrypted to with SOPS that this cluster alone shall open. It changes with the agent's keys;
+    /// those of before go on opening what is encrypted to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_recipient: Option<String>,
     /// By how many seconds the clock of the agent's machine is ahead of the hub's, negative where it is behind; absent where
     /// that is less than a minute. The agent goes by the hub's time; other programs of the cluster don't.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -236,6 +236,17 @@ impl Archive {
         Ok(())
     }
 
+    /// The same with other contents of some of its files, of which its digest says nothing any more.
+    pub fn with_contents(mut self, contents: BTreeMap<RelPath, Vec<u8>>) -> Self {
+        for (path, content) in contents {
+            if let Some(Item::File { bytes, .. }) = self.entries.get_mut(&path) {
+                *bytes = self.bytes.len()..self.bytes.len() + content.len();
+                self.bytes.extend_from_slice(&content);
+            }
+        }
+        self
+    }
+
     /// The regular files, in order. Symlinks are not among them.
     pub fn files(&self) -> impl Iterator<Item = (&RelPath, &[u8])> {
         self.entries.iter().filter_map(|(path, item)| match item {

@@ -102,6 +102,10 @@ pub struct HubArgs {
     #[arg(long, value_name = "N", env = "FARWATER_MAX_CONNECTED_AGENTS", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub max_connected_agents: Option<u32>,
 
+    /// YAML file that names the places besides the hub's own that secrets may be read from [default: none]
+    #[arg(long, value_name = "FILE", env = "FARWATER_SECRET_BACKENDS")]
+    pub secret_backends: Option<PathBuf>,
+
     /// How long running requests may take to end when the hub stops, in seconds [default: 10]
     #[arg(long, value_name = "SECONDS", env = "FARWATER_DRAIN_SECONDS", value_parser = clap::value_parser!(u32).range(0..=600))]
     pub drain_seconds: Option<u32>,
@@ -143,6 +147,7 @@ pub struct Config {
     pub max_watches: usize,
     pub max_agent_requests: usize,
     pub max_connected_agents: usize,
+    pub secret_backends: Option<PathBuf>,
     pub drain: Duration,
     pub patience: Patience,
 }
@@ -245,6 +250,7 @@ impl HubArgs {
             max_watches: set.max_watches.unwrap_or(10_000) as usize,
             max_agent_requests: set.max_agent_requests.unwrap_or(256) as usize,
             max_connected_agents: set.max_connected_agents.unwrap_or(10_000) as usize,
+            secret_backends: set.secret_backends,
             drain: Duration::from_secs(set.drain_seconds.unwrap_or(10).into()),
             patience: Patience::default(),
         })
@@ -272,6 +278,7 @@ impl HubArgs {
             max_watches: self.max_watches.or(other.max_watches),
             max_agent_requests: self.max_agent_requests.or(other.max_agent_requests),
             max_connected_agents: self.max_connected_agents.or(other.max_connected_agents),
+            secret_backends: self.secret_backends.or(other.secret_backends),
             drain_seconds: self.drain_seconds.or(other.drain_seconds),
         }
     }

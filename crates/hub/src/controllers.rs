@@ -8,6 +8,7 @@ pub mod collect_mirrors;
 pub mod compute_desired;
 pub mod dependencies;
 pub mod events;
+pub mod exchange_seal_key;
 pub mod fetch_sources;
 pub mod freeze_prunes;
 pub mod git;

@@ -41,6 +41,7 @@ use crate::{
         trace_deliveries::Timeline,
     },
     endpoint::Endpoint,
+    external_secrets::ExternalSecrets,
     identity::Identity,
     secret_backends::SecretBackends,
 };
@@ -80,6 +81,8 @@ pub struct Delivery {
     /// Whether anything may be deleted in the fleet.
     pub freeze: Freeze,
     pub counters: Counters,
+    /// Secrets of other places; none until the hub's configuration was read.
+    pub external_secrets: ExternalSecrets,
     pub timeline: Timeline,
     /// Clusters were marked dirty.
     pub dirty: Notify,
@@ -123,6 +126,7 @@ impl Delivery {
             seen: Seen::default(),
             freeze: Freeze::default(),
             counters: Counters::default(),
+            external_secrets: ExternalSecrets::default(),
             timeline: Timeline::default(),
             dirty: Notify::new(),
             agents: Notify::new(),

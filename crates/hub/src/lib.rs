@@ -17,6 +17,7 @@ pub mod config;
 pub mod controllers;
 pub mod delivery;
 mod endpoint;
+pub mod external_secrets;
 mod health;
 pub mod identity;
 mod logging;

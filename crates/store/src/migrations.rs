@@ -49,6 +49,7 @@ pub(crate) const HISTORY: &[Text] = &[
     text!("0010_hook_runs"),
     text!("0011_guards"),
     text!("0014_parameters"),
+    text!("0015_data_keys"),
 ];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
     Key, Kind, ListQuery, Page, Resource, StoreError, WatchEvent, Write, WriteError, Written,
@@ -17,6 +17,7 @@ use crate::{
     ring::Committed,
     row::{PlainParts, StoredParts},
     seal::Sealer,
+    seal_keys,
     tallies::{Classes, TallyChanges},
 };
 use plan::Plan;
@@ -122,7 +123,17 @@ impl Tx {
         let begin = sqlx::raw_sql(self.engine.begin());
         // All of it: the first answer is that of the beginning, which has no row.
         let rows = begin.fetch_all(&mut **self).await?;
-        read::version(rows.first().ok_or(sqlx::Error::RowNotFound)?, "value")
+        let [counter, newest] = &rows[..] else { return Err(sqlx::Error::RowNotFound) };
+        let counter = read::version(counter, "value")?;
+        if newest.try_get::<i64, _>("number")? != i64::from(self.sealer.active()) {
+            let sealer = Arc::clone(&self.sealer);
+            seal_keys::reload(self, &sealer).await?;
+        }
+        Ok(counter)
+    }
+
+    pub(crate) fn sealer(&self) -> &Arc<Sealer> {
+        &self.sealer
     }
 
     /// Goes on with numbers behind `number`, for good.

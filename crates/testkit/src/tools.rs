@@ -117,7 +117,20 @@ const COREDNS: Module =
 /// What renders and checks our charts.
 const HELM: Module =
     Module { name: "helm", kubernetes: None, mains: &[], tools: &[("helm", "helm")], files: &[], cost: "2 min" };
-const MODULES: [&Module; 8] = [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S, &KUBELET, &COREDNS, &HELM];
+/// What people encrypt files with, and the test vectors of age.
+const SOPS: Module = Module {
+    name: "sops",
+    kubernetes: None,
+    mains: &[("age-vectors", "./vectors")],
+    tools: &[("age", "age"), ("age-keygen", "age-keygen"), ("sops", "sops")],
+    files: &[],
+    cost: "4 min",
+};
+/// Where others keep secrets.
+const VAULT: Module =
+    Module { name: "vault", kubernetes: None, mains: &[("vault", ".")], tools: &[], files: &[], cost: "4 min" };
+const MODULES: [&Module; 10] =
+    [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S, &KUBELET, &COREDNS, &HELM, &SOPS, &VAULT];
 
 /// Where the built programs lie.
 #[derive(Clone, Debug)]
@@ -143,6 +156,22 @@ impl Tools {
         for module in MODULES {
             tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
         }
+        Ok(tools)
+    }
+
+    /// SOPS and age alone.
+    pub fn find_sops() -> Result<Self> {
+        Self::find_module(&SOPS)
+    }
+
+    /// Vault alone.
+    pub fn find_vault() -> Result<Self> {
+        Self::find_module(&VAULT)
+    }
+
+    fn find_module(module: &Module) -> Result<Self> {
+        let tools = Self::located()?;
+        tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
         Ok(tools)
     }
 
@@ -216,6 +245,28 @@ impl Tools {
 
     pub fn helm(&self) -> PathBuf {
         self.program(&HELM, "helm")
+    }
+
+    pub fn sops(&self) -> PathBuf {
+        self.program(&SOPS, "sops")
+    }
+
+    pub fn age(&self) -> PathBuf {
+        self.program(&SOPS, "age")
+    }
+
+    pub fn age_keygen(&self) -> PathBuf {
+        self.program(&SOPS, "age-keygen")
+    }
+
+    /// Writes the test vectors of age into the folder that it is given.
+    pub fn age_vectors(&self) -> PathBuf {
+        self.program(&SOPS, "age-vectors")
+    }
+
+    /// `tests/vault` says how it is started; [`crate::Vault`] does.
+    pub fn vault(&self) -> PathBuf {
+        self.program(&VAULT, "vault")
     }
 
     pub fn kubelet(&self) -> PathBuf {

@@ -90,6 +90,7 @@ impl Basis<'_> {
         let caller = agent.caller(&identity);
         let archive = agent.bundles.open(deployment, shelf, &agent.hub, &caller, &agent.kubernetes).await;
         let archive = archive.map_err(|e| Stopped(chain(&e)))?;
+        let opened = crate::sops::open(archive, &identity).map_err(|e| Stopped(chain(&e)))?;
         let access = Access { shelf, hub: &agent.hub, caller: &caller, kubernetes: &agent.kubernetes };
         let parameters = agent.sealed.open_parameters(&self.service.uid, deployment, access).await;
         let mut parameters = parameters.map_err(|e| Stopped(chain(&e)))?;
@@ -98,10 +99,12 @@ impl Basis<'_> {
             let filled = crate::cluster_secrets::fill(&agent.kubernetes, deployment, parameters).await;
             filled.map_err(|e| Stopped(chain(&e)))?;
         }
-        let handed = Handed::of(parameters, self.service, &deployment.target_namespace, &identity.cluster);
-        let mut render = crate::render::render(&archive, deployment, &handed);
+        let mut handed = Handed::of(parameters, self.service, &deployment.target_namespace, &identity.cluster);
+        handed.veil.join(&opened.veil);
+        let mut render = crate::render::render(&opened.archive, deployment, &handed);
+        opened.check(&mut render);
         let veil = handed.veil.clone();
-        drop((archive, handed));
+        drop((opened, handed));
         render.objects.extend(render_tests(&self.service.name, &deployment.tests));
         let secrets = agent.sealed.open(&self.service.uid, deployment, access).await.map_err(|e| Stopped(chain(&e)))?;
         render.objects.extend(crate::sealed::render(secrets, &deployment.target_namespace));

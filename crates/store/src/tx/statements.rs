@@ -48,7 +48,7 @@ impl Tx {
                     .bind(&key.name)
                     .bind(&row.uid)
                     .bind(row.version as i64)
-                    .bind(i16::from(row.sealed))
+                    .bind(row.sealed)
                     .bind(&row.labels)
                     .bind(&row.body)
                     .bind(&row.status);
@@ -81,7 +81,7 @@ impl Tx {
                     .bind(&event.key.name)
                     .bind(&row.uid)
                     .bind(encode_operation(event.operation))
-                    .bind(i16::from(row.sealed))
+                    .bind(row.sealed)
                     .bind(self.time)
                     .bind(old_labels)
                     .bind(&row.body)

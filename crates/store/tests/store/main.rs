@@ -15,6 +15,7 @@ mod order;
 mod parameters;
 mod replicas;
 mod resources;
+mod seal_keys;
 mod secrets;
 mod server;
 mod tallies;

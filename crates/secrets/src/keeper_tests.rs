@@ -1,0 +1,230 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::{
+    backend::{Backend, BackendError},
+    config::Allow,
+};
+
+const REFRESH: Duration = Duration::from_secs(300);
+
+/// A backend that answers what it is told to.
+#[derive(Default)]
+struct Scripted {
+    asked: AtomicUsize,
+    now: Mutex<Vec<Instant>>,
+    value: Mutex<Option<String>>,
+    error: Mutex<Option<BackendError>>,
+}
+
+impl Scripted {
+    fn set(&self, value: &str) {
+        *lock(&self.value) = Some(value.to_owned());
+        *lock(&self.error) = None;
+    }
+
+    fn fail(&self, error: BackendError) {
+        *lock(&self.error) = Some(error);
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+#[async_trait]
+impl Backend for Scripted {
+    async fn read(&self, _: &Reference) -> Result<Values, BackendError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        lock(&self.now).push(Instant::now());
+        if let Some(error) = lock(&self.error).clone() {
+            return Err(error);
+        }
+        let value = lock(&self.value).clone().unwrap_or_default();
+        Ok(vec![("password".to_owned(), SecretBytes::new(value))])
+    }
+}
+
+/// A shelf in memory.
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<BTreeMap<String, Kept>>>);
+
+#[async_trait]
+impl Shelf for Memory {
+    async fn load(&self, id: &str) -> Result<Option<Kept>, ShelfError> {
+        Ok(lock(&self.0).get(id).cloned())
+    }
+
+    async fn save(&self, id: &str, kept: Kept) -> Result<(), ShelfError> {
+        lock(&self.0).insert(id.to_owned(), kept);
+        Ok(())
+    }
+
+    async fn remove(&self, id: &str) -> Result<(), ShelfError> {
+        lock(&self.0).remove(id);
+        Ok(())
+    }
+}
+
+fn keeper(backend: &Arc<Scripted>, shelf: &Memory) -> Arc<Keeper<Memory>> {
+    let mut backends = Backends::default();
+    let allow = Allow { namespaces: vec!["team".to_owned()], paths: vec![String::new()] };
+    backends.add("b", Arc::clone(backend) as Arc<dyn Backend>, vec![allow]);
+    let keeper = Arc::new(Keeper::new(backends, REFRESH, shelf.clone()));
+    let runs = Arc::clone(&keeper);
+    tokio::spawn(async move { runs.run().await });
+    keeper
+}
+
+fn reference(path: &str) -> Reference {
+    Reference { namespace: "team".into(), path: path.into(), ..Reference::default() }
+}
+
+async fn value(keeper: &Keeper<Memory>, path: &str) -> (String, bool) {
+    let known = keeper.get("b", &reference(path)).await.unwrap();
+    (String::from_utf8(known.values[0].1.expose().to_vec()).unwrap(), known.stale.is_some())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_read_is_known_at_once_and_follows_its_changes() {
+    let (backend, shelf) = (Arc::new(Scripted::default()), Memory::default());
+    let keeper = keeper(&backend, &shelf);
+    backend.set("one");
+    for _ in 0..100 {
+        assert_eq!(value(&keeper, "web").await, ("one".to_owned(), false));
+    }
+    assert_eq!(backend.asked(), 1);
+    let mut changes = keeper.changes();
+    backend.set("two");
+    changes.changed().await.unwrap();
+    assert_eq!(value(&keeper, "web").await.0, "two");
+    let changed = Changed { backend: "b".into(), reference: reference("web"), keys: vec!["password".into()] };
+    assert_eq!(keeper.take_changed(), [changed]);
+    assert!(keeper.take_changed().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_that_ask_at_first_ask_the_backend_once() {
+    let backend = Arc::new(Scripted::default());
+    let keeper = keeper(&backend, &Memory::default());
+    backend.set("one");
+    futures::future::join_all((0..50).map(|_| value(&keeper, "web"))).await;
+    assert_eq!(backend.asked(), 1);
+    assert!(lock(&keeper.firsts).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_is_away_costs_no_value_and_its_return_makes_no_storm() {
+    let (backend, shelf) = (Arc::new(Scripted::default()), Memory::default());
+    let keeper = keeper(&backend, &shelf);
+    backend.set("one");
+    for n in 0..500 {
+        value(&keeper, &n.to_string()).await;
+    }
+    backend.fail(BackendError::passing("connection refused"));
+    tokio::time::sleep(REFRESH * 4).await;
+    let before = backend.asked();
+    assert!(before < 500 + 40, "{before}");
+    let known = keeper.get("b", &reference("0")).await.unwrap();
+    let stale = known.stale.expect("it could not be read for 20 minutes");
+    assert!(stale.error.to_string().contains("backend b: connection refused") && stale.error.is_passing());
+    assert!(matches!(&keeper.conditions()[..], [found] if found.is_away && found.stale > 0 && found.kept == 500));
+    // A new reference has no value that could stay.
+    assert!(keeper.get("b", &reference("new")).await.unwrap_err().is_passing());
+    // A restart while it is away: what lies on the shelf.
+    let restarted = self::keeper(&backend, &shelf);
+    assert_eq!(value(&restarted, "7").await.0, "one");
+    drop(restarted);
+
+    lock(&backend.now).clear();
+    backend.set("two");
+    tokio::time::sleep(REFRESH * 3).await;
+    for n in 0..500 {
+        assert_eq!(value(&keeper, &n.to_string()).await, ("two".to_owned(), false), "{n}");
+    }
+    let asked = lock(&backend.now).clone();
+    let busiest = asked
+        .iter()
+        .map(|at| asked.iter().filter(|other| **other >= *at && **other < *at + Duration::from_secs(1)).count());
+    let busiest = busiest.max().unwrap();
+    assert!(busiest <= 25, "{busiest} in one second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_that_was_removed_stays_and_is_told() {
+    let backend = Arc::new(Scripted::default());
+    let keeper = keeper(&backend, &Memory::default());
+    backend.set("one");
+    value(&keeper, "web").await;
+    backend.fail(BackendError::lasting("Vault has nothing at web"));
+    keeper.changes().changed().await.unwrap();
+    let known = keeper.get("b", &reference("web")).await.unwrap();
+    assert_eq!(known.values[0].1.expose(), b"one");
+    assert!(known.stale.unwrap().error.to_string().contains("nothing at web"));
+    // Back again: told once more.
+    backend.set("one");
+    keeper.changes().changed().await.unwrap();
+    assert_eq!(value(&keeper, "web").await, ("one".to_owned(), false));
+    assert!(keeper.take_changed().iter().all(|changed| changed.keys.is_empty()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_backend_holds_up_no_other() {
+    struct Silent;
+    #[async_trait]
+    impl Backend for Silent {
+        async fn read(&self, _: &Reference) -> Result<Values, BackendError> {
+            std::future::pending().await
+        }
+    }
+    let (quick, shelf) = (Arc::new(Scripted::default()), Memory::default());
+    quick.set("one");
+    let allow = || vec![Allow { namespaces: vec!["team".to_owned()], paths: vec![String::new()] }];
+    let mut backends = Backends::default();
+    backends.add("quick", Arc::clone(&quick) as Arc<dyn Backend>, allow());
+    backends.add("silent", Arc::new(Silent), allow());
+    for n in 0..50 {
+        let kept = Kept { read: 1, values: encode_values(&vec![("a".to_owned(), SecretBytes::new("x"))]) };
+        shelf.save(&reference(&n.to_string()).id("silent"), kept).await.unwrap();
+    }
+    let keeper = Arc::new(Keeper::new(backends, REFRESH, shelf));
+    let runs = Arc::clone(&keeper);
+    tokio::spawn(async move { runs.run().await });
+    for n in 0..50 {
+        keeper.get("silent", &reference(&n.to_string())).await.unwrap();
+    }
+    keeper.get("quick", &reference("web")).await.unwrap();
+    let start = Instant::now();
+    quick.set("two");
+    while keeper.get("quick", &reference("web")).await.unwrap().values[0].1.expose() != b"two" {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(start.elapsed() < REFRESH * 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_asks_for_is_forgotten_and_what_is_not_allowed_is_not_given() {
+    let (backend, shelf) = (Arc::new(Scripted::default()), Memory::default());
+    let keeper = keeper(&backend, &shelf);
+    backend.set("one");
+    value(&keeper, "web").await;
+    let foreign = Reference { namespace: "other".into(), ..reference("web") };
+    let error = keeper.get("b", &foreign).await.unwrap_err().to_string();
+    assert!(error.contains("namespace other may not read web of backend b"), "{error}");
+    assert!(keeper.get("absent", &reference("web")).await.is_err());
+    for path in ["../web", "/web", "a/./b"] {
+        assert!(matches!(keeper.get("b", &reference(path)).await, Err(ReadError::Forbidden { .. })), "{path}");
+    }
+    assert_eq!(lock(&shelf.0).len(), 1);
+    tokio::time::sleep(REFRESH * 20).await;
+    assert!(lock(&shelf.0).is_empty() && keeper.items().is_empty());
+}
+
+#[test]
+fn values_are_read_back_from_the_shelf() {
+    let values = vec![("a".to_owned(), SecretBytes::new([0, 255])), (String::new(), SecretBytes::new(""))];
+    assert_eq!(decode_values(&encode_values(&values)).unwrap(), values);
+    let bytes = encode_values(&values);
+    assert!(decode_values(&bytes[..bytes.len() - 1]).is_none());
+    assert!(decode_values(&u64::MAX.to_be_bytes()).is_none());
+}
