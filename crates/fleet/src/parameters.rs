@@ -121,11 +121,19 @@ pub const CONTEXTS: &str = "servicecontexts.farwater.dev";
 pub const CONFIG_MAPS: &str = "configmaps";
 pub const SECRETS: &str = "secrets";
 pub const CLUSTERS: &str = "clusters.farwater.dev";
+/// Stands before the name of a backend.
+const OF_BACKEND: &str = "secretbackend:";
 
 impl SecretName {
     /// The kind under which its keys are noted as handed over.
     pub fn index_kind(&self) -> String {
-        self.backend.as_ref().map_or_else(|| SECRETS.to_owned(), |backend| format!("secretbackend:{backend}"))
+        self.backend.as_ref().map_or_else(|| SECRETS.to_owned(), |backend| format!("{OF_BACKEND}{backend}"))
+    }
+
+    /// One of another backend than the hub, from what its keys are noted under.
+    pub fn of_index(kind: &str, name: &str) -> Option<Self> {
+        let backend = kind.strip_prefix(OF_BACKEND)?;
+        Some(Self { backend: Some(backend.to_owned()), name: name.to_owned() })
     }
 }
 
@@ -143,9 +151,10 @@ pub enum Problem {
     #[error("{what}: key {key} holds bytes that are no text (UTF-8); pick the keys that do")]
     NotText { what: String, key: String },
     #[error(
-        "{name} is stated twice, by {first} and by {second}: state it once, or put a prefix before the keys of one"
+        "{name} is stated twice, by {} and by {}: state it once, or put a prefix before the keys of one",
+        .origins[0], .origins[1]
     )]
-    Twice { name: String, first: Origin, second: Origin },
+    Twice { name: String, origins: Box<[Origin; 2]> },
     #[error("the service's parameters have {bytes} bytes as JSON; at most {MAX_PARAMETERS_BYTES} are sent")]
     TooLarge { bytes: usize },
     #[error(

@@ -16,6 +16,7 @@ pub mod hook_runs;
 pub mod orphans;
 pub mod propose_plans;
 pub mod queue;
+pub mod refresh_secrets;
 pub mod requests;
 pub mod resources;
 pub mod resume;
@@ -62,6 +63,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
     tasks.spawn(track_clusters::flush_heartbeats(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(advance_agents::run(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(collect_mirrors::run(Arc::clone(delivery), shutdown.clone()));
+    tasks.spawn(refresh_secrets::run(Arc::clone(delivery), shutdown.clone()));
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "fetch_sources",

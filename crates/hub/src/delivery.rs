@@ -41,7 +41,6 @@ use crate::{
         trace_deliveries::Timeline,
     },
     endpoint::Endpoint,
-    external_secrets::ExternalSecrets,
     identity::Identity,
     secret_backends::SecretBackends,
 };
@@ -68,7 +67,7 @@ pub struct Delivery {
     pub clusters: Clusters,
     pub connections: Connections,
     pub plans: Plans,
-    pub secret_backends: SecretBackends,
+    pub secret_backends: Arc<SecretBackends>,
     pub mirrors: Mirrors,
     pub checks: Checks,
     pub sources: Arc<WorkQueue<Name>>,
@@ -81,8 +80,6 @@ pub struct Delivery {
     /// Whether anything may be deleted in the fleet.
     pub freeze: Freeze,
     pub counters: Counters,
-    /// Secrets of other places; none until the hub's configuration was read.
-    pub external_secrets: ExternalSecrets,
     pub timeline: Timeline,
     /// Clusters were marked dirty.
     pub dirty: Notify,
@@ -108,7 +105,7 @@ impl Delivery {
         let epoch = store.init_meta("epoch", &started.to_string()).await?;
         let epoch = epoch.parse().map_err(|_| OpenError::Epoch(epoch))?;
         Ok(Self {
-            secret_backends: SecretBackends::new(store.clone()),
+            secret_backends: Arc::new(SecretBackends::new(store.clone())),
             store,
             identity,
             url,
@@ -126,7 +123,6 @@ impl Delivery {
             seen: Seen::default(),
             freeze: Freeze::default(),
             counters: Counters::default(),
-            external_secrets: ExternalSecrets::default(),
             timeline: Timeline::default(),
             dirty: Notify::new(),
             agents: Notify::new(),

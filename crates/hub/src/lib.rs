@@ -23,7 +23,7 @@ pub mod identity;
 mod logging;
 mod metrics;
 mod routes;
-mod secret_backends;
+pub mod secret_backends;
 mod server;
 mod start;
 mod status;

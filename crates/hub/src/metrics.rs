@@ -273,7 +273,7 @@ impl std::fmt::Debug for SecretPlaces {
 
 impl Collector for SecretPlaces {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let conditions = self.0.external_secrets.conditions();
+        let conditions = self.0.secret_backends.conditions();
         if conditions.is_empty() {
             return Ok(());
         }

@@ -27,12 +27,13 @@ use crate::{
         resume::{self, Resume},
     },
     delivery::{self, connections::Connections},
-    external_secrets::{ExternalError, ExternalSecrets},
+    external_secrets::ExternalError,
     identity::{
         DataDirError, FileError, IdentityError, Mounted, MountedError, ServerNames, end_of, finish_seal_key,
         is_valid_for,
     },
     logging, routes,
+    secret_backends::SecretBackends,
     server::{Certificate, Renewal, Server, Yielding, tls_config},
     turns::{ListTurns, Turns},
 };
@@ -188,7 +189,9 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let connections = Connections::new(config.max_connected_agents);
     let mut delivery =
         Delivery::open(store.clone(), Arc::clone(&identity), config.data_dir.clone(), url, connections).await?;
-    delivery.external_secrets = ExternalSecrets::open(config.secret_backends.as_deref(), &store)?;
+    if let Some(path) = &config.secret_backends {
+        delivery.secret_backends = Arc::new(SecretBackends::open(path, store.clone())?);
+    }
     let delivery = Arc::new(delivery);
     let metrics = Metrics::new(Arc::clone(&delivery), Arc::clone(&certificate), config.data_dir.clone());
     let admin_kubeconfig = data.admin_kubeconfig();
@@ -251,9 +254,6 @@ impl Running {
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(garbage));
         let seal = exchange_seal_key::run(self.hub.store.clone(), self.hub.identity.directory().to_owned());
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(seal));
-        let delivery = Arc::clone(&self.hub.delivery);
-        let external = async move { delivery.external_secrets.run().await };
-        self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(external));
         let events = apiserver::expire_events(Arc::clone(&self.hub));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(events));
         self.tasks.spawn(controllers::run(Arc::clone(&self.hub.delivery), left, shutdown.clone()));

@@ -18,20 +18,13 @@ pub struct Reference {
     pub namespace: String,
     /// Where: a folder, a secret of Vault with its mount, what a program understands.
     pub path: String,
-    /// Which values; empty: all that are there.
-    pub keys: Vec<String>,
-    /// Of Vault's versioned secrets: which; none: the newest.
-    pub version: Option<u32>,
 }
 
 impl Reference {
     /// The same for the same reference to the same backend, and short.
     pub fn id(&self, backend: &str) -> String {
         let mut hash = Sha256::new();
-        let version = self.version.map_or_else(String::new, |version| version.to_string());
-        for part in
-            [backend, &self.namespace, &self.path, &version].into_iter().chain(self.keys.iter().map(String::as_str))
-        {
+        for part in [backend, &self.namespace, &self.path] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
@@ -111,23 +104,8 @@ fn shorten(text: String) -> String {
 /// One place that holds values.
 #[async_trait]
 pub trait Backend: Send + Sync {
-    /// The values of a reference: all that it names, or an error. The caller bounds the time.
+    /// All values of a reference, in order, or an error: never a smaller set. The caller bounds the time.
     async fn read(&self, reference: &Reference) -> Result<Values, BackendError>;
-}
-
-/// Takes of what is there what a reference names, in order. A key that is missing is an error, never a smaller set.
-pub(crate) fn pick(reference: &Reference, mut found: Values) -> Result<Values, BackendError> {
-    found.sort_by(|(a, _), (b, _)| a.cmp(b));
-    if reference.keys.is_empty() {
-        return Ok(found);
-    }
-    let missing = reference.keys.iter().find(|key| !found.iter().any(|(name, _)| name == *key));
-    if let Some(key) = missing {
-        let path = &reference.path;
-        return Err(BackendError::lasting(format!("{path} has no value {key:?}")));
-    }
-    found.retain(|(name, _)| reference.keys.contains(name));
-    Ok(found)
 }
 
 /// Holds an answer to the limits.
@@ -135,11 +113,11 @@ pub(crate) fn check_size(reference: &Reference, values: &Values) -> Result<(), B
     let bytes: usize = values.iter().map(|(name, value)| name.len() + value.expose().len()).sum();
     let path = &reference.path;
     if values.len() > MAX_VALUES {
-        let problem = format!("{path} has {} values; at most {MAX_VALUES} are read: name the keys", values.len());
+        let problem = format!("{path} has {} values; at most {MAX_VALUES} are read of one", values.len());
         return Err(BackendError::lasting(problem));
     }
     if bytes > MAX_VALUES_BYTES {
-        let problem = format!("{path} has {bytes} bytes; at most {MAX_VALUES_BYTES} are read: name the keys");
+        let problem = format!("{path} has {bytes} bytes; at most {MAX_VALUES_BYTES} are read of one");
         return Err(BackendError::lasting(problem));
     }
     Ok(())
@@ -149,37 +127,26 @@ pub(crate) fn check_size(reference: &Reference, values: &Values) -> Result<(), B
 mod tests {
     use super::*;
 
-    fn values(names: &[&str]) -> Values {
-        names.iter().map(|name| ((*name).to_owned(), SecretBytes::new(name.as_bytes()))).collect()
-    }
-
     #[test]
-    fn a_missing_key_is_an_error_and_never_a_smaller_set() {
-        let reference = |keys: &[&str]| Reference {
-            path: "kv/web".into(),
-            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
-            ..Reference::default()
-        };
-        assert_eq!(pick(&reference(&[]), values(&["b", "a"])).unwrap(), values(&["a", "b"]));
-        assert_eq!(pick(&reference(&["b"]), values(&["b", "a"])).unwrap(), values(&["b"]));
-        let error = pick(&reference(&["a", "c"]), values(&["a"])).unwrap_err();
-        assert_eq!((error.outlook, error.to_string()), (Outlook::Lasting, "kv/web has no value \"c\"".to_owned()));
-        let many: Vec<String> = (0..=MAX_VALUES).map(|n| n.to_string()).collect();
-        let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert!(check_size(&reference(&[]), &values(&many)).unwrap_err().to_string().contains("257 values"));
-        let large = vec![("a".to_owned(), SecretBytes::new(vec![0; MAX_VALUES_BYTES]))];
-        assert!(check_size(&reference(&[]), &large).unwrap_err().to_string().contains("bytes"));
+    fn what_is_too_much_is_an_error_and_never_a_smaller_set() {
+        let reference = Reference { path: "kv/web".into(), ..Reference::default() };
+        let value = |bytes: usize| SecretBytes::new(vec![0; bytes]);
+        let many = |count: usize| (0..count).map(|n| (n.to_string(), value(1))).collect::<Values>();
+        assert!(check_size(&reference, &many(MAX_VALUES)).is_ok());
+        assert!(check_size(&reference, &many(MAX_VALUES + 1)).unwrap_err().to_string().contains("257 values"));
+        let large = vec![("a".to_owned(), value(MAX_VALUES_BYTES))];
+        let error = check_size(&reference, &large).unwrap_err();
+        assert!(!error.is_passing() && error.to_string().contains("bytes"), "{error}");
     }
 
     #[test]
     fn references_have_ids_of_their_own() {
-        let id = |backend: &str, path: &str, keys: &[&str]| {
-            let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-            Reference { namespace: "team".into(), path: path.into(), keys, version: None }.id(backend)
+        let id = |backend: &str, namespace: &str, path: &str| {
+            Reference { namespace: namespace.into(), path: path.into() }.id(backend)
         };
-        assert_eq!(id("a", "b", &["c"]), id("a", "b", &["c"]));
-        for other in [id("ab", "", &["c"]), id("a", "bc", &[]), id("a", "b", &["c", ""])] {
-            assert_ne!(other, id("a", "b", &["c"]));
+        assert_eq!(id("a", "b", "c"), id("a", "b", "c"));
+        for other in [id("ab", "", "c"), id("a", "bc", ""), id("", "ab", "c")] {
+            assert_ne!(other, id("a", "b", "c"));
         }
     }
 

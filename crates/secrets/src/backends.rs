@@ -23,6 +23,10 @@ pub enum ReadError {
         "namespace {namespace} may not read {path} of backend {backend}: the hub's configuration does not allow it"
     )]
     Forbidden { backend: String, namespace: String, path: String },
+    #[error("backend {0} has not answered yet")]
+    Unread(String),
+    #[error("the hub keeps what {0} references to backends name, and no more")]
+    TooMany(usize),
     #[error("backend {backend}: {source}")]
     Backend { backend: String, source: BackendError },
 }

@@ -1,11 +1,14 @@
 //! Variables of the hub's environment: those that the configuration names, and no others.
 
-use std::{collections::BTreeMap, os::unix::ffi::OsStringExt as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::unix::ffi::OsStringExt as _,
+};
 
 use async_trait::async_trait;
 
 use crate::{
-    backend::{Backend, BackendError, Reference, SecretBytes, Values, pick},
+    backend::{Backend, BackendError, Reference, SecretBytes, Values},
     config,
 };
 
@@ -30,7 +33,7 @@ impl Backend for Environment {
             Some(value) => Ok((name.clone(), SecretBytes::new(value.into_vec()))),
             None => Err(BackendError::lasting(format!("the hub's environment has no variable {name}"))),
         };
-        let wanted = names.iter().filter(|name| reference.keys.is_empty() || reference.keys.contains(name));
-        pick(reference, wanted.map(read).collect::<Result<_, _>>()?)
+        // In order, each once.
+        names.iter().collect::<BTreeSet<_>>().into_iter().map(read).collect()
     }
 }

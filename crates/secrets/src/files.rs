@@ -9,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 
 use crate::{
-    backend::{Backend, BackendError, MAX_VALUES, MAX_VALUES_BYTES, Reference, SecretBytes, Values, pick},
+    backend::{Backend, BackendError, MAX_VALUES, MAX_VALUES_BYTES, Reference, SecretBytes, Values},
     config,
 };
 
@@ -63,9 +63,6 @@ fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
         vec![(name.unwrap_or_default(), place)]
     };
     for (name, entry) in entries {
-        if !reference.keys.is_empty() && !reference.keys.contains(&name) {
-            continue;
-        }
         let real = within(&entry)?;
         let metadata = fs::metadata(&real).map_err(|error| failed(&error))?;
         if !metadata.is_file() {
@@ -73,14 +70,15 @@ fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
         }
         let bytes = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
         if bytes > room || found.len() == MAX_VALUES {
-            let problem = format!("{path} has more than {MAX_VALUES_BYTES} bytes or {MAX_VALUES} files: name the keys");
+            let problem = format!("{path} has more than {MAX_VALUES_BYTES} bytes or {MAX_VALUES} files");
             return Err(BackendError::lasting(problem));
         }
         let value = fs::read(&real).map_err(|error| failed(&error))?;
         room = room.saturating_sub(value.len());
         found.push((name, SecretBytes::new(value)));
     }
-    pick(reference, found)
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(found)
 }
 
 /// All but hidden ones, among which are the folders that a mount's links lead into.
@@ -104,12 +102,8 @@ mod tests {
         values.iter().map(|(name, value)| (name.as_str(), value.expose())).collect()
     }
 
-    fn reference(path: &str, keys: &[&str]) -> Reference {
-        Reference {
-            path: path.into(),
-            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
-            ..Reference::default()
-        }
+    fn reference(path: &str) -> Reference {
+        Reference { path: path.into(), ..Reference::default() }
     }
 
     #[test]
@@ -125,15 +119,15 @@ mod tests {
         for name in ["password", "user"] {
             symlink(format!("..data/{name}"), folder.join(name)).unwrap();
         }
-        let all = read(root.path(), &reference("web", &[])).unwrap();
+        let all = read(root.path(), &reference("web")).unwrap();
         assert_eq!(names(&all), [("password", &b"hunter2"[..]), ("user", b"admin")]);
         symlink("..v2", folder.join("..new")).unwrap();
         fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
         assert_eq!(
-            names(&read(root.path(), &reference("web", &["password"])).unwrap()),
-            [("password", &b"hunter3"[..])]
+            names(&read(root.path(), &reference("web")).unwrap()),
+            [("password", &b"hunter3"[..]), ("user", b"admin")]
         );
-        assert_eq!(names(&read(root.path(), &reference("web/user", &[])).unwrap()), [("user", &b"admin"[..])]);
+        assert_eq!(names(&read(root.path(), &reference("web/user")).unwrap()), [("user", &b"admin"[..])]);
     }
 
     #[test]
@@ -144,7 +138,7 @@ mod tests {
         symlink(outside.path(), root.path().join("way-out")).unwrap();
         symlink(outside.path().join("secret"), root.path().join("web/secret")).unwrap();
         let check = |path: &str, problem: &str| {
-            let error = read(root.path(), &reference(path, &[])).unwrap_err();
+            let error = read(root.path(), &reference(path)).unwrap_err();
             assert!(!error.is_passing() && error.to_string().contains(problem), "{path}: {error}");
             assert!(!error.to_string().contains("hunter2"));
         };
@@ -163,7 +157,7 @@ mod tests {
         fs::create_dir(root.path().join("large")).unwrap();
         fs::write(root.path().join("large/a"), vec![0; MAX_VALUES_BYTES + 1]).unwrap();
         fs::write(root.path().join("large/b"), "small").unwrap();
-        assert!(read(root.path(), &reference("large", &[])).unwrap_err().to_string().contains("more than"));
-        assert_eq!(names(&read(root.path(), &reference("large", &["b"])).unwrap()), [("b", &b"small"[..])]);
+        assert!(read(root.path(), &reference("large")).unwrap_err().to_string().contains("more than"));
+        assert_eq!(names(&read(root.path(), &reference("large/b")).unwrap()), [("b", &b"small"[..])]);
     }
 }

@@ -13,7 +13,7 @@ use tokio::{
 use crate::backend::BackendError;
 
 /// Requests at the same time to one backend.
-const PARALLEL: usize = 4;
+pub(crate) const PARALLEL: usize = 4;
 /// For one answer, and for a turn to ask.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two questions to a backend that is away: doubled each time.

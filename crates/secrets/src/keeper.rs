@@ -1,11 +1,16 @@
 //! What was read last, for as long as a backend is away, and reading it again now and then.
 //!
-//! The first read of a reference is asked for; all later ones are the keeper's own, spread over time. So no edit and no restart
-//! of a hub asks a backend for everything at once, and a backend that comes back is asked at a pace.
+//! Nobody waits for a backend: what is known is answered at once, and what is not is read by the keeper, which tells what has
+//! changed. All its reads are spread over time, so that no edit and no restart of a hub asks a backend for everything at once,
+//! and a backend that comes back is asked at a pace.
 
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::{BTreeMap, HashSet},
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -13,34 +18,32 @@ use async_trait::async_trait;
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
 use zeroize::Zeroizing;
 
 use crate::{
     backend::{Reference, SecretBytes, Values},
     backends::{Backends, ReadError},
+    gate,
 };
 
 /// Between two reads that the keeper begins: at most 20 a second, of all backends together.
 const PACE: Duration = Duration::from_millis(50);
-/// Reads that are under way: a slow backend does not hold up the others.
+/// Reads that are under way; of one backend as many as its gate lets through, so that a slow one does not hold up the others.
 const PARALLEL: usize = 16;
 /// References that are kept: of 10,000 services each may have some of its own.
 const MAX_KEPT: usize = 50_000;
-/// A reference that nobody has asked for in so many refreshes is forgotten.
-const FORGOTTEN_AFTER: u32 = 12;
 
-/// Where the last good values outlive the process. Implemented with encryption at rest.
+/// Where the last good values outlive the process. Implemented with encryption at rest; what is to lie there comes with
+/// [`Changed`], so that it is written together with what follows of it.
 #[async_trait]
 pub trait Shelf: Send + Sync {
     async fn load(&self, id: &str) -> Result<Option<Kept>, ShelfError>;
-    async fn save(&self, id: &str, kept: Kept) -> Result<(), ShelfError>;
-    async fn remove(&self, id: &str) -> Result<(), ShelfError>;
 }
 
 /// What lies on the shelf under one id.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Kept {
     /// When the values were read; seconds since 1970.
     pub read: i64,
@@ -48,21 +51,30 @@ pub struct Kept {
     pub values: Zeroizing<Vec<u8>>,
 }
 
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").field("read", &self.read).finish_non_exhaustive()
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
-#[error("keep what was read of a backend")]
+#[error("load what was read of a backend")]
 pub struct ShelfError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
-/// Values, and whether they are what the backend has today as far as anybody knows.
+/// What is known of a reference.
 #[derive(Clone, Debug)]
 pub struct Known {
-    pub values: Arc<Values>,
+    /// As they were read last; else why nothing was ever read.
+    pub values: Result<Arc<Values>, ReadError>,
     /// Where the backend could not be asked, or has refused, since they were read.
     pub stale: Option<Stale>,
+    /// Another one whenever the values, or whether they are old, are others.
+    pub turn: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
-    /// When they were read; seconds since 1970.
+    /// When they were read; seconds since 1970. After a restart of the hub: when they became these.
     pub since: i64,
     pub error: ReadError,
 }
@@ -72,8 +84,12 @@ pub struct Stale {
 pub struct Changed {
     pub backend: String,
     pub reference: Reference,
-    /// Names whose values have changed, have come or have gone. None: the same values are old now, or are no more.
-    pub keys: Vec<String>,
+    /// Names whose values have changed, have come or have gone. None: nothing was known of any before.
+    pub keys: Option<Vec<String>>,
+    /// The values are old now, or are old no more.
+    pub is_age: bool,
+    /// What is to lie on the shelf.
+    pub kept: Option<Kept>,
 }
 
 /// How one backend is doing.
@@ -93,9 +109,53 @@ struct Item {
     values: Option<Arc<Values>>,
     read: i64,
     error: Option<ReadError>,
+    turn: u64,
     next: Instant,
-    /// Refreshes since it was asked for.
-    unused: u32,
+    is_reading: bool,
+    /// When it was asked for first.
+    begun: Instant,
+}
+
+impl Item {
+    fn known(&self) -> Known {
+        let first = || ReadError::Unread(self.backend.clone());
+        let values = match &self.values {
+            Some(values) => Ok(Arc::clone(values)),
+            None => Err(self.error.clone().unwrap_or_else(first)),
+        };
+        let stale = self.error.clone().filter(|_| values.is_ok()).map(|error| Stale { since: self.read, error });
+        Known { values, stale, turn: self.turn }
+    }
+
+    /// What a read has brought; none where that is no news.
+    fn take(&mut self, read: Result<Values, ReadError>) -> Option<Changed> {
+        let (keys, is_age, kept) = match read {
+            Ok(values) => {
+                let (was_old, was_known) = (self.error.take().is_some(), self.values.is_some());
+                let keys = differing(self.values.as_deref(), &values);
+                self.read = now();
+                let kept = (!was_known || !keys.is_empty()).then(|| {
+                    let values = self.values.insert(Arc::new(values));
+                    Kept { read: self.read, values: encode_values(values) }
+                });
+                (was_known.then_some(keys), was_old && was_known, kept)
+            }
+            Err(error) => {
+                let before = self.error.replace(error.clone());
+                if before.is_some_and(|before| before.is_passing() == error.is_passing()) {
+                    return None;
+                }
+                let is_known = self.values.is_some();
+                if is_known {
+                    tracing::warn!(%error, "the last values that were read stay in use");
+                }
+                (is_known.then(Vec::new), is_known, None)
+            }
+        };
+        let is_news = is_age || keys.as_ref().is_none_or(|keys| !keys.is_empty());
+        let (backend, reference) = (self.backend.clone(), self.reference.clone());
+        is_news.then_some(Changed { backend, reference, keys, is_age, kept })
+    }
 }
 
 /// Keeps values, and tells which have changed.
@@ -104,8 +164,7 @@ pub struct Keeper<S> {
     shelf: S,
     refresh: Duration,
     items: Mutex<BTreeMap<String, Item>>,
-    /// One first read of each reference at a time.
-    firsts: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    turns: AtomicU64,
     added: Notify,
     changes: watch::Sender<u64>,
     changed: Mutex<Vec<Changed>>,
@@ -118,40 +177,51 @@ impl<S: Shelf> Keeper<S> {
             shelf,
             refresh,
             items: Mutex::default(),
-            firsts: Mutex::default(),
+            turns: AtomicU64::new(0),
             added: Notify::new(),
             changes: watch::Sender::new(0),
             changed: Mutex::default(),
         }
     }
 
-    /// The values of a reference: at once, if they were ever read; else as soon as the backend has answered.
+    /// What is known of a reference, without asking its backend: one of which nothing is known is read soon.
     ///
     /// # Errors
     ///
-    /// Nothing was ever read of it, or it is not allowed (any more).
+    /// It is not allowed (any more), or too many are kept.
     pub async fn get(&self, backend: &str, reference: &Reference) -> Result<Known, ReadError> {
         self.backends.check(backend, reference)?;
         let id = reference.id(backend);
-        if let Some(known) = self.known(&id) {
+        let known = self.items().get(&id).map(Item::known);
+        if let Some(known) = known {
             return Ok(known);
         }
-        let turn = Arc::clone(lock(&self.firsts).entry(id.clone()).or_default());
-        let result = {
-            let _first = turn.lock().await;
-            match self.known(&id) {
-                Some(known) => Ok(known),
-                None => self.first(&id, backend, reference).await,
-            }
-        };
-        let mut firsts = lock(&self.firsts);
-        if Arc::strong_count(&turn) <= 2 {
-            firsts.remove(&id);
-        }
-        result
+        let kept = self.load(&id, backend).await;
+        self.insert(id, backend, reference, kept)
     }
 
-    /// References whose values, or whose staleness, have changed since this was last asked.
+    /// The same, of what is in memory.
+    pub fn peek(&self, backend: &str, reference: &Reference) -> Option<Known> {
+        self.items().get(&reference.id(backend)).map(Item::known)
+    }
+
+    /// Forgets what is not in use, by [`Reference::id`]; not what was asked for a moment ago by somebody who has yet to write
+    /// down that it uses it.
+    pub fn retain(&self, used: &HashSet<String>) {
+        let moment = Instant::now().checked_sub(self.refresh);
+        self.items().retain(|id, item| used.contains(id) || moment.is_none_or(|moment| item.begun > moment));
+    }
+
+    /// Whether it is kept in memory, by its id.
+    pub fn has(&self, id: &str) -> bool {
+        self.items().contains_key(id)
+    }
+
+    pub fn refresh(&self) -> Duration {
+        self.refresh
+    }
+
+    /// References whose values, or whose staleness, have changed since this was last asked; in order.
     pub fn take_changed(&self) -> Vec<Changed> {
         std::mem::take(&mut *lock(&self.changed))
     }
@@ -179,22 +249,19 @@ impl<S: Shelf> Keeper<S> {
     /// Reads what is in use again and again, until it is dropped.
     pub async fn run(&self) {
         let mut running = FuturesUnordered::new();
+        let mut earliest = Instant::now();
         loop {
             let due = if running.len() < PARALLEL { self.next_due() } else { None };
-            let at = due.as_ref().map(|(_, at)| *at);
             let wait = async {
-                match at {
-                    Some(at) => sleep_until(at).await,
+                match &due {
+                    Some((_, at)) => sleep_until((*at).max(earliest)).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 () = wait => {
-                    if let Some((id, _)) = due {
-                        self.put_off(&id);
-                        running.push(self.read_again(id));
-                        sleep(PACE).await;
-                    }
+                    earliest = Instant::now() + PACE;
+                    running.extend(due.map(|(id, _)| self.read_again(id)));
                 }
                 Some(()) = running.next() => {}
                 () = self.added.notified() => {}
@@ -206,52 +273,52 @@ impl<S: Shelf> Keeper<S> {
         lock(&self.items)
     }
 
-    fn known(&self, id: &str) -> Option<Known> {
-        let mut items = self.items();
-        let item = items.get_mut(id)?;
-        item.unused = 0;
-        let values = Arc::clone(item.values.as_ref()?);
-        Some(Known { values, stale: item.error.clone().map(|error| Stale { since: item.read, error }) })
+    fn next_turn(&self) -> u64 {
+        self.turns.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// From the shelf, and soon again from the backend; where nothing lies there, from the backend.
-    async fn first(&self, id: &str, backend: &str, reference: &Reference) -> Result<Known, ReadError> {
-        let kept = match self.shelf.load(id).await {
+    async fn load(&self, id: &str, backend: &str) -> Option<(Values, i64)> {
+        match self.shelf.load(id).await {
             Ok(kept) => kept.and_then(|kept| Some((decode_values(&kept.values)?, kept.read))),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, backend, "what was read last can't be loaded");
                 None
             }
-        };
-        if let Some((values, read)) = kept {
-            let values = Arc::new(values);
-            self.insert(id, backend, reference, (Arc::clone(&values), read), self.spread(0.1));
-            return Ok(Known { values, stale: None });
         }
-        let values = Arc::new(self.backends.read(backend, reference).await?);
-        let read = now();
-        self.save(id, &values, read).await;
-        self.insert(id, backend, reference, (Arc::clone(&values), read), self.spread(1.0));
-        Ok(Known { values, stale: None })
     }
 
+    /// What somebody else has put there meanwhile stays.
     fn insert(
         &self,
-        id: &str,
+        id: String,
         backend: &str,
         reference: &Reference,
-        (values, read): (Arc<Values>, i64),
-        next: Instant,
-    ) {
+        kept: Option<(Values, i64)>,
+    ) -> Result<Known, ReadError> {
         let mut items = self.items();
-        // It is read anew each time then, which is slower and no less right.
-        if items.len() >= MAX_KEPT && !items.contains_key(id) {
-            return;
+        if items.len() >= MAX_KEPT && !items.contains_key(&id) {
+            return Err(ReadError::TooMany(MAX_KEPT));
         }
-        let (backend, reference, values) = (backend.to_owned(), reference.clone(), Some(values));
-        items.insert(id.to_owned(), Item { backend, reference, values, read, error: None, next, unused: 0 });
+        let item = items.entry(id).or_insert_with(|| {
+            let begun = Instant::now();
+            let next = if kept.is_some() { self.spread(0.1) } else { begun };
+            let (values, read) = kept.map(|(values, read)| (Arc::new(values), read)).unzip();
+            Item {
+                backend: backend.to_owned(),
+                reference: reference.clone(),
+                values,
+                read: read.unwrap_or_default(),
+                error: None,
+                turn: self.next_turn(),
+                next,
+                is_reading: false,
+                begun,
+            }
+        });
+        let known = item.known();
         drop(items);
         self.added.notify_one();
+        Ok(known)
     }
 
     /// A moment in the next time of refresh, or in a part of it.
@@ -260,84 +327,46 @@ impl<S: Shelf> Keeper<S> {
     }
 
     fn next_due(&self) -> Option<(String, Instant)> {
-        self.items().iter().min_by_key(|(_, item)| item.next).map(|(id, item)| (id.clone(), item.next))
-    }
-
-    /// One that is being read is not due meanwhile.
-    fn put_off(&self, id: &str) {
-        let next = self.spread(1.0);
-        if let Some(item) = self.items().get_mut(id) {
-            item.next = next;
+        let items = self.items();
+        let mut busy: BTreeMap<&str, usize> = BTreeMap::new();
+        for item in items.values().filter(|item| item.is_reading) {
+            *busy.entry(&item.backend).or_default() += 1;
         }
+        let is_free = |item: &Item| busy.get(&*item.backend).is_none_or(|count| *count < gate::PARALLEL);
+        let idle = items.iter().filter(|(_, item)| !item.is_reading && is_free(item));
+        idle.min_by_key(|(_, item)| item.next).map(|(id, item)| (id.clone(), item.next))
     }
 
     async fn read_again(&self, id: String) {
-        let found = {
+        let (backend, reference) = {
             let mut items = self.items();
             let Some(item) = items.get_mut(&id) else { return };
-            item.unused += 1;
             // A backend that is away says so once, and not for each of its references.
             if let Some(opens) = self.backends.opens(&item.backend).filter(|_| item.error.is_some()) {
                 item.next = opens + self.refresh.mul_f64(rand::random_range(0.0..=0.1));
                 return;
             }
-            (item.unused <= FORGOTTEN_AFTER).then(|| (item.backend.clone(), item.reference.clone()))
+            item.is_reading = true;
+            (item.backend.clone(), item.reference.clone())
         };
-        let Some((backend, reference)) = found else { return self.forget(&id).await };
         let read = self.backends.read(&backend, &reference).await;
         let next = match &read {
             Err(error) if error.is_passing() => self.backends.opens(&backend).unwrap_or_else(|| self.spread(0.1)),
             _ => self.spread(1.0),
         };
-        let (news, values) = {
+        let changed = {
             let mut items = self.items();
             let Some(item) = items.get_mut(&id) else { return };
-            item.next = next;
-            match read {
-                Ok(values) => {
-                    let was_stale = item.error.take().is_some();
-                    item.read = now();
-                    let keys = differing(item.values.as_deref(), &values);
-                    let is_other = !keys.is_empty();
-                    if is_other {
-                        item.values = Some(Arc::new(values));
-                    }
-                    let kept = is_other.then(|| item.values.clone()).flatten().map(|values| (values, item.read));
-                    ((is_other || was_stale).then_some(keys), kept)
-                }
-                Err(error) => {
-                    let is_news = item.error.is_none();
-                    if is_news {
-                        tracing::warn!(%error, "the last values that were read stay in use");
-                    }
-                    item.error = Some(error);
-                    (is_news.then(Vec::new), None)
-                }
+            (item.next, item.is_reading) = (next, false);
+            let changed = item.take(read);
+            if changed.is_some() {
+                item.turn = self.next_turn();
             }
+            changed
         };
-        if let Some((values, read)) = values {
-            self.save(&id, &values, read).await;
-        }
-        if let Some(keys) = news {
-            lock(&self.changed).push(Changed { backend, reference, keys });
+        if let Some(changed) = changed {
+            lock(&self.changed).push(changed);
             self.changes.send_modify(|count| *count += 1);
-        }
-    }
-
-    async fn forget(&self, id: &str) {
-        self.items().remove(id);
-        if let Err(error) = self.shelf.remove(id).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "what nobody uses any more can't be removed");
-        }
-    }
-
-    async fn save(&self, id: &str, values: &Values, read: i64) {
-        let kept = Kept { read, values: encode_values(values) };
-        if let Err(error) = self.shelf.save(id, kept).await {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "what was read can't be kept: a restart has to read it again"
-            );
         }
     }
 }

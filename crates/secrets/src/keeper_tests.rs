@@ -54,15 +54,15 @@ impl Shelf for Memory {
     async fn load(&self, id: &str) -> Result<Option<Kept>, ShelfError> {
         Ok(lock(&self.0).get(id).cloned())
     }
+}
 
-    async fn save(&self, id: &str, kept: Kept) -> Result<(), ShelfError> {
-        lock(&self.0).insert(id.to_owned(), kept);
-        Ok(())
-    }
-
-    async fn remove(&self, id: &str) -> Result<(), ShelfError> {
-        lock(&self.0).remove(id);
-        Ok(())
+impl Memory {
+    /// As the hub does with what has changed.
+    fn save(&self, changed: &[Changed]) {
+        for changed in changed {
+            let kept = changed.kept.clone().map(|kept| (changed.reference.id(&changed.backend), kept));
+            lock(&self.0).extend(kept);
+        }
     }
 }
 
@@ -77,40 +77,89 @@ fn keeper(backend: &Arc<Scripted>, shelf: &Memory) -> Arc<Keeper<Memory>> {
 }
 
 fn reference(path: &str) -> Reference {
-    Reference { namespace: "team".into(), path: path.into(), ..Reference::default() }
+    Reference { namespace: "team".into(), path: path.into() }
+}
+
+/// What is known once anything is.
+async fn known<S: Shelf>(keeper: &Keeper<S>, backend: &str, path: &str) -> Known {
+    loop {
+        let known = keeper.get(backend, &reference(path)).await.unwrap();
+        if !matches!(known.values, Err(ReadError::Unread(_))) {
+            return known;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn text(known: &Known) -> String {
+    String::from_utf8(known.values.as_ref().unwrap()[0].1.expose().to_vec()).unwrap()
 }
 
 async fn value(keeper: &Keeper<Memory>, path: &str) -> (String, bool) {
-    let known = keeper.get("b", &reference(path)).await.unwrap();
-    (String::from_utf8(known.values[0].1.expose().to_vec()).unwrap(), known.stale.is_some())
+    let known = known(keeper, "b", path).await;
+    (text(&known), known.stale.is_some())
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_read_is_known_at_once_and_follows_its_changes() {
     let (backend, shelf) = (Arc::new(Scripted::default()), Memory::default());
     let keeper = keeper(&backend, &shelf);
+    let mut changes = keeper.changes();
     backend.set("one");
     for _ in 0..100 {
         assert_eq!(value(&keeper, "web").await, ("one".to_owned(), false));
     }
     assert_eq!(backend.asked(), 1);
-    let mut changes = keeper.changes();
+    let first = keeper.take_changed();
+    assert!(matches!(&first[..], [Changed { keys: None, is_age: false, kept: Some(_), .. }]), "{first:?}");
+    let turn = known(&keeper, "b", "web").await.turn;
+    changes.mark_unchanged();
     backend.set("two");
     changes.changed().await.unwrap();
     assert_eq!(value(&keeper, "web").await.0, "two");
-    let changed = Changed { backend: "b".into(), reference: reference("web"), keys: vec!["password".into()] };
-    assert_eq!(keeper.take_changed(), [changed]);
+    assert!(keeper.peek("b", &reference("web")).unwrap().turn > turn);
+    let changed = keeper.take_changed();
+    let [Changed { keys: Some(keys), is_age: false, kept: Some(_), .. }] = &changed[..] else { panic!("{changed:?}") };
+    assert_eq!(keys, &["password"]);
     assert!(keeper.take_changed().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_that_ask_at_first_ask_the_backend_once() {
+async fn nobody_waits_for_a_backend_and_many_that_ask_ask_it_once() {
     let backend = Arc::new(Scripted::default());
     let keeper = keeper(&backend, &Memory::default());
     backend.set("one");
+    let before = Instant::now();
+    let answer = keeper.get("b", &reference("web")).await.unwrap();
+    assert_eq!(
+        (answer.values.unwrap_err().to_string(), before),
+        ("backend b has not answered yet".to_owned(), Instant::now())
+    );
     futures::future::join_all((0..50).map(|_| value(&keeper, "web"))).await;
     assert_eq!(backend.asked(), 1);
-    assert!(lock(&keeper.firsts).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_nothing_was_ever_read_is_told_and_what_comes_then() {
+    let backend = Arc::new(Scripted::default());
+    let keeper = keeper(&backend, &Memory::default());
+    let mut changes = keeper.changes();
+    for (error, expected) in [
+        (BackendError::passing("connection refused"), "backend b: connection refused"),
+        (BackendError::lasting("Vault has nothing at web"), "backend b: Vault has nothing at web"),
+    ] {
+        backend.fail(error);
+        known(&keeper, "b", "web").await;
+        changes.changed().await.unwrap();
+        assert_eq!(known(&keeper, "b", "web").await.values.unwrap_err().to_string(), expected);
+        let changed = keeper.take_changed();
+        assert!(matches!(&changed[..], [Changed { keys: None, kept: None, .. }]), "{changed:?}");
+    }
+    backend.set("one");
+    changes.changed().await.unwrap();
+    let changed = keeper.take_changed();
+    assert!(matches!(&changed[..], [Changed { keys: None, kept: Some(_), .. }]), "{changed:?}");
+    assert_eq!(value(&keeper, "web").await, ("one".to_owned(), false));
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,8 +168,12 @@ async fn a_backend_that_is_away_costs_no_value_and_its_return_makes_no_storm() {
     let keeper = keeper(&backend, &shelf);
     backend.set("one");
     for n in 0..500 {
+        keeper.get("b", &reference(&n.to_string())).await.unwrap();
+    }
+    for n in 0..500 {
         value(&keeper, &n.to_string()).await;
     }
+    shelf.save(&keeper.take_changed());
     backend.fail(BackendError::passing("connection refused"));
     tokio::time::sleep(REFRESH * 4).await;
     let before = backend.asked();
@@ -130,7 +183,7 @@ async fn a_backend_that_is_away_costs_no_value_and_its_return_makes_no_storm() {
     assert!(stale.error.to_string().contains("backend b: connection refused") && stale.error.is_passing());
     assert!(matches!(&keeper.conditions()[..], [found] if found.is_away && found.stale > 0 && found.kept == 500));
     // A new reference has no value that could stay.
-    assert!(keeper.get("b", &reference("new")).await.unwrap_err().is_passing());
+    assert!(known(&keeper, "b", "new").await.values.unwrap_err().is_passing());
     // A restart while it is away: what lies on the shelf.
     let restarted = self::keeper(&backend, &shelf);
     assert_eq!(value(&restarted, "7").await.0, "one");
@@ -156,16 +209,19 @@ async fn a_value_that_was_removed_stays_and_is_told() {
     let keeper = keeper(&backend, &Memory::default());
     backend.set("one");
     value(&keeper, "web").await;
+    keeper.take_changed();
     backend.fail(BackendError::lasting("Vault has nothing at web"));
     keeper.changes().changed().await.unwrap();
     let known = keeper.get("b", &reference("web")).await.unwrap();
-    assert_eq!(known.values[0].1.expose(), b"one");
+    assert_eq!(text(&known), "one");
     assert!(known.stale.unwrap().error.to_string().contains("nothing at web"));
     // Back again: told once more.
     backend.set("one");
     keeper.changes().changed().await.unwrap();
     assert_eq!(value(&keeper, "web").await, ("one".to_owned(), false));
-    assert!(keeper.take_changed().iter().all(|changed| changed.keys.is_empty()));
+    let told = keeper.take_changed();
+    assert_eq!(told.len(), 2);
+    assert!(told.iter().all(|changed| changed.is_age && changed.keys.as_ref().is_some_and(Vec::is_empty)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,27 +239,24 @@ async fn a_slow_backend_holds_up_no_other() {
     let mut backends = Backends::default();
     backends.add("quick", Arc::clone(&quick) as Arc<dyn Backend>, allow());
     backends.add("silent", Arc::new(Silent), allow());
-    for n in 0..50 {
-        let kept = Kept { read: 1, values: encode_values(&vec![("a".to_owned(), SecretBytes::new("x"))]) };
-        shelf.save(&reference(&n.to_string()).id("silent"), kept).await.unwrap();
-    }
     let keeper = Arc::new(Keeper::new(backends, REFRESH, shelf));
     let runs = Arc::clone(&keeper);
     tokio::spawn(async move { runs.run().await });
     for n in 0..50 {
         keeper.get("silent", &reference(&n.to_string())).await.unwrap();
     }
-    keeper.get("quick", &reference("web")).await.unwrap();
     let start = Instant::now();
+    assert_eq!(text(&known(&keeper, "quick", "web").await), "one");
+    assert!(start.elapsed() < Duration::from_secs(5));
     quick.set("two");
-    while keeper.get("quick", &reference("web")).await.unwrap().values[0].1.expose() != b"two" {
+    while text(&known(&keeper, "quick", "web").await) != "two" {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(start.elapsed() < REFRESH * 2);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_asks_for_is_forgotten_and_what_is_not_allowed_is_not_given() {
+async fn what_nobody_uses_is_forgotten_and_what_is_not_allowed_is_not_given() {
     let (backend, shelf) = (Arc::new(Scripted::default()), Memory::default());
     let keeper = keeper(&backend, &shelf);
     backend.set("one");
@@ -215,9 +268,13 @@ async fn what_nobody_asks_for_is_forgotten_and_what_is_not_allowed_is_not_given(
     for path in ["../web", "/web", "a/./b"] {
         assert!(matches!(keeper.get("b", &reference(path)).await, Err(ReadError::Forbidden { .. })), "{path}");
     }
-    assert_eq!(lock(&shelf.0).len(), 1);
-    tokio::time::sleep(REFRESH * 20).await;
-    assert!(lock(&shelf.0).is_empty() && keeper.items().is_empty());
+    // Not at once: who asks has yet to write down that it uses it.
+    keeper.retain(&HashSet::new());
+    tokio::time::sleep(REFRESH * 2).await;
+    keeper.retain(&HashSet::from([reference("web").id("b")]));
+    assert!(keeper.has(&reference("web").id("b")));
+    keeper.retain(&HashSet::new());
+    assert!(keeper.items().is_empty());
 }
 
 #[test]

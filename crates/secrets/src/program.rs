@@ -1,7 +1,7 @@
 //! A program that the hub's configuration names: it gets a reference as JSON and prints values as JSON.
 //!
 //! ```text
-//! stdin   {"version":1,"namespace":"team-a","path":"web","keys":["password"],"secretVersion":null}
+//! stdin   {"version":1,"namespace":"team-a","path":"web"}
 //! stdout  {"values":{"password":"…","key":{"base64":"…"}}}   or   {"error":"there is no web","passing":false}
 //! ```
 //!
@@ -26,7 +26,7 @@ use tokio::{
 use zeroize::Zeroizing;
 
 use crate::{
-    backend::{Backend, BackendError, MAX_VALUES_BYTES, Reference, SecretBytes, Values, pick},
+    backend::{Backend, BackendError, MAX_VALUES_BYTES, Reference, SecretBytes, Values},
     config,
 };
 
@@ -115,8 +115,8 @@ impl Running {
 impl Backend for Program {
     async fn read(&self, reference: &Reference) -> Result<Values, BackendError> {
         let program = &self.command[0];
-        let Reference { namespace, path, keys, version } = reference;
-        let input = json!({"version": 1, "namespace": namespace, "path": path, "keys": keys, "secretVersion": version});
+        let Reference { namespace, path } = reference;
+        let input = json!({"version": 1, "namespace": namespace, "path": path});
         let failed = |error: std::io::Error| BackendError::passing(format!("{program} can't be run: {}", error.kind()));
         let mut running = self.spawn().map_err(failed)?;
         let (status, output) = running.exchange(input.to_string().as_bytes()).await.map_err(failed)?;
@@ -128,7 +128,7 @@ impl Backend for Program {
         match (answer, status.success()) {
             (Some(Answer { error: Some(error), passing: true, .. }), _) => Err(BackendError::passing(error)),
             (Some(Answer { error: Some(error), .. }), _) => Err(BackendError::lasting(error)),
-            (Some(Answer { values: Some(values), .. }), true) => pick(reference, decode(program, values)?),
+            (Some(Answer { values: Some(values), .. }), true) => decode(program, values),
             (_, false) => Err(BackendError::passing(format!("{program} has ended with {status} and no answer"))),
             (_, true) => Err(BackendError::lasting(format!("{program} has printed no JSON with values or an error"))),
         }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     async fn run(script: &str) -> Result<Values, BackendError> {
-        let reference = Reference { namespace: "team".into(), path: "web".into(), ..Reference::default() };
+        let reference = Reference { namespace: "team".into(), path: "web".into() };
         shell(script).read(&reference).await
     }
 

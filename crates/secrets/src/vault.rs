@@ -27,7 +27,7 @@ use tokio::sync::Mutex;
 use zeroize::Zeroizing;
 
 use crate::{
-    backend::{Backend, BackendError, MAX_VALUES_BYTES, Reference, SecretBytes, Values, pick},
+    backend::{Backend, BackendError, MAX_VALUES_BYTES, Reference, SecretBytes, Values},
     config::{self, Auth},
 };
 
@@ -100,13 +100,9 @@ impl Vault {
             return Err(BackendError::lasting(format!("{path} is no path of a secret")));
         }
         let (mount, rest) = (escape(mount), escape(rest));
-        Ok(match (version, reference.version) {
-            (1, None) => (format!("/v1/{mount}/{rest}"), 1),
-            (1, Some(_)) => {
-                return Err(BackendError::lasting(format!("{path} has no versions: its engine is of version 1")));
-            }
-            (_, None) => (format!("/v1/{mount}/data/{rest}"), 2),
-            (_, Some(number)) => (format!("/v1/{mount}/data/{rest}?version={number}"), 2),
+        Ok(match version {
+            1 => (format!("/v1/{mount}/{rest}"), 1),
+            _ => (format!("/v1/{mount}/data/{rest}"), 2),
         })
     }
 
@@ -232,11 +228,8 @@ impl Backend for Vault {
                 _ => format!("Vault refuses to read {place} ({status})"),
             }));
         }
-        pick(
-            reference,
-            parse(&body, version)
-                .ok_or_else(|| BackendError::lasting(format!("what Vault has at {place} is no set of values")))?,
-        )
+        let values = parse(&body, version);
+        values.ok_or_else(|| BackendError::lasting(format!("what Vault has at {place} is no set of values")))
     }
 }
 
@@ -369,22 +362,20 @@ mod tests {
     #[test]
     fn a_path_is_found_below_its_longest_mount() {
         let vault = vault("https://vault").unwrap();
-        let check = |path: &str, version: Option<u32>, expected: Result<&str, &str>| {
-            let found = vault.locate(&Reference { path: path.into(), version, ..Reference::default() });
+        let check = |path: &str, expected: Result<&str, &str>| {
+            let found = vault.locate(&Reference { path: path.into(), ..Reference::default() });
             let found = found.map(|(path, _)| path).map_err(|error| error.to_string());
             match expected {
                 Ok(path) => assert_eq!(found.as_deref(), Ok(path)),
                 Err(problem) => assert!(found.unwrap_err().contains(problem)),
             }
         };
-        check("kv/team a/web", None, Ok("/v1/kv/data/team%20a/web"));
-        check("kv/web", Some(3), Ok("/v1/kv/data/web?version=3"));
-        check("kv/old/web?x", None, Ok("/v1/kv/old/web%3Fx"));
-        check("kv/old/web", Some(1), Err("has no versions"));
-        check("kv/../sys/seal", None, Err("no path of a secret"));
-        check("kv//x", None, Err("no path of a secret"));
-        check("sys/seal", None, Err("below no mount"));
-        check("kv", None, Err("below no mount"));
+        check("kv/team a/web", Ok("/v1/kv/data/team%20a/web"));
+        check("kv/old/web?x", Ok("/v1/kv/old/web%3Fx"));
+        check("kv/../sys/seal", Err("no path of a secret"));
+        check("kv//x", Err("no path of a secret"));
+        check("sys/seal", Err("below no mount"));
+        check("kv", Err("below no mount"));
     }
 
     #[test]

@@ -64,9 +64,8 @@ impl Rig {
     }
 }
 
-fn reference(path: &str, keys: &[&str]) -> Reference {
-    let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-    Reference { namespace: "team-a".into(), path: path.into(), keys, version: None }
+fn reference(path: &str) -> Reference {
+    Reference { namespace: "team-a".into(), path: path.into() }
 }
 
 fn texts(values: &Values) -> Vec<(&str, String)> {
@@ -84,35 +83,32 @@ fn check_error(error: ReadError, outlook: Outlook, expected: &str) {
 async fn values_of_both_versions_are_read_and_what_is_wrong_is_told() {
     let rig = Rig::new().await;
     let backends = rig.backends_by_token().await;
-    let read = async |path: &str, keys: &[&str]| backends.read("vault", &reference(path, keys)).await;
+    let read = async |path: &str| backends.read("vault", &reference(path)).await;
     for (password, port) in [("first", 1), (CANARY, 5432)] {
         let data = json!({"data": {"password": password, "port": port, "more": {"a": [1]}}});
         rig.vault.put("kv/data/team-a/db", &data).await.unwrap();
     }
     rig.vault.put("old/db", &json!({"password": CANARY})).await.unwrap();
-    let all = read("kv/team-a/db", &[]).await.unwrap();
+    let all = read("kv/team-a/db").await.unwrap();
     let expected = [("more", "{\"a\":[1]}".to_owned()), ("password", CANARY.to_owned()), ("port", "5432".to_owned())];
     assert_eq!(texts(&all), expected);
-    assert_eq!(texts(&read("old/db", &["password"]).await.unwrap()), [("password", CANARY.to_owned())]);
-    let first = Reference { version: Some(1), ..reference("kv/team-a/db", &["password"]) };
-    assert_eq!(texts(&backends.read("vault", &first).await.unwrap()), [("password", "first".to_owned())]);
+    assert_eq!(texts(&read("old/db").await.unwrap()), [("password", CANARY.to_owned())]);
 
-    let lasting = async |path: &str, keys: &[&str], text: &str| {
-        check_error(read(path, keys).await.unwrap_err(), Outlook::Lasting, text);
+    let lasting = async |path: &str, text: &str| {
+        check_error(read(path).await.unwrap_err(), Outlook::Lasting, text);
     };
-    lasting("kv/team-a/absent", &[], "Vault has nothing at kv/team-a/absent").await;
-    lasting("kv/team-a/db", &["user"], "kv/team-a/db has no value \"user\"").await;
-    lasting("kv/team-b/db", &[], "Vault does not let the hub read kv/team-b/db").await;
-    lasting("secret/x", &[], "namespace team-a may not read secret/x").await;
-    lasting("kv", &[], "below no mount").await;
+    lasting("kv/team-a/absent", "Vault has nothing at kv/team-a/absent").await;
+    lasting("kv/team-b/db", "Vault does not let the hub read kv/team-b/db").await;
+    lasting("secret/x", "namespace team-a may not read secret/x").await;
+    lasting("kv", "below no mount").await;
     rig.vault.delete("kv/data/team-a/db").await.unwrap();
-    lasting("kv/team-a/db", &[], "Vault has nothing").await;
+    lasting("kv/team-a/db", "Vault has nothing").await;
     let large = json!({"data": {"a": "x".repeat(400 << 10)}});
     rig.vault.put("kv/data/team-a/large", &large).await.unwrap();
-    lasting("kv/team-a/large", &[], "bytes; at most").await;
+    lasting("kv/team-a/large", "bytes; at most").await;
 
     rig.vault.put("sys/seal", &json!({})).await.unwrap();
-    check_error(read("old/db", &[]).await.unwrap_err(), Outlook::Passing, "Vault is not ready (503");
+    check_error(read("old/db").await.unwrap_err(), Outlook::Passing, "Vault is not ready (503");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -127,7 +123,7 @@ async fn the_hub_signs_in_by_app_role_and_again_when_its_token_ends() {
     let file = rig.file("secret-id", &secret);
     let auth = json!({"appRole": {"roleId": role["data"]["role_id"], "secretIdFile": file}});
     let backends = Backends::new(&rig.config(auth)).unwrap();
-    let read = async || backends.read("vault", &reference("old/db", &[])).await;
+    let read = async || backends.read("vault", &reference("old/db")).await;
     for _ in 0..5 {
         assert_eq!(texts(&read().await.unwrap()), [("password", CANARY.to_owned())]);
     }
@@ -186,11 +182,11 @@ async fn the_hub_signs_in_by_its_service_account() {
     rig.vault.put("auth/kubernetes/role/farwater", &role).await.unwrap();
     let auth = |file: &str| json!({"kubernetes": {"role": "farwater", "tokenFile": file}});
     let backends = Backends::new(&rig.config(auth(&rig.file("hub-token", &hub)))).unwrap();
-    let values = backends.read("vault", &reference("old/db", &[])).await.unwrap();
+    let values = backends.read("vault", &reference("old/db")).await.unwrap();
     assert_eq!(texts(&values), [("password", CANARY.to_owned())]);
     // Another account is not the hub.
     let backends = Backends::new(&rig.config(auth(&rig.file("other-token", &reviewer)))).unwrap();
-    let error = backends.read("vault", &reference("old/db", &[])).await.unwrap_err();
+    let error = backends.read("vault", &reference("old/db")).await.unwrap_err();
     assert!(!error.to_string().contains(&reviewer));
     check_error(error, Outlook::Lasting, "Vault refuses the hub's sign-in at auth/kubernetes");
 }
@@ -204,7 +200,7 @@ async fn a_server_that_is_not_vouched_for_gets_no_token() {
     let mut config = rig.config(json!({"token": {"file": file}}));
     config.backends[0].vault.as_mut().unwrap().ca_file = Some(rig.file("ca.crt", other.pem()).into());
     let before = rig.vault.requests().len();
-    let error = Backends::new(&config).unwrap().read("vault", &reference("old/db", &[])).await.unwrap_err();
+    let error = Backends::new(&config).unwrap().read("vault", &reference("old/db")).await.unwrap_err();
     check_error(error, Outlook::Passing, "Vault can't be reached");
     assert_eq!(rig.vault.requests().len(), before);
 }
@@ -217,16 +213,6 @@ struct Memory(Arc<Mutex<BTreeMap<String, Kept>>>);
 impl Shelf for Memory {
     async fn load(&self, id: &str) -> Result<Option<Kept>, ShelfError> {
         Ok(self.0.lock().unwrap().get(id).cloned())
-    }
-
-    async fn save(&self, id: &str, kept: Kept) -> Result<(), ShelfError> {
-        self.0.lock().unwrap().insert(id.to_owned(), kept);
-        Ok(())
-    }
-
-    async fn remove(&self, id: &str) -> Result<(), ShelfError> {
-        self.0.lock().unwrap().remove(id);
-        Ok(())
     }
 }
 
@@ -244,9 +230,22 @@ async fn vault_goes_away_with_its_values_in_use_and_comes_back_without_a_storm()
     let keeper = Arc::new(Keeper::new(rig.backends_by_token().await, Duration::from_secs(10), shelf.clone()));
     let runs = Arc::clone(&keeper);
     let task = tokio::spawn(async move { runs.run().await });
-    let known = async |n: usize| keeper.get("vault", &reference(&format!("old/{n}"), &[])).await.unwrap();
+    let known = async |n: usize| keeper.get("vault", &reference(&format!("old/{n}"))).await.unwrap();
     for n in 0..COUNT {
-        assert_eq!(texts(&known(n).await.values)[0].1, format!("{CANARY}-{n}"));
+        assert!(matches!(known(n).await.values, Err(ReadError::Unread(_))));
+    }
+    wait_for("all values to be read", Duration::from_secs(60), || async {
+        let mut all = Vec::new();
+        for n in 0..COUNT {
+            let Ok(values) = known(n).await.values else { return Ok(None) };
+            all.push(texts(&values)[0].1 == format!("{CANARY}-{n}"));
+        }
+        Ok(all.into_iter().all(|is_right| is_right).then_some(()))
+    })
+    .await
+    .unwrap();
+    for changed in keeper.take_changed() {
+        shelf.0.lock().unwrap().extend(changed.kept.map(|kept| (changed.reference.id("vault"), kept)));
     }
     rig.vault.kill();
     wait_for("values to be told old", Duration::from_secs(60), || async {
@@ -256,13 +255,14 @@ async fn vault_goes_away_with_its_values_in_use_and_comes_back_without_a_storm()
     .unwrap();
     for n in 0..COUNT {
         let known = known(n).await;
-        assert_eq!(texts(&known.values)[0].1, format!("{CANARY}-{n}"));
+        assert_eq!(texts(known.values.as_ref().unwrap())[0].1, format!("{CANARY}-{n}"));
         assert!(!format!("{known:?}").contains(CANARY));
     }
     assert!(keeper.conditions()[0].is_away);
     // A hub that starts while it is away has them too.
     let other = Keeper::new(rig.backends_by_token_of_before(), Duration::from_secs(10), shelf.clone());
-    assert_eq!(texts(&other.get("vault", &reference("old/7", &[])).await.unwrap().values)[0].1, format!("{CANARY}-7"));
+    let there = other.get("vault", &reference("old/7")).await.unwrap().values.unwrap();
+    assert_eq!(texts(&there)[0].1, format!("{CANARY}-7"));
 
     rig.vault.restart().await.unwrap();
     write(&rig, "second").await;
@@ -271,7 +271,7 @@ async fn vault_goes_away_with_its_values_in_use_and_comes_back_without_a_storm()
     wait_for("all values to be new", Duration::from_secs(120), || async {
         for n in 0..COUNT {
             let known = known(n).await;
-            if known.stale.is_some() || !texts(&known.values)[0].1.starts_with("second") {
+            if known.stale.is_some() || !texts(&known.values?)[0].1.starts_with("second") {
                 return Ok(None);
             }
         }

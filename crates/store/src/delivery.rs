@@ -59,8 +59,9 @@ pub use origins::{
     save_source_origin, service_origins_of_cluster,
 };
 pub use parameters::{
-    InputVersion, ParameterKey, ParameterRow, Resolved, delete_parameters, load_parameters, mark_changed_keys,
-    mark_parameters, parameters_of_cluster, save_parameters, versions_of,
+    InputVersion, ParameterKey, ParameterRow, Resolved, backend_secrets_of_service, delete_parameters, load_parameters,
+    mark_changed_keys, mark_parameters, parameters_of_cluster, save_parameters, secrets_of_backends, services_handed,
+    versions_of,
 };
 pub use sources::{
     Bundle, Revision, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions, save_bundle,

@@ -254,33 +254,11 @@ impl Store {
         Ok(Some((read, Zeroizing::new(opened))))
     }
 
-    /// Keeps it, sealed.
-    pub async fn save_kept(&self, id: &str, read: i64, value: Zeroizing<Vec<u8>>) -> Result<(), StoreError> {
-        let id = id.to_owned();
-        self.transact(move |tx| {
-            Box::pin(async move {
-                let key = tx.sealer().current();
-                let sealed = key.seal(&value, &kept_context(&id));
-                let save = sqlx::query(
-                    "INSERT INTO kept_values (id, sealed, read, value) VALUES ($1, $2, $3, $4) ON CONFLICT (id) DO UPDATE SET \
-                     sealed = excluded.sealed, read = excluded.read, value = excluded.value",
-                );
-                save.bind(&id).bind(key.number).bind(read).bind(sealed).execute(&mut **tx).await?;
-                Ok(())
-            })
-        })
-        .await
-    }
-
-    pub async fn remove_kept(&self, id: &str) -> Result<(), StoreError> {
-        let id = id.to_owned();
-        self.transact(move |tx| {
-            Box::pin(async move {
-                sqlx::query("DELETE FROM kept_values WHERE id = $1").bind(&id).execute(&mut **tx).await?;
-                Ok(())
-            })
-        })
-        .await
+    /// The ids of all that is kept.
+    pub async fn kept_ids(&self) -> Result<Vec<String>, StoreError> {
+        let mut connection = self.connection().await?;
+        let select = sqlx::query_scalar("SELECT id FROM kept_values ORDER BY id");
+        self.read(async { Ok(select.fetch_all(&mut *connection).await?) }).await
     }
 }
 
@@ -371,6 +349,23 @@ impl Resealing {
 }
 
 impl Tx {
+    /// Keeps what was read of a backend, sealed, with what else the transaction writes because of it. `read`: seconds since 1970.
+    pub async fn save_kept(&mut self, id: &str, read: i64, value: &[u8]) -> Result<(), StoreError> {
+        let key = self.sealer().current();
+        let sealed = key.seal(value, &kept_context(id));
+        let save = sqlx::query(
+            "INSERT INTO kept_values (id, sealed, read, value) VALUES ($1, $2, $3, $4) ON CONFLICT (id) DO UPDATE SET \
+             sealed = excluded.sealed, read = excluded.read, value = excluded.value",
+        );
+        save.bind(id).bind(key.number).bind(read).bind(sealed).execute(&mut **self).await?;
+        Ok(())
+    }
+
+    pub async fn remove_kept(&mut self, id: &str) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM kept_values WHERE id = $1").bind(id).execute(&mut **self).await?;
+        Ok(())
+    }
+
     async fn rotate_seal_key(&mut self, master: &Master, bytes: [u8; 32]) -> Result<(), sqlx::Error> {
         let sealer = Arc::clone(self.sealer());
         let number = sealer

@@ -1,6 +1,6 @@
 //! Names that come from several places: which one counts.
 
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use farwater_api::parameters::{Origin, ParameterValue, pointer};
 use serde_json::{Map, Value};
@@ -90,13 +90,13 @@ impl Settled {
     pub fn settle(&mut self, path: &[&str], names: Names) -> Map<String, Value> {
         let mut map = Map::new();
         for (name, mut candidates) in names.0 {
-            candidates.sort_by(|a, b| b.rank.cmp(&a.rank));
+            candidates.sort_by_key(|candidate| Reverse(candidate.rank));
             let path: Vec<&str> = path.iter().copied().chain([&*name]).collect();
             if let [first, second, ..] = &candidates[..]
                 && (first.rank, second.rank) == (Rank::Stated, Rank::Stated)
             {
-                let (first, second) = (first.origin.clone(), second.origin.clone());
-                self.problems.push(Problem::Twice { name: show(&path), first, second });
+                let origins = Box::new([first.origin.clone(), second.origin.clone()]);
+                self.problems.push(Problem::Twice { name: show(&path), origins });
             }
             let mut candidates = candidates.into_iter();
             let Some(Candidate { origin, secret, value, .. }) = candidates.next() else { continue };

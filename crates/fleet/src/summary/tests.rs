@@ -80,6 +80,7 @@ struct Case {
     frozen: bool,
     report: Option<ServiceReport>,
     previous: ServiceDeploymentStatus,
+    stale: Option<&'static str>,
     candidate: Option<Candidate>,
     pin: Option<Pin>,
 }
@@ -98,6 +99,7 @@ impl Case {
             previous: ServiceDeploymentStatus::default(),
             candidate: Some(candidate()),
             pin: None,
+            stale: None,
         }
     }
 
@@ -119,6 +121,7 @@ impl Case {
             report: self.report.as_ref(),
             report_time: Some(now),
             requested_at: None,
+            stale: self.stale,
             previous: &self.previous,
             now,
         })
@@ -190,6 +193,17 @@ fn a_drift_that_is_left_is_a_condition_and_no_failure() {
         "Ready=True Applied: applied main@sha1:abc; 2 objects are healthy",
         "Drifted=True ChangedByOthers: 1 object differs from the source: Deployment.apps web/a: others changed it: .data.value (somebody)",
     ]);
+}
+
+#[test]
+fn values_that_are_old_are_a_condition_and_no_failure() {
+    let why = "kv/db is as it was read at 2026-11-23T08:00:00Z: backend vault: Vault is not ready (503)";
+    let case = Case { stale: Some(why), ..Case::new(Some(report(Outcome::Applied, Vec::new()))) };
+    let status = case.status();
+    let said = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind).unwrap();
+    assert_eq!(said("Ready").status, "True");
+    let stale = said("SecretsStale");
+    assert_eq!((&*stale.status, &*stale.reason, &*stale.message), ("True", "BackendFailed", why));
 }
 
 fn held_case() -> Case {

@@ -39,11 +39,14 @@ use super::{
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, read_json, released_entry},
     trace_deliveries::{self, NewEntry, Published, new_entries},
 };
-use crate::delivery::{
-    Delivery,
-    desired::{self, Content},
-    parameters::{Fresh, InputCache, give},
-    secrets,
+use crate::{
+    delivery::{
+        Delivery,
+        desired::{self, Content},
+        parameters::{Fresh, InputCache, give},
+        secrets,
+    },
+    secret_backends::SecretBackends,
 };
 
 /// Clusters per round: bounds the transaction that publishes them.
@@ -398,11 +401,12 @@ fn next_desired(
 
 /// Writes what came of services' parameters. Where an object that was read for one is another by now, which no index knew of, it is
 /// resolved once more.
-async fn save_fresh(tx: &mut Tx, fresh: Vec<(String, Fresh)>) -> Result<(), StoreError> {
+async fn save_fresh(tx: &mut Tx, backends: &SecretBackends, fresh: Vec<(String, Fresh)>) -> Result<(), StoreError> {
     let read: HashSet<&Key> = fresh.iter().flat_map(|(_, fresh)| &fresh.inputs).map(|input| &input.key).collect();
     let read: Vec<Key> = read.into_iter().cloned().collect();
     let now = versions_of(tx, &read).await?;
-    let now: HashMap<Key, Option<u64>> = now.into_iter().map(|InputVersion { key, version }| (key, version)).collect();
+    let now = now.into_iter().map(|InputVersion { key, version }| (backends.version(&key).or(version), key));
+    let now: HashMap<Key, Option<u64>> = now.map(|(version, key)| (key, version)).collect();
     let mut again = Vec::new();
     let mut resolved = Vec::with_capacity(fresh.len());
     for (cluster_uid, fresh) in fresh {
@@ -423,6 +427,7 @@ async fn save_fresh(tx: &mut Tx, fresh: Vec<(String, Fresh)>) -> Result<(), Stor
 async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -> Result<(), StoreError> {
     let news = published.iter().flat_map(|done| &done.fresh).filter(|fresh| fresh.is_news);
     let news: Vec<Name> = news.map(|fresh| fresh.service.clone()).collect();
+    let backends = Arc::clone(&delivery.secret_backends);
     let changed = delivery.store.transact(move |tx| {
         Box::pin(async move {
             let mut changed = Vec::new();
@@ -440,7 +445,7 @@ async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -
                 clear_mark(tx, &mark).await?;
                 resolved.extend(fresh.into_iter().map(|fresh| (mark.cluster_uid.clone(), fresh)));
             }
-            save_fresh(tx, resolved).await?;
+            save_fresh(tx, &backends, resolved).await?;
             Ok(changed)
         })
     });

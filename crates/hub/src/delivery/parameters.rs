@@ -41,7 +41,7 @@ use crate::{
         services::{ClusterFacts, ServiceFacts},
     },
     identity::Identity,
-    secret_backends::BackendError,
+    secret_backends::{self, SecretContent},
 };
 
 const MAC_PURPOSE: &str = "service-parameters";
@@ -86,7 +86,8 @@ pub struct Fresh {
 pub struct InputCache {
     contexts: HashMap<Name, Read<Option<Arc<ServiceContextSpec>>>>,
     config_maps: HashMap<Name, Read<Option<Arc<Texts>>>>,
-    secrets: HashMap<Name, Read<Result<Option<Arc<Texts>>, String>>>,
+    /// By namespace.
+    secrets: HashMap<(String, SecretName), Read<Result<Option<Arc<Texts>>, String>>>,
     /// Of all of them.
     bytes: usize,
 }
@@ -103,7 +104,7 @@ impl InputCache {
 /// An object.
 #[derive(Clone, Default)]
 struct Read<T> {
-    /// Which state of it this is; none: there is none, or nobody knows.
+    /// Which state of it this is; none: there is none.
     version: Option<u64>,
     content: T,
     bytes: usize,
@@ -319,26 +320,17 @@ impl Reading<'_> {
         if self.is_too_much() {
             return Ok(());
         }
-        // One without a version is read for each service: nothing tells later that it was another one by then.
-        if secret.backend.is_some() {
-            let Read { content, bytes, .. } = read_secret(self.delivery, self.namespace, &secret).await?;
-            self.bytes += bytes;
-            self.objects.secrets.insert(secret, content);
-            return Ok(());
-        }
-        let key = Name::new(self.namespace, &secret.name);
-        let Read { version, content, bytes } = match self.cache.secrets.get(&key) {
+        let place = (self.namespace.to_owned(), secret);
+        let Read { version, content, bytes } = match self.cache.secrets.get(&place) {
             Some(known) => known.clone(),
             None => {
-                let read = read_secret(self.delivery, self.namespace, &secret).await?;
+                let read = read_secret(self.delivery, self.namespace, &place.1).await?;
                 self.cache.bytes += read.bytes;
-                self.cache.secrets.entry(key).or_insert(read).clone()
+                self.cache.secrets.entry(place.clone()).or_insert(read).clone()
             }
         };
-        let stored =
-            Key { kind: resources::secrets(), namespace: self.namespace.to_owned(), name: secret.name.clone() };
-        self.note(stored, version, bytes);
-        self.objects.secrets.insert(secret, content);
+        self.note(secret_backends::key(self.namespace, &place.1), version, bytes);
+        self.objects.secrets.insert(place.1, content);
         Ok(())
     }
 }
@@ -348,17 +340,17 @@ async fn read_secret(
     namespace: &str,
     secret: &SecretName,
 ) -> Result<Read<Result<Option<Arc<Texts>>, String>>, StoreError> {
-    let content = match delivery.secret_backends.read(namespace, secret).await {
-        Ok(Some(content)) => content,
-        Ok(None) => return Ok(Read { version: None, content: Ok(None), bytes: 0 }),
-        Err(BackendError::Store(error)) => return Err(error),
-        Err(BackendError::Unavailable(why)) => return Ok(Read { version: None, content: Err(why), bytes: 0 }),
+    let SecretContent { values, version } = delivery.secret_backends.read(namespace, secret).await?;
+    let values = match values {
+        Ok(Some(values)) => values,
+        Ok(None) => return Ok(Read { version, content: Ok(None), bytes: 0 }),
+        Err(why) => return Ok(Read { version, content: Err(why), bytes: 0 }),
     };
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
-    let texts = Texts(content.values.iter().map(|(key, value)| (key.clone(), text(value))).collect());
+    let texts = Texts(values.iter().map(|(key, value)| (key.clone(), text(value))).collect());
     // Also what is no text was read.
-    let bytes = content.values.values().map(|value| value.len()).sum::<usize>().max(texts.bytes());
-    Ok(Read { version: content.version, content: Ok(Some(Arc::new(texts))), bytes })
+    let bytes = values.values().map(|value| value.len()).sum::<usize>().max(texts.bytes());
+    Ok(Read { version, content: Ok(Some(Arc::new(texts))), bytes })
 }
 
 fn texts_of_config_map(object: &Value) -> Texts {

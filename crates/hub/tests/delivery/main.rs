@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agent;
+mod backends;
 mod connecting;
 mod delivering;
 mod identity;

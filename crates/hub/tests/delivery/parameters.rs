@@ -19,7 +19,7 @@ use crate::{
 const NS: &str = ADMIN_NAMESPACE;
 const PASSWORD: &str = "correct horse battery staple";
 
-async fn service(rig: &Rig, name: &str, cluster: &str, stated: Value) -> String {
+pub async fn service(rig: &Rig, name: &str, cluster: &str, stated: Value) -> String {
     let mut spec = json!({
         "clusterRef": {"name": cluster}, "targetNamespace": name, "path": "apps/web", "sourceRef": {"name": "infra"},
         "deletionPolicy": "Delete",
@@ -28,12 +28,12 @@ async fn service(rig: &Rig, name: &str, cluster: &str, stated: Value) -> String 
     rig.create("ServiceDeployment", NS, name, json!({"spec": spec})).await
 }
 
-fn mac_of(entry: &Entry) -> Option<Digest> {
+pub fn mac_of(entry: &Entry) -> Option<Digest> {
     applied(entry)?.parameters
 }
 
 /// What an agent gets for the entry of a service.
-async fn handed(rig: &Rig, agent: &Agent, uid: &str, mac: &Digest) -> Parameters {
+pub async fn handed(rig: &Rig, agent: &Agent, uid: &str, mac: &Digest) -> Parameters {
     let answer = agent.parameters(rig, uid, mac).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", String::from_utf8_lossy(&answer.body));
     let sealed: SealedSecrets = serde_json::from_slice(&answer.body).unwrap();
@@ -44,7 +44,7 @@ fn context(configuration: Value) -> Value {
     json!({"spec": {"configuration": configuration}})
 }
 
-fn secret(values: &[(&str, &str)]) -> Value {
+pub fn secret(values: &[(&str, &str)]) -> Value {
     let data: serde_json::Map<String, Value> =
         values.iter().map(|(key, value)| ((*key).to_owned(), BASE64.encode(value).into())).collect();
     json!({"data": data})
@@ -102,14 +102,14 @@ async fn parameters_travel_sealed_to_one_agent_and_are_nowhere_else() {
 }
 
 /// How many services were looked at since the last time.
-struct Count<'a>(&'a Rig, u64);
+pub struct Count<'a>(&'a Rig, u64);
 
 impl<'a> Count<'a> {
-    fn new(rig: &'a Rig) -> Self {
+    pub fn new(rig: &'a Rig) -> Self {
         Self(rig, rig.delivery.counters.parameters_resolved.get())
     }
 
-    fn since(&mut self) -> u64 {
+    pub fn since(&mut self) -> u64 {
         let now = self.0.delivery.counters.parameters_resolved.get();
         now - std::mem::replace(&mut self.1, now)
     }

@@ -11,6 +11,7 @@ use farwater_hub::{
     DataDir, Identity,
     controllers::{self, resume},
     delivery::{Delivery, connections::Connections},
+    secret_backends::SecretBackends,
 };
 use farwater_store::{
     Change, Key, Kind, Location, OpenOptions, PostgresUrl, Store, Write, WriteError, delivery::MarkClusters,
@@ -31,6 +32,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Agents that may be connected.
 pub const CONNECTIONS: usize = 2;
+
+const BACKENDS: &str = "backends.yaml";
 
 pub struct Rig {
     data: tempfile::TempDir,
@@ -68,6 +71,14 @@ impl Rig {
         Self::open(data, location).await
     }
 
+    /// With other places that secrets may come from, as a file of the hub's configuration names them.
+    pub async fn start_with_backends(configuration: &str) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        std::fs::write(data.path().join(BACKENDS), configuration).unwrap();
+        let location = data.path().join("hub.db").into();
+        Self::open(data, location).await
+    }
+
     async fn open(data: tempfile::TempDir, location: Location) -> Self {
         let directory = DataDir::open(data.path()).unwrap();
         let identity = Arc::new(Identity::open(&directory, None, Timestamp::now()).unwrap());
@@ -80,7 +91,12 @@ impl Rig {
         let connections = Connections::new(CONNECTIONS);
         let delivery =
             Delivery::open(store.clone(), Arc::clone(&identity), data.path().to_owned(), url, connections).await;
-        let delivery = Arc::new(delivery.unwrap());
+        let mut delivery = delivery.unwrap();
+        let backends = data.path().join(BACKENDS);
+        if backends.exists() {
+            delivery.secret_backends = Arc::new(SecretBackends::open(&backends, store.clone()).unwrap());
+        }
+        let delivery = Arc::new(delivery);
         let shutdown = CancellationToken::new();
         let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), left, shutdown.clone()));
         let router = farwater_hub::delivery::router(Arc::clone(&delivery));

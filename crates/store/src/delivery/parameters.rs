@@ -194,6 +194,35 @@ pub async fn mark_changed_keys(
     Ok(mark(connection, kind, namespace, name, changed).await?)
 }
 
+/// What stands before the name of a backend in the kind that its secrets' keys are noted under.
+const OF_BACKENDS: &str = "secretbackend:%";
+
+/// The secrets of backends that any service is handed a key of: kind, namespace and name.
+pub async fn secrets_of_backends(connection: &mut Connection) -> Result<Vec<(String, String, String)>, StoreError> {
+    let sql = "SELECT DISTINCT kind, namespace, name FROM parameter_keys WHERE kind LIKE $1";
+    Ok(sqlx::query_as(sql).bind(OF_BACKENDS).fetch_all(connection).await?)
+}
+
+/// Those of one service.
+pub async fn backend_secrets_of_service(
+    connection: &mut Connection,
+    service_uid: &str,
+) -> Result<Vec<(String, String, String)>, StoreError> {
+    let sql = "SELECT DISTINCT kind, namespace, name FROM parameter_keys WHERE service_uid = $1 AND kind LIKE $2 ORDER BY 1, 2, 3";
+    Ok(sqlx::query_as(sql).bind(service_uid).bind(OF_BACKENDS).fetch_all(connection).await?)
+}
+
+/// Namespaces and names of the services that are handed any key of an object.
+pub async fn services_handed(
+    connection: &mut Connection,
+    kind: &str,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<(String, String)>, StoreError> {
+    let sql = format!("SELECT namespace, name FROM assignments WHERE service_uid IN ({HANDED})");
+    Ok(sqlx::query_as(AssertSqlSafe(sql)).bind(kind).bind(namespace).bind(name).fetch_all(connection).await?)
+}
+
 const HANDED: &str = "SELECT service_uid FROM parameter_keys WHERE kind = $1 AND namespace = $2 AND name = $3";
 
 pub(super) async fn mark(

@@ -207,9 +207,16 @@ async fn a_backup_of_before_an_exchange_is_restored_with_the_key_of_then(place: 
 async fn what_was_read_of_backends_is_kept_sealed(place: Place) {
     let store = place.open().await;
     assert!(store.load_kept("a").await.unwrap().is_none());
-    for (id, text) in [("a", "first"), ("a", CANARY), ("b", CANARY)] {
-        store.save_kept(id, 5, text.as_bytes().to_vec().into()).await.unwrap();
-    }
+    let keep = store.transact(|tx| {
+        Box::pin(async move {
+            for (id, text) in [("a", "first"), ("a", CANARY), ("b", CANARY)] {
+                tx.save_kept(id, 5, text.as_bytes()).await?;
+            }
+            Ok(())
+        })
+    });
+    keep.await.unwrap();
+    assert_eq!(store.kept_ids().await.unwrap(), ["a", "b"]);
     let (read, value) = store.load_kept("a").await.unwrap().unwrap();
     assert_eq!((read, value.as_slice()), (5, CANARY.as_bytes()));
     assert_eq!(place.parts_with(CANARY).await, Vec::<String>::new());
@@ -217,7 +224,7 @@ async fn what_was_read_of_backends_is_kept_sealed(place: Place) {
     reseal(&store).await;
     assert_eq!(keys(&place).await, [(2, true, 2)]);
     check(&place, &NEW).await;
-    store.remove_kept("b").await.unwrap();
+    store.transact(|tx| Box::pin(tx.remove_kept("b"))).await.unwrap();
     assert!(store.load_kept("b").await.unwrap().is_none());
     // One under another's id does not open.
     let swap = store.transact(|tx| {
