@@ -27,7 +27,7 @@ use farwater_api::{
     protocol::{Action, Entry, ServiceAccount},
     service_deployment::{Contents, DeletionPolicy, HeldPrune},
 };
-use farwater_fleet::plan::{Live, ObjectKey};
+use farwater_fleet::plan::{Live, ObjectKey, veil::Veil};
 pub use leaving::Leaving;
 use rollout::Rollout;
 use tokio::{sync::watch, time::Instant};
@@ -38,7 +38,7 @@ use crate::{
     inventory::Stored,
     messages::shorten,
     metrics::ApplyResult,
-    reports::fit,
+    reports::{conceal, fit},
     sync::{Backoff, lock},
     watches::Mailbox,
 };
@@ -143,6 +143,8 @@ pub struct ServiceTask {
     left_behind: BTreeSet<ObjectRef>,
     /// Values of the cluster stand in what was applied last.
     reads_cluster: bool,
+    /// Secret values that stand in what was applied last.
+    veil: Veil,
     undoing: Option<undo::Undoing>,
     hooks: hooks::HookQueue,
 }
@@ -176,6 +178,7 @@ impl ServiceTask {
             remarks: BTreeMap::new(),
             left_behind: BTreeSet::new(),
             reads_cluster: false,
+            veil: Veil::default(),
             undoing: None,
             hooks: hooks::HookQueue::default(),
         }
@@ -385,7 +388,8 @@ impl ServiceTask {
         });
         let (held_prune, deletion) = (self.held.clone(), self.stored.deletion.clone());
         let hooks = self.report_hooks();
-        fit(ServiceReport { entry, outcome, message, held_prune, deletion, hooks, objects: objects.collect() })
+        let report = ServiceReport { entry, outcome, message, held_prune, deletion, hooks, objects: objects.collect() };
+        fit(conceal(report, &self.veil))
     }
 
     fn set_status(&mut self, object: &ObjectRef, sync: SyncState, health: Health, message: impl Into<String>) {

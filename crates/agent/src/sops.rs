@@ -65,8 +65,6 @@ pub fn open(archive: Archive, identity: &Identity) -> Result<Opened, KeyError> {
 impl Opened {
     /// Takes out of a render what holds a value that is still encrypted, and says why: applied, it would be taken for a password.
     pub fn check(&self, render: &mut Render) {
-        // A renderer may quote what it can't read.
-        render.errors.iter_mut().for_each(|error| *error = self.veil.conceal(error));
         render.errors.extend(self.errors.iter().cloned());
         let mut told = Vec::new();
         render.objects.retain(|object| {
