@@ -274,9 +274,6 @@ impl std::fmt::Debug for SecretPlaces {
 impl Collector for SecretPlaces {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let conditions = self.0.secret_backends.conditions();
-        if conditions.is_empty() {
-            return Ok(());
-        }
         let mut show = |name: &str, help: &str, count: u64| {
             let gauge = ConstGauge::new(count);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
@@ -291,7 +288,7 @@ impl Collector for SecretPlaces {
         let stale = conditions.iter().map(|condition| condition.stale).sum();
         show(
             "secret_references_stale",
-            "References whose values could not be read again when they were to be",
+            "Secrets of backends whose values could not be read again when they were to be",
             count(stale),
         )
     }

@@ -84,9 +84,6 @@ impl SecretBackends {
             Ok(known) => known,
             Err(error) => return SecretContent { values: Err(error.to_string()), version: None },
         };
-        let copy = |values: &Values| {
-            values.iter().map(|(key, value)| (key.clone(), Zeroizing::new(value.expose().to_vec()))).collect()
-        };
         let values = known.values.map(|values| Some(copy(&values))).map_err(|error| error.to_string());
         SecretContent { values, version: Some(known.turn) }
     }
@@ -103,6 +100,10 @@ impl SecretBackends {
         let backend = secret.backend.as_deref()?;
         self.external.as_ref()?.peek(backend, &reference(namespace, &secret.name))?.stale
     }
+}
+
+fn copy(values: &Values) -> BTreeMap<String, Zeroizing<Vec<u8>>> {
+    values.iter().map(|(key, value)| (key.clone(), Zeroizing::new(value.expose().to_vec()))).collect()
 }
 
 /// What is read of a backend for objects of a namespace: a secret as a whole, whichever of its keys they are handed.

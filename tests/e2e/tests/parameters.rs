@@ -1,6 +1,6 @@
 //! Parameters: sealed on the way, in the clear nowhere but in the hub's API, and a value of theirs in nobody's output.
 
-use std::fs;
+use std::{fs, ops::Range};
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, ServiceContext, ServiceDeployment, parameters::ParametersAnswer};
@@ -42,27 +42,42 @@ fn check_clean(what: &str, text: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     let plane = shared(1).await?;
-    let loud = Launch::environment(&[("FARWATER_LOG", "debug")]);
+    // What another place has: 25 files.
+    let place = tempfile::tempdir()?;
+    fs::create_dir_all(place.path().join("files/team/db"))?;
+    for n in 25..50 {
+        fs::write(place.path().join(format!("files/team/db/k{n}")), canary(n))?;
+    }
+    let backends = place.path().join("backends.yaml");
+    let configured = json!({"backends": [{
+        "name": "mounted", "files": {"folder": place.path().join("files")},
+        "allow": [{"namespaces": [ADMIN_NAMESPACE], "paths": ["team"]}],
+    }]});
+    fs::write(&backends, configured.to_string())?;
+    let backends = backends.to_str().context("a path")?;
+    let loud = Launch::environment(&[("FARWATER_LOG", "debug"), ("FARWATER_SECRET_BACKENDS", backends)]);
     let mut fleet = Fleet::launch(loud.clone()).await?;
     fleet.join_with("east", plane, loud).await?;
-    // 50 keys of a Secret, 50 of one that a context has, 50 in a context's own configuration, and 50 deep in it.
-    let data = |from: usize| -> Value {
-        (from..from + 50).map(|n| (format!("k{n}"), Value::from(canary(n)))).collect::<serde_json::Map<_, _>>().into()
+    // 25 keys of a Secret, 50 of one that a context has, 50 in a context's own configuration, and 50 deep in it.
+    let data = |keys: Range<usize>| -> Value {
+        keys.map(|n| (format!("k{n}"), Value::from(canary(n)))).collect::<serde_json::Map<_, _>>().into()
     };
     let secrets: Api<Secret> = fleet.api();
-    for (name, from) in [("own", 0), ("shared", 50)] {
-        let secret = json!({"metadata": {"name": name}, "stringData": data(from)});
+    for (name, keys) in [("own", 0..25), ("shared", 50..100)] {
+        let secret = json!({"metadata": {"name": name}, "stringData": data(keys)});
         secrets.create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
     }
     let contexts: Api<ServiceContext> = fleet.api();
-    let mut configuration = data(100);
-    configuration["deep"] = json!({"list": [data(150)]});
+    let mut configuration = data(100..150);
+    configuration["deep"] = json!({"list": [data(150..200)]});
     let spec = json!({"configuration": configuration, "secretRefs": [{"name": "shared"}], "sensitive": true});
     contexts.create(&PostParams::default(), &ServiceContext::new("hidden", serde_json::from_value(spec)?)).await?;
     let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
     let stated = json!({
         "configuration": {"host": "web.example.com"},
-        "parameters": [{"from": {"context": "hidden"}}, {"from": {"secret": "own"}}],
+        "parameters": [
+            {"from": {"context": "hidden"}}, {"from": {"secret": "own"}}, {"from": {"secret": "team/db", "backend": "mounted"}},
+        ],
     });
     fleet.deploy_with("app", "east", "infra", "app", stated).await?;
     let commit = repository.branch("main").unwrap_or_default();
