@@ -135,13 +135,15 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     let events: Api<Event> = fleet.api();
     check_clean("events", &serde_json::to_string(&events.list(&ListParams::default()).await?.items)?)?;
 
-    // Neither files of hub or agent, nor the agent's own Secrets and whatever else it has in the cluster.
+    // Neither files of hub or agent, with their logs, nor the agent's own Secrets and whatever else it has in the cluster.
     // How all of them begin, for there is much to search.
     let clear = ["canary-", "Y2FuYXJ5"];
-    let found = files_with(fleet.hub.dir(), &clear)?;
+    let all = fleet.hub.dir().parent().context("a folder")?;
+    let found = files_with(all, &clear)?;
     ensure!(found.is_empty(), "in the clear: {found:?}");
-    let found = files_with(&fleet.state_dir("east"), &clear)?;
-    ensure!(found.is_empty(), "in the clear: {found:?}");
+    for log in ["hub.log", "agent-east.log"] {
+        ensure!(files_with(all, &["DEBUG"])?.iter().any(|found| found.ends_with(log)), "{log} was not searched");
+    }
     let own: Api<Secret> = Api::namespaced(plane.client().await?, "farwater-system");
     let kept = own.list(&ListParams::default()).await?.items;
     ensure!(

@@ -174,14 +174,19 @@ async fn rows_of_a_store_without_data_keys_are_sealed_with_one(place: Place) {
     });
     forget.await.unwrap();
     fill(&store, 3).await;
+    let context = Key { kind: Kind::new("servicecontexts", "farwater.dev"), ..secret_key("shared") };
+    let mut object = secret("shared", CANARY);
+    (object["apiVersion"], object["kind"]) = (json!("farwater.dev/v1alpha1"), json!("ServiceContext"));
+    store.write(create(&context, object)).await.unwrap();
     store.close().await;
     drop(store);
     check(&place, &OLD).await;
     let store = place.open().await;
-    assert_eq!(keys(&place).await, [(1, false, 3), (2, true, 0)]);
+    assert_eq!(keys(&place).await, [(1, false, 4), (2, true, 0)]);
     assert_eq!(store.get(&secret_key("s0001")).await.unwrap().unwrap().object["data"]["password"], CANARY);
     reseal(&store).await;
-    assert_eq!(keys(&place).await, [(2, true, 3)]);
+    assert_eq!(keys(&place).await, [(2, true, 4)]);
+    assert_eq!(store.get(&context).await.unwrap().unwrap().object["data"]["password"], CANARY);
     check(&place, &OLD).await;
 }
 
