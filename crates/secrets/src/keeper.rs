@@ -109,6 +109,8 @@ struct Item {
     values: Option<Arc<Values>>,
     read: i64,
     error: Option<ReadError>,
+    /// Of the shelf, and not read since: how old the values are was last told by another process.
+    is_inherited: bool,
     turn: u64,
     next: Instant,
     is_reading: bool,
@@ -129,9 +131,10 @@ impl Item {
 
     /// What a read has brought; none where that is no news.
     fn take(&mut self, read: Result<Values, ReadError>) -> Option<Changed> {
+        let is_inherited = std::mem::take(&mut self.is_inherited);
         let (keys, is_age, kept) = match read {
             Ok(values) => {
-                let (was_old, was_known) = (self.error.take().is_some(), self.values.is_some());
+                let (was_old, was_known) = (self.error.take().is_some() || is_inherited, self.values.is_some());
                 let keys = differing(self.values.as_deref(), &values);
                 self.read = now();
                 let kept = (!was_known || !keys.is_empty()).then(|| {
@@ -301,7 +304,8 @@ impl<S: Shelf> Keeper<S> {
         }
         let item = items.entry(id).or_insert_with(|| {
             let begun = Instant::now();
-            let next = if kept.is_some() { self.spread(0.1) } else { begun };
+            let is_inherited = kept.is_some();
+            let next = if is_inherited { self.spread(0.1) } else { begun };
             let (values, read) = kept.map(|(values, read)| (Arc::new(values), read)).unzip();
             Item {
                 backend: backend.to_owned(),
@@ -309,6 +313,7 @@ impl<S: Shelf> Keeper<S> {
                 values,
                 read: read.unwrap_or_default(),
                 error: None,
+                is_inherited,
                 turn: self.next_turn(),
                 next,
                 is_reading: false,

@@ -204,6 +204,23 @@ async fn a_backend_that_is_away_costs_no_value_and_its_return_makes_no_storm() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_old_for_the_process_before_is_told_to_be_old_no_more() {
+    let (backend, shelf) = (Arc::new(Scripted::default()), Memory::default());
+    let before = keeper(&backend, &shelf);
+    backend.set("one");
+    value(&before, "web").await;
+    shelf.save(&before.take_changed());
+    let restarted = keeper(&backend, &shelf);
+    assert_eq!(value(&restarted, "web").await, ("one".to_owned(), false));
+    restarted.changes().changed().await.unwrap();
+    let told = restarted.take_changed();
+    let [Changed { keys: Some(keys), is_age: true, kept: None, .. }] = &told[..] else { panic!("{told:?}") };
+    assert!(keys.is_empty());
+    tokio::time::sleep(REFRESH * 3).await;
+    assert!(restarted.take_changed().is_empty(), "and that once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_value_that_was_removed_stays_and_is_told() {
     let backend = Arc::new(Scripted::default());
     let keeper = keeper(&backend, &Memory::default());

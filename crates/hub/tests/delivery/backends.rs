@@ -110,9 +110,12 @@ async fn values_of_a_backend_reach_who_is_handed_them_and_stay_while_it_is_away(
     rig.wait_for("ServiceDeployment", NS, "user", |service| condition(service, "SecretsStale") == "absent").await;
 
     // Nobody asks for the values after a start; what is in use is read on all the same.
+    fs::remove_dir_all(folder.path().join("team")).unwrap();
+    rig.wait_for("ServiceDeployment", NS, "user", is_stale).await;
     rig.kill_controllers().await;
-    put(folder.path(), &[("password", CANARY)]);
+    put(folder.path(), &[("password", CANARY), ("user", "web")]);
     let rig = rig.crash_before(async |_, _| {}).await;
+    rig.wait_for("ServiceDeployment", NS, "user", |service| condition(service, "SecretsStale") == "absent").await;
     let (_, fourth) = agent.wait_entry(&rig, &password, |entry| mac_of(entry) != mac_of(&third)).await;
     assert_eq!(values(&rig, &password, &fourth).await.values["configuration"]["password"], CANARY);
     rig.wait_idle().await;
