@@ -387,9 +387,8 @@ impl ServiceTask {
             }
         });
         let (held_prune, deletion) = (self.held.clone(), self.stored.deletion.clone());
-        let hooks = self.report_hooks();
-        let report = ServiceReport { entry, outcome, message, held_prune, deletion, hooks, objects: objects.collect() };
-        fit(conceal(report, &self.veil))
+        let hooks = conceal(self.report_hooks(), &self.veil);
+        fit(ServiceReport { entry, outcome, message, held_prune, deletion, hooks, objects: objects.collect() })
     }
 
     fn set_status(&mut self, object: &ObjectRef, sync: SyncState, health: Health, message: impl Into<String>) {

@@ -1,32 +1,24 @@
-//! Takes out of a report what its service was handed as a secret, or has encrypted: programs say such values in their logs and last
-//! words.
+//! Takes out of what hooks and tests have said what their service was handed as a secret, or has encrypted: programs print such
+//! values.
+//!
+//! All other texts of a report are the agent's own or an API server's, without values; masked, names in them would be missed.
 
-use farwater_api::{
-    hooks::{MAX_JUNIT_BYTES, MAX_LOG_BYTES},
-    objects::ServiceReport,
-};
+use farwater_api::hooks::{HookReport, MAX_JUNIT_BYTES, MAX_LOG_BYTES};
 use farwater_fleet::plan::veil::Veil;
 
 use crate::messages::shorten;
 
-pub fn conceal(mut report: ServiceReport, veil: &Veil) -> ServiceReport {
+pub fn conceal(mut hooks: Vec<HookReport>, veil: &Veil) -> Vec<HookReport> {
     if veil.is_empty() {
-        return report;
+        return hooks;
     }
-    let hide = |text: &mut String| {
-        if !text.is_empty() {
-            *text = shorten(&veil.conceal(text));
-        }
-    };
-    hide(&mut report.message);
-    report.objects.iter_mut().for_each(|object| hide(&mut object.message));
-    for hook in &mut report.hooks {
-        hide(&mut hook.message);
-        // It may be longer now.
+    for hook in &mut hooks {
+        hook.message = shorten(&veil.conceal(&hook.message));
+        // They may be longer now.
         hook.log = hook.log.take().map(|log| end(veil.conceal(&log), MAX_LOG_BYTES));
         hook.junit = hook.junit.take().map(|junit| veil.conceal(&junit)).filter(|junit| junit.len() <= MAX_JUNIT_BYTES);
     }
-    report
+    hooks
 }
 
 /// At most so many bytes.
@@ -39,24 +31,23 @@ fn end(text: String, bytes: usize) -> String {
 mod tests {
     use farwater_api::{
         Digest,
-        hooks::{HookPhase, HookReport, HookState},
-        objects::{Health, ObjectRef, ObjectReport, Outcome, SyncState},
+        hooks::{HookPhase, HookState},
+        objects::ObjectRef,
     };
 
     use super::*;
 
     #[test]
-    fn what_programs_say_of_secret_values_is_not_told() {
-        let object = ObjectRef {
-            group: String::new(),
-            version: "v1".into(),
-            kind: "Pod".into(),
-            namespace: "web".into(),
-            name: "a".into(),
-        };
+    fn what_hooks_say_of_secret_values_is_not_told() {
         let said = "login as hunter2-of-db failed".to_owned();
         let hook = HookReport {
-            object: object.clone(),
+            object: ObjectRef {
+                group: String::new(),
+                version: "v1".into(),
+                kind: "Pod".into(),
+                namespace: "web".into(),
+                name: "a".into(),
+            },
             phase: HookPhase::Test,
             run: Digest::of("run"),
             state: HookState::Failed,
@@ -65,40 +56,24 @@ mod tests {
             started: None,
             ended: None,
             exit_code: None,
-            log: Some(said.clone() + &"hunter2-of-db ä".repeat(600)),
-            junit: Some(said.clone()),
+            log: Some("hunter2-of-db ä ".repeat(600) + &said),
+            junit: Some(said),
         };
-        let object = ObjectReport {
-            object,
-            sync: SyncState::Synced,
-            health: Health::Failed,
-            message: said.clone(),
-            waits_for: None,
-        };
-        let report = ServiceReport {
-            entry: Digest::of("entry"),
-            outcome: Outcome::Failed,
-            message: said,
-            held_prune: None,
-            deletion: None,
-            hooks: vec![hook],
-            objects: vec![object],
-        };
-        assert_eq!(conceal(report.clone(), &Veil::default()), report);
+        assert_eq!(conceal(vec![hook.clone()], &Veil::default()), [hook.clone()]);
         let mut veil = Veil::default();
         veil.add("hunter2-of-db");
-        let concealed = conceal(report, &veil);
+        let concealed = conceal(vec![hook], &veil).remove(0);
         assert!(!serde_json::to_string(&concealed).unwrap().contains("hunter2"), "{concealed:?}");
-        assert_eq!(concealed.objects[0].message, "login as (secret) failed");
-        let log = concealed.hooks[0].log.as_deref().unwrap();
-        assert!(log.len() <= MAX_LOG_BYTES && log.ends_with("(secret) ä"), "{log}");
+        assert_eq!(concealed.message, "login as (secret) failed");
+        let log = concealed.log.unwrap();
+        assert!(log.len() <= MAX_LOG_BYTES && log.ends_with("login as (secret) failed"), "{log}");
     }
 
     #[test]
     fn the_end_of_a_text_begins_with_a_whole_character() {
-        assert_eq!(
-            (end("aäb".to_owned(), 2), end("ab".to_owned(), 5), end("ab".to_owned(), 0)),
-            ("b".into(), "ab".into(), String::new())
-        );
+        let check = |text: &str, bytes: usize, expected: &str| assert_eq!(end(text.to_owned(), bytes), expected);
+        check("aäb", 2, "b");
+        check("ab", 5, "ab");
+        check("ab", 0, "");
     }
 }
