@@ -5,7 +5,7 @@
 //! and a backend that comes back is asked at a pace.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -112,8 +112,8 @@ struct Item {
     /// Of the shelf, and not read since: how old the values are was last told by another process.
     is_inherited: bool,
     turn: u64,
+    /// When it is read; it is not in its queue while that is so.
     next: Instant,
-    is_reading: bool,
     /// When it was asked for first.
     begun: Instant,
 }
@@ -161,12 +161,68 @@ impl Item {
     }
 }
 
+/// What is kept, and when it is read again.
+#[derive(Default)]
+struct Items {
+    /// By their ids.
+    all: BTreeMap<String, Item>,
+    queues: BTreeMap<String, Queue>,
+}
+
+/// Of one backend.
+#[derive(Default)]
+struct Queue {
+    waiting: BTreeSet<(Instant, String)>,
+    reading: usize,
+}
+
+impl Items {
+    fn queue(&mut self, backend: &str) -> &mut Queue {
+        self.queues.entry(backend.to_owned()).or_default()
+    }
+
+    /// Waits until `next`.
+    fn wait(&mut self, id: &str, next: Instant) {
+        let Some(item) = self.all.get_mut(id) else { return };
+        let (backend, before) = (item.backend.clone(), std::mem::replace(&mut item.next, next));
+        let queue = self.queue(&backend);
+        queue.waiting.remove(&(before, id.to_owned()));
+        queue.waiting.insert((next, id.to_owned()));
+    }
+
+    /// What is read next, of those backends that take one more.
+    fn next_due(&self) -> Option<(Instant, String)> {
+        let free = self.queues.values().filter(|queue| queue.reading < gate::PARALLEL);
+        free.filter_map(|queue| queue.waiting.first()).min().cloned()
+    }
+
+    fn begin(&mut self, id: &str) -> Option<(String, Reference)> {
+        let item = self.all.get(id)?;
+        let (backend, reference, next) = (item.backend.clone(), item.reference.clone(), item.next);
+        let queue = self.queue(&backend);
+        queue.waiting.remove(&(next, id.to_owned()));
+        queue.reading += 1;
+        Some((backend, reference))
+    }
+
+    fn retain(&mut self, stays: impl Fn(&str, &Item) -> bool) {
+        let Self { all, queues } = self;
+        all.retain(|id, item| {
+            let stays = stays(id, item);
+            if let Some(queue) = queues.get_mut(&item.backend).filter(|_| !stays) {
+                queue.waiting.remove(&(item.next, id.clone()));
+            }
+            stays
+        });
+    }
+}
+
 /// Keeps values, and tells which have changed.
 pub struct Keeper<S> {
     backends: Backends,
     shelf: S,
     refresh: Duration,
-    items: Mutex<BTreeMap<String, Item>>,
+    items: Mutex<Items>,
     turns: AtomicU64,
     added: Notify,
     changes: watch::Sender<u64>,
@@ -195,7 +251,7 @@ impl<S: Shelf> Keeper<S> {
     pub async fn get(&self, backend: &str, reference: &Reference) -> Result<Known, ReadError> {
         self.backends.check(backend, reference)?;
         let id = reference.id(backend);
-        let known = self.items().get(&id).map(Item::known);
+        let known = self.items().all.get(&id).map(Item::known);
         if let Some(known) = known {
             return Ok(known);
         }
@@ -205,7 +261,7 @@ impl<S: Shelf> Keeper<S> {
 
     /// The same, of what is in memory.
     pub fn peek(&self, backend: &str, reference: &Reference) -> Option<Known> {
-        self.items().get(&reference.id(backend)).map(Item::known)
+        self.items().all.get(&reference.id(backend)).map(Item::known)
     }
 
     /// Forgets what is not in use, by [`Reference::id`]; not what was asked for a moment ago by somebody who has yet to write
@@ -217,7 +273,7 @@ impl<S: Shelf> Keeper<S> {
 
     /// Whether it is kept in memory, by its id.
     pub fn has(&self, id: &str) -> bool {
-        self.items().contains_key(id)
+        self.items().all.contains_key(id)
     }
 
     pub fn refresh(&self) -> Duration {
@@ -233,7 +289,7 @@ impl<S: Shelf> Keeper<S> {
     pub fn conditions(&self) -> Vec<Condition> {
         let items = self.items();
         let condition = |backend: &str| {
-            let of_it = || items.values().filter(|item| item.backend == backend);
+            let of_it = || items.all.values().filter(|item| item.backend == backend);
             Condition {
                 backend: backend.to_owned(),
                 is_away: self.backends.is_away(backend),
@@ -254,17 +310,17 @@ impl<S: Shelf> Keeper<S> {
         let mut running = FuturesUnordered::new();
         let mut earliest = Instant::now();
         loop {
-            let due = if running.len() < PARALLEL { self.next_due() } else { None };
+            let due = if running.len() < PARALLEL { self.items().next_due() } else { None };
             let wait = async {
                 match &due {
-                    Some((_, at)) => sleep_until((*at).max(earliest)).await,
+                    Some((at, _)) => sleep_until((*at).max(earliest)).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 () = wait => {
                     earliest = Instant::now() + PACE;
-                    running.extend(due.map(|(id, _)| self.read_again(id)));
+                    running.extend(due.and_then(|(_, id)| self.begin(id)).map(|begun| self.read_again(begun)));
                 }
                 Some(()) = running.next() => {}
                 () = self.added.notified() => {}
@@ -272,7 +328,7 @@ impl<S: Shelf> Keeper<S> {
         }
     }
 
-    fn items(&self) -> MutexGuard<'_, BTreeMap<String, Item>> {
+    fn items(&self) -> MutexGuard<'_, Items> {
         lock(&self.items)
     }
 
@@ -299,28 +355,30 @@ impl<S: Shelf> Keeper<S> {
         kept: Option<(Values, i64)>,
     ) -> Result<Known, ReadError> {
         let mut items = self.items();
-        if items.len() >= MAX_KEPT && !items.contains_key(&id) {
+        if let Some(item) = items.all.get(&id) {
+            return Ok(item.known());
+        }
+        if items.all.len() >= MAX_KEPT {
             return Err(ReadError::TooMany(MAX_KEPT));
         }
-        let item = items.entry(id).or_insert_with(|| {
-            let begun = Instant::now();
-            let is_inherited = kept.is_some();
-            let next = if is_inherited { self.spread(0.1) } else { begun };
-            let (values, read) = kept.map(|(values, read)| (Arc::new(values), read)).unzip();
-            Item {
-                backend: backend.to_owned(),
-                reference: reference.clone(),
-                values,
-                read: read.unwrap_or_default(),
-                error: None,
-                is_inherited,
-                turn: self.next_turn(),
-                next,
-                is_reading: false,
-                begun,
-            }
-        });
+        let begun = Instant::now();
+        let is_inherited = kept.is_some();
+        let next = if is_inherited { self.spread(0.1) } else { begun };
+        let (values, read) = kept.map(|(values, read)| (Arc::new(values), read)).unzip();
+        let item = Item {
+            backend: backend.to_owned(),
+            reference: reference.clone(),
+            values,
+            read: read.unwrap_or_default(),
+            error: None,
+            is_inherited,
+            turn: self.next_turn(),
+            next,
+            begun,
+        };
         let known = item.known();
+        items.all.insert(id.clone(), item);
+        items.wait(&id, next);
         drop(items);
         self.added.notify_one();
         Ok(known)
@@ -331,29 +389,20 @@ impl<S: Shelf> Keeper<S> {
         Instant::now() + self.refresh.mul_f64(part * rand::random_range(0.5..=1.0))
     }
 
-    fn next_due(&self) -> Option<(String, Instant)> {
-        let items = self.items();
-        let mut busy: BTreeMap<&str, usize> = BTreeMap::new();
-        for item in items.values().filter(|item| item.is_reading) {
-            *busy.entry(&item.backend).or_default() += 1;
+    /// What is to be read under this id now.
+    fn begin(&self, id: String) -> Option<(String, String, Reference)> {
+        let mut items = self.items();
+        let item = items.all.get(&id)?;
+        // A backend that is away says so once, and not for each of its references.
+        if let Some(opens) = self.backends.opens(&item.backend).filter(|_| item.error.is_some()) {
+            items.wait(&id, opens + self.refresh.mul_f64(rand::random_range(0.0..=0.1)));
+            return None;
         }
-        let is_free = |item: &Item| busy.get(&*item.backend).is_none_or(|count| *count < gate::PARALLEL);
-        let idle = items.iter().filter(|(_, item)| !item.is_reading && is_free(item));
-        idle.min_by_key(|(_, item)| item.next).map(|(id, item)| (id.clone(), item.next))
+        let (backend, reference) = items.begin(&id)?;
+        Some((id, backend, reference))
     }
 
-    async fn read_again(&self, id: String) {
-        let (backend, reference) = {
-            let mut items = self.items();
-            let Some(item) = items.get_mut(&id) else { return };
-            // A backend that is away says so once, and not for each of its references.
-            if let Some(opens) = self.backends.opens(&item.backend).filter(|_| item.error.is_some()) {
-                item.next = opens + self.refresh.mul_f64(rand::random_range(0.0..=0.1));
-                return;
-            }
-            item.is_reading = true;
-            (item.backend.clone(), item.reference.clone())
-        };
+    async fn read_again(&self, (id, backend, reference): (String, String, Reference)) {
         let read = self.backends.read(&backend, &reference).await;
         let next = match &read {
             Err(error) if error.is_passing() => self.backends.opens(&backend).unwrap_or_else(|| self.spread(0.1)),
@@ -361,8 +410,9 @@ impl<S: Shelf> Keeper<S> {
         };
         let changed = {
             let mut items = self.items();
-            let Some(item) = items.get_mut(&id) else { return };
-            (item.next, item.is_reading) = (next, false);
+            items.queue(&backend).reading -= 1;
+            items.wait(&id, next);
+            let Some(item) = items.all.get_mut(&id) else { return };
             let changed = item.take(read);
             if changed.is_some() {
                 item.turn = self.next_turn();

@@ -291,7 +291,7 @@ async fn what_nobody_uses_is_forgotten_and_what_is_not_allowed_is_not_given() {
     keeper.retain(&HashSet::from([reference("web").id("b")]));
     assert!(keeper.has(&reference("web").id("b")));
     keeper.retain(&HashSet::new());
-    assert!(keeper.items().is_empty());
+    assert!(keeper.items().all.is_empty());
 }
 
 #[test]
