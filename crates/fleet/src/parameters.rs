@@ -78,8 +78,16 @@ impl fmt::Debug for Texts {
 pub struct Objects {
     pub contexts: BTreeMap<String, Option<Arc<ServiceContextSpec>>>,
     pub config_maps: BTreeMap<String, Option<Arc<Texts>>>,
-    /// `Err`: nobody knows, and why.
-    pub secrets: BTreeMap<SecretName, Result<Option<Arc<Texts>>, String>>,
+    pub secrets: BTreeMap<SecretName, Result<Option<Arc<Texts>>, Unknown>>,
+}
+
+/// Nobody knows what a secret of another backend is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// It is about to be read for the first time.
+    Unread,
+    /// It can't be read, and why.
+    Failed(String),
 }
 
 /// The service's own Cluster.
@@ -162,7 +170,13 @@ pub enum Problem {
          ones of what it needs"
     )]
     TooMuch,
+    /// It goes by itself, and comes behind all that doesn't.
+    #[error("{WAITS}{what}, which was not read yet")]
+    Waits { what: String },
 }
+
+/// How what is wrong begins where all of it goes by itself.
+pub const WAITS: &str = "waits for ";
 
 /// Several in one line: the first ones, and how many more there are.
 pub fn describe(problems: &[Problem]) -> String {
@@ -354,7 +368,8 @@ impl<'a> Work<'a> {
         self.hand(&name.index_kind(), &name.name, taken.keys.iter().copied());
         match self.inputs.objects.secrets.get(name) {
             Some(Ok(Some(texts))) => names.take(texts, taken, &mut self.settled),
-            Some(Err(why)) => {
+            Some(Err(Unknown::Unread)) => self.settled.problems.push(Problem::Waits { what: taken.what }),
+            Some(Err(Unknown::Failed(why))) => {
                 self.settled.problems.push(Problem::Unread { what: taken.what, why: why.clone() });
             }
             Some(Ok(None)) | None => self.missing(taken.what),
@@ -461,7 +476,10 @@ impl Problem {
     fn is_about_context(&self, context: &str) -> bool {
         let about = |what: &String| what.ends_with(&format!(" of ServiceContext {context}"));
         match self {
-            Self::Missing { what, .. } | Self::Unread { what, .. } | Self::NotText { what, .. } => about(what),
+            Self::Missing { what, .. }
+            | Self::Unread { what, .. }
+            | Self::NotText { what, .. }
+            | Self::Waits { what } => about(what),
             _ => false,
         }
     }

@@ -38,7 +38,7 @@ fn objects(spec: &ServiceDeploymentSpec, world: &World) -> Objects {
     let map = |name: String| (name.clone(), find(CONFIG_MAPS, &name).map(|object| Arc::new(texts(object))));
     let secret = |name: SecretName| {
         let found = match &name.backend {
-            Some(_) => Err("it does not answer".to_owned()),
+            Some(_) => Err(Unknown::Failed("it does not answer".to_owned())),
             None => Ok(find(SECRETS, &name.name).map(|object| Arc::new(texts(object)))),
         };
         (name, found)

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use crate::{
     assignment::{Candidate, Why},
     conditions::{self, Verdict, cut},
+    parameters::WAITS,
 };
 
 /// Largest status: a million services are listed and watched with it.
@@ -203,6 +204,9 @@ fn trouble_verdicts(inputs: &Inputs<'_>, trouble: &crate::assignment::Trouble) -
         Trouble::SourceMissing { .. } => Verdict::stalled("SourceNotFound", message),
         Trouble::SourceEmpty { .. } => Verdict::reconciling("SourceNotReady", message),
         Trouble::Secret { .. } => Verdict::stalled("SecretNotReady", message),
+        Trouble::Parameters { message: why } if why.starts_with(WAITS) => {
+            Verdict::reconciling("ParametersNotReady", message)
+        }
         Trouble::Parameters { .. } => Verdict::stalled("ParametersNotReady", message),
         Trouble::Pin { .. } => Verdict::stalled("PinFailed", message),
         Trouble::Cycle { .. } => Verdict::stalled("DependencyCycle", message),

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fmt, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use farwater_fleet::parameters::SecretName;
+use farwater_fleet::parameters::{SecretName, Unknown};
 use farwater_secrets::{Condition, ReadError, Reference, Stale, Values};
 use farwater_store::{Key, Kind, Store, StoreError};
 use zeroize::Zeroizing;
@@ -18,9 +18,8 @@ use crate::{
 
 /// One secret, the newest that is known.
 pub struct SecretContent {
-    /// None: there is no such secret. `Err`: nothing is known of it, not even what it was before; the text is for people and
-    /// quotes no value.
-    pub values: Result<Option<BTreeMap<String, Zeroizing<Vec<u8>>>>, String>,
+    /// None: there is no such secret. `Err`: nothing is known of it, not even what it was before; its text quotes no value.
+    pub values: Result<Option<BTreeMap<String, Zeroizing<Vec<u8>>>>, Unknown>,
     /// Which state of it this is; none where nothing changes until the hub is configured anew, or there is none.
     pub version: Option<u64>,
 }
@@ -82,9 +81,12 @@ impl SecretBackends {
         };
         let known = match known {
             Ok(known) => known,
-            Err(error) => return SecretContent { values: Err(error.to_string()), version: None },
+            Err(error) => return SecretContent { values: Err(Unknown::Failed(error.to_string())), version: None },
         };
-        let values = known.values.map(|values| Some(copy(&values))).map_err(|error| error.to_string());
+        let values = known.values.map(|values| Some(copy(&values))).map_err(|error| match error {
+            ReadError::Unread(_) => Unknown::Unread,
+            error => Unknown::Failed(error.to_string()),
+        });
         SecretContent { values, version: Some(known.turn) }
     }
 

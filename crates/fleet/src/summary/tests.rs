@@ -196,6 +196,18 @@ fn a_drift_that_is_left_is_a_condition_and_no_failure() {
 }
 
 #[test]
+fn parameters_that_are_about_to_come_are_no_failure() {
+    let check = |message: &str, expected: &str| {
+        let why = Why::Trouble(Trouble::Parameters { message: message.to_owned() });
+        let status = Case { why, ..Case::new(None) }.status();
+        let kinds: Vec<&str> = status.conditions.iter().map(|condition| condition.type_.as_str()).collect();
+        assert_eq!((kinds, &*status.conditions[1].reason), (vec!["Ready", expected], "ParametersNotReady"));
+    };
+    check(&format!("{WAITS}Secret kv/db of backend vault, which was not read yet"), "Reconciling");
+    check("ConfigMap sizes has no key cpu", "Stalled");
+}
+
+#[test]
 fn values_that_are_old_are_a_condition_and_no_failure() {
     let why = "kv/db is as it was read at 2026-11-23T08:00:00Z: backend vault: Vault is not ready (503)";
     let case = Case { stale: Some(why), ..Case::new(Some(report(Outcome::Applied, Vec::new()))) };

@@ -22,8 +22,8 @@ use farwater_api::{
 use farwater_fleet::{
     conditions::cut,
     parameters::{
-        CLUSTERS, ClusterInput, Handed, Inputs, Objects, Resolution, SecretName, Texts, describe, has_parameters,
-        resolve, wanted, wanted_through,
+        CLUSTERS, ClusterInput, Handed, Inputs, Objects, Resolution, SecretName, Texts, Unknown, describe,
+        has_parameters, resolve, wanted, wanted_through,
     },
 };
 use farwater_store::{
@@ -87,7 +87,7 @@ pub struct InputCache {
     contexts: HashMap<Name, Read<Option<Arc<ServiceContextSpec>>>>,
     config_maps: HashMap<Name, Read<Option<Arc<Texts>>>>,
     /// By namespace.
-    secrets: HashMap<(String, SecretName), Read<Result<Option<Arc<Texts>>, String>>>,
+    secrets: HashMap<(String, SecretName), Read<SecretTexts>>,
     /// Of all of them.
     bytes: usize,
 }
@@ -100,6 +100,8 @@ impl InputCache {
         }
     }
 }
+
+type SecretTexts = Result<Option<Arc<Texts>>, Unknown>;
 
 /// An object.
 #[derive(Clone, Default)]
@@ -339,7 +341,7 @@ async fn read_secret(
     delivery: &Delivery,
     namespace: &str,
     secret: &SecretName,
-) -> Result<Read<Result<Option<Arc<Texts>>, String>>, StoreError> {
+) -> Result<Read<SecretTexts>, StoreError> {
     let SecretContent { values, version } = delivery.secret_backends.read(namespace, secret).await?;
     let values = match values {
         Ok(Some(values)) => values,
