@@ -244,7 +244,7 @@ async fn what_is_missing_holds_its_services_and_wakes_them_when_it_comes() {
         service["spec"]["parameters"] = json!([{"from": {"secret": "s", "backend": "vault"}, "keys": ["a"]}]);
     })
     .await;
-    stalled("Secret s of backend vault can't be read: this hub has no backend vault").await;
+    stalled("Secret s of backend vault can't be read: the hub's configuration has no backend \"vault\"").await;
     // Without parameters it is as if it never had any.
     rig.edit("ServiceDeployment", NS, "web", |service| service["spec"]["parameters"] = json!([])).await;
     let (_, plain) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
