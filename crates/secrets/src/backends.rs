@@ -10,6 +10,7 @@ use crate::{
     environment::Environment,
     files::Files,
     gate::Gate,
+    keeper::{MAX_KEPT, MAX_KEPT_BYTES},
     program::Program,
     vault::Vault,
 };
@@ -25,8 +26,8 @@ pub enum ReadError {
     Forbidden { backend: String, namespace: String, path: String },
     #[error("backend {0} has not answered yet")]
     Unread(String),
-    #[error("the hub keeps what {0} references to backends name, and no more")]
-    TooMany(usize),
+    #[error("the hub keeps what {MAX_KEPT} references to backends name, of {MAX_KEPT_BYTES} bytes, and no more")]
+    TooMuch,
     #[error("backend {backend}: {source}")]
     Backend { backend: String, source: BackendError },
 }

@@ -33,7 +33,9 @@ const PACE: Duration = Duration::from_millis(50);
 /// Reads that are under way; of one backend as many as its gate lets through, so that a slow one does not hold up the others.
 const PARALLEL: usize = 16;
 /// References that are kept: of 10,000 services each may have some of its own.
-const MAX_KEPT: usize = 50_000;
+pub(crate) const MAX_KEPT: usize = 50_000;
+/// Of their values, in memory: 5 KiB for each of so many, where one may have 384.
+pub(crate) const MAX_KEPT_BYTES: usize = 256 << 20;
 
 /// Where the last good values outlive the process. Implemented with encryption at rest; what is to lie there comes with
 /// [`Changed`], so that it is written together with what follows of it.
@@ -119,6 +121,10 @@ struct Item {
 }
 
 impl Item {
+    fn bytes(&self) -> usize {
+        self.values.iter().flat_map(|values| &**values).map(|(name, value)| name.len() + value.expose().len()).sum()
+    }
+
     fn known(&self) -> Known {
         let first = || ReadError::Unread(self.backend.clone());
         let values = match &self.values {
@@ -166,6 +172,8 @@ impl Item {
 struct Items {
     /// By their ids.
     all: BTreeMap<String, Item>,
+    /// Of all their values.
+    bytes: usize,
     queues: BTreeMap<String, Queue>,
 }
 
@@ -206,11 +214,12 @@ impl Items {
     }
 
     fn retain(&mut self, stays: impl Fn(&str, &Item) -> bool) {
-        let Self { all, queues } = self;
+        let Self { all, bytes, queues } = self;
         all.retain(|id, item| {
             let stays = stays(id, item);
             if let Some(queue) = queues.get_mut(&item.backend).filter(|_| !stays) {
                 queue.waiting.remove(&(item.next, id.clone()));
+                *bytes -= item.bytes();
             }
             stays
         });
@@ -358,8 +367,8 @@ impl<S: Shelf> Keeper<S> {
         if let Some(item) = items.all.get(&id) {
             return Ok(item.known());
         }
-        if items.all.len() >= MAX_KEPT {
-            return Err(ReadError::TooMany(MAX_KEPT));
+        if items.all.len() >= MAX_KEPT || items.bytes >= MAX_KEPT_BYTES {
+            return Err(ReadError::TooMuch);
         }
         let begun = Instant::now();
         let is_inherited = kept.is_some();
@@ -377,6 +386,7 @@ impl<S: Shelf> Keeper<S> {
             begun,
         };
         let known = item.known();
+        items.bytes += item.bytes();
         items.all.insert(id.clone(), item);
         items.wait(&id, next);
         drop(items);
@@ -413,10 +423,13 @@ impl<S: Shelf> Keeper<S> {
             items.queue(&backend).reading -= 1;
             items.wait(&id, next);
             let Some(item) = items.all.get_mut(&id) else { return };
+            let before = item.bytes();
             let changed = item.take(read);
             if changed.is_some() {
                 item.turn = self.next_turn();
             }
+            let after = item.bytes();
+            items.bytes = items.bytes - before + after;
             changed
         };
         if let Some(changed) = changed {

@@ -273,6 +273,37 @@ async fn a_slow_backend_holds_up_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_more_is_kept_than_fits_into_memory() {
+    struct Large;
+    #[async_trait]
+    impl Backend for Large {
+        async fn read(&self, _: &Reference) -> Result<Values, BackendError> {
+            Ok(vec![("a".to_owned(), SecretBytes::new(vec![7; 300 << 10]))])
+        }
+    }
+    let allow = vec![Allow { namespaces: vec!["team".to_owned()], paths: vec![String::new()] }];
+    let mut backends = Backends::default();
+    backends.add("large", Arc::new(Large), allow);
+    let keeper = Arc::new(Keeper::new(backends, REFRESH, Memory::default()));
+    let runs = Arc::clone(&keeper);
+    tokio::spawn(async move { runs.run().await });
+    let mut count = 0;
+    while keeper.get("large", &reference(&count.to_string())).await.is_ok() {
+        known(&keeper, "large", &count.to_string()).await;
+        // Whoever is told holds it too, for a moment.
+        keeper.take_changed();
+        count += 1;
+    }
+    assert_eq!(count, MAX_KEPT_BYTES.div_ceil((300 << 10) + 1));
+    assert!(matches!(keeper.get("large", &reference("more")).await, Err(ReadError::TooMuch)));
+    tokio::time::sleep(REFRESH * 3).await;
+    assert!(keeper.get("large", &reference("0")).await.unwrap().values.is_ok(), "those of before are read on");
+    keeper.retain(&HashSet::new());
+    assert_eq!(keeper.items().bytes, 0);
+    assert!(keeper.get("large", &reference("more")).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_nobody_uses_is_forgotten_and_what_is_not_allowed_is_not_given() {
     let (backend, shelf) = (Arc::new(Scripted::default()), Memory::default());
     let keeper = keeper(&backend, &shelf);
