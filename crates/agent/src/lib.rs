@@ -37,6 +37,7 @@ mod reports;
 mod sealed;
 mod secrets;
 mod service;
+mod sops;
 mod state;
 mod succeed;
 mod supervise;

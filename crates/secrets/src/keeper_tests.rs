@@ -178,8 +178,8 @@ async fn a_backend_that_is_away_costs_no_value_and_its_return_makes_no_storm() {
     tokio::time::sleep(REFRESH * 4).await;
     let before = backend.asked();
     assert!(before < 500 + 40, "{before}");
-    let known = keeper.get("b", &reference("0")).await.unwrap();
-    let stale = known.stale.expect("it could not be read for 20 minutes");
+    let oldest = keeper.get("b", &reference("0")).await.unwrap();
+    let stale = oldest.stale.expect("it could not be read for 20 minutes");
     assert!(stale.error.to_string().contains("backend b: connection refused") && stale.error.is_passing());
     assert!(matches!(&keeper.conditions()[..], [found] if found.is_away && found.stale > 0 && found.kept == 500));
     // A new reference has no value that could stay.

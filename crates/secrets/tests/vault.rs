@@ -271,7 +271,8 @@ async fn vault_goes_away_with_its_values_in_use_and_comes_back_without_a_storm()
     wait_for("all values to be new", Duration::from_secs(120), || async {
         for n in 0..COUNT {
             let known = known(n).await;
-            if known.stale.is_some() || !texts(&known.values?)[0].1.starts_with("second") {
+            let values = known.values?;
+            if known.stale.is_some() || !texts(&values)[0].1.starts_with("second") {
                 return Ok(None);
             }
         }
