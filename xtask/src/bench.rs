@@ -8,6 +8,7 @@ mod ground;
 mod hub_start;
 mod list_services;
 mod many_kinds;
+mod parameters;
 mod pod;
 mod render;
 mod simulated;
@@ -114,6 +115,12 @@ const BENCHES: &[Bench] = &[
         about: "bundles beside nginx; a commit to a monorepo of 10,000 services; what a Git host is asked; neighbours that do harm",
         needs: Needs::ProgramsAndThis,
         run: |quick| Box::pin(sources::measure(quick)),
+    },
+    Bench {
+        name: "parameters",
+        about: "10,000 services that share one context: processor time of a changed key beside the number that is handed it",
+        needs: Needs::Programs,
+        run: |quick| Box::pin(parameters::measure(quick)),
     },
     Bench {
         name: "list-services",

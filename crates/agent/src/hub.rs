@@ -298,10 +298,17 @@ impl HubClient {
 
     /// Asks for a service's Secrets. They come sealed to this agent.
     pub async fn secrets(&self, who: &Caller<'_>, service: &str, mac: Digest) -> Result<SealedSecrets, HubError> {
-        let what = "get Secrets";
-        let target = format!("/agent/v1/secrets/{service}/{mac}");
+        self.sealed(who, "get Secrets", &format!("/agent/v1/secrets/{service}/{mac}")).await
+    }
+
+    /// The same of its parameters.
+    pub async fn parameters(&self, who: &Caller<'_>, service: &str, mac: Digest) -> Result<SealedSecrets, HubError> {
+        self.sealed(who, "get parameters", &format!("/agent/v1/parameters/{service}/{mac}")).await
+    }
+
+    async fn sealed(&self, who: &Caller<'_>, what: &'static str, target: &str) -> Result<SealedSecrets, HubError> {
         let response = self
-            .authorized(who, what, |token| self.request(Method::GET, &target, Some(token)).body(Full::default()))
+            .authorized(who, what, |token| self.request(Method::GET, target, Some(token)).body(Full::default()))
             .await?;
         let body = read_body(what, response, MAX_SEALED).await?;
         self.read(what, &body)

@@ -29,8 +29,9 @@ use crate::clock::system_seconds;
 /// The most services that one cluster's desired state may hold.
 const MAX_SERVICES: usize = 10_000;
 
-/// Sealing keys of before that are kept: what is sealed to them is replaced when it is used next.
-const MAX_FORMER_SEALING: usize = 4;
+/// Sealing keys of before that are kept. What the hub sealed to them is replaced when it is used next; what people have encrypted
+/// to them in Git stays so until somebody does it anew. Ten years of a new key each quarter, at 50 bytes each.
+const MAX_FORMER_SEALING: usize = 40;
 
 /// Text that is never printed.
 #[derive(Clone, Serialize, Deserialize)]
@@ -122,6 +123,12 @@ impl Keys {
         let damaged = || KeyError::Damaged("sealing");
         let key = PrivateKey::from_private_key(&X25519, &scalar(&self.sealing)?).map_err(|_| damaged())?;
         Ok(STANDARD.encode(key.compute_public_key().map_err(|_| damaged())?.as_ref()))
+    }
+
+    /// The keys that open files of SOPS: today's and those of before.
+    fn sops_keys(&self) -> Result<Vec<farwater_sops::Identity>, KeyError> {
+        let key = |key| farwater_sops::Identity::new(&scalar(key)?).map_err(|_| KeyError::Damaged("sealing"));
+        std::iter::once(&self.sealing).chain(&self.former_sealing).map(key).collect()
     }
 
     /// Opens what was sealed to this agent with exactly this `info`. `None`: it was not.
@@ -280,6 +287,15 @@ impl Identity {
             None => Keys::generate()?,
         };
         Ok(Self { next_keys: Some(next_keys), ..self.clone() })
+    }
+
+    /// The keys that open files of SOPS, today's first. The hub may show people the next one before the agent has gone over to it.
+    pub fn sops_keys(&self) -> Result<Vec<farwater_sops::Identity>, KeyError> {
+        let mut keys = self.keys.sops_keys()?;
+        if let Some(next) = &self.next_keys {
+            keys.extend(next.sops_keys()?);
+        }
+        Ok(keys)
     }
 
     /// What tells the hub of the next keys; none where there are none.

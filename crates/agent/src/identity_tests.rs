@@ -219,7 +219,7 @@ fn keys_of_its_own_change_step_by_step_and_open_what_was_sealed_before() {
     assert_eq!(opened(&first, &seal(&second)), None);
 
     let mut last = second;
-    for _ in 0..20 {
+    for _ in 0..MAX_FORMER_SEALING {
         last = last.prepare_keys().unwrap().promote_keys().unwrap();
     }
     assert_eq!(last.handovers.len(), MAX_HANDOVERS);

@@ -16,7 +16,7 @@ use farwater_api::{
 use farwater_fleet::{
     hooks::{foresee_farewell, foresee_hooks},
     ownership::service_label,
-    plan::{ObjectKey, Plan, Resolved, plan_removal},
+    plan::{ObjectKey, Plan, Resolved, plan_removal, veil::Veil},
 };
 use tokio::{
     sync::{Notify, watch},
@@ -173,7 +173,7 @@ impl Work<'_> {
     ) -> ServicePlan {
         let applied = match resolved {
             Some(resolved) => self.last_applied(deployment, resolved, plan).await,
-            None => BTreeMap::new(),
+            None => Default::default(),
         };
         // Nothing comes that would be newer than this request.
         let entry = self.request.entry.clone();
@@ -187,12 +187,14 @@ impl Work<'_> {
     }
 
     /// The manifests that were applied last, of the objects that change: where the inventory knows their hash, and they can be had.
+    /// And what nobody may see of them and of those that are to be applied.
     async fn last_applied(
         &self,
         deployment: &Deployment,
         resolved: &Resolved,
         plan: &Plan,
-    ) -> BTreeMap<ObjectKey, Vec<u8>> {
+    ) -> (BTreeMap<ObjectKey, Vec<u8>>, Veil) {
+        let mut veil = resolved.veil.clone();
         let changes = plan.waves.iter().flat_map(|wave| &wave.changes);
         let entries = &self.snapshot.inventory.entries;
         let record = (self.snapshot.hooks.as_ref(), &self.snapshot.inventory);
@@ -214,7 +216,8 @@ impl Work<'_> {
             && let Ok((before, _)) = self.basis.read_source(last, record, Shelf::Nothing).await
         {
             take(&before);
+            veil.join(&before.veil);
         }
-        found
+        (found, veil)
     }
 }

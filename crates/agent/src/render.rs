@@ -19,15 +19,16 @@ use farwater_fleet::{
 use farwater_render::{
     Cache, CacheLimits, Capabilities, Engine, Helper, Input, Limits, Plugins, PluginsError, Program, Release, detect,
 };
-use serde_json::Map;
 use tokio::time::Instant;
 
 pub use self::lookup::ClusterAsker;
 use crate::{
+    handed::Handed,
     hub::chain,
     kubernetes::{ApiError, Kubernetes},
     messages::shorten,
     options::Options,
+    sops::Opened,
     sync::lock,
 };
 
@@ -89,14 +90,17 @@ impl Renderers {
         })
     }
 
-    /// Renders the service's files. What can't be rendered makes the render incomplete, never smaller in silence.
+    /// Renders the service's files with what its templates see. What can't be rendered makes the render incomplete, never smaller in
+    /// silence; its errors hold nothing that is secret.
     pub async fn render(
         &self,
-        archive: &Archive,
+        opened: &Opened,
+        handed: &Handed,
         deployment: &Deployment,
         (name, occasion): (&str, Occasion),
         cluster: &ClusterAsker<'_>,
     ) -> Render {
+        let archive = &opened.archive;
         let folder = match RelPath::parse_folder(&deployment.path) {
             Ok(folder) => folder,
             Err(error) => return nothing(&error.to_string()),
@@ -116,16 +120,17 @@ impl Renderers {
                 is_upgrade: occasion == Occasion::Upgrade,
             },
             capabilities: &capabilities,
-            parameters: &Map::new(),
+            parameters: handed.values(),
+            secret: opened.is_decrypted || handed.is_sealed(),
         };
         let output = self.engine.render(&input, cluster).await;
         for warning in &output.warnings {
-            tracing::debug!(service = name, warning, "rendered");
+            tracing::debug!(service = name, warning = handed.veil.conceal(warning), "rendered");
         }
-        let errors = output.errors.iter().map(|error| shorten(&chain(error))).collect();
+        let errors = output.errors.iter().map(|error| shorten(&handed.veil.conceal(&chain(error))));
         let objects = output.objects.into_iter();
         let objects = objects.map(|m| RenderedObject { origin: m.origin.to_string(), manifest: m.value });
-        Render { objects: objects.collect(), errors }
+        Render { objects: objects.collect(), errors: errors.collect() }
     }
 
     /// Raw manifests alone ask for nothing.

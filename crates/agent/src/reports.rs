@@ -1,5 +1,6 @@
 //! Status on its way to the hub: what changed, when it changed.
 
+mod conceal;
 mod fit;
 
 use std::{
@@ -8,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+pub use conceal::conceal;
 use farwater_api::{
     objects::ServiceReport,
     protocol::{AcceptedStatement, AgentReport, MAX_STATUS_BYTES, StatusReport},

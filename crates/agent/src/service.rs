@@ -27,7 +27,7 @@ use farwater_api::{
     protocol::{Action, Entry, ServiceAccount},
     service_deployment::{Contents, DeletionPolicy, HeldPrune},
 };
-use farwater_fleet::plan::{Live, ObjectKey};
+use farwater_fleet::plan::{Live, ObjectKey, veil::Veil};
 pub use leaving::Leaving;
 use rollout::Rollout;
 use tokio::{sync::watch, time::Instant};
@@ -38,7 +38,7 @@ use crate::{
     inventory::Stored,
     messages::shorten,
     metrics::ApplyResult,
-    reports::fit,
+    reports::{conceal, fit},
     sync::{Backoff, lock},
     watches::Mailbox,
 };
@@ -141,6 +141,10 @@ pub struct ServiceTask {
     remarks: BTreeMap<ObjectKey, String>,
     /// What a removal has left in the cluster.
     left_behind: BTreeSet<ObjectRef>,
+    /// Values of the cluster stand in what was applied last.
+    reads_cluster: bool,
+    /// Secret values that stand in what was applied last.
+    veil: Veil,
     undoing: Option<undo::Undoing>,
     hooks: hooks::HookQueue,
 }
@@ -173,6 +177,8 @@ impl ServiceTask {
             unobserved: BTreeSet::new(),
             remarks: BTreeMap::new(),
             left_behind: BTreeSet::new(),
+            reads_cluster: false,
+            veil: Veil::default(),
             undoing: None,
             hooks: hooks::HookQueue::default(),
         }
@@ -381,7 +387,7 @@ impl ServiceTask {
             }
         });
         let (held_prune, deletion) = (self.held.clone(), self.stored.deletion.clone());
-        let hooks = self.report_hooks();
+        let hooks = conceal(self.report_hooks(), &self.veil);
         fit(ServiceReport { entry, outcome, message, held_prune, deletion, hooks, objects: objects.collect() })
     }
 

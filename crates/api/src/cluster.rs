@@ -4,6 +4,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::parameters::free_form;
 
 /// A Kubernetes cluster that joins by a one-time token and is reached only by its own agent's requests.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -35,6 +38,11 @@ pub struct ClusterSpec {
     /// Holds every change to the cluster; what runs there goes on running.
     #[serde(default)]
     pub suspend: bool,
+    /// What services on the cluster may be handed of it beside its labels and annotations: account and network ids, domains. Values
+    /// of any form; at most 32 KiB as JSON, 512 names and 16 levels. Not for secrets: whoever may read the Cluster reads them.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schemars(schema_with = "free_form")]
+    pub metadata: Map<String, Value>,
 }
 
 fn default_poll_interval() -> String {
@@ -60,6 +68,10 @@ pub struct ClusterStatus {
     /// The image that the agent's Deployment names; absent where the agent was started by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_image: Option<String>,
+    /// `age1…`: what files are encrypted to with SOPS that this cluster alone shall open. It changes with the agent's keys;
+    /// those of before go on opening what is encrypted to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_recipient: Option<String>,
     /// By how many seconds the clock of the agent's machine is ahead of the hub's, negative where it is behind; absent where
     /// that is less than a minute. The agent goes by the hub's time; other programs of the cluster don't.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -22,10 +22,12 @@ pub mod history;
 pub mod hooks;
 pub mod objects;
 pub mod oci_repository;
+pub mod parameters;
 pub mod plan;
 pub mod protocol;
 pub mod receiver;
 pub mod renderer;
+pub mod service_context;
 pub mod service_deployment;
 pub mod service_sources;
 pub mod service_test;
@@ -43,6 +45,7 @@ pub use helm_repository::{HelmRepository, HelmRepositorySpec};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 pub use oci_repository::{OCIRepository, OCIRepositorySpec};
 pub use receiver::{Receiver, ReceiverSpec, ReceiverStatus};
+pub use service_context::{ServiceContext, ServiceContextSpec};
 pub use service_deployment::{ServiceDeployment, ServiceDeploymentSpec, ServiceDeploymentStatus};
 pub use source::{AnySource, SourceKind, SourceStatus};
 
@@ -109,6 +112,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         HelmRepository::crd(),
         OCIRepository::crd(),
         Receiver::crd(),
+        ServiceContext::crd(),
         ServiceDeployment::crd(),
     ];
     all.iter_mut().for_each(describe_kind);

@@ -7,6 +7,7 @@
 //! | `GET /agent/v1/desired`, `If-None-Match: "<etag>"` | access token | 304 without a body, or [`DesiredState`] |
 //! | `GET /agent/v1/bundles/<digest>` | access token | the bundle, zstd-compressed; 403 unless desired |
 //! | `GET /agent/v1/secrets/<service uid>/<mac>` | access token | [`SealedSecrets`]; 403 unless desired |
+//! | `GET /agent/v1/parameters/<service uid>/<mac>` | access token | [`SealedSecrets`] of [`Parameters`](crate::parameters::Parameters); 403 unless desired |
 //! | `POST /agent/v1/status` [`StatusReport`] | access token | [`StatusAnswer`], or 409 to send everything |
 //! | `GET /agent/v1/successions/<sequence>` | access token | [`Successions`](crate::succession::Successions), 403 where they were cut off |
 //! | `GET /agent/v1/connection`, `Upgrade: websocket` | access token | 101 and [`Hint`]s, or 503: go on polling |
@@ -379,7 +380,8 @@ pub struct Deployment {
     pub bundle_bytes: u64,
     /// Folder inside the bundle whose manifests are applied.
     pub path: String,
-    /// Where there are some, or patches, the action is `ApplyRendered`: an agent that doesn't know them holds the service.
+    /// Where there are some, or patches, the action is `ApplyRendered`, unless there are parameters too: an agent that doesn't know
+    /// them holds the service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub renderers: Vec<Renderer>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -392,6 +394,10 @@ pub struct Deployment {
     /// they are. The values are only in [`SealedSecrets`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Digest>,
+    /// MAC by the hub of the service's [`Parameters`](crate::parameters::Parameters), which are fetched and kept as Secrets are.
+    /// Where there is one the action is `ApplyWithParameters`: an agent that doesn't know them holds the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<Digest>,
     /// The digest of the one prune plan that was approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_prune: Option<Digest>,
@@ -419,8 +425,8 @@ pub struct Deployment {
     pub health: Vec<HealthRuleSpec>,
 }
 
-/// The Secrets of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519, HKDF-SHA256 and
-/// AES-256-GCM. The plaintext is the JSON of [`Secrets`].
+/// The Secrets or the parameters of one service, sealed to one cluster's agent: HPKE (RFC 9180) in base mode with X25519,
+/// HKDF-SHA256 and AES-256-GCM. The plaintext is the JSON of [`Secrets`] or [`Parameters`](crate::parameters::Parameters).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealedSecrets {
     /// The sender's encapsulated key, base64.
@@ -433,6 +439,11 @@ impl SealedSecrets {
     /// HPKE's `info`: for whom this was sealed. What was sealed for another cluster or service doesn't open.
     pub fn info(installation: &str, cluster_uid: &str, service_uid: &str, mac: &Digest) -> Vec<u8> {
         format!("farwater-secrets-v1\n{installation}\n{cluster_uid}\n{service_uid}\n{mac}").into_bytes()
+    }
+
+    /// The same of a service's parameters: neither opens as the other.
+    pub fn info_of_parameters(installation: &str, cluster_uid: &str, service_uid: &str, mac: &Digest) -> Vec<u8> {
+        format!("farwater-parameters-v1\n{installation}\n{cluster_uid}\n{service_uid}\n{mac}").into_bytes()
     }
 }
 

@@ -1,5 +1,7 @@
 //! ServiceDeployment: what runs on one cluster.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
@@ -11,6 +13,7 @@ use crate::{
     deletion::Deletion,
     git_repository::LocalReference,
     objects::ObjectRef,
+    parameters::Parameter,
     renderer::{Patch, Renderer},
     service_sources::{ChartReference, MountedSource},
     service_test::ServiceTest,
@@ -81,6 +84,15 @@ pub struct ServiceDeploymentSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub secrets: Vec<LocalReference>,
+    /// Texts that the service's templates see in `configuration`, before those of any ConfigMap or Secret. Not for secrets: whoever
+    /// may read the service reads them. At most 32 KiB as JSON, and 512 names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub configuration: BTreeMap<String, String>,
+    /// Values of other objects that the service's templates see. Of objects that are named without keys the later one counts,
+    /// picked keys come before them, and a name that is picked twice is an error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub parameters: Vec<Parameter>,
     /// Holds the service at what it runs now.
     #[serde(default)]
     pub suspend: bool,
@@ -156,7 +168,7 @@ pub struct ServiceDeploymentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source
-    /// that are not corrected, and `Pinned`.
+    /// that are not corrected, `SecretsStale` while a backend of secrets can't be read, and `Pinned`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

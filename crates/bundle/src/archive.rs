@@ -241,7 +241,7 @@ impl Archive {
         Digest::of(&self.bytes)
     }
 
-    /// The same without some entries, and with these files.
+    /// The same without some entries, and with these files. One that was there before stays executable if it was.
     pub fn replace(
         &self,
         without: &BTreeSet<RelPath>,
@@ -253,7 +253,7 @@ impl Archive {
         let paths: BTreeSet<&RelPath> = kept.chain(files.keys()).collect();
         for path in paths {
             match (files.get(path), self.entries.get(path)) {
-                (Some(bytes), _) => writer.file(path, bytes, false),
+                (Some(bytes), _) => writer.file(path, bytes, self.is_executable(path)),
                 (None, Some(Item::File { bytes, executable })) => {
                     writer.file(path, &self.bytes[bytes.clone()], *executable);
                 }

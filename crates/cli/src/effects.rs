@@ -37,6 +37,7 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("history", Effect::Reads),
     ("explain digest", Effect::Reads),
     ("hooks", Effect::Reads),
+    ("explain parameters", Effect::Reads),
     ("rollback", Effect::Writes(&["ServiceDeployment `spec.pin`"])),
     ("suspend", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),
     ("resume", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),

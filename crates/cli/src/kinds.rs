@@ -68,6 +68,7 @@ pub fn ours() -> Vec<Kind> {
         kind("helmrepositories", "HelmRepository", &["fwhelm"], true),
         kind("ocirepositories", "OCIRepository", &["fwoci"], true),
         kind("receivers", "Receiver", &["fwrecv"], true),
+        kind("servicecontexts", "ServiceContext", &["fwctx"], true),
         kind("servicedeployments", "ServiceDeployment", &["sd"], true),
     ]
 }

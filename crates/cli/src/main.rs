@@ -90,10 +90,10 @@ enum Ask {
     Objects(objects::ObjectsArgs),
     /// Shows what was assigned to a service, why, and what became of it.
     History(history::HistoryArgs),
-    /// Shows what a service is made of.
-    Explain(explain::ExplainArgs),
     /// Shows the hooks and tests of a service, with their logs and JUnit files.
     Hooks(hooks::HooksArgs),
+    /// Shows what a service is made of.
+    Explain(explain::ExplainArgs),
     /// Pins a service to a version of its history, or lets it go on.
     Rollback(rollback::RollbackArgs),
     /// Has a service stand still, for a reason and a while.
@@ -176,8 +176,8 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Undo(args) => undo::run(args, &open().await?).await,
         Ask::Objects(args) => objects::run(args, &open().await?).await,
         Ask::History(args) => history::run(args, &open().await?).await,
-        Ask::Explain(args) => explain::run(args, &open().await?).await,
         Ask::Hooks(args) => hooks::run(args, &open().await?).await,
+        Ask::Explain(args) => explain::run(args, &open().await?).await,
         Ask::Rollback(args) => rollback::run(args, &open().await?).await,
         Ask::Suspend(args) => suspend::run(args, &open().await?).await,
         Ask::Resume(args) => resume::run(args, &open().await?).await,
@@ -205,6 +205,7 @@ mod tests {
             "install",
             "kinds/agentpolicy",
             "monitoring",
+            "parameters",
             "plan",
             "undo",
             "uninstall",

@@ -71,6 +71,19 @@ pub async fn items<T: DeserializeOwned>(
     read(session, &attempt, answer["items"].take())
 }
 
+/// What lies below a service and is no list.
+pub async fn status<T: DeserializeOwned>(
+    session: &Session,
+    namespace: &str,
+    name: &str,
+    subresource: &str,
+) -> Result<T> {
+    let attempt = format!("read the {subresource} of {namespace}/{name}");
+    let found = session.read(&attempt, &format!("{}/{subresource}", path(namespace, name))).await;
+    let mut answer = named(session, namespace, name, found).await?;
+    read(session, &attempt, answer["status"].take())
+}
+
 /// The typed look-up names what was perhaps meant.
 async fn named(session: &Session, namespace: &str, name: &str, answer: Result<Value>) -> Result<Value> {
     if answer.as_ref().is_err_and(|failure| failure.is_missing()) {

@@ -147,6 +147,9 @@ pub enum Trouble {
     /// A Secret that the service names is missing or can't be sent.
     #[error("{message}")]
     Secret { message: String },
+    /// A parameter of the service is missing or wrong.
+    #[error("{message}")]
+    Parameters { message: String },
     /// What the service is pinned to is not there.
     #[error("{message}")]
     Pin { message: String },
@@ -272,6 +275,8 @@ pub struct EntryInputs<'a> {
     pub options: &'a ApplyOptions,
     /// MAC of the service's Secrets, or which one is missing or unusable.
     pub secrets: Result<Option<Digest>, &'a str>,
+    /// MAC of the service's parameters, or what is wrong with them.
+    pub parameters: Result<Option<Digest>, &'a str>,
     pub approved_prune: Option<Digest>,
     /// Why every prune waits for an approval.
     pub hold_prune: Option<&'a str>,
@@ -310,6 +315,10 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         Ok(secrets) => secrets,
         Err(problem) => return hold(problem.to_owned()),
     };
+    let parameters = match inputs.parameters {
+        Ok(parameters) => parameters,
+        Err(problem) => return hold(problem.to_owned()),
+    };
     let prune = inputs.prune && !inputs.restored;
     let hold_prune = inputs.frozen.or(inputs.hold_prune);
     Action::Apply(Deployment {
@@ -322,6 +331,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         prune: prune && hold_prune.is_none(),
         ceiling: ceiling.clone(),
         secrets,
+        parameters,
         approved_prune: inputs.approved_prune.filter(|_| inputs.frozen.is_none()),
         options: inputs.options.clone(),
         hold_prune: hold_prune.filter(|_| prune).map(str::to_owned),
@@ -438,6 +448,7 @@ mod tests {
             prune: true,
             options: DEFAULTS,
             secrets: Ok(None),
+            parameters: Ok(None),
             approved_prune: None,
             hold_prune: None,
             undo: None,
@@ -497,10 +508,12 @@ mod tests {
         check_action(EntryInputs { why: &why, ..base }, &format!("{apply} prune=true"));
         let no_secret = Err("Secret database does not exist");
         check_action(EntryInputs { secrets: no_secret, ..base }, "hold: Secret database does not exist");
+        let no_key = Err("ConfigMap sizes has no key cpu");
+        check_action(EntryInputs { parameters: no_key, ..base }, "hold: ConfigMap sizes has no key cpu");
 
         let deleting = EntryInputs { deleting: true, ..base };
         check_action(deleting, "remove Delete");
-        check_action(EntryInputs { secrets: no_secret, ..deleting }, "remove Delete");
+        check_action(EntryInputs { secrets: no_secret, parameters: no_key, ..deleting }, "remove Delete");
         check_action(EntryInputs { suspended, ..deleting }, "remove Delete");
         check_action(EntryInputs { cluster_suspended: true, ..deleting }, "hold: the cluster is suspended");
         check_action(EntryInputs { ceiling: Err(&denied), ..deleting }, "remove Orphan");

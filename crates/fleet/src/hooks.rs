@@ -111,6 +111,9 @@ pub fn version_of(deployment: &Deployment) -> Digest {
         let rendering = serde_json::json!([deployment.renderers, deployment.patches]);
         text = format!("{text}\n{}", Digest::of_json(&rendering));
     }
+    if let Some(mac) = &deployment.parameters {
+        text = format!("{text}\nparameters {mac}");
+    }
     Digest::of(text)
 }
 

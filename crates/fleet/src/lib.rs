@@ -17,6 +17,7 @@ pub mod hooks;
 pub mod junit;
 pub mod origin;
 pub mod ownership;
+pub mod parameters;
 pub mod placement;
 pub mod plan;
 pub mod prune;

@@ -10,6 +10,7 @@ mod ignored;
 pub mod options;
 mod reasons;
 mod resolve;
+pub mod veil;
 pub mod waves;
 
 use std::{

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use crate::{
     assignment::{Candidate, Why},
     conditions::{self, Verdict, cut},
+    parameters::WAITS,
 };
 
 /// Largest status: a million services are listed and watched with it.
@@ -30,6 +31,7 @@ pub const FLEET_FROZEN: &str = "FleetFrozen";
 /// How a removal ends that waits for an agent which says nothing.
 pub const REMOVAL_EXIT: &str =
     "to let go of its objects instead, set spec.deletionPolicy to Orphan or delete the Cluster; they stay then";
+const MAX_STALE_BYTES: usize = 256;
 const MAX_UNHEALTHY: usize = 5;
 const MAX_UNHEALTHY_MESSAGE_BYTES: usize = 256;
 const MAX_HELD_OBJECTS: usize = 10;
@@ -60,6 +62,8 @@ pub struct Inputs<'a> {
     pub report_time: Option<Timestamp>,
     /// The last request annotation that was acted on.
     pub requested_at: Option<&'a str>,
+    /// Which values of backends are those of before, and why.
+    pub stale: Option<&'a str>,
     pub previous: &'a ServiceDeploymentStatus,
     pub now: Timestamp,
 }
@@ -75,6 +79,9 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     }
     verdicts.extend(report.and_then(drift_verdict));
     verdicts.extend(pin_verdict(&inputs));
+    if let Some(stale) = inputs.stale.filter(|_| !inputs.deleting) {
+        verdicts.push(Verdict::new("SecretsStale", Some(true), "BackendFailed", cut(stale, MAX_STALE_BYTES)));
+    }
     let mut status = ServiceDeploymentStatus {
         observed_generation: Some(inputs.generation),
         conditions: conditions::resolve(&inputs.previous.conditions, verdicts, inputs.generation, inputs.now),
@@ -198,6 +205,10 @@ fn trouble_verdicts(inputs: &Inputs<'_>, trouble: &crate::assignment::Trouble) -
         Trouble::SourceEmpty { .. } | Trouble::ChartPending { .. } => Verdict::reconciling("SourceNotReady", message),
         Trouble::ChartMissing { .. } => Verdict::stalled("ChartNotFound", message),
         Trouble::Secret { .. } => Verdict::stalled("SecretNotReady", message),
+        Trouble::Parameters { message: why } if why.starts_with(WAITS) => {
+            Verdict::reconciling("ParametersNotReady", message)
+        }
+        Trouble::Parameters { .. } => Verdict::stalled("ParametersNotReady", message),
         Trouble::Pin { .. } => Verdict::stalled("PinFailed", message),
         Trouble::Cycle { .. } => Verdict::stalled("DependencyCycle", message),
         Trouble::Files { revision, .. } => Verdict::reconciling("FilesNotReady", format!("{revision}: {message}")),

@@ -27,6 +27,7 @@ mod managed;
 mod meta;
 mod openapi;
 mod options;
+mod parameters;
 mod patch;
 mod plans;
 mod protobuf;

@@ -161,7 +161,11 @@ mod tests {
         check("view", "get", "servicedeployments/bundle.farwater.dev", "team-a", false);
         check("edit", "get", "servicedeployments/bundle.farwater.dev", "team-a", true);
         check("view", "get", "receivers.farwater.dev", "team-a", true);
+        check("view", "get", "servicedeployments/parameters.farwater.dev", "team-a", true);
         check("view", "get", "secrets", "team-a", false);
+        check("view", "get", "servicecontexts.farwater.dev", "team-a", false);
+        check("edit", "get", "servicecontexts.farwater.dev", "team-a", true);
+        check("edit", "create", "servicecontexts.farwater.dev", "team-a", true);
         check("view", "create", "configmaps", "team-a", false);
         check("view", "list", "servicedeployments.farwater.dev", "team-b", false);
         check("view", "list", "servicedeployments.farwater.dev", "", false);

@@ -110,6 +110,9 @@ pub struct HubArgs {
     /// Program that says the credentials of sources below a prefix: "PREFIX PROGRAM [NAMESPACE ...]", for the administrators' alone without one
     #[arg(long, value_name = "RULE", env = "FARWATER_CREDENTIAL_PROGRAM", value_delimiter = ',')]
     pub credential_program: Vec<ProgramRule>,
+    /// YAML file that names the places besides the hub's own that secrets may be read from [default: none]
+    #[arg(long, value_name = "FILE", env = "FARWATER_SECRET_BACKENDS")]
+    pub secret_backends: Option<PathBuf>,
 
     /// How long running requests may take to end when the hub stops, in seconds [default: 10]
     #[arg(long, value_name = "SECONDS", env = "FARWATER_DRAIN_SECONDS", value_parser = clap::value_parser!(u32).range(0..=600))]
@@ -153,6 +156,7 @@ pub struct Config {
     pub max_agent_requests: usize,
     pub max_connected_agents: usize,
     pub sources: SourceSettings,
+    pub secret_backends: Option<PathBuf>,
     pub drain: Duration,
     pub patience: Patience,
 }
@@ -256,6 +260,7 @@ impl HubArgs {
             max_agent_requests: set.max_agent_requests.unwrap_or(256) as usize,
             max_connected_agents: set.max_connected_agents.unwrap_or(10_000) as usize,
             sources: SourceSettings { links: Links::new(set.allow_private_links), programs: set.credential_program },
+            secret_backends: set.secret_backends,
             drain: Duration::from_secs(set.drain_seconds.unwrap_or(10).into()),
             patience: Patience::default(),
         })
@@ -285,6 +290,7 @@ impl HubArgs {
             max_connected_agents: self.max_connected_agents.or(other.max_connected_agents),
             allow_private_links: first(self.allow_private_links, other.allow_private_links),
             credential_program: first(self.credential_program, other.credential_program),
+            secret_backends: self.secret_backends.or(other.secret_backends),
             drain_seconds: self.drain_seconds.or(other.drain_seconds),
         }
     }

@@ -14,6 +14,7 @@ pub mod compute_desired;
 pub mod dependencies;
 pub mod digest_report;
 pub mod events;
+pub mod exchange_seal_key;
 pub mod fetch_sources;
 pub mod freeze_prunes;
 pub mod git;
@@ -22,6 +23,7 @@ pub mod large_files;
 pub mod orphans;
 pub mod propose_plans;
 pub mod queue;
+pub mod refresh_secrets;
 pub mod requests;
 pub mod resources;
 pub mod resume;
@@ -75,6 +77,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
     tasks.spawn(track_clusters::flush_heartbeats(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(advance_agents::run(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(collect_mirrors::run(Arc::clone(delivery), shutdown.clone()));
+    tasks.spawn(refresh_secrets::run(Arc::clone(delivery), shutdown.clone()));
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(
         "fetch_sources",

@@ -16,6 +16,7 @@ mod counters;
 pub mod desired;
 pub mod join;
 pub mod keys;
+pub mod parameters;
 pub mod plans;
 pub mod secrets;
 pub mod status;
@@ -50,6 +51,7 @@ use crate::{
     endpoint::Endpoint,
     identity::Identity,
     receivers::Receivers,
+    secret_backends::SecretBackends,
 };
 use answer::Refusal;
 use clusters::Clusters;
@@ -74,6 +76,7 @@ pub struct Delivery {
     pub clusters: Clusters,
     pub connections: Connections,
     pub plans: Plans,
+    pub secret_backends: Arc<SecretBackends>,
     pub mirrors: Mirrors,
     pub large_fetches: LargeFetches,
     /// Credentials that serve the sources below a prefix.
@@ -120,6 +123,7 @@ impl Delivery {
         let epoch = store.init_meta("epoch", &started.to_string()).await?;
         let epoch = epoch.parse().map_err(|_| OpenError::Epoch(epoch))?;
         Ok(Self {
+            secret_backends: Arc::new(SecretBackends::new(store.clone())),
             store,
             identity,
             url,
@@ -240,6 +244,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {
         Endpoint::get("/agent/v1/connection", connection::get_connection),
         Endpoint::get("/agent/v1/bundles/{digest}", bundles::get_bundle),
         Endpoint::get("/agent/v1/secrets/{service}/{mac}", secrets::get_secrets),
+        Endpoint::get("/agent/v1/parameters/{service}/{mac}", parameters::get_parameters),
         Endpoint::get("/agent/v1/plans", plans::get_plan),
         Endpoint::post("/agent/v1/plans/{id}", plans::post_plan).map(|handler| handler.layer(plan)),
         Endpoint::post("/agent/v1/status", status::post_status).map(|handler| handler.layer(status)),

@@ -1,8 +1,9 @@
 //! What makes this hub this hub: its installation id, certificate authority, signing key and secret keys.
 //!
-//! Made at the first start, under `keys/` of the data directory. Once the database exists, a missing or unreadable key
-//! is an error and never replaced: agents pin the authority and the signing key, and what the seal key sealed can't be
-//! read without it. The authority and the signing key are exchanged for others when somebody asks for that (ADR 10).
+//! Made at the first start, under `keys/` of the data directory. Once the database exists, a missing or unreadable key is
+//! an error and never replaced: agents pin the authority and the signing key, and what the seal key sealed can't be read
+//! without it. The authority, the signing key and the seal key are exchanged for others when somebody asks for that (ADR
+//! 10, 25).
 
 mod certificates;
 mod enclosed;
@@ -10,6 +11,7 @@ mod files;
 mod list;
 mod mounted;
 mod rotate;
+mod seal;
 mod trust;
 
 use std::{
@@ -35,6 +37,7 @@ pub use files::{DataDir, DataDirError, FileError, write_private};
 pub use list::{KeyList, KeyRow};
 pub use mounted::{Mounted, MountedError, MountedFiles, end_of, is_valid_for, pins_of_file};
 pub use rotate::{Change, request_change};
+pub use seal::{finish_seal_key, is_seal_key_wanted, request_seal_key, stage_seal_key};
 pub use trust::{Request, Standing};
 
 use rotate::Material;
@@ -63,6 +66,7 @@ pub struct Identity {
     /// PEM of another authority that has issued what is served.
     mounted_authority: Option<String>,
     seal: SecretKey,
+    next_seal: Option<SecretKey>,
     mac: hmac::Key,
     directory: PathBuf,
 }
@@ -103,9 +107,18 @@ const POSITION: &str = "succession";
 
 /// The key of sealed rows alone, of a hub that may be running. It must be there.
 pub fn read_seal_key(data_dir: &Path) -> Result<SecretKey, IdentityError> {
-    let path = data_dir.join("keys/seal.key");
-    let text = files::read_private(&path)?.ok_or_else(|| IdentityError::Missing { path: path.clone() })?;
-    parse_secret(&text).map_err(|problem| IdentityError::Corrupt { path, problem })
+    seal::read_current(&data_dir.join("keys"))
+}
+
+/// One that lies elsewhere: of a time before.
+pub fn read_seal_key_file(path: &Path) -> Result<SecretKey, IdentityError> {
+    let text = files::read_private(path)?.ok_or_else(|| IdentityError::Missing { path: path.to_owned() })?;
+    parse_secret(&text).map_err(|problem| IdentityError::Corrupt { path: path.to_owned(), problem })
+}
+
+/// The one beside it while it is exchanged: the database says which of the two counts.
+pub fn read_next_seal_key(data_dir: &Path) -> Result<Option<SecretKey>, IdentityError> {
+    seal::read_next(&data_dir.join("keys"))
 }
 
 impl Identity {
@@ -115,11 +128,12 @@ impl Identity {
         let keys = Keys { directory: data.keys(), established: data.is_established() };
         let installation = keys.load("installation", || Ok(uuid::Uuid::new_v4().to_string()), parse_installation)?;
         let material = Material::open(&keys, &installation, mounted.map(Mounted::pin), now)?;
-        let seal = keys.load("seal.key", make_secret, parse_secret)?;
+        let seal = keys.load(seal::SEAL, make_secret, parse_secret)?;
+        let next_seal = seal::read_next(&keys.directory)?;
         let mac = keys.load("mac.key", make_secret, parse_secret)?;
         let mac = hmac::Key::new(hmac::HMAC_SHA256, mac.bytes());
         let mounted_authority = mounted.map(Mounted::authority_pem);
-        Ok(Self { installation, material, mounted_authority, seal, mac, directory: keys.directory })
+        Ok(Self { installation, material, mounted_authority, seal, next_seal, mac, directory: keys.directory })
     }
 
     /// Tells this hub's statements from every other hub's.
@@ -199,8 +213,19 @@ impl Identity {
         Ok(())
     }
 
+    /// As it was when the hub started.
     pub fn seal_key(&self) -> &SecretKey {
         &self.seal
+    }
+
+    /// One that a stopped exchange has left.
+    pub fn next_seal_key(&self) -> Option<&SecretKey> {
+        self.next_seal.as_ref()
+    }
+
+    /// Where the keys lie.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// HMAC-SHA256 under the installation's key. `purpose` keeps one use's values from being another's.

@@ -133,6 +133,7 @@ impl Metrics {
         registry.register_collector(Box::new(Certificates { server: certificate, delivery: Arc::clone(&delivery) }));
         let figures = Arc::new(Figures::new(Arc::clone(&delivery), data_dir));
         registry.register_collector(Box::new(Shown(Arc::clone(&figures))));
+        registry.register_collector(Box::new(SecretPlaces(Arc::clone(&delivery))));
         registry.register_collector(Box::new(ControllerWork(delivery)));
         Self { registry: root, requests, durations, in_flight, watches, connections, figures, tls_reload_failing }
     }
@@ -261,6 +262,38 @@ impl Collector for OwnProcess {
         let help = "Resident memory";
         let memory = encoder.encode_descriptor("process_resident_memory_bytes", help, None, MetricType::Gauge)?;
         ConstGauge::new(usage.resident_bytes).encode(memory)
+    }
+}
+
+/// How the places besides the hub's own are doing that secrets are read from.
+struct SecretPlaces(Arc<Delivery>);
+
+impl std::fmt::Debug for SecretPlaces {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SecretPlaces(..)")
+    }
+}
+
+impl Collector for SecretPlaces {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let conditions = self.0.secret_backends.conditions();
+        let mut show = |name: &str, help: &str, count: u64| {
+            let gauge = ConstGauge::new(count);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+        };
+        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        let away = conditions.iter().filter(|condition| condition.is_away).count();
+        show(
+            "secret_backends_away",
+            "Backends of secrets that can't be asked; their last values stay in use",
+            count(away),
+        )?;
+        let stale = conditions.iter().map(|condition| condition.stale).sum();
+        show(
+            "secret_references_stale",
+            "Secrets of backends whose values could not be read again when they were to be",
+            count(stale),
+        )
     }
 }
 

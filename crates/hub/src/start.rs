@@ -23,12 +23,17 @@ use crate::{
     bootstrap::{BootstrapError, KubeconfigError, ensure_admin_kubeconfig, ensure_defaults},
     config::{ConfigError, database::local_file, environment},
     controllers::{
-        self,
+        self, exchange_seal_key,
         resume::{self, Resume},
     },
     delivery::{self, connections::Connections},
-    identity::{DataDirError, FileError, IdentityError, Mounted, MountedError, ServerNames, end_of, is_valid_for},
+    external_secrets::ExternalError,
+    identity::{
+        DataDirError, FileError, IdentityError, Mounted, MountedError, ServerNames, end_of, finish_seal_key,
+        is_valid_for,
+    },
     logging, routes,
+    secret_backends::SecretBackends,
     server::{Certificate, Renewal, Server, Yielding, tls_config},
     turns::{ListTurns, Turns},
 };
@@ -54,6 +59,8 @@ pub enum HubError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Delivery(#[from] delivery::OpenError),
+    #[error(transparent)]
+    ExternalSecrets(#[from] ExternalError),
     #[error("another hub has taken the database over")]
     Taken,
     #[error("listen on {address}")]
@@ -163,9 +170,14 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
         None => local_file(data.path()).map_err(ConfigError::from)?,
     };
     let mut options = OpenOptions::new(location, *identity.seal_key().bytes());
+    options.next_seal_key = identity.next_seal_key().map(|key| *key.bytes());
     options.on_change = Some(Arc::new(MarkClusters));
     options.classes = Some(Classes { version: states::VERSION, kinds: states::KINDS, states: states::states });
     let store = Store::open(options).await?;
+    if identity.next_seal_key().is_some_and(|next| store.is_sealed_with(next.bytes())) {
+        finish_seal_key(identity.directory())?;
+        tracing::info!("the hub goes by the new seal key");
+    }
     data.remember_database(store.location())?;
     identity.note_successions(&store).await?;
     ensure_defaults(&store, now).await?;
@@ -176,7 +188,10 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let url = advertise.url().to_owned();
     let connections = Connections::new(config.max_connected_agents);
     let (data_dir, sources) = (config.data_dir.clone(), config.sources.clone());
-    let delivery = Delivery::open(store.clone(), Arc::clone(&identity), data_dir, url, connections, sources).await?;
+    let mut delivery = Delivery::open(store.clone(), Arc::clone(&identity), data_dir, url, connections, sources).await?;
+    if let Some(path) = &config.secret_backends {
+        delivery.secret_backends = Arc::new(SecretBackends::open(path, store.clone())?);
+    }
     let delivery = Arc::new(delivery);
     let metrics = Metrics::new(Arc::clone(&delivery), Arc::clone(&certificate), config.data_dir.clone());
     let admin_kubeconfig = data.admin_kubeconfig();
@@ -237,6 +252,8 @@ impl Running {
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(namespaces));
         let garbage = apiserver::collect_garbage(Arc::clone(&self.hub));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(garbage));
+        let seal = exchange_seal_key::run(self.hub.store.clone(), self.hub.identity.directory().to_owned());
+        self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(seal));
         let events = apiserver::expire_events(Arc::clone(&self.hub));
         self.tasks.spawn(shutdown.clone().run_until_cancelled_owned(events));
         self.tasks.spawn(controllers::run(Arc::clone(&self.hub.delivery), left, shutdown.clone()));

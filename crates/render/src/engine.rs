@@ -47,8 +47,10 @@ pub struct Input<'a> {
     pub patches: &'a [Patch],
     pub release: Release<'a>,
     pub capabilities: &'a Capabilities,
-    /// What templates and plugins see, by name. They count as secret.
+    /// What templates and plugins see, by name.
     pub parameters: &'a Map<String, Value>,
+    /// Whether values that nobody may find on a disk are among the parameters, or in the files.
+    pub secret: bool,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -179,7 +181,7 @@ impl Engine {
         if let Some(key) = key
             && output.errors.is_empty()
         {
-            self.cache.put(&key, &keep(&output), !input.parameters.is_empty());
+            self.cache.put(&key, &keep(&output), input.secret);
         }
         output
     }

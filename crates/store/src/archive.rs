@@ -15,8 +15,17 @@ use sqlx::Connection as _;
 pub use file::{Destination, Enclosed, FileError};
 
 use crate::{
-    Location, OpenError, StoreError, combiner::seconds_since_1970, delivery, engine::Connection, fsck,
-    migrations::count_migrations, open::SEAL_CHECK, read, schema, seal::Sealer, visit::Visit,
+    Location, OpenError, StoreError,
+    combiner::seconds_since_1970,
+    delivery,
+    engine::Connection,
+    fsck,
+    migrations::count_migrations,
+    open::SEAL_CHECK,
+    read, schema,
+    seal::Master,
+    seal_keys::{self, opens_check},
+    visit::Visit,
 };
 use chunk::{Cell, Pages};
 use file::{Entry, Header, Reader, Writer};
@@ -171,8 +180,19 @@ pub fn enclosed(path: &Path) -> Result<Vec<Enclosed>, ArchiveError> {
 /// Nobody is shown the past: the counter moves far up, so watchers have to list again; and the epoch rises, so agents take
 /// what the backup says for news, report differences, and delete nothing until somebody has confirmed that it is right.
 pub async fn restore(from: &Path, to: &Location, seal_key: &[u8; 32], allow: Allow) -> Result<Restored, ArchiveError> {
+    restore_from(from, to, seal_key, &[], allow).await
+}
+
+/// The same, where the backup's rows may depend on a seal key of before: what they depend on afterwards is `seal_key`.
+pub async fn restore_from(
+    from: &Path,
+    to: &Location,
+    seal_key: &[u8; 32],
+    earlier: &[[u8; 32]],
+    allow: Allow,
+) -> Result<Restored, ArchiveError> {
     verify(from)?;
-    check_seal_key(from, seal_key)?;
+    let found = find_seal_key(from, std::iter::once(seal_key).chain(earlier))?;
     let (mut reader, header) = Reader::open(from)?;
     let tables = schema::tables(header.schema);
     let mut target = Target::open(to, header.schema, allow.replace).await?;
@@ -195,6 +215,11 @@ pub async fn restore(from: &Path, to: &Location, seal_key: &[u8; 32], allow: All
     let counter = header.counter.max(before) + RESTORED;
     let epoch = move_ahead(target.connection(), counter).await.map_err(|error| error.at(to))?;
     target.complete().await?;
+    if &found != seal_key {
+        let (from, now) = (Master::new(&found), seconds_since_1970());
+        let sealed = seal_keys::rewrap(target.connection(), &from, &Master::new(seal_key), now).await;
+        sealed.map_err(|error| StoreError::from(error).at(to))?;
+    }
     let report = fsck::check(target.connection(), to, seal_key).await?;
     if report.is_damaged && !allow.damage {
         let first = report.damage().next().map_or_else(|| "beyond the listed findings".to_owned(), ToString::to_string);
@@ -204,10 +229,10 @@ pub async fn restore(from: &Path, to: &Location, seal_key: &[u8; 32], allow: All
     Ok(Restored { copied, counter, epoch })
 }
 
-/// A wrong key is found before anything is replaced.
-fn check_seal_key(path: &Path, seal_key: &[u8; 32]) -> Result<(), ArchiveError> {
+/// The one of these that the backup's rows depend on: a wrong key is found before anything is replaced. Any will do for one that
+/// was made before the hub had its first.
+fn find_seal_key<'a>(path: &Path, mut keys: impl Iterator<Item = &'a [u8; 32]>) -> Result<[u8; 32], ArchiveError> {
     let (mut reader, _) = Reader::open(path)?;
-    let sealer = Sealer::new(seal_key, Vec::new());
     let mut is_meta = false;
     loop {
         match reader.next()? {
@@ -215,13 +240,13 @@ fn check_seal_key(path: &Path, seal_key: &[u8; 32]) -> Result<(), ArchiveError> 
             Entry::Row(row) if is_meta => {
                 let [Cell::Text(name), Cell::Text(sealed)] = &row[..] else { continue };
                 if name == SEAL_CHECK {
-                    let opened =
-                        hex::decode(sealed).ok().and_then(|sealed| sealer.open(&sealed, SEAL_CHECK.as_bytes()));
-                    return opened.map(drop).ok_or_else(|| ArchiveError::WrongKey { path: path.to_owned() });
+                    let sealed = hex::decode(sealed).unwrap_or_default();
+                    let found = keys.find(|key| opens_check(&sealed, &Master::new(key)));
+                    return found.copied().ok_or_else(|| ArchiveError::WrongKey { path: path.to_owned() });
                 }
             }
             Entry::File(_) | Entry::Row(_) => {}
-            Entry::End => return Ok(()),
+            Entry::End => return keys.next().copied().ok_or_else(|| ArchiveError::WrongKey { path: path.to_owned() }),
         }
     }
 }

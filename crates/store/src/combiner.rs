@@ -160,9 +160,9 @@ impl Combiner {
         let ran = settings.database.answered(async {
             batch.run(&mut self.tx).await?;
             if let Some(hook) = &settings.on_change {
-                let events = self.tx.events();
-                if !events.is_empty() {
-                    hook.mark_changes(&mut self.tx, &events).await?;
+                let written = self.tx.written();
+                if !written.is_empty() {
+                    hook.mark_changes(&mut self.tx, &written).await?;
                 }
             }
             Ok(self.tx.prepare_commit().await?)

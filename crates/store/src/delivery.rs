@@ -24,6 +24,7 @@ mod history;
 mod hook_runs;
 mod keys;
 mod origins;
+mod parameters;
 mod paths;
 mod sources;
 
@@ -63,6 +64,11 @@ pub use origins::{
     ServiceOrigin, SourceOrigin, distrust_sources, load_service_origin, load_source_origin, save_service_origin,
     save_source_origin, service_origins_of_cluster,
 };
+pub use parameters::{
+    InputVersion, ParameterKey, ParameterRow, Resolved, backend_secrets_of_service, delete_parameters, load_parameters,
+    mark_changed_keys, mark_parameters, parameters_of_cluster, save_parameters, secrets_of_backends, services_handed,
+    versions_of,
+};
 pub use paths::{
     ServicePath, is_untouched, paths_of_service, save_service_paths, touch_paths, touch_service, touch_source,
 };
@@ -71,8 +77,8 @@ pub use sources::{
     move_revision, save_bundle, save_revision, withdraw_revision,
 };
 
-use crate::{ChangeHook, Connection, Operation, PooledConnection, Store, StoreError, WatchEvent};
-use farwater_api::ADMIN_NAMESPACE;
+use crate::{ChangeHook, Connection, Operation, PooledConnection, Store, StoreError, Written};
+use farwater_api::{ADMIN_NAMESPACE, parameters::ChangedKeys};
 use futures::future::BoxFuture;
 
 impl Store {
@@ -84,25 +90,41 @@ impl Store {
 
 /// Marks the clusters whose desired state depends on a resource that is written, in the transaction that writes it.
 ///
-/// A service that is new, or that moves to another cluster, marks it when its assignment is written.
+/// A service that is new, or that moves to another cluster, marks it when its assignment is written. Of an object that services are
+/// handed keys of, those services are marked that are handed a key that has changed.
 pub struct MarkClusters;
 
 impl ChangeHook for MarkClusters {
     fn mark_changes<'a>(
         &'a self,
         connection: &'a mut Connection,
-        changes: &'a [WatchEvent],
+        changes: &'a [Written],
     ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
         Box::pin(async move {
             for change in changes {
                 mark_dependents(connection, change).await?;
+                mark_handed(connection, change).await?;
             }
             Ok(())
         })
     }
 }
 
-async fn mark_dependents(connection: &mut Connection, change: &WatchEvent) -> Result<(), sqlx::Error> {
+/// Services that are handed what has changed.
+async fn mark_handed(connection: &mut Connection, change: &Written) -> Result<(), sqlx::Error> {
+    let kind = change.key.kind.as_str();
+    if !parameters::SOURCES.contains(&kind) {
+        return Ok(());
+    }
+    let changed = match (change.operation, change.before()) {
+        (Operation::Updated, Ok(Some(before))) => farwater_api::parameters::changed_keys(kind, &before, &change.object),
+        // Whatever was there before: what can't be compared has changed.
+        _ => ChangedKeys::Any,
+    };
+    parameters::mark(connection, kind, &change.key.namespace, &change.key.name, &changed).await
+}
+
+async fn mark_dependents(connection: &mut Connection, change: &Written) -> Result<(), sqlx::Error> {
     let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default();
     let (select, values) = match change.key.kind.as_str() {
         "servicedeployments.farwater.dev" => {

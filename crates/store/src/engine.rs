@@ -70,12 +70,19 @@ impl Engine {
         }
     }
 
-    /// Begins a transaction that writes and reads the counter, in one go: no other gets a number before it has ended. SQLite's
-    /// lock is that of the file.
+    /// Begins a transaction that writes, and reads the counter and the number of the key that seals, in one go: no other
+    /// gets a number before it has ended. SQLite's lock is that of the file. The key in a statement of its own: what was
+    /// committed while the counter was waited for must be seen.
     pub(crate) fn begin(self) -> &'static str {
         match self {
-            Self::Sqlite => "BEGIN IMMEDIATE; SELECT value FROM counter WHERE id = 1",
-            Self::Postgres => "BEGIN; SELECT value FROM counter WHERE id = 1 FOR UPDATE",
+            Self::Sqlite => {
+                "BEGIN IMMEDIATE; SELECT value FROM counter WHERE id = 1; \
+                 SELECT CAST(coalesce(max(number), 0) AS BIGINT) AS number FROM data_keys"
+            }
+            Self::Postgres => {
+                "BEGIN; SELECT value FROM counter WHERE id = 1 FOR UPDATE; \
+                 SELECT CAST(coalesce(max(number), 0) AS BIGINT) AS number FROM data_keys"
+            }
         }
     }
 

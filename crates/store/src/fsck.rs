@@ -10,10 +10,10 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use crate::{
     Key, Kind, Location, OpenError, Operation, Resource, StoreError,
     engine::{Connection, Engine},
-    open::SEAL_CHECK,
     read::{self, stored_parts},
     row::{FromParts, labels_of_object},
-    seal::Sealer,
+    seal::{Master, Sealer, sealed_kinds},
+    seal_keys,
     visit::Visit,
 };
 
@@ -92,8 +92,7 @@ pub async fn fsck(location: &Location, seal_key: &[u8; 32]) -> Result<Report, Op
 /// Whether this key opens the sealed rows at `location`.
 pub async fn check_key(location: &Location, seal_key: &[u8; 32]) -> Result<(), OpenError> {
     let mut visit = Visit::of(location).await?;
-    let sealer = Sealer::new(seal_key, Vec::new());
-    let checked = check_seal(visit.connection(), &sealer, location).await;
+    let checked = check_seal(visit.connection(), &Master::new(seal_key), location).await;
     visit.end().await;
     checked
 }
@@ -104,19 +103,21 @@ pub(crate) async fn check(
     location: &Location,
     seal_key: &[u8; 32],
 ) -> Result<Report, OpenError> {
-    let sealer = Sealer::new(seal_key, vec![Kind::new("secrets", "")]);
-    check_seal(connection, &sealer, location).await?;
+    let master = Master::new(seal_key);
+    check_seal(connection, &master, location).await?;
+    let keys = seal_keys::load(connection, &master).await.map_err(|error| StoreError::from(error).at(location))?;
+    let keys = keys.ok_or_else(|| OpenError::WrongKey { location: location.clone() })?;
+    let sealer = Sealer::new(master, keys, sealed_kinds());
     let mut check =
         Check { sealer, counter: 0, report: Report::default(), services: HashSet::new(), clusters: HashSet::new() };
     check.all(connection, Engine::of(location)).await.map_err(|error| error.at(location))?;
     Ok(check.report)
 }
 
-async fn check_seal(connection: &mut Connection, sealer: &Sealer, location: &Location) -> Result<(), OpenError> {
-    let sealed = read::load_meta(connection, SEAL_CHECK).await.map_err(|error| StoreError::from(error).at(location))?;
-    let sealed = sealed.and_then(|text| hex::decode(text).ok()).unwrap_or_default();
-    let opened = sealer.open(&sealed, SEAL_CHECK.as_bytes());
-    opened.map(drop).ok_or_else(|| OpenError::WrongKey { location: location.clone() })
+async fn check_seal(connection: &mut Connection, master: &Master, location: &Location) -> Result<(), OpenError> {
+    let is_ours = seal_keys::is_master(connection, master).await;
+    let is_ours = is_ours.map_err(|error| StoreError::from(error).at(location))?;
+    is_ours.then_some(()).ok_or_else(|| OpenError::WrongKey { location: location.clone() })
 }
 
 struct Check {
@@ -136,6 +137,9 @@ impl Check {
         self.counter = read::load_counter(connection).await?;
         self.resources(connection).await?;
         self.changes(connection).await?;
+        for id in seal_keys::check_kept(connection, &self.sealer).await? {
+            self.report.damaged("kept_values", id, "it was sealed with another key or under another id");
+        }
         self.references(connection).await?;
         Ok(())
     }
@@ -181,7 +185,7 @@ impl Check {
         if stored.version > self.counter {
             return Err(format!("its version {} is above the counter, {}", stored.version, self.counter));
         }
-        if self.sealer.seals(&key.kind) && !stored.sealed {
+        if self.sealer.seals(&key.kind) && stored.sealed == 0 {
             return Err("it is not sealed".to_owned());
         }
         let (uid, sealed, labels) = (stored.uid.clone(), stored.sealed, stored.labels.clone());
@@ -193,7 +197,7 @@ impl Check {
             return Err("its object has another name, namespace or uid".to_owned());
         }
         let column: Result<crate::row::Labels, _> = serde_json::from_str(&labels);
-        let expected = if sealed { Default::default() } else { labels_of_object(&resource.object) };
+        let expected = if sealed != 0 { Default::default() } else { labels_of_object(&resource.object) };
         if !column.is_ok_and(|column| column == expected) {
             return Err("its column of labels is not what its object says".to_owned());
         }
@@ -270,6 +274,8 @@ impl Check {
             "history",
             "hook_runs",
             "prune_holds",
+            "service_parameters",
+            "parameter_keys",
         ];
         const OF_CLUSTERS: [&str; 10] = [
             "assignments",

@@ -35,6 +35,7 @@ mod row;
 mod rows;
 mod schema;
 mod seal;
+mod seal_keys;
 mod session;
 mod tail;
 mod tallies;
@@ -66,8 +67,9 @@ pub use lock::lock_file;
 pub use open::{ChangeHook, OpenOptions};
 pub use resource::{
     Change, JsonResource, Key, Kind, LabelRequirement, ListQuery, Operation, Page, Resource, Selector, WatchEvent,
-    Write,
+    Write, Written,
 };
+pub use seal_keys::{DataKeyRow, Resealing, read_data_keys};
 pub use session::Sharing;
 pub use tallies::{Classes, Tally};
 pub use tokens::{ApiToken, BoundObject};

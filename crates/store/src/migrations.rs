@@ -51,6 +51,8 @@ pub(crate) const HISTORY: &[Text] = &[
     text!("0012_sources"),
     text!("0013_revision_terms"),
     text!("0014_service_paths"),
+    text!("0015_parameters"),
+    text!("0016_data_keys"),
 ];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.

@@ -15,16 +15,16 @@ use tokio::{
 };
 
 use crate::{
-    CompactAfter, Kind, Location, OpenError, Sharing, Store, StoreError, WatchEvent,
-    combiner::{Combiner, QUEUE},
+    CompactAfter, Kind, Location, OpenError, Sharing, Store, StoreError, Written,
+    combiner::{Combiner, QUEUE, seconds_since_1970},
     engine::{Connection, Database, Engine},
     lock::lock_file,
     migrations::run_migrations,
     read,
     ring::{Ring, RingLimits},
     schema,
-    seal::Sealer,
-    session,
+    seal::{DataKeys, Master, Sealer, sealed_kinds},
+    seal_keys, session,
     tail::Tail,
     tallies::{self, Classes},
     tx::Tx,
@@ -34,6 +34,8 @@ pub struct OpenOptions {
     pub location: Location,
     pub sharing: Sharing,
     pub seal_key: [u8; 32],
+    /// One that may have taken its place when an exchange was stopped.
+    pub next_seal_key: Option<[u8; 32]>,
     /// Kinds whose objects are encrypted at rest, as a whole and in the change log.
     pub sealed_kinds: Vec<Kind>,
     /// Kinds whose owners are nobody's business: they are never collected, and no owner waits for them.
@@ -62,7 +64,8 @@ impl OpenOptions {
             location: location.into(),
             sharing: Sharing::Alone,
             seal_key,
-            sealed_kinds: vec![Kind::new("secrets", "")],
+            next_seal_key: None,
+            sealed_kinds: sealed_kinds(),
             ownerless_kinds: vec![Kind::new("events", "")],
             ring: 16_384,
             ring_bytes: 32 << 20,
@@ -83,7 +86,7 @@ pub trait ChangeHook: Send + Sync {
     fn mark_changes<'a>(
         &'a self,
         connection: &'a mut Connection,
-        changes: &'a [WatchEvent],
+        changes: &'a [Written],
     ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
 }
 
@@ -113,6 +116,7 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
         location,
         sharing,
         seal_key,
+        next_seal_key,
         sealed_kinds,
         ownerless_kinds,
         ring,
@@ -131,7 +135,8 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
         }
         Location::Postgres(_) => None,
     };
-    let sealer = Arc::new(Sealer::new(&seal_key, sealed_kinds));
+    let masters: Vec<Master> = [Some(seal_key), next_seal_key].iter().flatten().map(Master::new).collect();
+    let sealer = Arc::new(Sealer::new(masters[0].clone(), DataKeys::new(), sealed_kinds));
     let owner = random_name();
     let database = Database { location, patience };
     let settings = Arc::new(Settings { database, sharing, owner, sealer, compact_after, on_change });
@@ -142,7 +147,10 @@ pub(crate) async fn open(options: OpenOptions) -> Result<Store, OpenError> {
         return Err(OpenError::Locked { location: settings.database.location.clone() });
     };
     migrate(&mut connection, &settings).await?;
-    check_seal_key(&mut connection, &settings).await?;
+    let place = (settings.database.engine(), &settings.database.location);
+    // A wrong key is found at the start, not at the first Secret.
+    let (master, keys) = seal_keys::open(&mut connection, place, &masters, seconds_since_1970()).await?;
+    settings.sealer.adopt(master, keys);
     session::own(&mut connection, &settings).await.map_err(at)?;
     if let Some(classes) = &classes {
         tallies::ensure(&mut connection, settings.database.engine(), classes)
@@ -221,18 +229,6 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(suffix);
     path.into()
-}
-
-/// A wrong key is found at the start, not at the first Secret. Of several that open a new database at once, the first one's
-/// key holds.
-async fn check_seal_key(connection: &mut Connection, settings: &Settings) -> Result<(), OpenError> {
-    let at = |error: sqlx::Error| StoreError::from(error).at(&settings.database.location);
-    let sealed = hex::encode(settings.sealer.seal(b"", SEAL_CHECK.as_bytes()));
-    let insert = sqlx::query("INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING");
-    insert.bind(SEAL_CHECK).bind(sealed).execute(&mut *connection).await.map_err(at)?;
-    let sealed = read::load_meta(connection, SEAL_CHECK).await.map_err(at)?.unwrap_or_default();
-    let opened = hex::decode(sealed).ok().and_then(|sealed| settings.sealer.open(&sealed, SEAL_CHECK.as_bytes()));
-    opened.map(drop).ok_or_else(|| OpenError::WrongKey { location: settings.database.location.clone() })
 }
 
 /// What is read back for watches that resume: enough for whoever was up to date when the hub stopped, and parsed in

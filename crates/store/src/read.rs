@@ -73,7 +73,7 @@ pub(crate) fn stored_parts(row: &Row) -> Result<StoredParts, sqlx::Error> {
     Ok(StoredParts {
         uid: row.try_get("uid")?,
         version: version(row, "version")?,
-        sealed: row.try_get::<i16, _>("sealed")? != 0,
+        sealed: row.try_get("sealed")?,
         labels: row.try_get("labels")?,
         body: row.try_get("body")?,
         status: row.try_get("status")?,
@@ -312,7 +312,7 @@ pub(crate) fn committed(row: &Row, sealer: &Sealer) -> Result<Committed, StoreEr
     let stored = StoredParts {
         uid: row.try_get("uid")?,
         version: version(row, "version")?,
-        sealed: row.try_get::<i16, _>("sealed")? != 0,
+        sealed: row.try_get("sealed")?,
         labels: String::new(),
         body: row.try_get("body")?,
         status: row.try_get("status")?,

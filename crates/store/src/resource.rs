@@ -8,6 +8,11 @@ use std::{
 
 use serde_json::Value;
 
+use crate::{
+    StoreError,
+    row::{PlainParts, assemble},
+};
+
 /// A kind of resource: its plural, then `.group` unless the group is empty: `secrets`, `clusters.farwater.dev`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(Arc<str>);
@@ -87,6 +92,29 @@ pub enum Operation {
     Created,
     Updated,
     Deleted,
+}
+
+/// A change that is about to be committed, and what it takes the place of.
+#[derive(Clone)]
+pub struct Written {
+    pub(crate) event: WatchEvent,
+    pub(crate) before: Option<Arc<PlainParts>>,
+}
+
+impl std::ops::Deref for Written {
+    type Target = WatchEvent;
+
+    fn deref(&self) -> &WatchEvent {
+        &self.event
+    }
+}
+
+impl Written {
+    /// The object before an update; none where it was made or is gone now.
+    pub fn before(&self) -> Result<Option<Value>, StoreError> {
+        let Some(parts) = &self.before else { return Ok(None) };
+        assemble(&parts.body, parts.status.as_deref(), parts.version, &self.key).map(Some)
+    }
 }
 
 /// One committed change, in order of `version`, without gaps in what a watcher is shown.

@@ -109,7 +109,8 @@ fn labels_of(metadata: &Map<String, Value>) -> Labels {
 pub(crate) struct StoredParts {
     pub uid: String,
     pub version: u64,
-    pub sealed: bool,
+    /// The number of the key that it is sealed with; 0: none.
+    pub sealed: i16,
     pub labels: String,
     pub body: Vec<u8>,
     pub status: Option<Vec<u8>>,
@@ -125,16 +126,17 @@ impl StoredParts {
         let Parts { uid, labels, body, status, .. } = parts;
         let uid = uid.clone();
         if sealer.seals(&key.kind) {
-            let seal = |plain: &[u8]| sealer.seal(plain, &row_context(key, &uid));
+            let (with, context) = (sealer.current(), row_context(key, &uid));
+            let seal = |plain: &[u8]| with.seal(plain, &context);
             let (body, status) = (seal(body), status.as_deref().map(seal));
-            return Self { uid, version, sealed: true, labels: "{}".to_owned(), body, status };
+            return Self { uid, version, sealed: with.number, labels: "{}".to_owned(), body, status };
         }
         let labels = serde_json::to_string(labels).expect("a map of strings is plain JSON");
-        Self { uid, version, sealed: false, labels, body: body.clone(), status: status.clone() }
+        Self { uid, version, sealed: 0, labels, body: body.clone(), status: status.clone() }
     }
 
     pub(crate) fn labels(&self, key: &Key, sealer: &Sealer) -> Result<Labels, StoreError> {
-        if self.sealed {
+        if self.sealed != 0 {
             let plain = self.clone().open(key, sealer)?;
             return Ok(labels_of_object(&parse(&plain.body, key)?));
         }
@@ -144,8 +146,8 @@ impl StoredParts {
     /// As it was before it was stored.
     pub(crate) fn open(self, key: &Key, sealer: &Sealer) -> Result<PlainParts, StoreError> {
         let open = |bytes: Vec<u8>| match self.sealed {
-            true => sealer.open_row(&bytes, key, &self.uid),
-            false => Ok(bytes),
+            0 => Ok(bytes),
+            number => sealer.open_row(number, &bytes, key, &self.uid),
         };
         let body = open(self.body)?;
         let status = self.status.map(open).transpose()?;
@@ -223,19 +225,30 @@ pub(crate) fn labels_of_object(object: &Value) -> Labels {
     object.get("metadata").and_then(Value::as_object).map(labels_of).unwrap_or_default()
 }
 
-pub(crate) fn encode_labels(labels: &Labels, sealed: bool, key: &Key, uid: &str, sealer: &Sealer) -> Vec<u8> {
+/// With the same key as the row that they belong to.
+pub(crate) fn encode_labels(
+    labels: &Labels,
+    sealed: i16,
+    key: &Key,
+    uid: &str,
+    sealer: &Sealer,
+) -> Result<Vec<u8>, StoreError> {
     let json = serde_json::to_vec(labels).expect("a map of strings is plain JSON");
-    if sealed { sealer.seal(&json, &row_context(key, uid)) } else { json }
+    if sealed == 0 {
+        return Ok(json);
+    }
+    let with = sealer.key(sealed).ok_or_else(|| unreadable(key, "it was sealed with another key".to_owned()))?;
+    Ok(with.seal(&json, &row_context(key, uid)))
 }
 
 pub(crate) fn decode_labels(
     stored: Vec<u8>,
-    sealed: bool,
+    sealed: i16,
     key: &Key,
     uid: &str,
     sealer: &Sealer,
 ) -> Result<Labels, StoreError> {
-    let json = if sealed { sealer.open_row(&stored, key, uid)? } else { stored };
+    let json = if sealed == 0 { stored } else { sealer.open_row(sealed, &stored, key, uid)? };
     serde_json::from_slice(&json).map_err(|error| unreadable(key, error.to_string()))
 }
 

@@ -1,32 +1,40 @@
-//! Encryption at rest of sealed kinds: AES-256-GCM over whole objects.
+//! Encryption at rest of sealed kinds: AES-256-GCM over whole objects, with keys that lie beside the rows, each sealed itself
+//! with the hub's seal key (an envelope). [`crate::seal_keys`] stores and exchanges them.
 //!
 //! Each sealing takes a random 96-bit nonce, so one key is good for 2^32 writes of sealed objects (NIST SP 800-38D, 8.3):
 //! a hundred years at one a second.
 
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+};
+
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
+use zeroize::Zeroizing;
 
 use crate::{Key, Kind, StoreError};
 
-pub(crate) struct Sealer {
-    key: RandomizedNonceKey,
-    kinds: Vec<Kind>,
+/// The number of the first data key. Rows that no key is named for have 0: they are not sealed.
+pub(crate) const FIRST: i16 = 1;
+
+/// Kinds that hold secrets.
+pub(crate) fn sealed_kinds() -> Vec<Kind> {
+    vec![Kind::new("secrets", ""), Kind::new("servicecontexts", farwater_api::GROUP)]
 }
 
-impl Sealer {
-    pub(crate) fn new(key: &[u8; 32], kinds: Vec<Kind>) -> Self {
-        let key = RandomizedNonceKey::new(&AES_256_GCM, key).expect("AES-256 takes any 32 bytes");
-        Self { key, kinds }
-    }
+/// What seals: rows, or other keys.
+pub(crate) struct Cipher(RandomizedNonceKey);
 
-    pub(crate) fn seals(&self, kind: &Kind) -> bool {
-        self.kinds.contains(kind)
+impl Cipher {
+    pub(crate) fn new(key: &[u8; 32]) -> Self {
+        Self(RandomizedNonceKey::new(&AES_256_GCM, key).expect("AES-256 takes any 32 bytes"))
     }
 
     /// Nonce, then ciphertext with its tag.
     pub(crate) fn seal(&self, plain: &[u8], context: &[u8]) -> Vec<u8> {
         let mut sealed = plain.to_vec();
         let nonce = self
-            .key
+            .0
             .seal_in_place_append_tag(Aad::from(context), &mut sealed)
             .expect("the plain text is far below AES-GCM's 64 GiB");
         [nonce.as_ref().as_slice(), &sealed].concat()
@@ -37,13 +45,138 @@ impl Sealer {
         let (nonce, rest) = sealed.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut rest = rest.to_vec();
-        let length = self.key.open_in_place(nonce, Aad::from(context), &mut rest).ok()?.len();
+        let length = self.0.open_in_place(nonce, Aad::from(context), &mut rest).ok()?.len();
         rest.truncate(length);
         Some(rest)
     }
+}
 
-    pub(crate) fn open_row(&self, sealed: &[u8], key: &Key, uid: &str) -> Result<Vec<u8>, StoreError> {
-        self.open(sealed, &row_context(key, uid)).ok_or_else(|| StoreError::Row {
+/// A key that rows are sealed with.
+pub(crate) struct DataKey {
+    /// What rows name it by.
+    pub number: i16,
+    /// Seconds since 1970.
+    pub created: i64,
+    /// To be sealed with another seal key.
+    pub bytes: Zeroizing<[u8; 32]>,
+    cipher: Cipher,
+}
+
+impl DataKey {
+    pub(crate) fn new(number: i16, created: i64, bytes: [u8; 32]) -> Arc<Self> {
+        Arc::new(Self { number, created, cipher: Cipher::new(&bytes), bytes: Zeroizing::new(bytes) })
+    }
+
+    pub(crate) fn seal(&self, plain: &[u8], context: &[u8]) -> Vec<u8> {
+        self.cipher.seal(plain, context)
+    }
+}
+
+/// Those that rows may be sealed with. The newest seals what is written.
+pub(crate) type DataKeys = BTreeMap<i16, Arc<DataKey>>;
+
+/// What data keys are sealed with: the hub's seal key.
+#[derive(Clone)]
+pub(crate) struct Master(Zeroizing<[u8; 32]>);
+
+impl Master {
+    pub(crate) fn new(key: &[u8; 32]) -> Self {
+        Self(Zeroizing::new(*key))
+    }
+
+    pub(crate) fn cipher(&self) -> Cipher {
+        Cipher::new(&self.0)
+    }
+
+    /// Of a store that was written before there were data keys: rows are sealed with the seal key itself.
+    pub(crate) fn as_data_key(&self) -> Arc<DataKey> {
+        DataKey::new(FIRST, 0, *self.0)
+    }
+}
+
+pub(crate) struct Sealer {
+    kinds: Vec<Kind>,
+    keys: RwLock<Keys>,
+}
+
+struct Keys {
+    /// That of today; and one that may be it from the next commit on.
+    masters: Vec<Master>,
+    data: DataKeys,
+    active: i16,
+}
+
+impl Sealer {
+    pub(crate) fn new(master: Master, data: DataKeys, kinds: Vec<Kind>) -> Self {
+        let active = data.keys().next_back().copied().unwrap_or_default();
+        Self { kinds, keys: RwLock::new(Keys { masters: vec![master], data, active }) }
+    }
+
+    pub(crate) fn kinds(&self) -> &[Kind] {
+        &self.kinds
+    }
+
+    pub(crate) fn seals(&self, kind: &Kind) -> bool {
+        self.kinds.contains(kind)
+    }
+
+    fn keys(&self) -> RwLockReadGuard<'_, Keys> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of the key that seals what is written.
+    pub(crate) fn active(&self) -> i16 {
+        self.keys().active
+    }
+
+    /// The key that seals what is written.
+    pub(crate) fn current(&self) -> Arc<DataKey> {
+        let keys = self.keys();
+        keys.data.get(&keys.active).cloned().expect("the active key is one of those that are known")
+    }
+
+    pub(crate) fn key(&self, number: i16) -> Option<Arc<DataKey>> {
+        self.keys().data.get(&number).cloned()
+    }
+
+    pub(crate) fn masters(&self) -> Vec<Master> {
+        self.keys().masters.clone()
+    }
+
+    pub(crate) fn data_keys(&self) -> DataKeys {
+        self.keys().data.clone()
+    }
+
+    /// A seal key that a transaction is about to make today's, and the data key that comes with it: both are known from before the
+    /// commit on, so that whoever comes first afterwards can read.
+    pub(crate) fn expect(&self, master: Master, key: Arc<DataKey>) {
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        keys.masters.truncate(1);
+        keys.masters.push(master);
+        keys.data.insert(key.number, key);
+    }
+
+    /// The database has these keys, sealed with `master`.
+    pub(crate) fn adopt(&self, master: Master, data: DataKeys) {
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        keys.active = data.keys().next_back().copied().unwrap_or(keys.active);
+        keys.masters = vec![master];
+        keys.data = data;
+    }
+
+    /// Nothing is sealed with older keys any more.
+    pub(crate) fn forget_before(&self, number: i16) {
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        keys.data.retain(|known, _| *known >= number);
+    }
+
+    /// `None` if the key of this number is not known, or didn't seal it in this context.
+    pub(crate) fn open(&self, number: i16, sealed: &[u8], context: &[u8]) -> Option<Vec<u8>> {
+        self.key(number)?.cipher.open(sealed, context)
+    }
+
+    pub(crate) fn open_row(&self, number: i16, sealed: &[u8], key: &Key, uid: &str) -> Result<Vec<u8>, StoreError> {
+        self.open(number, sealed, &row_context(key, uid)).ok_or_else(|| StoreError::Row {
             what: format!("{} {}/{}", key.kind, key.namespace, key.name),
             problem: "it was sealed with another key or for another row".to_owned(),
         })
@@ -61,20 +194,33 @@ mod tests {
 
     #[test]
     fn a_sealed_text_opens_only_with_its_key_and_context() {
-        let sealer = Sealer::new(&[1; 32], vec![]);
-        let sealed = sealer.seal(b"plain", b"here");
-        assert_eq!(sealer.open(&sealed, b"here").as_deref(), Some(&b"plain"[..]));
-        assert_eq!(sealer.open(&sealed, b"there"), None);
-        assert_eq!(Sealer::new(&[2; 32], vec![]).open(&sealed, b"here"), None);
-        assert_eq!(sealer.open(&sealed[..NONCE_LEN - 1], b"here"), None);
+        let cipher = Cipher::new(&[1; 32]);
+        let sealed = cipher.seal(b"plain", b"here");
+        assert_eq!(cipher.open(&sealed, b"here").as_deref(), Some(&b"plain"[..]));
+        assert_eq!(cipher.open(&sealed, b"there"), None);
+        assert_eq!(Cipher::new(&[2; 32]).open(&sealed, b"here"), None);
+        assert_eq!(cipher.open(&sealed[..NONCE_LEN - 1], b"here"), None);
         let mut flipped = sealed.clone();
         *flipped.last_mut().unwrap() ^= 1;
-        assert_eq!(sealer.open(&flipped, b"here"), None);
+        assert_eq!(cipher.open(&flipped, b"here"), None);
     }
 
     #[test]
     fn two_sealings_of_one_text_differ() {
-        let sealer = Sealer::new(&[1; 32], vec![]);
-        assert_ne!(sealer.seal(b"plain", b""), sealer.seal(b"plain", b""));
+        let cipher = Cipher::new(&[1; 32]);
+        assert_ne!(cipher.seal(b"plain", b""), cipher.seal(b"plain", b""));
+    }
+
+    #[test]
+    fn the_newest_key_seals_and_all_known_ones_open() {
+        let (old, new) = (DataKey::new(1, 0, [1; 32]), DataKey::new(2, 0, [2; 32]));
+        let sealer = Sealer::new(Master::new(&[9; 32]), DataKeys::from([(1, Arc::clone(&old))]), Vec::new());
+        let sealed = sealer.current().seal(b"plain", b"");
+        sealer.expect(Master::new(&[8; 32]), Arc::clone(&new));
+        assert_eq!((sealer.active(), sealer.open(2, &new.seal(b"x", b""), b"").as_deref()), (1, Some(&b"x"[..])));
+        sealer.adopt(Master::new(&[8; 32]), DataKeys::from([(1, old), (2, new)]));
+        assert_eq!((sealer.active(), sealer.open(1, &sealed, b"").as_deref()), (2, Some(&b"plain"[..])));
+        assert_eq!(sealer.open(2, &sealed, b""), None);
+        assert_eq!(sealer.open(3, &sealed, b""), None);
     }
 }

@@ -8,15 +8,16 @@ use std::{
     sync::Arc,
 };
 
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::{
-    Key, Kind, ListQuery, Page, Resource, StoreError, WatchEvent, Write, WriteError,
+    Key, Kind, ListQuery, Page, Resource, StoreError, WatchEvent, Write, WriteError, Written,
     engine::{Connection, Engine},
     read,
     ring::Committed,
-    row::StoredParts,
+    row::{PlainParts, StoredParts},
     seal::Sealer,
+    seal_keys,
     tallies::{Classes, TallyChanges},
 };
 use plan::Plan;
@@ -61,11 +62,13 @@ struct Pending {
     event: WatchEvent,
     row: StoredParts,
     old_labels: Vec<u8>,
+    /// What it takes the place of.
+    before: Option<Arc<PlainParts>>,
 }
 
 impl Pending {
     fn committed(self) -> Committed {
-        let Self { event, row, old_labels } = self;
+        let Self { event, row, old_labels, .. } = self;
         let bytes = old_labels.len() + row.bytes();
         Committed { event, bytes }
     }
@@ -120,7 +123,17 @@ impl Tx {
         let begin = sqlx::raw_sql(self.engine.begin());
         // All of it: the first answer is that of the beginning, which has no row.
         let rows = begin.fetch_all(&mut **self).await?;
-        read::version(rows.first().ok_or(sqlx::Error::RowNotFound)?, "value")
+        let [counter, newest] = &rows[..] else { return Err(sqlx::Error::RowNotFound) };
+        let counter = read::version(counter, "value")?;
+        if newest.try_get::<i64, _>("number")? != i64::from(self.sealer.active()) {
+            let sealer = Arc::clone(&self.sealer);
+            seal_keys::reload(self, &sealer).await?;
+        }
+        Ok(counter)
+    }
+
+    pub(crate) fn sealer(&self) -> &Arc<Sealer> {
+        &self.sealer
     }
 
     /// Goes on with numbers behind `number`, for good.
@@ -136,8 +149,9 @@ impl Tx {
     }
 
     /// What the transaction has changed so far.
-    pub(crate) fn events(&self) -> Vec<WatchEvent> {
-        self.changes.iter().map(|change| change.event.clone()).collect()
+    pub(crate) fn written(&self) -> Vec<Written> {
+        let written = |change: &Pending| Written { event: change.event.clone(), before: change.before.clone() };
+        self.changes.iter().map(written).collect()
     }
 
     /// Everything that comes before the commit itself.

@@ -160,8 +160,33 @@ const RENDER: Module = Module {
     files: &[],
     cost: "2 min",
 };
-const MODULES: [&Module; 11] =
-    [&LOCALKUBE, &KUBECTL_1_32, &KUBECTL_1_29, &FLUX, &K9S, &KUBELET, &COREDNS, &HELM, &KUSTOMIZE, &JSONNET, &RENDER];
+/// What people encrypt files with, and the test vectors of age.
+const SOPS: Module = Module {
+    name: "sops",
+    kubernetes: None,
+    mains: &[("age-vectors", "./vectors")],
+    tools: &[("age", "age"), ("age-keygen", "age-keygen"), ("sops", "sops")],
+    files: &[],
+    cost: "4 min",
+};
+/// Where others keep secrets.
+const VAULT: Module =
+    Module { name: "vault", kubernetes: None, mains: &[("vault", ".")], tools: &[], files: &[], cost: "4 min" };
+const MODULES: [&Module; 13] = [
+    &LOCALKUBE,
+    &KUBECTL_1_32,
+    &KUBECTL_1_29,
+    &FLUX,
+    &K9S,
+    &KUBELET,
+    &COREDNS,
+    &HELM,
+    &KUSTOMIZE,
+    &JSONNET,
+    &RENDER,
+    &SOPS,
+    &VAULT,
+];
 
 /// Where the built programs lie.
 #[derive(Clone, Debug)]
@@ -196,6 +221,22 @@ impl Tools {
         for module in MODULES {
             tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
         }
+        Ok(tools)
+    }
+
+    /// SOPS and age alone.
+    pub fn find_sops() -> Result<Self> {
+        Self::find_module(&SOPS)
+    }
+
+    /// Vault alone.
+    pub fn find_vault() -> Result<Self> {
+        Self::find_module(&VAULT)
+    }
+
+    fn find_module(module: &Module) -> Result<Self> {
+        let tools = Self::located()?;
+        tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
         Ok(tools)
     }
 
@@ -292,6 +333,28 @@ impl Tools {
     /// Charts and overlays that others wrote, by the name of their project.
     pub fn others(&self) -> PathBuf {
         self.program(&KUSTOMIZE, "others")
+    }
+
+    pub fn sops(&self) -> PathBuf {
+        self.program(&SOPS, "sops")
+    }
+
+    pub fn age(&self) -> PathBuf {
+        self.program(&SOPS, "age")
+    }
+
+    pub fn age_keygen(&self) -> PathBuf {
+        self.program(&SOPS, "age-keygen")
+    }
+
+    /// Writes the test vectors of age into the folder that it is given.
+    pub fn age_vectors(&self) -> PathBuf {
+        self.program(&SOPS, "age-vectors")
+    }
+
+    /// `tests/vault` says how it is started; [`crate::Vault`] does.
+    pub fn vault(&self) -> PathBuf {
+        self.program(&VAULT, "vault")
     }
 
     pub fn kubelet(&self) -> PathBuf {

@@ -372,3 +372,64 @@ async fn an_agent_takes_the_new_token_of_its_service_account_from_its_file() -> 
     agent.stop()?;
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_seal_key_is_exchanged_under_a_running_hub_and_a_killed_one_goes_on() -> Result<()> {
+    const COUNT: usize = 300;
+    let mut fleet = Fleet::start().await?;
+    let secrets: Api<Secret> = fleet.api();
+    let secret =
+        |n: usize, value: &str| json!({"metadata": {"name": format!("s{n}")}, "stringData": {"password": value}});
+    for n in 0..COUNT {
+        secrets.create(&PostParams::default(), &serde_json::from_value(secret(n, "first"))?).await?;
+    }
+    let file = fleet.hub.dir().join("keys/seal.key");
+    let first = fs::read_to_string(&file)?;
+    let backup = fleet.hub.dir().with_file_name("before.backup");
+    let data = fleet.hub.dir().display().to_string();
+    fleet.cli().expect(0, &["admin", "backup", "--data-dir", &data, backup.to_str().context("a path")?])?;
+    keys(&fleet, 0, &["rotate", "seal-key"])?;
+    let asked = keys(&fleet, 0, &["rotate", "seal-key"])?;
+    ensure!(asked.contains("within seconds"), "{asked}");
+    // Writes go on.
+    fleet
+        .until("another seal key", || async {
+            secrets
+                .patch("s1", &PatchParams::default(), &Patch::Merge(json!({"stringData": {"password": "second"}})))
+                .await?;
+            Ok((fs::read_to_string(&file)? != first).then_some(()))
+        })
+        .await?;
+    for _ in 0..3 {
+        fleet.hub.kill9();
+        restart(&mut fleet).await?;
+    }
+    let newest = |listed: &Value| listed["dataKeys"].as_array().map_or(0, Vec::len);
+    fleet.until("all to be sealed anew", || async { Ok((newest(&list(&fleet)?) == 1).then_some(())) }).await?;
+    let listed = list(&fleet)?;
+    let key = &listed["dataKeys"][0];
+    ensure!(key["number"] == 2 && key["state"] == "in use" && key["rows"].as_u64() >= Some(COUNT as u64), "{listed:#}");
+    ensure!(!fleet.hub.dir().join("keys/seal.next.key").exists() && !fleet.hub.dir().join("keys/seal.wanted").exists());
+    let secrets: Api<Secret> = fleet.api();
+    for n in 0..COUNT {
+        let found = secrets.get(&format!("s{n}")).await?.data.unwrap_or_default();
+        let expected: &[u8] = if n == 1 { b"second" } else { b"first" };
+        ensure!(found["password"].0 == expected, "s{n}");
+    }
+    fleet.cli().expect(0, &["admin", "fsck", "--data-dir", &data])?;
+
+    // The backup of before: refused without the key of then.
+    fleet.hub.stop()?;
+    let backup = backup.to_str().context("a path")?;
+    let refused = fleet.cli().run(&["admin", "restore", "--force", "--data-dir", &data, backup])?;
+    ensure!(refused.code != 0 && refused.stderr.contains("another seal key"), "{refused:?}");
+    let old = fleet.hub.dir().with_file_name("old-seal.key");
+    fs::write(&old, &first)?;
+    let old = old.to_str().context("a path")?;
+    fleet.cli().expect(0, &["admin", "restore", "--force", "--seal-key", old, "--data-dir", &data, backup])?;
+    restart(&mut fleet).await?;
+    let secrets: Api<Secret> = fleet.api();
+    ensure!(secrets.get("s1").await?.data.unwrap_or_default()["password"].0 == b"first");
+    ensure!(fs::read_to_string(&file)? != first);
+    Ok(())
+}

@@ -13,7 +13,8 @@ use farwater_api::{
 use farwater_fleet::{
     plan::{
         Cause, Change, Inventory, ObjectKey, Plan, ResolvedObject, SkipReason, Stage,
-        fields::{Sides, compare},
+        fields::{Sides, Veiled, compare},
+        veil::Veil,
     },
     prune::Verdict,
 };
@@ -43,6 +44,8 @@ pub struct Teller<'a> {
     objects: BTreeMap<ObjectKey, &'a ResolvedObject>,
     /// Manifests as they were sent last.
     applied: BTreeMap<ObjectKey, Vec<u8>>,
+    /// What is in any of these manifests and for nobody to see.
+    veil: Veil,
     /// Bytes that are left for fields.
     room: usize,
 }
@@ -52,9 +55,9 @@ impl<'a> Teller<'a> {
         executor: &'a Executor<'a>,
         redactor: &'a Redactor,
         objects: BTreeMap<ObjectKey, &'a ResolvedObject>,
-        applied: BTreeMap<ObjectKey, Vec<u8>>,
+        (applied, veil): (BTreeMap<ObjectKey, Vec<u8>>, Veil),
     ) -> Self {
-        Self { executor, redactor, objects, applied, room: FIELDS_BYTES }
+        Self { executor, redactor, objects, applied, veil, room: FIELDS_BYTES }
     }
 
     pub async fn tell(&mut self, plan: &Plan, inventory: &Inventory, hooks: Vec<PlannedHook>) -> ServicePlan {
@@ -155,7 +158,8 @@ impl<'a> Teller<'a> {
             (read(&object.body), self.applied.get(key).map(|body| read(body)));
         let hash = |path: &str, value: &Value| self.redactor.hash(key, path, value);
         let redact: Option<farwater_fleet::plan::fields::Redact<'_>> = if is_secret(key) { Some(&hash) } else { None };
-        let sides = Sides { live, planned: after, source: &source, applied: applied.as_ref(), redact };
+        let veiled = (!self.veil.is_empty()).then_some(Veiled { veil: &self.veil, redact: &hash });
+        let sides = Sides { live, planned: after, source: &source, applied: applied.as_ref(), redact, veiled };
         let compared = compare(sides, &mut self.room);
         (planned.more_fields, planned.hidden) = (compared.more, compared.hidden);
         planned.fields = compared.fields;

@@ -52,6 +52,7 @@ impl ServiceTask {
                 return Ended::Settled { retry: true };
             }
         };
+        (self.reads_cluster, self.veil) = (resolved.reads_cluster, resolved.veil.clone());
         let read = start.elapsed();
         self.step("download", begun, None);
         let begun = SystemTime::now();

@@ -21,9 +21,11 @@ use crate::{
     Agent,
     bundles::Shelf,
     execute::Executor,
+    handed::Handed,
     hub::chain,
     lookup::{Lookup, Query},
     render::ClusterAsker,
+    sealed::Access,
     tombstones::Tombstones,
 };
 
@@ -95,17 +97,29 @@ impl Basis<'_> {
         let caller = agent.caller(&identity);
         let archive = agent.bundles.open(deployment, shelf, &agent.hub, &caller, &agent.kubernetes).await;
         let archive = archive.map_err(|e| Stopped(chain(&e)))?;
+        let opened = crate::sops::open(archive, &identity).map_err(|e| Stopped(chain(&e)))?;
+        let access = Access { shelf, hub: &agent.hub, caller: &caller, kubernetes: &agent.kubernetes };
+        let parameters = agent.sealed.open_parameters(&self.service.uid, deployment, access).await;
+        let mut parameters = parameters.map_err(|e| Stopped(chain(&e)))?;
+        let reads_cluster = parameters.as_ref().is_some_and(|parameters| !parameters.from_cluster.is_empty());
+        if let Some(parameters) = &mut parameters {
+            let filled = crate::cluster_secrets::fill(&agent.kubernetes, deployment, parameters).await;
+            filled.map_err(|e| Stopped(chain(&e)))?;
+        }
+        let mut handed = Handed::of(parameters, self.service, &deployment.target_namespace, &identity.cluster);
+        handed.veil.join(&opened.veil);
         let cluster = ClusterAsker {
             kubernetes: &agent.kubernetes,
             kinds: &agent.kinds,
             account: &deployment.ceiling.service_account,
         };
         let of = (self.service.name.as_str(), occasion_of(deployment, record));
-        let mut render = agent.renderers.render(&archive, deployment, of, &cluster).await;
-        drop(archive);
+        let mut render = agent.renderers.render(&opened, &handed, deployment, of, &cluster).await;
+        opened.check(&mut render);
+        let veil = handed.veil.clone();
+        drop((opened, handed));
         render.objects.extend(render_tests(&self.service.name, &deployment.tests));
-        let secrets = agent.sealed.open(&self.service.uid, deployment, shelf, &agent.hub, &caller, &agent.kubernetes);
-        let secrets = secrets.await.map_err(|e| Stopped(chain(&e)))?;
+        let secrets = agent.sealed.open(&self.service.uid, deployment, access).await.map_err(|e| Stopped(chain(&e)))?;
         render.objects.extend(crate::sealed::render(secrets, &deployment.target_namespace));
         let errors = render.errors.clone();
         let wanted: BTreeSet<GroupVersionKind> = crate::render::kinds(&render);
@@ -120,7 +134,9 @@ impl Basis<'_> {
             ceiling: &deployment.ceiling,
             options: &deployment.options,
         };
-        Ok((resolve(render, &self.service.uid, terms, &scopes), errors))
+        let mut resolved = resolve(render, &self.service.uid, terms, &scopes);
+        (resolved.veil, resolved.reads_cluster) = (veil, reads_cluster);
+        Ok((resolved, errors))
     }
 
     /// Looks up what no watch keeps up to date.

@@ -27,7 +27,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// Between two reads of one object's health, doubled each time nothing came of it.
 const HEALTH_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_HEALTH_PAUSE: Duration = Duration::from_secs(30);
-/// Between two looks at kinds that can't be watched.
+/// Between two looks at kinds that can't be watched, and at Secrets of the cluster that templates are handed.
 const BLIND_PAUSE: Duration = Duration::from_secs(300);
 const PARALLEL_READS: usize = 8;
 
@@ -112,7 +112,7 @@ impl ServiceTask {
                 }
                 () = sleep_until(look_at) => {
                     // Where nothing is watched only a look-up tells.
-                    if self.is_blind() {
+                    if self.reads_cluster || self.is_blind() {
                         return ControlFlow::Continue(());
                     }
                     look_at = Instant::now() + jitter(BLIND_PAUSE, 0.2);

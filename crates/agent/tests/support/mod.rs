@@ -70,6 +70,7 @@ impl Service {
                 denied_kinds: None,
             },
             secrets: None,
+            parameters: None,
             approved_prune: None,
             options: Default::default(),
             hold_prune: None,

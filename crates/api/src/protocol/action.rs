@@ -11,8 +11,8 @@ use crate::{Digest, service_deployment::DeletionPolicy};
 #[serde(tag = "type", remote = "Self")]
 #[expect(clippy::large_enum_variant, reason = "nearly every action is the large one")]
 pub enum Action {
-    /// Keep this applied. With renderers or patches it is written as [`RENDERED`], else with options other than the defaults as
-    /// [`WITH_OPTIONS`].
+    /// Keep this applied. With parameters it is written as [`WITH_PARAMETERS`], else with renderers or patches as [`RENDERED`], else
+    /// with options other than the defaults as [`WITH_OPTIONS`].
     Apply(Deployment),
     /// Change nothing: what the agent has goes on being kept. `reason` is for people.
     Hold { reason: String },
@@ -35,7 +35,7 @@ pub struct Unreadable {
 }
 
 /// The names of the actions that can be read.
-const KNOWN: [&str; 5] = ["Apply", WITH_OPTIONS, RENDERED, "Hold", "Remove"];
+const KNOWN: [&str; 6] = ["Apply", WITH_OPTIONS, RENDERED, WITH_PARAMETERS, "Hold", "Remove"];
 /// Apply with options, which are limits: an agent that doesn't know them must not go on without.
 const WITH_OPTIONS: &str = "ApplyWithOptions";
 /// The first version of the agent that knows all options.
@@ -44,6 +44,10 @@ const WITH_OPTIONS_SINCE: &str = "0.1.0";
 const RENDERED: &str = "ApplyRendered";
 /// The first version of the agent that knows all renderers and their options.
 const RENDERED_SINCE: &str = "0.1.0";
+/// Apply with parameters, and perhaps with all of the others: without them the objects would be others.
+const WITH_PARAMETERS: &str = "ApplyWithParameters";
+/// The first version of the agent that knows parameters, and all renderers and options.
+const WITH_PARAMETERS_SINCE: &str = "0.1.0";
 /// Longest text that is taken from what can't be read.
 const MAX_SHOWN: usize = 64;
 
@@ -86,6 +90,9 @@ impl Serialize for Action {
 
 /// The name of an action that an agent must not take for a plain one, and the version that knows it.
 fn guard(deployment: &Deployment) -> Option<(&'static str, &'static str)> {
+    if deployment.parameters.is_some() {
+        return Some((WITH_PARAMETERS, WITH_PARAMETERS_SINCE));
+    }
     if !deployment.renderers.is_empty() || !deployment.patches.is_empty() {
         return Some((RENDERED, RENDERED_SINCE));
     }
@@ -98,7 +105,8 @@ impl<'de> Deserialize<'de> for Action {
         if !json.is_object() {
             return Err(D::Error::custom("an action is an object"));
         }
-        let read = if json["type"] == WITH_OPTIONS || json["type"] == RENDERED {
+        let is_guarded = [WITH_OPTIONS, RENDERED, WITH_PARAMETERS].iter().any(|name| json["type"] == *name);
+        let read = if is_guarded {
             read_guarded(&json).map(Self::Apply)
         } else {
             Self::deserialize(&json).map_err(|error: serde_json::Error| error.to_string())
@@ -111,6 +119,9 @@ impl<'de> Deserialize<'de> for Action {
 /// would be other objects.
 fn read_guarded(json: &Value) -> Result<Deployment, String> {
     let deployment = Deployment::deserialize(json).map_err(|error| error.to_string())?;
+    if json["type"] == WITH_PARAMETERS && deployment.parameters.is_none() {
+        return Err("it names no parameters".to_owned());
+    }
     let known = serde_json::to_value(&deployment).map_err(|error| error.to_string())?;
     for (member, what) in
         [("options", "an option"), ("renderers", "a renderer's option"), ("patches", "a patch's option")]
@@ -208,6 +219,47 @@ mod tests {
             rendered,
             "agent 0.1.0 can't read the action ApplyRendered (unknown variant `Timoni`, expected one of `Auto`, `Raw`, `Helm`, \
              `Kustomize`, `Plugin`); upgrade the agent to 0.5.0 or later",
+        );
+    }
+
+    #[test]
+    fn parameters_are_an_action_of_their_own_also_beside_options_and_renderers() {
+        let plain = json!({"type": "ApplyWithParameters", "needsAgent": "0.1.0", "bundle": Digest::of("b"), "bundleBytes": 1, "path": "app",
+            "targetNamespace": "web", "prune": true, "ceiling": {"serviceAccount": {"namespace": "n", "name": "a"}},
+            "parameters": Digest::of("p")});
+        let mut with_options = plain.clone();
+        with_options["options"] = json!({"drift": "Report"});
+        let mut rendered = with_options.clone();
+        rendered["renderers"] = json!([{"type": "Helm", "helm": {"values": {"replicas": 3}}}]);
+        rendered["patches"] = json!([{"patch": "{}"}]);
+        for json in [&plain, &with_options, &rendered] {
+            let action: Action = serde_json::from_value(json.clone()).unwrap();
+            assert!(
+                matches!(&action, Action::Apply(deployment) if deployment.parameters == Some(Digest::of("p"))),
+                "{action:?}"
+            );
+            assert_eq!(serde_json::to_value(&action).unwrap(), *json);
+        }
+        with_options["options"]["retries"] = json!(3);
+        with_options["needsAgent"] = json!("0.4.0");
+        check(
+            with_options,
+            "agent 0.1.0 can't read the action ApplyWithParameters (it has an option of a newer version); \
+             upgrade the agent to 0.4.0 or later",
+        );
+        rendered["needsAgent"] = json!("0.4.0");
+        rendered["renderers"][0]["helm"]["atomic"] = json!(true);
+        check(
+            rendered,
+            "agent 0.1.0 can't read the action ApplyWithParameters (it has a renderer's option of a newer version); \
+             upgrade the agent to 0.4.0 or later",
+        );
+        let mut without = plain;
+        without.as_object_mut().unwrap().remove("parameters");
+        check(
+            without,
+            "agent 0.1.0 can't read the action ApplyWithParameters (it names no parameters); \
+             upgrade the agent to 0.1.0 or later",
         );
     }
 

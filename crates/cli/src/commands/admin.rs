@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use farwater_hub::{
     config::{DatabasePassword, DatabaseUrl, locate},
-    identity::read_seal_key,
+    identity::{IdentityError, read_next_seal_key, read_seal_key},
 };
 use farwater_manifests::names::hub as names;
 use farwater_store::{
@@ -65,7 +65,7 @@ enum Command {
         #[command(flatten)]
         of: HubArgs,
     },
-    /// The keys that agents know the hub by: their ages and ends, and new ones.
+    /// The keys that agents know the hub by, and the one that Secrets are sealed with: their ages and ends, and new ones.
     #[command(subcommand)]
     Keys(keys::Command),
     /// Prints the administrator's kubeconfig, which the hub's data directory holds.
@@ -121,12 +121,19 @@ struct LocalHub {
 }
 
 impl LocalHub {
-    fn seal_key(&self) -> Result<[u8; 32]> {
-        let key = read_seal_key(&self.data_dir).map_err(|error| {
+    /// While it is exchanged there are two: the one that the database goes by.
+    async fn seal_key(&self) -> Result<[u8; 32]> {
+        let unreadable = |error: IdentityError| {
             Failure::usage("can't read the hub's seal key")
                 .evidence(chain(&error))
                 .next("restore the folder keys/ first, or give a backup that holds it")
-        })?;
+        };
+        let key = read_seal_key(&self.data_dir).map_err(unreadable)?;
+        if let Some(next) = read_next_seal_key(&self.data_dir).map_err(unreadable)?
+            && fsck::check_key(&self.location, next.bytes()).await.is_ok()
+        {
+            return Ok(*next.bytes());
+        }
         Ok(*key.bytes())
     }
 }
@@ -222,7 +229,7 @@ fn refuse_context(connect: &ConnectArgs) -> Result<()> {
 
 async fn check(of: &LocalHub) -> Result<u8> {
     let report =
-        fsck::fsck(&of.location, &of.seal_key()?).await.map_err(|error| opening("check the database", &error))?;
+        fsck::fsck(&of.location, &of.seal_key().await?).await.map_err(|error| opening("check the database", &error))?;
     for finding in &report.findings {
         let word = if finding.severity == fsck::Severity::Damage { "damage" } else { "leftover" };
         print(&format!("{word}  {}\n", text::plain(&finding.to_string())))?;

@@ -1,4 +1,4 @@
-//! `farwater cluster join` and `leave`: an agent for a cluster, and none any more.
+//! `farwater cluster join` and `leave`: an agent for a cluster, and none any more; and the key to encrypt to it.
 
 use std::{
     path::{Path, PathBuf},
@@ -42,6 +42,16 @@ enum Action {
     Join(JoinArgs),
     /// Removes the agent from the cluster of --context, and the Cluster from the hub. What services have applied stays.
     Leave(LeaveArgs),
+    /// Prints the cluster's age recipient: files that SOPS encrypts to it are opened by its agent alone.
+    AgeKey(AgeKeyArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct AgeKeyArgs {
+    /// The cluster's name in the hub.
+    name: String,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
 }
 
 /// The cluster itself; `--context` names it.
@@ -109,7 +119,27 @@ pub async fn run(args: ClusterArgs, connect: &ConnectArgs, program: Program) -> 
     match args.action {
         Action::Join(args) => join(&args, &session, context).await,
         Action::Leave(args) => leave(&args, &session, context).await,
+        Action::AgeKey(_) if context.is_some() => {
+            Err(Failure::usage("the hub knows the key: this command takes no --context"))
+        }
+        Action::AgeKey(args) => show_age_key(&args, &session).await,
     }
+}
+
+async fn show_age_key(args: &AgeKeyArgs, session: &Session) -> Result<u8> {
+    let (namespace, name) = (args.namespace.or_default(session), &args.name);
+    let path =
+        format!("/apis/{}/{}/namespaces/{namespace}/clusters/{name}", farwater_api::GROUP, farwater_api::VERSION);
+    let cluster = session.read(&format!("read Cluster {namespace}/{name}"), &path).await?;
+    let Some(recipient) = cluster["status"]["ageRecipient"].as_str() else {
+        return Err(Failure::new(
+            exit::CONFLICT,
+            format!("Cluster {namespace}/{name} has no key yet: no agent has joined"),
+        )
+        .next(format!("{{program}} cluster join {name} -n {namespace}")));
+    };
+    print(&format!("{}\n", text::plain(recipient)))?;
+    Ok(exit::YES)
 }
 
 async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Result<u8> {

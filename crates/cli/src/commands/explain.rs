@@ -1,6 +1,7 @@
 //! `farwater explain`: where what a service runs comes from.
 
 mod digest;
+mod parameters;
 
 use crate::{connection::Session, failure::Result};
 
@@ -14,10 +15,13 @@ pub struct ExplainArgs {
 enum What {
     /// Shows all that a service's digest is made of: where one of them changes, the service is delivered anew.
     Digest(digest::DigestArgs),
+    /// Shows what the templates of a service see, and where each value comes from. Of secrets only that they are set.
+    Parameters(parameters::ParametersArgs),
 }
 
 pub async fn run(args: ExplainArgs, session: &Session) -> Result<u8> {
     match args.what {
         What::Digest(args) => digest::run(args, session).await,
+        What::Parameters(args) => parameters::run(args, session).await,
     }
 }

@@ -11,6 +11,8 @@ use farwater_api::{
 };
 use serde_json::{Map, Value};
 
+use super::veil::Veil;
+
 /// Turns a value that nobody may see into something that tells it from others: its path, and itself.
 pub type Redact<'a> = &'a dyn Fn(&str, &Value) -> String;
 
@@ -26,6 +28,14 @@ pub struct Sides<'a> {
     pub applied: Option<&'a Value>,
     /// Of a Secret: how its values are shown.
     pub redact: Option<Redact<'a>>,
+    /// Of what may hold values that nobody may see: which, and how they are shown.
+    pub veiled: Option<Veiled<'a>>,
+}
+
+#[derive(Clone, Copy)]
+pub struct Veiled<'a> {
+    pub veil: &'a Veil,
+    pub redact: Redact<'a>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +55,10 @@ pub fn compare(sides: Sides<'_>, room: &mut usize) -> Compared {
     let ours = entries.into_iter().find(|entry| {
         entry["manager"] == FIELD_MANAGER && entry["operation"] == "Apply" && entry["subresource"].is_null()
     });
-    let mut walk = Walk { redact: sides.redact, knows: sides.applied.is_some(), room, out: Compared::default() };
+    // What was applied last and is not known may be in the cluster, and then it is not known by the veil either.
+    let blind = sides.applied.is_none() && sides.veiled.is_some_and(|veiled| veiled.veil.hides(sides.source));
+    let (redact, veiled, knows) = (sides.redact, sides.veiled, sides.applied.is_some());
+    let mut walk = Walk { redact, veiled, blind, knows, room, out: Compared::default() };
     let (mut live, mut planned) = (sides.live.clone(), sides.planned.clone());
     walk.out.hidden += take_kept(&mut live);
     take_kept(&mut planned);
@@ -169,6 +182,9 @@ pub(super) fn key_of(one: &[Value], other: &[Value]) -> Option<&'static str> {
 
 struct Walk<'a> {
     redact: Option<Redact<'a>>,
+    veiled: Option<Veiled<'a>>,
+    /// Values of the cluster may be those that were hidden once.
+    blind: bool,
     /// What was applied last is known.
     knows: bool,
     room: &'a mut usize,
@@ -215,7 +231,10 @@ impl Walk<'_> {
         let gone = live.iter().filter(|element| !planned.iter().any(|other| other[key] == element[key]));
         for element in planned.iter().chain(gone) {
             let value = &element[key];
-            let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let shown = match self.veiled.filter(|veiled| veiled.veil.hides(value)) {
+                Some(veiled) => (veiled.redact)(path, value),
+                None => value.as_str().map_or_else(|| value.to_string(), str::to_owned),
+            };
             self.visit(&format!("{path}[{key}={shown}]"), at.element(key, value), hides);
         }
         let order = |list: &[Value]| list.iter().map(|element| element[key].clone()).collect::<Vec<_>>();
@@ -233,12 +252,13 @@ impl Walk<'_> {
     }
 
     fn note(&mut self, path: &str, at: At<'_>, hides: bool) {
-        let mut texts = [at.live, at.planned, at.applied].map(|value| {
-            value.map(|value| match (hides, self.redact) {
-                (true, Some(redact)) => redact(path, value),
-                _ => value.to_string(),
-            })
-        });
+        let values = [at.live, at.planned, at.applied];
+        let is_veiled = |veil: &Veil| values.into_iter().flatten().any(|value| veil.hides(value));
+        let veiled = self.veiled.filter(|veiled| is_veiled(veiled.veil) || (self.blind && at.live.is_some()));
+        // One of them hidden, all are: before a change the same place held what was hidden then.
+        let redact = self.redact.filter(|_| hides).or(veiled.map(|veiled| veiled.redact));
+        let mut texts = values
+            .map(|value| value.map(|value| redact.map_or_else(|| value.to_string(), |redact| redact(path, value))));
         shorten(&mut texts);
         let [live, planned, applied] = texts;
         let path = crate::conditions::cut(path, MAX_SHOWN_VALUE);

@@ -34,7 +34,8 @@ fn check(case: Case<'_>, expected: &str) {
     let redact: Option<Redact<'_>> = if live["kind"] == "Secret" { Some(&hash) } else { None };
     let mut source = yaml(case.source);
     source["metadata"] = json!({});
-    let sides = Sides { live: &live, planned: &planned, source: &source, applied: applied.as_ref(), redact };
+    let sides =
+        Sides { live: &live, planned: &planned, source: &source, applied: applied.as_ref(), redact, veiled: None };
     let compared = compare(sides, &mut 10_000);
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
     let lines = compared.fields.iter().map(|field| {
@@ -172,7 +173,7 @@ fn what_is_too_much_is_counted() {
         format!("data: {{{}}}", fields.join(", "))
     };
     let (live, planned) = (yaml(&map("a")), yaml(&map("b")));
-    let sides = Sides { live: &live, planned: &planned, source: &planned, applied: None, redact: None };
+    let sides = Sides { live: &live, planned: &planned, source: &planned, applied: None, redact: None, veiled: None };
     let compared = compare(sides, &mut 1_000_000);
     assert_eq!((compared.fields.len(), compared.more), (MAX_PLANNED_FIELDS, 36));
     let mut room = 300;
@@ -185,7 +186,8 @@ fn what_is_too_much_is_counted() {
 fn long_texts_are_shown_from_where_they_differ() {
     let long = |tail: &str| json!({"data": {"file": format!("{}{tail}", "ä".repeat(4000))}});
     let (live, planned) = (long("old"), long("new"));
-    let sides = Sides { live: &live, planned: &planned, source: &planned, applied: Some(&live), redact: None };
+    let sides =
+        Sides { live: &live, planned: &planned, source: &planned, applied: Some(&live), redact: None, veiled: None };
     let compared = compare(sides, &mut 10_000);
     let field = &compared.fields[0];
     let (was, is) = (field.live.clone().unwrap(), field.planned.clone().unwrap());
@@ -197,8 +199,53 @@ fn long_texts_are_shown_from_where_they_differ() {
 fn paths_that_hold_dots_are_quoted_and_our_marks_are_not_shown() {
     let live = json!({"metadata": {"name": "a", "annotations": {"a.b/c": "1"}, "labels": {SERVICE_LABEL: "x"}}});
     let planned = json!({"metadata": {"name": "a", "annotations": {"a.b/c": "2", OWNER_ANNOTATION: "me"}}});
-    let sides = Sides { live: &live, planned: &planned, source: &planned, applied: None, redact: None };
+    let sides = Sides { live: &live, planned: &planned, source: &planned, applied: None, redact: None, veiled: None };
     let compared = compare(sides, &mut 10_000);
     let paths: Vec<_> = compared.fields.iter().map(|field| field.path.as_str()).collect();
     assert_eq!((paths, compared.marked), (vec!["metadata.annotations[\"a.b/c\"]"], true));
+}
+
+/// As [`check`] has it, of an object with values that nobody may see.
+#[track_caller]
+fn check_veiled(secrets: &[&str], [live, planned, applied]: [Value; 3], expected: &str) {
+    let mut veil = Veil::default();
+    secrets.iter().for_each(|secret| veil.add(secret));
+    let hash = |path: &str, _: &Value| format!("#{}", path.len());
+    let applied = (!applied.is_null()).then_some(applied);
+    let veiled = Some(Veiled { veil: &veil, redact: &hash });
+    let sides =
+        Sides { live: &live, planned: &planned, source: &planned, applied: applied.as_ref(), redact: None, veiled };
+    let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
+    let fields = compare(sides, &mut 10_000).fields;
+    let lines =
+        fields.iter().map(|field| format!("{}: {} > {}\n", field.path, text(&field.live), text(&field.planned)));
+    assert_eq!(lines.collect::<String>(), expected);
+}
+
+#[test]
+fn values_that_nobody_may_see_are_hidden_in_any_object() {
+    let map = |password: &str, port: u16| json!({"data": {"url": format!("db://{password}"), "port": port}});
+    let (before, after) = (map("hunter2-old", 1), map("hunter2-new", 2));
+    // Both are known: the one that is decrypted now and the one that was then.
+    let secrets = ["hunter2-old", "hunter2-new"];
+    check_veiled(&secrets, [before.clone(), after.clone(), before.clone()], "data.port: 1 > 2\ndata.url: #8 > #8\n");
+    // Only the new one is: the old one stands where it will stand.
+    check_veiled(
+        &secrets[1..],
+        [before.clone(), after.clone(), before.clone()],
+        "data.port: 1 > 2\ndata.url: #8 > #8\n",
+    );
+    // Nothing is known of what was applied last: nothing of the cluster's is shown.
+    check_veiled(&secrets[1..], [before.clone(), after, Value::Null], "data.port: #9 > #9\ndata.url: #8 > #8\n");
+    check_veiled(
+        &["elsewhere"],
+        [before.clone(), map("x", 1), Value::Null],
+        "data.url: \"db://hunter2-old\" > \"db://x\"\n",
+    );
+    let list = |name: &str| json!({"env": [{"name": name, "value": "1"}]});
+    check_veiled(
+        &["hunter2-new"],
+        [list("a"), list("hunter2-new"), list("a")],
+        "env[name=#3]: - > #12\nenv[name=a]: {\"name\":\"a\",\"value\":\"1\"} > -\n",
+    );
 }

@@ -12,6 +12,7 @@ use super::{
     hooks::{ResolvedHook, resolve_hooks, skip_hook, take_hooks},
     ignored::Ignores,
     options::{BadOption, ObjectOptions, read_options, read_wave},
+    veil::Veil,
     waves,
 };
 use crate::ownership::{owner_annotation, service_label};
@@ -30,6 +31,10 @@ pub struct Resolved {
     pub hooks: Vec<ResolvedHook>,
     /// Whether all of the source is here: what is missing from an incomplete one proves nothing.
     pub complete: bool,
+    /// What stands in the objects and is shown to nobody.
+    pub veil: Veil,
+    /// Whether values of Secrets of the cluster stand in them: they may be others without a newer entry.
+    pub reads_cluster: bool,
     /// Every name that the source states, also of skipped objects; where a kind's scope is unknown, both that it could
     /// have.
     stated: Vec<ObjectKey>,
@@ -90,6 +95,8 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         skipped,
         hooks,
         complete,
+        veil: Veil::default(),
+        reads_cluster: false,
         stated: Vec::new(),
         count: render.objects.len(),
     };

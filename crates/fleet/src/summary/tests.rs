@@ -41,6 +41,7 @@ fn apply() -> Action {
             denied_kinds: None,
         },
         secrets: None,
+        parameters: None,
         approved_prune: None,
         options: ApplyOptions::default(),
         hold_prune: None,
@@ -85,6 +86,7 @@ struct Case {
     frozen: bool,
     report: Option<ServiceReport>,
     previous: ServiceDeploymentStatus,
+    stale: Option<&'static str>,
     candidate: Option<Candidate>,
     pin: Option<Pin>,
 }
@@ -103,6 +105,7 @@ impl Case {
             previous: ServiceDeploymentStatus::default(),
             candidate: Some(candidate()),
             pin: None,
+            stale: None,
         }
     }
 
@@ -124,6 +127,7 @@ impl Case {
             report: self.report.as_ref(),
             report_time: Some(now),
             requested_at: None,
+            stale: self.stale,
             previous: &self.previous,
             now,
         })
@@ -195,6 +199,29 @@ fn a_drift_that_is_left_is_a_condition_and_no_failure() {
         "Ready=True Applied: applied main@sha1:abc; 2 objects are healthy",
         "Drifted=True ChangedByOthers: 1 object differs from the source: Deployment.apps web/a: others changed it: .data.value (somebody)",
     ]);
+}
+
+#[test]
+fn parameters_that_are_about_to_come_are_no_failure() {
+    let check = |message: &str, expected: &str| {
+        let why = Why::Trouble(Trouble::Parameters { message: message.to_owned() });
+        let status = Case { why, ..Case::new(None) }.status();
+        let kinds: Vec<&str> = status.conditions.iter().map(|condition| condition.type_.as_str()).collect();
+        assert_eq!((kinds, &*status.conditions[1].reason), (vec!["Ready", expected], "ParametersNotReady"));
+    };
+    check(&format!("{WAITS}Secret kv/db of backend vault, which was not read yet"), "Reconciling");
+    check("ConfigMap sizes has no key cpu", "Stalled");
+}
+
+#[test]
+fn values_that_are_old_are_a_condition_and_no_failure() {
+    let why = "kv/db is as it was read at 2026-11-23T08:00:00Z: backend vault: Vault is not ready (503)";
+    let case = Case { stale: Some(why), ..Case::new(Some(report(Outcome::Applied, Vec::new()))) };
+    let status = case.status();
+    let said = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind).unwrap();
+    assert_eq!(said("Ready").status, "True");
+    let stale = said("SecretsStale");
+    assert_eq!((&*stale.status, &*stale.reason, &*stale.message), ("True", "BackendFailed", why));
 }
 
 fn held_case() -> Case {

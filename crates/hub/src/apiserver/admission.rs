@@ -28,7 +28,7 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
         return check_escalation(call, object, old).await;
     }
     if call.kind.group == farwater_api::GROUP {
-        check_secrets(call, object, old).await?;
+        check_named(call, object, old).await?;
         if call.kind.plural == "servicedeployments" {
             return check_placement(call, object, old).await;
         }
@@ -36,39 +36,125 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
     Ok(())
 }
 
-/// Who has a Secret sent somewhere must be allowed to read it: a source's host and a cluster both show it to others. What
+/// Who has an object sent somewhere must be allowed to read it: a source's host and a cluster both show it to others. What
 /// was named before, and goes where it went, may stay.
-async fn check_secrets(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     // A service's cluster can't change; the namespace there decides who reads.
     // Where else credentials go, and how, is said beside the address; submodules are wherever files of the source name them.
     const ROUTE: [&str; 6] = ["url", "targetNamespace", "passCredentials", "insecure", "type", "recurseSubmodules"];
     let route = |object: &Value| ROUTE.map(|field| object["spec"][field].clone());
-    let before = old.filter(|old| route(old) == route(object)).map(named_secrets).unwrap_or_default();
-    for secret in named_secrets(object).difference(&before) {
-        let read = Attributes {
-            verb: "get".to_owned(),
-            version: "v1".to_owned(),
-            resource: "secrets".to_owned(),
-            namespace: meta::text(object, "namespace").to_owned(),
-            name: (*secret).to_owned(),
-            ..Attributes::default()
-        };
-        let decision = call.hub.access.authorize(&call.user, &read).await;
-        if !decision.map_err(|error| ApiError::unavailable(error.to_string()))?.is_allowed() {
-            let why = format!("it names Secret {secret}, which {} may not get", call.user.name);
+    let before = old.filter(|old| route(old) == route(object)).map(named).unwrap_or_default();
+    let mut asked = BTreeSet::new();
+    for Named { kind, name, .. } in named(object).difference(&before) {
+        let was_whole = before.contains(&Named { kind: *kind, name, key: None });
+        if was_whole || !asked.insert((*kind, *name)) {
+            continue;
+        }
+        if !may_get(call, *kind, meta::text(object, "namespace"), name).await? {
+            let why = format!("it names {} {name}, which {} may not get", kind.word(), call.user.name);
             return Err(call.forbidden(meta::text(object, "name"), &why));
         }
     }
     Ok(())
 }
 
-/// The Secrets of its own namespace that an object of ours has sent somewhere.
-fn named_secrets(object: &Value) -> BTreeSet<&str> {
+/// Whether whoever sent the request may read an object.
+pub async fn may_get(call: &Call, kind: NamedKind, namespace: &str, name: &str) -> Result<bool, ApiError> {
+    let (group, version, resource) = kind.resource();
+    let read = Attributes {
+        verb: "get".to_owned(),
+        group: group.to_owned(),
+        version: version.to_owned(),
+        resource: resource.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        ..Attributes::default()
+    };
+    let decision = call.hub.access.authorize(&call.user, &read).await;
+    Ok(decision.map_err(|error| ApiError::unavailable(error.to_string()))?.is_allowed())
+}
+
+/// Kinds that objects of ours have sent somewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NamedKind {
+    Secret,
+    ConfigMap,
+    ServiceContext,
+    Cluster,
+    ServiceDeployment,
+}
+
+impl NamedKind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Secret => "Secret",
+            Self::ConfigMap => "ConfigMap",
+            Self::ServiceContext => "ServiceContext",
+            Self::Cluster => "Cluster",
+            Self::ServiceDeployment => "ServiceDeployment",
+        }
+    }
+
+    /// By the word.
+    pub fn of(word: &str) -> Option<Self> {
+        [Self::Secret, Self::ConfigMap, Self::ServiceContext, Self::Cluster, Self::ServiceDeployment]
+            .into_iter()
+            .find(|kind| kind.word() == word)
+    }
+
+    fn resource(self) -> (&'static str, &'static str, &'static str) {
+        const OURS: (&str, &str) = (farwater_api::GROUP, farwater_api::VERSION);
+        match self {
+            Self::Secret => ("", "v1", "secrets"),
+            Self::ConfigMap => ("", "v1", "configmaps"),
+            Self::ServiceContext => (OURS.0, OURS.1, "servicecontexts"),
+            Self::Cluster => (OURS.0, OURS.1, "clusters"),
+            Self::ServiceDeployment => (OURS.0, OURS.1, "servicedeployments"),
+        }
+    }
+}
+
+/// An object of the same namespace that an object of ours has sent somewhere.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Named<'a> {
+    kind: NamedKind,
+    name: &'a str,
+    /// None: all of it. Who was handed one key was not handed another.
+    key: Option<&'a str>,
+}
+
+fn named(object: &Value) -> BTreeSet<Named<'_>> {
     let spec = &object["spec"];
     let listed = spec["secrets"].as_array().into_iter().flatten();
     let fields = ["secretRef", "certSecretRef", "proxySecretRef"].map(|field| &spec[field]);
-    let named = fields.into_iter().chain([&spec["verify"]["secretRef"]]);
-    listed.chain(named).filter_map(|reference| reference["name"].as_str()).collect()
+    let whole = listed.chain(fields).chain([&spec["verify"]["secretRef"]]);
+    let whole = whole
+        .filter_map(|reference| Some(Named { kind: NamedKind::Secret, name: reference["name"].as_str()?, key: None }));
+    let mut named: BTreeSet<Named<'_>> = whole.collect();
+    // What another backend has the hub's configuration shows to whom it says.
+    let of_hub = |reference: &&Value| reference["backend"].is_null();
+    for reference in spec["secretRefs"].as_array().into_iter().flatten().filter(of_hub) {
+        named.extend(name_keys(NamedKind::Secret, &reference["name"], reference));
+    }
+    for parameter in spec["parameters"].as_array().into_iter().flatten() {
+        let from = &parameter["from"];
+        if from["backend"].is_null() {
+            named.extend(name_keys(NamedKind::Secret, &from["secret"], parameter));
+        }
+        named.extend(name_keys(NamedKind::ConfigMap, &from["configMap"], parameter));
+        named.extend(name_keys(NamedKind::ServiceContext, &from["context"], parameter));
+    }
+    named
+}
+
+/// Each key by itself; none where it is named as a whole.
+fn name_keys<'a>(kind: NamedKind, name: &'a Value, reference: &'a Value) -> Vec<Named<'a>> {
+    let Some(name) = name.as_str() else { return Vec::new() };
+    let keys: Vec<&str> = reference["keys"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if keys.is_empty() {
+        return vec![Named { kind, name, key: None }];
+    }
+    keys.into_iter().map(|key| Named { kind, name, key: Some(key) }).collect()
 }
 
 /// A service goes only where a grant lets its namespace place it; it never moves to another cluster.

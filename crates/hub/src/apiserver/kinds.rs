@@ -427,8 +427,8 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
     if version.subresources.as_ref().is_some_and(|s| s.status.is_some()) {
         kind.subresources.push(STATUS);
     }
-    if kind.namespaced {
-        // `kubectl get all` shows what a tenant works with.
+    if kind.namespaced && kind.kind != "ServiceContext" {
+        // `kubectl get all` shows what a tenant works with, and like Secrets nothing that they may not read.
         kind.categories.push("all".into());
     }
     match kind.plural.as_str() {
@@ -449,6 +449,11 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
                 name: "bundle",
                 verbs: &["get"],
                 kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::renderer::BUNDLE_KIND)),
+            });
+            kind.subresources.push(Subresource {
+                name: "parameters",
+                verbs: &["get"],
+                kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::parameters::PARAMETERS_KIND)),
             });
             kind.subresources.push(Subresource {
                 name: "plan",

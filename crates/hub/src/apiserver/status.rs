@@ -82,6 +82,11 @@ impl FieldError {
         Self::new("FieldValueInvalid", field, with_detail(format!("Invalid value: {}", shown(value)), detail))
     }
 
+    /// A value that may be secret.
+    pub fn invalid_unquoted(field: impl Into<String>, detail: &str) -> Self {
+        Self::new("FieldValueInvalid", field, with_detail("Invalid value".into(), detail))
+    }
+
     /// A value that is written otherwise than as JSON with sorted fields.
     pub fn invalid_as(field: impl Into<String>, value: &str, detail: &str) -> Self {
         Self::new("FieldValueInvalid", field, with_detail(format!("Invalid value: {}", cut(value)), detail))

@@ -4,12 +4,14 @@
 use farwater_api::{
     HealthRuleSpec, SOURCE_CREDENTIALS, URL_PREFIX,
     health_rule::MAX_OWN_BYTES,
+    parameters::{MAX_METADATA_BYTES, check_free_form},
     renderer::{self, MAX_RENDER_BYTES, Renderer},
 };
 use farwater_fleet::{
     agents::Limit,
     duration::{self, Bounds},
     health::{expression::Expression, rules},
+    parameters,
 };
 use farwater_sources::UrlPrefix;
 use serde_json::{Value, json};
@@ -165,6 +167,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             validate_health(object, old, kind, &mut errors);
             validate_renderers(object, old, kind, &mut errors);
             validate_ignored(object, old, kind, &mut errors);
+            validate_parameters(object, old, kind, &mut errors);
         }
         if part == Part::Status {
             relate_to_status(&mut errors);
@@ -284,6 +287,34 @@ fn validate_ignored(object: &Value, old: Option<&Value>, kind: &ResourceKind, er
             errors.push(FieldError::invalid(field, &rule["expression"], &error.to_string()));
         }
     }
+}
+
+/// What makes no sense whatever the objects are that it names. No value is quoted: it may be a secret.
+fn validate_parameters(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    let spec = &object["spec"];
+    let is_known =
+        |fields: &[&str]| old.is_some_and(|old| fields.iter().all(|field| old["spec"][*field] == spec[*field]));
+    // One that can't be read has been refused by its schema.
+    let wrong = match kind.plural.as_str() {
+        "servicedeployments" if !is_known(&["configuration", "parameters"]) => {
+            let stated = json!({
+                "clusterRef": {"name": ""}, "sourceRef": {"name": ""}, "targetNamespace": "",
+                "configuration": spec.get("configuration").cloned().unwrap_or_else(|| json!({})),
+                "parameters": spec.get("parameters").cloned().unwrap_or_else(|| json!([])),
+            });
+            serde_json::from_value(stated).map(|spec| parameters::check_service(&spec)).unwrap_or_default()
+        }
+        "servicecontexts" if !is_known(&["configuration", "secretRefs"]) => {
+            serde_json::from_value(spec.clone()).map(|spec| parameters::check_context(&spec)).unwrap_or_default()
+        }
+        "clusters" if !is_known(&["metadata"]) => {
+            let metadata = spec["metadata"].as_object().cloned().unwrap_or_default();
+            let checked = check_free_form(&metadata, MAX_METADATA_BYTES);
+            checked.err().map(|why| ("metadata".to_owned(), why)).into_iter().collect()
+        }
+        _ => Vec::new(),
+    };
+    errors.extend(wrong.into_iter().map(|(field, why)| FieldError::invalid_unquoted(format!("spec.{field}"), &why)));
 }
 
 fn validate_limit(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {

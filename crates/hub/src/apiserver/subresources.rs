@@ -16,7 +16,7 @@ use super::{
     call::{Call, store_failed, timestamp},
     kinds::REGISTRY,
     options::WriteOptions,
-    plans, respond, schema,
+    parameters, plans, respond, schema,
     status::{ApiError, FieldError},
 };
 use crate::{
@@ -39,6 +39,7 @@ pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         ("servicedeployments", "plan") if call.info.verb == "create" => plans::ask(call, &body).await,
         ("servicedeployments", "plan") => plans::look(call).await,
         ("servicedeployments", "hooks") => list_hooks(call).await,
+        ("servicedeployments", "parameters") => parameters::explain(call).await,
         _ => Err(ApiError::no_such_path()),
     }
 }

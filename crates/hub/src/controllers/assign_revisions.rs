@@ -54,7 +54,7 @@ use super::{
 };
 use crate::{
     apiserver::manage,
-    delivery::{Delivery, secrets, status},
+    delivery::{Delivery, parameters::Given, secrets, status},
 };
 
 /// A service that waits for others is woken by them; this is for a wake-up that was lost.
@@ -748,7 +748,8 @@ async fn remove_service(
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let secrets = secrets::resolve(delivery, &facts).await?;
     // A removal takes what there is, wherever it came from.
-    let (entry, _) = facts.resolve_entry(&cluster, &load_grants_for(&delivery.store, &name.namespace).await?, &secrets);
+    let grants = load_grants_for(&delivery.store, &name.namespace).await?;
+    let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets, &Given::default());
     let report = load_report(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let said = report.as_ref().map(status::decode).transpose()?;
     let objects = said.as_ref().map(|said| said.objects.as_slice()).unwrap_or_default();

@@ -4,7 +4,7 @@
 //! differs, so that recomputing is free of consequences.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -20,10 +20,12 @@ use farwater_fleet::{
     placement::NamedGrant,
 };
 use farwater_store::{
-    Key, Resource, StoreError,
+    Key, Resource, StoreError, Tx,
     delivery::{
-        Assignment, Desired, DirtyMark, ServiceOrigin, assignments_of_cluster, clear_mark, load_agent_update,
-        load_desired, load_dirty, load_revision, released_of_cluster, save_desired, service_origins_of_cluster,
+        Assignment, Desired, DirtyMark, InputVersion, ParameterRow, ServiceOrigin, assignments_of_cluster, clear_mark,
+        load_agent_update, load_desired, load_dirty, load_revision, mark_cluster, mark_parameters,
+        parameters_of_cluster, released_of_cluster, save_desired, save_parameters, service_origins_of_cluster,
+        versions_of,
     },
 };
 use farwater_telemetry::traces::{self, Interval};
@@ -37,10 +39,14 @@ use super::{
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, read_json, released_entry},
     trace_deliveries::{self, NewEntry, Published, new_entries},
 };
-use crate::delivery::{
-    Delivery,
-    desired::{self, Content},
-    secrets,
+use crate::{
+    delivery::{
+        Delivery,
+        desired::{self, Content},
+        parameters::{Fresh, InputCache, give},
+        secrets,
+    },
+    secret_backends::SecretBackends,
 };
 
 /// Clusters per round: bounds the transaction that publishes them.
@@ -151,13 +157,14 @@ async fn compute_batch(delivery: &Delivery, resting: &mut Resting) -> Result<Rou
     let grants = load_grants(&delivery.store).await?;
     let health = select_health_rules::load(&delivery.store).await?.map(Verbatim::from);
     let (mut published, mut times) = (Vec::new(), Vec::new());
+    let mut inputs = InputCache::default();
     for mark in marks {
         let started = Instant::now();
-        match compute_cluster(delivery, &mark, &grants, health.as_ref()).await {
-            Ok(Computed::Now(next)) => {
+        match compute_cluster(delivery, &mark, &grants, health.as_ref(), &mut inputs).await {
+            Ok(Computed::Now { next, fresh }) => {
                 round.done += 1;
                 times.push((mark.cluster_uid.clone(), started.elapsed()));
-                published.push((mark, next.map(|next| *next)));
+                published.push(Done { mark, next: next.map(|next| *next), fresh });
             }
             // It keeps its mark, and comes again in the next round.
             Ok(Computed::Later) => {
@@ -187,10 +194,25 @@ struct Next {
 }
 
 enum Computed {
-    /// The cluster's next state, if it differs from the current one.
-    Now(Option<Box<Next>>),
+    Now {
+        /// The cluster's next state, if it differs from the current one.
+        next: Option<Box<Next>>,
+        fresh: Vec<Fresh>,
+    },
     /// A source has moved, and not all of its services are assigned from it.
     Later,
+}
+
+impl Computed {
+    const NOTHING: Self = Self::Now { next: None, fresh: Vec::new() };
+}
+
+/// What is written of one cluster.
+struct Done {
+    mark: DirtyMark,
+    next: Option<Next>,
+    /// Parameters of its services that were resolved anew.
+    fresh: Vec<Fresh>,
 }
 
 async fn compute_cluster(
@@ -198,29 +220,32 @@ async fn compute_cluster(
     mark: &DirtyMark,
     grants: &[NamedGrant],
     health: Option<&Verbatim<HealthRules>>,
+    inputs: &mut InputCache,
 ) -> Result<Computed, StoreError> {
-    let Some(state) = delivery.clusters.get(&mark.cluster_uid) else { return Ok(Computed::Now(None)) };
+    let Some(state) = delivery.clusters.get(&mark.cluster_uid) else { return Ok(Computed::NOTHING) };
     let name = Name::new(&state.namespace, &state.name);
     let Some(cluster) = ClusterFacts::load(delivery, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
-        return Ok(Computed::Now(None));
+        return Ok(Computed::NOTHING);
     };
-    let (rows, origins, released, current, update) = {
+    let (rows, origins, released, current, update, parameters) = {
         let mut tables = delivery.store.tables().await?;
         let rows = assignments_of_cluster(&mut tables, &cluster.uid).await?;
         let current = load_desired(&mut tables, &cluster.uid).await?;
         let origins = service_origins_of_cluster(&mut tables, &cluster.uid).await?;
         let released = released_of_cluster(&mut tables, &cluster.uid).await?;
-        (rows, origins, released, current, load_agent_update(&mut tables, &cluster.uid).await?)
+        let parameters = parameters_of_cluster(&mut tables, &cluster.uid).await?;
+        (rows, origins, released, current, load_agent_update(&mut tables, &cluster.uid).await?, parameters)
     };
     if is_halfway(delivery, &rows).await? {
         return Ok(Computed::Later);
     }
-    let mut entries = resolve_entries(delivery, &cluster, (&rows, &origins), grants).await?;
+    let known = Known { rows: &rows, origins: &origins, parameters: &parameters };
+    let (mut entries, fresh) = resolve_entries(delivery, &cluster, known, grants, inputs).await?;
     entries.extend(released.iter().map(|row| Verbatim::from(released_entry(row, cluster.suspended))));
     entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
     let agent = update.map(|row| advance_agents::read_text(&row.cluster_uid, &row.settings)).transpose()?.flatten();
     let next = next_desired(delivery, &cluster, Content { entries, agent, health: health.cloned() }, current)?;
-    Ok(Computed::Now(next.map(Box::new)))
+    Ok(Computed::Now { next: next.map(Box::new), fresh })
 }
 
 /// Whether a commit has reached some services of its source and not others: what one of them gives up another one may take over, so
@@ -252,14 +277,24 @@ async fn is_halfway(delivery: &Delivery, rows: &[Assignment]) -> Result<bool, St
     Ok(false)
 }
 
+/// What is known of a cluster's services, by uid.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    rows: &'a [Assignment],
+    origins: &'a HashMap<String, ServiceOrigin>,
+    parameters: &'a HashMap<String, ParameterRow>,
+}
+
+/// With the parameters that were resolved anew for them.
 async fn resolve_entries(
     delivery: &Delivery,
     cluster: &ClusterFacts,
-    (rows, origins): (&[Assignment], &HashMap<String, ServiceOrigin>),
+    Known { rows, origins, parameters }: Known<'_>,
     grants: &[NamedGrant],
-) -> Result<Vec<Verbatim<Entry>>, StoreError> {
+    inputs: &mut InputCache,
+) -> Result<(Vec<Verbatim<Entry>>, Vec<Fresh>), StoreError> {
     let mut urls = SourceUrls::default();
-    let mut entries = Vec::with_capacity(rows.len());
+    let (mut entries, mut fresh) = (Vec::with_capacity(rows.len()), Vec::new());
     for some in rows.chunks(READ_AT_ONCE) {
         let keys: Vec<_> = some.iter().map(key_of).collect();
         let mut services = delivery.store.get_all(&keys).await?;
@@ -270,10 +305,12 @@ async fn resolve_entries(
                 continue;
             };
             let secrets = secrets::resolve(delivery, &facts).await?;
-            entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets).0));
+            let (given, resolved) = give(delivery, &facts, cluster, parameters.get(&row.service_uid), inputs).await?;
+            fresh.extend(resolved);
+            entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets, &given).0));
         }
     }
-    Ok(entries)
+    Ok((entries, fresh))
 }
 
 fn key_of(row: &Assignment) -> Key {
@@ -362,16 +399,40 @@ fn next_desired(
     Ok(Some(Next { row, news }))
 }
 
+/// Writes what came of services' parameters. Where an object that was read for one is another by now, which no index knew of, it is
+/// resolved once more.
+async fn save_fresh(tx: &mut Tx, backends: &SecretBackends, fresh: Vec<(String, Fresh)>) -> Result<(), StoreError> {
+    let read: HashSet<&Key> = fresh.iter().flat_map(|(_, fresh)| &fresh.inputs).map(|input| &input.key).collect();
+    let read: Vec<Key> = read.into_iter().cloned().collect();
+    let now = versions_of(tx, &read).await?;
+    let now = now.into_iter().map(|InputVersion { key, version }| (backends.version(&key).or(version), key));
+    let now: HashMap<Key, Option<u64>> = now.map(|(version, key)| (key, version)).collect();
+    let mut again = Vec::new();
+    let mut resolved = Vec::with_capacity(fresh.len());
+    for (cluster_uid, fresh) in fresh {
+        if fresh.inputs.iter().any(|input| now.get(&input.key) != Some(&input.version)) {
+            again.push((cluster_uid, fresh.resolved.row.service_uid.clone()));
+        }
+        resolved.push(fresh.resolved);
+    }
+    save_parameters(tx, &resolved).await?;
+    for (cluster_uid, service_uid) in again {
+        mark_parameters(tx, &service_uid).await?;
+        mark_cluster(tx, &cluster_uid).await?;
+    }
+    Ok(())
+}
+
 /// Writes what changed and takes the marks away, in one transaction; then tells the polls.
-async fn publish(
-    delivery: &Delivery,
-    published: Vec<(DirtyMark, Option<Next>)>,
-    begun: SystemTime,
-) -> Result<(), StoreError> {
+async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -> Result<(), StoreError> {
+    let news = published.iter().flat_map(|done| &done.fresh).filter(|fresh| fresh.is_news);
+    let news: Vec<Name> = news.map(|fresh| fresh.service.clone()).collect();
+    let backends = Arc::clone(&delivery.secret_backends);
     let changed = delivery.store.transact(move |tx| {
         Box::pin(async move {
             let mut changed = Vec::new();
-            for (mark, next) in published {
+            let mut resolved = Vec::new();
+            for Done { mark, next, fresh } in published {
                 if let Some(next) = next {
                     let row = &next.row;
                     // An epoch that was raised meanwhile makes this state unsigned history; the cluster is dirty again.
@@ -382,11 +443,15 @@ async fn publish(
                     }
                 }
                 clear_mark(tx, &mark).await?;
+                resolved.extend(fresh.into_iter().map(|fresh| (mark.cluster_uid.clone(), fresh)));
             }
+            save_fresh(tx, &backends, resolved).await?;
             Ok(changed)
         })
     });
     let changed = changed.await?;
+    // Their conditions may say something else.
+    news.into_iter().for_each(|name| delivery.summaries.add(name));
     if !changed.is_empty() {
         delivery.collect.notify_one();
     }

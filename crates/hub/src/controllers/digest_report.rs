@@ -4,7 +4,7 @@ use farwater_api::digest_report::DigestReport;
 use farwater_fleet::digest_inputs::explain_digest;
 use farwater_store::{
     Resource, StoreError,
-    delivery::{load_assignment, load_service_origin},
+    delivery::{load_assignment, load_parameters, load_service_origin},
 };
 
 use super::{
@@ -12,14 +12,19 @@ use super::{
     resources::Name,
     services::{ClusterFacts, SourceUrls, load_grants_for},
 };
-use crate::delivery::{Delivery, secrets};
+use crate::delivery::{
+    Delivery,
+    parameters::{InputCache, give},
+    secrets,
+};
 
 /// None where the service is in no cluster yet.
 pub async fn load(delivery: &Delivery, service: &Resource) -> Result<Option<DigestReport>, StoreError> {
-    let (row, origin) = {
+    let (row, origin, given) = {
         let mut tables = delivery.store.tables().await?;
         let row = load_assignment(&mut tables, &service.uid).await?;
-        (row, load_service_origin(&mut tables, &service.uid).await?)
+        let origin = load_service_origin(&mut tables, &service.uid).await?;
+        (row, origin, load_parameters(&mut tables, &service.uid).await?)
     };
     let Some(row) = row.filter(|row| !row.cluster_uid.is_empty()) else { return Ok(None) };
     let Some(state) = delivery.clusters.get(&row.cluster_uid) else { return Ok(None) };
@@ -28,6 +33,8 @@ pub async fn load(delivery: &Delivery, service: &Resource) -> Result<Option<Dige
     let facts = load_facts(delivery, &row, origin.as_ref(), &mut SourceUrls::default()).await?;
     let (Some(cluster), Some(facts)) = (cluster, facts) else { return Ok(None) };
     let secrets = secrets::resolve(delivery, &facts).await?;
-    let (entry, _) = facts.resolve_entry(&cluster, &load_grants_for(&delivery.store, &row.namespace).await?, &secrets);
+    let (given, _) = give(delivery, &facts, &cluster, given.as_ref(), &mut InputCache::default()).await?;
+    let grants = load_grants_for(&delivery.store, &row.namespace).await?;
+    let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets, &given);
     explain_digest(&entry, facts.assigned.as_ref()).map(Some).map_err(StoreError::abort)
 }

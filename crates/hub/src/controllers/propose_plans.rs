@@ -16,7 +16,7 @@ use farwater_fleet::assignment::{Candidate, Trouble, Why};
 use farwater_sources::Named;
 use farwater_store::{
     Resource, StoreError,
-    delivery::{Assignment, Revision, load_assignment, load_service_origin},
+    delivery::{Assignment, Revision, load_assignment, load_parameters, load_service_origin},
 };
 
 use super::{
@@ -30,6 +30,7 @@ use super::{
 };
 use crate::delivery::{
     Delivery,
+    parameters::{InputCache, give},
     plans::{self, AskError, Asked, Proposed},
     secrets,
 };
@@ -126,8 +127,13 @@ async fn prepare(
         }
     };
     let secrets = secrets::resolve(&delivery, &facts).await.map_err(failed)?;
+    let given = {
+        let mut tables = delivery.store.tables().await.map_err(failed)?;
+        load_parameters(&mut tables, &facts.uid).await.map_err(failed)?
+    };
+    let given = give(&delivery, &facts, &cluster, given.as_ref(), &mut InputCache::default()).await.map_err(failed)?;
     let grants = load_grants_for(&delivery.store, &facts.name.namespace).await.map_err(failed)?;
-    let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets);
+    let (entry, _) = facts.resolve_entry(&cluster, &grants, &secrets, &given.0);
     Ok(Proposed { entry: Verbatim::from(entry), revision, archive })
 }
 

@@ -4,7 +4,7 @@ use std::{fmt, sync::LazyLock};
 
 use farwater_api::{
     ADMIN_NAMESPACE, AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule,
-    HelmRepository, OCIRepository, Receiver, ServiceDeployment,
+    HelmRepository, OCIRepository, Receiver, ServiceContext, ServiceDeployment,
 };
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
@@ -62,6 +62,7 @@ stored!(
     HelmRepository,
     OCIRepository,
     Receiver,
+    ServiceContext,
     ServiceDeployment
 );
 
@@ -78,6 +79,11 @@ pub async fn load<T: Stored>(store: &Store, name: &Name) -> Result<Option<(Resou
 
 pub fn secrets() -> Kind {
     static KIND: LazyLock<Kind> = LazyLock::new(|| Kind::new("secrets", ""));
+    KIND.clone()
+}
+
+pub fn config_maps() -> Kind {
+    static KIND: LazyLock<Kind> = LazyLock::new(|| Kind::new("configmaps", ""));
     KIND.clone()
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use farwater_api::{
-    ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, HealthRule, Receiver, ServiceDeployment, SourceKind,
+    ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, HealthRule, Receiver, ServiceContext, ServiceDeployment, SourceKind,
 };
 use farwater_fleet::{
     assignment::{Decided, Trouble, Why},
@@ -205,6 +205,11 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     if *kind == kinds.secret {
         return route_secret(delivery, &name, &event.object).await;
     }
+    if *kind == kinds.context || *kind == kinds.config_map {
+        // Its write has marked the services that are handed what has changed.
+        delivery.dirty.notify_one();
+        return Ok(());
+    }
     if *kind == kinds.namespace {
         // The first look at it since the start is news, whatever was loaded.
         return match name.name == ADMIN_NAMESPACE && is_news(delivery, event) {
@@ -259,6 +264,8 @@ struct Kinds {
     grant: Kind,
     health_rule: Kind,
     receiver: Kind,
+    context: Kind,
+    config_map: Kind,
     secret: Kind,
     namespace: Kind,
 }
@@ -272,6 +279,8 @@ impl Kinds {
             grant: ClusterGrant::kind(),
             health_rule: HealthRule::kind(),
             receiver: Receiver::kind(),
+            context: ServiceContext::kind(),
+            config_map: resources::config_maps(),
             secret: resources::secrets(),
             namespace: resources::namespaces(),
         });
@@ -287,8 +296,8 @@ async fn route_secret(delivery: &Delivery, secret: &Name, object: &Value) -> Res
     let services = services_of_secret(&mut *delivery.store.tables().await?, &secret.namespace, &secret.name).await?;
     for (namespace, name) in services {
         delivery.summaries.add(Name { namespace, name });
-        delivery.dirty.notify_one();
     }
+    delivery.dirty.notify_one();
     let mut users = Vec::new();
     sources::each(&delivery.store, Some(&secret.namespace), |kind, resource| {
         if may_use(&resource.object["spec"], &secret.name, is_shared, prefix.as_ref()) {

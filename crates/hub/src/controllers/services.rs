@@ -25,19 +25,25 @@ use farwater_store::{
 };
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::{
     resources::{self, Name},
     sources::{self, SourceName},
 };
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, parameters::Given};
 
 /// A cluster as decisions see it.
 #[derive(Clone, Debug)]
 pub struct ClusterFacts {
     pub uid: String,
     pub name: Name,
+    /// Which state of the resource this is.
+    pub version: u64,
     pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    pub metadata: Map<String, Value>,
+    pub kubernetes_version: Option<String>,
     pub suspended: bool,
     pub agent: Option<Agent>,
     /// Why nothing is deleted in the whole fleet.
@@ -52,7 +58,11 @@ impl ClusterFacts {
         Ok(Some(Self {
             uid: resource.uid,
             name: name.clone(),
+            version: resource.version,
             labels: cluster.metadata.labels.unwrap_or_default(),
+            annotations: cluster.metadata.annotations.unwrap_or_default(),
+            metadata: cluster.spec.metadata,
+            kubernetes_version: cluster.status.and_then(|status| status.kubernetes_version),
             suspended: cluster.spec.suspend,
             agent,
             frozen: delivery.freeze.reason(),
@@ -182,20 +192,22 @@ impl ServiceFacts {
     /// The service's entry in its cluster's desired state, and why its assignment is what it is now: a right may have come
     /// or gone since the row was written.
     ///
-    /// `secrets`: the MAC of the service's Secrets, or what is wrong with one.
+    /// `secrets`: the MAC of the service's Secrets, or what is wrong with one; `given`: the same of its parameters.
     pub fn resolve_entry(
         &self,
         cluster: &ClusterFacts,
         grants: &[NamedGrant],
         secrets: &Result<Option<Digest>, String>,
+        given: &Given,
     ) -> (Entry, Why) {
         let spec = &self.service.spec;
         let ceiling = self.check_placement(cluster, grants);
-        let why = match (&self.why, &ceiling, secrets) {
+        let why = match (&self.why, &ceiling, secrets, &given.mac) {
             (Why::Trouble(_), ..) => self.why.clone(),
-            (_, Err(denied), _) => Why::NotGranted(denied.to_string()),
-            (_, Ok(_), Err(message)) => Why::Trouble(Trouble::Secret { message: message.clone() }),
-            (why, Ok(_), Ok(_)) => why.clone(),
+            (_, Err(denied), ..) => Why::NotGranted(denied.to_string()),
+            (_, Ok(_), Err(message), _) => Why::Trouble(Trouble::Secret { message: message.clone() }),
+            (_, Ok(_), Ok(_), Err(message)) => Why::Trouble(Trouble::Parameters { message: message.clone() }),
+            (why, Ok(_), Ok(_), Ok(_)) => why.clone(),
         };
         let suspension = self.suspended.then(|| describe_suspension(spec));
         let annotation = |name: &str| Some(self.service.metadata.annotations.as_ref()?.get(name)?.as_str());
@@ -217,9 +229,10 @@ impl ServiceFacts {
             prune: spec.prune,
             options: &spec.apply,
             secrets: secrets.as_ref().copied().map_err(String::as_str),
+            parameters: given.mac.as_ref().copied().map_err(String::as_str),
             approved_prune: annotation(APPROVE_PRUNE).and_then(|digest| digest.parse().ok()),
             hold_prune: hold_prune.as_deref(),
-            turn: self.turn,
+            turn: self.turn + given.turn,
             undo: annotation(UNDO).filter(|request| request.len() <= MAX_UNDO_BYTES),
             tests: &spec.tests,
             health: &spec.health,

@@ -9,12 +9,15 @@ use farwater_api::{
 };
 use farwater_fleet::{
     assignment::Why,
+    parameters::SecretName,
     summary::{self, Inputs},
 };
+use farwater_secrets::Stale;
 use farwater_store::{
     StoreError,
     delivery::{
-        Assignment, ServiceOrigin, load_assignment, load_report, load_service_origin, mark_cluster, save_service_origin,
+        Assignment, ServiceOrigin, backend_secrets_of_service, load_assignment, load_parameters, load_report,
+        load_service_origin, mark_cluster, save_service_origin,
     },
 };
 use jiff::Timestamp;
@@ -27,15 +30,15 @@ use super::{
     track_clusters::until_silent,
     versions,
 };
-use crate::delivery::{Delivery, secrets, status};
+use crate::delivery::{Delivery, parameters, secrets, status};
 
 pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let Some((resource, service)) = found else { return Ok(Next::OnChange) };
-    let (row, report, known) = {
-        let mut tables = delivery.store.tables().await?;
-        let row = load_assignment(&mut tables, &resource.uid).await?;
-        (row, load_report(&mut tables, &resource.uid).await?, load_service_origin(&mut tables, &resource.uid).await?)
+    let (row, report, known, handed) = {
+        let (mut tables, uid) = (delivery.store.tables().await?, &resource.uid);
+        let (row, report) = (load_assignment(&mut tables, uid).await?, load_report(&mut tables, uid).await?);
+        (row, report, load_service_origin(&mut tables, uid).await?, load_parameters(&mut tables, uid).await?)
     };
     // assign_revisions comes first, and asks for a summary when it is done.
     let Some(row) = row else { return Ok(Next::OnChange) };
@@ -49,7 +52,10 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     let (entry, why) = match &cluster {
         Some(cluster) => {
             let secrets = secrets::resolve(&delivery, &facts).await?;
-            facts.resolve_entry(cluster, &load_grants_for(&delivery.store, &name.namespace).await?, &secrets)
+            // Whoever puts them together for the first time asks for a summary when it is done.
+            let Some(given) = parameters::published(&facts, handed.as_ref())? else { return Ok(Next::OnChange) };
+            let grants = load_grants_for(&delivery.store, &name.namespace).await?;
+            facts.resolve_entry(cluster, &grants, &secrets, &given)
         }
         None => unplaced_entry(&facts),
     };
@@ -57,6 +63,7 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     let previous = facts.service.status.clone().unwrap_or_default();
     let is_frozen = cluster.as_ref().is_some_and(|cluster| cluster.frozen.is_some());
     let state = delivery.clusters.get(&row.cluster_uid);
+    let stale = describe_stale(&delivery, &resource.uid).await?;
     let requests = &delivery.checks.requests;
     let handled = resources::requested_at(&facts.service.metadata).filter(|value| requests.is_assigned(&name, value));
     let status = summary::summarize(Inputs {
@@ -75,6 +82,7 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         report: said.as_ref(),
         report_time: report.and_then(|report| Timestamp::from_second(report.received).ok()),
         requested_at: handled.or(previous.last_handled_reconcile_at.as_deref()),
+        stale: stale.as_deref(),
         previous: &previous,
         now: Timestamp::now(),
     });
@@ -103,6 +111,29 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         delivery.services.add(name);
     }
     Ok(Next::OnChange)
+}
+
+/// Which secrets of backends the service is handed as they were, because they can't be read again.
+async fn describe_stale(delivery: &Delivery, uid: &str) -> Result<Option<String>, StoreError> {
+    const SHOWN: usize = 3;
+    if delivery.secret_backends.external().is_none() {
+        return Ok(None);
+    }
+    let handed = backend_secrets_of_service(&mut *delivery.store.tables().await?, uid).await?;
+    let mut told = Vec::new();
+    for (kind, namespace, name) in handed {
+        let Some(secret) = SecretName::of_index(&kind, &name) else { continue };
+        let Some(Stale { since, error }) = delivery.secret_backends.stale(&namespace, &secret) else { continue };
+        let since = Timestamp::from_second(since).map_or_else(|_| "before".to_owned(), |since| since.to_string());
+        told.push(format!("{} is as it was read at {since}: {error}", secret.name));
+    }
+    let more = told.len().saturating_sub(SHOWN);
+    told.truncate(SHOWN);
+    let mut text = told.join("; ");
+    if more > 0 {
+        text += &format!("; and {more} more");
+    }
+    Ok((!text.is_empty()).then_some(text))
 }
 
 /// Whether the agent has applied exactly this entry, and found nothing that would have to go.

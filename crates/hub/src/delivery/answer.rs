@@ -71,6 +71,8 @@ pub enum Refusal {
     NotDesired { digest: String },
     #[error("these Secrets of service {service} are not what this cluster's desired state names; poll again")]
     SecretsNotDesired { service: String },
+    #[error("these parameters of service {service} are not what this cluster's desired state names; poll again")]
+    ParametersNotDesired { service: String },
     #[error("the hub's last report is {last}, not {base}; send everything, with base 0")]
     BaseUnknown { last: u64, base: u64 },
     #[error("nobody waits for this plan any more")]
@@ -103,7 +105,9 @@ impl Refusal {
             Self::AssertionUsed => (StatusCode::UNAUTHORIZED, REASON_TOKEN_USED),
             Self::AccessTokenUnknown => (StatusCode::UNAUTHORIZED, REASON_TOKEN_UNKNOWN),
             Self::AccessTokenExpired => (StatusCode::UNAUTHORIZED, REASON_TOKEN_EXPIRED),
-            Self::NotDesired { .. } | Self::SecretsNotDesired { .. } => (StatusCode::FORBIDDEN, REASON_NOT_DESIRED),
+            Self::NotDesired { .. } | Self::SecretsNotDesired { .. } | Self::ParametersNotDesired { .. } => {
+                (StatusCode::FORBIDDEN, REASON_NOT_DESIRED)
+            }
             Self::BaseUnknown { .. } => (StatusCode::CONFLICT, REASON_BASE_UNKNOWN),
             Self::PlanUnwanted => (StatusCode::GONE, REASON_NOT_DESIRED),
             Self::PathUnknown { .. } => (StatusCode::NOT_FOUND, REASON_PATH_UNKNOWN),

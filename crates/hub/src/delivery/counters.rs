@@ -120,6 +120,8 @@ fn type_label(kind: Option<ReceiverType>) -> &'static str {
 pub struct Counters {
     fetches: Family<FetchLabels, Counter>,
     fetch_time: Histogram,
+    /// Services whose parameters were put together anew.
+    pub parameters_resolved: Counter,
     /// New desired states of clusters.
     pub published: Counter,
     /// Services that agents reported about.
@@ -139,6 +141,7 @@ impl Default for Counters {
         let counters = Self {
             fetches: Family::default(),
             fetch_time: Histogram::new(FETCH_BUCKETS),
+            parameters_resolved: Counter::default(),
             published: Counter::default(),
             reported: Counter::default(),
             bundles: Counter::default(),
@@ -183,6 +186,8 @@ impl Counters {
         registry.register("fetches", "Remotes of sources that were asked, by what came of it", self.fetches.clone());
         let help = "Time that a source's remote took, in seconds";
         registry.register("fetch_duration_seconds", help, self.fetch_time.clone());
+        let help = "Services whose parameters were put together anew";
+        registry.register("parameters_resolved", help, self.parameters_resolved.clone());
         registry.register("desired_published", "New desired states of clusters", self.published.clone());
         registry.register("services_reported", "Services that agents reported about", self.reported.clone());
         registry.register("bundles_sent", "Bundles that agents were sent", self.bundles.clone());

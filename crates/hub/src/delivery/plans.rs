@@ -219,6 +219,14 @@ impl Plans {
         })
     }
 
+    /// The same of one that names parameters.
+    pub fn entry_with_parameters(&self, cluster_uid: &str, service_uid: &str, mac: &Digest) -> Option<Verbatim<Entry>> {
+        self.find(cluster_uid, |proposed, deployment| {
+            let is_it = deployment.parameters == Some(*mac) && proposed.entry.service.uid == service_uid;
+            is_it.then(|| proposed.entry.clone())
+        })
+    }
+
     fn find<T>(&self, cluster_uid: &str, look: impl Fn(&Proposed, &Deployment) -> Option<T>) -> Option<T> {
         let state = self.state();
         let open = state.requests.values().filter(|request| *request.cluster_uid == *cluster_uid);

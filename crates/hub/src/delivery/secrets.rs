@@ -120,7 +120,8 @@ fn names(entry: &Entry, service: &str, mac: &Digest) -> bool {
     entry.service.uid == service && named == Some(*mac)
 }
 
-fn seal(agent: &Agent, info: &[u8], json: &[u8]) -> Result<SealedSecrets, Refusal> {
+/// To one agent's key.
+pub fn seal(agent: &Agent, info: &[u8], json: &[u8]) -> Result<SealedSecrets, Refusal> {
     let key = HpkePublicKey(agent.sealing_key.clone());
     let sealed = DH_KEM_X25519_HKDF_SHA256_AES_256.seal(info, &[], json, &key);
     // The key was checked for its length only when the agent joined.

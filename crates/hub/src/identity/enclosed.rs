@@ -19,12 +19,12 @@ use super::{
     IdentityError, SecretKey,
     files::{DataDir, FileError, write_private},
     parse_installation, parse_secret, read_seal_key,
+    seal::{NEXT, SEAL, WANTED},
 };
 
 const FOLDER: &str = "keys";
 /// What tells installations apart.
 const INSTALLATION: &str = "installation";
-const SEAL: &str = "seal.key";
 /// A hub has some ten; more is no folder of keys.
 const MAX_FILES: usize = 100;
 /// As for a key that is read at the start.
@@ -127,7 +127,10 @@ fn decide(present: &Files, backup: &Files) -> RestoredKeys {
     if ours.is_none() || ours != installation(backup) {
         return RestoredKeys::Replaced;
     }
-    let missing: Vec<String> = backup.keys().filter(|name| !present.contains_key(*name)).cloned().collect();
+    // What was under way when the backup was made is over.
+    let is_lasting = |name: &&String| !matches!(name.as_str(), NEXT | WANTED);
+    let missing: Vec<String> =
+        backup.keys().filter(is_lasting).filter(|name| !present.contains_key(*name)).cloned().collect();
     if missing.is_empty() { RestoredKeys::Kept } else { RestoredKeys::Completed(missing) }
 }
 
@@ -168,6 +171,13 @@ impl StagedKeys {
         }
         let text = self.backup.get(SEAL).map(|text| String::from_utf8_lossy(text).into_owned()).unwrap_or_default();
         parse_secret(&text).map_err(|problem| EnclosedError::Backup { name: SEAL.to_owned(), problem })
+    }
+
+    /// Those that the backup's rows may depend on, whatever becomes of the backup's keys: with a hub that keeps its own,
+    /// its seal key may have been exchanged since.
+    pub fn seal_keys_of_backup(&self) -> Vec<SecretKey> {
+        let read = |name: &str| parse_secret(&String::from_utf8_lossy(self.backup.get(name)?)).ok();
+        [SEAL, NEXT].into_iter().filter_map(read).collect()
     }
 
     /// After the rows have. A crash in between leaves rows that the old keys don't open: the hub doesn't start, and the same restore

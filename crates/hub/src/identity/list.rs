@@ -10,6 +10,7 @@ use super::{
     IdentityError,
     certificates::certificate_end,
     files::{from_pem, read_private},
+    read_seal_key,
     rotate::read_trust,
     trust::{Request, Standing, Trust},
 };
@@ -45,6 +46,9 @@ impl KeyList {
         let (own, server) = (certificate("ca.crt")?, certificate("tls.crt")?);
         let mut rows = signing_keys(&trust);
         rows.extend(authorities(&trust, own.as_deref()));
+        let seal =
+            KeyRow { kind: "seal-key", id: read_seal_key(data_dir)?.id(), state: "in use", since: None, ends: None };
+        rows.push(seal);
         rows.extend(server.map(|der| KeyRow {
             kind: "server-certificate",
             id: Digest::of(&der).to_string(),

@@ -222,6 +222,7 @@ fn questions_of_path(method: &str, path: &str) -> Vec<Question> {
         ("*", "/api" | "/apis") => ("GET", path.to_owned(), None),
         ("GET", "/agent/v1/bundles/{digest}") => ("GET", path.replace("{digest}", &digest), None),
         ("GET", "/agent/v1/secrets/{service}/{mac}") => ("GET", format!("/agent/v1/secrets/none/{digest}"), None),
+        ("GET", "/agent/v1/parameters/{service}/{mac}") => ("GET", format!("/agent/v1/parameters/none/{digest}"), None),
         ("GET", "/agent/v1/successions/{sequence}") => ("GET", "/agent/v1/successions/0".to_owned(), None),
         // They prove themselves by what is in the body: a one-time token, a signature.
         ("POST", "/agent/v1/join" | "/agent/v1/token" | "/agent/v1/keys") => ("POST", path.to_owned(), Some(json!({}))),
@@ -332,7 +333,8 @@ fn check_rules(table: &Table) {
             if about_oneself {
                 continue;
             }
-            assert!(!(is("view") && (changes || row.starts_with("secrets"))), "{what}");
+            let holds_secrets = row.starts_with("secrets") || row.starts_with("servicecontexts");
+            assert!(!(is("view") && (changes || holds_secrets)), "{what}");
             assert!(!(is("edit") && changes && group.starts_with("rbac")), "{what}");
             let wider = [is("view"), is("edit"), is("admin"), is("root")];
             assert!(wider.is_sorted(), "a wider role holds what a narrower one does: {what}");

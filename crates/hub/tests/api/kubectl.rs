@@ -210,6 +210,7 @@ async fn discovery_and_explain_show_the_kinds() {
             "helmrepositories",
             "ocirepositories",
             "receivers",
+            "servicecontexts",
             "servicedeployments",
         ];
         assert_eq!(names.lines().collect::<Vec<_>>(), expected.map(|n| format!("{n}.farwater.dev")));

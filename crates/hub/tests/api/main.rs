@@ -8,6 +8,7 @@ mod k9s;
 mod kubectl;
 mod receivers;
 mod rendering;
+mod parameters;
 mod rules;
 mod server_side;
 mod support;

@@ -298,13 +298,27 @@ impl Agent {
         call(rig, self.get(&format!("/agent/v1/secrets/{service}/{mac}")).body(Body::empty()).unwrap()).await
     }
 
+    pub async fn parameters(&self, rig: &Rig, service: &str, mac: &Digest) -> Answer {
+        call(rig, self.get(&format!("/agent/v1/parameters/{service}/{mac}")).body(Body::empty()).unwrap()).await
+    }
+
     /// What was sealed to this agent for a service.
     pub fn open(&self, sealed: &SealedSecrets, service: &str, mac: &Digest) -> Option<Vec<u8>> {
         let joined = self.joined.as_ref().unwrap();
-        let info = SealedSecrets::info(&joined.installation, &joined.cluster.uid, service, mac);
+        self.open_as(sealed, &SealedSecrets::info(&joined.installation, &joined.cluster.uid, service, mac))
+    }
+
+    /// The same of its parameters.
+    pub fn open_parameters(&self, sealed: &SealedSecrets, service: &str, mac: &Digest) -> Option<Vec<u8>> {
+        let joined = self.joined.as_ref().unwrap();
+        let (installation, cluster) = (&joined.installation, &joined.cluster.uid);
+        self.open_as(sealed, &SealedSecrets::info_of_parameters(installation, cluster, service, mac))
+    }
+
+    fn open_as(&self, sealed: &SealedSecrets, info: &[u8]) -> Option<Vec<u8>> {
         let encapsulated = EncapsulatedSecret(BASE64.decode(&sealed.encapsulated).unwrap());
         let ciphertext = BASE64.decode(&sealed.ciphertext).unwrap();
-        DH_KEM_X25519_HKDF_SHA256_AES_256.open(&encapsulated, &info, &[], &ciphertext, &self.sealing.1).ok()
+        DH_KEM_X25519_HKDF_SHA256_AES_256.open(&encapsulated, info, &[], &ciphertext, &self.sealing.1).ok()
     }
 
     pub fn report(&self, services: &[(&str, Option<ServiceReport>)]) -> StatusReport {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agent;
+mod backends;
 mod bases;
 mod charts;
 mod connecting;
@@ -12,6 +13,7 @@ mod digests;
 mod identity;
 mod keys;
 mod outages;
+mod parameters;
 mod placing;
 mod planning;
 mod private;

@@ -11,6 +11,7 @@ use farwater_hub::{
     DataDir, Identity,
     controllers::{self, git::SourceSettings, resume},
     delivery::{Delivery, connections::Connections},
+    secret_backends::SecretBackends,
 };
 use farwater_sources::Links;
 use farwater_store::{
@@ -34,6 +35,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Agents that may be connected.
 pub const CONNECTIONS: usize = 2;
 
+const BACKENDS: &str = "backends.yaml";
+
 pub struct Rig {
     data: tempfile::TempDir,
     directory: DataDir,
@@ -48,6 +51,7 @@ pub struct Rig {
 fn plural(kind: &str) -> Kind {
     let plural = match (kind, kind.strip_suffix('y')) {
         ("Secret", _) => return Kind::new("secrets", ""),
+        ("ConfigMap", _) => return Kind::new("configmaps", ""),
         ("Namespace", _) => return Kind::new("namespaces", ""),
         (_, Some(stem)) => format!("{}ies", stem.to_lowercase()),
         (kind, None) => format!("{}s", kind.to_lowercase()),
@@ -69,6 +73,14 @@ impl Rig {
         Self::open(data, location).await
     }
 
+    /// With other places that secrets may come from, as a file of the hub's configuration names them.
+    pub async fn start_with_backends(configuration: &str) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        std::fs::write(data.path().join(BACKENDS), configuration).unwrap();
+        let location = data.path().join("hub.db").into();
+        Self::open(data, location).await
+    }
+
     async fn open(data: tempfile::TempDir, location: Location) -> Self {
         let directory = DataDir::open(data.path()).unwrap();
         let identity = Arc::new(Identity::open(&directory, None, Timestamp::now()).unwrap());
@@ -85,7 +97,12 @@ impl Rig {
         let sources = SourceSettings { links, ..SourceSettings::default() };
         let delivery =
             Delivery::open(store.clone(), Arc::clone(&identity), directory_of_data, url, connections, sources).await;
-        let delivery = Arc::new(delivery.unwrap());
+        let mut delivery = delivery.unwrap();
+        let backends = data.path().join(BACKENDS);
+        if backends.exists() {
+            delivery.secret_backends = Arc::new(SecretBackends::open(&backends, store.clone()).unwrap());
+        }
+        let delivery = Arc::new(delivery);
         let shutdown = CancellationToken::new();
         let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), left, shutdown.clone()));
         let hosts = farwater_hub::receivers::router(Arc::clone(&delivery));
@@ -207,7 +224,7 @@ impl Rig {
                 metadata[field] = value.clone();
             }
         }
-        let is_core = matches!(kind, "Secret" | "Namespace");
+        let is_core = matches!(kind, "ConfigMap" | "Secret" | "Namespace");
         let api_version = if is_core { "v1".to_owned() } else { format!("{GROUP}/{VERSION}") };
         let mut full = json!({"apiVersion": api_version, "kind": kind, "metadata": metadata});
         for field in ["spec", "data", "type"] {

@@ -147,7 +147,7 @@ async fn what_was_rendered_is_not_rendered_again_until_an_input_changes() {
 }
 
 #[tokio::test]
-async fn what_failed_or_looked_at_the_cluster_is_rendered_again_and_parameters_stay_off_the_disk() {
+async fn what_failed_or_looked_at_the_cluster_is_rendered_again_and_secrets_stay_off_the_disk() {
     let mut bench = Bench::new();
     let folder = tempfile::tempdir().unwrap();
     bench.engine.cache = Cache::new(Some(folder.path().to_owned()), CacheLimits::default());
@@ -160,9 +160,12 @@ async fn what_failed_or_looked_at_the_cluster_is_rendered_again_and_parameters_s
     }
     let text = object("{{ configuration.secret }}");
     let job = Job::of([("a.yaml.liquid", text.as_str())]).parameters(json!({"configuration": {"secret": "c4n4ry"}}));
-    values(bench.render(&job).await);
-    assert!(bench.render(&job).await.cached);
+    let secret = Job { secret: true, ..job.clone() };
+    values(bench.render(&secret).await);
+    assert!(bench.render(&secret).await.cached);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    values(bench.render(&job.parameters(json!({"configuration": {"secret": "none"}}))).await);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 /// Answers with what it has, and remembers the questions.

@@ -181,6 +181,7 @@ pub struct Job {
     pub is_upgrade: bool,
     pub capabilities: Capabilities,
     pub parameters: Map<String, Value>,
+    pub secret: bool,
 }
 
 impl Job {
@@ -195,6 +196,7 @@ impl Job {
             is_upgrade: false,
             capabilities: Capabilities::default(),
             parameters: Map::new(),
+            secret: false,
         }
     }
 
@@ -231,6 +233,7 @@ impl Job {
             release: Release { name: &self.name, namespace: &self.namespace, is_upgrade: self.is_upgrade },
             capabilities: &self.capabilities,
             parameters: &self.parameters,
+            secret: self.secret,
         }
     }
 }

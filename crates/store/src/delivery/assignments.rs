@@ -5,6 +5,7 @@ use super::{
     guards::delete_prune_hold,
     history::{delete_dependencies, delete_history},
     origins::delete_service_origin,
+    parameters::delete_parameters,
     paths::delete_service_paths,
 };
 use crate::{
@@ -252,6 +253,7 @@ pub async fn delete_assignment(connection: &mut Connection, service_uid: &str) -
     delete_history(connection, service_uid).await?;
     delete_service_origin(connection, service_uid).await?;
     delete_prune_hold(connection, service_uid).await?;
+    delete_parameters(connection, service_uid).await?;
     sqlx::query("DELETE FROM assignments WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
     Ok(())
 }

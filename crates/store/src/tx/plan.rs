@@ -8,7 +8,7 @@ use super::Pending;
 use crate::{
     Change, Key, Kind, Operation, Resource, StoreError, WatchEvent, Write, WriteError,
     garbage::{RelationChange, Relations},
-    row::{FromParts, Labels, Parts, StoredParts, encode_labels, labels_of_object},
+    row::{FromParts, Labels, Parts, PlainParts, StoredParts, encode_labels, labels_of_object},
     seal::Sealer,
     tallies::TallyChanges,
 };
@@ -25,6 +25,14 @@ pub(super) struct Plan {
     pub relations: Vec<RelationChange>,
     /// How many resources come into which state.
     pub tallied: TallyChanges,
+}
+
+/// What a change takes the place of.
+#[derive(Default)]
+struct Old {
+    labels: Labels,
+    /// Of an update.
+    parts: Option<Arc<PlainParts>>,
 }
 
 /// One key: its row, and whether the database has the same.
@@ -85,7 +93,7 @@ impl Plan {
         self.tallied.add(&key.kind, parts.status.as_deref(), 1);
         let object = Arc::new(parts.into_object(version));
         self.relate(&key, &row.uid, Relations::default(), Some(Relations::of(&object)));
-        Ok(self.append(key, Operation::Created, row, Labels::new(), object))
+        Ok(self.append(key, Operation::Created, row, Old::default(), object)?)
     }
 
     fn replace(&mut self, key: Key, current: StoredParts, parts: Parts) -> Result<Resource, WriteError> {
@@ -93,7 +101,7 @@ impl Plan {
             let problem = "its metadata has another uid than the resource".to_owned();
             return Err(StoreError::Object { key: Box::new(key), problem }.into());
         }
-        let seal_changed = current.sealed != self.sealer.seals(&key.kind);
+        let seal_changed = (current.sealed != 0) != self.sealer.seals(&key.kind);
         let old_labels = current.labels(&key, &self.sealer)?;
         let plain = current.open(&key, &self.sealer)?;
         if plain.body == parts.body && plain.status == parts.status && !seal_changed {
@@ -107,7 +115,8 @@ impl Plan {
         }
         let object = Arc::new(parts.into_object(version));
         self.relate(&key, &row.uid, Relations::of_body(&plain.body), Some(Relations::of(&object)));
-        Ok(self.append(key, Operation::Updated, row, old_labels, object))
+        let old = Old { labels: old_labels, parts: Some(Arc::new(plain)) };
+        Ok(self.append(key, Operation::Updated, row, old, object)?)
     }
 
     fn delete(&mut self, key: Key, mut row: StoredParts) -> Result<Resource, WriteError> {
@@ -117,8 +126,8 @@ impl Plan {
         let last = Resource::from_parts(plain, key.clone())?;
         self.tallied.add(&key.kind, status.as_deref(), -1);
         self.relate(&key, &row.uid, Relations::of(&last.object), None);
-        let old_labels = labels_of_object(&last.object);
-        Ok(self.append(key, Operation::Deleted, row, old_labels, last.object))
+        let old = Old { labels: labels_of_object(&last.object), parts: None };
+        Ok(self.append(key, Operation::Deleted, row, old, last.object)?)
     }
 
     /// Without `new` it is gone.
@@ -134,17 +143,17 @@ impl Plan {
         key: Key,
         operation: Operation,
         row: StoredParts,
-        old_labels: Labels,
+        Old { labels: old_labels, parts: before }: Old,
         object: Arc<Value>,
-    ) -> Resource {
+    ) -> Result<Resource, StoreError> {
+        let stored_labels = encode_labels(&old_labels, row.sealed, &key, &row.uid, &self.sealer)?;
         self.number = row.version;
-        let stored_labels = encode_labels(&old_labels, row.sealed, &key, &row.uid, &self.sealer);
         let left = (operation != Operation::Deleted).then(|| row.clone());
         self.rows.insert(key.clone(), Slot { row: left, changed: true });
         let resource = Resource { key, uid: row.uid.clone(), version: row.version, object };
         let object = Arc::clone(&resource.object);
         let event = WatchEvent::new(resource.key.clone(), row.version, operation, object, old_labels);
-        self.changes.push(Pending { event, row, old_labels: stored_labels });
-        resource
+        self.changes.push(Pending { event, row, old_labels: stored_labels, before });
+        Ok(resource)
     }
 }

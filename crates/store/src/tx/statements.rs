@@ -48,7 +48,7 @@ impl Tx {
                     .bind(&key.name)
                     .bind(&row.uid)
                     .bind(row.version as i64)
-                    .bind(i16::from(row.sealed))
+                    .bind(row.sealed)
                     .bind(&row.labels)
                     .bind(&row.body)
                     .bind(&row.status);
@@ -73,7 +73,7 @@ impl Tx {
                 parameters(some.len(), 11)
             );
             let mut insert = sqlx::query(AssertSqlSafe(sql));
-            for Pending { event, row, old_labels } in some {
+            for Pending { event, row, old_labels, .. } in some {
                 insert = insert
                     .bind(row.version as i64)
                     .bind(event.key.kind.as_str())
@@ -81,7 +81,7 @@ impl Tx {
                     .bind(&event.key.name)
                     .bind(&row.uid)
                     .bind(encode_operation(event.operation))
-                    .bind(i16::from(row.sealed))
+                    .bind(row.sealed)
                     .bind(self.time)
                     .bind(old_labels)
                     .bind(&row.body)

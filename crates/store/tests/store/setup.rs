@@ -91,7 +91,7 @@ impl Place {
         }
         let server = postgres::shared().await.unwrap();
         let mut parts = Vec::new();
-        for table in ["resources", "changes", "meta", "api_tokens"] {
+        for table in ["resources", "changes", "meta", "api_tokens", "data_keys", "kept_values"] {
             // Bytes as hexadecimal digits: those of the text are among them wherever it is.
             let dump = server.execute(&self.database_name(), &format!("SELECT t.* FROM {table} t")).await.unwrap();
             let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farwater_store::{
-    ApiToken, BoundObject, ChangeHook, Connection, StoreError, WatchEvent, WriteError,
+    ApiToken, BoundObject, ChangeHook, Connection, StoreError, WriteError, Written,
     delivery::{Assignment, save_assignment, services_gone},
 };
 use futures::future::BoxFuture;
@@ -124,7 +124,7 @@ impl ChangeHook for Marks {
     fn mark_changes<'a>(
         &'a self,
         connection: &'a mut Connection,
-        changes: &'a [WatchEvent],
+        changes: &'a [Written],
     ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
         Box::pin(async move {
             for change in changes {

@@ -9,7 +9,7 @@ use std::{
 
 use farwater_hub::identity::read_keys;
 use farwater_manifests::names::hub as names;
-use farwater_store::archive::{self, ArchiveError, Destination, FileError};
+use farwater_store::archive::{self, ArchiveError, Destination, Enclosed, FileError};
 use jiff::Timestamp;
 use tempfile::NamedTempFile;
 
@@ -45,6 +45,9 @@ pub async fn write(hub: &LocalHub, file: &Path, force: bool, with_keys: bool) ->
         false => Destination::File { path: file, force },
     };
     let copied = archive::backup_to(&hub.location, to, &enclosed).await.map_err(|error| failed(ATTEMPT, &error))?;
+    if with_keys {
+        check_keys(hub, &enclosed)?;
+    }
     if is_stream(file) {
         return Ok(());
     }
@@ -55,6 +58,22 @@ pub async fn write(hub: &LocalHub, file: &Path, force: bool, with_keys: bool) ->
     };
     say(&format!("wrote {}; {rest}", file.display()));
     Ok(())
+}
+
+/// The seal key may be exchanged while the hub runs: rows and keys must be of one moment.
+fn check_keys(hub: &LocalHub, enclosed: &[Enclosed]) -> Result<()> {
+    let now = read_keys(&hub.data_dir).map_err(|error| keys(ATTEMPT, &error))?;
+    let seal = |files: &[Enclosed]| -> Vec<_> {
+        let of_seal = files.iter().filter(|file| file.name.starts_with("keys/seal."));
+        of_seal.map(|file| (file.name.clone(), file.content.clone())).collect()
+    };
+    match seal(&now) == seal(enclosed) {
+        true => Ok(()),
+        false => {
+            Err(Failure::new(exit::CONFLICT, format!("can't {ATTEMPT}: the hub's seal key was exchanged meanwhile"))
+                .next("make it again: what was written lacks the key"))
+        }
+    }
 }
 
 /// The file appears under its name when it is whole, and so does what is written to standard output.

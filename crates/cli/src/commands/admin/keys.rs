@@ -5,9 +5,14 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use farwater_hub::{
     delivery::keys::read_position,
-    identity::{Change, IdentityError, KeyList, KeyRow, Request, Standing, pins_of_file, request_change},
+    identity::{
+        Change, IdentityError, KeyList, KeyRow, Request, Standing, pins_of_file, request_change, request_seal_key,
+    },
 };
-use farwater_store::delivery::{ClusterKeys, read_cluster_keys};
+use farwater_store::{
+    delivery::{ClusterKeys, read_cluster_keys},
+    read_data_keys,
+};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -31,7 +36,8 @@ pub(super) enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: Answer,
     },
-    /// Has the hub make a new key at its next start; agents go over to it by themselves. Asked for twice it is made once.
+    /// Has the hub make a new key at its next start, and a seal key at once; agents go over to it by themselves. Asked for
+    /// twice it is made once.
     Rotate {
         key: Key,
         #[command(flatten)]
@@ -61,6 +67,8 @@ pub(super) enum Key {
     Ca,
     /// What desired states are signed with.
     SigningKey,
+    /// What Secrets in the database are sealed with.
+    SealKey,
 }
 
 impl Key {
@@ -68,6 +76,7 @@ impl Key {
         match self {
             Self::Ca => "ca",
             Self::SigningKey => "signing-key",
+            Self::SealKey => "seal-key",
         }
     }
 }
@@ -110,6 +119,14 @@ async fn run_here(command: Command, hub: &LocalHub) -> Result<()> {
         Command::List { output, .. } => list(hub, output).await?,
         Command::Rotate { key: Key::Ca, .. } => tell(&request(&hub.data_dir, Change::Authority)?),
         Command::Rotate { key: Key::SigningKey, .. } => tell(&request(&hub.data_dir, Change::SigningKey)?),
+        Command::Rotate { key: Key::SealKey, .. } => {
+            let current = request_seal_key(&hub.data_dir).map_err(|error| unreadable(&error))?;
+            say(&format!(
+                "the hub exchanges seal key {} within seconds, or at its next start, and then seals anew what it has sealed; \
+                 `admin keys list` shows how far it is. Back up keys/ afterwards",
+                current.id()
+            ));
+        }
         Command::Announce { file, .. } => {
             let pins = pins_of_file(&file).map_err(|error| Failure::usage(chain(&error)))?;
             tell(&request(&hub.data_dir, Change::Announce(pins))?);
@@ -176,10 +193,24 @@ impl ClusterRow {
     }
 }
 
+/// A key that the seal key seals, and that seals Secrets.
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DataKey {
+    number: i16,
+    state: &'static str,
+    /// Sealed with it; those of a replaced one become fewer until it is gone.
+    rows: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Listed {
     succession: u64,
     keys: Vec<KeyRow>,
+    data_keys: Vec<DataKey>,
     #[serde(skip_serializing_if = "Option::is_none")]
     requested: Option<Request>,
     clusters: Vec<ClusterRow>,
@@ -189,7 +220,15 @@ async fn read(of: &LocalHub) -> Result<Listed> {
     let keys = KeyList::read(&of.data_dir).map_err(|error| unreadable(&error))?;
     let clusters = read_cluster_keys(&of.location).await.map_err(|error| opening("read the database", &error))?;
     let clusters = clusters.into_iter().map(|row| ClusterRow::new(&keys, row)).collect();
-    Ok(Listed { succession: keys.sequence, keys: keys.rows, requested: keys.requested, clusters })
+    let data_keys = read_data_keys(&of.location).await.map_err(|error| opening("read the database", &error))?;
+    let data_keys = data_keys.into_iter().rev().map(|key| DataKey {
+        number: key.number,
+        state: if key.is_in_use { "in use" } else { "replaced" },
+        rows: key.rows,
+        since: Timestamp::from_second(key.created).ok().filter(|_| key.created > 0),
+    });
+    let data_keys = data_keys.collect();
+    Ok(Listed { succession: keys.sequence, keys: keys.rows, data_keys, requested: keys.requested, clusters })
 }
 
 async fn list(of: &LocalHub, output: Answer) -> Result<()> {
@@ -204,6 +243,10 @@ async fn list(of: &LocalHub, output: Answer) -> Result<()> {
     for row in &listed.keys {
         let ends = row.ends.map_or_else(String::new, date);
         keys.push([row.kind.to_owned(), row.id.clone(), row.state.to_owned(), age(row.since, now), ends]);
+    }
+    for key in &listed.data_keys {
+        let rows = format!("{}, {} rows", key.state, key.rows);
+        keys.push(["data-key".to_owned(), key.number.to_string(), rows, age(key.since, now), String::new()]);
     }
     print(&keys.render(terminal))?;
     if !listed.clusters.is_empty() {

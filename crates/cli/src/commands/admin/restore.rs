@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use farwater_hub::{
     DataDir,
-    identity::{RestoredKeys, StagedKeys},
+    identity::{RestoredKeys, StagedKeys, read_seal_key_file as read_key},
 };
 use farwater_store::{
     archive::{self, Allow, Enclosed},
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     connection::ConnectArgs,
     exit,
-    failure::{Failure, Result},
+    failure::{Failure, Result, chain},
     installed_hub::InstalledHub,
     terminal::{print, say},
 };
@@ -43,6 +43,9 @@ pub struct RestoreArgs {
     /// Restore the keys alone: a database on a server is still there, and newer.
     #[arg(long)]
     keys_only: bool,
+    /// The seal.key that the backup's Secrets were sealed with, if it was exchanged since and the backup holds no keys.
+    #[arg(long, value_name = "FILE")]
+    seal_key: Option<PathBuf>,
     /// With --context: don't ask.
     #[arg(short, long)]
     yes: bool,
@@ -60,9 +63,9 @@ pub async fn run(args: &RestoreArgs, connect: &ConnectArgs) -> Result<()> {
             Err(Failure::usage("--yes and --timeout are of a hub in a cluster: they need --context"))
         }
         Place::Here(hub) => here(args, &hub).await,
-        Place::Cluster { .. } if args.force || args.size.is_some() => {
-            Err(Failure::usage("--force and --size are of a hub on this machine; with --context it is --yes"))
-        }
+        Place::Cluster { .. } if args.force || args.size.is_some() || args.seal_key.is_some() => Err(Failure::usage(
+            "--force, --size and --seal-key are of a hub on this machine; with --context it is --yes, and backups hold their keys",
+        )),
         Place::Cluster { target, namespace } => {
             let hub = InstalledHub { target: &target, namespace: &namespace };
             let wanted = Wanted {
@@ -123,10 +126,13 @@ async fn put(
     }
     let seal_key = match &staged {
         Some(staged) => *staged.seal_key().map_err(|error| keys(ATTEMPT, &error))?.bytes(),
-        None => hub.seal_key()?,
+        None => hub.seal_key().await?,
     };
+    let mut earlier: Vec<[u8; 32]> =
+        args.seal_key.as_deref().map(read_seal_key_file).transpose()?.into_iter().collect();
+    earlier.extend(staged.iter().flat_map(StagedKeys::seal_keys_of_backup).map(|key| *key.bytes()));
     let allow = Allow { replace: args.force, damage: args.accept_damage };
-    let restored = archive::restore(file, &hub.location, &seal_key, allow).await;
+    let restored = archive::restore_from(file, &hub.location, &seal_key, &earlier, allow).await;
     let restored = restored.map_err(|error| failed(ATTEMPT, &error))?;
     if let Some(staged) = staged {
         take_place(staged)?;
@@ -138,6 +144,11 @@ async fn put(
         restored.epoch
     ));
     Ok(())
+}
+
+fn read_seal_key_file(path: &Path) -> Result<[u8; 32]> {
+    let key = read_key(path).map_err(|error| Failure::usage("can't read the seal key").evidence(chain(&error)))?;
+    Ok(*key.bytes())
 }
 
 /// The rows are in their place by now: only the same again mends what goes wrong here.

@@ -101,6 +101,11 @@ fn judge(figures: &Figures, whole: bool) -> Vec<Check> {
             let remedy = format!("look at what is held, then: kubectl {}; docs/runbooks/prunes-frozen.md", release());
             push("deletions", Finding::fail("nothing is deleted in the whole fleet", remedy));
         }
+        let stale = figures.count("farwater_secret_references_stale");
+        if stale > 0 {
+            let found = format!("{stale} secrets of other places can't be read; their last values stay in use");
+            push("secrets", Finding::warn(found, "docs/runbooks/secrets-stale.md"));
+        }
     }
     let (stale, total) = (figures.count("farwater_sources_stale"), figures.total("farwater_sources"));
     // By their short names, or the command would not fit into a line.
@@ -166,7 +171,7 @@ mod tests {
     #[test]
     fn what_needs_somebody_is_graded_by_how_soon() {
         let text = "farwater_clusters{state=\"silent\"} 1\nfarwater_clusters_restored 1\nfarwater_sources_stale 1\n\
-                    farwater_prunes_frozen 1\n\
+                    farwater_prunes_frozen 1\nfarwater_secret_references_stale 3\n\
                     farwater_services{state=\"failing\"} 2\nfarwater_services_prune_held 1\n\
                     farwater_queue_depth{controller=\"a\"} 2000\n\
                     farwater_data_filesystem_available_bytes 2\nfarwater_data_filesystem_size_bytes 100\n";
@@ -174,6 +179,7 @@ mod tests {
             ("clusters", Grade::Fail),
             ("restored", Grade::Fail),
             ("deletions", Grade::Fail),
+            ("secrets", Grade::Warn),
             ("sources", Grade::Warn),
             ("services", Grade::Fail),
             ("prunes", Grade::Warn),

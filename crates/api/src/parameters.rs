@@ -1,0 +1,443 @@
+//! Parameters: the values that a service's templates see, and where they come from.
+//!
+//! Templates see one document of four maps. All of it travels as Secrets do: sealed to the cluster's agent, and named by a MAC.
+//!
+//! | name | what is in it |
+//! |---|---|
+//! | `configuration` | texts: of the service's own `spec.configuration`, and of ConfigMaps and Secrets that it names |
+//! | `cluster` | `id`, `name`, `handle`, `namespace`, and of [`ClusterPart`] what is handed over |
+//! | `contexts` | by the name of each ServiceContext that the service names, its values |
+//! | `service` | `name`, `namespace` (where its objects go) and `id` |
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A service's whole document, as JSON: with what an agent keeps of it, it fits one Secret of the agent's own.
+pub const MAX_PARAMETERS_BYTES: usize = 256 << 10;
+/// Of the objects that a service is handed something of, in all: the hub reads them whole.
+pub const MAX_SOURCE_BYTES: usize = 16 << 20;
+/// A service's own `spec.configuration`, as JSON: whoever lists services gets it with each.
+pub const MAX_CONFIGURATION_BYTES: usize = 32 << 10;
+/// Names in a free-form map, and in a service's own configuration.
+pub const MAX_NAMES: usize = 512;
+/// Levels of lists and maps in a free-form map.
+pub const MAX_DEPTH: usize = 16;
+/// Bytes of a Cluster's `spec.metadata`, as JSON.
+pub const MAX_METADATA_BYTES: usize = 32 << 10;
+
+/// Values of any form.
+pub fn free_form(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// Values that a service is handed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Parameter {
+    pub from: ParameterSource,
+    /// The keys that are handed over. None: all that there are, so that a change of any is one of the service's parameters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(min = 1, max = 316)))]
+    pub keys: Vec<String>,
+    /// Put before the names of a ConfigMap's or Secret's keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[-._a-zA-Z0-9]+$"))]
+    pub prefix: Option<String>,
+}
+
+/// Where values come from: one of them. Objects are of the service's own namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ParameterSource {
+    /// A ServiceContext; its values are seen as `contexts.NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub context: Option<String>,
+    /// A ConfigMap; its keys are seen in `configuration`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub config_map: Option<String>,
+    /// A Secret; its keys are seen in `configuration`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub secret: Option<String>,
+    /// Beside `secret`: the backend that has it, by its name in the hub's configuration. Without one it is a Secret of the hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub backend: Option<String>,
+    /// A Secret that is in the cluster itself, in the service's target namespace, read there with the rights that the service is
+    /// applied with. Its keys, which are picked, are seen in `configuration`; the hub knows no value of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub cluster_secret: Option<String>,
+    /// A part of the service's own Cluster, seen in `cluster`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterPart>,
+}
+
+/// What of a Cluster may be handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum ClusterPart {
+    /// Its labels, seen as `cluster.labels` and `cluster.tags`.
+    Labels,
+    /// Its annotations, picked by `keys`.
+    Annotations,
+    /// Its `spec.metadata`.
+    Metadata,
+    /// Its Kubernetes version, seen as `cluster.version` and `cluster.currentVersion`.
+    Version,
+}
+
+/// A Secret, or some of its keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretReference {
+    /// In the same namespace, or as the backend calls it.
+    #[schemars(length(min = 1, max = 1024))]
+    pub name: String,
+    /// The backend that has it, by its name in the hub's configuration. Without one it is a Secret of the hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub backend: Option<String>,
+    /// None: all that there are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(min = 1, max = 253)))]
+    pub keys: Vec<String>,
+}
+
+/// What an agent is handed, sealed to it: the plaintext behind the MAC of an entry.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Parameters {
+    /// The document that templates see.
+    pub values: Map<String, Value>,
+    /// JSON pointers (RFC 6901) into `values`: what is secret, and in nobody's output.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secret: Vec<String>,
+    /// What the agent puts into `configuration` before anything is rendered. It is secret too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub from_cluster: Vec<FromCluster>,
+}
+
+/// A key of a Secret in the cluster, in the service's target namespace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FromCluster {
+    pub secret: String,
+    pub key: String,
+    /// In `configuration`.
+    pub name: String,
+}
+
+impl Parameters {
+    /// Puts a value of the cluster to the others.
+    pub fn fill(&mut self, name: &str, text: String) {
+        let configuration = self.values.entry("configuration").or_insert_with(|| Map::new().into());
+        if let Some(configuration) = configuration.as_object_mut() {
+            configuration.insert(name.to_owned(), text.into());
+        }
+        self.secret.push(pointer(&["configuration", name]));
+    }
+
+    /// The values that are secret.
+    pub fn secrets(&self) -> impl Iterator<Item = &Value> {
+        self.secret.iter().filter_map(|pointer| {
+            let name = pointer.strip_prefix('/')?.split('/').next()?;
+            self.values.get(name)?.pointer(&pointer[1 + name.len()..])
+        })
+    }
+}
+
+/// A JSON pointer (RFC 6901).
+pub fn pointer(path: &[&str]) -> String {
+    path.iter().map(|name| format!("/{}", name.replace('~', "~0").replace('/', "~1"))).collect()
+}
+
+/// Neither printed nor kept in the clear.
+impl fmt::Debug for Parameters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parameters").finish_non_exhaustive()
+    }
+}
+
+/// The kind that `servicedeployments/NAME/parameters` answers with.
+pub const PARAMETERS_KIND: &str = "ServiceParameters";
+
+/// What a service is handed, as `servicedeployments/NAME/parameters` tells it: where each value comes from, and those that are not
+/// secret and that whoever asks may read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ParametersAnswer {
+    /// What is wrong, so that the service is held with the values of before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+    /// Bytes of the whole document.
+    pub bytes: usize,
+    /// By name.
+    pub values: Vec<ParameterValue>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ParameterValue {
+    /// As templates name it: `configuration.host`, `contexts.network.domain`.
+    pub name: String,
+    pub origin: Origin,
+    /// It is set, and shown to nobody.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub secret: bool,
+    /// Absent: it is secret, or of an object that whoever asks may not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Value>,
+    /// Where else the name is stated, whose value this takes the place of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instead_of: Vec<Origin>,
+}
+
+/// What the origin of a value is called that the cluster itself has.
+pub const CLUSTER_SECRET: &str = "ClusterSecret";
+
+/// Where a value comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Origin {
+    /// `ServiceDeployment`, `ServiceContext`, `ConfigMap`, `Secret`, `Cluster`, or [`CLUSTER_SECRET`].
+    pub kind: String,
+    pub name: String,
+    /// For a secret of another backend than the hub itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// Where in the object.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub key: String,
+    /// The ServiceContext by which it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<String>,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)?;
+        if let Some(backend) = &self.backend {
+            write!(f, " of backend {backend}")?;
+        }
+        if !self.key.is_empty() {
+            write!(f, ", {}", self.key)?;
+        }
+        match &self.through {
+            Some(context) => write!(f, ", by ServiceContext {context}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Which keys of an object differ between two of its states.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangedKeys {
+    /// All, or nobody knows which.
+    Any,
+    /// These; none: nothing that anybody is handed.
+    Some(BTreeSet<String>),
+}
+
+/// Of the kind `kind` (`servicecontexts.farwater.dev`, `configmaps`, `secrets`, `clusters.farwater.dev`); nothing of other kinds is
+/// handed to anybody. Keys are those that [`Parameter::keys`] may name; of a Cluster with its part before them, `Labels/region`,
+/// and `Labels/*` for the part as a whole.
+pub fn changed_keys(kind: &str, before: &Value, after: &Value) -> ChangedKeys {
+    let (Some(before), Some(after)) = (content(kind, before), content(kind, after)) else {
+        return ChangedKeys::Some(BTreeSet::new());
+    };
+    if before.whole != after.whole {
+        return ChangedKeys::Any;
+    }
+    let differs = |key: &&String| before.keys.get(*key) != after.keys.get(*key);
+    let mut changed: BTreeSet<String> = before.keys.keys().chain(after.keys.keys()).filter(differs).cloned().collect();
+    if kind == "clusters.farwater.dev" {
+        let parts: Vec<String> =
+            changed.iter().filter_map(|key| Some(format!("{}/*", key.split_once('/')?.0))).collect();
+        changed.extend(parts);
+    }
+    ChangedKeys::Some(changed)
+}
+
+/// What of an object may be handed over.
+struct Content<'a> {
+    /// What concerns every key.
+    whole: Vec<&'a Value>,
+    keys: BTreeMap<String, Vec<&'a Value>>,
+}
+
+fn content<'a>(kind: &str, object: &'a Value) -> Option<Content<'a>> {
+    let mut content = Content { whole: Vec::new(), keys: BTreeMap::new() };
+    let mut add = |prefix: &str, map: &'a Value| {
+        for (key, value) in map.as_object().into_iter().flatten() {
+            content.keys.entry(format!("{prefix}{key}")).or_default().push(value);
+        }
+    };
+    match kind {
+        "secrets" => add("", &object["data"]),
+        "configmaps" => {
+            add("", &object["data"]);
+            add("", &object["binaryData"]);
+        }
+        "clusters.farwater.dev" => {
+            add("Labels/", &object["metadata"]["labels"]);
+            add("Annotations/", &object["metadata"]["annotations"]);
+            add("Metadata/", &object["spec"]["metadata"]);
+            content.keys.insert("Version/*".to_owned(), vec![&object["status"]["kubernetesVersion"]]);
+        }
+        "servicecontexts.farwater.dev" => {
+            let spec = &object["spec"];
+            add("", &spec["configuration"]);
+            content.whole.push(&spec["sensitive"]);
+            for reference in spec["secretRefs"].as_array().into_iter().flatten() {
+                let picked: Vec<&str> =
+                    reference["keys"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                if picked.is_empty() {
+                    content.whole.push(reference);
+                }
+                for key in picked {
+                    content.keys.entry(key.to_owned()).or_default().extend([&reference["name"], &reference["backend"]]);
+                }
+            }
+        }
+        _ => return None,
+    }
+    Some(content)
+}
+
+/// Levels of lists and maps.
+pub fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// Whether a name has a control character in it: terminals obey those, and PostgreSQL takes no text with a NUL.
+pub fn has_control(name: &str) -> bool {
+    name.chars().any(char::is_control)
+}
+
+/// What is wrong with a free-form map of at most so many bytes; the text quotes no value.
+pub fn check_free_form(map: &Map<String, Value>, bytes: usize) -> Result<(), String> {
+    if map.len() > MAX_NAMES {
+        return Err(format!("has {} names; at most {MAX_NAMES} are taken", map.len()));
+    }
+    if map.keys().any(|name| has_control(name)) {
+        return Err("has a name with a control character in it".to_owned());
+    }
+    let levels = 1 + map.values().map(depth).max().unwrap_or(0);
+    if levels > MAX_DEPTH {
+        return Err(format!("has {levels} levels; at most {MAX_DEPTH} are taken"));
+    }
+    let length = serde_json::to_vec(map).map_or(usize::MAX, |json| json.len());
+    if length > bytes {
+        return Err(format!("has {length} bytes as JSON; at most {bytes} are taken"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(kind: &str, before: Value, after: Value, expected: &[&str]) {
+        let expected = match expected {
+            ["*"] => ChangedKeys::Any,
+            keys => ChangedKeys::Some(keys.iter().map(ToString::to_string).collect()),
+        };
+        assert_eq!(changed_keys(kind, &before, &after), expected, "{before} {after}");
+    }
+
+    #[test]
+    fn keys_change_with_their_values_and_with_nothing_else() {
+        let data = |data: Value| json!({"metadata": {"labels": data}, "data": data, "binaryData": {"z": "AA=="}});
+        check("secrets", data(json!({"a": "1", "b": "2"})), data(json!({"a": "1", "b": "3", "c": "4"})), &["b", "c"]);
+        check("configmaps", data(json!({"a": "1"})), data(json!({})), &["a"]);
+        check("configmaps", json!({"data": {"a": "YQ=="}}), json!({"binaryData": {"a": "YQ=="}}), &[]);
+        check("secrets", json!({"data": {"a": "1"}}), json!({"data": {"a": "1"}, "type": "x"}), &[]);
+        check("secrets", json!({}), json!({"data": {"a": null}}), &["a"]);
+        check("roles", json!({"data": {"a": "1"}}), json!({}), &[]);
+    }
+
+    #[test]
+    fn a_clusters_keys_have_their_part_before_them() {
+        let before = json!({
+            "metadata": {"labels": {"region": "eu"}, "annotations": {"region": "x"}}, "spec": {"metadata": {"vpc": 1}, "suspend": false},
+            "status": {"kubernetesVersion": "v1.36.0", "agentVersion": "1"},
+        });
+        let mut after = before.clone();
+        after["metadata"]["labels"]["region"] = json!("us");
+        check("clusters.farwater.dev", before.clone(), after.clone(), &["Labels/*", "Labels/region"]);
+        after["spec"] = json!({"suspend": true});
+        after["status"] = json!({"kubernetesVersion": "v1.36.1"});
+        let expected = ["Labels/*", "Labels/region", "Metadata/*", "Metadata/vpc", "Version/*"];
+        check("clusters.farwater.dev", before.clone(), after, &expected);
+        let mut heard = before.clone();
+        heard["status"]["agentVersion"] = json!("2");
+        check("clusters.farwater.dev", before, heard, &[]);
+    }
+
+    #[test]
+    fn a_context_changes_with_what_its_keys_come_from() {
+        let context = |spec: Value| json!({"spec": spec});
+        let kind = "servicecontexts.farwater.dev";
+        let plain = context(json!({"configuration": {"a": {"b": [1]}, "c": 1}}));
+        check(kind, plain.clone(), context(json!({"configuration": {"a": {"b": [2]}, "c": 1}})), &["a"]);
+        let picked = |name: &str| {
+            let picks = json!([{"name": name, "keys": ["x", "y"]}]);
+            context(json!({"configuration": {"a": {"b": [1]}, "c": 1}, "secretRefs": picks}))
+        };
+        check(kind, plain.clone(), picked("one"), &["x", "y"]);
+        check(kind, picked("one"), picked("two"), &["x", "y"]);
+        // Which keys a whole Secret has, it does not say itself.
+        let whole = context(json!({"configuration": {"a": {"b": [1]}, "c": 1}, "secretRefs": [{"name": "one"}]}));
+        check(kind, plain.clone(), whole, &["*"]);
+        let sensitive = context(json!({"configuration": {"a": {"b": [1]}, "c": 1}, "sensitive": true}));
+        check(kind, plain, sensitive, &["*"]);
+    }
+
+    #[test]
+    fn nothing_secret_is_printed() {
+        let values = json!({"configuration": {"a": "hunter2", "b/c": "d"}}).as_object().unwrap().clone();
+        let secret = vec!["/configuration/b~1c".to_owned()];
+        let mut parameters = Parameters { values, secret, ..Parameters::default() };
+        parameters.fill("e/f", "g".to_owned());
+        assert_eq!(parameters.secrets().collect::<Vec<_>>(), ["d", "g"]);
+        assert_eq!(format!("{parameters:?}"), "Parameters { .. }");
+        let context: crate::ServiceContextSpec =
+            serde_json::from_value(json!({"configuration": {"a": "hunter2"}})).unwrap();
+        assert!(!format!("{context:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn free_form_maps_are_bounded_and_their_values_not_quoted() {
+        let map = |value: Value| value.as_object().unwrap().clone();
+        assert_eq!(check_free_form(&map(json!({"a": {"b": [1, "x"]}})), 100), Ok(()));
+        let mut deep = json!("hunter2");
+        for _ in 0..MAX_DEPTH {
+            deep = json!({"a": deep});
+        }
+        assert_eq!(check_free_form(&map(deep.clone()), 1000), Ok(()));
+        let control = check_free_form(&map(json!({"a\u{0}": 1})), 1000).unwrap_err();
+        assert_eq!(control, "has a name with a control character in it");
+        let deep = check_free_form(&map(json!({"a": deep})), 1000).unwrap_err();
+        assert_eq!(deep, "has 17 levels; at most 16 are taken");
+        assert_eq!(
+            check_free_form(&map(json!({"a": "hunter2"})), 5).unwrap_err(),
+            "has 15 bytes as JSON; at most 5 are taken"
+        );
+        let many: Map<String, Value> = (0..=MAX_NAMES).map(|n| (n.to_string(), Value::Null)).collect();
+        assert_eq!(check_free_form(&many, 1 << 20).unwrap_err(), "has 513 names; at most 512 are taken");
+    }
+}

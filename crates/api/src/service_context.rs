@@ -1,0 +1,55 @@
+//! ServiceContext: parameters that many services share.
+
+use std::fmt;
+
+use kube_derive::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::parameters::{SecretReference, free_form};
+
+/// Bytes of a context's configuration, as JSON: a service's whole document has room for two of them.
+pub const MAX_CONTEXT_BYTES: usize = 128 << 10;
+
+/// Parameters that the services of a namespace share. A service names the context in `spec.parameters`, and its templates see the
+/// values under `contexts.NAME`. Encrypted at rest as a whole.
+#[derive(CustomResource, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "farwater.dev",
+    version = "v1alpha1",
+    kind = "ServiceContext",
+    plural = "servicecontexts",
+    shortname = "fwctx",
+    category = "farwater",
+    namespaced,
+    derive = "PartialEq",
+    printcolumn(name = "Sensitive", type_ = "boolean", json_path = ".spec.sensitive"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[kube(crates(kube_core = "::kube_core", k8s_openapi = "::k8s_openapi"))]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceContextSpec {
+    /// Values of any form by names of one's own; at most 128 KiB as JSON, 512 names and 16 levels.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schemars(schema_with = "free_form")]
+    pub configuration: Map<String, Value>,
+    /// Secrets whose keys are names of the context too. `configuration` and picked keys come before those of a whole Secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub secret_refs: Vec<SecretReference>,
+    /// Has the configuration treated as Secrets are: whoever asks what a service is handed is told names and no values.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sensitive: bool,
+}
+
+/// Any of it may be secret: names alone are told.
+impl fmt::Debug for ServiceContextSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceContextSpec")
+            .field("configuration", &self.configuration.keys().collect::<Vec<_>>())
+            .field("secret_refs", &self.secret_refs)
+            .field("sensitive", &self.sensitive)
+            .finish()
+    }
+}

@@ -1,0 +1,138 @@
+//! Names that come from several places: which one counts.
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use farwater_api::parameters::{Origin, ParameterValue, pointer};
+use serde_json::{Map, Value};
+
+use super::{Problem, Taken, Texts};
+
+/// How much a value counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// Of an object that is named as a whole: its place in the list.
+    Whole(usize),
+    /// By name.
+    Stated,
+}
+
+struct Candidate {
+    rank: Rank,
+    origin: Origin,
+    secret: bool,
+    value: Value,
+}
+
+/// What is known of the names of one map.
+#[derive(Default)]
+pub struct Names(BTreeMap<String, Vec<Candidate>>);
+
+impl Names {
+    fn add(&mut self, name: &str, candidate: Candidate) {
+        self.0.entry(name.to_owned()).or_default().push(candidate);
+    }
+
+    pub fn state(&mut self, name: &str, value: Value, origin: Origin, secret: bool) {
+        self.add(name, Candidate { rank: Rank::Stated, origin, secret, value });
+    }
+
+    /// Of an object that is named as a whole.
+    pub fn add_whole(&mut self, index: usize, name: &str, value: Value, origin: Origin) {
+        self.add(name, Candidate { rank: Rank::Whole(index), origin, secret: false, value });
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    pub fn merge(&mut self, other: Self) {
+        for (name, candidates) in other.0 {
+            self.0.entry(name).or_default().extend(candidates);
+        }
+    }
+
+    /// The keys of a ConfigMap or Secret.
+    pub fn take(&mut self, texts: &Texts, taken: Taken<'_>, settled: &mut Settled) {
+        let Taken { what, keys, prefix, origin, secret, index } = taken;
+        let is_whole = keys.is_empty();
+        let keys: Vec<&str> = if is_whole { texts.0.keys().map(String::as_str).collect() } else { keys.to_vec() };
+        let rank = if is_whole { Rank::Whole(index) } else { Rank::Stated };
+        for key in keys {
+            let (what, text) = (what.clone(), texts.0.get(key));
+            let value = match text {
+                Some(Some(text)) => text.clone().into(),
+                Some(None) => {
+                    settled.problems.push(Problem::NotText { what, key: key.to_owned() });
+                    continue;
+                }
+                None => {
+                    settled.problems.push(Problem::KeyMissing { what, key: key.to_owned() });
+                    continue;
+                }
+            };
+            let origin = Origin { key: key.to_owned(), ..origin.clone() };
+            self.add(&format!("{prefix}{key}"), Candidate { rank, origin, secret, value });
+        }
+    }
+}
+
+/// What was decided, of all maps.
+#[derive(Default)]
+pub struct Settled {
+    pub values_of: Vec<ParameterValue>,
+    /// JSON pointers.
+    pub secret: Vec<String>,
+    pub problems: Vec<Problem>,
+}
+
+impl Settled {
+    /// The map at a path of the document.
+    pub fn settle(&mut self, path: &[&str], names: Names) -> Map<String, Value> {
+        let mut map = Map::new();
+        for (name, mut candidates) in names.0 {
+            candidates.sort_by_key(|candidate| Reverse(candidate.rank));
+            let path: Vec<&str> = path.iter().copied().chain([&*name]).collect();
+            if let [first, second, ..] = &candidates[..]
+                && (first.rank, second.rank) == (Rank::Stated, Rank::Stated)
+            {
+                let origins = Box::new([first.origin.clone(), second.origin.clone()]);
+                self.problems.push(Problem::Twice { name: show(&path), origins });
+            }
+            let mut candidates = candidates.into_iter();
+            let Some(Candidate { origin, secret, value, .. }) = candidates.next() else { continue };
+            let shown = ParameterValue {
+                name: show(&path),
+                origin,
+                secret,
+                value: (!secret).then(|| value.clone()),
+                instead_of: candidates.map(|other| other.origin).collect(),
+            };
+            if secret {
+                self.secret.push(pointer(&path));
+            }
+            self.values_of.push(shown);
+            map.insert(name, value);
+        }
+        map
+    }
+
+    /// A value that comes from one place only.
+    pub fn tell(&mut self, path: &[&str], origin: Origin, value: Value) {
+        let (name, value) = (show(path), Some(value));
+        self.values_of.push(ParameterValue { name, origin, value, ..ParameterValue::default() });
+    }
+}
+
+/// As templates write it.
+fn show(path: &[&str]) -> String {
+    let mut text = String::new();
+    for name in path {
+        let is_plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+        match (is_plain, text.is_empty()) {
+            (true, true) => text.push_str(name),
+            (true, false) => text.extend([".", name]),
+            (false, _) => text += &format!("[{}]", Value::from(*name)),
+        }
+    }
+    text
+}

@@ -1,0 +1,96 @@
+//! `servicedeployments/NAME/parameters`: what a service is handed, and where each value comes from.
+//!
+//! Secret values are in no answer, whoever asks. Others are shown to those who may read the object that they come from.
+
+use std::collections::BTreeMap;
+
+use axum::response::Response;
+use farwater_api::{
+    ServiceDeployment,
+    parameters::{Origin, PARAMETERS_KIND, ParametersAnswer},
+};
+use farwater_fleet::parameters::Resolution;
+use farwater_store::{Resource, delivery::load_assignment};
+use serde_json::json;
+
+use super::{
+    admission::{NamedKind, may_get},
+    call::{Call, store_failed},
+    respond,
+    status::ApiError,
+    subresources::our_api_version,
+};
+use crate::{
+    controllers::{
+        resources::{self, Name},
+        services::ClusterFacts,
+    },
+    delivery::parameters::{InputCache, load},
+};
+
+pub async fn explain(call: &Call) -> Result<Response, ApiError> {
+    let service = call.load(&call.info.name).await?;
+    let cluster = find_cluster(call, &service).await?;
+    let answer = match &cluster {
+        Some(cluster) => {
+            let typed: ServiceDeployment = resources::parse(&service).map_err(store_failed)?;
+            let name = Name::new(&service.key.namespace, &service.key.name);
+            let mut cache = InputCache::default();
+            let loaded = load(&call.hub.delivery, &service.uid, &name, &typed.spec, cluster, &mut cache)
+                .await
+                .map_err(store_failed)?;
+            tell(call, cluster, loaded.0).await?
+        }
+        None => ParametersAnswer {
+            problems: vec!["the service has no cluster yet; why says what it lacks".to_owned()],
+            ..ParametersAnswer::default()
+        },
+    };
+    let shown = json!({
+        "apiVersion": our_api_version(),
+        "kind": PARAMETERS_KIND,
+        "metadata": {
+            "namespace": service.key.namespace, "name": service.key.name, "resourceVersion": service.version.to_string(),
+        },
+        "status": answer,
+    });
+    Ok(respond::json(200, &shown))
+}
+
+async fn find_cluster(call: &Call, service: &Resource) -> Result<Option<ClusterFacts>, ApiError> {
+    let delivery = &call.hub.delivery;
+    let row = {
+        let mut tables = delivery.store.tables().await.map_err(store_failed)?;
+        load_assignment(&mut tables, &service.uid).await.map_err(store_failed)?
+    };
+    let Some(state) = row.and_then(|row| delivery.clusters.get(&row.cluster_uid)) else { return Ok(None) };
+    ClusterFacts::load(delivery, &Name::new(&state.namespace, &state.name)).await.map_err(store_failed)
+}
+
+/// Takes away the values that whoever asks may not read.
+async fn tell(call: &Call, cluster: &ClusterFacts, resolution: Resolution) -> Result<ParametersAnswer, ApiError> {
+    let Resolution { bytes, mut values, problems, .. } = resolution;
+    let mut readable: BTreeMap<(NamedKind, String), bool> = BTreeMap::new();
+    for value in values.iter_mut().filter(|value| value.value.is_some()) {
+        let Origin { kind, name, .. } = &value.origin;
+        let may = match NamedKind::of(kind) {
+            None => false,
+            Some(kind) => match readable.get(&(kind, name.clone())) {
+                Some(may) => *may,
+                None => {
+                    let namespace = match kind {
+                        NamedKind::Cluster => &cluster.name.namespace,
+                        _ => &call.info.namespace,
+                    };
+                    let may = may_get(call, kind, namespace, name).await?;
+                    readable.insert((kind, name.clone()), may);
+                    may
+                }
+            },
+        };
+        if !may {
+            value.value = None;
+        }
+    }
+    Ok(ParametersAnswer { problems: problems.iter().map(ToString::to_string).collect(), bytes, values })
+}

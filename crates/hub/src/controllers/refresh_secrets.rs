@@ -1,0 +1,118 @@
+//! refresh_secrets: what other backends than the hub have by now → the services that are handed a key that has changed.
+//!
+//! Which of their secrets are in use the index of parameters says, so that a restarted hub goes on reading them. What was read is
+//! kept in the transaction that marks the services: a hub that is killed before it reads and marks again.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use farwater_api::parameters::ChangedKeys;
+use farwater_fleet::parameters::SecretName;
+use farwater_secrets::Changed;
+use farwater_store::{
+    StoreError,
+    delivery::{mark_changed_keys, secrets_of_backends, services_handed},
+};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::{chain, resources::Name};
+use crate::{delivery::Delivery, external_secrets::ExternalSecrets, secret_backends::reference};
+
+const RETRY: Duration = Duration::from_secs(1);
+/// In one transaction, for which others wait.
+const AT_ONCE: usize = 50;
+
+pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
+    let Some(secrets) = delivery.secret_backends.external() else { return };
+    let work = async { tokio::join!(secrets.run(), follow(&delivery, secrets)) };
+    shutdown.run_until_cancelled(work).await;
+}
+
+async fn follow(delivery: &Delivery, secrets: &ExternalSecrets) {
+    let (mut changes, mut waiting, mut next) = (secrets.changes(), Vec::new(), Instant::now());
+    loop {
+        if next <= Instant::now() {
+            let kept = keep_used(delivery, secrets).await;
+            next = Instant::now() + if kept.is_ok() { secrets.refresh() } else { RETRY };
+            if let Err(error) = kept {
+                tracing::warn!(error = %chain(&error), "find which secrets of backends are in use");
+            }
+        }
+        waiting.extend(secrets.take_changed());
+        while !waiting.is_empty() {
+            let some: Vec<Changed> = waiting.iter().take(AT_ONCE).cloned().collect();
+            let count = some.len();
+            match tell(delivery, some).await {
+                Ok(()) => drop(waiting.drain(..count)),
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "mark the services that are handed what backends have changed");
+                    sleep(RETRY).await;
+                }
+            }
+        }
+        tokio::select! {
+            // The sender lives as long as `secrets`.
+            _ = changes.changed() => {}
+            () = sleep_until(next) => {}
+        }
+    }
+}
+
+/// Has what is in use read again and again, and forgets the rest.
+async fn keep_used(delivery: &Delivery, secrets: &ExternalSecrets) -> Result<(), StoreError> {
+    let named = secrets_of_backends(&mut *delivery.store.tables().await?).await?;
+    let mut used = HashSet::with_capacity(named.len());
+    for (kind, namespace, name) in named {
+        let Some(SecretName { backend: Some(backend), name }) = SecretName::of_index(&kind, &name) else { continue };
+        let reference = reference(&namespace, &name);
+        // Why one is not read, its services say.
+        let _ = secrets.get(&backend, &reference).await;
+        used.insert(reference.id(&backend));
+    }
+    secrets.retain(&used);
+    let mut unused = delivery.store.kept_ids().await?;
+    unused.retain(|id| !used.contains(id) && !secrets.has(id));
+    if unused.is_empty() {
+        return Ok(());
+    }
+    let remove = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            for id in unused {
+                tx.remove_kept(&id).await?;
+            }
+            Ok(())
+        })
+    });
+    remove.await
+}
+
+/// Keeps what was read, and has the services looked at that are handed it.
+async fn tell(delivery: &Delivery, changed: Vec<Changed>) -> Result<(), StoreError> {
+    let told = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            let mut told = Vec::new();
+            for Changed { backend, reference, keys, is_age, kept } in changed {
+                if let Some(kept) = kept {
+                    tx.save_kept(&reference.id(&backend), kept.read, &kept.values).await?;
+                }
+                let (kind, namespace, name) = place(&backend, &reference);
+                let keys = keys.map_or(ChangedKeys::Any, |keys| ChangedKeys::Some(keys.into_iter().collect()));
+                mark_changed_keys(tx, &kind, namespace, name, &keys).await?;
+                if is_age {
+                    told.extend(services_handed(tx, &kind, namespace, name).await?);
+                }
+            }
+            Ok(told)
+        })
+    });
+    // That the values are old, or are old no more, is a condition of theirs.
+    told.await?.into_iter().for_each(|(namespace, name)| delivery.summaries.add(Name { namespace, name }));
+    delivery.dirty.notify_one();
+    Ok(())
+}
+
+/// What the keys of a secret are noted under.
+fn place<'a>(backend: &str, reference: &'a farwater_secrets::Reference) -> (String, &'a str, &'a str) {
+    let secret = SecretName { backend: Some(backend.to_owned()), name: reference.path.clone() };
+    (secret.index_kind(), &reference.namespace, &reference.path)
+}

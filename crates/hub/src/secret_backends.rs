@@ -1,0 +1,123 @@
+//! Where the secrets that services are handed come from, chosen by the reference: without a backend it means a Secret of the hub.
+//!
+//! Nobody waits for another backend. What is known of it is in memory and, sealed, in the database; its
+//! [controller](crate::controllers::refresh_secrets) reads it and marks the services that are handed a key that has changed.
+
+use std::{collections::BTreeMap, fmt, path::Path};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use farwater_fleet::parameters::{SecretName, Unknown};
+use farwater_secrets::{Condition, ReadError, Reference, Stale, Values};
+use farwater_store::{Key, Kind, Store, StoreError};
+use zeroize::Zeroizing;
+
+use crate::{
+    controllers::resources::{self, Name},
+    external_secrets::{self, ExternalError, ExternalSecrets},
+};
+
+/// One secret, the newest that is known.
+pub struct SecretContent {
+    /// None: there is no such secret. `Err`: nothing is known of it, not even what it was before; its text quotes no value.
+    pub values: Result<Option<BTreeMap<String, Zeroizing<Vec<u8>>>>, Unknown>,
+    /// Which state of it this is; none where nothing changes until the hub is configured anew, or there is none.
+    pub version: Option<u64>,
+}
+
+/// Its keys alone.
+impl fmt::Debug for SecretContent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.values.iter().flatten().flat_map(BTreeMap::keys)).finish()
+    }
+}
+
+/// All that there are.
+pub struct SecretBackends {
+    store: Store,
+    external: Option<ExternalSecrets>,
+}
+
+impl SecretBackends {
+    /// The hub's own alone.
+    pub fn new(store: Store) -> Self {
+        Self { store, external: None }
+    }
+
+    /// With those that a file of the hub's configuration names.
+    pub fn open(path: &Path, store: Store) -> Result<Self, ExternalError> {
+        let external = external_secrets::open(path, &store)?;
+        Ok(Self { store, external: Some(external) })
+    }
+
+    pub fn external(&self) -> Option<&ExternalSecrets> {
+        self.external.as_ref()
+    }
+
+    /// How each of the others is doing.
+    pub fn conditions(&self) -> Vec<Condition> {
+        self.external.as_ref().map(ExternalSecrets::conditions).unwrap_or_default()
+    }
+
+    /// A secret that objects of a namespace refer to.
+    pub async fn read(&self, namespace: &str, secret: &SecretName) -> Result<SecretContent, StoreError> {
+        if let Some(backend) = &secret.backend {
+            return Ok(self.read_external(backend, &reference(namespace, &secret.name)).await);
+        }
+        let found = resources::load_secret(&self.store, &Name::new(namespace, &secret.name)).await?;
+        let version = found.as_ref().map(|resource| resource.version);
+        let values = found.map(|resource| {
+            let data = resource.object["data"].as_object().into_iter().flatten();
+            // Admission lets in nothing but base64.
+            let decode = |value: &str| Zeroizing::new(BASE64.decode(value).unwrap_or_default());
+            data.map(|(key, value)| (key.clone(), decode(value.as_str().unwrap_or_default()))).collect()
+        });
+        Ok(SecretContent { values: Ok(values), version })
+    }
+
+    async fn read_external(&self, backend: &str, reference: &Reference) -> SecretContent {
+        let known = match &self.external {
+            Some(external) => external.get(backend, reference).await,
+            None => Err(ReadError::Unknown(backend.to_owned())),
+        };
+        let known = match known {
+            Ok(known) => known,
+            Err(error) => return SecretContent { values: Err(Unknown::Failed(error.to_string())), version: None },
+        };
+        let values = known.values.map(|values| Some(copy(&values))).map_err(|error| match error {
+            ReadError::Unread(_) => Unknown::Unread,
+            error => Unknown::Failed(error.to_string()),
+        });
+        SecretContent { values, version: Some(known.turn) }
+    }
+
+    /// Which state of a secret of another backend is known, by its [`key`]; none for other keys.
+    pub fn version(&self, key: &Key) -> Option<u64> {
+        let secret = SecretName::of_index(key.kind.as_str(), &key.name)?;
+        let known = self.external.as_ref()?.peek(secret.backend.as_deref()?, &reference(&key.namespace, &key.name))?;
+        Some(known.turn)
+    }
+
+    /// Where the values of another backend's secret are those of before.
+    pub fn stale(&self, namespace: &str, secret: &SecretName) -> Option<Stale> {
+        let backend = secret.backend.as_deref()?;
+        self.external.as_ref()?.peek(backend, &reference(namespace, &secret.name))?.stale
+    }
+}
+
+fn copy(values: &Values) -> BTreeMap<String, Zeroizing<Vec<u8>>> {
+    values.iter().map(|(key, value)| (key.clone(), Zeroizing::new(value.expose().to_vec()))).collect()
+}
+
+/// What is read of a backend for objects of a namespace: a secret as a whole, whichever of its keys they are handed.
+pub fn reference(namespace: &str, path: &str) -> Reference {
+    Reference { namespace: namespace.to_owned(), path: path.to_owned() }
+}
+
+/// What a secret is noted under as something that was read.
+pub fn key(namespace: &str, secret: &SecretName) -> Key {
+    let kind = match secret.backend {
+        None => resources::secrets(),
+        Some(_) => Kind::from(&*secret.index_kind()),
+    };
+    Key { kind, namespace: namespace.to_owned(), name: secret.name.clone() }
+}

@@ -1,0 +1,395 @@
+//! Key-value secrets of HashiCorp Vault, by its HTTP API: <https://developer.hashicorp.com/vault/api-docs/secret/kv>.
+//!
+//! A redirect is not followed: the token would go wherever it leads.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::IpAddr,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, pem::PemObject as _};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use zeroize::Zeroizing;
+
+use crate::{
+    backend::{Backend, BackendError, MAX_VALUES_BYTES, Reference, SecretBytes, Values},
+    config::{self, Auth},
+};
+
+/// Of an answer: values, and what Vault says besides.
+const MAX_ANSWER: usize = 2 * MAX_VALUES_BYTES;
+/// Of a token's or a secret id's file.
+const MAX_CREDENTIAL: u64 = 64 << 10;
+const CONNECT: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Vault {
+    http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    /// Without a slash at its end.
+    address: String,
+    namespace: Option<HeaderValue>,
+    mounts: BTreeMap<String, u8>,
+    auth: Auth,
+    /// What the hub has signed in with.
+    token: Mutex<Option<Token>>,
+}
+
+#[derive(Clone)]
+struct Token {
+    text: Zeroizing<String>,
+    /// When a new one is got: before Vault ends it.
+    until: Instant,
+}
+
+impl Vault {
+    pub(crate) fn new(config: &config::Vault) -> Result<Self, String> {
+        let address = config.address.trim_end_matches('/').to_owned();
+        check_address(&address)?;
+        let mut mounts = BTreeMap::new();
+        for (mount, version) in &config.mounts {
+            if !matches!(version, 1 | 2) {
+                return Err(format!("mount {mount} is of version {version}; key-value engines are of 1 or 2"));
+            }
+            mounts.insert(mount.trim_matches('/').to_owned(), *version);
+        }
+        if mounts.is_empty() || mounts.contains_key("") {
+            return Err("mounts names no key-value engine".to_owned());
+        }
+        let namespace = config.namespace.as_deref().map(HeaderValue::from_str).transpose();
+        let namespace = namespace.map_err(|_| "namespace is no text for a header".to_owned())?;
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_nodelay(true);
+        let tls = tls(config.ca_file.as_deref())?;
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(connector);
+        let http = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .build(connector);
+        Ok(Self { http, address, namespace, mounts, auth: config.auth.clone(), token: Mutex::new(None) })
+    }
+
+    /// The path in Vault's API of a secret.
+    fn locate(&self, reference: &Reference) -> Result<(String, u8), BackendError> {
+        let path = reference.path.trim_matches('/');
+        let mounts = self.mounts.iter().filter_map(|(mount, version)| {
+            let rest = path.strip_prefix(mount.as_str())?.strip_prefix('/')?;
+            Some((mount, *version, rest))
+        });
+        let found = mounts.max_by_key(|(mount, ..)| mount.len());
+        let (mount, version, rest) = found
+            .ok_or_else(|| BackendError::lasting(format!("{path} is below no mount of the hub's configuration")))?;
+        if rest.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err(BackendError::lasting(format!("{path} is no path of a secret")));
+        }
+        let (mount, rest) = (escape(mount), escape(rest));
+        Ok(match version {
+            1 => (format!("/v1/{mount}/{rest}"), 1),
+            _ => (format!("/v1/{mount}/data/{rest}"), 2),
+        })
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        token: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, Option<Duration>, Zeroizing<Vec<u8>>), BackendError> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.address));
+        request = request.header("x-vault-request", "true");
+        if let Some(namespace) = &self.namespace {
+            request = request.header("x-vault-namespace", namespace);
+        }
+        if let Some(token) = token {
+            let mut value = HeaderValue::from_str(token)
+                .map_err(|_| BackendError::lasting("the hub's token for Vault is no text for a header"))?;
+            value.set_sensitive(true);
+            request = request.header("x-vault-token", value);
+        }
+        let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        let request =
+            request.body(Full::new(body)).map_err(|_| BackendError::lasting(format!("{path} makes no request")))?;
+        let failed = |error: &dyn std::error::Error| {
+            BackendError::passing(format!("Vault can't be reached: {}", innermost(error)))
+        };
+        let answer = self.http.request(request).await.map_err(|error| failed(&error))?;
+        let (parts, body) = answer.into_parts();
+        let retry_after = parts.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let body = Limited::new(body, MAX_ANSWER).collect().await;
+        let body = body.map_err(|error| failed(&*error))?.to_bytes();
+        Ok((parts.status, retry_after.map(Duration::from_secs), Zeroizing::new(body.to_vec())))
+    }
+
+    async fn token(&self) -> Result<Zeroizing<String>, BackendError> {
+        if let Auth::Token { file } = &self.auth {
+            return read_credential(file).await;
+        }
+        let mut token = self.token.lock().await;
+        if let Some(token) = token.as_ref().filter(|token| token.until > Instant::now()) {
+            return Ok(token.text.clone());
+        }
+        let fresh = self.sign_in().await?;
+        let text = fresh.text.clone();
+        *token = Some(fresh);
+        Ok(text)
+    }
+
+    /// Forgets a token that Vault does not take any more. False: there is no other.
+    async fn drop_token(&self, refused: &str) -> bool {
+        if matches!(self.auth, Auth::Token { .. }) {
+            return false;
+        }
+        let mut token = self.token.lock().await;
+        if token.as_ref().is_some_and(|token| *token.text == refused) {
+            *token = None;
+        }
+        true
+    }
+
+    async fn sign_in(&self) -> Result<Token, BackendError> {
+        let (mount, body) = match &self.auth {
+            Auth::Token { file } => {
+                let text = read_credential(file).await?;
+                return Ok(Token { text, until: Instant::now() });
+            }
+            Auth::AppRole { mount, role_id, secret_id_file } => {
+                let secret = read_credential(secret_id_file).await?;
+                (mount, json!({"role_id": role_id, "secret_id": secret.as_str()}))
+            }
+            Auth::Kubernetes { mount, role, token_file } => {
+                let token = read_credential(token_file).await?;
+                (mount, json!({"role": role, "jwt": token.as_str()}))
+            }
+        };
+        #[derive(Deserialize)]
+        struct Answer {
+            auth: Signed,
+        }
+        #[derive(Deserialize)]
+        struct Signed {
+            client_token: String,
+            #[serde(default)]
+            lease_duration: u64,
+        }
+        let path = format!("/v1/auth/{}/login", escape(mount.trim_matches('/')));
+        let (status, retry_after, answer) = self.ask(Method::POST, &path, None, Some(&body)).await?;
+        if !status.is_success() {
+            return Err(refusal(status, retry_after, || {
+                format!("Vault refuses the hub's sign-in at auth/{mount} ({status})")
+            }));
+        }
+        let answer: Answer = serde_json::from_slice(&answer).map_err(|_| {
+            BackendError::passing(format!("Vault's answer to the sign-in at auth/{mount} has no token"))
+        })?;
+        // Two thirds of its time; one without an end is checked now and then all the same.
+        let lease = match answer.auth.lease_duration {
+            0 => Duration::from_secs(3600),
+            seconds => Duration::from_secs(seconds.min(86_400)) * 2 / 3,
+        };
+        Ok(Token { text: Zeroizing::new(answer.auth.client_token), until: Instant::now() + lease })
+    }
+}
+
+#[async_trait]
+impl Backend for Vault {
+    async fn read(&self, reference: &Reference) -> Result<Values, BackendError> {
+        let (path, version) = self.locate(reference)?;
+        let token = self.token().await?;
+        let mut answer = self.ask(Method::GET, &path, Some(&token), None).await?;
+        // Taken back, or ended early: once more with a new one.
+        if answer.0 == StatusCode::FORBIDDEN && self.drop_token(&token).await {
+            let token = self.token().await?;
+            answer = self.ask(Method::GET, &path, Some(&token), None).await?;
+        }
+        let (status, retry_after, body) = answer;
+        let place = &reference.path;
+        if !status.is_success() {
+            return Err(refusal(status, retry_after, || match status {
+                StatusCode::NOT_FOUND => format!("Vault has nothing at {place}"),
+                StatusCode::FORBIDDEN => format!("Vault does not let the hub read {place}"),
+                _ => format!("Vault refuses to read {place} ({status})"),
+            }));
+        }
+        let values = parse(&body, version);
+        values.ok_or_else(|| BackendError::lasting(format!("what Vault has at {place} is no set of values")))
+    }
+}
+
+/// Texts as they are, everything else as the JSON that it is.
+fn parse(body: &[u8], version: u8) -> Option<Values> {
+    #[derive(Deserialize)]
+    struct Answer<T> {
+        data: T,
+    }
+    let data: BTreeMap<String, Value> = match version {
+        1 => serde_json::from_slice::<Answer<_>>(body).ok()?.data,
+        _ => serde_json::from_slice::<Answer<Answer<Option<_>>>>(body).ok()?.data.data?,
+    };
+    let value = |value| match value {
+        Value::String(text) => SecretBytes::new(text),
+        other => SecretBytes::new(other.to_string()),
+    };
+    Some(data.into_iter().map(|(name, found)| (name, value(found))).collect())
+}
+
+/// `problem`: where Vault has answered and means it.
+fn refusal(status: StatusCode, retry_after: Option<Duration>, problem: impl FnOnce() -> String) -> BackendError {
+    match status.as_u16() {
+        300..400 => BackendError::lasting(
+            "Vault answers with a redirect, which is not followed: give the active server's address",
+        ),
+        // Sealed, starting, a standby that lags, or too much to do.
+        412 | 429 | 472 | 473 | 500.. => {
+            BackendError::passing(format!("Vault is not ready ({status})")).after(retry_after)
+        }
+        _ => BackendError::lasting(problem()),
+    }
+}
+
+async fn read_credential(file: &Path) -> Result<Zeroizing<String>, BackendError> {
+    let read = || -> std::io::Result<Zeroizing<String>> {
+        if fs::metadata(file)?.len() > MAX_CREDENTIAL {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(Zeroizing::new(Zeroizing::new(fs::read_to_string(file)?).trim().to_owned()))
+    };
+    read().map_err(|error| BackendError::passing(format!("{} can't be read: {}", file.display(), error.kind())))
+}
+
+fn check_address(address: &str) -> Result<(), String> {
+    let uri: Uri = address.parse().map_err(|_| format!("address {address:?} is no URL"))?;
+    let host = uri.host().unwrap_or_default();
+    let is_bare = uri.authority().is_some_and(|authority| !authority.as_str().contains('@')) && uri.query().is_none();
+    if !is_bare || uri.path() != "/" {
+        return Err(format!("address {address:?} is not https://HOST[:PORT]"));
+    }
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    match uri.scheme_str() {
+        Some("https") => Ok(()),
+        Some("http") if is_here => Ok(()),
+        _ => Err(format!("address {address:?} has no TLS: values would be readable on their way")),
+    }
+}
+
+fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    match ca_file {
+        Some(path) => {
+            let unusable = |problem: String| format!("caFile {}: {problem}", path.display());
+            let pem = fs::read(path).map_err(|error| unusable(error.kind().to_string()))?;
+            for certificate in CertificateDer::pem_slice_iter(&pem) {
+                let certificate = certificate.map_err(|_| unusable("it is no PEM".to_owned()))?;
+                roots.add(certificate).map_err(|_| unusable("a certificate in it is damaged".to_owned()))?;
+            }
+            if roots.is_empty() {
+                return Err(unusable("there is no certificate in it".to_owned()));
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let provider = rustls::crypto::aws_lc_rs::default_provider().into();
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| error.to_string())?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// All but what a path may hold as it is.
+fn escape(path: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'/');
+    path.bytes()
+        .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// What a library wraps in words of its own.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vault(address: &str) -> Result<Vault, String> {
+        Vault::new(&config::Vault {
+            address: address.to_owned(),
+            ca_file: None,
+            namespace: None,
+            mounts: BTreeMap::from([("kv".to_owned(), 2), ("kv/old".to_owned(), 1)]),
+            auth: Auth::Token { file: "/token".into() },
+        })
+    }
+
+    #[test]
+    fn values_never_travel_in_the_clear() {
+        for address in
+            ["https://vault.example.com", "https://[::1]:8200/", "http://127.0.0.1:8200", "http://localhost:1"]
+        {
+            assert!(vault(address).is_ok(), "{address}");
+        }
+        for address in
+            ["http://vault.example.com", "vault", "https://user@vault", "https://vault/path", "ftp://127.0.0.1"]
+        {
+            assert!(vault(address).is_err(), "{address}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_found_below_its_longest_mount() {
+        let vault = vault("https://vault").unwrap();
+        let check = |path: &str, expected: Result<&str, &str>| {
+            let found = vault.locate(&Reference { path: path.into(), ..Reference::default() });
+            let found = found.map(|(path, _)| path).map_err(|error| error.to_string());
+            match expected {
+                Ok(path) => assert_eq!(found.as_deref(), Ok(path)),
+                Err(problem) => assert!(found.unwrap_err().contains(problem)),
+            }
+        };
+        check("kv/team a/web", Ok("/v1/kv/data/team%20a/web"));
+        check("kv/old/web?x", Ok("/v1/kv/old/web%3Fx"));
+        check("kv/../sys/seal", Err("no path of a secret"));
+        check("kv//x", Err("no path of a secret"));
+        check("sys/seal", Err("below no mount"));
+        check("kv", Err("below no mount"));
+    }
+
+    #[test]
+    fn answers_of_both_versions_are_read() {
+        let names = |values: Values| -> Vec<(String, Vec<u8>)> {
+            values.into_iter().map(|(name, value)| (name, value.expose().to_vec())).collect()
+        };
+        let one = parse(br#"{"data": {"a": "x", "n": 5, "o": {"k": [1]}}}"#, 1).unwrap();
+        let expected = [("a", &b"x"[..]), ("n", b"5"), ("o", b"{\"k\":[1]}")]
+            .map(|(name, value)| (name.to_owned(), value.to_vec()));
+        assert_eq!(names(one), expected);
+        let two = parse(br#"{"data": {"data": {"a": "x"}, "metadata": {"version": 1}}}"#, 2).unwrap();
+        assert_eq!(names(two), [("a".to_owned(), b"x".to_vec())]);
+        assert!(parse(br#"{"data": {"data": null}}"#, 2).is_none());
+        assert!(parse(b"hunter2", 2).is_none());
+    }
+}

@@ -1,0 +1,317 @@
+//! What services are handed, by key, and what came of it: names, MACs and counts, never a value.
+
+use std::{
+    borrow::Borrow,
+    collections::{BTreeSet, HashMap, HashSet},
+};
+
+use farwater_api::parameters::ChangedKeys;
+use sqlx::AssertSqlSafe;
+
+use super::desired::COUNT_MARK;
+use crate::{
+    Connection, Key, Kind, StoreError,
+    engine::Row,
+    rows::{chunks, parameters},
+};
+
+/// Kinds whose keys services may be handed.
+pub(super) const SOURCES: [&str; 4] =
+    ["servicecontexts.farwater.dev", "configmaps", "secrets", "clusters.farwater.dev"];
+
+/// What came of a service's parameters when they were resolved last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ParameterRow {
+    pub service_uid: String,
+    /// What of the service and its cluster they were resolved for.
+    pub stamp: String,
+    /// Empty where there is nothing to send.
+    pub mac: String,
+    /// What is wrong with them; empty where nothing is.
+    pub problem: String,
+    /// How often the MAC has become another one.
+    pub turn: i64,
+    /// Changes of what the service is handed that came since.
+    pub marks: i64,
+}
+
+from_row!(ParameterRow, [service_uid, stamp, mac, problem, turn, marks]);
+
+/// A key of an object that a service is handed; without a key any of them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ParameterKey {
+    pub kind: String,
+    pub namespace: String,
+    pub name: String,
+    pub key: String,
+}
+
+from_row!(ParameterKey, [kind, namespace, name, key]);
+
+/// Which state of an object was read. None: there was no such object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct InputVersion {
+    pub key: Key,
+    pub version: Option<u64>,
+}
+
+pub async fn load_parameters(
+    connection: &mut Connection,
+    service_uid: &str,
+) -> Result<Option<ParameterRow>, StoreError> {
+    let sql = "SELECT service_uid, stamp, mac, problem, turn, marks FROM service_parameters WHERE service_uid = $1";
+    Ok(sqlx::query_as(sql).bind(service_uid).fetch_optional(connection).await?)
+}
+
+/// By service uid.
+pub async fn parameters_of_cluster(
+    connection: &mut Connection,
+    cluster_uid: &str,
+) -> Result<HashMap<String, ParameterRow>, StoreError> {
+    let sql = "SELECT service_uid, stamp, mac, problem, turn, marks FROM service_parameters WHERE service_uid IN \
+               (SELECT service_uid FROM assignments WHERE cluster_uid = $1)";
+    let rows: Vec<ParameterRow> = sqlx::query_as(sql).bind(cluster_uid).fetch_all(connection).await?;
+    Ok(rows.into_iter().map(|row| (row.service_uid.clone(), row)).collect())
+}
+
+/// What came of one service's parameters, and what they depend on.
+#[derive(Clone, Debug, Default)]
+pub struct Resolved {
+    /// `marks` are those that were read before they were resolved: if more have come since, they stay.
+    pub row: ParameterRow,
+    pub keys: BTreeSet<ParameterKey>,
+}
+
+/// Writes them, each service once and none that is gone: a change may concern thousands, and others wait for the transaction.
+pub async fn save_parameters(connection: &mut Connection, resolved: &[Resolved]) -> Result<(), StoreError> {
+    for some in chunks(resolved) {
+        let alive: HashSet<String> = select_of(connection, "SELECT service_uid FROM assignments", some)
+            .await?
+            .into_iter()
+            .map(|(uid,)| uid)
+            .collect();
+        let some: Vec<&Resolved> = some.iter().filter(|one| alive.contains(&one.row.service_uid)).collect();
+        for some in chunks(&some) {
+            save_rows(connection, some).await?;
+            save_keys(connection, some).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Rows of these services.
+async fn select_of<T, R>(connection: &mut Connection, select: &str, some: &[R]) -> Result<Vec<T>, StoreError>
+where
+    T: for<'r> sqlx::FromRow<'r, Row> + Send + Unpin,
+    R: Borrow<Resolved>,
+{
+    let sql = format!("{select} WHERE service_uid IN {}", parameters(1, some.len()));
+    let mut select = sqlx::query_as(AssertSqlSafe(sql));
+    for one in some {
+        select = select.bind(one.borrow().row.service_uid.clone());
+    }
+    Ok(select.fetch_all(connection).await?)
+}
+
+async fn save_rows(connection: &mut Connection, some: &[&Resolved]) -> Result<(), StoreError> {
+    let sql = format!(
+        "INSERT INTO service_parameters (service_uid, stamp, mac, problem, turn, marks) VALUES {} \
+         ON CONFLICT (service_uid) DO UPDATE SET stamp = excluded.stamp, mac = excluded.mac, problem = excluded.problem, \
+         turn = excluded.turn, \
+         marks = CASE WHEN service_parameters.marks = excluded.marks THEN 0 ELSE service_parameters.marks END",
+        parameters(some.len(), 6)
+    );
+    let mut insert = sqlx::query(AssertSqlSafe(sql));
+    for Resolved { row, .. } in some {
+        insert = insert.bind(&row.service_uid).bind(&row.stamp).bind(&row.mac).bind(&row.problem).bind(row.turn);
+        insert = insert.bind(row.marks);
+    }
+    insert.execute(connection).await?;
+    Ok(())
+}
+
+async fn save_keys(connection: &mut Connection, some: &[&Resolved]) -> Result<(), StoreError> {
+    let select = "SELECT service_uid, kind, namespace, name, key FROM parameter_keys";
+    let mut known: HashMap<String, BTreeSet<ParameterKey>> = HashMap::new();
+    for (uid, kind, namespace, name, key) in select_of::<(String, _, _, _, _), _>(connection, select, some).await? {
+        known.entry(uid).or_default().insert(ParameterKey { kind, namespace, name, key });
+    }
+    let mut rows = Vec::new();
+    for Resolved { row: ParameterRow { service_uid, .. }, keys } in some {
+        let known = known.remove(service_uid).unwrap_or_default();
+        if known == *keys {
+            continue;
+        }
+        if !known.is_empty() {
+            delete_keys(connection, service_uid).await?;
+        }
+        rows.extend(keys.iter().map(|key| (service_uid, key)));
+    }
+    for some in chunks(&rows) {
+        let sql = format!(
+            "INSERT INTO parameter_keys (service_uid, kind, namespace, name, key) VALUES {} ON CONFLICT DO NOTHING",
+            parameters(some.len(), 5)
+        );
+        let mut insert = sqlx::query(AssertSqlSafe(sql));
+        for (service_uid, ParameterKey { kind, namespace, name, key }) in some {
+            insert = insert.bind(*service_uid).bind(kind).bind(namespace).bind(name).bind(key);
+        }
+        insert.execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+async fn delete_keys(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM parameter_keys WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    Ok(())
+}
+
+/// Of a service that is gone, or that has none any more.
+pub async fn delete_parameters(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
+    delete_keys(connection, service_uid).await?;
+    sqlx::query("DELETE FROM service_parameters WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
+    Ok(())
+}
+
+/// Has one service's parameters resolved anew. Its cluster is marked by itself.
+pub async fn mark_parameters(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("UPDATE service_parameters SET marks = marks + 1 WHERE service_uid = $1")
+        .bind(service_uid)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Has the services resolved anew that are handed a key that has changed, and marks their clusters. For what is no resource of
+/// ours, such as the secrets of another backend: `kind` is what their keys are noted under.
+pub async fn mark_changed_keys(
+    connection: &mut Connection,
+    kind: &str,
+    namespace: &str,
+    name: &str,
+    changed: &ChangedKeys,
+) -> Result<(), StoreError> {
+    Ok(mark(connection, kind, namespace, name, changed).await?)
+}
+
+/// What stands before the name of a backend in the kind that its secrets' keys are noted under.
+const OF_BACKENDS: &str = "secretbackend:%";
+
+/// The secrets of backends that any service is handed a key of: kind, namespace and name.
+pub async fn secrets_of_backends(connection: &mut Connection) -> Result<Vec<(String, String, String)>, StoreError> {
+    let sql = "SELECT DISTINCT kind, namespace, name FROM parameter_keys WHERE kind LIKE $1";
+    Ok(sqlx::query_as(sql).bind(OF_BACKENDS).fetch_all(connection).await?)
+}
+
+/// Those of one service.
+pub async fn backend_secrets_of_service(
+    connection: &mut Connection,
+    service_uid: &str,
+) -> Result<Vec<(String, String, String)>, StoreError> {
+    let sql = "SELECT DISTINCT kind, namespace, name FROM parameter_keys WHERE service_uid = $1 AND kind LIKE $2 ORDER BY 1, 2, 3";
+    Ok(sqlx::query_as(sql).bind(service_uid).bind(OF_BACKENDS).fetch_all(connection).await?)
+}
+
+/// Namespaces and names of the services that are handed any key of an object.
+pub async fn services_handed(
+    connection: &mut Connection,
+    kind: &str,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<(String, String)>, StoreError> {
+    let sql = format!("SELECT namespace, name FROM assignments WHERE service_uid IN ({HANDED})");
+    Ok(sqlx::query_as(AssertSqlSafe(sql)).bind(kind).bind(namespace).bind(name).fetch_all(connection).await?)
+}
+
+const HANDED: &str = "SELECT service_uid FROM parameter_keys WHERE kind = $1 AND namespace = $2 AND name = $3";
+
+pub(super) async fn mark(
+    connection: &mut Connection,
+    kind: &str,
+    namespace: &str,
+    name: &str,
+    changed: &ChangedKeys,
+) -> Result<(), sqlx::Error> {
+    let keys: Vec<&str> = match changed {
+        ChangedKeys::Any => return mark_some(connection, [kind, namespace, name], &[]).await,
+        ChangedKeys::Some(keys) if keys.is_empty() => return Ok(()),
+        // No text of PostgreSQL's, and no reason to let others' writes fail.
+        ChangedKeys::Some(keys) if keys.iter().any(|key| key.contains('\0')) => {
+            return mark_some(connection, [kind, namespace, name], &[]).await;
+        }
+        // Who is handed all of them, too.
+        ChangedKeys::Some(keys) => keys.iter().map(String::as_str).chain([""]).collect(),
+    };
+    for some in chunks(&keys) {
+        mark_some(connection, [kind, namespace, name], some).await?;
+    }
+    Ok(())
+}
+
+/// Without keys whoever is handed something of the object.
+async fn mark_some(connection: &mut Connection, object: [&str; 3], keys: &[&str]) -> Result<(), sqlx::Error> {
+    let places: Vec<String> = (4..4 + keys.len()).map(|n| format!("${n}")).collect();
+    let handed = match places.is_empty() {
+        true => HANDED.to_owned(),
+        false => format!("{HANDED} AND key IN ({})", places.join(", ")),
+    };
+    let update = format!("UPDATE service_parameters SET marks = marks + 1 WHERE service_uid IN ({handed})");
+    let insert = format!(
+        "INSERT INTO dirty (cluster_uid, marks) SELECT DISTINCT cluster_uid, 1 FROM assignments WHERE cluster_uid <> '' AND \
+         service_uid IN ({handed}) {COUNT_MARK}"
+    );
+    for sql in [update, insert] {
+        let mut statement = sqlx::query(AssertSqlSafe(sql));
+        for value in object.iter().chain(keys) {
+            statement = statement.bind((*value).to_owned());
+        }
+        if statement.execute(&mut *connection).await?.rows_affected() == 0 {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Which state these objects have now; each is asked for once.
+pub async fn versions_of(connection: &mut Connection, keys: &[Key]) -> Result<Vec<InputVersion>, StoreError> {
+    let mut found: HashMap<Key, u64> = HashMap::new();
+    for some in chunks(keys) {
+        let sql = format!(
+            "SELECT kind, namespace, name, version FROM resources WHERE (kind, namespace, name) IN (VALUES {})",
+            parameters(some.len(), 3)
+        );
+        let mut select = sqlx::query_as(AssertSqlSafe(sql));
+        for Key { kind, namespace, name } in some {
+            select = select.bind(kind.as_str()).bind(namespace).bind(name);
+        }
+        let rows: Vec<(String, String, String, i64)> = select.fetch_all(&mut *connection).await?;
+        let row = |(kind, namespace, name, version): (String, _, _, i64)| {
+            (Key { kind: Kind::from(&*kind), namespace, name }, version.unsigned_abs())
+        };
+        found.extend(rows.into_iter().map(row));
+    }
+    Ok(keys.iter().map(|key| InputVersion { key: key.clone(), version: found.get(key).copied() }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OpenOptions, Store};
+
+    /// A change of one object reads no other's keys, whatever their number.
+    #[tokio::test]
+    async fn who_is_handed_a_key_is_found_by_an_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(OpenOptions::new(folder.path().join("hub.db"), [7; 32])).await.unwrap();
+        let mut tables = store.tables().await.unwrap();
+        for (sql, index) in [
+            (HANDED.to_owned(), "(kind=? AND namespace=? AND name=?)"),
+            (format!("{HANDED} AND key IN ('a', '')"), "(kind=? AND namespace=? AND name=? AND key=?)"),
+        ] {
+            let sql = format!("EXPLAIN QUERY PLAN {sql}");
+            let plan: Vec<(i64, i64, i64, String)> =
+                sqlx::query_as(AssertSqlSafe(sql)).fetch_all(&mut *tables).await.unwrap();
+            assert!(plan[0].3.contains(index), "{plan:?}");
+        }
+    }
+}

@@ -1,0 +1,490 @@
+//! The keys that rows are sealed with: stored, exchanged while everything goes on, and rows sealed anew behind that.
+//!
+//! A new seal key seals the data keys anew and brings a new one of those, in one transaction; what is written from then on
+//! is sealed with the new one, and what lies there still opens with the old ones. [`Store::reseal`] goes over it in small
+//! steps, and at its end the old ones are gone. Whatever is stopped in between goes on at the next start.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use sqlx::Row as _;
+use zeroize::Zeroizing;
+
+use crate::{
+    Kind, Location, OpenError, Store, StoreError,
+    engine::{Connection, Engine},
+    open::SEAL_CHECK,
+    read::{load_meta, save_meta},
+    seal::{DataKey, DataKeys, FIRST, Master, Sealer, row_context, sealed_kinds},
+    tx::Tx,
+    visit::Visit,
+};
+
+/// Rows that are sealed anew in one transaction, for which writers wait: some milliseconds.
+const STEP: i64 = 100;
+
+fn key_context(number: i16) -> Vec<u8> {
+    format!("farwater-data-key-v1\0{number}").into_bytes()
+}
+
+/// What a value that was read of a backend is bound to.
+fn kept_context(id: &str) -> Vec<u8> {
+    format!("farwater-kept-v1\0{id}").into_bytes()
+}
+
+fn wrap(master: &Master, key: &DataKey) -> Vec<u8> {
+    master.cipher().seal(&*key.bytes, &key_context(key.number))
+}
+
+fn random_key() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system has random numbers");
+    bytes
+}
+
+/// Whether `master` is the seal key of these rows.
+pub(crate) async fn is_master(connection: &mut Connection, master: &Master) -> Result<bool, sqlx::Error> {
+    let sealed = load_meta(connection, SEAL_CHECK).await?.and_then(|text| hex::decode(text).ok()).unwrap_or_default();
+    Ok(opens_check(&sealed, master))
+}
+
+pub(crate) fn opens_check(sealed: &[u8], master: &Master) -> bool {
+    master.cipher().open(sealed, SEAL_CHECK.as_bytes()).is_some()
+}
+
+fn new_check(master: &Master) -> String {
+    hex::encode(master.cipher().seal(b"", SEAL_CHECK.as_bytes()))
+}
+
+/// The stored keys; those of a store that has none yet. None: another seal key has sealed them.
+pub(crate) async fn load(connection: &mut Connection, master: &Master) -> Result<Option<DataKeys>, sqlx::Error> {
+    let rows =
+        sqlx::query("SELECT number, created, wrapped FROM data_keys ORDER BY number").fetch_all(connection).await?;
+    if rows.is_empty() {
+        return Ok(Some(DataKeys::from([(FIRST, master.as_data_key())])));
+    }
+    let (cipher, mut keys) = (master.cipher(), DataKeys::new());
+    for row in &rows {
+        let (number, created): (i16, i64) = (row.try_get("number")?, row.try_get("created")?);
+        let opened = cipher.open(row.try_get("wrapped")?, &key_context(number)).map(Zeroizing::new);
+        let bytes = opened.and_then(|bytes| <[u8; 32]>::try_from(bytes.as_slice()).ok());
+        let Some(bytes) = bytes else { return Ok(None) };
+        keys.insert(number, DataKey::new(number, created, bytes));
+    }
+    Ok(Some(keys))
+}
+
+async fn save(connection: &mut Connection, master: &Master, key: &DataKey) -> Result<(), sqlx::Error> {
+    let save = sqlx::query(
+        "INSERT INTO data_keys (number, created, wrapped) VALUES ($1, $2, $3) \
+         ON CONFLICT (number) DO UPDATE SET wrapped = excluded.wrapped",
+    );
+    save.bind(key.number).bind(key.created).bind(wrap(master, key)).execute(connection).await?;
+    Ok(())
+}
+
+/// The keys of a store that is opened, made where there are none: for a new store one; for one that an older version has
+/// written the seal key itself, which has sealed its rows, and a new one for what is written from now on. `masters`: the
+/// seal key, and one that a stopped exchange may have made the seal key already.
+pub(crate) async fn open(
+    connection: &mut Connection,
+    (engine, location): (Engine, &Location),
+    masters: &[Master],
+    now: i64,
+) -> Result<(Master, DataKeys), OpenError> {
+    let at = |error: sqlx::Error| StoreError::from(error).at(location);
+    // Of several that open a new database at once, the first one's key holds.
+    sqlx::raw_sql(engine.begin()).execute(&mut *connection).await.map_err(at)?;
+    let opened = open_locked(connection, masters, now).await;
+    let end = if matches!(opened, Ok(Some(_))) { "COMMIT" } else { "ROLLBACK" };
+    let ended = sqlx::raw_sql(end).execute(&mut *connection).await;
+    let opened = opened.map_err(at)?.ok_or_else(|| OpenError::WrongKey { location: location.clone() })?;
+    ended.map_err(at)?;
+    Ok(opened)
+}
+
+async fn open_locked(
+    connection: &mut Connection,
+    masters: &[Master],
+    now: i64,
+) -> Result<Option<(Master, DataKeys)>, sqlx::Error> {
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM data_keys").fetch_one(&mut *connection).await?;
+    let is_new = load_meta(connection, SEAL_CHECK).await?.is_none();
+    if let (true, Some(master)) = (is_new, masters.first()) {
+        save_meta(connection, SEAL_CHECK, &new_check(master)).await?;
+    }
+    for master in masters {
+        if !is_master(connection, master).await? {
+            continue;
+        }
+        if count == 0 {
+            let first = if is_new { DataKey::new(FIRST, now, random_key()) } else { master.as_data_key() };
+            save(connection, master, &first).await?;
+            if !is_new {
+                save(connection, master, &DataKey::new(FIRST + 1, now, random_key())).await?;
+            }
+        }
+        return Ok(load(connection, master).await?.map(|keys| (master.clone(), keys)));
+    }
+    Ok(None)
+}
+
+/// The keys that the database has by now, where those that are known are not the newest.
+pub(crate) async fn reload(connection: &mut Connection, sealer: &Sealer) -> Result<(), sqlx::Error> {
+    for master in sealer.masters() {
+        if let Some(keys) = load(connection, &master).await? {
+            sealer.adopt(master, keys);
+            return Ok(());
+        }
+    }
+    let problem = "the seal key was exchanged by another hub: start this one again with keys/seal.key of today";
+    Err(sqlx::Error::Configuration(problem.into()))
+}
+
+/// Seals what one seal key has sealed with another one, where nothing else uses the tables.
+pub(crate) async fn rewrap(
+    connection: &mut Connection,
+    from: &Master,
+    to: &Master,
+    now: i64,
+) -> Result<(), sqlx::Error> {
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM data_keys").fetch_one(&mut *connection).await?;
+    let keys = load(connection, from).await?.unwrap_or_default();
+    for key in keys.values() {
+        save(connection, to, key).await?;
+    }
+    if count == 0 {
+        save(connection, to, &DataKey::new(FIRST + 1, now, random_key())).await?;
+    }
+    save_meta(connection, SEAL_CHECK, &new_check(to)).await
+}
+
+/// One key that rows may be sealed with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataKeyRow {
+    pub number: i16,
+    /// Seconds since 1970; 0: before there were data keys.
+    pub created: i64,
+    /// Whether it seals what is written.
+    pub is_in_use: bool,
+    /// Sealed with it: resources, and values that were read of backends.
+    pub rows: u64,
+}
+
+/// The data keys of a hub that may be running. Of a store that an older version has written there are none yet.
+pub async fn read_data_keys(location: &Location) -> Result<Vec<DataKeyRow>, OpenError> {
+    let mut visit = Visit::of_newest(location).await?;
+    let read = data_key_rows(visit.connection(), &sealed_kinds()).await;
+    visit.end().await;
+    read.map_err(|error| StoreError::from(error).at(location).into())
+}
+
+async fn data_key_rows(connection: &mut Connection, kinds: &[Kind]) -> Result<Vec<DataKeyRow>, sqlx::Error> {
+    let keys: Vec<(i16, i64)> =
+        sqlx::query_as("SELECT number, created FROM data_keys ORDER BY number").fetch_all(&mut *connection).await?;
+    let mut counts: BTreeMap<i16, u64> = BTreeMap::new();
+    for kind in kinds {
+        let count = sqlx::query_as("SELECT sealed, count(*) FROM resources WHERE kind = $1 GROUP BY sealed");
+        let rows: Vec<(i16, i64)> = count.bind(kind.as_str()).fetch_all(&mut *connection).await?;
+        rows.into_iter().for_each(|(number, rows)| *counts.entry(number).or_default() += rows.unsigned_abs());
+    }
+    let count = sqlx::query_as("SELECT sealed, count(*) FROM kept_values GROUP BY sealed");
+    let rows: Vec<(i16, i64)> = count.fetch_all(&mut *connection).await?;
+    rows.into_iter().for_each(|(number, rows)| *counts.entry(number).or_default() += rows.unsigned_abs());
+    let newest = keys.last().map(|(number, _)| *number);
+    let row = |(number, created)| DataKeyRow {
+        number,
+        created,
+        is_in_use: Some(number) == newest,
+        rows: counts.get(&number).copied().unwrap_or_default(),
+    };
+    Ok(keys.into_iter().map(row).collect())
+}
+
+impl Store {
+    /// Makes `seal_key` the one that everything sealed depends on, and a new data key the one that seals what is written. When this
+    /// has returned, no other seal key opens the database; what was written before waits for [`Self::reseal`].
+    pub async fn rotate_seal_key(&self, seal_key: &[u8; 32]) -> Result<(), StoreError> {
+        let (master, bytes) = (Master::new(seal_key), random_key());
+        self.transact(move |tx| Box::pin(async move { Ok(tx.rotate_seal_key(&master, bytes).await?) })).await?;
+        // A transaction goes by the newest keys from its beginning on.
+        self.transact(|_| Box::pin(async { Ok(()) })).await
+    }
+
+    /// Whether `seal_key` is the seal key of today.
+    pub fn is_sealed_with(&self, seal_key: &[u8; 32]) -> bool {
+        let check = Master::new(seal_key);
+        self.settings
+            .sealer
+            .masters()
+            .first()
+            .is_some_and(|master| opens_check(&check.cipher().seal(b"", SEAL_CHECK.as_bytes()), master))
+    }
+
+    /// How far sealing anew has come.
+    pub async fn data_keys(&self) -> Result<Vec<DataKeyRow>, StoreError> {
+        let mut connection = self.connection().await?;
+        self.read(async { Ok(data_key_rows(&mut connection, self.settings.sealer.kinds()).await?) }).await
+    }
+
+    /// A step of sealing anew what is sealed with keys of before. `false`: there is nothing left of them, and they are gone.
+    pub async fn reseal(&self, place: &mut Resealing) -> Result<bool, StoreError> {
+        let active = self.settings.sealer.active();
+        let mut connection = self.connection().await?;
+        let found =
+            self.read(async { Ok(place.find(&mut connection, self.settings.sealer.kinds(), active).await?) }).await?;
+        drop(connection);
+        if let Some(rows) = found {
+            self.transact(move |tx| Box::pin(async move { tx.reseal(rows).await })).await?;
+            return Ok(true);
+        }
+        let dropped = self.transact(move |tx| Box::pin(async move { tx.drop_data_keys(active).await })).await?;
+        if dropped {
+            self.settings.sealer.forget_before(active);
+        }
+        *place = Resealing::default();
+        Ok(!dropped)
+    }
+
+    /// What was kept of a backend's values, and when it was read (seconds since 1970).
+    pub async fn load_kept(&self, id: &str) -> Result<Option<(i64, Zeroizing<Vec<u8>>)>, StoreError> {
+        let mut connection = self.connection().await?;
+        let row = self.read(async { Ok(load_kept_row(&mut connection, id).await?) }).await?;
+        let Some((number, read, sealed)) = row else { return Ok(None) };
+        let opened = self.settings.sealer.open(number, &sealed, &kept_context(id)).ok_or_else(|| damaged_kept(id))?;
+        Ok(Some((read, Zeroizing::new(opened))))
+    }
+
+    /// The ids of all that is kept.
+    pub async fn kept_ids(&self) -> Result<Vec<String>, StoreError> {
+        let mut connection = self.connection().await?;
+        let select = sqlx::query_scalar("SELECT id FROM kept_values ORDER BY id");
+        self.read(async { Ok(select.fetch_all(&mut *connection).await?) }).await
+    }
+}
+
+async fn load_kept_row(connection: &mut Connection, id: &str) -> Result<Option<(i16, i64, Vec<u8>)>, sqlx::Error> {
+    sqlx::query_as("SELECT sealed, read, value FROM kept_values WHERE id = $1")
+        .bind(id)
+        .fetch_optional(connection)
+        .await
+}
+
+pub(crate) fn damaged_kept(id: &str) -> StoreError {
+    StoreError::Row {
+        what: format!("value {id}"),
+        problem: "it was sealed with another key or under another id".to_owned(),
+    }
+}
+
+/// Opens all values that were kept; answers the ids of those that don't.
+pub(crate) async fn check_kept(connection: &mut Connection, sealer: &Sealer) -> Result<Vec<String>, sqlx::Error> {
+    let (mut last, mut damaged) = (String::new(), Vec::new());
+    loop {
+        let select = sqlx::query_as("SELECT id, sealed, value FROM kept_values WHERE id > $1 ORDER BY id LIMIT $2");
+        let rows: Vec<(String, i16, Vec<u8>)> = select.bind(&last).bind(STEP).fetch_all(&mut *connection).await?;
+        let is_damaged =
+            |(id, number, sealed): &&(String, i16, Vec<u8>)| sealer.open(*number, sealed, &kept_context(id)).is_none();
+        damaged.extend(rows.iter().filter(is_damaged).map(|(id, ..)| id.clone()));
+        match rows.last() {
+            Some((id, ..)) if rows.len() as i64 == STEP => last.clone_from(id),
+            _ => return Ok(damaged),
+        }
+    }
+}
+
+/// Where sealing anew is. Resources come before the log: what is deleted meanwhile enters the log as it lay in its row.
+#[derive(Default)]
+pub struct Resealing {
+    /// Of the sealed kinds.
+    kind: usize,
+    resource: (String, String),
+    version: i64,
+    kept: String,
+}
+
+/// Some rows that are sealed with keys of before.
+enum Found {
+    Resources(Kind, Vec<(String, String)>),
+    Changes(Vec<i64>),
+    Kept(Vec<String>),
+}
+
+impl Resealing {
+    async fn find(
+        &mut self,
+        connection: &mut Connection,
+        kinds: &[Kind],
+        active: i16,
+    ) -> Result<Option<Found>, sqlx::Error> {
+        while let Some(kind) = kinds.get(self.kind) {
+            let select = sqlx::query_as(
+                "SELECT namespace, name FROM resources WHERE kind = $1 AND (namespace, name) > ($2, $3) \
+                 AND sealed <> 0 AND sealed <> $4 ORDER BY namespace, name LIMIT $5",
+            );
+            let select =
+                select.bind(kind.as_str()).bind(&self.resource.0).bind(&self.resource.1).bind(active).bind(STEP);
+            let rows: Vec<(String, String)> = select.fetch_all(&mut *connection).await?;
+            if let Some(last) = rows.last() {
+                self.resource = last.clone();
+                return Ok(Some(Found::Resources(kind.clone(), rows)));
+            }
+            self.kind += 1;
+            self.resource = Default::default();
+        }
+        let select = sqlx::query_scalar(
+            "SELECT version FROM changes WHERE version > $1 AND sealed <> 0 AND sealed <> $2 ORDER BY version LIMIT $3",
+        );
+        let versions: Vec<i64> = select.bind(self.version).bind(active).bind(STEP).fetch_all(&mut *connection).await?;
+        if let Some(last) = versions.last() {
+            self.version = *last;
+            return Ok(Some(Found::Changes(versions)));
+        }
+        let select =
+            sqlx::query_scalar("SELECT id FROM kept_values WHERE id > $1 AND sealed <> $2 ORDER BY id LIMIT $3");
+        let ids: Vec<String> = select.bind(&self.kept).bind(active).bind(STEP).fetch_all(&mut *connection).await?;
+        let Some(last) = ids.last() else { return Ok(None) };
+        self.kept.clone_from(last);
+        Ok(Some(Found::Kept(ids)))
+    }
+}
+
+impl Tx {
+    /// Keeps what was read of a backend, sealed, with what else the transaction writes because of it. `read`: seconds since 1970.
+    pub async fn save_kept(&mut self, id: &str, read: i64, value: &[u8]) -> Result<(), StoreError> {
+        let key = self.sealer().current();
+        let sealed = key.seal(value, &kept_context(id));
+        let save = sqlx::query(
+            "INSERT INTO kept_values (id, sealed, read, value) VALUES ($1, $2, $3, $4) ON CONFLICT (id) DO UPDATE SET \
+             sealed = excluded.sealed, read = excluded.read, value = excluded.value",
+        );
+        save.bind(id).bind(key.number).bind(read).bind(sealed).execute(&mut **self).await?;
+        Ok(())
+    }
+
+    pub async fn remove_kept(&mut self, id: &str) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM kept_values WHERE id = $1").bind(id).execute(&mut **self).await?;
+        Ok(())
+    }
+
+    async fn rotate_seal_key(&mut self, master: &Master, bytes: [u8; 32]) -> Result<(), sqlx::Error> {
+        let sealer = Arc::clone(self.sealer());
+        let number = sealer
+            .active()
+            .checked_add(1)
+            .ok_or_else(|| sqlx::Error::Configuration("no number is left for a key".into()))?;
+        let key = DataKey::new(number, self.time(), bytes);
+        for old in sealer.data_keys().values().filter(|old| old.number < number) {
+            save(self, master, old).await?;
+        }
+        save(self, master, &key).await?;
+        save_meta(self, SEAL_CHECK, &new_check(master)).await?;
+        sealer.expect(master.clone(), key);
+        Ok(())
+    }
+
+    async fn reseal(&mut self, found: Found) -> Result<(), StoreError> {
+        match found {
+            Found::Resources(kind, names) => {
+                for (namespace, name) in names {
+                    self.reseal_resource(&crate::Key { kind: kind.clone(), namespace, name }).await?;
+                }
+            }
+            Found::Changes(versions) => {
+                for version in versions {
+                    self.reseal_change(version).await?;
+                }
+            }
+            Found::Kept(ids) => {
+                for id in ids {
+                    self.reseal_kept(&id).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn reseal_resource(&mut self, key: &crate::Key) -> Result<(), StoreError> {
+        let (sealer, Some(row)) = (Arc::clone(self.sealer()), crate::read::load_row(self, key).await?) else {
+            return Ok(());
+        };
+        let (with, number) = (sealer.current(), row.sealed);
+        if number == 0 || number == with.number {
+            return Ok(());
+        }
+        let context = row_context(key, &row.uid);
+        let (version, plain) = (row.version, row.open(key, &sealer)?);
+        let update = sqlx::query(
+            "UPDATE resources SET sealed = $1, body = $2, status = $3 \
+             WHERE kind = $4 AND namespace = $5 AND name = $6 AND version = $7",
+        );
+        update
+            .bind(with.number)
+            .bind(with.seal(&plain.body, &context))
+            .bind(plain.status.map(|status| with.seal(&status, &context)))
+            .bind(key.kind.as_str())
+            .bind(&key.namespace)
+            .bind(&key.name)
+            .bind(version as i64)
+            .execute(&mut **self)
+            .await?;
+        Ok(())
+    }
+
+    async fn reseal_change(&mut self, version: i64) -> Result<(), StoreError> {
+        let select = sqlx::query(
+            "SELECT kind, namespace, name, uid, sealed, old_labels, body, status FROM changes WHERE version = $1",
+        );
+        // It may have left the log.
+        let Some(row) = select.bind(version).fetch_optional(&mut **self).await? else { return Ok(()) };
+        let sealer = Arc::clone(self.sealer());
+        let (with, number): (_, i16) = (sealer.current(), row.try_get("sealed")?);
+        if number == 0 || number == with.number {
+            return Ok(());
+        }
+        let kind = Kind::from(row.try_get::<&str, _>("kind")?);
+        let key = crate::Key { kind, namespace: row.try_get("namespace")?, name: row.try_get("name")? };
+        let uid: String = row.try_get("uid")?;
+        let context = row_context(&key, &uid);
+        let reseal =
+            |bytes: &[u8]| Ok::<_, StoreError>(with.seal(&sealer.open_row(number, bytes, &key, &uid)?, &context));
+        let (labels, body) = (reseal(row.try_get("old_labels")?)?, reseal(row.try_get("body")?)?);
+        let status = row.try_get::<Option<Vec<u8>>, _>("status")?.map(|status| reseal(&status)).transpose()?;
+        let update =
+            sqlx::query("UPDATE changes SET sealed = $1, old_labels = $2, body = $3, status = $4 WHERE version = $5");
+        update.bind(with.number).bind(labels).bind(body).bind(status).bind(version).execute(&mut **self).await?;
+        Ok(())
+    }
+
+    async fn reseal_kept(&mut self, id: &str) -> Result<(), StoreError> {
+        let Some((number, _, sealed)) = load_kept_row(self, id).await? else { return Ok(()) };
+        let sealer = Arc::clone(self.sealer());
+        let (with, context) = (sealer.current(), kept_context(id));
+        let opened = Zeroizing::new(sealer.open(number, &sealed, &context).ok_or_else(|| damaged_kept(id))?);
+        let update = sqlx::query("UPDATE kept_values SET sealed = $1, value = $2 WHERE id = $3");
+        update.bind(with.number).bind(with.seal(&opened, &context)).bind(id).execute(&mut **self).await?;
+        Ok(())
+    }
+
+    /// Takes out all keys before `active`, if nothing is sealed with them any more. `false`: something is, or another is in
+    /// use by now.
+    async fn drop_data_keys(&mut self, active: i16) -> Result<bool, StoreError> {
+        let sealer = Arc::clone(self.sealer());
+        if sealer.active() != active {
+            return Ok(false);
+        }
+        for kind in sealer.kinds() {
+            let one = sqlx::query("SELECT 1 FROM resources WHERE kind = $1 AND sealed <> 0 AND sealed <> $2 LIMIT 1");
+            if one.bind(kind.as_str()).bind(active).fetch_optional(&mut **self).await?.is_some() {
+                return Ok(false);
+            }
+        }
+        for table in ["changes", "kept_values"] {
+            let sql = format!("SELECT 1 FROM {table} WHERE sealed <> 0 AND sealed <> $1 LIMIT 1");
+            if sqlx::query(sqlx::AssertSqlSafe(sql)).bind(active).fetch_optional(&mut **self).await?.is_some() {
+                return Ok(false);
+            }
+        }
+        sqlx::query("DELETE FROM data_keys WHERE number < $1").bind(active).execute(&mut **self).await?;
+        Ok(true)
+    }
+}

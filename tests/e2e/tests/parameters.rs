@@ -1,0 +1,238 @@
+//! Parameters: sealed on the way, in the clear nowhere but in the hub's API, and a value of theirs in nobody's output.
+
+use std::{fs, ops::Range};
+
+use anyhow::{Context as _, Result, ensure};
+use farwater_api::{ADMIN_NAMESPACE, ServiceContext, ServiceDeployment, parameters::ParametersAnswer};
+use farwater_e2e::{Fleet, config_map, files_with};
+use farwater_testkit::{Launch, shared};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Event, Secret},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+const CANARIES: usize = 200;
+
+fn canary(n: usize) -> String {
+    format!("canary-{n:03}-q7x4")
+}
+
+/// As it is, and as a Secret's data is written in JSON.
+fn texts() -> Vec<String> {
+    let encoded = |text: String| {
+        let value = serde_json::to_value(ByteString(text.into_bytes())).unwrap_or_default();
+        value.as_str().unwrap_or_default().to_owned()
+    };
+    (0..CANARIES).flat_map(|n| [canary(n), encoded(canary(n))]).collect()
+}
+
+#[track_caller]
+fn check_clean(what: &str, text: &str) -> Result<()> {
+    let found: Vec<String> = texts().into_iter().filter(|secret| text.contains(secret)).collect();
+    ensure!(found.is_empty(), "{what} shows {found:?}:\n{text}");
+    Ok(())
+}
+
+/// Whoever may read the hub's API reads them there; nobody else does, anywhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
+    let plane = shared(1).await?;
+    // What another place has: 25 files.
+    let place = tempfile::tempdir()?;
+    fs::create_dir_all(place.path().join("files/team/db"))?;
+    for n in 25..50 {
+        fs::write(place.path().join(format!("files/team/db/k{n}")), canary(n))?;
+    }
+    let backends = place.path().join("backends.yaml");
+    let configured = json!({"backends": [{
+        "name": "mounted", "files": {"folder": place.path().join("files")},
+        "allow": [{"namespaces": [ADMIN_NAMESPACE], "paths": ["team"]}],
+    }]});
+    fs::write(&backends, configured.to_string())?;
+    let backends = backends.to_str().context("a path")?;
+    let loud = Launch::environment(&[("FARWATER_LOG", "debug"), ("FARWATER_SECRET_BACKENDS", backends)]);
+    let mut fleet = Fleet::launch(loud.clone()).await?;
+    fleet.join_with("east", plane, loud).await?;
+    // 25 keys of a Secret, 50 of one that a context has, 50 in a context's own configuration, and 50 deep in it.
+    let data = |keys: Range<usize>| -> Value {
+        keys.map(|n| (format!("k{n}"), Value::from(canary(n)))).collect::<serde_json::Map<_, _>>().into()
+    };
+    let secrets: Api<Secret> = fleet.api();
+    for (name, keys) in [("own", 0..25), ("shared", 50..100)] {
+        let secret = json!({"metadata": {"name": name}, "stringData": data(keys)});
+        secrets.create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
+    }
+    let contexts: Api<ServiceContext> = fleet.api();
+    let mut configuration = data(100..150);
+    configuration["deep"] = json!({"list": [data(150..200)]});
+    let spec = json!({"configuration": configuration, "secretRefs": [{"name": "shared"}], "sensitive": true});
+    contexts.create(&PostParams::default(), &ServiceContext::new("hidden", serde_json::from_value(spec)?)).await?;
+    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let stated = json!({
+        "configuration": {"host": "web.example.com"},
+        "parameters": [
+            {"from": {"context": "hidden"}}, {"from": {"secret": "own"}}, {"from": {"secret": "team/db", "backend": "mounted"}},
+        ],
+    });
+    fleet.deploy_with("app", "east", "infra", "app", stated).await?;
+    let commit = repository.branch("main").unwrap_or_default();
+    fleet.until_applied("app", &commit).await?;
+
+    let explained = fleet.cli().expect(0, &["explain", "parameters", "app", "-o", "json"])?;
+    let answer: ParametersAnswer = serde_json::from_str(&explained.stdout)?;
+    let secret = answer.values.iter().filter(|value| value.secret);
+    ensure!(secret.clone().count() == 151 && secret.clone().all(|value| value.value.is_none()), "{answer:#?}");
+    let host = answer.values.iter().find(|value| value.name == "configuration.host");
+    ensure!(host.and_then(|host| host.value.clone()) == Some(json!("web.example.com")), "{host:?}");
+
+    // What goes wrong says so without them.
+    let drop_key = json!([{"op": "remove", "path": "/data/k1"}]);
+    let pick = json!({"spec": {"parameters": [{"from": {"context": "hidden"}}, {"from": {"secret": "own"}, "keys": ["k0", "k1"]}]}});
+    let services: Api<ServiceDeployment> = fleet.api();
+    services.patch("app", &PatchParams::default(), &Patch::Merge(pick)).await?;
+    secrets.patch("own", &PatchParams::default(), &Patch::Json::<()>(serde_json::from_value(drop_key)?)).await?;
+    fleet.until_condition("app", "Ready", "False", "Secret own has no key k1").await?;
+    let twice =
+        json!({"spec": {"configuration": {"k50": canary(50)}, "secretRefs": [{"name": "shared", "keys": ["k50"]}]}});
+    let refused =
+        contexts.patch("hidden", &PatchParams::default(), &Patch::Merge(twice)).await.expect_err("stated twice");
+    check_clean("a refusal", &refused.to_string())?;
+    ensure!(refused.to_string().contains("k50 is stated twice"), "{refused}");
+
+    let mut said = String::new();
+    for arguments in [
+        &["explain", "parameters", "app", "-o", "wide"][..],
+        &["explain", "parameters", "app", "-o", "json"],
+        &["plan", "app", "-o", "json"],
+        &["why", "app", "-o", "json"],
+        &["get", "sd,fwc,fwgit", "-o", "yaml"],
+        &["history", "app", "-o", "json"],
+        &["objects", "app", "-o", "json"],
+        &["hooks", "app", "-o", "json"],
+        &["tree"],
+        &["doctor"],
+    ] {
+        let ran = fleet.cli().run(arguments)?;
+        said += &format!("{arguments:?} {}\n{}\n{}\n", ran.code, ran.stdout, ran.stderr);
+    }
+    let ran = fleet.cli().run(&["get", "secrets,servicecontexts"])?;
+    said += &format!("{}\n{}\n", ran.stdout, ran.stderr);
+    check_clean("the command line", &said)?;
+    ensure!(said.contains("configuration.k0") && said.contains("Secret own has no key k1"), "{said}");
+    let ask = async |path: &str| {
+        Ok::<_, anyhow::Error>(fleet.client.request_text(http::Request::get(path).body(Vec::new())?).await?)
+    };
+    check_clean("metrics", &ask("/metrics").await?)?;
+    let base = format!("/apis/farwater.dev/v1alpha1/namespaces/{ADMIN_NAMESPACE}/servicedeployments/app");
+    for tail in ["", "/parameters", "/objects", "/history", "/hooks"] {
+        check_clean(tail, &ask(&format!("{base}{tail}")).await?)?;
+    }
+    let events: Api<Event> = fleet.api();
+    check_clean("events", &serde_json::to_string(&events.list(&ListParams::default()).await?.items)?)?;
+
+    // Neither files of hub or agent, with their logs, nor the agent's own Secrets and whatever else it has in the cluster.
+    // How all of them begin, for there is much to search.
+    let clear = ["canary-", "Y2FuYXJ5"];
+    let all = fleet.hub.dir().parent().context("a folder")?;
+    let found = files_with(all, &clear)?;
+    ensure!(found.is_empty(), "in the clear: {found:?}");
+    for log in ["hub.log", "agent-east.log"] {
+        ensure!(files_with(all, &["DEBUG"])?.iter().any(|found| found.ends_with(log)), "{log} was not searched");
+    }
+    let own: Api<Secret> = Api::namespaced(plane.client().await?, "farwater-system");
+    let kept = own.list(&ListParams::default()).await?.items;
+    ensure!(
+        kept.iter().any(|s| s.metadata.name.as_deref().is_some_and(|name| name.starts_with("farwater-parameters-")))
+    );
+    for secret in kept {
+        for value in secret.data.into_iter().flatten().map(|(_, value)| value.0) {
+            check_clean(&format!("{:?}", secret.metadata.name), &String::from_utf8_lossy(&value))?;
+        }
+    }
+    let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+    check_clean("the cluster", &serde_json::to_string(&maps.list(&ListParams::default()).await?.items)?)?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parameters_outlive_the_hub_and_who_may_not_read_their_object_sees_no_value() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let maps: Api<ConfigMap> = fleet.api();
+    let map = |size: &str| json!({"metadata": {"name": "sizes"}, "data": {"size": size}});
+    maps.create(&PostParams::default(), &serde_json::from_value(map("one"))?).await?;
+    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let stated = json!({"parameters": [{"from": {"configMap": "sizes"}}, {"from": {"cluster": "Version"}}]});
+    fleet.deploy_with("app", "east", "infra", "app", stated).await?;
+    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    let path = format!("/apis/farwater.dev/v1alpha1/namespaces/{ADMIN_NAMESPACE}/servicedeployments/app/parameters");
+    let of = |answer: &Value, name: &str| -> Value {
+        let values = answer["status"]["values"].as_array().into_iter().flatten();
+        values.into_iter().find(|value| value["name"] == name).cloned().unwrap_or_default()
+    };
+    let answer: Value = fleet.client.request(http::Request::get(&path).body(Vec::new())?).await?;
+    ensure!(of(&answer, "configuration.size")["value"] == "one", "{answer:#}");
+    ensure!(of(&answer, "cluster.version")["value"].is_string(), "{answer:#}");
+
+    // A reader of services alone.
+    let group = "rbac.authorization.k8s.io";
+    let role = json!({"metadata": {"name": "services"}, "rules": [
+        {"apiGroups": ["farwater.dev"], "resources": ["servicedeployments", "servicedeployments/parameters"], "verbs": ["get"]}]});
+    let binding = json!({"metadata": {"name": "services"}, "roleRef": {"apiGroup": group, "kind": "Role", "name": "services"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "reader"}]});
+    for (kind, object) in [("roles", role), ("rolebindings", binding)] {
+        let path = format!("/apis/{group}/v1/namespaces/{ADMIN_NAMESPACE}/{kind}");
+        let request = http::Request::post(path).header("content-type", "application/json");
+        fleet.client.request::<Value>(request.body(serde_json::to_vec(&object)?)?).await?;
+    }
+    let request = http::Request::get(&path).header("impersonate-user", "reader").body(Vec::new())?;
+    let answer: Value = fleet.client.request(request).await?;
+    for name in ["configuration.size", "cluster.version"] {
+        let value = of(&answer, name);
+        ensure!(value["origin"]["name"].is_string() && value.get("value").is_none(), "{answer:#}");
+    }
+    ensure!(of(&answer, "service.name")["value"] == "app", "{answer:#}");
+
+    // What the cluster has is read there: without it nothing is rendered, and what runs stays.
+    let own: Api<Secret> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+    let services: Api<ServiceDeployment> = fleet.api();
+    let pick = json!({"spec": {"parameters": [
+        {"from": {"configMap": "sizes"}}, {"from": {"clusterSecret": "made-here"}, "keys": ["uri"], "prefix": "db_"}]}});
+    services.patch("app", &PatchParams::default(), &Patch::Merge(pick)).await?;
+    let missing = format!("Secret made-here does not exist in namespace {} of the cluster", fleet.namespace("app"));
+    fleet.until_condition("app", "Ready", "False", &missing).await?;
+    let made = json!({"metadata": {"name": "made-here"}, "stringData": {"uri": "hunter2"}});
+    own.create(&PostParams::default(), &serde_json::from_value(made)?).await?;
+    fleet.until_condition("app", "Ready", "True", "").await?;
+    let answer: Value = fleet.client.request(http::Request::get(&path).body(Vec::new())?).await?;
+    let uri = of(&answer, "configuration.db_uri");
+    ensure!(uri["origin"]["kind"] == "ClusterSecret" && uri["secret"] == true, "{answer:#}");
+    ensure!(!answer.to_string().contains("hunter2"), "{answer:#}");
+
+    // With the hub away and the state directory lost, the agent still has them: sealed, in the cluster.
+    fleet.hub.kill9();
+    fleet.agent("east")?.kill9();
+    fs::remove_dir_all(fleet.state_dir("east"))?;
+    let there: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+    there.delete("a", &DeleteParams::default()).await?;
+    fleet.agent("east")?.restart()?;
+    fleet.until("the object to be made again", || async { Ok(there.get_opt("a").await?.map(drop)) }).await?;
+    fleet.hub.restart().await?;
+
+    // A new value is a new entry, which the agent confirms.
+    maps.patch("sizes", &PatchParams::default(), &Patch::Merge(map("two"))).await?;
+    fleet
+        .until("the new value to be what is sealed", || async {
+            let answer: Value = fleet.client.request(http::Request::get(&path).body(Vec::new())?).await?;
+            Ok((of(&answer, "configuration.size")["value"] == "two").then_some(()))
+        })
+        .await?;
+    fleet.until_condition("app", "Ready", "True", "").await.context("the agent confirms the new entry")?;
+    Ok(())
+}
