@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_bundle::{Archive, ArchiveError, Limits, RelPath};
 use farwater_fleet::plan::{Render, RenderedObject, veil::Veil};
 use farwater_sops::{ENCRYPTED, KEEP, KEEP_ANNOTATION, decrypt, suspects};
@@ -87,7 +88,9 @@ impl Opened {
         render.errors.extend(self.errors.iter().cloned());
         let mut told = Vec::new();
         render.objects.retain(|object| {
-            let Some(place) = find_encrypted(&object.manifest).filter(|_| !is_kept(&object.manifest)) else {
+            let manifest = &object.manifest;
+            let found = find_encrypted(manifest).or_else(|| find_in_data(manifest));
+            let Some(place) = found.filter(|_| !is_kept(manifest)) else {
                 return true;
             };
             told.push(self.explain(object, &place));
@@ -121,11 +124,11 @@ fn is_kept(manifest: &Value) -> bool {
     manifest["metadata"]["annotations"][KEEP_ANNOTATION] == KEEP
 }
 
-/// Where the first such value stands.
+/// Where the first such value stands, alone or in a text that was made of it.
 fn find_encrypted(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => {
-            let is_encrypted = text.starts_with(ENCRYPTED) || text.starts_with(ENCRYPTED_BASE64);
+            let is_encrypted = text.contains(ENCRYPTED) || text.starts_with(ENCRYPTED_BASE64);
             is_encrypted.then(String::new)
         }
         Value::Array(items) => {
@@ -134,6 +137,16 @@ fn find_encrypted(value: &Value) -> Option<String> {
         Value::Object(map) => map.iter().find_map(|(key, value)| Some(format!(".{key}{}", find_encrypted(value)?))),
         _ => None,
     }
+}
+
+/// The same in a Secret's data, where a whole file may stand, as generators put it there.
+fn find_in_data(manifest: &Value) -> Option<String> {
+    let data = manifest["data"].as_object().filter(|_| manifest["kind"] == "Secret")?;
+    let is_encrypted = |value: &Value| {
+        let bytes = value.as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
+        bytes.windows(ENCRYPTED.len()).any(|window| window == ENCRYPTED.as_bytes())
+    };
+    data.iter().find_map(|(key, value)| is_encrypted(value).then(|| format!(".data.{key}")))
 }
 
 #[cfg(test)]

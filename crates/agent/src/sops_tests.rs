@@ -114,6 +114,12 @@ fn what_does_not_open_is_named_and_never_applied() {
     // What somebody has taken the metadata from.
     let bare = good.split("sops:").next().unwrap();
     check(&[("db.yaml", bare)], 0, &["db.yaml:1 (document 1): .stringData.password is still encrypted by SOPS"]);
+    // In what a template, and what a generator makes of it.
+    let url = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {url: 'db://ENC[AES256_GCM,data:x,type:str]@db'}\n";
+    check(&[("a.yaml", url)], 0, &["a.yaml:1 (document 1): .data.url is still encrypted by SOPS"]);
+    let encoded = STANDARD.encode(&foreign);
+    let whole = format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: a}}\ndata: {{file: {encoded}}}\n");
+    check(&[("a.yaml", &whole)], 0, &["a.yaml:1 (document 1): .data.file is still encrypted by SOPS"]);
     // What another program of the cluster decrypts.
     let kept = SECRET.replace("{name: db}", "{name: db, annotations: {farwater.dev/sops: Keep}}");
     check(&[("db.yaml", &encrypt("db.yaml", &kept, &recipient(&other), &ARGUMENTS))], 1, &[]);

@@ -218,3 +218,29 @@ proptest! {
         prop_assert!(begun.is_sorted_by_key(|(wave, _)| *wave));
     }
 }
+
+#[test]
+fn another_bundle_value_patch_or_parameter_is_another_version_and_an_option_is_none() {
+    let deployment = |changes: serde_json::Value| -> Deployment {
+        let mut stated = json!({"bundle": Digest::of("b"), "bundleBytes": 1, "path": "app", "targetNamespace": "web", "prune": true,
+            "ceiling": {"serviceAccount": {"namespace": "n", "name": "a"}}});
+        stated.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        serde_json::from_value(stated).unwrap()
+    };
+    let before = version_of(&deployment(json!({})));
+    for other in [
+        json!({"bundle": Digest::of("c")}),
+        json!({"path": "other"}),
+        json!({"targetNamespace": "other"}),
+        json!({"renderers": [{"helm": {"values": {"a": 1}}}]}),
+        json!({"patches": [{"patch": "{}"}]}),
+        json!({"parameters": Digest::of("p")}),
+    ] {
+        assert_ne!(version_of(&deployment(other.clone())), before, "{other}");
+    }
+    let parameters = |mac: &str| version_of(&deployment(json!({"parameters": Digest::of(mac)})));
+    assert_ne!(parameters("p"), parameters("q"));
+    for same in [json!({"secrets": Digest::of("s")}), json!({"options": {"drift": "Report"}}), json!({"turn": 3})] {
+        assert_eq!(version_of(&deployment(same.clone())), before, "{same}");
+    }
+}

@@ -156,7 +156,7 @@ impl<'a> Header<'a> {
             let is_word = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic());
             let kind = words.next().filter(is_word)?;
             let arguments: Vec<&str> = words.collect();
-            if stanzas.len() == MAX_STANZAS || !arguments.iter().all(|word| is_word(word)) {
+            if stanzas.len() == MAX_STANZAS || !arguments.iter().all(is_word) {
                 return None;
             }
             let mut body = Vec::new();

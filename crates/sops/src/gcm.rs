@@ -62,12 +62,12 @@ impl Cipher {
             return u128::from_be_bytes(block) | 1;
         }
         let state = self.absorb(0, nonce);
-        self.multiply(state ^ nonce.len() as u128 * 8)
+        self.multiply(state ^ (nonce.len() as u128 * 8))
     }
 
     fn ghash(&self, aad: &[u8], ciphertext: &[u8]) -> u128 {
         let state = self.absorb(self.absorb(0, aad), ciphertext);
-        self.multiply(state ^ ((aad.len() as u128 * 8) << 64 | ciphertext.len() as u128 * 8))
+        self.multiply(state ^ (((aad.len() as u128 * 8) << 64) | (ciphertext.len() as u128 * 8)))
     }
 
     fn absorb(&self, state: u128, bytes: &[u8]) -> u128 {

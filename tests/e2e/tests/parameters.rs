@@ -5,7 +5,7 @@ use std::{fs, ops::Range};
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, ServiceContext, ServiceDeployment, parameters::ParametersAnswer};
 use farwater_e2e::{Fleet, config_map, files_with};
-use farwater_testkit::{Launch, shared};
+use farwater_testkit::{Launch, Tools, shared, wait_for};
 use k8s_openapi::{
     ByteString,
     api::core::v1::{ConfigMap, Event, Secret},
@@ -57,7 +57,8 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     let backends = backends.to_str().context("a path")?;
     let loud = Launch::environment(&[("FARWATER_LOG", "debug"), ("FARWATER_SECRET_BACKENDS", backends)]);
     let mut fleet = Fleet::launch(loud.clone()).await?;
-    fleet.join_with("east", plane, loud).await?;
+    let renderer = Tools::find_renderers()?.renderer().to_string_lossy().into_owned();
+    fleet.join_with("east", plane, loud.variable("FARWATER_RENDERER", &renderer)).await?;
     // 25 keys of a Secret, 50 of one that a context has, 50 in a context's own configuration, and 50 deep in it.
     let data = |keys: Range<usize>| -> Value {
         keys.map(|n| (format!("k{n}"), Value::from(canary(n)))).collect::<serde_json::Map<_, _>>().into()
@@ -72,7 +73,13 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     configuration["deep"] = json!({"list": [data(150..200)]});
     let spec = json!({"configuration": configuration, "secretRefs": [{"name": "shared"}], "sensitive": true});
     contexts.create(&PostParams::default(), &ServiceContext::new("hidden", serde_json::from_value(spec)?)).await?;
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    // One of each kind, in an object.
+    let template = "apiVersion: v1\nkind: Secret\nmetadata: {name: made}\nstringData:\n  own: {{ configuration.k0 | quote }}\n  \
+                    backend: {{ configuration.k25 | quote }}\n  shared: {{ contexts.hidden.k50 | quote }}\n  \
+                    context: {{ contexts.hidden.k100 | quote }}\n  deep: {{ contexts.hidden.deep.list[0].k150 | quote }}\n";
+    let files = [("app/a.yaml", config_map("a", "one")), ("app/made.yaml.liquid", template.to_owned())];
+    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    let repository = fleet.repository("infra", &files).await?;
     let stated = json!({
         "configuration": {"host": "web.example.com"},
         "parameters": [
@@ -82,6 +89,22 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     fleet.deploy_with("app", "east", "infra", "app", stated).await?;
     let commit = repository.branch("main").unwrap_or_default();
     fleet.until_applied("app", &commit).await?;
+    let there: Api<Secret> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+    let made = there.get("made").await?.data.unwrap_or_default();
+    for (key, n) in [("own", 0), ("backend", 25), ("shared", 50), ("context", 100), ("deep", 150)] {
+        let value = made.get(key).map(|value| String::from_utf8_lossy(&value.0).into_owned());
+        ensure!(value == Some(canary(n)), "{key} is {value:?}");
+    }
+    // What a renderer says of a value, which is no YAML where it stands.
+    let broken = "{{ configuration.k0 }}: {{ contexts.hidden.k50 }}: x\n";
+    repository.change("main", &[("app/broken.yaml.liquid", Some(broken))])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_condition("app", "Ready", "False", "app/broken.yaml").await?;
+    let told = serde_json::to_string(&fleet.service("app").await?.status)?;
+    check_clean("an error of a template", &told)?;
+    repository.change("main", &[("app/broken.yaml.liquid", None)])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_condition("app", "Ready", "True", "").await?;
 
     let explained = fleet.cli().expect(0, &["explain", "parameters", "app", "-o", "json"])?;
     let answer: ParametersAnswer = serde_json::from_str(&explained.stdout)?;
@@ -234,5 +257,98 @@ async fn parameters_outlive_the_hub_and_who_may_not_read_their_object_sees_no_va
         })
         .await?;
     fleet.until_condition("app", "Ready", "True", "").await.context("the agent confirms the new entry")?;
+    Ok(())
+}
+
+/// Prints the host that it is handed.
+const TELL: &str = r#"host=$(sed 's/.*"host":"\([^"]*\)".*/\1/' "$1")
+printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: of-plugin}\ndata: {host: %s}\n' "$host""#;
+const PASSWORD: &str = "hunter2-of-the-database";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parameter_reaches_templates_charts_overlays_and_plugins() -> Result<()> {
+    let plane = shared(1).await?;
+    let renderer = Tools::find_renderers()?.renderer().to_string_lossy().into_owned();
+    let place = tempfile::tempdir()?;
+    let plugins = place.path().join("plugins.yaml");
+    let command = ["/bin/sh", "-c", TELL, "sh", "{parameters}"];
+    fs::write(&plugins, json!({"plugins": [{"name": "tell", "command": command}]}).to_string())?;
+    let plugins = plugins.to_str().context("a path")?;
+    let mut fleet = Fleet::start().await?;
+    let launch = Launch::environment(&[("FARWATER_RENDERER", &renderer), ("FARWATER_PLUGINS", plugins)]);
+    fleet.join_with("east", plane, launch).await?;
+
+    let maps: Api<ConfigMap> = fleet.api();
+    let hosts = |host: &str| json!({"metadata": {"name": "hosts"}, "data": {"host": host}});
+    maps.create(&PostParams::default(), &serde_json::from_value(hosts("one.example.com"))?).await?;
+    let secret = json!({"metadata": {"name": "database"}, "stringData": {"password": PASSWORD}});
+    fleet.api::<Secret>().create(&PostParams::default(), &serde_json::from_value(secret)?).await?;
+    let map = |name: &str, host: &str| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{host: {host}}}\n")
+    };
+    let host = "{{ configuration.host }}";
+    let made = "apiVersion: v1\nkind: Secret\nmetadata: {name: made}\nstringData: {password: {{ configuration.password | quote }}}\n";
+    let files = [
+        ("app/raw/map.yaml.liquid", map("of-template", host)),
+        ("app/raw/made.yaml.liquid", made.to_owned()),
+        ("app/chart/Chart.yaml", "apiVersion: v2\nname: shop\nversion: 1.0.0\n".to_owned()),
+        ("app/chart/values.yaml.liquid", format!("host: {host}\n")),
+        ("app/chart/templates/map.yaml", map("of-chart", "{{ .Values.host }}")),
+        ("app/overlay/kustomization.yaml.liquid", "namePrefix: {{ cluster.handle }}-\nresources: [map.yaml]\n".to_owned()),
+        ("app/overlay/map.yaml.liquid", map("of-overlay", host)),
+        ("app/plugin/empty.txt", String::new()),
+    ];
+    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    let repository = fleet.repository("infra", &files).await?;
+    let stated = json!({
+        "parameters": [{"from": {"configMap": "hosts"}, "keys": ["host"]}, {"from": {"secret": "database"}, "keys": ["password"]}],
+        "renderers": [{"path": "raw"}, {"path": "chart"}, {"path": "overlay"}, {"path": "plugin", "type": "Plugin", "plugin": "tell"}],
+    });
+    fleet.deploy_with("app", "east", "infra", "app", stated).await?;
+    fleet.until_applied("app", &repository.branch("main").context("a commit")?).await?;
+    let there: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+    let all_say = async |host: &str| {
+        let there = &there;
+        for name in ["of-template", "of-chart", "east-of-overlay", "of-plugin"] {
+            wait_for(&format!("{name} to say {host}"), farwater_e2e::PATIENCE, || async {
+                let data = there.get_opt(name).await?.and_then(|map| map.data);
+                Ok((json!(data) == json!({"host": host})).then_some(()))
+            })
+            .await?;
+        }
+        Ok::<_, anyhow::Error>(())
+    };
+    all_say("one.example.com").await?;
+    let own: Api<Secret> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+    let made = own.get("made").await?.data.unwrap_or_default();
+    ensure!(made.get("password").is_some_and(|value| value.0 == PASSWORD.as_bytes()));
+
+    // Without a commit: the same files, rendered anew.
+    maps.patch("hosts", &PatchParams::default(), &Patch::Merge(hosts("two.example.com"))).await?;
+    all_say("two.example.com").await?;
+    fleet.until_condition("app", "Ready", "True", "").await?;
+
+    // The same on a user's machine, but for what nobody is shown.
+    let options = ["--renderer", &renderer, "--plugins", plugins, "-o", "json"];
+    let ran = fleet.cli().expect(0, &[&["render", "app"][..], &options].concat())?;
+    let list: Value = serde_json::from_str(&ran.stdout)?;
+    let items = list["items"].as_array().context("a list")?;
+    let told = items.iter().filter(|item| item["data"]["host"] == "two.example.com").count();
+    let password = |items: &[Value]| items.iter().find(|item| item["kind"] == "Secret").cloned().unwrap_or_default();
+    ensure!(told == 4 && password(items)["stringData"]["password"] == "(secret)", "{list:#}");
+    ensure!(ran.stderr.contains("configuration.password"), "{}", ran.stderr);
+    let given = place.path().join("given.yaml");
+    fs::write(&given, "configuration: {password: of-mine}\n")?;
+    let given = given.to_str().context("a path")?;
+    let ran = fleet.cli().expect(0, &[&["render", "app", "--parameters", given][..], &options].concat())?;
+    let list: Value = serde_json::from_str(&ran.stdout)?;
+    let items = list["items"].as_array().context("a list")?;
+    ensure!(password(items)["stringData"]["password"] == "of-mine", "{list:#}");
+
+    // What they went into is on no disk.
+    let found = files_with(&fleet.state_dir("east"), &[PASSWORD, "two.example.com"])?;
+    ensure!(found.is_empty(), "in the clear: {found:?}");
+    let kept = fs::read_dir(fleet.state_dir("east").join("rendered"))?.count();
+    ensure!(kept == 0, "{kept} renders are kept, and they are compressed");
     Ok(())
 }

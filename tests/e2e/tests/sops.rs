@@ -5,7 +5,7 @@ use std::{fs, path::Path, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{Cluster, RENEW_KEYS};
 use farwater_e2e::{Fleet, condition, config_map, files_with};
-use farwater_testkit::{Tools, process::bare_command, shared};
+use farwater_testkit::{Launch, Tools, process::bare_command, shared};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api,
@@ -167,4 +167,46 @@ fn holds(value: &Value) -> bool {
     let bytes: k8s_openapi::ByteString = serde_json::from_value(value.clone()).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes.0).into_owned();
     ALL.iter().any(|canary| text.contains(canary))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_encrypted_values_file_reaches_its_chart_and_no_disk() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    let renderer = Tools::find_renderers()?.renderer().to_string_lossy().into_owned();
+    fleet.join_with("east", plane, Launch::environment(&[("FARWATER_RENDERER", &renderer)])).await?;
+    fleet.until("the cluster's key to be shown", || async { Ok(age_key(&fleet).is_ok().then_some(())) }).await?;
+    let values = encrypt(&age_key(&fleet)?, &format!("size: small\ndata: {{password: {FIRST}}}\n"))?;
+    ensure!(values.contains("size: small") && !values.contains(FIRST), "{values}");
+    let template = "apiVersion: v1\nkind: Secret\nmetadata: {name: database}\nstringData:\n  password: {{ .Values.data.password }}\n  \
+                    url: db://{{ .Values.size }}:{{ .Values.data.password }}@db\n";
+    let files = [
+        ("shop/Chart.yaml", "apiVersion: v2\nname: shop\nversion: 1.0.0\n"),
+        ("shop/secrets.yaml", values.as_str()),
+        ("shop/templates/secret.yaml", template),
+    ];
+    let repository = fleet.repository("infra", &files).await?;
+    let stated = json!({"renderers": [{"helm": {"valuesFiles": ["secrets.yaml"]}}]});
+    fleet.deploy_with("shop", "east", "infra", "shop", stated).await?;
+    fleet.until_applied("shop", &repository.branch("main").context("a commit")?).await?;
+    let secrets: Api<Secret> = Api::namespaced(plane.client().await?, &fleet.namespace("shop"));
+    let data = secrets.get("database").await?.data.unwrap_or_default();
+    let value = |key: &str| data.get(key).map(|value| String::from_utf8_lossy(&value.0).into_owned());
+    ensure!(value("password") == Some(FIRST.to_owned()), "{:?}", value("password"));
+    ensure!(value("url") == Some(format!("db://small:{FIRST}@db")), "{:?}", value("url"));
+    let found = places_with(&fleet)?;
+    ensure!(found.is_empty(), "in the clear: {found:?}");
+    let kept = fs::read_dir(fleet.state_dir("east").join("rendered"))?.count();
+    ensure!(kept == 0, "{kept} renders are kept, and they are compressed");
+
+    // A chart that does not see them says so, and what runs stays.
+    let other = bare_command(Tools::find_sops()?.age_keygen()).output()?;
+    let other = String::from_utf8(other.stdout)?;
+    let other = other.lines().find_map(|line| line.strip_prefix("# public key: ")).context("a recipient")?;
+    let foreign = encrypt(other, &format!("size: small\ndata: {{password: {SECOND}}}\n"))?;
+    repository.change("main", &[("shop/secrets.yaml", Some(&foreign))])?;
+    fleet.reconcile("infra").await?;
+    fleet.until_condition("shop", "Ready", "False", "is still encrypted by SOPS").await?;
+    ensure!(secrets.get("database").await?.data.unwrap_or_default() == data);
+    Ok(())
 }

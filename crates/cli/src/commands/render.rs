@@ -1,6 +1,7 @@
 //! `farwater render`: the objects of a folder or of a service, made by the code that an agent makes them with. No cluster is asked,
 //! and the hub only for what it knows.
 
+mod parameters;
 mod stated;
 
 use std::{
@@ -12,10 +13,14 @@ use farwater_bundle::Manifest;
 use farwater_render::{
     Cache, CacheLimits, Capabilities, Engine, Helper, Input, Limits, Nobody, Output, Plugins, Program, Release,
 };
+use kube::ResourceExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use self::stated::Stated;
+use self::{
+    parameters::{Known, gather},
+    stated::Stated,
+};
 use crate::{
     connection::ConnectArgs,
     exit,
@@ -38,10 +43,11 @@ pub struct RenderArgs {
     /// the service's; of a folder none].
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
-    /// Of a folder: a file with a ServiceDeployment, with its renderers, patches, name and target namespace.
+    /// Of a folder: a file with a ServiceDeployment, with its renderers, patches, configuration, name and target namespace.
     #[arg(long, value_name = "FILE")]
     service: Option<PathBuf>,
-    /// A file with what templates see, as YAML: `configuration`, `cluster`, `contexts`, `service`.
+    /// A file with what templates see, as YAML: `configuration`, `cluster`, `contexts`, `service`. It counts before what the service
+    /// states and the hub tells.
     #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
     /// The service's name, and its chart's release [default: the service's, or the folder's].
@@ -82,12 +88,23 @@ enum Form {
 }
 
 pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -> Result<u8> {
-    let parameters: Map<String, Value> = args.parameters.as_deref().map(read_yaml).transpose()?.unwrap_or_default();
-    let Stated { name, spec, files, cluster } = stated::find(&args, connect, program).await?;
-    let name = args.name.clone().unwrap_or(name);
-    let target = Some(spec.target_namespace.clone()).filter(|namespace| !namespace.is_empty());
-    let namespace = args.namespace.clone().or(target).unwrap_or_else(|| "default".to_owned());
-    let parameters = stated::fill(parameters, cluster.as_ref(), (&name, &namespace));
+    let given: Map<String, Value> = args.parameters.as_deref().map(read_yaml).transpose()?.unwrap_or_default();
+    let Stated { mut service, is_stated, files, cluster, answer } = stated::find(&args, connect, program).await?;
+    if let Some(name) = &args.name {
+        service.metadata.name = Some(name.clone());
+    }
+    if let Some(namespace) = &args.namespace {
+        service.spec.target_namespace.clone_from(namespace);
+    } else if service.spec.target_namespace.is_empty() {
+        "default".clone_into(&mut service.spec.target_namespace);
+    }
+    let known = Known { service: &service, is_stated, cluster: cluster.as_ref(), answer: answer.as_ref() };
+    let (parameters, stand_ins) = gather(given, &known);
+    if !stand_ins.is_empty() {
+        let names = text::plain(&stand_ins.join(", ")).into_owned();
+        say(&format!("stand-ins are shown for {names}; --parameters gives the values"));
+    }
+    let (name, spec) = (service.name_any(), &service.spec);
     let version = cluster.and_then(|cluster| cluster.status?.kubernetes_version);
     let capabilities = Capabilities {
         kube_version: args.kube_version.clone().or(version).unwrap_or_default(),
@@ -102,9 +119,10 @@ pub async fn run(args: RenderArgs, connect: &ConnectArgs, program: OwnProgram) -
         path: &files.path,
         renderers: &spec.renderers,
         patches: &spec.patches,
-        release: Release { name: &name, namespace: &namespace, is_upgrade: args.is_upgrade },
+        release: Release { name: &name, namespace: &spec.target_namespace, is_upgrade: args.is_upgrade },
         capabilities: &capabilities,
         parameters: &parameters,
+        secret: true,
     };
     let output = engine.render(&input, &Nobody).await;
     for warning in &output.warnings {

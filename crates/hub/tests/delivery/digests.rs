@@ -56,6 +56,8 @@ impl World {
         rig.edit("OCIRepository", ADMIN_NAMESPACE, "apps", |s| s["spec"]["ref"] = json!({"tag": "stable"})).await;
         rig.repository(ADMIN_NAMESPACE, "values", &server.url("values.git")).await;
         rig.create("Secret", ADMIN_NAMESPACE, "password", json!({"data": {"p": "eA=="}})).await;
+        let context = json!({"spec": {"configuration": {"a": 1, "b": 1}}});
+        rig.create("ServiceContext", ADMIN_NAMESPACE, "shared", context).await;
         let spec = json!({
             "sourceRef": {"kind": "HelmRepository", "name": "charts"},
             "chart": {"name": "web", "version": "~1"},
@@ -190,6 +192,26 @@ async fn each_input_changes_the_digest_and_nothing_else_does() {
         w.edit(|s| s["spec"]["apply"] = json!({"drift": "Report"})).await;
     })
     .await;
+    check(on, "a renderer's values", Some(&["renderers", "turn", "type"]), async |w| {
+        w.edit(|s| s["spec"]["renderers"] = json!([{"helm": {"values": {"a": 1}}}])).await;
+    })
+    .await;
+    check(on, "a patch", Some(&["patches", "turn"]), async |w| {
+        w.edit(|s| s["spec"]["patches"] = json!([{"patch": "{kind: ConfigMap, metadata: {name: a}}"}])).await;
+    })
+    .await;
+    check(on, "the first parameters", Some(&["parameters", "turn", "type"]), async |w| {
+        w.edit(|s| s["spec"]["parameters"] = json!([{"from": {"context": "shared"}, "keys": ["a"]}])).await;
+    })
+    .await;
+    check(on, "a value of the service's own", Some(&["parameters", "turn"]), async |w| {
+        w.edit(|s| s["spec"]["configuration"] = json!({"host": "web.example.com"})).await;
+    })
+    .await;
+    check(on, "a key of a context that the service is handed", Some(&["parameters", "turn"]), async |w| {
+        w.rig.edit("ServiceContext", ADMIN_NAMESPACE, "shared", |s| s["spec"]["configuration"]["a"] = 2.into()).await;
+    })
+    .await;
 
     // And nothing of this does.
     check(on, "a file beside the folder", None, async |w| {
@@ -213,6 +235,10 @@ async fn each_input_changes_the_digest_and_nothing_else_does() {
     check(on, "labels and annotations of the service", None, async |w| {
         w.edit(|s| s["metadata"]["labels"] = json!({"a": "b"})).await;
         w.edit(|s| s["metadata"]["annotations"]["a"] = "b".into()).await;
+    })
+    .await;
+    check(on, "another key of the context", None, async |w| {
+        w.rig.edit("ServiceContext", ADMIN_NAMESPACE, "shared", |s| s["spec"]["configuration"]["b"] = 2.into()).await;
     })
     .await;
     check(on, "another service, Secret and source", None, async |w| {

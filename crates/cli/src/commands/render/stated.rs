@@ -5,12 +5,13 @@ use std::path::Path;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     Cluster, ServiceDeployment, ServiceDeploymentSpec,
+    parameters::ParametersAnswer,
     renderer::{self, BundleAnswer},
     service_deployment::ClusterReference,
 };
 use farwater_bundle::{Archive, Limits, RelPath};
 use kube::ResourceExt as _;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 use super::{RenderArgs, read_yaml};
 use crate::{
@@ -27,10 +28,13 @@ use crate::{
 };
 
 pub struct Stated {
-    pub name: String,
-    pub spec: ServiceDeploymentSpec,
+    pub service: ServiceDeployment,
+    /// Whether the service is one that somebody has written.
+    pub is_stated: bool,
     pub files: Local,
     pub cluster: Option<Cluster>,
+    /// What the hub says of the service's parameters.
+    pub answer: Option<ParametersAnswer>,
 }
 
 /// A folder that is there is meant; anything else is a service.
@@ -63,7 +67,8 @@ async fn of_folder(args: &RenderArgs, connect: &ConnectArgs, program: Program) -
     };
     let own = args.what.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     let name = name.or(own).unwrap_or_else(|| "release-name".to_owned());
-    Ok(Stated { name, spec, files, cluster })
+    let service = ServiceDeployment::new(&name, spec);
+    Ok(Stated { service, is_stated: args.service.is_some(), files, cluster, answer: None })
 }
 
 async fn of_service(args: &RenderArgs, session: &Session) -> Result<Stated> {
@@ -90,7 +95,11 @@ async fn of_service(args: &RenderArgs, session: &Session) -> Result<Stated> {
         cluster.name_any()
     ));
     let files = open(&bundle)?;
-    Ok(Stated { name: name.to_owned(), spec: stated.spec, files, cluster: Some(cluster) })
+    let answer: ParametersAnswer = service::status(session, namespace, name, "parameters").await?;
+    for problem in &answer.problems {
+        say(&format!("problem: {}; the cluster has the parameters of before", text::plain(problem)));
+    }
+    Ok(Stated { service: stated, is_stated: true, files, cluster: Some(cluster), answer: Some(answer) })
 }
 
 fn open(bundle: &BundleAnswer) -> Result<Local> {
@@ -131,55 +140,9 @@ fn read_service(file: &Path) -> Result<(Option<String>, ServiceDeploymentSpec)> 
     Ok((name, spec))
 }
 
-/// Adds to what is given what templates see in any case; what is given counts.
-pub fn fill(
-    mut given: Map<String, Value>,
-    cluster: Option<&Cluster>,
-    (name, namespace): (&str, &str),
-) -> Map<String, Value> {
-    let mut add = |name: &str, value: Value| {
-        given.entry(name).or_insert(value);
-    };
-    add("configuration", json!({}));
-    add("contexts", json!({}));
-    add("service", json!({"name": name, "namespace": namespace}));
-    if let Some(cluster) = cluster {
-        let (name, labels) = (cluster.name_any(), cluster.labels());
-        let version = cluster.status.as_ref().and_then(|status| status.kubernetes_version.clone());
-        add(
-            "cluster",
-            json!({
-                "id": cluster.uid(), "name": name, "handle": name, "namespace": cluster.namespace(),
-                "labels": labels, "tags": labels, "annotations": {}, "metadata": {},
-                "version": version, "currentVersion": version,
-            }),
-        );
-    }
-    given
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_given_counts_and_the_rest_comes_from_the_cluster() {
-        let mut cluster = Cluster::new("east", serde_json::from_value(json!({})).unwrap());
-        cluster.metadata.labels = Some([("region".to_owned(), "eu".to_owned())].into());
-        let given = json!({"configuration": {"host": "a"}}).as_object().unwrap().clone();
-        let filled = Value::from(fill(given.clone(), Some(&cluster), ("web", "space")));
-        assert_eq!(filled["configuration"], json!({"host": "a"}));
-        assert_eq!(filled["contexts"], json!({}));
-        assert_eq!(filled["service"], json!({"name": "web", "namespace": "space"}));
-        assert_eq!(
-            (&filled["cluster"]["handle"], &filled["cluster"]["tags"]["region"]),
-            (&json!("east"), &json!("eu"))
-        );
-        let own = json!({"cluster": {"name": "west"}}).as_object().unwrap().clone();
-        assert_eq!(fill(own, Some(&cluster), ("web", "space"))["cluster"], json!({"name": "west"}));
-        // A template that asks for a cluster where none is given is an error, and no empty text.
-        assert!(!fill(given, None, ("web", "space")).contains_key("cluster"));
-    }
 
     #[test]
     fn clusters_are_named_with_or_without_their_namespace() {
