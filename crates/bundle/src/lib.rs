@@ -20,6 +20,7 @@ mod walk;
 pub mod yaml;
 
 pub use archive::{Archive, ArchiveError, PackError};
+pub use bases::{BASES, Base};
 pub use changes::changed_paths;
 pub use closure::{
     Closure, ClosureError, ClosureReason, FileEntry, InflatedChart, TEMPLATE_SUFFIX, bases_of, closure, closure_of,
