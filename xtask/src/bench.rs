@@ -132,7 +132,7 @@ const BENCHES: &[Bench] = &[
         name: "render",
         about: "a chart and an overlay of other projects, beside the helm and kustomize commands; the cache; the child's memory",
         needs: Needs::ProgramsAndThis,
-        run: |arguments| Box::pin(render::measure(arguments.quick)),
+        run: |quick| Box::pin(render::measure(quick)),
     },
 ];
 

@@ -325,6 +325,7 @@ pub async fn fetch_file(
             commit_id: digest.to_hex(),
             unasked: false,
         },
+        differs: None,
         charts: Vec::new(),
         unwanted: Vec::new(),
         changed: false,

@@ -293,7 +293,7 @@ pub async fn resolve(
     }
     let problem = taken.iter().find_map(|taken| taken.problem.clone());
     let rendered = ingredients.first().map(|own| own.rendered.as_slice()).unwrap_or_default();
-    if let Some(known) = known.filter(|known| known.rendered == rendered)
+    if let Some(known) = known.filter(|known| known.candidate.rendered == rendered)
         && let Some(again) = is_current(delivery, &known, &taken).await?
     {
         resolved.wants.extend(wants_of(&again));
