@@ -30,7 +30,7 @@ pub enum ClusterSecretError {
     #[error("the service is handed {bytes} bytes of Secrets of the cluster; at most {MAX_PARAMETERS_BYTES} are taken")]
     TooMuch { bytes: usize },
     #[error("read Secret {name} in namespace {namespace} of the cluster")]
-    Read { namespace: String, name: String, source: ApiError },
+    Read { namespace: String, name: String, source: Box<ApiError> },
 }
 
 /// Puts what the cluster has to a service's parameters.
@@ -75,7 +75,11 @@ pub async fn read(
         Err(error) if error.is_not_found() => {
             Err(ClusterSecretError::Missing { namespace: namespace.to_owned(), name: name.to_owned() })
         }
-        Err(source) => Err(ClusterSecretError::Read { namespace: namespace.to_owned(), name: name.to_owned(), source }),
+        Err(source) => Err(ClusterSecretError::Read {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            source: Box::new(source),
+        }),
     }
 }
 

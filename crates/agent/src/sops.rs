@@ -43,13 +43,8 @@ pub struct Opened {
 
 /// Opens what is for this cluster.
 pub fn open(archive: Archive, identity: &Identity) -> Result<Opened, OpenError> {
-    let mut opened = Opened {
-        archive,
-        is_decrypted: false,
-        veil: Veil::default(),
-        errors: Vec::new(),
-        closed: BTreeMap::new(),
-    };
+    let mut opened =
+        Opened { archive, is_decrypted: false, veil: Veil::default(), errors: Vec::new(), closed: BTreeMap::new() };
     let (mut contents, mut keys) = (BTreeMap::new(), None);
     for (path, bytes) in opened.archive.files() {
         if !suspects(path.file_name(), bytes) {

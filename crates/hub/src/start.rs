@@ -188,7 +188,8 @@ pub async fn start(config: Config) -> Result<Running, HubError> {
     let url = advertise.url().to_owned();
     let connections = Connections::new(config.max_connected_agents);
     let (data_dir, sources) = (config.data_dir.clone(), config.sources.clone());
-    let mut delivery = Delivery::open(store.clone(), Arc::clone(&identity), data_dir, url, connections, sources).await?;
+    let mut delivery =
+        Delivery::open(store.clone(), Arc::clone(&identity), data_dir, url, connections, sources).await?;
     if let Some(path) = &config.secret_backends {
         delivery.secret_backends = Arc::new(SecretBackends::open(path, store.clone())?);
     }

@@ -10,7 +10,7 @@ pub fn detect(archive: &Archive, folder: &RelPath) -> RendererType {
     let has = |name: &&str| folder.join_name(name.as_bytes()).is_ok_and(|file| archive.file(&file).is_ok());
     if has(&CHART) {
         RendererType::Helm
-    } else if KUSTOMIZATIONS.iter().any(|name| has(name)) {
+    } else if KUSTOMIZATIONS.iter().any(has) {
         RendererType::Kustomize
     } else {
         RendererType::Raw

@@ -78,7 +78,7 @@ pub struct Output {
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     #[error(transparent)]
-    Manifest(ManifestError),
+    Manifest(Box<ManifestError>),
     #[error("{folder}: {source}")]
     Renderer { folder: RelPath, source: HelperError },
     #[error("{folder}: plugin {name} {source}")]
@@ -497,7 +497,7 @@ fn take(manifests: Manifests, mut output: Output) -> Output {
         Manifests::Complete(objects) => output.objects = objects,
         Manifests::Partial { objects, errors } => {
             output.objects = objects;
-            output.errors.extend(errors.into_iter().map(RenderError::Manifest));
+            output.errors.extend(errors.into_iter().map(|error| RenderError::Manifest(error.into())));
         }
     }
     output

@@ -264,7 +264,7 @@ impl Check {
 
     /// Rows of the delivery tables whose service or cluster is gone.
     async fn references(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
-        const OF_SERVICES: [&str; 9] = [
+        const OF_SERVICES: [&str; 11] = [
             "assignments",
             "reports",
             "service_secrets",

@@ -294,7 +294,10 @@ async fn a_parameter_reaches_templates_charts_overlays_and_plugins() -> Result<(
         ("app/chart/Chart.yaml", "apiVersion: v2\nname: shop\nversion: 1.0.0\n".to_owned()),
         ("app/chart/values.yaml.liquid", format!("host: {host}\n")),
         ("app/chart/templates/map.yaml", map("of-chart", "{{ .Values.host }}")),
-        ("app/overlay/kustomization.yaml.liquid", "namePrefix: {{ cluster.handle }}-\nresources: [map.yaml]\n".to_owned()),
+        (
+            "app/overlay/kustomization.yaml.liquid",
+            "namePrefix: {{ cluster.handle }}-\nresources: [map.yaml]\n".to_owned(),
+        ),
         ("app/overlay/map.yaml.liquid", map("of-overlay", host)),
         ("app/plugin/empty.txt", String::new()),
     ];

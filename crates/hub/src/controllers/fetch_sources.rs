@@ -359,7 +359,8 @@ async fn ask_remote(
             let mut way = Way::load(delivery, namespace, spec).await?;
             way.is_public = source.object.is_link() && !source.object.is_lent;
             let known = origin.clone();
-            let mut outcome = git::fetch(delivery, uid, spec, &reference, (&way, turn), origin).await.map(outcome_of)?;
+            let mut outcome =
+                git::fetch(delivery, uid, spec, &reference, (&way, turn), origin).await.map(outcome_of)?;
             outcome.differs = find_changes(delivery, served, known.as_ref(), &outcome).await;
             return Ok(outcome);
         }

@@ -23,7 +23,8 @@ use farwater_store::{
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    chain, combine, resources::Name, source_access::Way, submodules::fetch_submodules, turns::Turn, verify_revisions::verify_revision,
+    chain, combine, resources::Name, source_access::Way, submodules::fetch_submodules, turns::Turn,
+    verify_revisions::verify_revision,
 };
 use crate::delivery::Delivery;
 

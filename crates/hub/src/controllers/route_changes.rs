@@ -10,7 +10,8 @@ use std::{
 };
 
 use farwater_api::{
-    ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, HealthRule, Receiver, ServiceContext, ServiceDeployment, SourceKind,
+    ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, HealthRule, Receiver, ServiceContext, ServiceDeployment,
+    SourceKind,
 };
 use farwater_fleet::{
     assignment::{Decided, Trouble, Why},

@@ -44,10 +44,9 @@ fn bombs() -> Vec<Case> {
             with(&[("crds/a.yaml", &format!("apiVersion: v1\nkind: A\nmetadata: {{name: a}}\n{bomb}"))]),
             error,
         ));
-        let from = format!(
-            "apiVersion: v1\nkind: A\nmetadata: {{name: a}}\nx: {{{{ fromYaml (.Files.Get \"bomb\") | toJson | quote }}}}\n"
-        );
-        let mut from = Job::new(small(&from));
+        let from =
+            "apiVersion: v1\nkind: A\nmetadata: {name: a}\nx: {{ fromYaml (.Files.Get \"bomb\") | toJson | quote }}\n";
+        let mut from = Job::new(small(from));
         from.files.insert("bomb".to_owned(), bomb.into_bytes());
         cases.push(case(format!("fromYaml, {depth} deep"), from, None));
     }

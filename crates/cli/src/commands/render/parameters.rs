@@ -160,7 +160,8 @@ mod tests {
     use super::*;
 
     fn service(spec: Value) -> ServiceDeployment {
-        let mut stated = json!({"clusterRef": {"name": "east"}, "sourceRef": {"name": "infra"}, "targetNamespace": "space"});
+        let mut stated =
+            json!({"clusterRef": {"name": "east"}, "sourceRef": {"name": "infra"}, "targetNamespace": "space"});
         stated.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
         let mut service = ServiceDeployment::new("web", serde_json::from_value(stated).unwrap());
         service.metadata.namespace = Some("team-a".to_owned());
@@ -188,7 +189,10 @@ mod tests {
         let known = Known { service: &stated, is_stated: true, cluster: Some(&cluster), answer: None };
         let values = Value::from(gather(Map::new(), &known).0);
         assert_eq!((&values["configuration"], &values["contexts"]), (&json!({"host": "a"}), &json!({})));
-        assert_eq!((&values["cluster"]["handle"], &values["cluster"]["tags"]), (&json!("east"), &json!({"region": "eu"})));
+        assert_eq!(
+            (&values["cluster"]["handle"], &values["cluster"]["tags"]),
+            (&json!("east"), &json!({"region": "eu"}))
+        );
         assert_eq!((&values["service"]["name"], &values["service"]["namespace"]), (&json!("web"), &json!("space")));
 
         let values = Value::from(gather(Map::new(), &Known { is_stated: false, ..known }).0);
