@@ -98,6 +98,12 @@ impl Live {
     }
 }
 
+impl Default for Receivers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Receivers {
     pub fn new() -> Self {
         Self { known: RwLock::default(), sources: Mutex::default(), nobody: Token::random(), room: Room::default() }

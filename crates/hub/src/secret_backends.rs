@@ -16,10 +16,13 @@ use crate::{
     external_secrets::{self, ExternalError, ExternalSecrets},
 };
 
+/// By its keys.
+type KeyedValues = BTreeMap<String, Zeroizing<Vec<u8>>>;
+
 /// One secret, the newest that is known.
 pub struct SecretContent {
     /// None: there is no such secret. `Err`: nothing is known of it, not even what it was before; its text quotes no value.
-    pub values: Result<Option<BTreeMap<String, Zeroizing<Vec<u8>>>>, Unknown>,
+    pub values: Result<Option<KeyedValues>, Unknown>,
     /// Which state of it this is; none where nothing changes until the hub is configured anew, or there is none.
     pub version: Option<u64>,
 }

@@ -135,6 +135,7 @@ impl Work {
             release: Release { name, namespace: "web", is_upgrade: false },
             capabilities: &Capabilities { kube_version: "v1.33.0".to_owned(), ..Capabilities::default() },
             parameters: &Map::new(),
+            secret: false,
         };
         engine.render(&input, &Nobody).await
     }

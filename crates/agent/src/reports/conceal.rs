@@ -59,7 +59,7 @@ mod tests {
             log: Some("hunter2-of-db ä ".repeat(600) + &said),
             junit: Some(said),
         };
-        assert_eq!(conceal(vec![hook.clone()], &Veil::default()), [hook.clone()]);
+        assert_eq!(conceal(vec![hook.clone()], &Veil::default()), std::slice::from_ref(&hook));
         let mut veil = Veil::default();
         veil.add("hunter2-of-db");
         let concealed = conceal(vec![hook], &veil).remove(0);

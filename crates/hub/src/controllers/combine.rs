@@ -388,6 +388,7 @@ fn is_base(piece: &Piece) -> bool {
     RelPath::parse(BASES).is_ok_and(|folder| piece.mount.is_within(&folder))
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Completed {
     Lacks(Lacks),
     Whole { overlay: Overlay, closure: Closure, absent: Vec<Absent> },

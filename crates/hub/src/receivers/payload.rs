@@ -23,7 +23,7 @@ pub fn json<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
 }
 
 /// The event's name, as the host says it; empty where hosts of this type say none.
-pub fn event<'a>(kind: ReceiverType, headers: &'a HeaderMap) -> &'a str {
+pub fn event(kind: ReceiverType, headers: &HeaderMap) -> &str {
     let names: &[&str] = match kind {
         ReceiverType::GitHub => &["x-github-event"],
         ReceiverType::GitLab => &["x-gitlab-event"],

@@ -154,10 +154,10 @@ impl Rig {
 
     /// Has the bundles' rows name a commit that no mirror has.
     pub async fn forget_commit(&self, service_uid: &str) {
-        let row = load_assignment(&mut *self.store.tables().await.unwrap(), service_uid).await.unwrap().unwrap();
+        let row = load_assignment(&mut self.store.tables().await.unwrap(), service_uid).await.unwrap().unwrap();
         let candidate: serde_json::Value = serde_json::from_str(&row.assigned.unwrap()).unwrap();
         let content_id = serde_json::from_value(candidate["contentId"].clone()).unwrap();
-        let known = bundle_of_content(&mut *self.store.tables().await.unwrap(), &content_id).await.unwrap().unwrap();
+        let known = bundle_of_content(&mut self.store.tables().await.unwrap(), &content_id).await.unwrap().unwrap();
         let lost = Bundle { commit: "0".repeat(40), ..known };
         self.store.transact(move |tx| Box::pin(async move { save_bundle(tx, &lost).await })).await.unwrap();
     }

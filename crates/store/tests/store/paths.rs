@@ -53,7 +53,7 @@ async fn save(store: &Store, name: &str, paths: &[&str]) {
 }
 
 async fn paths(store: &Store, name: &str) -> Vec<String> {
-    let rows = paths_of_service(&mut *store.tables().await.unwrap(), &format!("uid-{name}")).await.unwrap();
+    let rows = paths_of_service(&mut store.tables().await.unwrap(), &format!("uid-{name}")).await.unwrap();
     assert_eq!(is_untouched(&rows), !rows.is_empty() && rows.iter().all(|row| !row.path.is_empty()));
     rows.into_iter().map(|row| row.path).collect()
 }

@@ -27,15 +27,13 @@ pub fn gather(given: Map<String, Value>, known: &Known<'_>) -> (Map<String, Valu
     let mut values = own(known);
     let mut stand_ins = Vec::new();
     for value in known.answer.iter().flat_map(|answer| &answer.values) {
-        let path = read_path(&value.name);
+        let Some(path) = read_path(&value.name) else { continue };
         // The rest is this cluster's and this service's, whichever were asked for.
-        let Some([first @ ("configuration" | "contexts"), within @ ..]) = path.as_deref().map(borrow).as_deref() else {
-            continue;
-        };
-        if known.value_of(value).is_none() && find(&given, first, within).is_none() {
+        let Some((first @ ("configuration" | "contexts"), within)) = borrow(&path) else { continue };
+        if known.value_of(value).is_none() && find(&given, first, &within).is_none() {
             stand_ins.push(value.name.clone());
         }
-        put(values.entry(*first).or_insert_with(|| Map::new().into()), within, stand_in(value));
+        put(values.entry(first).or_insert_with(|| Map::new().into()), &within, stand_in(value));
     }
     merge(&mut values, given);
     (values, stand_ins)
@@ -104,8 +102,9 @@ fn stand_in(value: &ParameterValue) -> Value {
     }
 }
 
-fn borrow(path: &[String]) -> Vec<&str> {
-    path.iter().map(String::as_str).collect()
+fn borrow(path: &[String]) -> Option<(&str, Vec<&str>)> {
+    let (first, within) = path.split_first()?;
+    Some((first, within.iter().map(String::as_str).collect()))
 }
 
 fn find<'a>(values: &'a Map<String, Value>, first: &str, within: &[&str]) -> Option<&'a Value> {
@@ -121,7 +120,7 @@ fn put(at: &mut Value, path: &[&str], value: Value) {
         *at = Map::new().into();
     }
     if let Some(map) = at.as_object_mut() {
-        put(map.entry(*name).or_default(), within, value);
+        put(map.entry(*name).or_insert(Value::Null), within, value);
     }
 }
 
