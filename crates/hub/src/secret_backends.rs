@@ -107,7 +107,7 @@ impl SecretBackends {
     }
 }
 
-fn copy(values: &Values) -> BTreeMap<String, Zeroizing<Vec<u8>>> {
+fn copy(values: &Values) -> KeyedValues {
     values.iter().map(|(key, value)| (key.clone(), Zeroizing::new(value.expose().to_vec()))).collect()
 }
 

@@ -66,17 +66,19 @@ pub(super) enum Key {
     /// The certificate authority.
     Ca,
     /// What desired states are signed with.
-    SigningKey,
+    #[value(name = "signing-key")]
+    Signing,
     /// What Secrets in the database are sealed with.
-    SealKey,
+    #[value(name = "seal-key")]
+    Seal,
 }
 
 impl Key {
     fn word(self) -> &'static str {
         match self {
             Self::Ca => "ca",
-            Self::SigningKey => "signing-key",
-            Self::SealKey => "seal-key",
+            Self::Signing => "signing-key",
+            Self::Seal => "seal-key",
         }
     }
 }
@@ -118,8 +120,8 @@ async fn run_here(command: Command, hub: &LocalHub) -> Result<()> {
     match command {
         Command::List { output, .. } => list(hub, output).await?,
         Command::Rotate { key: Key::Ca, .. } => tell(&request(&hub.data_dir, Change::Authority)?),
-        Command::Rotate { key: Key::SigningKey, .. } => tell(&request(&hub.data_dir, Change::SigningKey)?),
-        Command::Rotate { key: Key::SealKey, .. } => {
+        Command::Rotate { key: Key::Signing, .. } => tell(&request(&hub.data_dir, Change::SigningKey)?),
+        Command::Rotate { key: Key::Seal, .. } => {
             let current = request_seal_key(&hub.data_dir).map_err(|error| unreadable(&error))?;
             say(&format!(
                 "the hub exchanges seal key {} within seconds, or at its next start, and then seals anew what it has sealed; \
