@@ -122,10 +122,7 @@ fn is_kept(manifest: &Value) -> bool {
 /// Where the first such value stands, alone or in a text that was made of it.
 fn find_encrypted(value: &Value) -> Option<String> {
     match value {
-        Value::String(text) => {
-            let is_encrypted = text.contains(ENCRYPTED) || text.starts_with(ENCRYPTED_BASE64);
-            is_encrypted.then(String::new)
-        }
+        Value::String(text) => (holds_encrypted(text) || text.starts_with(ENCRYPTED_BASE64)).then(String::new),
         Value::Array(items) => {
             items.iter().enumerate().find_map(|(n, item)| Some(format!("[{n}]{}", find_encrypted(item)?)))
         }
@@ -134,12 +131,18 @@ fn find_encrypted(value: &Value) -> Option<String> {
     }
 }
 
+/// A value, or a text with all parts of one: what only speaks of them is none.
+fn holds_encrypted(text: &str) -> bool {
+    let within = || text.find(ENCRYPTED).map(|at| &text[at..]);
+    text.starts_with(ENCRYPTED) || within().is_some_and(|rest| rest.contains(",iv:") && rest.contains(",tag:"))
+}
+
 /// The same in a Secret's data, where a whole file may stand, as generators put it there.
 fn find_in_data(manifest: &Value) -> Option<String> {
     let data = manifest["data"].as_object().filter(|_| manifest["kind"] == "Secret")?;
     let is_encrypted = |value: &Value| {
         let bytes = value.as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
-        bytes.windows(ENCRYPTED.len()).any(|window| window == ENCRYPTED.as_bytes())
+        holds_encrypted(&String::from_utf8_lossy(&bytes))
     };
     data.iter().find_map(|(key, value)| is_encrypted(value).then(|| format!(".data.{key}")))
 }

@@ -115,8 +115,10 @@ fn what_does_not_open_is_named_and_never_applied() {
     let bare = good.split("sops:").next().unwrap();
     check(&[("db.yaml", bare)], 0, &["db.yaml:1 (document 1): .stringData.password is still encrypted by SOPS"]);
     // In what a template, and what a generator makes of it.
-    let url = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {url: 'db://ENC[AES256_GCM,data:x,type:str]@db'}\n";
+    let url = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {url: 'db://ENC[AES256_GCM,data:x,iv:y,tag:z,type:str]@db'}\n";
     check(&[("a.yaml", url)], 0, &["a.yaml:1 (document 1): .data.url is still encrypted by SOPS"]);
+    let told = url.replace(",iv:y,tag:z,type:str", ",…");
+    check(&[("a.yaml", &told)], 1, &[]);
     let encoded = STANDARD.encode(&foreign);
     let whole = format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: a}}\ndata: {{file: {encoded}}}\n");
     check(&[("a.yaml", &whole)], 0, &["a.yaml:1 (document 1): .data.file is still encrypted by SOPS"]);
