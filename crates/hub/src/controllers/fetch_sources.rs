@@ -19,7 +19,7 @@ use farwater_fleet::{
     duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT, show},
     webhooks::announcements::Found,
 };
-use farwater_sources::{Address, Named, Reference, oci::cosign::Keys};
+use farwater_sources::{Named, Reference, oci::cosign::Keys};
 use farwater_store::{
     Connection, StoreError,
     delivery::{
