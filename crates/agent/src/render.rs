@@ -90,8 +90,8 @@ impl Renderers {
         })
     }
 
-    /// Renders the service's files with what its templates see. What can't be rendered makes the render incomplete, never smaller in
-    /// silence; its errors hold nothing that is secret.
+    /// Renders the service's files with what its templates see. What can't be rendered makes the render incomplete, never smaller
+    /// in silence; its errors hold nothing that is secret.
     pub async fn render(
         &self,
         opened: &Opened,

@@ -11,8 +11,8 @@ use crate::{Digest, service_deployment::DeletionPolicy};
 #[serde(tag = "type", remote = "Self")]
 #[expect(clippy::large_enum_variant, reason = "nearly every action is the large one")]
 pub enum Action {
-    /// Keep this applied. With parameters it is written as [`WITH_PARAMETERS`], else with renderers or patches as [`RENDERED`], else
-    /// with options other than the defaults as [`WITH_OPTIONS`].
+    /// Keep this applied. With parameters it is written as [`WITH_PARAMETERS`], else with renderers or patches as [`RENDERED`],
+    /// else with options other than the defaults as [`WITH_OPTIONS`].
     Apply(Deployment),
     /// Change nothing: what the agent has goes on being kept. `reason` is for people.
     Hold { reason: String },
