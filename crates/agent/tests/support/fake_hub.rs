@@ -19,8 +19,8 @@ use farwater_api::{
     protocol::{
         Action, Assertion, CONNECTION_HEADER, CONNECTION_PATH, ClusterIdentity, DesiredState, Entry, JoinAnswer,
         JoinRequest, POLL_INTERVAL_HEADER, ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW,
-        REASON_IDENTITY_UNKNOWN, REASON_TOKEN_USED, SUCCESSION_HEADER, SignedAssertion, SigningKey, Statement, StatusAnswer, StatusReport,
-        TokenAnswer, Verbatim, tag,
+        REASON_IDENTITY_UNKNOWN, REASON_TOKEN_USED, SUCCESSION_HEADER, SignedAssertion, SigningKey, Statement,
+        StatusAnswer, StatusReport, TokenAnswer, Verbatim, tag,
     },
 };
 use http::{Request, Response, StatusCode};
