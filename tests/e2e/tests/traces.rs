@@ -22,6 +22,11 @@ use opentelemetry_proto::tonic::{
 use prost::Message as _;
 use tokio::net::TcpListener;
 
+/// A Secret's value.
+const CANARY: &str = "canary-91d0e7";
+/// In base64, as a Secret's data is written.
+const ENCODED: &str = "Y2FuYXJ5LTkxZDBlNw==";
+
 /// What an endpoint was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Span {
@@ -36,6 +41,8 @@ struct Span {
 
 #[derive(Default)]
 struct Told {
+    /// All that came, as it came.
+    bodies: Vec<Vec<u8>>,
     spans: Vec<Span>,
     /// Service and text.
     logs: Vec<(String, String)>,
@@ -61,6 +68,7 @@ fn service(resource: Option<&Resource>) -> String {
 
 impl Told {
     fn take(&mut self, path: &str, body: &[u8]) -> Result<()> {
+        self.bodies.push(body.to_vec());
         match path {
             "/v1/traces" => {
                 for resource in ExportTraceServiceRequest::decode(body)?.resource_spans {
@@ -144,7 +152,9 @@ async fn one_trace_leads_from_the_fetch_to_a_healthy_service() -> Result<()> {
     let collector = Collector::start().await?;
     let mut fleet = Fleet::launch(collector.launch()).await?;
     fleet.join_with("east", shared(1).await?, collector.launch()).await?;
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let secret = format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\ndata: {{password: {ENCODED}}}\n");
+    let map = config_map("a", "one");
+    let repository = fleet.repository("infra", &[("app/a.yaml", &map), ("app/s.yaml", &secret)]).await?;
     fleet.deploy("app", "east", "infra", "app").await?;
     fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
     let first = collector.until("roll out", 1).await?.remove(0);
@@ -191,6 +201,11 @@ async fn one_trace_leads_from_the_fetch_to_a_healthy_service() -> Result<()> {
     let services: BTreeSet<String> =
         collector.told.lock().unwrap().logs.iter().map(|(service, _)| service.clone()).collect();
     ensure!(services.len() == 2, "{services:?}");
+    let bodies = collector.told.lock().unwrap().bodies.concat();
+    for canary in [CANARY, ENCODED] {
+        let is_told = bodies.windows(canary.len()).any(|part| part == canary.as_bytes());
+        ensure!(!is_told, "a Secret's value has left hub or agent");
+    }
     Ok(())
 }
 
