@@ -54,8 +54,8 @@ pub use keys::{
     AgentKeys, ClusterKeys, load_agent_keys, load_all_agent_keys, promote_keys, read_cluster_keys, save_agent_keys,
 };
 pub use origins::{
-    ServiceOrigin, SourceOrigin, distrust_sources, load_service_origin, load_source_origin, save_service_origin,
-    save_source_origin, service_origins_of_cluster,
+    ServiceOrigin, SourceOrigin, distrust_sources, load_served, load_service_origin, load_source_origin,
+    save_service_origin, save_source_origin, service_origins_of_cluster,
 };
 pub use sources::{
     Bundle, Revision, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions, save_bundle,

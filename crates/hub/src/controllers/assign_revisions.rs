@@ -26,9 +26,9 @@ use farwater_store::{
     Change, Resource, StoreError, Write,
     delivery::{
         Assignment, Bundle, Released, Revision, ServiceOrigin, SourceOrigin, asks_for_the_same, assignments_named,
-        delete_assignment, delete_report, dependencies_of, load_assignment, load_report, load_revision,
-        load_service_origin, load_source_origin, mark_cluster, save_assignment, save_bundle, save_dependencies,
-        save_released, save_service_origin, save_service_secrets, stamp,
+        delete_assignment, delete_report, dependencies_of, load_assignment, load_report, load_served,
+        load_service_origin, mark_cluster, save_assignment, save_bundle, save_dependencies, save_released,
+        save_service_origin, save_service_secrets, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -378,10 +378,7 @@ async fn find_source(delivery: &Delivery, name: &Name) -> Result<Option<Source>,
     let Some((resource, repository)) = resources::load::<GitRepository>(&delivery.store, name).await? else {
         return Ok(None);
     };
-    // Before the revision: a source that was asked has that revision, or a newer one.
-    let mut tables = delivery.store.tables().await?;
-    let origin = load_source_origin(&mut tables, &resource.uid).await?;
-    let revision = load_revision(&mut tables, &resource.uid).await?;
+    let (origin, revision) = load_served(&mut *delivery.store.tables().await?, &resource.uid).await?;
     Ok(Some(Source { uid: resource.uid, url: repository.spec.url, revision, origin }))
 }
 
