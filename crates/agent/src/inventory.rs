@@ -76,7 +76,7 @@ pub struct Stored {
     pub deployment: Option<Deployment>,
     /// What was deleted last. Its states are in [`tombstones`](crate::tombstones).
     pub deletion: Option<Deletion>,
-    /// Which hooks have run; none where the service never had one.
+    /// Which hooks have run; none where the service never had one, nor a chart.
     pub hooks: Option<Record>,
     place: BTreeMap<ObjectKey, usize>,
     /// Digest of each Secret's content as it was last read or written.

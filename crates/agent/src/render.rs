@@ -141,13 +141,7 @@ impl Renderers {
         deployment: &Deployment,
         kubernetes: &Kubernetes,
     ) -> Result<Capabilities, ApiError> {
-        use farwater_api::renderer::RendererType::Raw;
-        let is_raw = match deployment.renderers.is_empty() {
-            true => archive.folder(folder).is_ok_and(|real| detect(archive, &real) == Raw),
-            false => deployment.renderers.iter().all(|renderer| renderer.kind == Raw),
-        };
-        let has_templates = archive.files().any(|(path, _)| path.as_str().ends_with(TEMPLATE_SUFFIX));
-        if is_raw && !has_templates {
+        if is_raw(archive, folder, deployment) {
             return Ok(Capabilities::default());
         }
         if let Some((since, known)) = &*lock(&self.known)
@@ -159,6 +153,21 @@ impl Renderers {
         *lock(&self.known) = Some((Instant::now(), found.clone()));
         Ok(found)
     }
+}
+
+/// Whether a deployment's objects can't depend on whether it is the first one.
+pub fn is_always_the_same(archive: &Archive, deployment: &Deployment) -> bool {
+    RelPath::parse_folder(&deployment.path).map_or(true, |folder| is_raw(archive, &folder, deployment))
+}
+
+/// Whether all of a folder is manifests as they are.
+fn is_raw(archive: &Archive, folder: &RelPath, deployment: &Deployment) -> bool {
+    use farwater_api::renderer::RendererType::Raw;
+    let is_raw = match deployment.renderers.is_empty() {
+        true => archive.folder(folder).is_ok_and(|real| detect(archive, &real) == Raw),
+        false => deployment.renderers.iter().all(|renderer| renderer.kind == Raw),
+    };
+    is_raw && !archive.files().any(|(path, _)| path.as_str().ends_with(TEMPLATE_SUFFIX))
 }
 
 fn nothing(error: &str) -> Render {

@@ -122,6 +122,7 @@ impl Basis<'_> {
         let mut render = agent.renderers.render(&opened, &handed, deployment, of, &cluster).await;
         opened.check(&mut render);
         let veil = handed.veil.clone();
+        let sees_occasion = !crate::render::is_always_the_same(&opened.archive, deployment);
         drop((opened, handed));
         render.objects.extend(render_tests(&self.service.name, &deployment.tests));
         let secrets = agent.sealed.open(&self.service.uid, deployment, access).await.map_err(|e| Stopped(chain(&e)))?;
@@ -140,7 +141,7 @@ impl Basis<'_> {
             options: &deployment.options,
         };
         let mut resolved = resolve(render, &self.service.uid, terms, &scopes);
-        (resolved.veil, resolved.reads_cluster) = (veil, reads_cluster);
+        (resolved.veil, resolved.reads_cluster, resolved.sees_occasion) = (veil, reads_cluster, sees_occasion);
         Ok((resolved, errors))
     }
 

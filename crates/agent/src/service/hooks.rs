@@ -102,7 +102,8 @@ impl ServiceTask {
     ) -> Result<Option<Barrier>, Stopped> {
         self.hooks.retry = false;
         self.hooks.look_at = None;
-        if self.stored.hooks.is_none() && resolved.hooks.is_empty() {
+        // A chart is told whether it is installed or upgraded, which stays so for its version: also when it is rendered again.
+        if self.stored.hooks.is_none() && resolved.hooks.is_empty() && !resolved.sees_occasion {
             return Ok(None);
         }
         self.begin_version(executor, deployment, resolved).await?;

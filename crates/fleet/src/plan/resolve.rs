@@ -35,6 +35,8 @@ pub struct Resolved {
     pub veil: Veil,
     /// Whether values of Secrets of the cluster stand in them: they may be others without a newer entry.
     pub reads_cluster: bool,
+    /// It was made of a chart or of something else that is told whether it is the first version.
+    pub sees_occasion: bool,
     /// Every name that the source states, also of skipped objects; where a kind's scope is unknown, both that it could
     /// have.
     stated: Vec<ObjectKey>,
@@ -97,6 +99,7 @@ pub fn resolve(mut render: Render, service_uid: &str, terms: Terms<'_>, served: 
         complete,
         veil: Veil::default(),
         reads_cluster: false,
+        sees_occasion: false,
         stated: Vec::new(),
         count: render.objects.len(),
     };
