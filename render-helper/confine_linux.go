@@ -61,7 +61,7 @@ func confine(arguments []string) int {
 	var read, write stringList
 	flags.Float64Var(&asked.bounds.Seconds, "seconds", 60, "how long it may take")
 	flags.Uint64Var(&asked.bounds.CPUSeconds, "cpu-seconds", 30, "the processor's time for each process")
-	flags.Uint64Var(&asked.bounds.MemoryBytes, "memory-bytes", 512<<20, "memory of all processes together")
+	flags.Uint64Var(&asked.bounds.MemoryBytes, "memory-bytes", 384<<20, "memory of all processes together")
 	flags.IntVar(&asked.bounds.Processes, "processes", 64, "processes at one time")
 	flags.Uint64Var(&asked.bounds.FileBytes, "file-bytes", 64<<20, "longest file that it may write")
 	flags.Var(&read, "read", "a `folder` that it may read; may be repeated")

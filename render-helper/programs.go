@@ -154,7 +154,8 @@ func (c *call) execute(folder string, program []string) (string, error) {
 		bounds: bounds{
 			Seconds:     c.limits.Seconds,
 			CPUSeconds:  c.limits.CPUSeconds,
-			MemoryBytes: c.limits.MemoryBytes,
+			// As plugins have: the rest is for this process, and for what is taken between two looks.
+			MemoryBytes: c.limits.MemoryBytes / 4 * 3,
 			Processes:   maxProcesses,
 			FileBytes:   maxChartBytes,
 			Read:        []string{filepath.Dir(program[0])},

@@ -444,6 +444,30 @@ fn sources_of_flux_are_printed_as_ours_and_what_is_not_is_said() {
         assert!(ran.stderr.contains(said), "{}", ran.stderr);
     }
 
+    write(
+        "{apiVersion: source.toolkit.fluxcd.io/v1, kind: GitRepository, metadata: {name: apps}, spec: {url: https://git.example.com/a, \
+         interval: 1m, ref: {branch: main}, ignore: /docs}}",
+    );
+    let ran = convert();
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    for said in [
+        "GitRepository apps: spec.ignore: has no counterpart",
+        "not converted: it would be something else; --allow-losses",
+    ] {
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    }
+    let ran = run_in(home.path(), &["convert", "flux", "--allow-losses", file.to_str().unwrap()]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("branch: main") && ran.stderr.contains("spec.ignore"), "{}{}", ran.stdout, ran.stderr);
+
+    write(
+        "{apiVersion: source.toolkit.fluxcd.io/v1, kind: OCIRepository, metadata: {name: apps}, \
+         spec: {url: oci://registry.example.com/apps, interval: 1s}}",
+    );
+    let ran = convert();
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert!(ran.stderr.contains("not converted: the hub would refuse spec.interval"), "{}", ran.stderr);
+
     write("{apiVersion: source.toolkit.fluxcd.io/v1, kind: Bucket, metadata: {name: files}}");
     let ran = convert();
     assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));

@@ -53,6 +53,7 @@ use std::sync::Arc;
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, Method, Request};
 use jiff::Timestamp;
+use serde_json::Value;
 
 use crate::{
     Hub,
@@ -60,7 +61,7 @@ use crate::{
     turns::Turn,
 };
 use call::{Call, read_body};
-use kinds::REGISTRY;
+use kinds::{REGISTRY, ResourceKind};
 use request::{Query, RequestInfo};
 use respond::Form;
 use status::ApiError;
@@ -69,6 +70,20 @@ pub use expire_events::expire_events;
 pub use garbage::collect_garbage;
 pub use managed::manage;
 pub use remove_namespaces::remove_namespaces;
+
+/// What whoever creates this object of ours would be told is wrong with it in itself: a sentence each, beginning with the field.
+pub fn problems(object: &Value) -> Vec<String> {
+    let is_its = |kind: &&ResourceKind| {
+        kind.ours && object["kind"] == kind.kind.as_str() && object["apiVersion"] == kind.api_version().as_str()
+    };
+    let Some(kind) = REGISTRY.kinds.iter().find(is_its) else {
+        return vec!["kind: the hub has no such kind of its own".to_owned()];
+    };
+    let mut object = object.clone();
+    schema::default(&mut object, &kind.schema);
+    let errors = strategy::validate(&object, None, kind, strategy::Part::Main);
+    errors.iter().map(ToString::to_string).collect()
+}
 
 /// Answers everything under `/api`, `/apis` and `/openapi`. The turn ends when the answer is made; a watch gives it back
 /// between the pages of its initial state.

@@ -1,10 +1,11 @@
 //! The agent in a cluster.
 
-use farwater_api::{ADMIN_SERVICE_ACCOUNT, AGENT_NAMESPACE};
+use farwater_api::{ADMIN_SERVICE_ACCOUNT, AGENT_NAMESPACE, Digest};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    objects::{Part, RBAC, RBAC_GROUP, environment, probe},
+    objects::{Part, RBAC, RBAC_GROUP, environment, guarded, probe},
     rules::{AGENT_IN_CLUSTER, AGENT_IN_NAMESPACE},
 };
 
@@ -17,6 +18,8 @@ pub mod names {
     pub const PROXY: &str = "farwater-agent-proxy";
     /// The ConfigMap with further authorities.
     pub const AUTHORITIES: &str = "farwater-agent-ca";
+    /// The ConfigMap with the configuration of plugins.
+    pub const PLUGINS: &str = "farwater-agent-plugins";
     /// What binds the administrators' account to cluster-admin.
     pub const ADMINISTRATOR: &str = farwater_api::ADMIN_SERVICE_ACCOUNT;
 }
@@ -25,6 +28,10 @@ const TOKEN: &str = "token";
 /// Authorities that may vouch for the hub besides the pinned one.
 const AUTHORITIES: &str = "/etc/farwater/ca";
 const AUTHORITIES_FILE: &str = "ca.crt";
+const PLUGINS: &str = "/etc/farwater/plugins";
+const PLUGINS_FILE: &str = "plugins.yaml";
+/// Annotation of the pod.
+const PLUGINS_DIGEST: &str = "farwater.dev/plugins-digest";
 const PROXY_KEY: &str = "url";
 const STATE: &str = "/var/lib/farwater-agent";
 const HEALTH_PORT: u16 = 8081;
@@ -44,10 +51,24 @@ pub struct Agent {
     pub https_proxy: Option<String>,
     /// PEM of authorities that may vouch for the hub besides the pinned one: a company's, for what stands in between.
     pub authorities: Option<String>,
+    /// The programs that services may name as renderers, as the agent reads them: YAML. They come by `mounts`.
+    pub plugins: Option<String>,
+    pub mounts: Mounts,
     /// Further variables: `NO_PROXY`, `FARWATER_LOG`.
     pub environment: Vec<(String, String)>,
     /// Whether services of the administrators' namespace may do anything in the cluster, as they may by default.
     pub bind_administrator: bool,
+}
+
+/// How programs and files of somebody else's get into its pod; as Kubernetes has these fields.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Mounts {
+    /// Those without a `securityContext` get that of the agent, as its namespace takes no pod with less.
+    pub init_containers: Vec<Value>,
+    pub volumes: Vec<Value>,
+    /// Of the agent's container.
+    pub volume_mounts: Vec<Value>,
 }
 
 impl Agent {
@@ -90,6 +111,10 @@ impl Agent {
             let map = json!({"data": {AUTHORITIES_FILE: pem}});
             objects.push(part.object("v1", "ConfigMap", names::AUTHORITIES, map));
         }
+        if let Some(text) = &self.plugins {
+            let map = json!({"data": {PLUGINS_FILE: text}});
+            objects.push(part.object("v1", "ConfigMap", names::PLUGINS, map));
+        }
         // Only the node asks it how it is, and no policy keeps nodes out.
         objects.extend([part.network_policy(json!([])), part.disruption_budget(), self.deployment()]);
         objects
@@ -119,6 +144,13 @@ impl Agent {
             mounts.push(json!({"name": "ca", "mountPath": AUTHORITIES, "readOnly": true}));
             volumes.push(json!({"name": "ca", "configMap": {"name": names::AUTHORITIES}}));
         }
+        if self.plugins.is_some() {
+            variables.extend(environment([("FARWATER_PLUGINS", format!("{PLUGINS}/{PLUGINS_FILE}"))]));
+            mounts.push(json!({"name": "plugin-configuration", "mountPath": PLUGINS, "readOnly": true}));
+            volumes.push(json!({"name": "plugin-configuration", "configMap": {"name": names::PLUGINS}}));
+        }
+        mounts.extend(self.mounts.volume_mounts.iter().cloned());
+        volumes.extend(self.mounts.volumes.iter().cloned());
         variables.extend(environment(self.environment.iter().map(|(name, value)| (name.as_str(), value.clone()))));
         let seconds = |period: u64, failures: u64| {
             [("periodSeconds".to_owned(), json!(period)), ("failureThreshold".to_owned(), json!(failures))]
@@ -139,7 +171,15 @@ impl Agent {
             },
             "volumeMounts": mounts,
         });
-        let pod = json!({"volumes": volumes});
+        let mut pod = json!({"volumes": volumes});
+        if !self.mounts.init_containers.is_empty() {
+            pod["initContainers"] = self.mounts.init_containers.iter().cloned().map(guarded).collect();
+        }
+        let mut template = part.pod(pod, container);
+        if let Some(text) = &self.plugins {
+            // They are read at the start: other ones are another pod.
+            template["metadata"]["annotations"] = json!({PLUGINS_DIGEST: Digest::of(text).to_string()});
+        }
         part.object(
             "apps/v1",
             "Deployment",
@@ -152,7 +192,7 @@ impl Agent {
                 "minReadySeconds": 5,
                 "revisionHistoryLimit": 2,
                 "selector": {"matchLabels": part.selector()},
-                "template": part.pod(pod, container),
+                "template": template,
             }}),
         )
     }

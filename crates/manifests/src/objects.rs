@@ -86,16 +86,11 @@ impl Part {
 
     /// A pod of one container, with what every pod of ours has.
     pub fn pod(self, pod: Value, container: Value) -> Value {
-        let mut only = json!({
+        let mut only = guarded(json!({
             "name": self.component,
             "imagePullPolicy": "IfNotPresent",
             "terminationMessagePolicy": "FallbackToLogsOnError",
-            "securityContext": {
-                "allowPrivilegeEscalation": false,
-                "readOnlyRootFilesystem": true,
-                "capabilities": {"drop": ["ALL"]},
-            },
-        });
+        }));
         merge(&mut only, container);
         let mut spec = json!({
             "serviceAccountName": self.name,
@@ -143,6 +138,19 @@ impl Part {
 
 pub const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 pub const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+/// A container that has no rights on its node, unless it says what it has.
+pub fn guarded(mut container: Value) -> Value {
+    if container["securityContext"].is_null()
+        && let Some(fields) = container.as_object_mut()
+    {
+        let none = json!({
+            "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]},
+        });
+        fields.insert("securityContext".to_owned(), none);
+    }
+    container
+}
 
 /// Lays the fields of one object over another's.
 pub fn merge(object: &mut Value, over: Value) {

@@ -8,7 +8,7 @@ pub struct Limits {
     pub time: Duration,
     /// Of the processor, of each process.
     pub cpu: Duration,
-    /// Of a child with all that it starts, in bytes.
+    /// Of a child with all that it starts, in bytes. What a program of somebody else's gets of it is [`Limits::foreign`].
     pub memory: u64,
     /// The objects together, in bytes. Ten thousand of them have some 30 MB.
     pub output: usize,
@@ -32,6 +32,12 @@ impl Default for Limits {
 const LEAST_MEMORY: u64 = 160 << 20;
 
 impl Limits {
+    /// Memory of a program of somebody else's with all that it starts: the rest is for who watches over it, some 30 MB, and for what it
+    /// takes between two looks.
+    pub fn foreign(self) -> u64 {
+        self.memory / 4 * 3
+    }
+
     /// With the memory of each of `children` fitted into what the container may use, so that they never have it killed as a whole.
     /// `container`: its limit in bytes, if it has one.
     pub fn within(self, container: Option<u64>, children: u64, reserved: u64) -> Self {
@@ -50,5 +56,6 @@ mod tests {
         let memory = |container| Limits::default().within(container, 2, 64 << 20).memory >> 20;
         assert_eq!((memory(None), memory(Some(4 << 30))), (512, 512));
         assert_eq!((memory(Some(576 << 20)), memory(Some(128 << 20))), (256, 160));
+        assert_eq!(Limits::default().foreign() >> 20, 384);
     }
 }

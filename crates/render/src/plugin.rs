@@ -259,7 +259,7 @@ impl Run<'_> {
 
     fn memory(&self) -> u64 {
         let own = self.plugin.memory_mebibytes.map_or(u64::MAX, |mebibytes| mebibytes << 20);
-        self.limits.memory.min(own)
+        self.limits.foreign().min(own)
     }
 
     fn resource_list(&self) -> Value {

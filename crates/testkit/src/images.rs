@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use farwater_image::{Image, Libraries, Node, Root, Start, USER, add_program};
 
-use crate::{farwater::program, node::PAUSE, packages, process::bare_command};
+use crate::{Tools, farwater::program, node::PAUSE, packages, process::bare_command};
 
 pub const HUB: &str = "localhost/farwater/hub:test";
 /// The same hub under another tag.
@@ -25,6 +25,8 @@ pub const AGENT_BROKEN: &str = "localhost/farwater/agent:broken";
 /// The agent, told of a hub that is not there.
 pub const AGENT_LOST: &str = "localhost/farwater/agent:lost";
 pub const BUSYBOX: &str = "localhost/farwater/busybox:test";
+/// A plugin's program, as `examples/jsonnet` has it.
+pub const JSONNET: &str = "localhost/farwater/jsonnet:test";
 const ARCHITECTURE: &str = "amd64";
 
 /// Tar files of images.
@@ -43,13 +45,7 @@ impl Images {
     /// Makes all of them in a folder.
     pub fn make(dir: &Path) -> Result<Self> {
         let write = |name: &str, reference: &str, root: &Root, start: &Start| write(dir, name, reference, root, start);
-        packages::require(&packages::NODE)?;
-        let busybox = fs::read("/bin/busybox").context("read busybox, of the Debian package busybox-static")?;
-        let mut small = Root::default();
-        small.add("bin/busybox", Node::program(busybox));
-        for name in ["sh", "sleep", "cat", "echo", "wc", "wget", "test"] {
-            small.add(format!("bin/{name}"), Node::Link { target: "busybox".into() });
-        }
+        let small = small()?;
         let agent_root = agent(dir)?;
         Ok(Self {
             pause: write("pause", PAUSE, &small, &start(&["/bin/sleep", "2147483647"]))?,
@@ -77,6 +73,13 @@ impl Images {
         write(dir, "hub-next", HUB_NEXT, &hub(dir)?, &start(&HUB_COMMAND))
     }
 
+    /// [`JSONNET`], for a node that runs already.
+    pub fn make_jsonnet(dir: &Path) -> Result<PathBuf> {
+        let mut root = small()?;
+        root.add("programs/jsonnet", Node::program(fs::read(Tools::find_all()?.jsonnet())?));
+        write(dir, "jsonnet", JSONNET, &root, &start(&["/bin/sh"]))
+    }
+
     pub fn all(&self) -> [&Path; 7] {
         let Self { pause, busybox, hub, agent, agent_next, agent_broken, agent_lost } = self;
         [pause, busybox, hub, agent, agent_next, agent_broken, agent_lost]
@@ -90,6 +93,17 @@ fn write(dir: &Path, name: &str, reference: &str, root: &Root, start: &Start) ->
     let path = dir.join(name).with_extension("tar");
     Image::new(reference, ARCHITECTURE, root, start)?.write_tar(&path)?;
     Ok(path)
+}
+
+fn small() -> Result<Root> {
+    packages::require(&packages::NODE)?;
+    let busybox = fs::read("/bin/busybox").context("read busybox, of the Debian package busybox-static")?;
+    let mut root = Root::default();
+    root.add("bin/busybox", Node::program(busybox));
+    for name in ["sh", "sleep", "cat", "cp", "echo", "wc", "wget", "test"] {
+        root.add(format!("bin/{name}"), Node::Link { target: "busybox".into() });
+    }
+    Ok(root)
 }
 
 fn hub(dir: &Path) -> Result<Root> {
@@ -107,6 +121,7 @@ const REMOTE_HTTP: &str = "usr/lib/git-core/git-remote-http";
 fn agent(dir: &Path) -> Result<Root> {
     let mut root = ground("var/lib/farwater-agent");
     add(&mut root, "usr/bin/farwater-agent", &stripped(dir, &program("farwater-agent")?)?)?;
+    add(&mut root, "usr/bin/farwater-render", &Tools::find_all()?.renderer())?;
     Ok(root)
 }
 

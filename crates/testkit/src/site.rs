@@ -106,7 +106,13 @@ impl Site {
     }
 
     pub fn join(&self) -> Result<()> {
-        self.farwater(&["cluster", "join", CLUSTER, "--context", CONTEXT, "--image", AGENT]).map(drop)
+        self.join_with(&[])
+    }
+
+    /// The same with more options.
+    pub fn join_with(&self, more: &[&str]) -> Result<()> {
+        let own = ["cluster", "join", CLUSTER, "--context", CONTEXT, "--image", AGENT];
+        self.farwater(&[&own[..], more].concat()).map(drop)
     }
 
     pub fn leave(&self) -> Result<()> {
@@ -190,10 +196,7 @@ impl Site {
 
     /// A service with pods that run.
     pub async fn deploy(&self) -> Result<()> {
-        let repository = self.git.create("apps")?;
-        repository.commit("main", &[("web/deployment.yaml", WEB)])?;
-        let spec = serde_json::from_value(json!({"url": self.git.url("apps")}))?;
-        self.ours().await?.create(&PostParams::default(), &GitRepository::new("apps", spec)).await?;
+        self.publish("apps", &[("web/deployment.yaml", WEB)]).await?;
         let spec = json!({
             "clusterRef": {"name": CLUSTER}, "targetNamespace": SERVICE, "sourceRef": {"name": "apps"}, "path": "web",
         });
@@ -202,14 +205,28 @@ impl Site {
         self.until_ready().await
     }
 
+    /// A source of these files.
+    pub async fn publish(&self, name: &str, files: &[(&str, &str)]) -> Result<()> {
+        self.git.create(name)?.commit("main", files)?;
+        let spec = serde_json::from_value(json!({"url": self.git.url(name)}))?;
+        self.ours().await?.create(&PostParams::default(), &GitRepository::new(name, spec)).await?;
+        Ok(())
+    }
+
     pub async fn until_ready(&self) -> Result<()> {
-        let ready = wait_for("the service to be ready", PATIENCE, || async {
-            let service: ServiceDeployment = self.ours().await?.get(SERVICE).await?;
+        self.until_service(SERVICE).await
+    }
+
+    /// Waits until a service is ready.
+    pub async fn until_service(&self, name: &str) -> Result<()> {
+        let what = format!("{name} to be ready");
+        let ready = wait_for(&what, PATIENCE, || async {
+            let service: ServiceDeployment = self.ours().await?.get(name).await?;
             let conditions = service.status.unwrap_or_default().conditions;
             Ok(conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True").then_some(()))
         });
         let Err(error) = ready.await else { return Ok(()) };
-        let why = self.farwater(&["why", SERVICE]).unwrap_or_else(|error| format!("{error:#}"));
+        let why = self.farwater(&["why", name]).unwrap_or_else(|error| format!("{error:#}"));
         let agent = match self.agent_pod().await {
             Ok(pod) => self.log_of(AGENT_NAMESPACE, &pod.metadata.name.unwrap_or_default()).await,
             Err(error) => format!("{error:#}"),

@@ -95,6 +95,11 @@ const FLUX: Module = Module {
         ),
         (
             SOURCE_CONTROLLER,
+            "config/crd/bases/source.toolkit.fluxcd.io_helmrepositories.yaml",
+            "flux-crds/helmrepositories.yaml",
+        ),
+        (
+            SOURCE_CONTROLLER,
             "config/crd/bases/source.toolkit.fluxcd.io_ocirepositories.yaml",
             "flux-crds/ocirepositories.yaml",
         ),
@@ -377,7 +382,7 @@ impl Tools {
         self.files(&LOCALKUBE)
     }
 
-    /// The custom resources that the kustomize-controller reads.
+    /// The custom resources of Flux that the kustomize-controller reads, and its HelmRepositories.
     pub fn flux_crds(&self) -> Vec<PathBuf> {
         self.files(&FLUX)
     }

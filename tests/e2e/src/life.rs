@@ -2,20 +2,25 @@
 
 use std::{
     collections::BTreeSet,
+    fs,
+    path::PathBuf,
     process::{Child, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_api::{AGENT_NAMESPACE, AgentPolicy, Cluster, GitRepository};
+use farwater_api::{AGENT_NAMESPACE, AgentPolicy, Cluster, GitRepository, ServiceDeployment};
 use farwater_testkit::{
     Site,
-    images::{AGENT_BROKEN, AGENT_LOST, AGENT_NEXT, HUB},
+    images::{AGENT_BROKEN, AGENT_LOST, AGENT_NEXT, BUSYBOX, HUB, Images, JSONNET},
+    node::PAUSE,
+    site::CLUSTER,
+    tools::repository_root,
     wait_for,
 };
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{Namespace, Service},
+    core::v1::{ConfigMap, Namespace, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::{
@@ -49,13 +54,16 @@ pub async fn run(site: &Site) -> Result<Durations> {
     // Again: nothing is different.
     site.install()?;
     let before = ours(site)?;
+    let mounts = provide_plugin(site)?.display().to_string();
+    let plugins = repository_root()?.join(EXAMPLE).join("plugins.yaml").display().to_string();
     let begun = Instant::now();
-    site.join()?;
+    site.join_with(&["--plugins", &plugins, "--mounts", &mounts])?;
     let join = begun.elapsed().as_secs_f64();
     site.poll_every("1s").await?;
     site.deploy().await?;
     let uids = site.uids().await?;
     ensure!(uids.len() == 3, "a Deployment and two pods, not {uids:?}");
+    render(site).await?;
 
     let begun = Instant::now();
     let settings = json!({"log": "info,farwater_agent=debug", "memoryLimit": "300Mi"});
@@ -83,6 +91,68 @@ pub async fn run(site: &Site) -> Result<Durations> {
     ensure!(site.ours::<Cluster>().await?.get_opt("east").await?.is_none(), "the Cluster is still there");
     ensure!(site.uids().await? == uids, "the workload has changed");
     Ok(Durations { install, join, upgrade, back })
+}
+
+/// The worked example of a plugin.
+const EXAMPLE: &str = "examples/jsonnet";
+const CHART: &str = "apiVersion: v2\nname: shop\nversion: 1.0.0\n";
+const FACTS: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: facts}\ndata:\n  \
+                     kubernetes: {{ .Capabilities.KubeVersion.Version }}\n  install: {{ .Release.IsInstall | quote }}\n  \
+                     size: {{ .Values.size }}\n";
+const BEFORE: &str = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: before, annotations: {helm.sh/hook: pre-install}}\n\
+                      spec: {backoffLimit: 0, template: {spec: {restartPolicy: Never, containers: [\
+                      {name: main, image: {{ .Values.image }}, imagePullPolicy: Never, command: [test, -d, /bin]}]}}}\n";
+
+/// Has the node know the example's program; how it gets into the agent's pod.
+fn provide_plugin(site: &Site) -> Result<PathBuf> {
+    site.node.import(&Images::make_jsonnet(&site.path(""))?)?;
+    let stated = fs::read_to_string(repository_root()?.join(EXAMPLE).join("mounts.yaml"))?;
+    let (before, rest) = stated.split_once("image: ").context("the example has an init container")?;
+    let (_, after) = rest.split_once('\n').context("the example has more lines")?;
+    let mounts = site.path("mounts.yaml");
+    fs::write(&mounts, format!("{before}image: {JSONNET}\n{after}"))?;
+    Ok(mounts)
+}
+
+/// What the agent's pod may and can do there is enough for a chart with a hook, and for a plugin.
+async fn render(site: &Site) -> Result<()> {
+    let example = repository_root()?.join(EXAMPLE);
+    let read = |name: &str| fs::read_to_string(example.join(name)).with_context(|| format!("read {name}"));
+    let (main, library) = (read("apps/web/main.jsonnet")?, read("apps/lib/workload.libsonnet")?);
+    let files = [
+        ("apps/web/main.jsonnet", main.as_str()),
+        ("apps/lib/workload.libsonnet", &library),
+        ("chart/Chart.yaml", CHART),
+        ("chart/values.yaml", "size: small\n"),
+        ("chart/templates/facts.yaml", FACTS),
+        ("chart/templates/before.yaml", BEFORE),
+    ];
+    site.publish("rendered", &files).await?;
+    let services = site.ours::<ServiceDeployment>().await?;
+    let chart = json!({
+        "clusterRef": {"name": CLUSTER}, "targetNamespace": "charted", "sourceRef": {"name": "rendered"}, "path": "chart",
+        "renderers": [{"helm": {"values": {"size": "large", "image": BUSYBOX}}}],
+    });
+    let charted = ServiceDeployment::new("charted", serde_json::from_value(chart)?);
+    services.create(&PostParams::default(), &charted).await?;
+    let mut stated: Value = serde_saphyr::from_str(&read("service.yaml")?)?;
+    let mut spec = stated["spec"].take();
+    spec["sourceRef"]["name"] = json!("rendered");
+    spec["targetNamespace"] = json!("plugged");
+    spec["configuration"] = json!({"image": PAUSE, "replicas": "1"});
+    let plugged = ServiceDeployment::new("plugged", serde_json::from_value(spec)?);
+    services.create(&PostParams::default(), &plugged).await?;
+
+    site.until_service("charted").await?;
+    let facts = site.theirs::<ConfigMap>("charted").await?.get("facts").await?.data.unwrap_or_default();
+    let fact = |name: &str| facts.get(name).map(String::as_str);
+    ensure!((fact("size"), fact("install")) == (Some("large"), Some("true")), "{facts:?}");
+    ensure!(fact("kubernetes").is_some_and(|version| version.starts_with("v1.")), "{facts:?}");
+    site.until_service("plugged").await?;
+    let made = site.theirs::<Deployment>("plugged").await?.get("plugged").await?;
+    ensure!(made.status.and_then(|status| status.ready_replicas) == Some(1), "its pod does not run");
+    site.theirs::<Service>("plugged").await?.get("plugged").await?;
+    Ok(())
 }
 
 /// What somebody does who has just a cluster and the program. The cluster's own names lead its agent to the hub, and the hub to a

@@ -22,6 +22,7 @@ use farwater_testkit::{
     ports,
     process::bare_command,
     site::{CLUSTER, CONTEXT},
+    tools::repository_root,
     wait_for,
 };
 use k8s_openapi::api::{
@@ -312,7 +313,11 @@ async fn what_is_printed_for_git_is_what_would_be_applied_and_nothing_is_changed
     let authorities = desk.path("authorities.pem");
     fs::write(&authorities, "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n")?;
     let (proxy, file) = ("http://proxy.example.com:3128", authorities.display().to_string());
+    let example = repository_root()?.join("examples/jsonnet");
+    let (plugins, mounts) = (example.join("plugins.yaml"), example.join("mounts.yaml"));
+    let (stated, given) = (plugins.display().to_string(), mounts.display().to_string());
     let join = ["cluster", "join", "east", "--print", "--image", "agent:1", "--https-proxy", proxy, "--ca-file", &file];
+    let join = [&join[..], &["--plugins", &stated, "--mounts", &given]].concat();
     let (agent_text, objects) = printed(desk.at(&hub, &join)?)?;
     let token = objects.iter().find(|object| object["metadata"]["name"] == "farwater-agent-join");
     let token = token.and_then(|secret| secret["stringData"]["token"].as_str()).context("no token is printed")?;
@@ -323,6 +328,8 @@ async fn what_is_printed_for_git_is_what_would_be_applied_and_nothing_is_changed
         join_token: Some(token.to_owned()),
         https_proxy: Some(proxy.to_owned()),
         authorities: Some(fs::read_to_string(&authorities)?),
+        plugins: Some(fs::read_to_string(&plugins)?),
+        mounts: serde_saphyr::from_str(&fs::read_to_string(&mounts)?)?,
         bind_administrator: true,
         ..farwater_manifests::Agent::default()
     };

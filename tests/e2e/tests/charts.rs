@@ -91,7 +91,31 @@ fn the_agents_chart_gives_what_join_applies() -> Result<()> {
     check(behind, Agent { https_proxy: Some(proxy.to_owned()), ..agent() })?;
     let authorities = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
     let vouched = with(agent_values(), "authorities", json!(authorities));
-    check(vouched, Agent { authorities: Some(authorities.to_owned()), ..agent() })
+    check(vouched, Agent { authorities: Some(authorities.to_owned()), ..agent() })?;
+    let (plugins, mounts) = (example("plugins.yaml")?, example("mounts.yaml")?);
+    let stated: Value = serde_saphyr::from_str(&mounts)?;
+    let plugged = with(laid_over(agent_values(), &stated), "plugins", json!(plugins));
+    check(plugged, Agent { plugins: Some(plugins), mounts: serde_json::from_value(stated)?, ..agent() })?;
+    // Programs need no init container, and a container may say itself what it has.
+    let image = json!([{"name": "programs", "image": {"reference": "registry.example.com/programs:1"}}]);
+    let mount = json!([{"name": "programs", "mountPath": "/plugins", "readOnly": true}]);
+    let own = json!([{"name": "copy", "image": "registry.example.com/programs:1",
+        "securityContext": {"runAsUser": 1_000_000, "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]);
+    let values = json!({"volumes": image, "volumeMounts": mount, "initContainers": own});
+    let mounts = serde_json::from_value(values.clone())?;
+    check(laid_over(agent_values(), &values), Agent { mounts, ..agent() })
+}
+
+/// A file of the worked example.
+fn example(name: &str) -> Result<String> {
+    Ok(fs::read_to_string(repository_root()?.join("examples/jsonnet").join(name))?)
+}
+
+fn laid_over(mut values: Value, over: &Value) -> Value {
+    for (name, value) in over.as_object().into_iter().flatten() {
+        values[name] = value.clone();
+    }
+    values
 }
 
 fn hub() -> Hub {
@@ -127,6 +151,8 @@ fn values_that_mean_nothing_are_refused_by_name() -> Result<()> {
         ("farwater-agent", with(agent_values(), "hub", json!("http://hub.example.com")), "hub"),
         ("farwater-agent", with(agent_values(), "caPin", json!("abc")), "caPin"),
         ("farwater-agent", with(agent_values(), "pollInterval", json!(5)), "pollInterval"),
+        ("farwater-agent", with(agent_values(), "plugins", json!("- name: jsonnet\n")), "plugins"),
+        ("farwater-agent", with(agent_values(), "volumes", json!([{"emptyDir": {}}])), "volumes"),
         ("farwater-hub", with(hub_values(), "serviceType", json!("Ingress")), "serviceType"),
         ("farwater-hub", with(hub_values(), "storage", json!("much")), "storage"),
     ];

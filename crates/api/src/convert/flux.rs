@@ -12,6 +12,25 @@ use crate::{GROUP, GitRepository, HelmRepository, OCIRepository, SourceKind, VER
 pub const FLUX_GROUP: &str = "source.toolkit.fluxcd.io";
 /// What Flux says by leaving it out.
 const DEFAULT_PROVIDER: &str = "generic";
+/// What Flux follows where nothing is said; ours is another one.
+const DEFAULT_BRANCH: &str = "master";
+/// Fields that ours lack and that choose no file: how something is fetched, and who else may use it. Without any other one something else
+/// would be applied, or could be.
+const OF_THE_WAY: [&str; 5] = [
+    "spec.accessFrom",
+    "spec.certSecretRef",
+    "spec.proxySecretRef",
+    "spec.serviceAccountName",
+    // Flux asks for no identity where keys are given.
+    "spec.verify.matchOIDCIdentity",
+];
+/// What to do in place of others.
+const INSTEAD: [(&str, &str); 4] = [
+    ("spec.ignore", "let services name folders that hold only what they need"),
+    ("spec.include", "name the other repository in spec.sources of the services"),
+    ("spec.ref.semverFilter", "state a range that leaves out the other versions"),
+    ("spec.sparseCheckout", "let services name these folders"),
+];
 /// Labels and annotations that say who keeps an object, which is another one now.
 const OF_KEEPERS: [&str; 4] =
     ["kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/", "reconcile.fluxcd.io/", "kubectl.kubernetes.io/"];
@@ -22,6 +41,8 @@ pub struct Converted {
     pub object: Value,
     /// A sentence each, beginning with the field.
     pub notes: Vec<String>,
+    /// The same of what is missing so that something else would be applied.
+    pub losses: Vec<String>,
 }
 
 /// Why an object is none of ours.
@@ -57,12 +78,15 @@ pub fn convert(object: &Value) -> Result<Converted, NotConverted> {
             _ => "only repositories are sources",
         })
     })?;
-    let mut notes = Vec::new();
+    let (mut notes, mut losses) = (Vec::new(), Vec::new());
     let mut spec = object["spec"].clone();
     check_verification(known, &spec)?;
     prepare(known, &mut spec, &mut notes);
     let schema = schema(known);
-    let spec = keep(&spec, schema, "spec", &mut notes);
+    let spec = keep(&spec, schema, "spec", &mut |path: &str| match is_decisive(path) {
+        true => losses.push(lost(path)),
+        false => notes.push(format!("{path}: has no counterpart and is left out")),
+    });
     let converted = json!({
         "apiVersion": format!("{GROUP}/{VERSION}"),
         "kind": kind,
@@ -71,7 +95,7 @@ pub fn convert(object: &Value) -> Result<Converted, NotConverted> {
     });
     read(known, &converted).map_err(|error| NotConverted::Malformed(error.to_string()))?;
     note_secrets(&converted["spec"], &mut notes);
-    Ok(Converted { object: converted, notes })
+    Ok(Converted { object: converted, notes, losses })
 }
 
 /// What ours can't verify is not converted at all.
@@ -117,14 +141,28 @@ fn prepare(kind: SourceKind, spec: &mut Value, notes: &mut Vec<String>) {
         SourceKind::OciRepository => &["digest", "semver", "tag"],
         SourceKind::HelmRepository => return,
     };
-    let Some(fields) = spec["ref"].as_object_mut() else { return };
-    fields.retain(|_, value| value.as_str().is_none_or(|text| !text.is_empty()));
+    let Some(stated) = spec.as_object_mut() else { return };
+    let stated = stated.entry("ref").or_insert(Value::Null);
+    if let Some(fields) = stated.as_object_mut() {
+        fields.retain(|_, value| !value.is_null() && value.as_str().is_none_or(|text| !text.is_empty()));
+    }
+    if kind == SourceKind::GitRepository && (stated.is_null() || *stated == json!({})) {
+        *stated = json!({"branch": DEFAULT_BRANCH});
+        notes.push(format!("spec.ref.branch: {DEFAULT_BRANCH} is stated, as Flux follows it unasked"));
+    }
+    let Some(fields) = stated.as_object_mut() else { return };
     if let Some(first) = order.iter().find(|name| fields.contains_key(**name)) {
         for other in order.iter().filter(|other| *other != first) {
             if fields.remove(*other).is_some() {
                 notes.push(format!("spec.ref.{other}: left out, since {first} comes before it"));
             }
         }
+    }
+    if !fields.contains_key("semver") && fields.remove("semverFilter").is_some() {
+        notes.push("spec.ref.semverFilter: left out, since no range is followed".to_owned());
+    }
+    if fields.is_empty() {
+        *stated = Value::Null;
     }
 }
 
@@ -150,8 +188,18 @@ fn metadata(from: &Value, notes: &mut Vec<String>) -> Value {
     metadata.into()
 }
 
-/// The fields that a schema has.
-fn keep(value: &Value, schema: &Value, path: &str, notes: &mut Vec<String>) -> Value {
+fn is_decisive(path: &str) -> bool {
+    !OF_THE_WAY.contains(&path)
+}
+
+fn lost(path: &str) -> String {
+    let instead = INSTEAD.iter().find(|(field, _)| *field == path);
+    let instead = instead.map(|(_, instead)| format!("; {instead}")).unwrap_or_default();
+    format!("{path}: has no counterpart, and without it something else would be applied{instead}")
+}
+
+/// The fields that a schema has; the others are told.
+fn keep(value: &Value, schema: &Value, path: &str, tell: &mut impl FnMut(&str)) -> Value {
     let (Value::Object(fields), Some(properties)) = (value, schema["properties"].as_object()) else {
         return value.clone();
     };
@@ -159,8 +207,8 @@ fn keep(value: &Value, schema: &Value, path: &str, notes: &mut Vec<String>) -> V
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         let path = format!("{path}.{name}");
         match properties.get(name) {
-            Some(schema) => drop(kept.insert(name.clone(), keep(value, schema, &path, notes))),
-            None => notes.push(format!("{path}: has no counterpart and is left out")),
+            Some(schema) => drop(kept.insert(name.clone(), keep(value, schema, &path, tell))),
+            None => tell(&path),
         }
     }
     kept.into()
@@ -215,8 +263,9 @@ mod tests {
         })
     }
 
-    fn check(kind: &str, spec: Value, expected: Value, notes: &[&str]) {
+    fn check(kind: &str, spec: Value, expected: Value, notes: &[&str], losses: &[&str]) {
         let converted = convert(&flux(kind, spec)).unwrap();
+        assert_eq!(converted.losses, losses);
         assert_eq!(converted.object["spec"], expected);
         assert_eq!(converted.object["apiVersion"], "farwater.dev/v1alpha1");
         assert_eq!(
@@ -243,9 +292,10 @@ mod tests {
                    "secretRef": {"name": "git"}, "suspend": true}),
             &[
                 "spec.ref.branch: left out, since commit comes before it",
-                "spec.sparseCheckout: has no counterpart and is left out",
                 "spec.secretRef: Secret git has to be in the same namespace of the hub",
             ],
+            &["spec.sparseCheckout: has no counterpart, and without it something else would be applied; \
+               let services name these folders"],
         );
         check(
             "GitRepository",
@@ -257,6 +307,7 @@ mod tests {
                 "spec.proxySecretRef: Secret proxy has to be in the same namespace of the hub",
                 "spec.verify.secretRef: Secret signers has to be in the same namespace of the hub",
             ],
+            &[],
         );
         check(
             "HelmRepository",
@@ -267,6 +318,7 @@ mod tests {
                 "spec.provider: \"aws\" has no counterpart; name a Secret with credentials in spec.secretRef",
                 "spec.accessFrom: has no counterpart and is left out",
             ],
+            &[],
         );
         let oci = json!({"url": "oci://ghcr.io/apps", "interval": "5m", "ref": {"tag": "latest", "semver": "1.x", "semverFilter": ".*-rc"},
             "layerSelector": {"mediaType": "application/x", "operation": "copy"}, "insecure": true,
@@ -279,10 +331,33 @@ mod tests {
                    "verify": {"provider": "cosign", "secretRef": {"name": "keys"}}}),
             &[
                 "spec.ref.tag: left out, since semver comes before it",
-                "spec.ref.semverFilter: has no counterpart and is left out",
                 "spec.verify.secretRef: Secret keys has to be in the same namespace of the hub",
             ],
+            &["spec.ref.semverFilter: has no counterpart, and without it something else would be applied; \
+               state a range that leaves out the other versions"],
         );
+    }
+
+    #[test]
+    fn what_flux_takes_for_granted_is_stated_and_what_it_ignores_is_no_loss() {
+        for spec in [json!({"url": "https://h/a"}), json!({"url": "https://h/a", "ref": {"branch": ""}})] {
+            let stated = json!({"url": "https://h/a", "ref": {"branch": "master"}});
+            let note = "spec.ref.branch: master is stated, as Flux follows it unasked";
+            check("GitRepository", spec, stated, &[note], &[]);
+        }
+        check(
+            "OCIRepository",
+            json!({"url": "oci://h/a", "ref": {"tag": "v1", "semverFilter": ".*"}}),
+            json!({"url": "oci://h/a", "ref": {"tag": "v1"}}),
+            &["spec.ref.semverFilter: left out, since no range is followed"],
+            &[],
+        );
+        for spec in [json!({"url": "oci://h/a"}), json!({"url": "oci://h/a", "ref": {"tag": ""}})] {
+            check("OCIRepository", spec, json!({"url": "oci://h/a"}), &[], &[]);
+        }
+        // A field that nobody here has heard of.
+        let converted = convert(&flux("HelmRepository", json!({"url": "https://h", "new": {"a": 1}}))).unwrap();
+        assert!(converted.losses[0].starts_with("spec.new: has no counterpart"), "{converted:?}");
     }
 
     #[test]

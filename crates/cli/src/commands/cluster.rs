@@ -7,7 +7,9 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_api::{Cluster, IDENTITY_SECRET, SECRET_CONTENT, protocol::Keeper};
-use farwater_manifests::{Agent, names::agent as names};
+use farwater_bundle::yaml::{self, Budget};
+use farwater_manifests::{Agent, Mounts, names::agent as names};
+use farwater_render::Plugins;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -27,7 +29,7 @@ use crate::{
 /// Of the agent's namespace, mostly: until its pod has ended.
 const GONE: Duration = Duration::from_secs(60);
 /// What a ConfigMap takes, with some room for what else it holds.
-const MAX_AUTHORITIES: usize = 1_000_000;
+const MAX_CONFIG_MAP: usize = 1_000_000;
 
 #[derive(Debug, clap::Args)]
 pub struct ClusterArgs {
@@ -95,6 +97,12 @@ struct JoinArgs {
     /// PEM file of authorities that may vouch for the hub besides its own: a company's, for what stands in between.
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
+    /// YAML file with the programs that services may name as renderers; kept in a ConfigMap.
+    #[arg(long, value_name = "FILE")]
+    plugins: Option<PathBuf>,
+    /// YAML file with initContainers, volumes and volumeMounts for the agent's pod: how plugins get into it.
+    #[arg(long, value_name = "FILE")]
+    mounts: Option<PathBuf>,
     /// Print the agent's objects, for Git, and change nothing in the cluster. The Secret in them holds the one-time token.
     #[arg(long)]
     print: bool,
@@ -144,12 +152,12 @@ async fn show_age_key(args: &AgeKeyArgs, session: &Session) -> Result<u8> {
 
 async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Result<u8> {
     // Before anything is made in the hub.
-    let authorities = args.ca_file.as_deref().map(read_authorities).transpose()?;
-    if (args.https_proxy.is_some() || authorities.is_some()) && context.is_none() && !args.print {
+    let stated = args.stated()?;
+    if args.is_for_a_pod() && context.is_none() && !args.print {
         return Err(Failure::usage(
-            "--https-proxy and --ca-file are for an agent that is installed: give --context or --print",
+            "--https-proxy, --ca-file, --plugins and --mounts are for an agent that is installed: give --context or --print",
         )
-        .next("an agent elsewhere is told by its variable HTTPS_PROXY and its option --ca-file"));
+        .next("an agent elsewhere is told by its variable HTTPS_PROXY and its options --ca-file and --plugins"));
     }
     let target = match context {
         Some(context) => Some(Target::open(args.target.cluster_kubeconfig.as_deref(), Some(context)).await?),
@@ -162,13 +170,7 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
             .evidence("names are lower-case letters, digits, '-' and '.'"));
     }
     if let Some(target) = target.as_ref().filter(|_| !args.print) {
-        let places = Agent {
-            join_token: Some(String::new()),
-            https_proxy: args.https_proxy.clone(),
-            authorities: authorities.clone(),
-            bind_administrator: true,
-            ..Agent::default()
-        };
+        let places = Agent { join_token: Some(String::new()), ..stated.clone() };
         let further = [
             // To say what keeps its pod from starting.
             Right::new("list", "", "pods", names::NAMESPACE),
@@ -189,16 +191,7 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
     let path = format!("{clusters}/{name}/join");
     let answer = session.ask(&attempt, Method::POST, &path, "application/json", Some(&json!({}))).await?;
     let text = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
-    let agent = Agent {
-        image: args.image.clone(),
-        hub: text("hub"),
-        ca_pin: text("caPin"),
-        join_token: Some(text("token")),
-        https_proxy: args.https_proxy.clone(),
-        authorities,
-        bind_administrator: true,
-        ..Agent::default()
-    };
+    let agent = Agent { hub: text("hub"), ca_pin: text("caPin"), join_token: Some(text("token")), ..stated };
     if args.print {
         print(&format::yaml_documents(&agent.objects())?)?;
         return Ok(exit::YES);
@@ -233,13 +226,62 @@ async fn join(args: &JoinArgs, session: &Session, context: Option<&str>) -> Resu
     Ok(exit::YES)
 }
 
+impl JoinArgs {
+    /// What is known of the agent before the hub is asked.
+    fn stated(&self) -> Result<Agent> {
+        Ok(Agent {
+            image: self.image.clone(),
+            https_proxy: self.https_proxy.clone(),
+            authorities: self.ca_file.as_deref().map(read_authorities).transpose()?,
+            plugins: self.plugins.as_deref().map(read_plugins).transpose()?,
+            mounts: self.mounts.as_deref().map(read_mounts).transpose()?.unwrap_or_default(),
+            bind_administrator: true,
+            ..Agent::default()
+        })
+    }
+
+    fn is_for_a_pod(&self) -> bool {
+        let files = [&self.ca_file, &self.plugins, &self.mounts];
+        self.https_proxy.is_some() || files.iter().any(|file| file.is_some())
+    }
+}
+
 fn read_authorities(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file("read", path, &error))?;
-    if text.len() > MAX_AUTHORITIES || !text.contains("-----BEGIN CERTIFICATE-----") {
+    if text.len() > MAX_CONFIG_MAP || !text.contains("-----BEGIN CERTIFICATE-----") {
         return Err(Failure::usage(format!("{} is no file of certificates", path.display()))
             .evidence("it must be PEM and fit a ConfigMap, at most 1 MiB"));
     }
     Ok(text)
+}
+
+/// As the agent would read it: it ends with one that it can't read.
+fn read_plugins(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file("read", path, &error))?;
+    let unusable =
+        |why: String| Failure::usage(format!("{} is no configuration of plugins", path.display())).evidence(why);
+    if text.len() > MAX_CONFIG_MAP {
+        return Err(unusable("it must fit a ConfigMap, at most 1 MiB".to_owned()));
+    }
+    Plugins::parse(&text).map_err(|error| unusable(error.to_string()))?;
+    Ok(text)
+}
+
+fn read_mounts(path: &Path) -> Result<Mounts> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file("read", path, &error))?;
+    parse_mounts(&text).map_err(|why| {
+        Failure::usage(format!("{} holds no initContainers, volumes and volumeMounts", path.display())).evidence(why)
+    })
+}
+
+fn parse_mounts(text: &str) -> Result<Mounts, String> {
+    let mut documents = yaml::parse(text, &Budget::default()).map_err(|error| error.to_string())?;
+    if documents.len() > 1 {
+        return Err(format!("it has {} documents", documents.len()));
+    }
+    let Some(document) = documents.pop().filter(|document| !document.is_null()) else { return Ok(Mounts::default()) };
+    let value = document.into_json().map_err(|error| error.to_string())?;
+    serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
 async fn create(args: &JoinArgs, session: &Session, namespace: &str, clusters: &str) -> Result<()> {
@@ -352,6 +394,7 @@ async fn uninstall(args: &LeaveArgs, namespace: &str, target: &Target, cluster: 
         join_token: Some(String::new()),
         https_proxy: Some(String::new()),
         authorities: Some(String::new()),
+        plugins: Some(String::new()),
         bind_administrator: true,
         ..Agent::default()
     };
@@ -410,5 +453,22 @@ fn warn_if_joined(name: &str, cluster: &Value) {
             "note: {name} has joined already (agent {}); whoever joins with the new token takes its place",
             text::plain(version)
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_have_the_names_that_kubernetes_has() {
+        let text = "volumes: [{name: plugins, emptyDir: {}}]\nvolumeMounts: [{name: plugins, mountPath: /plugins}]\n";
+        let mounts = parse_mounts(text).unwrap();
+        assert_eq!(mounts.volumes, [json!({"name": "plugins", "emptyDir": {}})]);
+        assert_eq!((mounts.volume_mounts.len(), mounts.init_containers.len()), (1, 0));
+        assert_eq!(parse_mounts("# nothing\n"), Ok(Mounts::default()));
+        assert!(parse_mounts("mounts: []").unwrap_err().contains("unknown field `mounts`"));
+        assert!(parse_mounts("volumes: []\n---\nvolumes: []").unwrap_err().contains("2 documents"));
+        assert!(parse_mounts("volumes: [").is_err());
     }
 }

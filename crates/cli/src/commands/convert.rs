@@ -25,8 +25,12 @@ pub struct ConvertArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum From {
-    /// Prints Flux's GitRepositories, HelmRepositories and OCIRepositories as ours; what has no counterpart is said on standard error.
+    /// Prints Flux's GitRepositories, HelmRepositories and OCIRepositories as ours; what has no counterpart is said on standard error. One
+    /// that would lead to something else without it is not converted.
     Flux {
+        /// Converts these too.
+        #[arg(long)]
+        allow_losses: bool,
         /// Files of YAML; `-` is standard input.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
@@ -34,7 +38,7 @@ enum From {
 }
 
 pub fn run(args: &ConvertArgs) -> Result<u8> {
-    let From::Flux { files } = &args.from;
+    let From::Flux { files, allow_losses } = &args.from;
     let (mut converted, mut is_whole) = (Vec::new(), true);
     for file in files {
         let shown = file.display().to_string();
@@ -47,7 +51,7 @@ pub fn run(args: &ConvertArgs) -> Result<u8> {
                 .into_json()
                 .map_err(|error| unusable(&format!("{shown}:{line}")).evidence(error.to_string()))?;
             for object in items(object) {
-                is_whole &= convert(&object, &format!("{shown}:{line}"), &mut converted);
+                is_whole &= convert(&object, &format!("{shown}:{line}"), *allow_losses, &mut converted);
             }
         }
     }
@@ -85,16 +89,24 @@ fn items(mut object: Value) -> Vec<Value> {
     }
 }
 
-/// Whether all of it went over.
-fn convert(object: &Value, place: &str, converted: &mut Vec<Value>) -> bool {
+/// Whether all of it went over that has to.
+fn convert(object: &Value, place: &str, allow_losses: bool, converted: &mut Vec<Value>) -> bool {
     let kind = object["kind"].as_str().unwrap_or("object");
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let about = |told: &str| say(&text::plain(&format!("{place}: {kind} {name}: {told}")));
     match flux::convert(object) {
         Ok(one) => {
-            one.notes.iter().for_each(|note| about(note));
-            converted.push(one.object);
-            true
+            let problems = farwater_hub::apiserver::problems(&one.object);
+            one.notes.iter().chain(&one.losses).for_each(|note| about(note));
+            for problem in &problems {
+                about(&format!("not converted: the hub would refuse {problem}"));
+            }
+            if !one.losses.is_empty() && !allow_losses {
+                about("not converted: it would be something else; --allow-losses converts it all the same");
+            }
+            let goes_over = problems.is_empty() && (one.losses.is_empty() || allow_losses);
+            converted.extend(goes_over.then_some(one.object));
+            goes_over
         }
         // Files hold other things too.
         Err(NotConverted::NotFlux) => {

@@ -35,8 +35,7 @@ async fn check(name: &str, script: &str, expected: &str) {
     eprintln!("{name}: {:.2} s, {} MiB, {processes} processes, {said:.200}", took.as_secs_f64(), memory >> 20);
     assert!(said.contains(expected), "{name}: {said}");
     assert!(took < LONGEST, "{name} took {took:?}");
-    // Twenty milliseconds pass before somebody looks.
-    assert!(memory < MOST_MEMORY + (128 << 20), "{name} took {} MiB", memory >> 20);
+    assert!(memory < MOST_MEMORY, "{name} took {} MiB", memory >> 20);
     // The kernel's own limit, with those that render and watch.
     assert!(processes < 200, "{name} had {processes} processes");
     wait_for("its processes to be gone", Duration::from_secs(10), || async { Ok((running(&mark) == 0).then_some(())) })

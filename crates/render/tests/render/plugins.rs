@@ -1,11 +1,13 @@
 //! Programs of somebody else's.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
+use farwater_api::ServiceDeployment;
+use farwater_render::Program;
+use farwater_testkit::tools::repository_root;
 use serde_json::{Value, json};
 
-use super::support::{Bench, Job, TOOLS, errors, open_to_all, renderer, strict, values};
-use farwater_render::Program;
+use super::support::{Bench, Job, TOOLS, errors, open_to_all, path, read_folder, renderer, strict, values};
 
 /// Shell scripts stand for programs that the agent's administrator has installed.
 fn shell(name: &str, script: &str, kind: &str) -> String {
@@ -16,27 +18,47 @@ fn plugged(name: &str) -> Value {
     json!([{"type": "Plugin", "plugin": name}])
 }
 
+/// `examples/jsonnet` as it is, but for where the program lies.
 #[tokio::test]
 async fn jsonnet_is_a_plugin() {
-    let command = ["--yaml-stream", "--ext-code-file", "parameters={parameters}", "main.jsonnet"];
+    let example = repository_root().unwrap().join("examples/jsonnet");
+    let read = |name: &str| fs::read_to_string(example.join(name)).unwrap();
     let (_folder, jsonnet) = open_to_all(&TOOLS.jsonnet());
-    let command: Vec<&str> = [jsonnet.to_str().unwrap()].into_iter().chain(command).collect();
-    let bench = Bench::with(
-        Program::new(vec![renderer()]),
-        &json!({"plugins": [{"name": "jsonnet", "command": command}]}).to_string(),
-    );
-    let main = "local web = import '../lib/web.libsonnet';\nlocal p = std.extVar('parameters');\n[web.deployment('web', p.configuration.replicas), web.service('web')]\n";
-    let library = "{\n  deployment(name, replicas):: {apiVersion: 'apps/v1', kind: 'Deployment', metadata: {name: name}, spec: {replicas: replicas}},\n  service(name):: {apiVersion: 'v1', kind: 'Service', metadata: {name: name}},\n}\n";
-    let job = Job::of([("app/main.jsonnet", main), ("lib/web.libsonnet", library)]);
-    let job = job
-        .renderers(json!([{"path": "app", "type": "Plugin", "plugin": "jsonnet"}]))
-        .parameters(json!({"configuration": {"replicas": 4}}));
+    let configuration = read("plugins.yaml").replace("/plugins/jsonnet", jsonnet.to_str().unwrap());
+    let bench = Bench::with(Program::new(vec![renderer()]), &configuration);
+    let service: ServiceDeployment = serde_saphyr::from_str(&read("service.yaml")).unwrap();
+    let job = Job {
+        path: path(&service.spec.path),
+        renderers: service.spec.renderers.clone(),
+        ..Job::new(read_folder(&example))
+    };
+    let handed = json!({"configuration": service.spec.configuration, "service": {"name": "web"}});
+    let job = job.parameters(handed);
     let made = values(bench.render(&job).await);
-    assert_eq!((made.len(), &made[0]["spec"]["replicas"]), (2, &json!(4)));
+    assert_eq!(made.len(), 2);
+    assert_eq!((&made[0]["kind"], &made[0]["metadata"]["name"]), (&json!("Deployment"), &json!("web")));
+    assert_eq!(made[0]["spec"]["replicas"], 2);
+    let image = &made[0]["spec"]["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(*image, json!(service.spec.configuration["image"]));
+    assert_eq!((&made[1]["kind"], &made[1]["metadata"]["name"]), (&json!("Service"), &json!("web")));
 
-    let broken = Job { files: super::support::files([("main.jsonnet", "{ a: error 'no such thing' }")]), ..job };
-    let said = errors(&bench.render(&broken.renderers(plugged("jsonnet"))).await);
-    assert!(said.contains("plugin jsonnet failed with exit code 1") && said.contains("no such thing"), "{said}");
+    let unknown = job.clone().parameters(json!({"configuration": {}, "service": {"name": "web"}}));
+    let said = errors(&bench.render(&unknown).await);
+    assert!(
+        said.contains("plugin jsonnet failed with exit code 1") && said.contains("Field does not exist: replicas"),
+        "{said}"
+    );
+}
+
+/// The page shows the files of the example, each whole.
+#[test]
+fn the_page_shows_the_worked_example() {
+    let root = repository_root().unwrap();
+    let page = fs::read_to_string(root.join("docs/renderers.md")).unwrap();
+    for name in ["plugins.yaml", "mounts.yaml", "service.yaml", "apps/web/main.jsonnet"] {
+        let file = fs::read_to_string(root.join("examples/jsonnet").join(name)).unwrap();
+        assert!(page.contains(&file), "docs/renderers.md has not what examples/jsonnet/{name} has");
+    }
 }
 
 #[tokio::test]
