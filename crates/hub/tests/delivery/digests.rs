@@ -142,7 +142,7 @@ impl AsRef<Subject> for World {
 }
 
 /// A chart's archive with exactly these files.
-fn pack(folder: &std::path::Path, name: &str, files: &[(&str, &str)]) {
+pub fn pack(folder: &std::path::Path, name: &str, files: &[(&str, &str)]) {
     use farwater_testkit::registry::{gzip, tar};
     std::fs::write(folder.join(name), gzip(&tar(files).unwrap()).unwrap()).unwrap();
 }
