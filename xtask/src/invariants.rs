@@ -60,12 +60,20 @@ fn test_names(root: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// A list of functions that are tests, each on a line of its own.
+const ON_BOTH_ENGINES: &str = "on_both_engines!(";
+
 fn tests_in(source: &str) -> Vec<String> {
     let mut names = Vec::new();
-    let mut marked = false;
+    let (mut marked, mut listed) = (false, false);
     for line in source.lines().map(str::trim) {
         let is_attribute = line.starts_with("#[") || line.starts_with("//");
-        if line.starts_with("#[test]") || (line.starts_with("#[") && line.contains("::test")) {
+        if line == ON_BOTH_ENGINES {
+            listed = true;
+        } else if listed {
+            listed = line != ");";
+            names.extend(line.strip_suffix(',').map(str::to_owned));
+        } else if line.starts_with("#[test]") || (line.starts_with("#[") && line.contains("::test")) {
             marked = true;
         } else if let (true, Some((_, rest))) = (marked && !is_attribute, line.split_once("fn ")) {
             names.extend(rest.split(['(', '<']).next().map(str::to_owned));
@@ -87,6 +95,9 @@ mod tests {
         #[allow(clippy::unwrap_used)]
         async fn b_is_held() {}
         fn c_is_no_test() {}
+        on_both_engines!(
+            d_is_held,
+        );
     ";
 
     #[track_caller]
@@ -97,7 +108,7 @@ mod tests {
 
     #[test]
     fn an_invariant_names_a_test_that_exists() {
-        check("- A survives `kill -9`:\n  `a_is_held`, `b_is_held`.\n- B: `b_is_held`.", &[]);
+        check("- A survives `kill -9`:\n  `a_is_held`, `b_is_held`.\n- B: `d_is_held`.", &[]);
         check("- C: `c_is_no_test`, `a_is_held`.", &["no test is called c_is_no_test"]);
         check("- D survives\n  `kill -9`.", &["no test is named for: D survives `kill -9`."]);
     }

@@ -30,7 +30,7 @@ use crate::{
     messages::shorten,
     service::{
         Assignment, Superseded,
-        basis::{Basis, Known, Snapshot, Stopped},
+        basis::{Basis, Known, Snapshot, Stopped, remembered},
     },
 };
 use redact::Redactor;
@@ -95,6 +95,12 @@ async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopp
     let mut snapshot = ask_task(agent, &service.uid).await?;
     if let (Action::Remove { .. }, Some(record)) = (&request.entry.action, &mut snapshot.hooks) {
         snapshot.inventory.take_in(record.take_objects());
+    }
+    if let Action::Apply(deployment) = &request.entry.action
+        && snapshot.deployment.as_ref() != Some(&remembered(deployment))
+    {
+        // As the service's task does: another version judges what this one has begun.
+        snapshot.inventory.spare_doomed();
     }
     let work = Work { basis, snapshot: &snapshot, request };
     match &request.entry.action {

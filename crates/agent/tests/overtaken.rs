@@ -26,18 +26,23 @@ const SOME: usize = 20;
 
 /// An agent whose API server can be slow. The agent ends first.
 struct Ground {
-    _agent: Process,
+    /// None: it was killed.
+    agent: Option<Process>,
     server: ApiFaults,
     hub: FakeHub,
     maps: Api<DynamicObject>,
     /// Of as many objects as there are, applied.
     service: Service,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     _plane: Plane,
 }
 
 fn stated(count: usize) -> String {
     (0..count).map(|n| format!("---\n{}", config_map(&format!("map-{n}"), "1"))).collect()
+}
+
+fn start_agent(hub: &FakeHub, server: &ApiFaults, dir: &tempfile::TempDir, token: bool) -> Process {
+    support::agent(hub, server.kubeconfig(), &dir.path().join("state"), &dir.path().join("agent.log"), token)
 }
 
 impl Ground {
@@ -46,13 +51,20 @@ impl Ground {
         let (hub, dir) = (FakeHub::start(), tempfile::tempdir().unwrap());
         hub.poll_every(0.1);
         let server = ApiFaults::start(&plane, dir.path(), 14).await.unwrap();
-        let (state, log) = (dir.path().join("state"), dir.path().join("agent.log"));
-        let agent = support::agent(&hub, server.kubeconfig(), &state, &log, true);
+        let agent = Some(start_agent(&hub, &server, &dir, true));
         let service = Service::new(&hub, name, &[("a.yaml", &stated(ALL))]);
         let entry = hub.set(service.entry());
         outcome(&hub, &entry, Outcome::Applied).await;
         let maps = config_maps(&plane.client().await.unwrap(), name);
-        Self { _agent: agent, server, hub, maps, service, _dir: dir, _plane: plane }
+        Self { agent, server, hub, maps, service, dir, _plane: plane }
+    }
+
+    fn kill(&mut self) {
+        self.agent.take().unwrap().kill9();
+    }
+
+    fn restart(&mut self) {
+        self.agent = Some(start_agent(&self.hub, &self.server, &self.dir, false));
     }
 
     /// The service with fewer objects.
@@ -121,6 +133,32 @@ async fn a_newer_version_ends_a_prune_that_is_under_way() {
     let left = ground.uids().await.len() - remaining;
     assert_eq!(held.count as usize, left, "{held:#?}");
     assert!(left >= SOME, "{left} are left");
+}
+
+#[tokio::test]
+async fn a_hold_that_comes_while_the_agent_is_down_stops_what_it_had_begun() {
+    let mut ground = Ground::new("killed").await;
+    let remaining = ALL - LEAVING;
+    let fewer = ground.of(remaining);
+    ground.be_slow();
+    ground.hub.set(fewer.entry());
+    ground.until("ten objects to be gone", |count| count <= ALL - 10).await;
+    ground.kill();
+    ground.server.set(Faults::default());
+
+    let mut stopped = fewer.clone();
+    (stopped.deployment.prune, stopped.deployment.hold_prune) = (false, Some("somebody has stopped it".to_owned()));
+    let stopped = ground.hub.set(stopped.entry());
+    ground.restart();
+    let held = report(&ground.hub, &stopped, |report| report.held_prune.is_some()).await.held_prune.unwrap();
+    let left = ground.uids().await.len() - remaining;
+    assert_eq!(held.count as usize, left, "{held:#?}");
+    assert!(left >= SOME, "{left} are left");
+
+    // The version that began it may go on, and so much of a service needs no approval.
+    let pruned = ground.hub.set(fewer.entry());
+    outcome(&ground.hub, &pruned, Outcome::Applied).await;
+    assert_eq!(ground.uids().await.len(), remaining);
 }
 
 #[tokio::test]

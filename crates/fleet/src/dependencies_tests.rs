@@ -89,6 +89,11 @@ fn a_service_is_there_when_it_is_healthy_at_its_own_newest_version() {
         |c| c.service["status"]["conditions"] = json!([ready("False", "Unhealthy")]),
         Some("is not healthy at main@sha1:1: 1 of 2 objects failed"),
     );
+    // Its tests have failed, though all of its objects are healthy.
+    check(
+        |c| c.service["status"]["conditions"] = json!([ready("False", "TestFailed")]),
+        Some("is not healthy at main@sha1:1: 1 of 2 objects failed"),
+    );
     check(
         |c| c.why = Why::Waiting("waits for service disk, which does not exist".to_owned()),
         Some("itself waits for service disk, which does not exist"),

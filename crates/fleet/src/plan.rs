@@ -121,6 +121,15 @@ impl Inventory {
         }
     }
 
+    /// Has what was begun to be deleted judged anew. Whether there was anything.
+    pub fn spare_doomed(&mut self) -> bool {
+        let mut spared = false;
+        for entry in self.entries.values_mut() {
+            spared |= std::mem::take(&mut entry.doomed);
+        }
+        spared
+    }
+
     /// Adds what was made beside it.
     pub fn take_in(&mut self, entries: Vec<InventoryEntry>) {
         for entry in entries {
@@ -329,8 +338,8 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
             Judgement::Skip(reason) => skipped.push(Skip { object: object.object.clone(), wave: object.wave, reason }),
         }
     }
-    let leaving = judge_leaving(input);
     let held = hold_reasons(input.inventory, input.origin, input.hold_prune);
+    let leaving = judge_leaving(input, !held.is_empty());
     let guards = Guards {
         purpose: Purpose::Sync,
         desired: input.resolved.stated(),
@@ -493,7 +502,8 @@ struct Leaving {
     forgotten: Vec<(ObjectKey, Forget)>,
 }
 
-fn judge_leaving(input: &PlanInput<'_>) -> Leaving {
+/// `is_held`: something holds a prune whatever it takes, also one that was begun.
+fn judge_leaving(input: &PlanInput<'_>, is_held: bool) -> Leaving {
     let stays: BTreeSet<&ObjectKey> = input.resolved.stated_keys().collect();
     let leaving = input.inventory.entries.keys().filter(|key| !stays.contains(key));
     let keep = if !input.resolved.complete {
@@ -504,7 +514,11 @@ fn judge_leaving(input: &PlanInput<'_>) -> Leaving {
         None
     };
     let staying = (keep, &input.transfers.claimed);
-    sort_leaving(input.service_uid, input.inventory, input.live, leaving, Purpose::Sync, staying)
+    let mut leaving = sort_leaving(input.service_uid, input.inventory, input.live, leaving, Purpose::Sync, staying);
+    if is_held {
+        leaving.candidates.append(&mut leaving.doomed);
+    }
+    leaving
 }
 
 /// Sorts what leaves: only an object with our uid and our proof is deleted; `keep` keeps what would be, and so does another

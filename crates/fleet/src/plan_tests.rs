@@ -477,8 +477,18 @@ fn a_prune_that_was_begun_is_finished() {
     for entry in cluster.inventory.entries.values_mut() {
         entry.doomed = true;
     }
-    let plan = cluster.plan(&resolved(&[]));
-    assert_eq!((plan.doomed.len(), plan.prune.candidates.len()), (4, 0));
+    let finished = cluster.plan(&resolved(&[]));
+    assert_eq!((finished.doomed.len(), finished.prune.candidates.len()), (4, 0));
+
+    // Not while something holds all prunes: the rest is judged, and waits.
+    let next = resolved_maps(0..1);
+    let held = PlanInput { prune: false, hold_prune: Some("stopped"), ..cluster.input(&next, &cluster.live) };
+    let held = plan(&held);
+    assert_eq!((held.doomed.len(), held.prune.held().unwrap().count), (0, 3));
+
+    assert!(cluster.inventory.spare_doomed() && !cluster.inventory.spare_doomed());
+    let judged = cluster.plan(&next);
+    assert_eq!((judged.doomed.len(), judged.prune.candidates.len()), (0, 3));
 }
 
 #[test]

@@ -61,8 +61,8 @@ pub use keys::{
     AgentKeys, ClusterKeys, load_agent_keys, load_all_agent_keys, promote_keys, read_cluster_keys, save_agent_keys,
 };
 pub use origins::{
-    ServiceOrigin, SourceOrigin, distrust_sources, load_service_origin, load_source_origin, save_service_origin,
-    save_source_origin, service_origins_of_cluster,
+    ServiceOrigin, SourceOrigin, distrust_sources, load_served, load_service_origin, load_source_origin,
+    save_service_origin, save_source_origin, service_origins_of_cluster,
 };
 pub use parameters::{
     InputVersion, ParameterKey, ParameterRow, Resolved, backend_secrets_of_service, delete_parameters, load_parameters,

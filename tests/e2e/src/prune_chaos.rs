@@ -25,7 +25,8 @@ use k8s_openapi::{
 };
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    core::GroupVersionKind,
 };
 use rand::{
     RngExt as _, SeedableRng as _,
@@ -44,6 +45,8 @@ const WATCHED: Duration = Duration::from_millis(2500);
 /// Between two looks of who lets deletions go on.
 const PAUSE: Duration = Duration::from_millis(500);
 const CLUSTER: &str = "chaos";
+/// How the one custom resource of a service is called beside its ConfigMaps.
+const BOAT: &str = "Boat";
 
 /// What befalls one service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -252,7 +255,7 @@ impl Chaos {
         Ok(())
     }
 
-    /// Of every ConfigMap of every service.
+    /// Of every ConfigMap and Boat of every service.
     async fn uids(&self) -> Result<BTreeMap<(String, String), String>> {
         let mut all = BTreeMap::new();
         for service in &self.services {
@@ -263,8 +266,22 @@ impl Chaos {
                     all.insert((service.name.clone(), name), map.metadata.uid.unwrap_or_default());
                 }
             }
+            for boat in self.boats(&service.name).await? {
+                all.insert((service.name.clone(), BOAT.to_owned()), boat.metadata.uid.unwrap_or_default());
+            }
         }
         Ok(all)
+    }
+
+    /// None while their definition is gone.
+    async fn boats(&self, service: &str) -> Result<Vec<DynamicObject>> {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(&self.group(), "v1", "Boat"));
+        let api: Api<DynamicObject> = Api::namespaced_with(self.plane.clone(), &self.fleet.namespace(service), &kind);
+        match api.list(&ListParams::default()).await {
+            Ok(list) => Ok(list.items),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn note_losses(&mut self, before: &BTreeMap<(String, String), String>, when: &str) -> Result<()> {
@@ -290,6 +307,9 @@ impl Chaos {
         if let Some(global) = global {
             self.inflict_on_all(global, plane, &backup).await.with_context(|| format!("{global:?}"))?;
             self.outcome.count(&format!("{global:?}"));
+        }
+        if global == Some(Global::DefinitionGone) {
+            before.retain(|(_, name), _| name != BOAT);
         }
         let heads: Vec<String> = self.services.iter().map(Service::head).collect();
         let faults: Vec<Fault> =

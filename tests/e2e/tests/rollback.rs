@@ -7,7 +7,10 @@ use farwater_api::{GitRepository, ServiceDeployment};
 use farwater_e2e::{Fleet, condition, config_map};
 use farwater_testkit::{Plane, git::Repository, shared};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, api::DeleteParams};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+};
 use serde_json::Value;
 
 const GOOD: &str = "good";
@@ -115,6 +118,21 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
     until_value(plane, &fleet, "fixed").await?;
     let status = fleet.service("app").await?.status.unwrap_or_default();
     ensure!(status.pinned_by.is_none() && status.held_revision.is_none());
+    let newest = || -> Result<Value> {
+        let entries: Vec<Value> = serde_json::from_str(&cli.expect(0, &["history", "app", "-o", "json"])?.stdout)?;
+        entries.into_iter().next().context("a version")
+    };
+    let unpinned = newest()?;
+    ensure!(unpinned["cause"] == "Unpinned" && unpinned["by"] == by.as_str(), "{unpinned:#}");
+
+    // Another folder with the same files is a version too, of whoever has named it.
+    let copied = repository.change("main", &[("lib/a.yaml", Some(&config_map("a", "moved")))])?;
+    fleet.reconcile("infra").await?;
+    let patch = Patch::Merge(serde_json::json!({"spec": {"path": "lib"}}));
+    fleet.api::<ServiceDeployment>().patch("app", &PatchParams::default(), &patch).await?;
+    fleet.until_assigned("app", &copied).await?;
+    let moved = newest()?;
+    ensure!(moved["cause"] == "Spec" && moved["by"] == by.as_str(), "{moved:#}");
     Ok(())
 }
 

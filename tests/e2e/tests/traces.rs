@@ -6,12 +6,19 @@ use anyhow::{Context as _, Result, ensure};
 use farwater_e2e::{Fleet, PATIENCE, collector::Collector, config_map};
 use farwater_testkit::{Launch, shared, wait_for};
 
+/// A Secret's value.
+const CANARY: &str = "canary-91d0e7";
+/// In base64, as a Secret's data is written.
+const ENCODED: &str = "Y2FuYXJ5LTkxZDBlNw==";
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_trace_leads_from_the_fetch_to_a_healthy_service() -> Result<()> {
     let collector = Collector::start().await?;
     let mut fleet = Fleet::launch(collector.launch()).await?;
     fleet.join_with("east", shared(1).await?, collector.launch()).await?;
-    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "one"))]).await?;
+    let secret = format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\ndata: {{password: {ENCODED}}}\n");
+    let map = config_map("a", "one");
+    let repository = fleet.repository("infra", &[("app/a.yaml", &map), ("app/s.yaml", &secret)]).await?;
     fleet.deploy("app", "east", "infra", "app").await?;
     fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
     let first = collector.until("roll out", 1).await?.remove(0);
@@ -57,6 +64,11 @@ async fn one_trace_leads_from_the_fetch_to_a_healthy_service() -> Result<()> {
     .await?;
     let services: BTreeSet<String> = collector.told().logs.iter().map(|(service, _)| service.clone()).collect();
     ensure!(services.len() == 2, "{services:?}");
+    let bodies = collector.told().bodies.concat();
+    for canary in [CANARY, ENCODED] {
+        let is_told = bodies.windows(canary.len()).any(|part| part == canary.as_bytes());
+        ensure!(!is_told, "a Secret's value has left hub or agent");
+    }
     Ok(())
 }
 

@@ -1,13 +1,14 @@
 //! Order, and how objects are applied, from a commit through hub and agent to a cluster.
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_api::{Cluster, objects::SyncState};
+use farwater_api::{Cluster, HealthRule, HealthRuleSpec, objects::SyncState};
 use farwater_e2e::{Fleet, config_map, polls};
 use farwater_testkit::{Launch, ports, shared};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use kube::{
     Api,
-    api::{Patch, PatchParams},
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    core::GroupVersionKind,
 };
 use serde_json::{Value, json};
 
@@ -78,6 +79,64 @@ async fn a_wave_waits_for_the_one_before_and_a_fix_ends_the_wait() -> Result<()>
             Ok((results == [Some("Healthy"), Some("Superseded")]).then_some(()))
         })
         .await?;
+    Ok(())
+}
+
+/// A kind whose objects have a phase, with one object, and what comes after it.
+fn boats(group: &str) -> [(&'static str, String); 3] {
+    let definition = format!(
+        "apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {{name: boats.{group}}}
+spec:
+  group: {group}
+  scope: Namespaced
+  names: {{kind: Boat, plural: boats, singular: boat}}
+  versions:
+  - {{name: v1, served: true, storage: true, schema: {{openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}}}}}
+"
+    );
+    let boat = format!("apiVersion: {group}/v1\nkind: Boat\nmetadata: {{name: ark}}\n");
+    let crew = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: crew, annotations: {farwater.dev/wave: '1'}}\n";
+    [("app/boats.yaml", definition), ("app/ark.yaml", boat), ("app/crew.yaml", crew.to_owned())]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_of_the_hub_says_when_the_next_wave_may_begin() -> Result<()> {
+    let plane = shared(1).await?;
+    let mut fleet = Fleet::start().await?;
+    fleet.join("east", plane).await?;
+    let group = format!("{}.example.com", fleet.unique);
+    let rule = HealthRuleSpec {
+        group: group.clone(),
+        kind: "Boat".to_owned(),
+        in_progress: Some("!has(self.status)".to_owned()),
+        failed: None,
+        current: "self.status.phase == 'Afloat'".to_owned(),
+        message: Some("has(self.status) ? 'it is ' + self.status.phase : 'it has no phase'".to_owned()),
+    };
+    let rules: Api<HealthRule> = Api::all(fleet.client.clone());
+    rules.create(&Default::default(), &HealthRule::new("boats", rule)).await?;
+    let files = boats(&group);
+    let files: Vec<_> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    let repository = fleet.repository("infra", &files).await?;
+    fleet.deploy("app", "east", "infra", "app").await?;
+    fleet.until_condition("app", "Reconciling", "True", "it has no phase").await?;
+
+    let (client, namespace) = (plane.client().await?, fleet.namespace("app"));
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(&group, "v1", "Boat"));
+    let boats: Api<DynamicObject> = Api::namespaced_with(client, &namespace, &kind);
+    let phase = async |phase: &str| {
+        let patch = Patch::Merge(json!({"status": {"phase": phase}}));
+        boats.patch("ark", &PatchParams::default(), &patch).await
+    };
+    phase("Leaking").await?;
+    fleet.until_condition("app", "Reconciling", "True", "it is Leaking").await?;
+    ensure!(maps.get_opt("crew").await?.is_none(), "the wave behind it has begun");
+    phase("Afloat").await?;
+    fleet.until_applied("app", &repository.branch("main").unwrap_or_default()).await?;
+    maps.get("crew").await?;
     Ok(())
 }
 

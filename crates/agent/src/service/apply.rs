@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::{
     Barrier, Ended, Note, ServiceTask,
-    basis::{Basis, Known, Stopped, origin},
+    basis::{Basis, Known, Stopped, origin, remembered},
     record::Objects,
 };
 use crate::{
@@ -42,6 +42,10 @@ impl ServiceTask {
         let begun = SystemTime::now();
         self.hooks.is_held = note.is_some();
         self.take_up_rules(&deployment.health);
+        if let Err(Stopped(message)) = self.reconsider(deployment).await {
+            self.set_outcome(digest, Outcome::Failed, message);
+            return Ended::Settled { retry: true };
+        }
         let (resolved, errors) = match self.prepare(deployment).await {
             Ok(Some(prepared)) => prepared,
             Ok(None) => return Ended::Superseded,
@@ -101,6 +105,16 @@ impl ServiceTask {
         }
         self.watch(deployment);
         self.conclude(digest, &resolved, &errors, note)
+    }
+
+    /// What was begun to be deleted counts for what began it. Another version, a hold or a freeze judges what is left, also where
+    /// the attempt that began it ended before it was done. Written before anything else is.
+    async fn reconsider(&mut self, deployment: &Deployment) -> Result<(), Stopped> {
+        let is_same = self.stored.deployment.as_ref() == Some(&remembered(deployment));
+        if is_same || !self.stored.inventory.spare_doomed() {
+            return Ok(());
+        }
+        self.save_inventory().await
     }
 
     /// A part of the delivery's trace.
@@ -236,7 +250,7 @@ impl ServiceTask {
         if self.stored.inventory.entries.is_empty() {
             return Ok(());
         }
-        let kept = Deployment { approved_prune: None, undo: None, ..deployment.clone() };
+        let kept = remembered(deployment);
         let unpruned = |d: &Deployment| Deployment { prune: false, hold_prune: None, ..d.clone() };
         let held = self.stored.deployment.as_ref().is_some_and(|stored| unpruned(stored) == kept);
         if !held {

@@ -47,6 +47,11 @@ pub(crate) struct Known<'a> {
     pub cooling: &'a Cooling,
 }
 
+/// What is remembered of a deployment: what it asks to be done once is over with its attempt.
+pub(crate) fn remembered(deployment: &Deployment) -> Deployment {
+    Deployment { approved_prune: None, undo: None, ..deployment.clone() }
+}
+
 /// What a service's own task knows and nobody else does, as it was between two attempts.
 #[derive(Debug, Default)]
 pub struct Snapshot {

@@ -17,7 +17,7 @@ use farwater_store::{
     StoreError,
     delivery::{
         Bundle, ChartRow, Revision, ServicePath, ServiceSource, SourceOrigin, bundle_of_content, load_chart,
-        load_revision, load_source_origin,
+        load_revision, load_served,
     },
 };
 
@@ -78,7 +78,7 @@ impl Ingredient {
 }
 
 impl FoundSource {
-    /// As it is now. Its origin is read before its revision: a source that was asked has that revision or a newer one.
+    /// As it is now.
     pub async fn load(
         delivery: &Delivery,
         namespace: &str,
@@ -89,8 +89,7 @@ impl FoundSource {
             return Ok(None);
         };
         let mut tables = delivery.store.tables().await?;
-        let origin = load_source_origin(&mut tables, &object.uid).await?;
-        let revision = load_revision(&mut tables, &object.uid).await?;
+        let (origin, revision) = load_served(&mut tables, &object.uid).await?;
         let chart = match chart {
             Some(chart) => load_chart(&mut tables, &object.uid, (&chart.name, &chart.version)).await?,
             None => None,

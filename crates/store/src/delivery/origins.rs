@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::{Revision, load_revision};
 use crate::{Connection, StoreError};
 
 /// What is known of a source's repository.
@@ -36,6 +37,27 @@ pub async fn load_source_origin(
             .await?;
     let source_uid = source_uid.to_owned();
     Ok(row.map(|(root, commit_id, unasked)| SourceOrigin { source_uid, root, commit_id, unasked: unasked != 0 }))
+}
+
+/// What a source serves and which repository that is of, as they were at one moment: they are written together, and are two reads. The
+/// origin is never younger than the revision: a source that was asked serves that revision, or a newer one.
+pub async fn load_served(
+    connection: &mut Connection,
+    source_uid: &str,
+) -> Result<(Option<SourceOrigin>, Option<Revision>), StoreError> {
+    let mut origin = load_source_origin(connection, source_uid).await?;
+    loop {
+        let revision = load_revision(connection, source_uid).await?;
+        let is_of_it = |origin: &SourceOrigin| revision.as_ref().is_some_and(|now| now.commit == origin.commit_id);
+        if origin.as_ref().is_some_and(is_of_it) {
+            return Ok((origin, revision));
+        }
+        let now = load_source_origin(connection, source_uid).await?;
+        if now == origin {
+            return Ok((origin, revision));
+        }
+        origin = now;
+    }
 }
 
 pub async fn save_source_origin(connection: &mut Connection, row: &SourceOrigin) -> Result<(), StoreError> {

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use farwater_store::{
     ApiToken, BoundObject, ChangeHook, Connection, StoreError, WriteError, Written,
-    delivery::{Assignment, save_assignment, services_gone},
+    delivery::{
+        Assignment, Revision, SourceOrigin, Taken, load_served, save_assignment, save_revision, save_source_origin,
+        services_gone,
+    },
 };
 use futures::future::BoxFuture;
 use serde_json::json;
@@ -16,6 +19,7 @@ on_both_engines!(
     a_closure_that_gives_up_leaves_nothing,
     a_failing_closure_does_not_touch_its_neighbours,
     the_hook_marks_in_the_same_transaction,
+    what_a_source_serves_is_read_with_its_own_repository,
     the_first_value_of_a_fact_stays,
     tokens_are_found_until_they_expire_or_their_object_goes,
     a_row_whose_resource_is_no_more_is_found,
@@ -36,6 +40,43 @@ async fn a_closure_is_committed_as_a_whole(place: Place) {
         .unwrap();
     assert_eq!((version, store.position()), (1, 1));
     assert_eq!(store.meta("a").await.unwrap().as_deref(), Some("1"));
+}
+
+/// A source that is another repository's from now on is never read as the one before with the other's revision: what follows from
+/// that would be deleted without a question.
+async fn what_a_source_serves_is_read_with_its_own_repository(place: Place) {
+    const TIMES: usize = 200;
+    let store = place.open().await;
+    let reader = async {
+        let mut seen = 0;
+        while seen < TIMES {
+            let (origin, revision) = load_served(&mut store.tables().await.unwrap(), "s").await.unwrap();
+            assert_eq!(origin.as_ref().map(|o| &o.commit_id), revision.as_ref().map(|r| &r.commit));
+            seen = origin.map_or(0, |origin| origin.root.parse().unwrap());
+        }
+    };
+    let writer = async {
+        for n in 1..=TIMES {
+            let (source_uid, commit) = ("s".to_owned(), format!("c{n}"));
+            let reference = "main".to_owned();
+            let revision = Revision {
+                source_uid: source_uid.clone(),
+                reference,
+                commit: commit.clone(),
+                fetched: 0,
+                taken: Taken::default(),
+            };
+            let origin = SourceOrigin { source_uid, root: n.to_string(), commit_id: commit, unasked: false };
+            let both = store.transact(move |tx| {
+                Box::pin(async move {
+                    save_source_origin(tx, &origin).await?;
+                    save_revision(tx, &revision).await
+                })
+            });
+            both.await.unwrap();
+        }
+    };
+    tokio::join!(reader, writer);
 }
 
 async fn a_closure_that_gives_up_leaves_nothing(place: Place) {
