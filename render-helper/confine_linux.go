@@ -87,7 +87,7 @@ func confine(arguments []string) int {
 	case errors.As(err, &exit) && exit.ExitCode() >= 0:
 		return exit.ExitCode()
 	case errors.As(err, &exit):
-		fmt.Fprintln(os.Stderr, describe(exit))
+		fmt.Fprintln(os.Stderr, describe(exit, asked.bounds.CPUSeconds))
 		return exitBeyond
 	default:
 		fmt.Fprintln(os.Stderr, err)
@@ -95,10 +95,11 @@ func confine(arguments []string) int {
 	}
 }
 
-// Of a program that a signal ended.
-func describe(exit *exec.ExitError) string {
+// Of a program that a signal ended. The first process of a namespace takes no notice of the one for its time, and is killed.
+func describe(exit *exec.ExitError, cpuSeconds uint64) string {
 	status, ok := exit.Sys().(syscall.WaitStatus)
-	if ok && status.Signal() == syscall.SIGXCPU {
+	used := exit.UserTime() + exit.SystemTime()
+	if ok && status.Signal() == syscall.SIGXCPU || used >= time.Duration(cpuSeconds)*time.Second {
 		return "it took too much of the processor's time"
 	}
 	return "it ended with " + exit.Error()
@@ -282,7 +283,7 @@ func enter(arguments []string) int {
 	limit(unix.RLIMIT_CORE, 0)
 	limit(unix.RLIMIT_NOFILE, 256)
 	limit(unix.RLIMIT_FSIZE, bounds.FileBytes)
-	limit(unix.RLIMIT_CPU, bounds.CPUSeconds)
+	_ = unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{Cur: bounds.CPUSeconds, Max: bounds.CPUSeconds + 1})
 	// Who watches over it goes first, however many processes it becomes, and says so before the kernel's limit is reached.
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19)
 	if err := limitProcesses(2 * uint64(bounds.Processes)); err != nil {

@@ -259,6 +259,13 @@ func shorten(message string) string {
 		return message
 	}
 	begin, end := message[:maxMessage*3/4], message[len(message)-maxMessage/4:]
+	// Whole words: whoever hides secrets in the message would not know a part of one.
+	begin = begin[:strings.LastIndexAny(begin, "\n ")+1]
+	if first := strings.IndexAny(end, "\n "); first >= 0 {
+		end = end[first:]
+	} else {
+		end = ""
+	}
 	return strings.ToValidUTF8(begin, "") + " … " + strings.ToValidUTF8(end, "")
 }
 

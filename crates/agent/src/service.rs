@@ -366,7 +366,7 @@ impl ServiceTask {
     fn report(&self, entry: Digest, outcome: Outcome, message: &str) -> ServiceReport {
         let claims = self.agent.claims_on(self.uid());
         let unlisted = self.assignments.borrow().unlisted;
-        let mut message = message.to_owned();
+        let mut message = self.veil.conceal(message);
         if unlisted {
             message =
                 shorten(&format!("kept: the hub does not list this service and has not asked to remove it. {message}"));
@@ -382,7 +382,7 @@ impl ServiceTask {
                 object: status.object.clone(),
                 sync: status.sync,
                 health: status.health,
-                message: shorten(&parts.join("; ")),
+                message: shorten(&self.veil.conceal(&parts.join("; "))),
                 waits_for: status.waits_for.clone(),
             }
         });
@@ -392,7 +392,8 @@ impl ServiceTask {
     }
 
     fn set_status(&mut self, object: &ObjectRef, sync: SyncState, health: Health, message: impl Into<String>) {
-        let message = shorten(&message.into());
+        // Before it is cut: half of a value is one too.
+        let message = shorten(&self.veil.conceal(&message.into()));
         let status = Status { object: object.clone(), sync, health, message, note: String::new(), waits_for: None };
         self.statuses.insert(ObjectKey::from(object), status);
     }

@@ -5,13 +5,19 @@
 mod support;
 
 use farwater_api::{
-    objects::{Outcome, SyncState},
+    hooks::{HookPhase, HookState},
+    objects::{Outcome, ServiceReport, SyncState},
     protocol::ServiceAccount,
 };
 use kube::{Client, api::DeleteParams};
 use serde_json::{Value, json};
 use support::{
-    Service, api, config_map, config_maps, custom::create, gone, object, outcome, states, value, world::world,
+    Service, api, config_map, config_maps,
+    custom::create,
+    gone, object, outcome,
+    pods::{end_job, job, jobs},
+    report, states, value,
+    world::{world, world_without_nodes},
 };
 
 const CHART: (&str, &str) = ("Chart.yaml", "apiVersion: v2\nname: shop\nversion: 1.0.0\n");
@@ -115,6 +121,48 @@ async fn a_chart_that_can_not_be_rendered_deletes_nothing_and_the_next_one_does(
     let entry = world.hub.set(service.with(&world.hub, &[CHART, ("templates/a.yaml", &a)]).entry());
     outcome(&world.hub, &entry, Outcome::Applied).await;
     gone(&maps, "b").await;
+}
+
+#[tokio::test]
+async fn a_charts_own_hooks_and_tests_run_around_its_objects() {
+    let world = world_without_nodes().await;
+    let client = world.client().await;
+    let before = "helm.sh/hook: 'pre-install,pre-upgrade', helm.sh/hook-weight: '-5'";
+    let migrate = job("{{ .Release.Name }}-migrate", before, "{{ .Values.size }}");
+    let check = job("{{ .Release.Name }}-check", "helm.sh/hook: test", "all");
+    let size = template("size", ".Values.size");
+    let files = [
+        CHART,
+        ("values.yaml", "size: small\n"),
+        ("templates/migrate.yaml", migrate.as_str()),
+        ("templates/size.yaml", &size),
+        ("templates/tests/check.yaml", &check),
+    ];
+    let service = Service::new(&world.hub, "hooked", &files);
+    let (jobs, maps) = (jobs(&client, "hooked"), config_maps(&client, "hooked"));
+    let states = |report: &ServiceReport| -> Vec<(HookPhase, HookState)> {
+        report.hooks.iter().map(|hook| (hook.phase, hook.state)).collect()
+    };
+    // As it is installed, and as it is upgraded.
+    for wanted in ["small", "large"] {
+        let entry = world.hub.set(with(&service, json!({"values": {"size": wanted}})).entry());
+        let running = (HookPhase::PreSync, HookState::Running);
+        report(&world.hub, &entry, |report| states(report).contains(&running)).await;
+        let arguments =
+            jobs.get("hooked-migrate").await.unwrap().data["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+        assert_eq!(arguments, json!([wanted]));
+        let found = maps.get_opt("size").await.unwrap().map(|map| map.data["data"]["value"].clone());
+        assert_ne!(found, Some(json!(wanted)), "it waits for the hook");
+        end_job(&client, "hooked", "hooked-migrate", 0).await;
+        let running = (HookPhase::Test, HookState::Running);
+        let tested = report(&world.hub, &entry, |report| states(report).contains(&running)).await;
+        assert_eq!(tested.outcome, Outcome::Applying);
+        value(&maps, "size", wanted).await;
+        end_job(&client, "hooked", "hooked-check", 0).await;
+        let applied = outcome(&world.hub, &entry, Outcome::Applied).await;
+        assert!(states(&applied).iter().all(|(_, state)| *state == HookState::Succeeded), "{applied:#?}");
+        assert_eq!(applied.hooks.len(), 2, "{applied:#?}");
+    }
 }
 
 #[tokio::test]

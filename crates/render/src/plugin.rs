@@ -334,7 +334,7 @@ async fn read(from: Option<impl AsyncRead + Unpin>, most: usize) -> io::Result<V
 
 /// The end of what it says for people; the rest is read and forgotten, so that it doesn't wait for us.
 async fn read_words(from: Option<impl AsyncRead + Unpin>) -> String {
-    let mut words = Vec::new();
+    let (mut words, mut is_cut) = (Vec::new(), false);
     if let Some(mut from) = from {
         let mut chunk = [0; 4096];
         while let Ok(read) = from.read(&mut chunk).await
@@ -343,9 +343,25 @@ async fn read_words(from: Option<impl AsyncRead + Unpin>) -> String {
             words.extend_from_slice(&chunk[..read]);
             let excess = words.len().saturating_sub(MAX_WORDS);
             words.drain(..excess);
+            is_cut |= excess > 0;
         }
     }
-    String::from_utf8_lossy(&words).trim().to_owned()
+    let kept = if is_cut { whole_lines(&words) } else { &words };
+    String::from_utf8_lossy(kept).trim().to_owned()
+}
+
+/// Without the line that a cut left the end of: nobody would know the end of a secret.
+fn whole_lines(words: &[u8]) -> &[u8] {
+    let end = words.iter().position(|byte| *byte == b'\n');
+    end.map_or(&[], |end| &words[end + 1..])
+}
+
+/// The beginning of a text, up to the last word that is all there, for the same reason.
+fn whole_words(text: &str) -> &str {
+    match text.char_indices().nth(MAX_WORDS) {
+        Some((end, _)) => text[..end].rsplit_once(char::is_whitespace).map_or("", |(whole, _)| whole),
+        None => text,
+    }
 }
 
 /// The items of a ResourceList.
@@ -370,7 +386,7 @@ fn items(output: &[u8]) -> Result<Vec<Value>, PluginError> {
         .map(|result| result["message"].as_str().unwrap_or("without a message"))
         .collect();
     if !errors.is_empty() {
-        return Err(PluginError::Result(errors.join("; ").chars().take(MAX_WORDS).collect()));
+        return Err(PluginError::Result(whole_words(&errors.join("; ")).to_owned()));
     }
     match list["items"].take() {
         Value::Array(items) => Ok(items),
@@ -382,6 +398,15 @@ fn items(output: &[u8]) -> Result<Vec<Value>, PluginError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_cut_leaves_no_part_of_a_word() {
+        assert_eq!(whole_lines(b"nter2 is wrong\nand so on\n"), b"and so on\n");
+        assert_eq!(whole_lines(b"nter2 is wrong"), b"");
+        assert_eq!(whole_words("hunter2 is wrong"), "hunter2 is wrong");
+        let long = format!("{} hunter2", "x".repeat(MAX_WORDS - 4));
+        assert_eq!(whole_words(&long), "x".repeat(MAX_WORDS - 4));
+    }
 
     #[test]
     fn plugins_are_configured_by_name() {

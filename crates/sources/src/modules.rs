@@ -108,7 +108,7 @@ pub(crate) fn read(mirror: &Mirror, base: &Address, commit: &ObjectId) -> Result
 fn parse(file: &[u8]) -> Result<Vec<(String, String)>, String> {
     let file =
         gix::config::File::from_bytes_no_includes(file, gix::config::file::Metadata::default(), Default::default())
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| escape(error.to_string().as_bytes()))?;
     let sections = file.sections_by_name("submodule").into_iter().flatten();
     let text = |value: Option<gix::bstr::BString>| value.and_then(|value| String::from_utf8(value.into()).ok());
     Ok(sections.filter_map(|section| Some((text(section.value("path"))?, text(section.value("url"))?))).collect())

@@ -3,12 +3,14 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod cli;
+pub mod collector;
 pub mod dashboard;
 pub mod flux;
 pub mod hostile;
 pub mod life;
 pub mod page;
 pub mod prune_chaos;
+pub mod sops;
 pub mod volume;
 
 use std::{

@@ -4,7 +4,10 @@ use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{Cluster, RENEW_KEYS};
-use farwater_e2e::{Fleet, condition, config_map, files_with};
+use farwater_e2e::{
+    Fleet, condition, config_map, files_with,
+    sops::{age_key, encrypt, until_age_key},
+};
 use farwater_testkit::{Launch, Tools, process::bare_command, shared};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
@@ -21,24 +24,8 @@ const FIRST_BASE64: &str = "Y2FuYXJ5LWZpcnN0LTRiMWM=";
 const SECOND_BASE64: &str = "Y2FuYXJ5LXNlY29uZC05ZDJl";
 const ALL: [&str; 5] = [FIRST, SECOND, IN_MAP, FIRST_BASE64, SECOND_BASE64];
 
-/// A file as SOPS encrypts it.
-fn encrypt(recipient: &str, plain: &str) -> Result<String> {
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("file.yaml");
-    fs::write(&file, plain)?;
-    let mut command = bare_command(Tools::find_sops()?.sops());
-    command.env("HOME", folder.path()).args(["--disable-version-check", "encrypt", "--age", recipient]);
-    let output = command.args(["--encrypted-regex", "^(data|stringData)$"]).arg(&file).output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
-}
-
 fn secret(password: &str) -> String {
     format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: database}}\nstringData: {{password: {password}}}\n")
-}
-
-fn age_key(fleet: &Fleet) -> Result<String> {
-    Ok(fleet.cli().expect(0, &["cluster", "age-key", "east"])?.stdout.trim().to_owned())
 }
 
 /// Of the hub and of the agent, with their logs.
@@ -53,8 +40,7 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     let plane = shared(1).await?;
     let mut fleet = Fleet::start().await?;
     fleet.join("east", plane).await?;
-    fleet.until("the cluster's key to be shown", || async { Ok(age_key(&fleet).is_ok().then_some(())) }).await?;
-    let recipient = age_key(&fleet)?;
+    let recipient = until_age_key(&fleet, "east").await?;
     ensure!(recipient.starts_with("age1"), "{recipient}");
     let map =
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: settings}}\ndata: {{url: db://{IN_MAP}@db}}\n");
@@ -106,13 +92,15 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     let renew = json!({"metadata": {"annotations": {RENEW_KEYS: "now"}}});
     clusters.patch("east", &PatchParams::default(), &Patch::Merge(renew)).await?;
     fleet
-        .until("the cluster's key to be another", || async { Ok((age_key(&fleet)? != recipient).then_some(())) })
+        .until("the cluster's key to be another", || async {
+            Ok((age_key(&fleet, "east")? != recipient).then_some(()))
+        })
         .await?;
     let commit = repository.commit("main", &[("app/plain.yaml", &config_map("plain", "three"))])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;
     ensure!(password().await? == SECOND);
-    let next = age_key(&fleet)?;
+    let next = age_key(&fleet, "east")?;
     let commit = repository.commit("main", &[("app/secret.yaml", &encrypt(&next, &secret(FIRST))?)])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;
@@ -175,8 +163,8 @@ async fn an_encrypted_values_file_reaches_its_chart_and_no_disk() -> Result<()> 
     let mut fleet = Fleet::start().await?;
     let renderer = Tools::find_renderers()?.renderer().to_string_lossy().into_owned();
     fleet.join_with("east", plane, Launch::environment(&[("FARWATER_RENDERER", &renderer)])).await?;
-    fleet.until("the cluster's key to be shown", || async { Ok(age_key(&fleet).is_ok().then_some(())) }).await?;
-    let values = encrypt(&age_key(&fleet)?, &format!("size: small\ndata: {{password: {FIRST}}}\n"))?;
+    let recipient = until_age_key(&fleet, "east").await?;
+    let values = encrypt(&recipient, &format!("size: small\ndata: {{password: {FIRST}}}\n"))?;
     ensure!(values.contains("size: small") && !values.contains(FIRST), "{values}");
     let template = "apiVersion: v1\nkind: Secret\nmetadata: {name: database}\nstringData:\n  password: {{ .Values.data.password }}\n  \
                     url: db://{{ .Values.size }}:{{ .Values.data.password }}@db\n";

@@ -16,7 +16,7 @@ use farwater_testkit::{Tools, temporary_folder};
 use serde_json::Map;
 use walkdir::WalkDir;
 
-use super::{Figure, median, percentile, usage};
+use super::{Figure, median, milliseconds, percentile, usage};
 
 const CHART: &str = "external-dns/chart";
 const OVERLAY: &str = "metrics-server/manifests";
@@ -25,6 +25,18 @@ const BASE: &str = "base";
 const SHARE: f64 = 10.0;
 /// With Go's run time and all libraries; the limit of a request is 512 MiB.
 const MOST_MEMORY: f64 = 200.0;
+/// Of a render.
+const CACHED_SHARE: f64 = 0.1;
+/// Of the same render alone.
+const BESIDE_SHARE: f64 = 2.0;
+/// After which a render that never ends is ended.
+const HOSTILE: Duration = Duration::from_secs(10);
+const SMALL: [(&str, &str); 2] = [
+    ("Chart.yaml", "apiVersion: v2\nname: small\nversion: 1.0.0\n"),
+    ("templates/a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ .Release.Name }}}\n"),
+];
+const ENDLESS: [(&str, &str); 2] =
+    [SMALL[0], ("templates/a.yaml", "{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}")];
 
 /// Files of one service, in a folder and as a bundle.
 struct Work {
@@ -62,18 +74,47 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
             SHARE,
         ));
         figures.push(memory(&engine, &workload)?);
-        figures.push(cached(&tools, work, renders).await?);
+        figures.push(cached(&tools, work, renders, &each).await?);
     }
+    figures.push(beside_hostile(&tools, renders).await?);
     Ok(figures)
 }
 
+/// Each in a child of its own, which was started before.
+async fn beside_hostile(tools: &Tools, renders: usize) -> Result<Figure> {
+    let limits = Limits { time: HOSTILE, cpu: HOSTILE, ..Limits::default() };
+    let engine = engine_of(Program { limits, ..program(tools) }, 0);
+    let (small, endless) = (Work::made("small chart", &SMALL)?, Work::made("endless chart", &ENDLESS)?);
+    let (one, other) = tokio::join!(small.render(&engine, "one"), small.render(&engine, "other"));
+    check(&one)?;
+    check(&other)?;
+    let mut quiet = render(&engine, &small, renders, |n| format!("quiet-{n}")).await?;
+    let hostile = async {
+        loop {
+            let output = endless.render(&engine, "endless").await;
+            if output.errors.is_empty() {
+                break anyhow::anyhow!("what never ends has ended");
+            }
+        }
+    };
+    let mut beside = tokio::select! {
+        failed = hostile => return Err(failed),
+        each = render(&engine, &small, renders, |n| format!("beside-{n}")) => each?,
+    };
+    let workload = format!("{renders} renders of a small chart, beside one that never ends");
+    let figure = Figure::new("render_p99", &workload, milliseconds(percentile(&mut beside, 0.99)), "ms");
+    Ok(figure.at_most_of("alone", milliseconds(percentile(&mut quiet, 0.99)), BESIDE_SHARE))
+}
+
 /// What was rendered before, from memory.
-async fn cached(tools: &Tools, work: &Work, renders: usize) -> Result<Figure> {
+async fn cached(tools: &Tools, work: &Work, renders: usize, anew: &[Duration]) -> Result<Figure> {
     let engine = engine(tools, CacheLimits::default().memory);
     let mut each = render(&engine, work, renders + 1, |_| "web".to_owned()).await?;
     let mut again = each.split_off(1);
-    let microseconds = rounded(percentile(&mut again, 0.5).as_secs_f64() * 1e6);
-    Ok(Figure::new("cached render", &format!("{} of another project", work.name), microseconds, "µs"))
+    let microseconds = |times: &mut [Duration]| rounded(percentile(times, 0.5).as_secs_f64() * 1e6);
+    let figure =
+        Figure::new("cached render", &format!("{} of another project", work.name), microseconds(&mut again), "µs");
+    Ok(figure.at_most_of("rendered anew", microseconds(&mut anew.to_vec()), CACHED_SHARE))
 }
 
 fn memory(engine: &Engine, workload: &str) -> Result<Figure> {
@@ -118,8 +159,23 @@ impl Work {
                 files.push((place.to_string_lossy().into_owned(), fs::read_to_string(entry.path())?));
             }
         }
+        let files = files.iter().map(|(path, text)| (path.as_str(), text.as_str()));
+        Self::packed(name, folder, files, path)
+    }
+
+    /// For which there is no other program.
+    fn made(name: &'static str, files: &[(&str, &str)]) -> Result<Self> {
+        Self::packed(name, temporary_folder("farwater-bench-")?, files.iter().copied(), "")
+    }
+
+    fn packed<'a>(
+        name: &'static str,
+        folder: tempfile::TempDir,
+        files: impl Iterator<Item = (&'a str, &'a str)>,
+        path: &str,
+    ) -> Result<Self> {
         let mut tree = MemoryTree::default();
-        let root = tree.add_files(files.iter().map(|(path, text)| (path.as_str(), text.as_str())));
+        let root = tree.add_files(files);
         let (limits, path) = (BundleLimits::default(), RelPath::parse_folder(path)?);
         let needed = closure(&tree, &root, &path, &limits)?;
         let archive = Archive::read(archive::pack(&tree, &needed, &limits)?, &limits)?;
@@ -141,14 +197,22 @@ impl Work {
     }
 }
 
+fn program(tools: &Tools) -> Program {
+    Program::new(vec![tools.renderer().to_string_lossy().into_owned()])
+}
+
 fn engine(tools: &Tools, memory: usize) -> Engine {
-    let program = Program::new(vec![tools.renderer().to_string_lossy().into_owned()]);
+    engine_of(program(tools), memory)
+}
+
+fn engine_of(program: Program, memory: usize) -> Engine {
+    let limits = program.limits;
     Engine {
         helper: Some(Helper::new(program)),
         plugins: Plugins::default(),
         cache: Cache::new(None, CacheLimits { memory, disk: 0 }),
         work: std::env::temp_dir(),
-        limits: Limits::default(),
+        limits,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What sources cost: bundles beside nginx (M3), a monorepo's commit (M10), what a Git host is asked (M11), what a
 //! webhook's delivery costs, and neighbours that do harm.
 
+mod announced;
 mod deliveries;
 mod field;
 mod monorepo;
@@ -17,12 +18,13 @@ use super::Figure;
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    for name in ["bundles", "ref checks", "deliveries", "monorepo", "neighbours"] {
+    for name in ["bundles", "ref checks", "announced", "deliveries", "monorepo", "neighbours"] {
         eprintln!("{name}");
         let begun = Instant::now();
         let measured = match name {
             "bundles" => serving::measure(quick).await,
             "ref checks" => ref_checks::measure(quick).await,
+            "announced" => announced::measure(quick).await,
             "deliveries" => deliveries::measure(quick).await,
             "monorepo" => monorepo::measure(quick).await,
             _ => neighbours::measure(quick).await,

@@ -136,7 +136,7 @@ impl<'a> Teller<'a> {
             "fields that a client-side tool applied become the service's, and go where the source lacks them";
         let migrated = change.migrate.then_some(migrated);
         let parts: Vec<&str> = migrated.into_iter().chain(Some(&*message)).filter(|part| !part.is_empty()).collect();
-        planned.message = text(&parts.join("; "));
+        planned.message = text(&self.veil.conceal(&parts.join("; ")));
     }
 
     fn compare(

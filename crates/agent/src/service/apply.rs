@@ -120,7 +120,8 @@ impl ServiceTask {
     /// A part of the delivery's trace.
     fn step(&self, name: &'static str, begun: SystemTime, error: Option<&str>) {
         if let Some(rollout) = &self.rollout {
-            rollout.step(name, begun, error);
+            let error = error.map(|error| self.veil.conceal(error));
+            rollout.step(name, begun, error.as_deref());
         }
     }
 

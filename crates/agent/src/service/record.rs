@@ -64,7 +64,9 @@ impl ServiceTask {
                     }
                 }
                 Applied::Refused(message) => {
-                    tracing::warn!(service = %self.name(), object = %object.object, error = message, "refused");
+                    // A field may be named by its key, which may be a value that nobody may see.
+                    let error = self.veil.conceal(message);
+                    tracing::warn!(service = %self.name(), object = %object.object, error, "refused");
                     // What it is now only a look-up tells.
                     self.live.remove(&change.object);
                     self.set_status(&object.object, SyncState::Refused, Health::Unknown, message.clone());

@@ -24,10 +24,10 @@ fn overlay(bases: &[String]) -> String {
 }
 
 /// Has a base's repository asked now.
-fn ask_base(rig: &Rig, base: &str) {
+pub fn ask_base(rig: &Rig, namespace: &str, base: &str) {
     let url = Base::parse(base).unwrap().link();
-    rig.delivery.checks.hurry(&SourceName::link_uid(ADMIN_NAMESPACE, &url));
-    rig.delivery.sources.add(SourceName::Link { namespace: ADMIN_NAMESPACE.to_owned(), url });
+    rig.delivery.checks.hurry(&SourceName::link_uid(namespace, &url));
+    rig.delivery.sources.add(SourceName::Link { namespace: namespace.to_owned(), url });
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -71,13 +71,13 @@ async fn a_remote_base_is_delivered_with_its_own_and_follows_its_branch() {
 
     // What the service doesn't need changes nothing; what it needs is delivered, without a commit of its own.
     base.change("main", &[("README", Some("y"))]).unwrap();
-    ask_base(&rig, &bases[0]);
+    ask_base(&rig, ADMIN_NAMESPACE, &bases[0]);
     infra.change("main", &[("README", Some("y"))]).unwrap();
     rig.ask(ADMIN_NAMESPACE, "infra").await;
     rig.wait_idle().await;
     assert_eq!(agent.desired(&rig).await.entries[0].digest(), first.digest());
     base.change("main", &[("common/a.yaml", Some("# changed\n"))]).unwrap();
-    ask_base(&rig, &bases[0]);
+    ask_base(&rig, ADMIN_NAMESPACE, &bases[0]);
     let (second, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&first)).await;
     assert_eq!(files[&format!("{own}/common/a.yaml")], "# changed\n");
 
@@ -93,7 +93,7 @@ async fn a_remote_base_is_delivered_with_its_own_and_follows_its_branch() {
     let place = Base::parse(&address).unwrap().place().unwrap().to_string();
     assert_eq!(files[&place], CONFIG_MAP);
     std::fs::write(folder.path().join("install.yaml"), "# another\n").unwrap();
-    ask_base(&rig, &address);
+    ask_base(&rig, ADMIN_NAMESPACE, &address);
     let (second, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&third)).await;
     assert_eq!(files[&place], "# another\n");
 

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agent::Agent,
+    digests::pack,
     rig::{condition, message},
     shop::{
         Repository, ask, bundle, helm_repository, oci_repository, service, source, start, wait_files, wait_service,
@@ -63,6 +64,47 @@ async fn a_chart_is_delivered_and_follows_its_range() {
         assert!(files["Chart.yaml"].contains("version: 2.0.0"));
     }
     assert_eq!(repository.origin.count("web-2.0.0.tgz"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chart_that_is_replaced_under_its_version_is_another_and_counts_as_its_index_says() {
+    let repository = Repository::start(&[]).await;
+    let folder = repository.path().to_owned();
+    // The index anew, or as it was of what lay there before.
+    let put = |value: &str, is_told: bool| {
+        let (chart, values) = ("apiVersion: v2\nname: web\nversion: 1.0.0\n", format!("a: {value}\n"));
+        pack(&folder, "web-1.0.0.tgz", &[("web/Chart.yaml", chart), ("web/values.yaml", &values)]);
+        if is_told {
+            let _ = std::fs::remove_file(folder.join("index.yaml"));
+            repository.helm.index(&folder, None).unwrap();
+        }
+    };
+    put("1", true);
+    let rig = start().await;
+    helm_repository(&rig, "charts", &repository.origin.url()).await;
+    let uid = service(&rig, "web", chart_service("^1")).await;
+    let agent = Agent::join(&rig, "east").await;
+    let (first, files) = wait_files(&rig, &agent, &uid, |_| true).await;
+    assert_eq!(files["values.yaml"], "a: 1\n");
+    put("2", true);
+    ask(&rig, "HelmRepository", "charts").await;
+    let (second, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&first)).await;
+    assert_eq!(files["values.yaml"], "a: 2\n");
+    let told = wait_service(&rig, "web", |s| s["status"]["bundleDigest"] != bundle(&first).unwrap().to_string()).await;
+    assert!(told["status"]["assignedRevision"].as_str().unwrap().starts_with("1.0.0@sha256:"), "{told:#}");
+
+    // The index names the one, and the other lies there: nobody knows which is meant.
+    put("3", true);
+    put("4", false);
+    ask(&rig, "HelmRepository", "charts").await;
+    let told = wait_service(&rig, "web", |s| condition(s, "Ready").starts_with("False/")).await;
+    assert!(message(&told, "Ready").contains("sha256:"), "{told:#}");
+    assert_eq!(agent.desired(&rig).await.entries[0].digest(), second.digest(), "what runs stays");
+    put("4", true);
+    ask(&rig, "HelmRepository", "charts").await;
+    let (_, files) = wait_files(&rig, &agent, &uid, |entry| bundle(entry) != bundle(&second)).await;
+    assert_eq!(files["values.yaml"], "a: 4\n");
+    wait_service(&rig, "web", |s| condition(s, "Stalled") == "absent").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

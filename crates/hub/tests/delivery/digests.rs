@@ -1,5 +1,13 @@
 //! What changes a service's digest, and what doesn't: each input in turn, and everything beside them.
 
+mod commits;
+mod fields;
+
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, PoisonError},
+};
+
 use farwater_api::{ADMIN_NAMESPACE, Digest, digest_report::DigestReport};
 use farwater_hub::controllers::digest_report;
 use farwater_testkit::{
@@ -13,13 +21,52 @@ use crate::{
     agent::Agent,
     delivering::applied,
     rig::{Rig, condition, message},
-    shop::{Repository, ask, helm_repository, oci_repository, service, start, wait_files, wait_service},
+    shop::{Repository, ask_in, helm_repository, oci_repository, service, start, wait_files, wait_service},
 };
 
-struct World {
+/// A service `web` whose digest is looked at.
+struct Subject {
     rig: Rig,
     agent: Agent,
+    namespace: &'static str,
     uid: String,
+    /// Those that are asked after each step.
+    sources: &'static [(&'static str, &'static str)],
+    /// Inputs that a step has changed.
+    changed: Mutex<BTreeSet<String>>,
+}
+
+impl Subject {
+    async fn settle(&self) {
+        for (kind, name) in self.sources {
+            ask_in(&self.rig, kind, self.namespace, name).await;
+        }
+        self.rig.wait_idle().await;
+        self.agent.wait_polled(&self.rig).await;
+    }
+
+    async fn digest(&self) -> Digest {
+        let state = self.agent.desired(&self.rig).await;
+        state.entries.iter().find(|entry| entry.service.uid == self.uid).unwrap().digest()
+    }
+
+    async fn report(&self) -> DigestReport {
+        let key = crate::rig::key("ServiceDeployment", self.namespace, "web");
+        let resource = self.rig.store.get(&key).await.unwrap().unwrap();
+        digest_report::load(&self.rig.delivery, &resource).await.unwrap().unwrap()
+    }
+
+    async fn edit(&self, edit: impl Fn(&mut Value)) {
+        self.rig.edit("ServiceDeployment", self.namespace, "web", edit).await;
+    }
+
+    fn changed(self) -> BTreeSet<String> {
+        self.changed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct World {
+    subject: Subject,
     charts: Repository,
     registry: Registry,
     _server: GitServer,
@@ -81,61 +128,49 @@ impl World {
             "values/values.yaml",
         ];
         assert_eq!(paths, expected);
-        Self { rig, agent, uid, charts, registry, _server: server, values }
+        let sources: &[_] = &[("HelmRepository", "charts"), ("OCIRepository", "apps"), ("GitRepository", "values")];
+        let changed = Mutex::default();
+        let subject = Subject { rig, agent, namespace: ADMIN_NAMESPACE, uid, sources, changed };
+        Self { subject, charts, registry, _server: server, values }
     }
+}
 
-    async fn settle(&self) {
-        for (kind, name) in [("HelmRepository", "charts"), ("OCIRepository", "apps"), ("GitRepository", "values")] {
-            ask(&self.rig, kind, name).await;
-        }
-        self.rig.wait_idle().await;
-        self.agent.wait_polled(&self.rig).await;
-    }
-
-    async fn digest(&self) -> Digest {
-        let state = self.agent.desired(&self.rig).await;
-        state.entries.iter().find(|entry| entry.service.uid == self.uid).unwrap().digest()
-    }
-
-    async fn report(&self) -> DigestReport {
-        let key = crate::rig::key("ServiceDeployment", ADMIN_NAMESPACE, "web");
-        let resource = self.rig.store.get(&key).await.unwrap().unwrap();
-        digest_report::load(&self.rig.delivery, &resource).await.unwrap().unwrap()
-    }
-
-    async fn edit(&self, edit: impl Fn(&mut Value)) {
-        self.rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", edit).await;
+impl AsRef<Subject> for World {
+    fn as_ref(&self) -> &Subject {
+        &self.subject
     }
 }
 
 /// A chart's archive with exactly these files.
-fn pack(folder: &std::path::Path, name: &str, files: &[(&str, &str)]) {
+pub fn pack(folder: &std::path::Path, name: &str, files: &[(&str, &str)]) {
     use farwater_testkit::registry::{gzip, tar};
     std::fs::write(folder.join(name), gzip(&tar(files).unwrap()).unwrap()).unwrap();
 }
 
 /// Whether a step changes the digest of the service's entry, told with what changed it.
-async fn check(world: &World, what: &str, changes: Option<&[&str]>, step: impl AsyncFnOnce(&World)) {
-    world.settle().await;
-    let (before, report) = (world.digest().await, world.report().await);
+async fn check<W: AsRef<Subject>>(world: &W, what: &str, changes: Option<&[&str]>, step: impl AsyncFnOnce(&W)) {
+    let subject = world.as_ref();
+    subject.settle().await;
+    let (before, report) = (subject.digest().await, subject.report().await);
     assert_eq!(report.entry, before, "{what}: what is told is what is delivered");
     step(world).await;
-    world.settle().await;
+    subject.settle().await;
     if changes.is_some() {
-        let uid = &world.uid;
         let news = |entry: &farwater_api::protocol::Entry| applied(entry).is_some() && entry.digest() != before;
-        world.agent.wait_entry(&world.rig, uid, news).await;
+        subject.agent.wait_entry(&subject.rig, &subject.uid, news).await;
     }
-    let (after, now) = (world.digest().await, world.report().await);
+    let (after, now) = (subject.digest().await, subject.report().await);
     assert_eq!(before != after, changes.is_some(), "{what}: {report:#?} {now:#?}");
-    let differing: Vec<_> = now
-        .inputs
-        .iter()
-        .filter(|input| report.inputs.iter().all(|old| old.name != input.name || old.digest != input.digest))
-        .map(|input| input.name.as_str())
-        .collect();
+    let names = |report: &DigestReport| report.inputs.iter().map(|input| input.name.clone()).collect::<BTreeSet<_>>();
+    let of = |report: &DigestReport, name: &str| {
+        report.inputs.iter().find(|input| input.name == name).map(|input| input.digest)
+    };
+    let all: BTreeSet<_> = names(&report).union(&names(&now)).cloned().collect();
+    let differing: Vec<_> = all.iter().map(String::as_str).filter(|name| of(&report, name) != of(&now, name)).collect();
     assert_eq!(differing, changes.unwrap_or_default(), "{what}");
     assert_eq!(now.content_id != report.content_id, differing.contains(&"bundle"), "{what}");
+    let mut changed = subject.changed.lock().unwrap();
+    changed.extend(differing.into_iter().map(str::to_owned));
 }
 
 const CONTENT: Option<&[&str]> = Some(&["bundle", "bundleBytes", "turn"]);
@@ -144,6 +179,14 @@ const SAME_SIZE: Option<&[&str]> = Some(&["bundle", "turn"]);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_input_changes_the_digest_and_nothing_else_does() {
+    let mut changed = of_charts().await;
+    changed.append(&mut commits::of_commits().await);
+    let missing: Vec<_> = fields::of_deployments().iter().filter(|name| !changed.contains(**name)).collect();
+    assert!(missing.is_empty(), "what changes {missing:?} is in no row");
+}
+
+/// The inputs that have changed.
+async fn of_charts() -> BTreeSet<String> {
     let world = World::new().await;
     let on = &world;
     // Content, wherever it comes from.
@@ -164,52 +207,58 @@ async fn each_input_changes_the_digest_and_nothing_else_does() {
         w.charts.helm.index(w.charts.path(), None).unwrap();
     })
     .await;
-    check(on, "the chart's range", SAME_SIZE, async |w| w.edit(|s| s["spec"]["chart"]["version"] = "^2".into()).await)
-        .await;
+    check(on, "the chart's range", SAME_SIZE, async |w| {
+        w.subject.edit(|s| s["spec"]["chart"]["version"] = "^2".into()).await
+    })
+    .await;
     check(on, "a folder of another source", Some(&["bundle", "turn"]), async |w| {
-        w.edit(|s| s["spec"]["sources"][0]["path"] = "test".into()).await;
+        w.subject.edit(|s| s["spec"]["sources"][0]["path"] = "test".into()).await;
     })
     .await;
     check(on, "where a source lies", SAME_SIZE, async |w| {
-        w.edit(|s| s["spec"]["sources"][0]["mountPath"] = "valuez".into()).await;
+        w.subject.edit(|s| s["spec"]["sources"][0]["mountPath"] = "valuez".into()).await;
     })
     .await;
     check(on, "one source less", CONTENT, async |w| {
-        w.edit(|s| drop(s["spec"]["sources"].as_array_mut().unwrap().pop())).await;
+        w.subject.edit(|s| drop(s["spec"]["sources"].as_array_mut().unwrap().pop())).await;
     })
     .await;
     // What else decides what an agent does.
     check(on, "a Secret's value", Some(&["secrets"]), async |w| {
-        w.rig.edit("Secret", ADMIN_NAMESPACE, "password", |s| s["data"]["p"] = "eQ==".into()).await;
+        w.subject.rig.edit("Secret", ADMIN_NAMESPACE, "password", |s| s["data"]["p"] = "eQ==".into()).await;
     })
     .await;
     check(on, "the target namespace", Some(&["targetNamespace", "turn"]), async |w| {
-        w.edit(|s| s["spec"]["targetNamespace"] = "elsewhere".into()).await;
+        w.subject.edit(|s| s["spec"]["targetNamespace"] = "elsewhere".into()).await;
     })
     .await;
-    check(on, "prune", Some(&["prune", "turn"]), async |w| w.edit(|s| s["spec"]["prune"] = false.into()).await).await;
+    check(on, "prune", Some(&["prune", "turn"]), async |w| w.subject.edit(|s| s["spec"]["prune"] = false.into()).await)
+        .await;
     check(on, "how it is applied", Some(&["needsAgent", "options", "turn", "type"]), async |w| {
-        w.edit(|s| s["spec"]["apply"] = json!({"drift": "Report"})).await;
+        w.subject.edit(|s| s["spec"]["apply"] = json!({"drift": "Report"})).await;
     })
     .await;
     check(on, "a renderer's values", Some(&["renderers", "turn", "type"]), async |w| {
-        w.edit(|s| s["spec"]["renderers"] = json!([{"helm": {"values": {"a": 1}}}])).await;
+        w.subject.edit(|s| s["spec"]["renderers"] = json!([{"helm": {"values": {"a": 1}}}])).await;
     })
     .await;
     check(on, "a patch", Some(&["patches", "turn"]), async |w| {
-        w.edit(|s| s["spec"]["patches"] = json!([{"patch": "{kind: ConfigMap, metadata: {name: a}}"}])).await;
+        w.subject.edit(|s| s["spec"]["patches"] = json!([{"patch": "{kind: ConfigMap, metadata: {name: a}}"}])).await;
     })
     .await;
     check(on, "the first parameters", Some(&["parameters", "turn", "type"]), async |w| {
-        w.edit(|s| s["spec"]["parameters"] = json!([{"from": {"context": "shared"}, "keys": ["a"]}])).await;
+        w.subject.edit(|s| s["spec"]["parameters"] = json!([{"from": {"context": "shared"}, "keys": ["a"]}])).await;
     })
     .await;
     check(on, "a value of the service's own", Some(&["parameters", "turn"]), async |w| {
-        w.edit(|s| s["spec"]["configuration"] = json!({"host": "web.example.com"})).await;
+        w.subject.edit(|s| s["spec"]["configuration"] = json!({"host": "web.example.com"})).await;
     })
     .await;
     check(on, "a key of a context that the service is handed", Some(&["parameters", "turn"]), async |w| {
-        w.rig.edit("ServiceContext", ADMIN_NAMESPACE, "shared", |s| s["spec"]["configuration"]["a"] = 2.into()).await;
+        w.subject
+            .rig
+            .edit("ServiceContext", ADMIN_NAMESPACE, "shared", |s| s["spec"]["configuration"]["a"] = 2.into())
+            .await;
     })
     .await;
 
@@ -228,24 +277,27 @@ async fn each_input_changes_the_digest_and_nothing_else_does() {
     .await;
     check(on, "how often sources are asked", None, async |w| {
         for (kind, name) in [("HelmRepository", "charts"), ("OCIRepository", "apps"), ("GitRepository", "values")] {
-            w.rig.edit(kind, ADMIN_NAMESPACE, name, |s| s["spec"]["interval"] = "2h".into()).await;
+            w.subject.rig.edit(kind, ADMIN_NAMESPACE, name, |s| s["spec"]["interval"] = "2h".into()).await;
         }
     })
     .await;
     check(on, "labels and annotations of the service", None, async |w| {
-        w.edit(|s| s["metadata"]["labels"] = json!({"a": "b"})).await;
-        w.edit(|s| s["metadata"]["annotations"]["a"] = "b".into()).await;
+        w.subject.edit(|s| s["metadata"]["labels"] = json!({"a": "b"})).await;
+        w.subject.edit(|s| s["metadata"]["annotations"]["a"] = "b".into()).await;
     })
     .await;
     check(on, "another key of the context", None, async |w| {
-        w.rig.edit("ServiceContext", ADMIN_NAMESPACE, "shared", |s| s["spec"]["configuration"]["b"] = 2.into()).await;
+        w.subject
+            .rig
+            .edit("ServiceContext", ADMIN_NAMESPACE, "shared", |s| s["spec"]["configuration"]["b"] = 2.into())
+            .await;
     })
     .await;
     check(on, "another service, Secret and source", None, async |w| {
-        w.rig.create("Secret", ADMIN_NAMESPACE, "unrelated", json!({"data": {"p": "eA=="}})).await;
-        helm_repository(&w.rig, "unrelated", &w.charts.origin.url()).await;
+        w.subject.rig.create("Secret", ADMIN_NAMESPACE, "unrelated", json!({"data": {"p": "eA=="}})).await;
+        helm_repository(&w.subject.rig, "unrelated", &w.charts.origin.url()).await;
         let spec = json!({"sourceRef": {"kind": "HelmRepository", "name": "unrelated"}, "chart": {"name": "redis", "version": "*"}});
-        service(&w.rig, "unrelated", spec).await;
+        service(&w.subject.rig, "unrelated", spec).await;
     })
     .await;
     check(on, "a file with the same content, written again", None, async |w| {
@@ -253,7 +305,7 @@ async fn each_input_changes_the_digest_and_nothing_else_does() {
         w.values.change("main", &[("test/values.yaml", Some("a: 1\n"))]).map(drop).unwrap();
     })
     .await;
-    let report = on.report().await;
+    let report = on.subject.report().await;
     let sources: Vec<_> = report.sources.iter().map(|source| (source.source.as_str(), source.dependency)).collect();
     let expected = [
         ("HelmRepository charts, chart web", false),
@@ -261,6 +313,7 @@ async fn each_input_changes_the_digest_and_nothing_else_does() {
         ("HelmRepository charts, chart redis", true),
     ];
     assert_eq!(sources, expected);
+    world.subject.changed()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -107,6 +107,48 @@ async fn an_apps_token_is_minted_through_the_proxy_that_its_source_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_program_of_the_hubs_configuration_says_the_credentials_of_the_namespaces_that_it_serves() {
+    let server = GitServer::start_tls().await.unwrap();
+    server.create("infra").unwrap().commit("main", &[("apps/a.yaml", "kind: A")]).unwrap();
+    server.set_auth(Auth::Basic { username: "u".into(), password: "of-a-program".into() });
+    let folder = tempfile::tempdir().unwrap();
+    let (program, log) = (folder.path().join("say"), folder.path().join("log"));
+    let say = |password: &str| {
+        let script = format!("#!/bin/sh\ncat >>{}\necho username=u; echo password={password}\n", log.display());
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    say("of-a-program");
+    let rig = Rig::start_with_program(&format!("{} {}", server.origin(), program.display())).await;
+    rig.cluster("east").await;
+    let spec = json!({"url": server.url("infra"), "interval": "1h", "secretRef": {"name": "authority"}});
+    for namespace in [ADMIN_NAMESPACE, "team-a"] {
+        let authority = json!({"data": data(&[("ca.crt", server.ca().unwrap())])});
+        rig.create("Secret", namespace, "authority", authority).await;
+        rig.create("GitRepository", namespace, "infra", json!({"spec": spec})).await;
+    }
+    let told = wait_source(&rig, "infra", "Ready", "True/Fetched").await.to_string();
+    assert!(!told.contains("of-a-program"), "{told}");
+    // Whoever is not named has to bring credentials.
+    let is_refused = |object: &Value| condition(object, "Stalled") == "True/AuthenticationFailed";
+    rig.wait_for("GitRepository", "team-a", "infra", is_refused).await;
+    let asked = std::fs::read_to_string(&log).unwrap();
+    assert!(asked.contains(&format!("namespace={ADMIN_NAMESPACE}")) && !asked.contains("team-a"), "{asked}");
+    let uid = web(&rig, "web").await;
+    let agent = Agent::join(&rig, "east").await;
+    let (_, files) = wait_files(&rig, &agent, &uid, |_| true).await;
+    assert_eq!(files["apps/a.yaml"], "kind: A");
+    // What it said is taken back: it is asked again, and its next word counts.
+    server.set_auth(Auth::Basic { username: "u".into(), password: "of-tomorrow".into() });
+    say("of-tomorrow");
+    for _ in 0..2 {
+        ask(&rig, "GitRepository", "infra").await;
+    }
+    let told = wait_source(&rig, "infra", "Ready", "True/Fetched").await.to_string();
+    assert!(!told.contains("of-tomorrow"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_longest_prefix_says_which_credentials_serve_a_source() {
     let server = GitServer::start().await.unwrap();
     server.create("infra").unwrap().commit("main", &[("apps/a.yaml", "kind: A")]).unwrap();

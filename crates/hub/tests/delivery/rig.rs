@@ -36,6 +36,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const CONNECTIONS: usize = 2;
 
 const BACKENDS: &str = "backends.yaml";
+/// A rule a line, as `--credential-program` takes them.
+const PROGRAMS: &str = "programs";
 
 pub struct Rig {
     data: tempfile::TempDir,
@@ -81,6 +83,14 @@ impl Rig {
         Self::open(data, location).await
     }
 
+    /// With a program that says credentials.
+    pub async fn start_with_program(rule: &str) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        std::fs::write(data.path().join(PROGRAMS), rule).unwrap();
+        let location = data.path().join("hub.db").into();
+        Self::open(data, location).await
+    }
+
     async fn open(data: tempfile::TempDir, location: Location) -> Self {
         let directory = DataDir::open(data.path()).unwrap();
         let identity = Arc::new(Identity::open(&directory, None, Timestamp::now()).unwrap());
@@ -94,7 +104,9 @@ impl Rig {
         let directory_of_data = data.path().to_owned();
         // All servers of tests are on this machine.
         let links = Links::new(["127.0.0.0/8".parse().unwrap()]);
-        let sources = SourceSettings { links, ..SourceSettings::default() };
+        let rules = std::fs::read_to_string(data.path().join(PROGRAMS)).unwrap_or_default();
+        let programs = rules.lines().map(|rule| rule.parse().unwrap()).collect();
+        let sources = SourceSettings { links, programs };
         let delivery =
             Delivery::open(store.clone(), Arc::clone(&identity), directory_of_data, url, connections, sources).await;
         let mut delivery = delivery.unwrap();

@@ -74,13 +74,17 @@ pub async fn oci_repository(rig: &Rig, name: &str, url: &str) -> String {
 
 /// Has a source asked now; returns when it is acknowledged.
 pub async fn ask(rig: &Rig, kind: &str, name: &str) -> Value {
+    ask_in(rig, kind, ADMIN_NAMESPACE, name).await
+}
+
+pub async fn ask_in(rig: &Rig, kind: &str, namespace: &str, name: &str) -> Value {
     let requested = Timestamp::now().to_string();
-    rig.edit(kind, ADMIN_NAMESPACE, name, |object| {
+    rig.edit(kind, namespace, name, |object| {
         object["metadata"]["annotations"]["farwater.dev/requestedAt"] = requested.clone().into();
     })
     .await;
     let handled = |object: &Value| object["status"]["lastHandledReconcileAt"] == requested.as_str();
-    rig.wait_for(kind, ADMIN_NAMESPACE, name, handled).await
+    rig.wait_for(kind, namespace, name, handled).await
 }
 
 /// A service of whatever its spec says, on the cluster `east`.

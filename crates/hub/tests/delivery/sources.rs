@@ -2,15 +2,16 @@
 
 use farwater_api::ADMIN_NAMESPACE;
 use farwater_testkit::{
-    Origin,
+    Origin, Registry,
     git::{Fault, GitServer},
+    registry::SignIn,
 };
 use serde_json::json;
 
 use crate::{
     delivering::applied,
     rig::{Rig, condition, repository},
-    shop::helm_repository,
+    shop::{helm_repository, oci_repository},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,6 +121,25 @@ async fn a_host_of_charts_that_comes_back_is_asked_by_a_few_at_once_and_each_rep
     let most = origin.most_at_once();
     assert!(most.of_all <= 8 && most.of_one_path <= 1, "{most:?}");
     assert!(origin.count("") <= 2 * SOURCES, "{}", origin.count(""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_comes_back_is_asked_by_a_few_at_once_and_each_repository_by_one() {
+    let registry = Registry::start(SignIn::Nobody).await.unwrap();
+    for n in 0..10 {
+        registry.push_files(&format!("r{n}"), "latest", &[("a.yaml", "kind: A")]).await.unwrap();
+    }
+    let origin = Origin::before(registry.port(), None).await.unwrap();
+    let rig = Rig::start().await;
+    for (n, name) in names().iter().enumerate() {
+        oci_repository(&rig, name, &format!("oci://{}/r{}", origin.host(), n % 10)).await;
+    }
+    fail_for_a_while(&rig, "OCIRepository", |fault| origin.set_fault(fault), || origin.forget_seen()).await;
+    let most = origin.most_at_once();
+    assert!(most.of_all <= 8 && most.of_one_path <= 1, "{most:?}");
+    // What a tag points to, perhaps a second time; what did not move is not pulled.
+    assert!(origin.count("/manifests/") <= 2 * SOURCES, "{}", origin.count("/manifests/"));
+    assert_eq!(origin.count("/blobs/"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

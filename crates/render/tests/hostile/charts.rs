@@ -1,10 +1,13 @@
 //! Templates.
 
+use std::time::{Duration, Instant};
+
+use farwater_render::{Limits, Program};
 use serde_json::json;
 
 use super::{
     Case, case, run_all,
-    support::{Bench, Files, Job, charts::small, files},
+    support::{Bench, Files, Job, charts::small, files, strict},
 };
 
 fn template(text: &str) -> Job {
@@ -158,7 +161,7 @@ fn output() -> Vec<Case> {
     ]
 }
 
-fn functions() -> Vec<Case> {
+pub fn functions() -> Vec<Case> {
     vec![
         case("getHostByName", template("{{ getHostByName \"example.com\" }}"), "rendering has no network"),
         case("env", template("{{ env \"HOME\" }}"), "function \"env\" not defined"),
@@ -219,7 +222,7 @@ fn with_packed(archive: Vec<u8>) -> Job {
     Job::new(all)
 }
 
-fn archives() -> Vec<Case> {
+pub fn archives() -> Vec<Case> {
     const CHART: &[u8] = b"apiVersion: v2\nname: c\nversion: 1.0.0\n";
     let chart = ("c/Chart.yaml", CHART);
     let zeros = vec![0; 100 << 20];
@@ -241,7 +244,7 @@ fn archives() -> Vec<Case> {
     ]
 }
 
-fn metadata() -> Vec<Case> {
+pub fn metadata() -> Vec<Case> {
     let chart = |text: &str| {
         Job::of([("Chart.yaml", text), ("templates/a.yaml", "apiVersion: v1\nkind: A\nmetadata: {name: a}\n")])
     };
@@ -272,6 +275,25 @@ async fn templates_that_never_end_or_take_too_much_end_with_an_error() {
     run_all(&bench, loops()).await;
     run_all(&bench, memory()).await;
     run_all(&bench, output()).await;
+}
+
+/// One that sleeps takes none of it; this one takes all that it gets.
+#[tokio::test]
+async fn the_processors_time_has_a_limit_of_its_own() {
+    let _alone = super::others::ALONE.lock().await;
+    let (limit, long) = (Duration::from_secs(2), Duration::from_secs(60));
+    let limits = Limits { time: long, cpu: limit, ..strict().limits };
+    let bench = Bench::with(Program { limits, ..strict() }, "");
+    for _ in 0..2 {
+        let begun = Instant::now();
+        let said = bench.refuse(&template("{{ range until 100000 }}{{ range until 100000 }}{{ end }}{{ end }}")).await;
+        let took = begun.elapsed();
+        assert!(said.contains("rendering took over 2 s"), "{said}");
+        assert!(took >= limit && took < long / 2, "{took:?}");
+    }
+    // What was used for one is not counted for the next.
+    let plain = template("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n");
+    assert_eq!(super::support::values(bench.render(&plain).await).len(), 1);
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod charts;
+mod opened;
 mod others;
 mod overlays;
 mod plugins;

@@ -10,7 +10,7 @@ use super::{
 
 const OBJECT: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
 
-fn overlays() -> Vec<Case> {
+pub fn overlays() -> Vec<Case> {
     let of = |text: &str| Job::of([("kustomization.yaml", text), ("a.yaml", OBJECT)]);
     let mut cases = vec![
         case(

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use farwater_render::{Limits, Program};
 use farwater_testkit::wait_for;
 use serde_json::json;
 
@@ -81,6 +82,21 @@ async fn plugins_end_within_their_limits_and_leave_nothing_behind() {
     // The first process of a namespace takes no such signals from itself.
     check("stops-itself", "sh -c 'kill -STOP $$' $0; exit 1", "took over 4 s").await;
     check("dies", "sh -c 'kill -SEGV $$' $0 || exit 1", "").await;
+}
+
+#[tokio::test]
+async fn a_plugins_processor_time_has_a_limit_of_its_own() {
+    let _alone = super::others::ALONE.lock().await;
+    let long = Duration::from_secs(60);
+    let limits = Limits { time: long, cpu: Duration::from_secs(2), ..strict().limits };
+    let command = ["/bin/sh", "-c", "while :; do :; done"];
+    let plugins = json!({"plugins": [{"name": "p", "command": command, "timeoutSeconds": 60}]}).to_string();
+    let bench = Bench::with(Program { limits, ..strict() }, &plugins);
+    let job = Job::of([("a", "x")]).renderers(json!([{"type": "Plugin", "plugin": "p"}]));
+    let begun = Instant::now();
+    let said = errors(&bench.render(&job).await);
+    assert!(said.contains("it took too much of the processor's time"), "{said}");
+    assert!(begun.elapsed() < long / 2, "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

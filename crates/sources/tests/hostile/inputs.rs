@@ -8,7 +8,7 @@ use farwater_testkit::registry::gzip;
 pub const CANARY: &str = "a canary outside of every archive";
 
 const BLOCK: usize = 512;
-const NAMES: [&[u8]; 16] = [
+pub const NAMES: [&[u8]; 16] = [
     b"../x",
     b"a/../../x",
     b"./../x",
@@ -114,27 +114,18 @@ fn odd_names() -> Vec<Vec<u8>> {
     all
 }
 
-fn links(outside: &Path) -> Vec<Vec<u8>> {
+/// Where links lead.
+pub fn targets(outside: &Path) -> Vec<String> {
     let canary = outside.join("canary").display().to_string();
     let up = format!("{}{}", "../".repeat(20), canary.trim_start_matches('/'));
     let long = "x/".repeat(50);
-    let targets = [
-        canary.as_str(),
-        &up,
-        "/etc/passwd",
-        "..",
-        "../..",
-        "a/../../..",
-        "/",
-        "/proc/self/environ",
-        "l",
-        "./l/l",
-        &long,
-        "",
-        "a\nb",
-    ];
+    let plain = ["/etc/passwd", "..", "../..", "a/../../..", "/", "/proc/self/environ", "l", "./l/l", "", "a\nb"];
+    [canary, up, long].into_iter().chain(plain.map(str::to_owned)).collect()
+}
+
+fn links(outside: &Path) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
-    for target in targets {
+    for target in targets(outside) {
         let link = member(b"l", b'2', target.as_bytes(), b"");
         all.push(archive(&[link.clone(), file("a.yaml", "a: b\n")]));
         all.push(archive(&[link.clone(), file("l/written", "x")]));

@@ -1,22 +1,27 @@
-//! Archives and charts that were made to do harm, from a real registry and a web server: each is an error or harmless, and whoever reads
-//! them neither grows nor opens a file that others don't open.
+//! Archives, charts and Git repositories that were made to do harm, from a real registry, a web server and a Git server: each is an error
+//! or harmless, and whoever reads them, with the programs that it starts, neither grows nor opens a file that others don't open.
 #![allow(clippy::unwrap_used)]
 
 mod inputs;
+mod trees;
 
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
-use farwater_bundle::{Archive, Limits, Overlay, RelPath, archive, charts, closure_of};
+use farwater_api::git_repository::GitReference;
+use farwater_bundle::{Archive, Limits, Overlay, RelPath, archive, charts, closure, closure_of};
 use farwater_sources::{
-    Access, Artifacts, Links, WantedChart, Web, helm,
+    Access, Artifacts, Git, GitLimits, Links, Mirror, Reads, Reference, Remote, Snapshot, WantedChart, Web, helm,
     oci::{self, Follow, Place, Selection},
 };
 use farwater_testkit::{
-    Origin, Registry, packages,
+    Origin, Registry,
+    git::GitServer,
+    packages,
     packages::Package,
     process::bare_command,
     registry::{FLUX_CONFIG, FLUX_LAYER, Layer, SignIn},
@@ -41,6 +46,9 @@ struct Job {
     artifacts: Vec<String>,
     /// Repositories with a chart `web`.
     repositories: Vec<String>,
+    /// A Git repository, and branches of it.
+    git: String,
+    branches: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -51,7 +59,7 @@ struct Outcome {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_archives_and_charts_are_errors_or_harmless() {
+async fn hostile_archives_charts_and_trees_are_errors_or_harmless() {
     if let Some(job) = std::env::var_os(JOB) {
         return read_all(Path::new(&job)).await;
     }
@@ -75,21 +83,27 @@ async fn hostile_archives_and_charts_are_errors_or_harmless() {
         std::fs::write(place.join("web.tgz"), repository.archive).unwrap();
         repositories.push(format!("{}/{n}", origin.url()));
     }
-    let (artifacts_total, total) = (artifacts.len(), artifacts.len() + repositories.len());
-    assert!(total >= 200, "{total} cases");
+    let server = GitServer::start().await.unwrap();
+    let (git, branches) = (server.url("r"), trees::trees(&server, folder.path()));
+    let (artifacts_total, trees_total) = (artifacts.len(), branches.len());
+    let total = artifacts_total + repositories.len() + trees_total;
+    assert!(total >= 300 && trees_total >= 100, "{total} cases");
 
     // The first of each are good ones: what is opened for them is all that is opened for the others.
     let good = Job {
         data: folder.path().join("good"),
         artifacts: artifacts[..1].to_vec(),
         repositories: repositories[..1].to_vec(),
+        git: git.clone(),
+        branches: branches[..1].to_vec(),
     };
     let (outcome, usual) = run(folder.path(), &good);
-    assert_eq!((outcome.errors, outcome.harmless), (0, 2), "{outcome:?}");
-    let hostile = Job { data: folder.path().join("hostile"), artifacts, repositories };
+    assert_eq!((outcome.errors, outcome.harmless), (0, 3), "{outcome:?}");
+    let hostile = Job { data: folder.path().join("hostile"), artifacts, repositories, git, branches };
     let begun = Instant::now();
     let (outcome, opened) = run(folder.path(), &hostile);
-    eprintln!("{artifacts_total} archives of {total} cases in {:?}: {outcome:?}", begun.elapsed());
+    let took = begun.elapsed();
+    eprintln!("{artifacts_total} archives and {trees_total} trees of {total} cases in {took:?}: {outcome:?}");
     let strange: Vec<_> = opened.difference(&usual).collect();
     assert!(strange.is_empty(), "opened: {strange:?}");
     assert!(outcome.errors + outcome.harmless == total && outcome.errors > total / 2, "{outcome:?}");
@@ -103,9 +117,12 @@ fn run(folder: &Path, job: &Job) -> (Outcome, BTreeSet<String>) {
     let (file, log) = (job.data.join("job.json"), folder.join("strace.log"));
     std::fs::write(&file, serde_json::to_vec(job).unwrap()).unwrap();
     let mut command = bare_command(STRACE.program);
-    command.args(["-f", "-qq", "-y", "-e", "signal=none", "-e", "trace=open,openat,openat2,creat", "-o"]).arg(&log);
+    // Only these calls are stopped at: Git makes many others.
+    command
+        .args(["-f", "--seccomp-bpf", "-qq", "-y", "-e", "signal=none", "-e", "trace=open,openat,openat2,creat", "-o"])
+        .arg(&log);
     command.arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture"]);
-    command.arg("hostile_archives_and_charts_are_errors_or_harmless").env(JOB, &file);
+    command.arg("hostile_archives_charts_and_trees_are_errors_or_harmless").env(JOB, &file);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let outcome = serde_json::from_slice(&std::fs::read(job.data.join("outcome.json")).unwrap()).unwrap();
@@ -146,6 +163,10 @@ async fn read_all(file: &Path) {
     for url in &job.repositories {
         note(url, read_chart(&web, url, &job.data).await);
     }
+    let git = Git::new(GitLimits::default(), Web::default(), &job.data.join("home")).unwrap();
+    for branch in &job.branches {
+        note(branch, read_tree(&git, &job.git, branch, &job.data.join("mirror")).await);
+    }
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     outcome.resident_kib = peak.trim().trim_end_matches(" kB").parse().unwrap();
@@ -172,6 +193,32 @@ async fn read_chart(web: &Web, url: &str, data: &Path) -> Result<(), String> {
     make_bundle(&artifacts, &found.map_err(|error| error.to_string())?.digest)
 }
 
+/// A branch with all that it asks for. The mirror is one for all: what is refused leaves it as it was.
+async fn read_tree(git: &Git, url: &str, branch: &str, mirror: &Path) -> Result<(), String> {
+    let limits = Limits::default();
+    let stated = GitReference { branch: Some(branch.to_owned()), ..Default::default() };
+    let reference = Reference::parse(Some(&stated)).unwrap();
+    let synced = git.sync(&Remote::new(url, None).unwrap(), &reference, mirror, TIMEOUT).await;
+    let commit = synced.map_err(|error| error.to_string())?.revision.commit;
+    let modules = Git::submodules(mirror, None, url, commit).await.map_err(|error| error.to_string())?;
+    for module in &modules {
+        let remote = Remote::new(module.address.as_str(), None).map_err(|error| error.to_string())?;
+        git.fetch_module(&remote, module, mirror, TIMEOUT).await.map_err(|error| error.to_string())?;
+    }
+    let opened = Mirror::open(mirror).map_err(|error| error.to_string())?;
+    let reads = Reads { submodules: true, lfs: true };
+    let (snapshot, root) = Snapshot::open(&opened, commit, reads).map_err(|error| error.to_string())?;
+    let snapshot = Rc::new(snapshot);
+    let closure = closure(&snapshot, &root, &RelPath::root(), &limits).map_err(|error| error.to_string())?;
+    for (url, files) in snapshot.resolve_pointers(&closure, &limits).map_err(|error| error.to_string())? {
+        let remote = Remote::new(&url, None).map_err(|error| error.to_string())?;
+        let fetched = git.fetch_large_files(&remote, &files, mirror, TIMEOUT).await;
+        fetched.map_err(|error| error.to_string())?;
+    }
+    check_bytes(&archive::pack(&snapshot, &closure, &limits).map_err(|error| error.to_string())?, &limits);
+    Ok(())
+}
+
 /// As the hub makes one.
 fn make_bundle(artifacts: &Artifacts, key: &farwater_api::Digest) -> Result<(), String> {
     let limits = Limits::default();
@@ -190,11 +237,15 @@ fn make_bundle(artifacts: &Artifacts, key: &farwater_api::Digest) -> Result<(), 
             }
         }
     }
-    let bytes = archive::pack(&overlay, &closure, &limits).map_err(|error| error.to_string())?;
-    let digest = farwater_api::Digest::of(&bytes);
-    let archive = Archive::open(&archive::compress(&bytes).unwrap(), &digest, &limits).unwrap();
+    check_bytes(&archive::pack(&overlay, &closure, &limits).map_err(|error| error.to_string())?, &limits);
+    Ok(())
+}
+
+/// A bundle that can be read, with nothing in it from elsewhere.
+fn check_bytes(bytes: &[u8], limits: &Limits) {
+    let digest = farwater_api::Digest::of(bytes);
+    let archive = Archive::open(&archive::compress(bytes).unwrap(), &digest, limits).unwrap();
     for (path, content) in archive.files() {
         assert!(!content.windows(CANARY.len()).any(|part| part == CANARY.as_bytes()), "{path} holds the canary");
     }
-    Ok(())
 }

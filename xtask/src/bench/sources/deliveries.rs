@@ -2,23 +2,17 @@
 
 use std::{hint::black_box, time::Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use aws_lc_rs::hmac;
-use farwater_api::Receiver;
-use farwater_testkit::{
-    deliveries::{Host, Push, Sender},
-    wait_for,
-};
+use farwater_testkit::deliveries::{Host, Push, Sender};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::StatusCode;
 use http_body_util::BodyExt as _;
-use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, api::PostParams, client::Body};
-use serde_json::json;
+use kube::client::Body;
 
 use super::{
     Figure,
-    field::{BRANCH, Field, PATIENCE},
+    field::{BRANCH, Field, TOKEN},
 };
 
 const DELIVERIES: usize = 20_000;
@@ -28,7 +22,6 @@ const BYTES: usize = 10_000;
 const HASHES: u32 = 20_000;
 /// Microseconds, from the issue.
 const GOAL: f64 = 100.0;
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let count = if quick { DELIVERIES / 4 } else { DELIVERIES };
@@ -36,16 +29,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let commit = field.git.create("infra")?.commit(BRANCH, &[("apps/a.yaml", "a")])?;
     field.repository("infra", "1h").await?;
     field.served("infra", &commit).await?;
-    let secret = json!({"metadata": {"name": "hook"}, "stringData": {"token": TOKEN}});
-    let secrets: Api<Secret> = field.api();
-    secrets.create(&PostParams::default(), &serde_json::from_value(secret)?).await.context("create the token")?;
-    let spec = json!({"type": "github", "resources": [{"name": "*"}], "secretRef": {"name": "hook"}});
-    field.source::<Receiver>("hook", spec).await?;
-    let receivers: Api<Receiver> = field.api();
-    let path = wait_for("the receiver to have a path", PATIENCE, || async {
-        Ok(receivers.get("hook").await?.status.and_then(|status| status.webhook_path))
-    })
-    .await?;
+    let path = field.receiver().await?;
     let url = field.git.url("infra");
     let push = Push { url: &url, branch: BRANCH, before: &commit, after: &commit, size: BYTES };
     let request = Sender::new(Host::GitHub, TOKEN).push(&path, push);

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use farwater_api::{ADMIN_NAMESPACE, GitRepository, REQUESTED_AT, ServiceDeployment};
+use farwater_api::{ADMIN_NAMESPACE, GitRepository, REQUESTED_AT, Receiver, ServiceDeployment};
 use farwater_testkit::{Hub, git::GitServer, temporary_folder, wait_for};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::Request;
+use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
@@ -20,6 +21,8 @@ use crate::bench::usage;
 pub const BRANCH: &str = "main";
 /// Thousands of services take their time on a machine that does more.
 pub const PATIENCE: Duration = Duration::from_secs(600);
+/// Of the webhook.
+pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Enough that the hub's write combiner has something to combine.
 const AT_ONCE: usize = 64;
 /// Of a hub that has nothing to do, in two seconds.
@@ -71,6 +74,20 @@ impl Field {
         let object: K = serde_json::from_value(object)?;
         self.api::<K>().create(&PostParams::default(), &object).await.with_context(|| format!("create {name}"))?;
         Ok(())
+    }
+
+    /// GitHub's webhook of all sources; the path that it delivers to.
+    pub async fn receiver(&self) -> Result<String> {
+        let secret = json!({"metadata": {"name": "hook"}, "stringData": {"token": TOKEN}});
+        let secrets: Api<Secret> = self.api();
+        secrets.create(&PostParams::default(), &serde_json::from_value(secret)?).await.context("create the token")?;
+        let spec = json!({"type": "github", "resources": [{"name": "*"}], "secretRef": {"name": "hook"}});
+        self.source::<Receiver>("hook", spec).await?;
+        let receivers: Api<Receiver> = self.api();
+        wait_for("the receiver to have a path", PATIENCE, || async {
+            Ok(receivers.get("hook").await?.status.and_then(|status| status.webhook_path))
+        })
+        .await
     }
 
     /// Has a source asked; returns before it was.

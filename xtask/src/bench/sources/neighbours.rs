@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use farwater_api::{GitRepository, HelmRepository};
+use farwater_api::{GitRepository, HelmRepository, OCIRepository};
 use farwater_testkit::{
     Origin,
     git::{Fault, GitServer, Repository},
@@ -77,7 +77,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     ensure!(asked > samples, "the neighbours were asked {asked} times only");
     let workload = format!(
         "{samples} commits on request, beside {} sources that stall, drip, fail or bring harm, asked {asked} times",
-        SOURCES * 4 + CHARTS.len()
+        SOURCES * 5 + CHARTS.len()
     );
     let figure = |metric, share| {
         let (mut alone, mut beside) = (alone.clone(), beside.clone());
@@ -128,6 +128,8 @@ async fn until_told(poller: &mut Poller, begun: Instant) -> Result<()> {
 
 struct Neighbours {
     servers: Vec<(&'static str, GitServer)>,
+    /// Half of its repositories stall, and half drip.
+    registry: Origin,
     pages: Origin,
     folder: tempfile::TempDir,
     /// What makes an index a large one.
@@ -155,8 +157,16 @@ impl Neighbours {
             servers.push((kind, server));
         }
         let folder = temporary_folder("farwater-bench-")?;
+        let registry = Origin::of_folder(folder.path(), None).await?;
+        registry.set_fault_at("stalled", Fault::Stall);
+        registry.set_fault_at("dripping", Fault::Slow { bytes: 1, pause: Duration::from_secs(1) });
+        for name in artifacts() {
+            let url = format!("oci://{}/{name}", registry.host());
+            let spec = json!({"url": url, "insecure": true, "interval": "10s", "timeout": TIMEOUT});
+            field.source::<OCIRepository>(&name, spec).await?;
+        }
         let pages = Origin::of_folder(folder.path(), None).await?;
-        let neighbours = Self { servers, pages, folder, padding: padding() };
+        let neighbours = Self { servers, registry, pages, folder, padding: padding() };
         let once = gzip(&vec![0; 256 << 20])?;
         for chart in CHARTS {
             let place = neighbours.place(chart);
@@ -201,6 +211,9 @@ impl Neighbours {
         for name in self.repositories() {
             field.api::<GitRepository>().patch(&name, &parameters, &patch).await?;
         }
+        for name in artifacts() {
+            field.api::<OCIRepository>().patch(&name, &parameters, &patch).await?;
+        }
         for chart in CHARTS {
             field.api::<HelmRepository>().patch(chart, &parameters, &patch).await?;
         }
@@ -213,6 +226,9 @@ impl Neighbours {
             for name in self.repositories() {
                 field.ask::<GitRepository>(&name).await?;
             }
+            for name in artifacts() {
+                field.ask::<OCIRepository>(&name).await?;
+            }
             for chart in CHARTS {
                 self.write_index(chart, turn)?;
                 field.ask::<HelmRepository>(chart).await?;
@@ -224,8 +240,13 @@ impl Neighbours {
 
     fn asked(&self) -> usize {
         let of_git: usize = self.servers.iter().map(|(_, server)| server.counts().requests).sum();
-        of_git + self.pages.count("/")
+        of_git + self.registry.count("/") + self.pages.count("/")
     }
+}
+
+/// Of the registry.
+fn artifacts() -> impl Iterator<Item = String> {
+    (0..SOURCES).map(|n| format!("artifact-{}-{n}", if n % 2 == 0 { "stalled" } else { "dripping" }))
 }
 
 fn padding() -> String {

@@ -85,10 +85,11 @@ impl ServiceTask {
         let object = match made {
             Ok(object) => object,
             Err(error) => {
-                tracing::warn!(service = %self.name(), hook = %hook.object, %error, "refused");
+                let said = self.veil.conceal(&error.to_string());
+                tracing::warn!(service = %self.name(), hook = %hook.object, error = said, "refused");
                 self.hooks.retry = true;
                 let what = if error.is_passing() { "can't be begun now" } else { "was refused" };
-                let message = shorten(&format!("{phase} hook {} {what}: {error}", hook.object));
+                let message = shorten(&format!("{phase} hook {} {what}: {said}", hook.object));
                 return Some(Barrier::of_hook(&hook.object, !error.is_passing(), message));
             }
         };
@@ -149,7 +150,8 @@ impl ServiceTask {
         if run.state != HookState::Running {
             run.message = explain(&run, &progress.message, summary.as_ref(), &output);
             let level = if run.state == HookState::Failed { "failed" } else { "succeeded" };
-            tracing::info!(service = %self.name(), hook = %run.object, phase = %run.phase, message = run.message, "{level}");
+            let message = self.veil.conceal(&run.message);
+            tracing::info!(service = %self.name(), hook = %run.object, phase = %run.phase, message, "{level}");
         }
         run
     }
