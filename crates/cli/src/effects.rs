@@ -15,6 +15,7 @@ pub const EFFECTS: &[(&str, Effect)] = &[
             "the subresource `clusters/NAME/join`: a one-time token; with --context, the agent's objects in that cluster",
         ]),
     ),
+    ("cluster age-key", Effect::Reads),
     ("cluster leave", Effect::Writes(&["Cluster, deleted; with --context, the agent's objects in that cluster"])),
     (
         "deploy",

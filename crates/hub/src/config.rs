@@ -473,7 +473,7 @@ mod tests {
             "hub.yaml: unknown option \"lisen\"; valid options: data-dir, database, \
              database-password, database-password-file, listen, advertise, tls-san, tls-cert, tls-key, tls-ca, log-format, \
              log-level, metrics-listen, max-connections, max-api-requests, max-watches, max-agent-requests, \
-             max-connected-agents, allow-private-links, credential-program, drain-seconds"
+             max-connected-agents, allow-private-links, credential-program, secret-backends, drain-seconds"
         );
         assert!(parse("config: other.yaml\n").unwrap_err().contains("unknown option \"config\""));
     }

@@ -16,6 +16,17 @@ export interface ApplyOptions {
   immutable?: ImmutablePolicy;
 }
 
+/** A chart of a HelmRepository. */
+export interface ChartReference {
+  /** As the index names it; below a registry's path also with slashes. */
+  name: string;
+  /** A version, or a range as Helm writes them: `1.2.3`, `~1.2`, `>=1 <2`. The newest that is no pre-release if absent. */
+  version: string;
+}
+
+/** What of a Cluster may be handed over. */
+export type ClusterPart = "Labels" | "Annotations" | "Metadata" | "Version";
+
 export interface ClusterReference {
   name: string;
   /** The service's own namespace if absent, then the administrators'. */
@@ -24,6 +35,8 @@ export interface ClusterReference {
 
 /** A Kubernetes cluster that joins by a one-time token and is reached only by its own agent's requests. */
 export interface ClusterSpec {
+  /** What services on the cluster may be handed of it beside its labels and annotations: account and network ids, domains. Values of any form; at most 32 KiB as JSON, 512 names and 16 levels. Not for secrets: whoever may read the Cluster reads them. */
+  metadata?: Record<string, unknown>;
   /** How often the agent asks for its desired state, as a Go duration; between 1s and 10m. */
   pollInterval: string;
   /** Holds every change to the cluster; what runs there goes on running. */
@@ -31,6 +44,8 @@ export interface ClusterSpec {
 }
 
 export interface ClusterStatus {
+  /** `age1…`: what files are encrypted to with SOPS that this cluster alone shall open. It changes with the agent's keys; those of before go on opening what is encrypted to them. */
+  ageRecipient?: string;
   /** The image that the agent's Deployment names; absent where the agent was started by hand. */
   agentImage?: string;
   agentVersion?: string;
@@ -84,6 +99,8 @@ export interface GitReference {
   branch?: string;
   /** A commit's full id. */
   commit?: string;
+  /** A reference by its full name, for example `refs/pull/420/head`. */
+  name?: string;
   /** A semver range over the tags' names, for example `>=1.2.0 <2.0.0`. */
   semver?: string;
   /** A tag's short name. */
@@ -94,20 +111,28 @@ export interface GitReference {
 export interface GitRepositorySpec {
   /** How often the remote is asked, as a Go duration; between 10s and 24h. */
   interval: string;
+  /** Replaces pointers to large files of Git LFS by the files. */
+  lfs: boolean;
+  /** A Secret in the same namespace with the `address` of an HTTP proxy, and optionally `username`, `password` and `ca.crt`. */
+  proxySecretRef?: LocalReference;
+  /** Fetches the submodules that the revision names, theirs too, and has them at their paths. */
+  recurseSubmodules: boolean;
   /** What to follow; the branch `main` if absent. One of its fields may be set. */
   ref?: GitReference;
-  /** A Secret in the same namespace with `username` and `password`, or `bearerToken`, and optionally `ca.crt`. */
+  /** A Secret in the same namespace. For http and https: `username` and `password`, `bearerToken`, or `githubAppID`, `githubAppInstallationID` and `githubAppPrivateKey`; and optionally `ca.crt`. For ssh: `identity` and `known_hosts`, and optionally `password` for the key. Without it a Secret of the namespace that serves the URL's prefix is taken. */
   secretRef?: LocalReference;
   /** Stops polling; what was fetched goes on being served. */
   suspend: boolean;
   /** Longest time that one fetch may take, as a Go duration; between 1s and 30m. */
   timeout: string;
-  /** Address of the repository: http or https. Credentials belong in `secretRef`, never here. */
+  /** Address of the repository: http, https, `ssh://`, or ssh's short form `git@host:path`. Credentials belong in `secretRef`, never here. */
   url: string;
+  /** Serves only revisions that are signed. */
+  verify?: GitVerification;
 }
 
 export interface GitRepositoryStatus {
-  /** `Ready`, `Reconciling` and `Stalled`, readable by kstatus. */
+  /** `Ready`, `Reconciling` and `Stalled`, readable by kstatus; `SourceVerified` where `spec.verify` is set. */
   conditions?: Condition[];
   /** When `revision` last changed. */
   lastFetchTime?: Time;
@@ -120,6 +145,16 @@ export interface GitRepositoryStatus {
   /** Since when the remote could not be asked; absent while it answers. */
   staleSince?: Time;
 }
+
+/** Whose signature a revision needs. */
+export interface GitVerification {
+  /** What must be signed: the commit (`HEAD`), the annotated tag that is followed (`Tag`), or both (`TagAndHEAD`). */
+  mode: GitVerificationMode;
+  /** A Secret in the same namespace whose values are public keys: OpenPGP's, or ssh's. */
+  secretRef: LocalReference;
+}
+
+export type GitVerificationMode = "HEAD" | "Tag" | "TagAndHEAD";
 
 /** Health by kstatus' rules, the worst first. */
 export type Health = "Failed" | "InProgress" | "Terminating" | "Current" | "Unknown";
@@ -153,6 +188,52 @@ export interface HeldPrune {
   untilApplied?: boolean;
 }
 
+/** As for `helm template`. The chart's own values come first, then those of the files in their order, then the inline ones. */
+export interface HelmOptions {
+  /** Whether values files that are not there are passed over. */
+  ignoreMissingValuesFiles?: boolean;
+  /** Lets the templates' function `lookup` read the cluster, as the account that the service is applied as. Without it every lookup finds nothing. What was rendered with it is not cached. */
+  lookup?: boolean;
+  /** What the rendered objects and hooks go through, in this order. */
+  postRenderers?: PostRenderer[];
+  /** The service's name if absent. */
+  releaseName?: string;
+  /** Leaves out the definitions of the charts' `crds` folders. They are applied, and upgraded, without it. */
+  skipCrds?: boolean;
+  /** Takes values that the chart's schema refuses. */
+  skipSchemaValidation?: boolean;
+  /** Leaves out hooks that are tests. */
+  skipTests?: boolean;
+  /** No place for secrets: they are readable in the hub and in the cluster. */
+  values?: Record<string, unknown>;
+  /** Relative to the chart's folder; one that begins with `/` counts from the root of the source. */
+  valuesFiles?: string[];
+}
+
+/** A repository of Helm charts: an index over http or https, or a registry. */
+export interface HelmRepositorySpec {
+  /** A Secret in the same namespace with `ca.crt`, `tls.crt` and `tls.key`: whom to trust, and who we are. */
+  certSecretRef?: LocalReference;
+  /** Speaks plain HTTP to a registry. */
+  insecure: boolean;
+  /** How often the remote is asked, as a Go duration; between 10s and 24h. */
+  interval: string;
+  /** Whether the credentials are also sent to other hosts that the index names for its charts. */
+  passCredentials: boolean;
+  /** A Secret in the same namespace with `username` and `password`; for a registry also `.dockerconfigjson`. */
+  secretRef?: LocalReference;
+  /** Stops polling; what was fetched goes on being served. */
+  suspend: boolean;
+  /** Longest time that the index, or one chart, may take, as a Go duration; between 1s and 30m. */
+  timeout: string;
+  /** `oci` for a registry; `url` says so too. */
+  type: HelmRepositoryType;
+  /** Address of the folder that holds `index.yaml`, or `oci://` and the path below which a registry has the charts. Credentials belong in `secretRef`, never here. */
+  url: string;
+}
+
+export type HelmRepositoryType = "default" | "oci";
+
 export interface HookCounts {
   failed: number;
   running: number;
@@ -173,6 +254,15 @@ export interface IgnoreDifference {
   namespace?: string;
 }
 
+/** An image's name without a tag, and what takes its place. */
+export interface Image {
+  /** Comes before `newTag`. */
+  digest?: string;
+  name: string;
+  newName?: string;
+  newTag?: string;
+}
+
 export type ImmutablePolicy = "Report" | "Recreate";
 
 export interface KindCount {
@@ -181,9 +271,85 @@ export interface KindCount {
   kind: string;
 }
 
+/** What comes on top of the kustomization's own fields of these names. */
+export interface KustomizeOptions {
+  /** After the kustomization's own, relative to its folder. */
+  components?: string[];
+  /** Each takes the place of the kustomization's entry for the same name. */
+  images?: Image[];
+  /** Which files a kustomization may read besides other kustomizations. */
+  loadRestrictor?: LoadRestrictor;
+  namePrefix?: string;
+  nameSuffix?: string;
+}
+
+/** Either a folder, or patches and images. */
+export interface KustomizePostRenderer {
+  images?: Image[];
+  patches?: Patch[];
+  /** Folder of a kustomization that names `helm-output.yaml` among its resources; relative to the chart's folder, or to the root of the source if it begins with `/`. */
+  path?: string;
+}
+
+export type LayerOperation = "extract" | "copy";
+
+export interface LayerSelector {
+  /** The first layer of this media type; the first of all if absent. */
+  mediaType?: string;
+  operation: LayerOperation;
+}
+
+/** Named as the values of `kustomize build --load-restrictor`. */
+export type LoadRestrictor = "LoadRestrictionsRootOnly" | "LoadRestrictionsNone";
+
 /** The name of an object in the same namespace. */
 export interface LocalReference {
   name: string;
+}
+
+/** One more source of a service. */
+export interface MountedSource {
+  /** Of a HelmRepository: which of its charts. */
+  chart?: ChartReference;
+  /** Where that folder lies in the service's files. Nothing else may lie there. */
+  mountPath: string;
+  /** Folder of that source; empty or `.` is its root. */
+  path?: string;
+  sourceRef: SourceReference;
+}
+
+/** What to follow in a repository of a registry. Exactly one field may be set. */
+export interface OCIReference {
+  /** A manifest's digest: `sha256:` and 64 hex digits. */
+  digest?: string;
+  /** A semver range over the tags, for example `>=1.2.0 <2.0.0`. */
+  semver?: string;
+  /** A tag. */
+  tag?: string;
+}
+
+/** An artifact of a registry: what `flux push artifact` or `helm push` has put there, or any image with an archive as a layer. */
+export interface OCIRepositorySpec {
+  /** A Secret in the same namespace with `ca.crt`, `tls.crt` and `tls.key`: whom to trust, and who we are. */
+  certSecretRef?: LocalReference;
+  /** Speaks plain HTTP to the registry. */
+  insecure: boolean;
+  /** How often the registry is asked, as a Go duration; between 10s and 24h. */
+  interval: string;
+  /** Which layer is read, and how; the first one, as an archive, if absent. */
+  layerSelector?: LayerSelector;
+  /** What to follow; the tag `latest` if absent. One of its fields may be set. */
+  ref?: OCIReference;
+  /** A Secret in the same namespace with `.dockerconfigjson`, or with `username` and `password`. */
+  secretRef?: LocalReference;
+  /** Stops polling; what was fetched goes on being served. */
+  suspend: boolean;
+  /** Longest time that one fetch may take, as a Go duration; between 1s and 30m. */
+  timeout: string;
+  /** `oci://HOST[:PORT]/PATH`, without a tag. */
+  url: string;
+  /** What must vouch for an artifact before it is served. */
+  verify?: Verification;
 }
 
 export interface ObjectCounts {
@@ -217,34 +383,110 @@ export interface ObjectReport {
   waitsFor?: ObjectRef;
 }
 
+/** Values that a service is handed. */
+export interface Parameter {
+  from: ParameterSource;
+  /** The keys that are handed over. None: all that there are, so that a change of any is one of the service's parameters. */
+  keys?: string[];
+  /** Put before the names of a ConfigMap's or Secret's keys. */
+  prefix?: string;
+}
+
+/** Where values come from: one of them. Objects are of the service's own namespace. */
+export interface ParameterSource {
+  /** Beside `secret`: the backend that has it, by its name in the hub's configuration. Without one it is a Secret of the hub. */
+  backend?: string;
+  /** A part of the service's own Cluster, seen in `cluster`. */
+  cluster?: ClusterPart;
+  /** A Secret that is in the cluster itself, in the service's target namespace, read there with the rights that the service is applied with. Its keys, which are picked, are seen in `configuration`; the hub knows no value of it. */
+  clusterSecret?: string;
+  /** A ConfigMap; its keys are seen in `configuration`. */
+  configMap?: string;
+  /** A ServiceContext; its values are seen as `contexts.NAME`. */
+  context?: string;
+  /** A Secret; its keys are seen in `configuration`. */
+  secret?: string;
+}
+
+/** A change of rendered objects, as in a kustomization. */
+export interface Patch {
+  /** YAML or JSON: a strategic merge patch, or the operations of a JSON patch (RFC 6902), which needs a target. */
+  patch: string;
+  /** Which objects; the one that a strategic merge patch itself names if absent. */
+  target?: PatchTarget;
+}
+
+/** What is left out matches all. Names, kinds and groups are regular expressions over the whole text. */
+export interface PatchTarget {
+  annotationSelector?: string;
+  group?: string;
+  kind?: string;
+  /** As in a list request: `app=web,tier!=cache`. */
+  labelSelector?: string;
+  name?: string;
+  namespace?: string;
+  version?: string;
+}
+
 export interface Pin {
   /** Digest of a bundle that `servicedeployments/NAME/history` lists. */
   bundle: string;
   reason?: string;
 }
 
+export interface PostRenderer {
+  kustomize: KustomizePostRenderer;
+}
+
+/** What makes objects of one folder. */
+export interface Renderer {
+  /** For a chart. */
+  helm?: HelmOptions;
+  /** For a kustomization. */
+  kustomize?: KustomizeOptions;
+  /** Folder, relative to `spec.path` and within it; empty or `.` is that folder itself. Raw manifests leave out the folders of the other renderers. */
+  path?: string;
+  /** Of type `Plugin`: its name in the agent's configuration. */
+  plugin?: string;
+  type?: RendererType;
+}
+
+export type RendererType = "Helm" | "Kustomize" | "Auto" | "Raw" | "Plugin";
+
 /** A folder of a source, kept applied on one cluster. */
 export interface ServiceDeploymentSpec {
   /** How the objects are applied. */
   apply?: ApplyOptions;
+  /** Of a HelmRepository: which of its charts. */
+  chart?: ChartReference;
   /** The cluster; immutable. */
   clusterRef: ClusterReference;
+  /** Texts that the service's templates see in `configuration`, before those of any ConfigMap or Secret. Not for secrets: whoever may read the service reads them. At most 32 KiB as JSON, and 512 names. */
+  configuration?: Record<string, string>;
   /** What happens to the objects when this resource is deleted. */
   deletionPolicy: DeletionPolicy;
   /** Services of this namespace, on whatever cluster: a newer bundle of this one is delivered once they are healthy at what is assigned to them. */
   dependsOn?: LocalReference[];
   /** How objects of some kinds are judged, before the hub's HealthRules and the built-in rules. The first for a kind counts. */
   health?: HealthRuleSpec[];
+  /** Values of other objects that the service's templates see. Of objects that are named without keys the later one counts, picked keys come before them, and a name that is picked twice is an error. */
+  parameters?: Parameter[];
+  /** Changes of everything that is rendered, in their order. */
+  patches?: Patch[];
   /** Folder of the source, relative to its root; empty or `.` is the root. */
   path: string;
   /** Keeps the service at a bundle of its history, whatever its source has. */
   pin?: Pin;
   /** Whether objects that leave the source are deleted from the cluster. */
   prune: boolean;
+  /** What makes objects of the files; empty: one of type `Auto` for the whole folder. */
+  renderers?: Renderer[];
   /** Secrets of the service's own namespace in the hub that the cluster gets too, in `targetNamespace` and under the same names. They travel sealed to the cluster's agent and are in no bundle. */
   secrets?: LocalReference[];
   /** Where the files come from. */
   sourceRef: SourceReference;
+  /** More sources of this namespace, each with a folder of it among the service's files: values or patches from another repository, for example. */
+  sources?: MountedSource[];
   /** Holds the service at what it runs now. */
   suspend: boolean;
   /** Why `suspend` is set, and until when it counts. */
@@ -263,13 +505,13 @@ export interface ServiceDeploymentStatus {
   approvedAt?: Time;
   /** Who set the annotation `farwater.dev/approve-prune` that stands. */
   approvedBy?: string;
-  /** The source's revision whose bundle is assigned to the cluster. */
+  /** The source's revision whose bundle is assigned to the cluster. A later commit that touches nothing of what the service is made of is not named here. */
   assignedRevision?: string;
   /** The digest of the bundle that is assigned. */
   bundleDigest?: string;
   /** Who said last what is to run: the source, the path or the pin. */
   changedBy?: string;
-  /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source that are not corrected, and `Pinned`. */
+  /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source that are not corrected, `SecretsStale` while a backend of secrets can't be read, and `Pinned`. */
   conditions?: Condition[];
   /** A prune that waits for `farwater.dev/approve-prune: <digest>`. */
   heldPrune?: HeldPrune;
@@ -308,11 +550,28 @@ export interface ServiceTest {
   timeout: string;
 }
 
-export type SourceKind = "GitRepository";
+/** The kinds of sources. */
+export type SourceKind = "GitRepository" | "HelmRepository" | "OCIRepository";
 
 export interface SourceReference {
   kind: SourceKind;
   name: string;
+}
+
+/** What of a source is served, and how its remote was found last. */
+export interface SourceStatus {
+  /** `Ready`, `Reconciling` and `Stalled`, readable by kstatus; `SourceVerified` where signatures are asked for. */
+  conditions?: Condition[];
+  /** When `revision` last changed. */
+  lastFetchTime?: Time;
+  /** The last request annotation that was acted on. */
+  lastHandledReconcileAt?: string;
+  /** The generation that the conditions speak of. */
+  observedGeneration?: number;
+  /** What is served, as Flux writes revisions: `<tag or version>@sha256:<digest>` of an artifact, `sha256:<digest>` of an index. */
+  revision?: string;
+  /** Since when the remote could not be asked; absent while it answers. */
+  staleSince?: Time;
 }
 
 export interface Suspension {
@@ -351,6 +610,14 @@ export interface Variable {
   name: string;
   value?: string;
 }
+
+export interface Verification {
+  provider: VerificationProvider;
+  /** A Secret in the same namespace with public keys: each of its keys that ends with `.pub`, PEM. One of them must have signed. */
+  secretRef: LocalReference;
+}
+
+export type VerificationProvider = "cosign";
 
 /** Condition contains details for one aspect of the current state of this API Resource. */
 export interface Condition {

@@ -264,6 +264,7 @@ fn keys_are_listed_with_their_ages_and_ends() {
         ("signing-key", "replaced"),
         ("ca", "in use"),
         ("ca", "replaced"),
+        ("seal-key", "in use"),
         ("server-certificate", "in use"),
     ];
     assert_eq!(shown, expected);

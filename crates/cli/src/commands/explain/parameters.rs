@@ -95,8 +95,8 @@ mod tests {
         }))
         .unwrap();
         let expected = "\
-NAME                     VALUE                 ORIGIN                                                            INSTEAD OF
-configuration.host       web.example.com       ServiceDeployment web, spec.configuration                         ConfigMap sizes, host
+NAME                     VALUE                 ORIGIN                                                             INSTEAD OF
+configuration.host       web.example.com       ServiceDeployment web, spec.configuration                          ConfigMap sizes, host
 configuration.password   (secret, set)         Secret database, password
 contexts.network.zones   [\"a\",\"b\"]             ServiceContext network, zones
 contexts.network.token   (secret, set)         Secret kv/dns of backend vault, token, by ServiceContext network
