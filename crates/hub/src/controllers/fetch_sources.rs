@@ -361,7 +361,10 @@ async fn ask_remote(
             let known = origin.clone();
             let mut outcome =
                 git::fetch(delivery, uid, spec, &reference, (&way, turn), origin).await.map(outcome_of)?;
-            outcome.differs = find_changes(delivery, served, known.as_ref(), &outcome).await;
+            // Who needs what only a kustomization names has no paths of it.
+            if !source.object.is_link() {
+                outcome.differs = find_changes(delivery, served, known.as_ref(), &outcome).await;
+            }
             return Ok(outcome);
         }
         SourceSpec::Helm(spec) => {
