@@ -59,9 +59,17 @@ async fn act(delivery: &Delivery, receiver: &Live, hints: &[Hint]) -> Result<(),
     Ok(())
 }
 
+/// Addresses of one repository that are told.
+const TOLD: usize = 3;
+
 /// Its author sees that the host says another address than the source has.
 fn note_foreign(delivery: &Delivery, receiver: &Live, hint: &Hint) {
-    let Some(repository) = hint.repositories.first().map(ToString::to_string) else { return };
+    // Hosts name a page's, a clone's and others.
+    let addresses: Vec<String> = hint.repositories.iter().take(TOLD).map(ToString::to_string).collect();
+    if addresses.is_empty() {
+        return;
+    }
+    let repository = addresses.join(" or ");
     let wait = receiver.log.note(Said::Foreign { repository }, Timestamp::now(), Instant::now());
     delivery.receiver_work.add_after(receiver.name.clone(), wait);
 }
