@@ -8,10 +8,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 
 	log "github.com/hashicorp/go-hclog"
 	kubernetes "github.com/hashicorp/vault-plugin-auth-kubernetes"
@@ -20,10 +22,50 @@ import (
 	auditfile "github.com/hashicorp/vault/builtin/audit/file"
 	"github.com/hashicorp/vault/builtin/credential/approle"
 	vaulthttp "github.com/hashicorp/vault/http"
+	"github.com/hashicorp/vault/sdk/helper/consts"
 	"github.com/hashicorp/vault/sdk/logical"
 	"github.com/hashicorp/vault/sdk/physical/file"
 	"github.com/hashicorp/vault/vault"
 )
+
+var (
+	secrets     = backends{"kv": kv.Factory}
+	credentials = backends{"approle": approle.Factory, "kubernetes": kubernetes.Factory}
+)
+
+type backends map[string]logical.Factory
+
+// registry tells the core what may be mounted. Vault's own one links all its backends; without any, a mount panics.
+type registry struct{}
+
+func (registry) of(kind consts.PluginType) backends {
+	switch kind {
+	case consts.PluginTypeSecrets:
+		return secrets
+	case consts.PluginTypeCredential:
+		return credentials
+	default:
+		return nil
+	}
+}
+
+func (r registry) Contains(name string, kind consts.PluginType) bool {
+	_, ok := r.of(kind)[name]
+	return ok
+}
+
+func (r registry) Get(name string, kind consts.PluginType) (func() (interface{}, error), bool) {
+	factory, ok := r.of(kind)[name]
+	return func() (interface{}, error) { return factory, nil }, ok
+}
+
+func (r registry) Keys(kind consts.PluginType) []string {
+	return slices.Sorted(maps.Keys(r.of(kind)))
+}
+
+func (r registry) DeprecationStatus(name string, kind consts.PluginType) (consts.DeprecationStatus, bool) {
+	return consts.Supported, r.Contains(name, kind)
+}
 
 // What opens the folder again.
 type keys struct {
@@ -48,9 +90,10 @@ func main() {
 		Physical:           backend,
 		Logger:             logger,
 		DisableMlock:       true,
-		LogicalBackends:    map[string]logical.Factory{"kv": kv.Factory},
+		BuiltinRegistry:    registry{},
+		LogicalBackends:    secrets,
 		AuditBackends:      map[string]audit.Factory{"file": auditfile.Factory},
-		CredentialBackends: map[string]logical.Factory{"approle": approle.Factory, "kubernetes": kubernetes.Factory},
+		CredentialBackends: credentials,
 	})
 	fail(err)
 	opened, err := open(core, filepath.Join(*data, "keys.json"))

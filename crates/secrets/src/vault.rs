@@ -192,9 +192,11 @@ impl Vault {
         let path = format!("/v1/auth/{}/login", escape(mount.trim_matches('/')));
         let (status, retry_after, answer) = self.ask(Method::POST, &path, None, Some(&body)).await?;
         if !status.is_success() {
-            return Err(refusal(status, retry_after, || {
-                format!("Vault refuses the hub's sign-in at auth/{mount} ({status})")
-            }));
+            let problem = || format!("Vault refuses the hub's sign-in at auth/{mount} ({status})");
+            return Err(match is_unknown_secret(status, &answer) {
+                true => BackendError::lasting(problem()),
+                false => refusal(status, retry_after, problem),
+            });
         }
         let answer: Answer = serde_json::from_slice(&answer).map_err(|_| {
             BackendError::passing(format!("Vault's answer to the sign-in at auth/{mount} has no token"))
@@ -262,6 +264,17 @@ fn refusal(status: StatusCode, retry_after: Option<Duration>, problem: impl FnOn
         }
         _ => BackendError::lasting(problem()),
     }
+}
+
+/// Vault 1.14.0 answers with 500 to a secret id that AppRole does not know: `handleLoginRequest` (`request_handling.go`) drops
+/// AppRole's `ErrInvalidCredentials`, which is 400 in `response_util.go`, and keeps only its text.
+fn is_unknown_secret(status: StatusCode, body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Answer {
+        errors: Vec<String>,
+    }
+    status == StatusCode::INTERNAL_SERVER_ERROR
+        && serde_json::from_slice::<Answer>(body).is_ok_and(|answer| answer.errors == ["invalid secret id"])
 }
 
 async fn read_credential(file: &Path) -> Result<Zeroizing<String>, BackendError> {
@@ -376,6 +389,15 @@ mod tests {
         check("kv//x", Err("no path of a secret"));
         check("sys/seal", Err("below no mount"));
         check("kv", Err("below no mount"));
+    }
+
+    #[test]
+    fn an_unknown_secret_id_is_told_from_a_vault_in_trouble() {
+        let check = |status: u16, body: &[u8]| is_unknown_secret(StatusCode::from_u16(status).unwrap(), body);
+        assert!(check(500, br#"{"errors":["invalid secret id"]}"#));
+        assert!(!check(503, br#"{"errors":["invalid secret id"]}"#));
+        assert!(!check(500, br#"{"errors":["internal error"]}"#));
+        assert!(!check(500, b"invalid secret id"));
     }
 
     #[test]

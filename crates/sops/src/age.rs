@@ -22,6 +22,8 @@ const LABEL: &[u8] = b"age-encryption.org/v1/X25519";
 const COLUMNS: usize = 64;
 const FILE_KEY: usize = 16;
 const TAG: usize = 16;
+/// What the payload's key is derived with; age counts it to the header.
+const NONCE: usize = 16;
 const CHUNK: usize = 64 << 10;
 const MAX_STANZAS: usize = 1024;
 
@@ -127,7 +129,8 @@ fn open(file: &[u8], identity: &Identity) -> Result<Zeroizing<Vec<u8>>, AgeError
     let mac = derive(&[], &*key, b"header").ok_or(AgeError::Mac)?;
     let mac = hmac::Key::new(hmac::HMAC_SHA256, &*mac);
     hmac::verify(&mac, header.signed, &header.mac).map_err(|_| AgeError::Mac)?;
-    open_payload(&*key, header.payload).ok_or(AgeError::Payload)
+    let (nonce, sealed) = header.payload.split_at_checked(NONCE).ok_or(AgeError::Header)?;
+    open_payload(&*key, nonce, sealed).ok_or(AgeError::Payload)
 }
 
 impl<'a> Header<'a> {
@@ -198,8 +201,7 @@ impl Stanza<'_> {
 }
 
 /// STREAM: chunks of 64 KiB, of which the last one is marked as such.
-fn open_payload(key: &[u8], payload: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-    let (nonce, sealed) = payload.split_at_checked(16)?;
+fn open_payload(key: &[u8], nonce: &[u8], sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let key = cipher(&*derive(nonce, key, b"payload")?)?;
     let chunks = sealed.len().div_ceil(CHUNK + TAG);
     let mut plain = Zeroizing::new(Vec::with_capacity(sealed.len()));
