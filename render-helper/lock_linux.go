@@ -4,6 +4,8 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"unsafe"
 
 	seccomp "github.com/elastic/go-seccomp-bpf"
@@ -20,6 +22,7 @@ func lock() confinement {
 	defer runtime.UnlockOSThread()
 	// If the machine runs out of memory this goes first, and not who asked.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	addressesAtStart = addresses()
 	limit(unix.RLIMIT_CORE, 0)
 	limit(unix.RLIMIT_FSIZE, 0)
 	limit(unix.RLIMIT_NOFILE, 64)
@@ -84,10 +87,37 @@ func limit(resource int, most uint64) {
 	_ = unix.Setrlimit(resource, &unix.Rlimit{Cur: most, Max: most})
 }
 
+// What this program has of addresses before the first request, most of which it never uses; 0 where that isn't known, or where it
+// starts others, who would have the limit too.
+var addressesAtStart uint64
+
+func addresses() uint64 {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	pages, _, _ := strings.Cut(string(text), " ")
+	count, err := strconv.ParseUint(pages, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return count * uint64(os.Getpagesize())
+}
+
+// What may be in memory of the addresses that there are at the start: 64 MiB of heap, as Go reserves it, and some 20 MiB of this program
+// itself.
+const presentAtStart = 84 << 20
+
 // Of this request: time of the processor is counted from now on, memory for the process as a whole.
 func limitProcess(limits limits) {
-	if limits.MemoryBytes > 0 {
-		// All that is written to, so not what Go only reserves.
+	switch {
+	case limits.MemoryBytes == 0:
+	case addressesAtStart > 0:
+		// What has no address is not in memory. The kernel counts RLIMIT_DATA only where addresses are taken, and Go's heap takes them before
+		// it says that it will write there.
+		room := max(limits.MemoryBytes, presentAtStart) - presentAtStart
+		_ = unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: addressesAtStart + room, Max: unix.RLIM_INFINITY})
+	default:
 		_ = unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: limits.MemoryBytes, Max: unix.RLIM_INFINITY})
 	}
 	if limits.CPUSeconds > 0 {

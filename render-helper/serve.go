@@ -279,7 +279,8 @@ func watch(limits limits, wire *wire) watcher {
 	debug.SetMemoryLimit(int64(most / 4 * 3))
 	go func() {
 		defer close(w.done)
-		// Templates write about 1 GB/s: within a tick no more than a few MB.
+		// Templates write about 1 GB/s: within a tick no more than a few MB. A tick may come late, on a machine that is busy or while a large
+		// copy is made; then the kernel's limit holds.
 		tick := time.NewTicker(4 * time.Millisecond)
 		defer tick.Stop()
 		deadline := time.After(time.Duration(limits.Seconds * float64(time.Second)))

@@ -104,6 +104,10 @@ pub(crate) fn follow<L: Lookup>(
                 if links.len() > MAX_HOPS {
                     return Ok(Err(Lost::Loop));
                 }
+                // A Git tree can hold one; no kernel follows it, and no archive takes it.
+                if target.is_empty() {
+                    return lost(&target, PathReason::EmptyName);
+                }
                 let Some(ahead) = split(&target) else {
                     return lost(&target, PathReason::Absolute);
                 };

@@ -65,6 +65,7 @@ fn symlinks_that_lead_out_in_circles_or_nowhere_are_refused() {
         "a/l: is a symlink to \"m\": symlinks lead in a circle, or through more than 40 others",
     );
     refused(&[("a/l", "-> ../b")], "a", "a/l: is a symlink to \"../b\": b does not exist");
+    refused(&[("a/l", "-> ")], "a", "a/l: is a symlink to \"\": path \"\" has an empty name");
     refused(
         &[("a/l", "-> .git/config")],
         "a",

@@ -254,8 +254,8 @@ pub fn metadata() -> Vec<Case> {
         ))
     };
     vec![
-        case("a dependency outside", depends("file:///etc"), "dependency build"),
-        case("a dependency far outside", depends("file://../../../../../etc"), "dependency build"),
+        case("a dependency outside", depends("file:///etc"), "is absolute"),
+        case("a dependency far outside", depends("file://../../../../../etc"), "leads out of the repository"),
         case("itself as dependency", depends("file://."), ""),
         case("a remote dependency", depends("https://127.0.0.1:1/"), "dependency build"),
         case("no name", chart("apiVersion: v2\nversion: 1.0.0\n"), "name"),

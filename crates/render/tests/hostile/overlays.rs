@@ -77,7 +77,7 @@ pub fn overlays() -> Vec<Case> {
         case(
             "charts outside",
             of("helmGlobals: {chartHome: ../../../../etc}\nhelmCharts: [{name: c, releaseName: r}]\n"),
-            "no chart",
+            "leads out of the repository",
         ),
         case("a chart that is a flag", of("helmCharts: [{name: --post-renderer, releaseName: r}]\n"), "no chart"),
         case(
