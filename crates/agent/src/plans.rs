@@ -30,7 +30,7 @@ use crate::{
     messages::shorten,
     service::{
         Assignment, Superseded,
-        basis::{Basis, Known, Snapshot, Stopped, remembered},
+        basis::{Basis, Known, Snapshot, Stopped, spare_begun},
     },
 };
 use redact::Redactor;
@@ -96,11 +96,8 @@ async fn make(agent: &Agent, request: &PlanRequest) -> Result<ServicePlan, Stopp
     if let (Action::Remove { .. }, Some(record)) = (&request.entry.action, &mut snapshot.hooks) {
         snapshot.inventory.take_in(record.take_objects());
     }
-    if let Action::Apply(deployment) = &request.entry.action
-        && snapshot.deployment.as_ref() != Some(&remembered(deployment))
-    {
-        // As the service's task does: another version judges what this one has begun.
-        snapshot.inventory.spare_doomed();
+    if let Action::Apply(deployment) = &request.entry.action {
+        spare_begun(&mut snapshot.inventory, snapshot.deployment.as_ref(), deployment);
     }
     let work = Work { basis, snapshot: &snapshot, request };
     match &request.entry.action {

@@ -28,10 +28,14 @@ async fn until_value(plane: &Plane, fleet: &Fleet, wanted: &str) -> Result<()> {
     fleet.until(&what, || async { Ok((value(plane, fleet).await?.as_deref() == Some(wanted)).then_some(())) }).await
 }
 
-/// Number, cause and result of each version, the newest first, as `farwater history` tells them.
+/// Each version, the newest first, as `farwater history` tells them.
+fn versions(fleet: &Fleet) -> Result<Vec<Value>> {
+    Ok(serde_json::from_str(&fleet.cli().expect(0, &["history", "app", "-o", "json"])?.stdout)?)
+}
+
+/// Number, cause and result of each.
 fn history(fleet: &Fleet) -> Result<Vec<(u64, String, String)>> {
-    let ran = fleet.cli().expect(0, &["history", "app", "-o", "json"])?;
-    let entries: Vec<Value> = serde_json::from_str(&ran.stdout)?;
+    let entries = versions(fleet)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     Ok(entries.iter().map(|e| (e["number"].as_u64().unwrap_or(0), text(&e["cause"]), text(&e["result"]))).collect())
 }
@@ -73,7 +77,7 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
     ensure!(status.held_revision.is_some_and(|held| held.ends_with(&second)), "what is held back is named");
     let by = status.pinned_by.context("who pinned it")?;
     ensure!(history(&fleet)?[0].1 == "Pinned");
-    let entries: Vec<Value> = serde_json::from_str(&cli.expect(0, &["history", "app", "-o", "json"])?.stdout)?;
+    let entries = versions(&fleet)?;
     ensure!(entries[0]["by"] == by.as_str() && entries[2]["by"] == by.as_str(), "{entries:#?}");
     ensure!(entries[1]["by"].is_null() && entries[1]["author"] == "Test <test@example.com>", "{entries:#?}");
     let ran = cli.expect(0, &["history", "app"])?;
@@ -118,11 +122,7 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
     until_value(plane, &fleet, "fixed").await?;
     let status = fleet.service("app").await?.status.unwrap_or_default();
     ensure!(status.pinned_by.is_none() && status.held_revision.is_none());
-    let newest = || -> Result<Value> {
-        let entries: Vec<Value> = serde_json::from_str(&cli.expect(0, &["history", "app", "-o", "json"])?.stdout)?;
-        entries.into_iter().next().context("a version")
-    };
-    let unpinned = newest()?;
+    let unpinned = &versions(&fleet)?[0];
     ensure!(unpinned["cause"] == "Unpinned" && unpinned["by"] == by.as_str(), "{unpinned:#}");
 
     // Another folder with the same files is a version too, of whoever has named it.
@@ -131,7 +131,7 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
     let patch = Patch::Merge(serde_json::json!({"spec": {"path": "lib"}}));
     fleet.api::<ServiceDeployment>().patch("app", &PatchParams::default(), &patch).await?;
     fleet.until_assigned("app", &copied).await?;
-    let moved = newest()?;
+    let moved = &versions(&fleet)?[0];
     ensure!(moved["cause"] == "Spec" && moved["by"] == by.as_str(), "{moved:#}");
     Ok(())
 }

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::{
     Barrier, Ended, Note, ServiceTask,
-    basis::{Basis, Known, Stopped, origin, remembered},
+    basis::{Basis, Known, Stopped, origin, remembered, spare_begun},
     record::Objects,
 };
 use crate::{
@@ -107,14 +107,13 @@ impl ServiceTask {
         self.conclude(digest, &resolved, &errors, note)
     }
 
-    /// What was begun to be deleted counts for what began it. Another version, a hold or a freeze judges what is left, also where
-    /// the attempt that began it ended before it was done. Written before anything else is.
+    /// Another version, a hold or a freeze judges what is left of a prune, also where the attempt that began it ended before it was
+    /// done. Written before anything else is.
     async fn reconsider(&mut self, deployment: &Deployment) -> Result<(), Stopped> {
-        let is_same = self.stored.deployment.as_ref() == Some(&remembered(deployment));
-        if is_same || !self.stored.inventory.spare_doomed() {
-            return Ok(());
+        match spare_begun(&mut self.stored.inventory, self.stored.deployment.as_ref(), deployment) {
+            true => self.save_inventory().await,
+            false => Ok(()),
         }
-        self.save_inventory().await
     }
 
     /// A part of the delivery's trace.

@@ -48,8 +48,14 @@ pub(crate) struct Known<'a> {
 }
 
 /// What is remembered of a deployment: what it asks to be done once is over with its attempt.
-pub(crate) fn remembered(deployment: &Deployment) -> Deployment {
+pub(super) fn remembered(deployment: &Deployment) -> Deployment {
     Deployment { approved_prune: None, undo: None, ..deployment.clone() }
+}
+
+/// What was begun to be deleted counts for what began it: another deployment than the `last` one judges what is left. Whether there was
+/// anything.
+pub(crate) fn spare_begun(inventory: &mut Inventory, last: Option<&Deployment>, deployment: &Deployment) -> bool {
+    last != Some(&remembered(deployment)) && inventory.spare_doomed()
 }
 
 /// What a service's own task knows and nobody else does, as it was between two attempts.

@@ -4,11 +4,15 @@
 use std::{
     path::Path,
     process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use farwater_store::{Store, StoreError, Watch, WriteError};
-use farwater_testkit::Postgres;
+use farwater_testkit::{Postgres, wait_for};
 use futures::{FutureExt as _, StreamExt as _};
 use serde_json::json;
 
@@ -57,15 +61,19 @@ async fn a_server_that_is_killed_loses_nothing_that_was_answered() {
     let store = Store::open(options).await.unwrap();
     let watch = store.watch(None, 0).unwrap();
     let mut acknowledged = Vec::new();
-    for round in 0..3 {
+    let answered = Arc::new(AtomicUsize::new(0));
+    for round in 1..=3 {
         let writers = (0..16).map(|writer| {
-            let store = store.clone();
+            let (store, answered) = (store.clone(), Arc::clone(&answered));
             tokio::spawn(async move {
                 let mut written = Vec::new();
                 for n in 0.. {
                     let name = format!("r{round}-w{writer}-{n}");
                     match put(&store, &name, json!({})).await {
-                        Ok(_) => written.push(name),
+                        Ok(_) => {
+                            written.push(name);
+                            answered.fetch_add(1, Ordering::Relaxed);
+                        }
                         Err(WriteError::Store(error)) => return (written, error),
                         Err(error) => panic!("{error:?}"),
                     }
@@ -74,7 +82,11 @@ async fn a_server_that_is_killed_loses_nothing_that_was_answered() {
             })
         });
         let writers: Vec<_> = writers.collect();
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        wait_for("writes to be under way", Duration::from_secs(60), || async {
+            Ok((answered.load(Ordering::Relaxed) >= round * 50).then_some(()))
+        })
+        .await
+        .unwrap();
         server.kill9().await.unwrap();
         for writer in writers {
             let (written, error) = writer.await.unwrap();
@@ -86,7 +98,6 @@ async fn a_server_that_is_killed_loses_nothing_that_was_answered() {
         server.restart().await.unwrap();
         put_at_last(&store, "after").await;
     }
-    assert!(acknowledged.len() > 100, "{}", acknowledged.len());
     for name in &acknowledged {
         assert!(store.get(&key(name)).await.unwrap().is_some(), "{name} was answered and is gone");
     }

@@ -5,7 +5,10 @@ use farwater_fleet::{hooks::Record, plan::Resolved};
 
 use crate::{
     execute::Executor,
-    service::{ServiceTask, basis::Stopped},
+    service::{
+        ServiceTask,
+        basis::{Stopped, remembered},
+    },
 };
 
 /// Objects of earlier versions' hooks that are remembered: they are no more than leftovers.
@@ -31,11 +34,7 @@ impl ServiceTask {
         self.hooks.outputs.retain(|id, _| is_known(id));
         self.hooks.unread.retain(|id, _| is_known(id));
         // Hooks may be all that the service has so far: whoever removes it must know as whom.
-        self.stored.deployment.get_or_insert_with(|| Deployment {
-            approved_prune: None,
-            undo: None,
-            ..deployment.clone()
-        });
+        self.stored.deployment.get_or_insert_with(|| remembered(deployment));
         if changed { self.save_inventory().await } else { Ok(()) }
     }
 
