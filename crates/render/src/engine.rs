@@ -156,7 +156,7 @@ impl Engine {
         let is_raw = tasks.iter().all(|task| task.kind == RendererType::Raw);
         let mut output = if is_raw && !has_templates && input.patches.is_empty() {
             let mut output = read(input, &tasks);
-            output.errors.extend(problems);
+            output.errors.splice(0..0, problems);
             output
         } else {
             self.render_cached(input, stated, &tasks, has_templates, asker).await
@@ -244,7 +244,8 @@ impl Engine {
         // A template may have become the file that decides.
         let (tasks, problems) = plan(&input, stated);
         let mut output = self.render_tasks(&input, &tasks, asker).await;
-        output.errors.extend(problems);
+        // A file that is read as what it isn't fails after them, and because of them.
+        output.errors.splice(0..0, problems);
         warnings.append(&mut output.warnings);
         if !input.patches.is_empty() && !output.objects.is_empty() {
             match self.patch(&input, &output.objects, &mut warnings).await {

@@ -15,7 +15,7 @@ use kube::{Api, Client, api::PostParams};
 use serde::Deserialize;
 
 use crate::{
-    Process, ports,
+    Process, Tools, ports,
     process::{bare_command, wait_ready},
 };
 
@@ -355,7 +355,9 @@ fn spawn_agent(name: &str, dir: &Path, kubeconfig: &Path, join: &JoinToken, laun
         .arg(kubeconfig)
         .arg("--state-dir")
         .arg(dir)
-        .env("HOME", dir);
+        .env("HOME", dir)
+        // Installed, it lies beside the agent.
+        .env("FARWATER_RENDERER", Tools::find()?.renderer());
     launch.apply(&mut command);
     // Beside the state directory, not in it: tests delete that one.
     Process::spawn(&format!("the agent of {name}"), command, &dir.with_extension("log"))

@@ -207,7 +207,9 @@ impl Tools {
     /// What is already built; never builds, because a test must not take minutes by surprise.
     pub fn find() -> Result<Self> {
         let tools = Self::located()?;
-        tools.check(&LOCALKUBE).context("the test tools are not complete; build them: cargo xtask tools")?;
+        for module in [&LOCALKUBE, &RENDER] {
+            tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
+        }
         Ok(tools)
     }
 
@@ -245,9 +247,10 @@ impl Tools {
         Ok(tools)
     }
 
-    /// A control plane and kubectl: what is already built, or builds it. Some 5 minutes on two cores the first time.
+    /// A control plane, kubectl and what agents render with: what is already built, or builds it. Some 6 minutes on two cores the
+    /// first time.
     pub fn build() -> Result<Self> {
-        Self::build_modules(&[&LOCALKUBE])
+        Self::build_modules(&[&LOCALKUBE, &RENDER])
     }
 
     /// As [`Self::build`], with the clients that only tests need.

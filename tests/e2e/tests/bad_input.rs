@@ -43,7 +43,6 @@ fn unreadable() -> Vec<Mistake> {
     let huge = named(&format!("data: {{value: {numbers}}}\n"));
     let conflict = "<<<<<<< HEAD\ndata: {value: ours}\n=======\ndata: {value: theirs}\n>>>>>>> next\n";
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
-    let chart = "apiVersion: v2\nname: web\nversion: 1.0.0\n";
     vec![
         mistake("bomb", bomb, &["bomb/bad.yaml:", "alias bomb", "use fewer aliases, or split it"]),
         mistake("huge", huge, &["huge/bad.yaml:1", "bytes long", "at most 3145728: split it"]),
@@ -82,7 +81,7 @@ fn unreadable() -> Vec<Mistake> {
         mistake(
             "template",
             named("data:\n  value: {{ .Values.x }}\n"),
-            &["template/bad.yaml:5", "looks like a template, and this version renders none"],
+            &["template/bad.yaml:5", "looks like a template: Helm's belong in a chart", ".liquid"],
         ),
         mistake("listed", "- apiVersion: v1\n  kind: ConfigMap\n", &["listed/bad.yaml:1", "is a list, not an object"]),
         mistake("pointer", pointer, &["pointer/bad.yaml:1", "is a Git LFS pointer", "keep manifests out of LFS"]),
@@ -91,10 +90,10 @@ fn unreadable() -> Vec<Mistake> {
         spoiling(
             "kustomized",
             "kustomization.yaml",
-            "resources: [good.yaml]\n",
-            &["kustomized: has a kustomization.yaml", "does not run kustomize"],
+            "resources: [gone.yaml]\n",
+            &["kustomized/kustomization.yaml:1", "gone.yaml does not exist"],
         ),
-        spoiling("chart", "Chart.yaml", chart, &["chart: has a Chart.yaml", "does not run Helm"]),
+        spoiling("chart", "Chart.yaml", "apiVersion: v2\nname: web\n", &["chart.metadata.version is required"]),
     ]
 }
 

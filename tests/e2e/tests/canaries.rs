@@ -218,7 +218,7 @@ fn files(recipient: &str) -> Result<Vec<(String, String)>> {
         ("bad/chart/values.yaml.liquid", "password: {{ configuration.own2 | quote }}\n".to_owned()),
         ("bad/chart/templates/a.yaml", "{{ fail (printf \"%s is too short\" .Values.password) }}".to_owned()),
         ("bad/plugin/empty.txt", String::new()),
-        ("bad/yaml/a.yaml.liquid", "{{ configuration.own3 }}: {{ configuration.own4 }}: x\n".to_owned()),
+        ("bad/yaml/a.yaml.liquid", "{{ configuration.own3 }}: one\n{{ configuration.own3 }}: two\n".to_owned()),
         ("bad/overlay/kustomization.yaml.liquid", "resources: [\"{{ configuration.own5 }}.yaml\"]\n".to_owned()),
         ("bad/key/a.yaml.liquid", map("odd", "\"{{ configuration.own6 }}!\": x")),
     ];
@@ -455,15 +455,15 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     ensure!(INPUTS.iter().map(|(_, count)| count).sum::<usize>() >= 200);
     let plane = shared(1).await?;
     let (places, collector) = (Places::new().await?, Collector::start().await?);
-    let loud = || collector.launch().variable("FARWATER_LOG", "debug");
-    let mut hub = loud().variable("FARWATER_SECRET_BACKENDS", &places.path("backends.yaml")?);
+    let loud = |variable| collector.launch().variable(variable, "debug");
+    let mut hub = loud("FARWATER_LOG_LEVEL").variable("FARWATER_SECRET_BACKENDS", &places.path("backends.yaml")?);
     for (name, value) in values("environment") {
         hub = hub.variable(&name, value.as_str().unwrap_or_default());
     }
     let mut fleet = Fleet::launch(hub).await?;
     let renderer = Tools::find_renderers()?.renderer().to_string_lossy().into_owned();
     let (plugins, metrics) = (places.path("plugins.yaml")?, format!("127.0.0.1:{}", ports::free()?));
-    let agent = loud().variable("FARWATER_RENDERER", &renderer).variable("FARWATER_PLUGINS", &plugins);
+    let agent = loud("FARWATER_LOG").variable("FARWATER_PLUGINS", &plugins);
     let agent = Launch { arguments: vec!["--health-listen".to_owned(), metrics.clone()], ..agent };
     fleet.join_with("east", plane, agent).await?;
     let recipient = until_age_key(&fleet, "east").await?;

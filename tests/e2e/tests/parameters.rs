@@ -106,7 +106,7 @@ async fn a_parameter_reaches_templates_charts_overlays_and_plugins() -> Result<(
     fs::write(&plugins, json!({"plugins": [{"name": "tell", "command": command}]}).to_string())?;
     let plugins = plugins.to_str().context("a path")?;
     let mut fleet = Fleet::start().await?;
-    let launch = Launch::environment(&[("FARWATER_RENDERER", &renderer), ("FARWATER_PLUGINS", plugins)]);
+    let launch = Launch::environment(&[("FARWATER_PLUGINS", plugins)]);
     fleet.join_with("east", plane, launch).await?;
 
     let maps: Api<ConfigMap> = fleet.api();

@@ -22,11 +22,9 @@ const TEMPLATE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ .Re
                         data: {size: {{ .Values.size }}, colour: {{ .Values.colour }}, from: {{ .Release.Namespace }}}\n";
 
 async fn fleet(plane: &Plane) -> Result<Fleet> {
-    let renderer = Tools::find_renderers()?.renderer();
     // All servers of tests are on this machine.
     let mut fleet = Fleet::launch(Launch::environment(&[("FARWATER_ALLOW_PRIVATE_LINKS", "127.0.0.0/8")])).await?;
-    let launch = Launch::default().variable("FARWATER_RENDERER", &renderer.to_string_lossy());
-    fleet.join_with("east", plane, launch).await?;
+    fleet.join("east", plane).await?;
     Ok(fleet)
 }
 
@@ -73,7 +71,8 @@ async fn a_chart_follows_its_repository_its_values_and_its_patches() -> Result<(
     has(plane, &namespace, name, json!({"colour": "blue", "from": namespace})).await?;
 
     // What can't be rendered is told, and leaves what is there.
-    let second = repository.commit("main", &[("charts/shop/templates/settings.yaml", "{{ fail \"not today\" }}")])?;
+    let second =
+        repository.change("main", &[("charts/shop/templates/settings.yaml", Some("{{ fail \"not today\" }}"))])?;
     fleet.reconcile("infra").await?;
     fleet.until_assigned("shop", &second).await?;
     fleet.until_condition("shop", "Ready", "False", "not today").await?;

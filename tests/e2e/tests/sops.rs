@@ -8,7 +8,7 @@ use farwater_e2e::{
     Fleet, condition, config_map, files_with,
     sops::{age_key, encrypt, until_age_key},
 };
-use farwater_testkit::{Launch, Tools, process::bare_command, shared};
+use farwater_testkit::{Tools, process::bare_command, shared};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api,
@@ -161,8 +161,7 @@ fn holds(value: &Value) -> bool {
 async fn an_encrypted_values_file_reaches_its_chart_and_no_disk() -> Result<()> {
     let plane = shared(1).await?;
     let mut fleet = Fleet::start().await?;
-    let renderer = Tools::find_renderers()?.renderer().to_string_lossy().into_owned();
-    fleet.join_with("east", plane, Launch::environment(&[("FARWATER_RENDERER", &renderer)])).await?;
+    fleet.join("east", plane).await?;
     let recipient = until_age_key(&fleet, "east").await?;
     let values = encrypt(&recipient, &format!("size: small\ndata: {{password: {FIRST}}}\n"))?;
     ensure!(values.contains("size: small") && !values.contains(FIRST), "{values}");

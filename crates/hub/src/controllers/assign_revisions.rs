@@ -45,6 +45,7 @@ use super::{
     orphans,
     queue::Next,
     resources::{self, APPROVED_AT, Name, Stored as _},
+    seen::News,
     services::{ClusterFacts, ServiceFacts, load_grants_for, read_json},
     sources::{self, SourceName},
     summarize_reports::is_removed,
@@ -87,7 +88,7 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         return Ok(Next::OnChange);
     };
     // What comes of this is not to wake us again; whoever changes more in the meantime does.
-    if delivery.seen.note(&resource.object["metadata"]) {
+    if delivery.seen.note(&resource.object["metadata"]) > News::Nothing {
         // The write has marked the cluster, and its event will be no news.
         delivery.dirty.notify_one();
     }

@@ -90,6 +90,13 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         keys.into_iter().cloned().collect()
     }
 
+    /// Whether there is nothing to do now, nor will be for that long unless something changes.
+    pub fn is_idle_for(&self, wait: Duration) -> bool {
+        let state = self.state();
+        let is_later = state.later.first().is_none_or(|(due, _)| *due > Instant::now() + wait);
+        state.queued.is_empty() && state.running.is_empty() && is_later
+    }
+
     pub fn counts(&self) -> Counts {
         let state = self.state();
         Counts { ready: state.ready.len(), done: state.done, failed: state.failed }

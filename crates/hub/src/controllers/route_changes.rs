@@ -11,7 +11,6 @@ use std::{
 
 use farwater_api::{
     ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, HealthRule, Receiver, ServiceContext, ServiceDeployment,
-    SourceKind,
 };
 use farwater_fleet::{
     assignment::{Decided, Trouble, Why},
@@ -34,6 +33,7 @@ use super::{
     chain, freeze_prunes,
     resources::{self, Name, Stored as _},
     resume::Resume,
+    seen::News,
     select_health_rules, serve_receivers,
     source_access::{may_use, read_prefix},
     sources::{self, SourceName},
@@ -198,7 +198,7 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     let name = Name::new(&event.key.namespace, &event.key.name);
     if *kind == kinds.agent_policy {
         // Its status is the controller's own work, and acting twice changes nothing.
-        if is_news(delivery, event) {
+        if news(delivery, event) > News::Nothing {
             delivery.agents.notify_one();
         }
         return Ok(());
@@ -213,7 +213,7 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     }
     if *kind == kinds.namespace {
         // The first look at it since the start is news, whatever was loaded.
-        return match name.name == ADMIN_NAMESPACE && is_news(delivery, event) {
+        return match name.name == ADMIN_NAMESPACE && news(delivery, event) > News::Nothing {
             true => {
                 let is_there = event.operation != Operation::Deleted;
                 freeze_prunes::follow(delivery, is_there.then_some(&*event.object)).await
@@ -221,11 +221,14 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
             false => Ok(()),
         };
     }
-    if (source.is_none() && !followed.contains(&kind)) || !is_news(delivery, event) {
+    if source.is_none() && !followed.contains(&kind) {
         return Ok(());
     }
-    if let Some(source) = source {
-        route_source(delivery, source, name, event).await
+    let news = news(delivery, event);
+    if news == News::Nothing {
+        Ok(())
+    } else if let Some(source) = source {
+        route_source(delivery, SourceName::Resource(source, name), event, news).await
     } else if *kind == kinds.service {
         delivery.services.add(name);
         delivery.dirty.notify_one();
@@ -246,16 +249,19 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     }
 }
 
-/// Whether more changed than what controllers themselves write: the status, and the finalizer, where that is set.
-fn is_news(delivery: &Delivery, event: &WatchEvent) -> bool {
+/// What changed beside what controllers themselves write: the status, and the finalizer, where that is set.
+fn news(delivery: &Delivery, event: &WatchEvent) -> News {
     let metadata = &event.object["metadata"];
     if event.operation == Operation::Deleted {
         delivery.seen.forget(metadata);
-        return true;
+        return News::Desired;
     }
     // The only finalizer that concerns a controller is the one that it sets itself, where it is missing.
     let is_held = event.key.kind != Kinds::get().service || resources::is_held(metadata);
-    delivery.seen.note(metadata) || !is_held
+    match delivery.seen.note(metadata) {
+        News::Nothing if !is_held => News::Metadata,
+        news => news,
+    }
 }
 
 struct Kinds {
@@ -328,18 +334,25 @@ fn waits_for_source(row: &Assignment) -> bool {
     decided.sourceless || is_lacking
 }
 
-async fn route_source(delivery: &Delivery, kind: SourceKind, name: Name, event: &WatchEvent) -> Result<(), StoreError> {
-    delivery.receivers.forget_sources(&name.namespace);
+async fn route_source(
+    delivery: &Delivery,
+    source: SourceName,
+    event: &WatchEvent,
+    news: News,
+) -> Result<(), StoreError> {
+    let namespace = &event.key.namespace;
+    delivery.receivers.forget_sources(namespace);
     let uid = event.object["metadata"]["uid"].as_str().unwrap_or_default();
-    let affected = {
+    let mut affected = Vec::new();
+    // Who asks for a fetch annotates it, and what that finds says whom it concerns.
+    if news == News::Desired {
         let mut tables = delivery.store.tables().await?;
-        let mut rows = assignments_of_source(&mut tables, uid).await?;
+        affected.extend(assignments_of_source(&mut tables, uid).await?);
         if event.operation == Operation::Created {
-            let rest = assignments_of_namespace(&mut tables, &name.namespace).await?;
-            rows.extend(rest.into_iter().filter(waits_for_source));
+            let rest = assignments_of_namespace(&mut tables, namespace).await?;
+            affected.extend(rest.into_iter().filter(waits_for_source));
         }
-        rows
-    };
+    }
     for row in affected {
         delivery.services.add(Name { namespace: row.namespace, name: row.name });
     }
@@ -347,7 +360,7 @@ async fn route_source(delivery: &Delivery, kind: SourceKind, name: Name, event: 
         delivery.checks.forget(uid);
         delivery.collect.notify_one();
     }
-    delivery.sources.add(SourceName::Resource(kind, name));
+    delivery.sources.add(source);
     Ok(())
 }
 

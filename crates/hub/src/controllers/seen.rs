@@ -8,16 +8,37 @@ use std::{
 
 use serde_json::Value;
 
-/// Fingerprints of metadata by the uid's hash.
+/// How much of an object is not what was noted last.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub enum News {
+    Nothing,
+    /// Its labels or annotations and nothing else.
+    Metadata,
+    /// What it asks for, or that it shall go.
+    Desired,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct Prints {
+    // With the uid: where two of them have one hash, all of both is news.
+    desired: u64,
+    metadata: u64,
+}
+
+/// Fingerprints by the uid's hash.
 #[derive(Default)]
-pub struct Seen(Mutex<HashMap<u64, u64>>);
+pub struct Seen(Mutex<HashMap<u64, Prints>>);
 
 impl Seen {
-    /// Notes an object that is acted upon, or will be; whether that is not what was noted last.
-    pub fn note(&self, metadata: &Value) -> bool {
-        // With the uid: where two of them have one hash, all of both is news.
-        let print = fingerprint(metadata, &["uid", "generation", "labels", "annotations", "deletionTimestamp"]);
-        self.prints().insert(fingerprint(metadata, &["uid"]), print) != Some(print)
+    /// Notes an object that is acted upon, or will be.
+    pub fn note(&self, metadata: &Value) -> News {
+        let desired = fingerprint(metadata, &["uid", "generation", "deletionTimestamp"]);
+        let now = Prints { desired, metadata: fingerprint(metadata, &["labels", "annotations"]) };
+        match self.prints().insert(fingerprint(metadata, &["uid"]), now) {
+            Some(before) if before == now => News::Nothing,
+            Some(before) if before.desired == desired => News::Metadata,
+            _ => News::Desired,
+        }
     }
 
     pub fn forget(&self, metadata: &Value) {
@@ -28,7 +49,7 @@ impl Seen {
         self.prints().clear();
     }
 
-    fn prints(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
+    fn prints(&self) -> MutexGuard<'_, HashMap<u64, Prints>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -55,15 +76,17 @@ mod tests {
             metadata.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             metadata
         };
-        assert!(seen.note(&object(1, json!({}))));
-        assert!(!seen.note(&object(1, json!({"resourceVersion": "8", "finalizers": ["x"], "managedFields": []}))));
-        assert!(seen.note(&object(2, json!({}))));
-        assert!(seen.note(&object(2, json!({"labels": {"a": "b"}}))));
-        assert!(seen.note(&object(2, json!({"labels": {"a": "b"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}))));
+        let note = |generation, more| seen.note(&object(generation, more));
+        assert_eq!(note(1, json!({})), News::Desired);
+        assert_eq!(note(1, json!({"resourceVersion": "8", "finalizers": ["x"], "managedFields": []})), News::Nothing);
+        assert_eq!(note(2, json!({})), News::Desired);
+        assert_eq!(note(2, json!({"labels": {"a": "b"}})), News::Metadata);
+        let deleted = json!({"labels": {"a": "b"}, "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        assert_eq!(note(2, deleted), News::Desired);
         // Back to what it was, and another of the same name.
-        assert!(seen.note(&object(1, json!({}))));
-        assert!(seen.note(&object(1, json!({"uid": "2"}))));
+        assert_eq!(note(1, json!({})), News::Desired);
+        assert_eq!(note(1, json!({"uid": "2"})), News::Desired);
         seen.forget(&object(1, json!({})));
-        assert!(seen.note(&object(1, json!({}))));
+        assert_eq!(note(1, json!({})), News::Desired);
     }
 }

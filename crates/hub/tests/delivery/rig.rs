@@ -174,13 +174,13 @@ impl Rig {
         self.store.transact(move |tx| Box::pin(async move { save_bundle(tx, &lost).await })).await.unwrap();
     }
 
-    /// Until every change is routed and nothing of it left to do.
+    /// Until every change is routed and nothing of it left to do. An approval that will end is nothing to do yet.
     pub async fn wait_idle(&self) {
         let is_idle = async || {
             let Delivery { services, summaries, routed, .. } = &*self.delivery;
             routed.load(Ordering::Acquire) == self.store.position()
-                && services.waiting().is_empty()
-                && summaries.waiting().is_empty()
+                && services.is_idle_for(PATIENCE)
+                && summaries.is_idle_for(PATIENCE)
         };
         self.wait_until("the controllers are idle", is_idle).await;
     }
