@@ -27,7 +27,7 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("get", Effect::Reads),
     ("tree", Effect::Reads),
     ("why", Effect::Reads),
-    ("wait", Effect::Reads),
+    ("wait", Effect::Writes(&["with --fetch: ServiceDeployment, annotation `farwater.dev/requestedAt`"])),
     ("plan", Effect::Reads),
     ("render", Effect::Reads),
     (

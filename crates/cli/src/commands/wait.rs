@@ -5,12 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use farwater_api::ServiceDeployment;
+use farwater_api::{REQUESTED_AT, ServiceDeployment};
+use farwater_fleet::why::{Link, Standing};
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::{
     Api, ResourceExt as _,
+    api::{Patch, PatchParams},
     runtime::{WatchStreamExt as _, watcher},
 };
+use serde_json::json;
 
 use crate::{
     commands::why,
@@ -35,6 +38,9 @@ pub struct WaitArgs {
     /// What to wait for.
     #[arg(long = "for", value_enum, value_name = "GOAL", default_value_t)]
     goal: Goal,
+    /// Have their sources asked first, as after a push. One that does not answer is a no.
+    #[arg(long)]
+    fetch: bool,
     /// How long, for example 90s or 10m; then the exit code is 6.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
     timeout: Duration,
@@ -88,6 +94,9 @@ fn judge(service: &ServiceDeployment, goal: Goal) -> Progress {
     if let Some(stalled) = condition("Stalled").filter(|c| c.status == "True") {
         return Progress::Refused(text(stalled));
     }
+    if service.requested_at().is_some_and(|value| Some(value) != status.last_handled_reconcile_at.as_deref()) {
+        return Progress::NotYet("its source is being asked".to_owned());
+    }
     let applied = status.applied_revision.is_some() && status.applied_revision == status.assigned_revision;
     let ready = condition("Ready");
     let reached = match goal {
@@ -119,10 +128,40 @@ pub async fn run(args: WaitArgs, session: &Session) -> Result<u8> {
     }
     let waits = by_namespace.into_iter().map(|(namespace, names)| async move {
         let wanted = Wanted { namespace, names };
-        until(session, &wanted, args.goal, args.timeout).await
+        if args.fetch {
+            ask(session, &wanted).await?;
+        }
+        match until(session, &wanted, args.goal, args.timeout).await? {
+            exit::YES if args.fetch => answered(session, &wanted).await,
+            code => Ok(code),
+        }
     });
     let codes: Vec<u8> = futures::future::try_join_all(waits).await?;
     Ok(codes.into_iter().max().unwrap_or(exit::YES))
+}
+
+/// Requests that the hub asks the services' sources now.
+async fn ask(session: &Session, wanted: &Wanted) -> Result<()> {
+    let now = jiff::Timestamp::now().to_string();
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {REQUESTED_AT: now}}}));
+    let api: Api<ServiceDeployment> = Api::namespaced(session.client.clone(), &wanted.namespace);
+    for name in waited_for(session, wanted).await?.keys() {
+        session.bounded("ask for it", api.patch(name, &PatchParams::default(), &patch)).await?;
+    }
+    Ok(())
+}
+
+/// Whether the sources have answered: what runs is healthy also while they don't.
+async fn answered(session: &Session, wanted: &Wanted) -> Result<u8> {
+    let mut code = exit::YES;
+    for name in waited_for(session, wanted).await?.keys() {
+        let finding = why::explain(session, &wanted.namespace, name).await?;
+        if finding.link == Some(Link::Source) && finding.standing == Standing::Broken {
+            say(&format!("{name} may not be at what was pushed: {}", text::plain(&finding.sentence)));
+            code = exit::NO;
+        }
+    }
+    Ok(code)
 }
 
 /// Says on standard output which services got there, and returns 0, 1 or 6.
@@ -266,6 +305,21 @@ mod tests {
         let old_news =
             json!({"observedGeneration": 2, "assignedRevision": "c", "appliedRevision": "b", "conditions": ready});
         assert!(matches!(judge(&service(old_news), Goal::Healthy), Progress::NotYet(_)));
+    }
+
+    #[test]
+    fn a_request_that_is_open_is_waited_for() {
+        let status = |handled: &str| {
+            json!({"observedGeneration": 2, "assignedRevision": "b", "appliedRevision": "b",
+                   "lastHandledReconcileAt": handled, "conditions": [condition("Ready", "True")]})
+        };
+        let asked = |handled| {
+            let mut service = service(status(handled));
+            service.metadata.annotations = Some([(REQUESTED_AT.to_owned(), "2".to_owned())].into());
+            judge(&service, Goal::Healthy)
+        };
+        assert_eq!(asked("1"), Progress::NotYet("its source is being asked".to_owned()));
+        assert_eq!(asked("2"), Progress::Reached);
     }
 
     #[test]
