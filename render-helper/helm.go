@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -109,6 +110,9 @@ func (c *call) renderChart(loaded *chart.Chart, values map[string]any, asked *he
 	scope, err := util.ToRenderValuesWithSchemaValidation(loaded, values, options, capabilities, true)
 	if err != nil {
 		return nil, err
+	}
+	if at := findEncrypted(scope["Values"]); at != "" {
+		return nil, refused("value %s of chart %s is still encrypted: the file that it comes from did not open here (sops updatekeys gives it this cluster's key)", at[1:], loaded.Name())
 	}
 	if !asked.SkipSchema {
 		if err := checkValues(loaded, scope); err != nil {
@@ -239,6 +243,34 @@ func (c *call) mergeValues(asked *helmRequest) (map[string]any, error) {
 		}
 	}
 	return values, nil
+}
+
+// How each value begins that SOPS has encrypted.
+const encryptedValue = "ENC[AES256_GCM,data:"
+
+// Where a value is that SOPS has encrypted, as `.a.b`; empty if none is. A template would count it as 0, compare it, or hash it.
+func findEncrypted(value any) string {
+	switch value := value.(type) {
+	case string:
+		if strings.HasPrefix(value, encryptedValue) {
+			return "."
+		}
+	case common.Values:
+		return findEncrypted(map[string]any(value))
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(value)) {
+			if at := findEncrypted(value[name]); at != "" {
+				return "." + name + strings.TrimSuffix(at, ".")
+			}
+		}
+	case []any:
+		for i, inner := range value {
+			if at := findEncrypted(inner); at != "" {
+				return fmt.Sprintf(".%d%s", i, strings.TrimSuffix(at, "."))
+			}
+		}
+	}
+	return ""
 }
 
 // A chart and the dependencies that it has in charts/, or that are charts of the same files (file://).

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
+
+	chartutil "helm.sh/helm/v4/pkg/chart/v2/util"
 )
 
 // The helm and kustomize programs of the user's choice.
@@ -50,6 +53,11 @@ func (c chosen) helm(asked *helmRequest, call *call) ([]object, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(folder)
+	for _, file := range append([]string{path.Join(asked.Chart, chartutil.ValuesfileName)}, asked.ValuesFiles...) {
+		if bytes.Contains(call.files[file], []byte(encryptedValue)) {
+			return nil, refused("values file %s is still encrypted: it did not open here (sops updatekeys gives it this cluster's key)", file)
+		}
+	}
 	arguments := []string{"template", asked.Release.Name, filepath.Join(folder, asked.Chart), "--namespace", asked.Release.Namespace}
 	for _, file := range asked.ValuesFiles {
 		if _, there := call.files[file]; there {
@@ -152,8 +160,8 @@ func (c *call) execute(folder string, program []string) (string, error) {
 		output:      &limitedWriter{&output, c.limits.OutputBytes},
 		errors:      &limitedWriter{&problems, maxMessage},
 		bounds: bounds{
-			Seconds:     c.limits.Seconds,
-			CPUSeconds:  c.limits.CPUSeconds,
+			Seconds:    c.limits.Seconds,
+			CPUSeconds: c.limits.CPUSeconds,
 			// As plugins have: the rest is for this process, and for what is taken between two looks.
 			MemoryBytes: c.limits.MemoryBytes / 4 * 3,
 			Processes:   maxProcesses,

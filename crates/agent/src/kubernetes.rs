@@ -312,6 +312,16 @@ impl Kubernetes {
         parse(&self.call(who, Method::GET, path, accept, None).await?)
     }
 
+    /// Whether the API server has all that it serves: an error while it starts or stops. Who may not ask takes it for ready.
+    pub async fn check_ready(&self) -> Result<(), ApiError> {
+        match self.call(None, Method::GET, "/readyz", JSON, None).await {
+            Ok(_) => Ok(()),
+            Err(ApiError::Status { code, .. }) if code < 500 => Ok(()),
+            Err(ApiError::Status { .. }) => Err(ApiError::Unusable("the API server is not ready yet".to_owned())),
+            Err(error) => Err(error),
+        }
+    }
+
     /// What is served below `/api` or `/apis`, as an APIGroupDiscoveryList.
     pub async fn discover(&self, path: &str) -> Result<Value, ApiError> {
         let found: Value = parse(&self.call(None, Method::GET, path, DISCOVERY, None).await?)?;

@@ -84,7 +84,8 @@ pub struct ServiceDeploymentSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub secrets: Vec<LocalReference>,
-    /// Texts that the service's templates see in `configuration`, before those of any ConfigMap or Secret. Not for secrets: whoever
+    /// Texts that the service's templates see in `configuration`, before those of any ConfigMap or
+    /// Secret that is named as a whole; one that is picked by its key is refused. Not for secrets: whoever
     /// may read the service reads them. At most 32 KiB as JSON, and 512 names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configuration: BTreeMap<String, String>,

@@ -137,6 +137,11 @@ pub struct MemoryTree {
 }
 
 impl MemoryTree {
+    /// Of all blobs.
+    pub fn bytes(&self) -> u64 {
+        self.blobs.values().map(|blob| blob.len() as u64).sum()
+    }
+
     pub fn add_blob(&mut self, bytes: &[u8]) -> ObjectId {
         let id = object_id("blob", bytes);
         self.blobs.entry(id).or_insert_with(|| bytes.into());

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Part of every key under which a render is cached; changed when the same inputs must give something else.
-const FORMAT: &str = "farwater-render-v1";
+const FORMAT: &str = concat!("farwater-render-v2 ", env!("CARGO_PKG_VERSION"));
 /// Warnings that are told of one service.
 const MAX_WARNINGS: usize = 50;
 
@@ -101,6 +101,11 @@ pub enum RenderError {
     Options { folder: RelPath, options: &'static str, file: &'static str },
     #[error("renderer path {path:?} does not lie within the service's path")]
     Outside { path: String },
+    #[error(
+        "{folder}: values file {file} does not lie within the service's path, so whether it is missing is not known: keep it there, \
+         or leave out ignoreMissingValuesFiles"
+    )]
+    UnknownValues { folder: RelPath, file: RelPath },
 }
 
 fn known(names: &[String]) -> String {
@@ -207,7 +212,7 @@ impl Engine {
         // Whose files templates make is not known yet.
         let is = |kind| has_templates || tasks.iter().any(|task| task.kind == kind);
         let plugins = tasks.iter().filter_map(|task| self.plugins.get(task.stated.plugin.as_deref()?));
-        let mut programs: Vec<String> = plugins.map(crate::Plugin::fingerprint).collect();
+        let mut programs: Vec<String> = plugins.map(crate::Plugin::fingerprint).collect::<Option<_>>()?;
         programs.extend(self.helper.as_ref().map(|helper| helper.program().fingerprint()));
         let key = Key {
             format: FORMAT,
@@ -459,9 +464,18 @@ fn plan<'a>(input: &Input<'_>, stated: &'a [Renderer]) -> (Vec<Task<'a>>, Vec<Re
         for (_, options, file) in wanted.into_iter().filter(|(lost, ..)| *lost) {
             problems.push(RenderError::Options { folder: real.clone(), options, file });
         }
+        problems.extend(unknown_values(input, renderer, &real));
         tasks.push(Task { stated: renderer, kind, folder: real });
     }
     (tasks, problems)
+}
+
+/// Values files that may be passed over and lie where only the repository has files: one that is not here may be there.
+fn unknown_values(input: &Input<'_>, renderer: &Renderer, folder: &RelPath) -> Vec<RenderError> {
+    let Some(helm) = renderer.helm.as_ref().filter(|helm| helm.ignore_missing_values_files) else { return Vec::new() };
+    let files = helm.values_files.iter().filter_map(|file| request::resolve(folder, file).ok());
+    let unknown = files.filter(|file| !file.is_within(input.path) && input.archive.file(file).is_err());
+    unknown.map(|file| RenderError::UnknownValues { folder: folder.clone(), file }).collect()
 }
 
 /// Folders within a task's that other renderers have, or the bases of their kustomizations.

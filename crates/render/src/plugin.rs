@@ -29,6 +29,8 @@ const MAX_WORDS: usize = 4 << 10;
 /// Exit codes of `farwater-render confine`: a limit was reached; the program could not be started.
 const BEYOND: i32 = 121;
 const NOT_BEGUN: i32 = 122;
+/// Files and folders a plugin may read that are looked at for whether they have changed.
+const MAX_READ_FILES: usize = 10_000;
 /// Folders of a run: the service's files, and what the plugin may write to.
 const INPUT: &str = "input";
 const SCRATCH: &str = "scratch";
@@ -122,11 +124,28 @@ impl Plugins {
 }
 
 impl Plugin {
-    /// Of its configuration and its program.
-    pub(crate) fn fingerprint(&self) -> String {
-        let program = self.command.first().map(|word| fingerprint(word)).unwrap_or_default();
-        format!("{program} {:?} {:?} {:?}", self.command, self.kind, self.read)
+    /// Of its configuration, its program and the files that it may read; `None` if these are too many to look at.
+    pub(crate) fn fingerprint(&self) -> Option<String> {
+        let mut parts: Vec<String> = self.command.iter().map(|word| fingerprint(word)).collect();
+        let mut left = MAX_READ_FILES;
+        for place in &self.read {
+            add_fingerprints(Path::new(place), &mut parts, &mut left)?;
+        }
+        Some(format!("{parts:?} {:?} {:?}", self.kind, self.read))
     }
+}
+
+/// Of a file, or of all that lies in a folder. Links are read where they lead, and followed into no folder.
+fn add_fingerprints(place: &Path, parts: &mut Vec<String>, left: &mut usize) -> Option<()> {
+    *left = left.checked_sub(1)?;
+    parts.push(fingerprint(&place.to_string_lossy()));
+    if !place.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        return Some(());
+    }
+    let mut entries: Vec<PathBuf> =
+        std::fs::read_dir(place).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    entries.sort();
+    entries.iter().try_for_each(|entry| add_fingerprints(entry, parts, left))
 }
 
 /// A plugin made no objects.

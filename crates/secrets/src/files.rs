@@ -4,6 +4,7 @@
 use std::{
     fs, io,
     path::{Component, Path, PathBuf},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -12,6 +13,9 @@ use crate::{
     backend::{Backend, BackendError, MAX_VALUES, MAX_VALUES_BYTES, Reference, SecretBytes, Values},
     config,
 };
+
+/// How old an empty file must be to be taken for an empty value.
+const SETTLED: Duration = Duration::from_secs(10);
 
 pub(crate) struct Files {
     folder: PathBuf,
@@ -74,11 +78,26 @@ fn read(root: &Path, reference: &Reference) -> Result<Values, BackendError> {
             return Err(BackendError::lasting(problem));
         }
         let value = fs::read(&real).map_err(|error| failed(&error))?;
+        let after = fs::metadata(&real).map_err(|error| failed(&error))?;
+        let moved = |one: &fs::Metadata| (one.len(), one.modified().ok());
+        if moved(&metadata) != moved(&after) || (value.is_empty() && is_fresh(&after)) {
+            return Err(BackendError::passing(format!("{path} is being written")));
+        }
         room = room.saturating_sub(value.len());
         found.push((name, SecretBytes::new(value)));
     }
+    if found.is_empty() {
+        // A mount that is not there yet looks like this.
+        return Err(BackendError::lasting(format!("{path} is an empty folder")));
+    }
     found.sort_by(|(a, _), (b, _)| a.cmp(b));
     Ok(found)
+}
+
+/// Whoever writes a file in its place empties it first.
+fn is_fresh(file: &fs::Metadata) -> bool {
+    let age = file.modified().ok().and_then(|time| time.elapsed().ok());
+    age.is_none_or(|age| age < SETTLED)
 }
 
 /// All but hidden ones, among which are the folders that a mount's links lead into.
@@ -149,6 +168,19 @@ mod tests {
         check("way-out/secret", "leads out");
         check("web", "leads out");
         check("absent", "there is no absent");
+    }
+
+    #[test]
+    fn what_is_being_written_and_a_folder_that_was_emptied_are_no_values() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("web")).unwrap();
+        let error = read(root.path(), &reference("web")).unwrap_err();
+        assert!(!error.is_passing() && error.to_string().contains("web is an empty folder"), "{error}");
+        let file = fs::File::create(root.path().join("web/password")).unwrap();
+        let error = read(root.path(), &reference("web")).unwrap_err();
+        assert!(error.is_passing() && error.to_string().contains("being written"), "{error}");
+        file.set_modified(std::time::SystemTime::now() - 2 * SETTLED).unwrap();
+        assert_eq!(names(&read(root.path(), &reference("web")).unwrap()), [("password", &b""[..])]);
     }
 
     #[test]

@@ -268,7 +268,12 @@ impl<S: Shelf> Keeper<S> {
         self.insert(id, backend, reference, kept)
     }
 
-    /// The same, of what is in memory.
+    /// Whether the configuration has the backend, and lets the namespace read it.
+    pub fn allows(&self, backend: &str, reference: &Reference) -> bool {
+        self.backends.check(backend, reference).is_ok()
+    }
+
+    /// What [`Self::get`] gives, if it is in memory.
     pub fn peek(&self, backend: &str, reference: &Reference) -> Option<Known> {
         self.items().all.get(&reference.id(backend)).map(Item::known)
     }

@@ -38,7 +38,7 @@ pub use assignments::{
     Assignment, asks_for_the_same, assignments_named, assignments_of_cluster, assignments_of_namespace,
     assignments_of_source, assignments_unplaced, count_assignments, delete_assignment, is_source_used, load_assignment,
     names_of_services, save_assignment, save_service_secrets, services_gone, services_of_secret, services_under_grants,
-    stamp,
+    stamp, touched_assignments_of_cluster,
 };
 pub use charts::{
     ChartRow, LinkedSource, ServiceSource, charts_of_source, delete_chart, linked_source, linked_sources, load_chart,
@@ -67,7 +67,7 @@ pub use origins::{
 pub use parameters::{
     InputVersion, ParameterKey, ParameterRow, Resolved, backend_secrets_of_service, delete_parameters, load_parameters,
     mark_changed_keys, mark_parameters, parameters_of_cluster, save_parameters, secrets_of_backends, services_handed,
-    versions_of,
+    troubled_by_backends, versions_of,
 };
 pub use paths::{
     ServicePath, is_untouched, paths_of_service, save_service_paths, touch_paths, touch_service, touch_source,

@@ -9,6 +9,8 @@ use crate::kubernetes::{ApiError, Kubernetes};
 
 /// As `.Capabilities` has them after `helm install`: versions, and each with each of its kinds.
 pub async fn read(kubernetes: &Kubernetes) -> Result<Capabilities, ApiError> {
+    // One that starts serves lists of APIs to which not all were added yet: what a chart makes for those that lack would be pruned.
+    kubernetes.check_ready().await?;
     let version = kubernetes.get(None, "/version", false).await?;
     let mut api_versions = BTreeSet::new();
     for path in ["/api", "/apis"] {
@@ -18,7 +20,8 @@ pub async fn read(kubernetes: &Kubernetes) -> Result<Capabilities, ApiError> {
     Ok(Capabilities { kube_version, api_versions: api_versions.into_iter().collect(), complete: true })
 }
 
-/// From an APIGroupDiscoveryList. A version whose API server is away is there with the kinds that it had.
+/// From an APIGroupDiscoveryList. A version whose API server is away is there, with the kinds that it had or, if it never answered,
+/// with none.
 fn take(list: &Value, found: &mut BTreeSet<String>) {
     for group in list["items"].as_array().into_iter().flatten() {
         let name = group["metadata"]["name"].as_str().unwrap_or_default();

@@ -26,6 +26,8 @@ use super::{
 const MAX_CHARTS: usize = 64;
 /// Remote bases of one service: each repository is a mirror.
 const MAX_BASES: usize = 16;
+/// Bytes of the charts and artifacts of one bundle that are held in memory while it is made, in bundles of the largest size.
+const MAX_OPENED: u64 = 2;
 
 /// How a bundle is made, and made again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,12 +210,21 @@ pub async fn make(
     }
     // Opened anew: objects of a mirror are of one thread.
     let shelf = Shelf::of(mirrors, recipe)?;
-    let packed = blocking(move || shelf.pack(&limits)).await?;
-    Ok(Combined::Bundle { content_id, roots, packed: Some(packed) })
+    match blocking(move || shelf.pack(&limits)).await? {
+        Again::Packed(packed) => Ok(Combined::Bundle { content_id, roots, packed: Some(packed) }),
+        Again::Waits(absent) => Ok(Combined::Waits(content_id, absent)),
+    }
+}
+
+/// What a recipe makes that has made a bundle before.
+pub enum Again {
+    Packed(PackedBundle),
+    /// These have to be fetched first.
+    Waits(Vec<Absent>),
 }
 
 /// Makes a bundle that was made before.
-pub async fn pack_again(mirrors: &Mirrors, recipe: &str) -> Result<PackedBundle, BundleFailure> {
+pub async fn pack_again(mirrors: &Mirrors, recipe: &str) -> Result<Again, BundleFailure> {
     let recipe: Recipe = serde_json::from_str(recipe).map_err(|error| BundleFailure::Machine(error.into()))?;
     let limits = mirrors.limits();
     let shelf = Shelf::of(mirrors, &recipe)?;
@@ -259,12 +270,13 @@ impl Shelf {
         Ok(Self { recipe: recipe.clone(), places: places.map_err(|error| CombineError::Machine(error.into()))? })
     }
 
-    /// The tree of a piece's source, added to the overlay; its root.
+    /// The tree of a piece's source, added to the overlay; its root. `left`: bytes that may be opened yet.
     fn open(
         overlay: &mut Overlay,
         snapshots: &mut Vec<(String, Rc<Snapshot>)>,
         piece: &Piece,
         place: &Path,
+        left: &mut u64,
     ) -> Result<ObjectId, CombineError> {
         let source_uid = || piece.source_uid.clone();
         match &piece.files {
@@ -293,6 +305,10 @@ impl Shelf {
                     ArtifactError::Members(error) => CombineError::Content(error.to_string()),
                     error => CombineError::Machine(error.into()),
                 })?;
+                *left = left.checked_sub(members.tree.bytes()).ok_or_else(|| {
+                    let message = "the charts and artifacts that it is made of are too large together: leave out some, or smaller ones";
+                    CombineError::Content(message.to_owned())
+                })?;
                 overlay.add(members.tree);
                 Ok(members.root)
             }
@@ -311,14 +327,15 @@ impl Shelf {
         }
     }
 
-    fn assemble(&self) -> Result<Assembled, CombineError> {
+    fn assemble(&self, limits: &Limits) -> Result<Assembled, CombineError> {
         let (mut overlay, mut snapshots) = (Overlay::default(), Vec::new());
         let mut places = self.places.iter();
         let nowhere = PathBuf::new();
         let place = places.next().unwrap_or(&nowhere);
-        let mut root = Self::open(&mut overlay, &mut snapshots, &self.recipe.first, place)?;
+        let mut left = MAX_OPENED * limits.total_bytes;
+        let mut root = Self::open(&mut overlay, &mut snapshots, &self.recipe.first, place, &mut left)?;
         for (piece, place) in self.recipe.mounts.iter().zip(places) {
-            let own = Self::open(&mut overlay, &mut snapshots, piece, place)?;
+            let own = Self::open(&mut overlay, &mut snapshots, piece, place, &mut left)?;
             let folder = overlay.folder(&own, &piece.path).map_err(|error| CombineError::Machine(error.into()))?;
             let missing = || CombineError::Content(format!("{}: the source has no such folder", piece.path));
             root = overlay.graft(&root, &piece.mount, &folder.ok_or_else(missing)?)?;
@@ -327,7 +344,7 @@ impl Shelf {
     }
 
     fn gather(&self, limits: &Limits) -> Result<Gathered, CombineError> {
-        Ok(match self.complete(self.assemble()?, limits)? {
+        Ok(match self.complete(self.assemble(limits)?, limits)? {
             Completed::Lacks(lacks) => Gathered::Lacks(lacks),
             Completed::Whole { closure, absent, .. } => {
                 Gathered::Whole { content_id: closure.content_id, roots: closure.roots, absent }
@@ -335,13 +352,15 @@ impl Shelf {
         })
     }
 
-    fn pack(&self, limits: &Limits) -> Result<PackedBundle, CombineError> {
-        match self.complete(self.assemble()?, limits)? {
+    fn pack(&self, limits: &Limits) -> Result<Again, CombineError> {
+        match self.complete(self.assemble(limits)?, limits)? {
             Completed::Lacks(_) => Err(CombineError::Content("a chart or a base lacks what it had before".to_owned())),
+            Completed::Whole { absent, .. } if !absent.is_empty() => Ok(Again::Waits(absent)),
             Completed::Whole { overlay, closure, .. } => {
                 let bytes = archive::pack(&overlay, &closure, limits)?;
                 let compressed = archive::compress(&bytes)?;
-                Ok(PackedBundle { digest: Digest::of(&bytes), bytes: bytes.len() as u64, compressed })
+                let digest = Digest::of(&bytes);
+                Ok(Again::Packed(PackedBundle { digest, bytes: bytes.len() as u64, compressed }))
             }
         }
     }

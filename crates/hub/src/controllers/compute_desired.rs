@@ -22,9 +22,9 @@ use farwater_fleet::{
 use farwater_store::{
     Key, Resource, StoreError, Tx,
     delivery::{
-        Assignment, Desired, DirtyMark, InputVersion, ParameterRow, ServiceOrigin, assignments_of_cluster, clear_mark,
-        load_agent_update, load_desired, load_dirty, load_revision, mark_cluster, mark_parameters,
-        parameters_of_cluster, released_of_cluster, save_desired, save_parameters, service_origins_of_cluster,
+        Assignment, Desired, DirtyMark, InputVersion, ParameterRow, ServiceOrigin, clear_mark, load_agent_update,
+        load_desired, load_dirty, load_revision, mark_cluster, mark_parameters, parameters_of_cluster,
+        released_of_cluster, save_desired, save_parameters, service_origins_of_cluster, touched_assignments_of_cluster,
         versions_of,
     },
 };
@@ -227,16 +227,16 @@ async fn compute_cluster(
     let Some(cluster) = ClusterFacts::load(delivery, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
         return Ok(Computed::NOTHING);
     };
-    let (rows, origins, released, current, update, parameters) = {
+    let ((rows, touched), origins, released, current, update, parameters) = {
         let mut tables = delivery.store.tables().await?;
-        let rows = assignments_of_cluster(&mut tables, &cluster.uid).await?;
+        let rows = touched_assignments_of_cluster(&mut tables, &cluster.uid).await?;
         let current = load_desired(&mut tables, &cluster.uid).await?;
         let origins = service_origins_of_cluster(&mut tables, &cluster.uid).await?;
         let released = released_of_cluster(&mut tables, &cluster.uid).await?;
         let parameters = parameters_of_cluster(&mut tables, &cluster.uid).await?;
         (rows, origins, released, current, load_agent_update(&mut tables, &cluster.uid).await?, parameters)
     };
-    if is_halfway(delivery, &rows).await? {
+    if is_halfway(delivery, &rows, &touched).await? {
         return Ok(Computed::Later);
     }
     let known = Known { rows: &rows, origins: &origins, parameters: &parameters };
@@ -248,9 +248,9 @@ async fn compute_cluster(
     Ok(Computed::Now { next: next.map(Box::new), fresh })
 }
 
-/// Whether a commit has reached some services of its source and not others: what one of them gives up another one may take over, so
-/// they are published together. What can't be assigned is not waited for, and nothing for long.
-async fn is_halfway(delivery: &Delivery, rows: &[Assignment]) -> Result<bool, StoreError> {
+/// Whether a commit has reached some services that it concerns and not others: what one of them gives up another one may take over,
+/// so they are published together. What can't be assigned is not waited for, and nothing for long.
+async fn is_halfway(delivery: &Delivery, rows: &[Assignment], touched: &HashSet<String>) -> Result<bool, StoreError> {
     let mut by_source: HashMap<&str, Vec<&Assignment>> = HashMap::new();
     for row in rows.iter().filter(|row| !row.source_uid.is_empty()) {
         by_source.entry(&row.source_uid).or_default().push(row);
@@ -260,21 +260,25 @@ async fn is_halfway(delivery: &Delivery, rows: &[Assignment]) -> Result<bool, St
         if Timestamp::now().as_second() - revision.fetched > HALFWAY_SECONDS {
             continue;
         }
-        let text = git::format_revision(&revision.reference, &revision.commit);
-        let (mut here, mut waits) = (false, false);
-        for row in rows {
-            let why: Why = read_json(&row.service_uid, &row.why)?;
-            let candidate = row.candidate.as_deref().map(|text| read_json::<Candidate>(&row.service_uid, text));
-            match candidate.transpose()? {
-                Some(candidate) if candidate.revision == text => here = true,
-                _ => waits |= !matches!(why, Why::Trouble(_)),
-            }
-        }
-        if here && waits {
+        if is_split(&rows, touched, &git::format_revision(&revision.reference, &revision.commit))? {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Whether some services are at a revision of their source, and others that it concerns are not.
+fn is_split(rows: &[&Assignment], touched: &HashSet<String>, revision: &str) -> Result<bool, StoreError> {
+    let (mut here, mut waits) = (false, false);
+    for row in rows {
+        let why: Why = read_json(&row.service_uid, &row.why)?;
+        let candidate = row.candidate.as_deref().map(|text| read_json::<Candidate>(&row.service_uid, text));
+        match candidate.transpose()? {
+            Some(candidate) if candidate.revision == revision => here = true,
+            _ => waits |= touched.contains(&row.service_uid) && !matches!(why, Why::Trouble(_)),
+        }
+    }
+    Ok(here && waits)
 }
 
 /// What is known of a cluster's services, by uid.
@@ -477,7 +481,44 @@ async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -
 
 #[cfg(test)]
 mod tests {
+    use farwater_fleet::assignment::Trouble;
+    use serde_json::json;
+
     use super::*;
+
+    fn row(name: &str, revision: &str, why: &Why) -> Assignment {
+        let digest = farwater_bundle::Digest::of("");
+        let candidate =
+            json!({"revision": revision, "contentId": digest, "bundle": digest, "bundleBytes": 1, "path": "."});
+        Assignment {
+            service_uid: name.to_owned(),
+            namespace: "team-a".to_owned(),
+            name: name.to_owned(),
+            cluster_uid: "east".to_owned(),
+            source_uid: "infra".to_owned(),
+            generation: 1,
+            stamp: String::new(),
+            candidate: Some(candidate.to_string()),
+            assigned: None,
+            why: serde_json::to_string(why).unwrap(),
+        }
+    }
+
+    #[test]
+    fn services_that_a_commit_concerns_wait_for_one_another_and_for_no_others() {
+        let split = |second: &Assignment, touched: &[&str]| {
+            let touched = touched.iter().map(|name| (*name).to_owned()).collect();
+            is_split(&[&row("a", "new", &Why::Current), second], &touched, "new").unwrap()
+        };
+        let old = row("b", "old", &Why::Current);
+        assert!(split(&old, &["b"]));
+        assert!(!split(&old, &[]), "it stays at the old one");
+        assert!(!split(&row("b", "new", &Why::Current), &["b"]));
+        let gone = Why::Trouble(Trouble::Secret { message: "x".to_owned() });
+        assert!(!split(&row("b", "old", &gone), &["b"]));
+        let none_yet = is_split(&[&old, &old], &["b".to_owned()].into(), "new");
+        assert!(!none_yet.unwrap());
+    }
 
     #[test]
     fn rounds_pause_as_long_as_they_take_and_less_where_something_is_left() {

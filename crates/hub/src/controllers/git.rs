@@ -23,7 +23,14 @@ use farwater_store::{
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    chain, combine, resources::Name, source_access::Way, submodules::fetch_submodules, turns::Turn,
+    chain,
+    combine::{self, Absent, Again},
+    large_files::{self, Wanted},
+    resources::Name,
+    source_access::Way,
+    sources::{self, SourceName},
+    submodules::fetch_submodules,
+    turns::Turn,
     verify_revisions::verify_revision,
 };
 use crate::delivery::Delivery;
@@ -435,7 +442,7 @@ pub enum LoadError {
 }
 
 /// A compressed bundle, verified; made again from its mirror if the cache lost it.
-pub async fn load_bundle(delivery: &Delivery, digest: &Digest) -> Result<Vec<u8>, LoadError> {
+pub async fn load_bundle(delivery: &Arc<Delivery>, digest: &Digest) -> Result<Vec<u8>, LoadError> {
     if let Some(bytes) = read_cache(&delivery.mirrors, digest).await? {
         return Ok(bytes);
     }
@@ -449,20 +456,42 @@ pub async fn load_bundle(delivery: &Delivery, digest: &Digest) -> Result<Vec<u8>
     for row in rows {
         let packed = match load_recipe(&mut *delivery.store.tables().await?, &row.content_id).await? {
             Some(recipe) => combine::pack_again(&delivery.mirrors, &recipe).await,
-            None => pack_again(&delivery.mirrors, &row).await,
+            None => pack_again(&delivery.mirrors, &row).await.map(Again::Packed),
         };
         match packed {
-            Ok(packed) if packed.digest == *digest => {
+            Ok(Again::Packed(packed)) if packed.digest == *digest => {
                 delivery.mirrors.cache.put(digest, packed.compressed.clone()).await?;
                 return Ok(packed.compressed);
             }
-            Ok(_) => problem = format!("commit {} makes another one now", row.commit),
+            // Who asks again when they are here gets it.
+            Ok(Again::Waits(absent)) => {
+                return Err(LoadError::Lost(want_again(delivery, row.content_id, absent).await?));
+            }
+            Ok(Again::Packed(_)) => problem = format!("commit {} makes another one now", row.commit),
             Err(BundleFailure::Content(message)) => problem = message,
             Err(BundleFailure::Damaged(error) | BundleFailure::Machine(error)) => problem = chain(&*error),
         }
     }
     look_again(delivery, digest).await?;
     Err(LoadError::Lost(problem))
+}
+
+/// Has large files fetched that this node has lost; says so.
+async fn want_again(delivery: &Arc<Delivery>, content: Digest, absent: Vec<Absent>) -> Result<String, StoreError> {
+    let mut message = "a source of its large files is gone".to_owned();
+    for Absent { source_uid, files } in absent {
+        let mut source = None;
+        sources::each(&delivery.store, None, |kind, resource| {
+            if resource.uid == source_uid {
+                let name = Name::new(&resource.key.namespace, &resource.key.name);
+                source = Some(SourceName::Resource(kind, name));
+            }
+        })
+        .await?;
+        let Some(source) = source else { continue };
+        message = large_files::want(delivery, Wanted { source: &source, source_uid, content, files }, None);
+    }
+    Ok(message)
 }
 
 /// The commit that a bundle was made of may be gone, while what its source has now makes the same one: has the services looked at that

@@ -10,7 +10,9 @@ use farwater_fleet::parameters::SecretName;
 use farwater_secrets::Changed;
 use farwater_store::{
     StoreError,
-    delivery::{mark_changed_keys, secrets_of_backends, services_handed},
+    delivery::{
+        mark_changed_keys, mark_cluster, mark_parameters, secrets_of_backends, services_handed, troubled_by_backends,
+    },
 };
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -23,9 +25,47 @@ const RETRY: Duration = Duration::from_secs(1);
 const AT_ONCE: usize = 50;
 
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
+    shutdown.run_until_cancelled(tell_refused(&delivery)).await;
     let Some(secrets) = delivery.secret_backends.external() else { return };
     let work = async { tokio::join!(secrets.run(), follow(&delivery, secrets)) };
     shutdown.run_until_cancelled(work).await;
+}
+
+/// The configuration may be another than at the last start: has the services looked at whose secrets it does not allow, and those
+/// that it may not have allowed.
+async fn tell_refused(delivery: &Delivery) {
+    while let Err(error) = mark_refused(delivery).await {
+        tracing::warn!(error = %chain(&error), "find which secrets of backends are allowed now");
+        sleep(RETRY).await;
+    }
+}
+
+async fn mark_refused(delivery: &Delivery) -> Result<(), StoreError> {
+    let mut refused = secrets_of_backends(&mut *delivery.store.tables().await?).await?;
+    refused.retain(|(kind, namespace, name)| {
+        let Some(SecretName { backend: Some(backend), name }) = SecretName::of_index(kind, name) else { return false };
+        let secrets = delivery.secret_backends.external();
+        secrets.is_none_or(|secrets| !secrets.allows(&backend, &reference(namespace, &name)))
+    });
+    let troubled = troubled_by_backends(&mut *delivery.store.tables().await?).await?;
+    if refused.is_empty() && troubled.is_empty() {
+        return Ok(());
+    }
+    let mark = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            for (kind, namespace, name) in &refused {
+                mark_changed_keys(tx, kind, namespace, name, &ChangedKeys::Any).await?;
+            }
+            for (service, cluster) in &troubled {
+                mark_parameters(tx, service).await?;
+                mark_cluster(tx, cluster).await?;
+            }
+            Ok(())
+        })
+    });
+    mark.await?;
+    delivery.dirty.notify_one();
+    Ok(())
 }
 
 async fn follow(delivery: &Delivery, secrets: &ExternalSecrets) {

@@ -3,6 +3,8 @@
 //! The same decision is made again when desired states are computed, so that what changes later is noticed; this one only
 //! tells people at once.
 
+use std::sync::Arc;
+
 use farwater_api::{
     Cluster, ServiceDeployment, ServiceDeploymentSpec, SourceKind,
     service_sources::{ChartReference, StatedSource},
@@ -127,7 +129,7 @@ fn check_chart(stated: &StatedSource<'_>) -> Result<(), String> {
 /// A new pin goes back to what was assigned before and is still there, from a source that the tenant may still deploy. `uid`: of
 /// the service; empty for one that is about to be made.
 pub async fn check_pin(
-    delivery: &Delivery,
+    delivery: &Arc<Delivery>,
     namespace: &str,
     uid: &str,
     service: &ServiceDeploymentSpec,

@@ -60,7 +60,7 @@ impl Served {
         Ok(found)
     }
 
-    async fn load(&self, delivery: &Delivery, digest: &Digest) -> Result<Bytes, git::LoadError> {
+    async fn load(&self, delivery: &Arc<Delivery>, digest: &Digest) -> Result<Bytes, git::LoadError> {
         if let Some(bytes) = self.bundles.get(digest).await {
             return Ok(bytes);
         }

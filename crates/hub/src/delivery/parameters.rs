@@ -388,8 +388,17 @@ pub async fn get_parameters(
     let mut cache = InputCache::default();
     let (resolution, _) = load(&delivery, &service, &name, &resource.spec, &facts, &mut cache).await?;
     let json = encode(&resolution.parameters);
-    // What was edited since is in a state that is about to be published.
     if !resolution.problems.is_empty() || self::mac(&delivery.identity, &service, &json) != wanted {
+        // What was edited since is in a state that is about to be published; whatever else it may be will be.
+        let (uid, place) = (service.clone(), cluster.uid.to_string());
+        let mark = delivery.store.transact(move |tx| {
+            Box::pin(async move {
+                mark_parameters(tx, &uid).await?;
+                mark_cluster(tx, &place).await
+            })
+        });
+        mark.await?;
+        delivery.dirty.notify_one();
         return Err(not_desired());
     }
     let info = SealedSecrets::info_of_parameters(delivery.identity.installation(), &cluster.uid, &service, &wanted);

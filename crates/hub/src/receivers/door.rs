@@ -109,10 +109,10 @@ async fn take(delivery: &Delivery, receiver: Option<&Live>, headers: &HeaderMap,
     // Whoever signs by themselves may send anything.
     let is_whole = kept.is_whole && kind != ReceiverType::GenericHmac;
     let hint = Hint::parse(&payload, is_whole).map_err(|_| Refused::Unreadable)?;
-    note(delivery, receiver, Said::Taken { event: event.to_owned() });
     if receiver.spec.suspend {
         return Ok(Taken::Suspended);
     }
+    note(delivery, receiver, Said::Taken { event: event.to_owned() });
     receiver.put([hint]);
     delivery.inboxes.add(receiver.name.clone());
     Ok(Taken::Acted)

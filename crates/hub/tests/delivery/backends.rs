@@ -122,6 +122,22 @@ async fn values_of_a_backend_reach_who_is_handed_them_and_stay_while_it_is_away(
     let text = |bytes: &[u8]| bytes.windows(CANARY.len()).any(|window| window == CANARY.as_bytes());
     assert!(!files(rig.path()).iter().any(|bytes| text(bytes)), "a value lies in the clear");
 
+    // A configuration that allows it no more, and then does again.
+    let configured = configuration(folder.path());
+    rig.configure_backends(&configured.replace("[team]", "[elsewhere]"));
+    let rig = rig.restart().await;
+    rig.wait_loaded().await;
+    rig.wait_for("ServiceDeployment", NS, "password", |service| {
+        condition(service, "Stalled") == "True/ParametersNotReady"
+            && message(service, "Ready").contains("may not read team/db of backend mounted")
+    })
+    .await;
+    rig.configure_backends(&configured);
+    let rig = rig.restart().await;
+    rig.wait_loaded().await;
+    let (_, again) = agent.wait_entry(&rig, &password, |entry| mac_of(entry) == mac_of(&fourth)).await;
+    assert_eq!(values(&rig, &password, &again).await.values["configuration"]["password"], CANARY);
+
     // What nobody is handed any more is kept no longer.
     for name in ["password", "user", "through", "lacking", "late"] {
         rig.edit("ServiceDeployment", NS, name, |service| service["spec"]["parameters"] = json!([])).await;

@@ -236,6 +236,16 @@ async fn submodules_and_large_files_are_delivered_where_they_are_asked_for() {
     rig.wait_loaded().await;
     let (same, files) = wait_files(&rig, &agent, &uid, |_| true).await;
     assert_eq!((same.digest(), files["apps/lib/lib.bin"].as_str()), (large.digest(), "of lib"));
+    // One that has lost the large files too has them fetched, and who asks again gets the bundle.
+    std::fs::remove_dir_all(rig.path().join("cache")).unwrap();
+    for mirror in std::fs::read_dir(rig.path().join("mirrors")).unwrap() {
+        let _ = std::fs::remove_dir_all(mirror.unwrap().path().join("farwater-large"));
+    }
+    let rig = rig.restart().await;
+    rig.wait_loaded().await;
+    let digest = bundle(&same).unwrap();
+    let is_there = async || agent.bundle(&rig, &digest).await.status.is_success();
+    rig.wait_until("the bundle is made again", is_there).await;
     // Another commit of the submodule is another bundle.
     let second = lib.change("main", &[("lib.yaml", Some("kind: Newer"))]).unwrap();
     commit_with(&infra, "../lib.git", &second, &[("a.yaml", "kind: A")]);

@@ -83,6 +83,11 @@ impl Rig {
         Self::open(data, location).await
     }
 
+    /// The same from the next start on.
+    pub fn configure_backends(&self, configuration: &str) {
+        std::fs::write(self.data.path().join(BACKENDS), configuration).unwrap();
+    }
+
     /// With a program that says credentials.
     pub async fn start_with_program(rule: &str) -> Self {
         let data = tempfile::tempdir().unwrap();

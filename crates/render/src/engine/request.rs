@@ -69,7 +69,7 @@ pub(super) fn kustomize<'a>(input: &'a Input<'_>, task: &'a Task<'_>) -> Request
 }
 
 /// From a chart's folder, or from the root of the source.
-fn resolve(folder: &RelPath, reference: &str) -> Result<RelPath, PathError> {
+pub(super) fn resolve(folder: &RelPath, reference: &str) -> Result<RelPath, PathError> {
     match reference.strip_prefix('/') {
         Some(from_root) => RelPath::root().join_clean(from_root),
         None => folder.join_clean(reference),

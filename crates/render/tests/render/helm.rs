@@ -167,6 +167,36 @@ async fn where_helm_fails_so_do_we_and_say_why() {
 }
 
 /// Values may be secret; names and what the schema asks for are not.
+/// Rendered, it would be 0, differ from what it is compared with, or be hashed: objects that look right and are not.
+#[tokio::test]
+async fn a_value_that_is_still_encrypted_is_an_error_wherever_it_comes_from() {
+    const ENCRYPTED: &str = "ENC[AES256_GCM,data:Zm9v,iv:YQ==,tag:YQ==,type:str]";
+    let bench = Bench::new();
+    let template = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {n: '{{ .Values.replicas | int }}'}\n";
+    let chart = [("Chart.yaml", "apiVersion: v2\nname: web\nversion: 1.0.0\n"), ("templates/a.yaml", template)];
+    let file = format!("list: [{{replicas: '{ENCRYPTED}'}}]\n");
+    let own = format!("replicas: '{ENCRYPTED}'\n");
+    let overlay = "helmGlobals: {chartHome: charts}\n\
+                   helmCharts: [{name: web, releaseName: web, additionalValuesFiles: [secret.yaml]}]\n";
+    let inflated = |name: &str| format!("charts/web/{name}");
+    let job = |more: &[(&str, &str)]| Job::of(chart.iter().chain(more).copied());
+    let options = json!({"valuesFiles": ["secret.yaml"]});
+    let overlaid = chart.map(|(name, text)| (inflated(name), text));
+    let overlaid = overlaid.iter().map(|(name, text)| (name.as_str(), *text));
+    for (job, place) in [
+        (with(job(&[("secret.yaml", &file)]), options), "value list.0.replicas of chart web"),
+        (job(&[("values.yaml", &own)]), "value replicas of chart web"),
+        (
+            Job::of(overlaid.chain([("kustomization.yaml", overlay), ("secret.yaml", own.as_str())])),
+            "value replicas of chart web",
+        ),
+    ] {
+        let output = bench.render(&job).await;
+        assert!(errors(&output).contains(&format!("{place} is still encrypted")), "{}", errors(&output));
+        assert!(output.objects.is_empty());
+    }
+}
+
 #[tokio::test]
 async fn what_a_schema_refuses_is_told_without_the_value() {
     const SECRET: &str = "hunter2-q7x4";

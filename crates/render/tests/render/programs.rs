@@ -48,6 +48,11 @@ async fn what_they_say_when_they_fail_is_told() {
         ("templates/a.yaml", "{{ fail \"because\" }}"),
     ]);
     assert!(errors(&own.render(&chart).await).contains("because"));
+    let encrypted = Job::of([
+        ("Chart.yaml", "apiVersion: v2\nname: c\nversion: 1.0.0\n"),
+        ("values.yaml", "a: 'ENC[AES256_GCM,data:Zm9v,iv:YQ==,tag:YQ==,type:str]'\n"),
+    ]);
+    assert!(errors(&own.render(&encrypted).await).contains("values.yaml is still encrypted"));
     // Bases are where the hub lays them.
     let base = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
     let laid_in = Job::of([

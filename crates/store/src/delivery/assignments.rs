@@ -1,5 +1,7 @@
 //! One row per service: where it belongs, what it could run and what it does run.
 
+use std::collections::HashSet;
+
 use super::{
     charts::delete_service_sources,
     guards::delete_prune_hold,
@@ -14,6 +16,7 @@ use crate::{
 };
 use farwater_api::{ADMIN_NAMESPACE, APPROVE_PRUNE, UNDO};
 use serde_json::Value;
+use sqlx::{FromRow as _, Row as _};
 
 const SELECT: &str = "SELECT service_uid, namespace, name, cluster_uid, source_uid, generation, stamp, candidate, assigned, \
                       why FROM assignments";
@@ -94,6 +97,29 @@ pub async fn assignments_of_cluster(
     cluster_uid: &str,
 ) -> Result<Vec<Assignment>, StoreError> {
     select(connection, OF_CLUSTER, &[cluster_uid]).await
+}
+
+/// The same, and the uids of those that may be made of something else by now: as both were at one moment.
+pub async fn touched_assignments_of_cluster(
+    connection: &mut Connection,
+    cluster_uid: &str,
+) -> Result<(Vec<Assignment>, HashSet<String>), StoreError> {
+    // One with no paths, or with the empty one.
+    const TOUCHED: &str = "COALESCE((SELECT MIN(path) FROM service_paths \
+                           WHERE service_paths.service_uid = assignments.service_uid), '') = ''";
+    let columns =
+        SELECT.replace(" FROM", &format!(", CAST(CASE WHEN {TOUCHED} THEN 1 ELSE 0 END AS BIGINT) AS touched FROM"));
+    let sql = format!("{columns} WHERE {OF_CLUSTER} ORDER BY service_uid");
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(cluster_uid.to_owned()).fetch_all(connection).await?;
+    let (mut found, mut touched) = (Vec::with_capacity(rows.len()), HashSet::new());
+    for row in &rows {
+        let assignment = Assignment::from_row(row)?;
+        if row.try_get::<i64, _>("touched")? == 1 {
+            touched.insert(assignment.service_uid.clone());
+        }
+        found.push(assignment);
+    }
+    Ok((found, touched))
 }
 
 /// (service uid, namespace, name) of those of these services that belong to a cluster.

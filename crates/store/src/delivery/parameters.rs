@@ -203,6 +203,14 @@ pub async fn secrets_of_backends(connection: &mut Connection) -> Result<Vec<(Str
     Ok(sqlx::query_as(sql).bind(OF_BACKENDS).fetch_all(connection).await?)
 }
 
+/// Uid and cluster of the services whose parameters could not be put together, and that are handed a key of a backend.
+pub async fn troubled_by_backends(connection: &mut Connection) -> Result<Vec<(String, String)>, StoreError> {
+    let sql = "SELECT service_uid, cluster_uid FROM assignments WHERE cluster_uid <> '' AND service_uid IN \
+               (SELECT service_uid FROM service_parameters WHERE problem <> '') AND service_uid IN \
+               (SELECT service_uid FROM parameter_keys WHERE kind LIKE $1)";
+    Ok(sqlx::query_as(sql).bind(OF_BACKENDS).fetch_all(connection).await?)
+}
+
 /// Those of one service.
 pub async fn backend_secrets_of_service(
     connection: &mut Connection,

@@ -3,8 +3,9 @@
 use farwater_store::{
     Store,
     delivery::{
-        Assignment, Revision, ServicePath, Taken, delete_assignment, is_untouched, move_revision, paths_of_service,
-        save_assignment, save_revision, save_service_paths, withdraw_revision,
+        Assignment, Revision, ServicePath, Taken, assignments_of_cluster, delete_assignment, is_untouched,
+        move_revision, paths_of_service, save_assignment, save_revision, save_service_paths,
+        touched_assignments_of_cluster, withdraw_revision,
     },
 };
 
@@ -52,6 +53,13 @@ async fn save(store: &Store, name: &str, paths: &[&str]) {
     saved.await.unwrap();
 }
 
+/// Those that a look at the cluster's services takes for touched.
+async fn touched(store: &Store) -> Vec<String> {
+    let (rows, touched) = touched_assignments_of_cluster(&mut store.tables().await.unwrap(), "east").await.unwrap();
+    assert_eq!(rows, assignments_of_cluster(&mut store.tables().await.unwrap(), "east").await.unwrap());
+    rows.into_iter().filter(|row| touched.contains(&row.service_uid)).map(|row| row.name).collect()
+}
+
 async fn paths(store: &Store, name: &str) -> Vec<String> {
     let rows = paths_of_service(&mut store.tables().await.unwrap(), &format!("uid-{name}")).await.unwrap();
     assert_eq!(is_untouched(&rows), !rows.is_empty() && rows.iter().all(|row| !row.path.is_empty()));
@@ -75,6 +83,7 @@ async fn a_move_concerns_those_whose_paths_it_touches_and_who_is_made_of_everyth
     save(&store, "anything", &[""]).await;
     let check = async |commit, changed: &[&str], concerned: &[&str]| {
         assert_eq!(move_to(&store, commit, changed).await, concerned, "{changed:?}");
+        assert_eq!(touched(&store).await, concerned, "{changed:?}");
         for name in concerned {
             assert_eq!(paths(&store, name).await, [""], "{name}");
         }
