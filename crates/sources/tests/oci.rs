@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_api::{
     Digest,
     oci_repository::{LayerOperation, LayerSelector, OCIReference},
@@ -18,7 +19,7 @@ use farwater_testkit::{
     helm::{borrowed, chart},
     registry::{CosignKey, FLUX_CONFIG, FLUX_LAYER, LOGIN, Layer, SignIn, gzip, tar},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -343,6 +344,33 @@ async fn nothing_is_pulled_that_no_given_key_has_signed() {
     let again = client.pull_as(tag("signed"), Selection::default(), Some(&others), known(false)).await;
     assert_eq!(again.unwrap_err().reason, FetchReason::Unverified);
     assert!(client.pull_as(tag("signed"), Selection::default(), Some(&given), known(true)).await.is_ok());
+}
+
+/// What the programs themselves left in a registry: `recorded/cosign.json` has the blobs and manifests that
+/// `cosign sign --key --tlog-upload=false` of cosign 2.6.5 (of the tag `two`) and 3.1.3 (`three`) pushed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cosign_has_signed_is_pulled_by_its_key_alone() {
+    let recorded: Value = serde_json::from_str(include_str!("recorded/cosign.json")).unwrap();
+    let registry = Registry::start(SignIn::Nobody).await.unwrap();
+    for blob in recorded["blobs"].as_array().unwrap() {
+        let bytes = STANDARD.decode(blob.as_str().unwrap()).unwrap();
+        registry.push_blob("apps", &bytes).await.unwrap();
+    }
+    for manifest in recorded["manifests"].as_array().unwrap() {
+        let text = |field: &str| manifest[field].as_str().unwrap();
+        registry.push_manifest("apps", text("reference"), text("mediaType"), text("body").as_bytes()).await.unwrap();
+    }
+    let key = recorded["key"].as_str().unwrap().as_bytes().to_vec();
+    let given = Keys::read(&[("cosign.pub".to_owned(), key)].into_iter().collect()).unwrap();
+    let others = keys(&[&CosignKey::generate().unwrap()]);
+    for version in ["two", "three"] {
+        let client = Client::new(&registry.url("apps"));
+        let refused = client.pull_as(tag(version), Selection::default(), Some(&others), None).await;
+        assert_eq!(refused.unwrap_err().reason, FetchReason::Unverified, "{version}");
+        let pulled = client.pull_as(tag(version), Selection::default(), Some(&given), None).await.unwrap();
+        let file = client.read(&pulled.digest, "a.yaml").unwrap();
+        assert!(file.contains(&format!("name: {version}")), "{file}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
