@@ -240,14 +240,13 @@ async fn objects_that_move_between_services_are_neither_deleted_nor_made_again()
     }
     // First stated by both: refused until the other lets it go.
     let text = config_map("m05", "taken");
-    repository.change("main", &[("two/m05.yaml", Some(&text))])?;
+    let taken = repository.change("main", &[("two/m05.yaml", Some(&text))])?;
     fleet.reconcile("infra").await?;
     fleet.until_condition("two", "Ready", "False", "owned by service farwater-admin/one").await?;
-    let commit = repository.change("main", &[("one/m05.yaml", None)])?;
+    let left = repository.change("main", &[("one/m05.yaml", None)])?;
     fleet.reconcile("infra").await?;
-    for name in ["one", "two"] {
-        fleet.until_applied(name, &commit).await?;
-    }
+    fleet.until_applied("one", &left).await?;
+    fleet.until_applied("two", &taken).await?;
     ensure!(uids(plane, &namespace).await? == before);
     // It is the new owner's to prune.
     repository.change("main", &[("two/m05.yaml", None)])?;

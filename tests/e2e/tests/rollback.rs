@@ -228,7 +228,7 @@ async fn a_bad_database_holds_back_what_depends_on_it_and_goes_last() -> Result<
     ensure!(refused.contains("db → web → db"), "{refused}");
 
     let next = config_map("web", "two");
-    repository.change("main", &[("db/b.yaml", Some(BAD)), ("web/a.yaml", Some(&next))])?;
+    let newer = repository.change("main", &[("db/b.yaml", Some(BAD)), ("web/a.yaml", Some(&next))])?;
     fleet.reconcile("infra").await?;
     fleet.until_condition("web", "Reconciling", "True", "waits for service db").await?;
     fleet.until_condition("db", "Stalled", "True", "Not_A_Name").await?;
@@ -238,7 +238,8 @@ async fn a_bad_database_holds_back_what_depends_on_it_and_goes_last() -> Result<
     ensure!(web.get("value").is_some_and(|value| value == "one"), "what waits was delivered: {web:?}");
     let fixed = repository.change("main", &[("db/b.yaml", None)])?;
     fleet.reconcile("infra").await?;
-    fleet.until_applied("web", &fixed).await?;
+    fleet.until_applied("db", &fixed).await?;
+    fleet.until_applied("web", &newer).await?;
     ensure!(maps.get("web").await?.data.unwrap_or_default().get("value").is_some_and(|value| value == "two"));
 
     cli.kubectl(&["delete", "sd", "db", "-n", "farwater-admin", "--wait=false"])?;
