@@ -77,14 +77,14 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
 
     // Whoever alters the file has changed nothing but the service's condition.
     let altered = first.replace("name: database", "name: databases");
-    repository.commit("main", &[("app/secret.yaml", &altered)])?;
+    repository.change("main", &[("app/secret.yaml", Some(&altered))])?;
     fleet.reconcile("infra").await?;
     fleet.until_condition("app", "Ready", "False", "app/secret.yaml is encrypted with SOPS: its MAC is not").await?;
     fleet.always("the Secret stays", Duration::from_secs(3), || async { Ok(password().await? == FIRST) }).await?;
     ensure!(secrets.get_opt("databases").await?.is_none());
 
     // A new value, and the agent's new keys: what is encrypted to the old ones opens as before.
-    let commit = repository.commit("main", &[("app/secret.yaml", &encrypt(&recipient, &secret(SECOND))?)])?;
+    let commit = repository.change("main", &[("app/secret.yaml", Some(&encrypt(&recipient, &secret(SECOND))?))])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;
     ensure!(password().await? == SECOND);
@@ -96,12 +96,12 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
             Ok((age_key(&fleet, "east")? != recipient).then_some(()))
         })
         .await?;
-    let commit = repository.commit("main", &[("app/plain.yaml", &config_map("plain", "three"))])?;
+    let commit = repository.change("main", &[("app/plain.yaml", Some(&config_map("plain", "three")))])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;
     ensure!(password().await? == SECOND);
     let next = age_key(&fleet, "east")?;
-    let commit = repository.commit("main", &[("app/secret.yaml", &encrypt(&next, &secret(FIRST))?)])?;
+    let commit = repository.change("main", &[("app/secret.yaml", Some(&encrypt(&next, &secret(FIRST))?))])?;
     fleet.reconcile("infra").await?;
     fleet.until_applied("app", &commit).await?;
     ensure!(password().await? == FIRST);
@@ -119,7 +119,7 @@ async fn files_of_sops_are_opened_by_their_cluster_and_are_plain_nowhere_else() 
     let other = bare_command(Tools::find_sops()?.age_keygen()).output()?;
     let other = String::from_utf8(other.stdout)?;
     let other = other.lines().find_map(|line| line.strip_prefix("# public key: ")).context("a recipient")?;
-    repository.commit("main", &[("app/secret.yaml", &encrypt(other, &secret(SECOND))?)])?;
+    repository.change("main", &[("app/secret.yaml", Some(&encrypt(other, &secret(SECOND))?))])?;
     fleet.reconcile("infra").await?;
     fleet.until_condition("app", "Ready", "False", "and to no key of this cluster").await?;
     fleet.always("the Secret stays", Duration::from_secs(3), || async { Ok(password().await? == FIRST) }).await?;
