@@ -193,7 +193,7 @@ async fn an_encrypted_values_file_reaches_its_chart_and_no_disk() -> Result<()> 
     let foreign = encrypt(other, &format!("size: small\ndata: {{password: {SECOND}}}\n"))?;
     repository.change("main", &[("shop/secrets.yaml", Some(&foreign))])?;
     fleet.reconcile("infra").await?;
-    fleet.until_condition("shop", "Ready", "False", "is still encrypted by SOPS").await?;
+    fleet.until_condition("shop", "Ready", "False", "value data.password of chart shop is still encrypted").await?;
     ensure!(secrets.get("database").await?.data.unwrap_or_default() == data);
     Ok(())
 }
