@@ -335,9 +335,7 @@ impl Chaos {
             self.mend(n, *fault, &heads[n]).await.with_context(|| format!("mend {fault:?}"))?;
         }
         for service in &self.services {
-            let head = service.head();
-            let applied = self.fleet.until_applied(&service.name, &head);
-            self.looked_after(applied).await.with_context(|| format!("after {said}"))?;
+            self.looked_after(self.fleet.until_current(&service.name)).await.with_context(|| format!("after {said}"))?;
         }
         self.note_losses(&before, &format!("after {said}")).await?;
         self.lose_on_purpose(&before).await.with_context(|| format!("after {said}"))

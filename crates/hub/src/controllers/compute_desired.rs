@@ -487,7 +487,7 @@ mod tests {
     use super::*;
 
     fn row(name: &str, revision: &str, why: &Why) -> Assignment {
-        let digest = farwater_bundle::Digest::of("");
+        let digest = farwater_api::Digest::of("");
         let candidate =
             json!({"revision": revision, "contentId": digest, "bundle": digest, "bundleBytes": 1, "path": "."});
         Assignment {
