@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Pid, setpriority_process};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::Instant,
@@ -26,6 +27,10 @@ use crate::{
 
 /// The child's own watch over the time comes first: it can say why.
 const GRACE: Duration = Duration::from_secs(3);
+/// What takes longer gives way to others: most renders take some milliseconds.
+const LONG: Duration = Duration::from_millis(100);
+/// How far it does, as `nice` counts: it gets a tenth of a processor that others want too, and all of one that nobody wants.
+const NICE: i32 = 10;
 /// Children at one time. Two, so that one that hangs until its time is up stops nobody else.
 const CHILDREN: usize = 2;
 /// How long one is kept that has nothing to do: a poll's worth.
@@ -159,17 +164,25 @@ impl Helper {
                 Some(child) => (child, false),
                 None => (self.start().await?, true),
             };
-            let exchange = tokio::time::timeout(time + GRACE, child.exchange(&request, body, output, asker));
-            let failed = match exchange.await {
+            let id = child.id();
+            let (answered, gave_way) = {
+                let mut exchange = std::pin::pin!(child.exchange(&request, body, output, asker));
+                match tokio::time::timeout(LONG.min(time), &mut exchange).await {
+                    Ok(answered) => (Ok(answered), false),
+                    Err(_) => {
+                        give_way(id);
+                        (tokio::time::timeout(time.saturating_sub(LONG) + GRACE, exchange).await, true)
+                    }
+                }
+            };
+            let failed = match answered {
                 Ok(Ok(Ok(done))) => {
-                    self.put_back(child);
+                    self.put_back_unless(gave_way, child);
                     return Ok(done);
                 }
                 // It has said no, and goes on, unless it was at its limits.
                 Ok(Ok(Err(failure))) => {
-                    if failure.reason != Reason::Limit {
-                        self.put_back(child);
-                    }
+                    self.put_back_unless(gave_way || failure.reason == Reason::Limit, child);
                     return Err(HelperError::Failed { reason: failure.reason, message: failure.message });
                 }
                 Ok(Err(source)) => Some(source),
@@ -236,6 +249,13 @@ impl Helper {
         }
     }
 
+    /// One that has given way can't come back to the front: it ends.
+    fn put_back_unless(&self, is_over: bool, child: Child) {
+        if !is_over {
+            self.put_back(child);
+        }
+    }
+
     /// An answer that makes no sense.
     pub(crate) fn broken(&self, source: MessageError) -> HelperError {
         HelperError::Message { program: self.name(), source }
@@ -250,6 +270,16 @@ impl Helper {
     fn name(&self) -> String {
         let path = self.program.command.first().map(String::as_str).unwrap_or_default();
         Path::new(path).file_name().map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
+    }
+}
+
+/// Lets others go before a child that works for long: what others ask for in the meantime takes as long as ever.
+fn give_way(child: Option<u32>) {
+    let threads = child.and_then(|id| std::fs::read_dir(format!("/proc/{id}/task")).ok());
+    for thread in threads.into_iter().flatten().flatten() {
+        let id = thread.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+        // One that has ended meanwhile needs nothing.
+        let _ = id.map(|id| setpriority_process(Some(id), NICE));
     }
 }
 

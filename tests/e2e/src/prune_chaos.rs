@@ -335,7 +335,9 @@ impl Chaos {
             self.mend(n, *fault, &heads[n]).await.with_context(|| format!("mend {fault:?}"))?;
         }
         for service in &self.services {
-            self.looked_after(self.fleet.until_current(&service.name)).await.with_context(|| format!("after {said}"))?;
+            self.looked_after(self.fleet.until_current(&service.name))
+                .await
+                .with_context(|| format!("after {said}"))?;
         }
         self.note_losses(&before, &format!("after {said}")).await?;
         self.lose_on_purpose(&before).await.with_context(|| format!("after {said}"))

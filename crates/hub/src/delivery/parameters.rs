@@ -28,7 +28,9 @@ use farwater_fleet::{
 };
 use farwater_store::{
     Key, StoreError,
-    delivery::{InputVersion, ParameterKey, ParameterRow, Resolved, load_agent, load_desired, mark_cluster, mark_parameters},
+    delivery::{
+        InputVersion, ParameterKey, ParameterRow, Resolved, load_agent, load_desired, mark_cluster, mark_parameters,
+    },
 };
 use http::HeaderMap;
 use serde_json::Value;

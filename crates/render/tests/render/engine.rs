@@ -268,6 +268,18 @@ async fn a_render_that_nobody_waits_for_any_more_ends_its_child() {
     }
 }
 
+/// As `proc_pid_stat(5)` has it.
+fn niceness_of_children() -> Vec<i64> {
+    let own = std::process::id().to_string();
+    let stats = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    let of_child = |stat: String| {
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        (*fields.get(1)? == own).then(|| fields.get(16)?.parse().ok())?
+    };
+    stats.filter_map(of_child).collect()
+}
+
 #[tokio::test]
 async fn one_that_hangs_does_not_hold_up_the_others() {
     let bench = Bench::strict();
@@ -283,6 +295,8 @@ async fn one_that_hangs_does_not_hold_up_the_others() {
             done.fetch_add(1, Ordering::Relaxed);
             longest = longest.max(begun.elapsed());
         }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(niceness_of_children().contains(&10), "it does not give way");
         longest
     };
     let (output, longest) = tokio::join!(bench.render(&hangs), others);
