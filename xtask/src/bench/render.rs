@@ -68,10 +68,10 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         let each = render(&engine, work, renders, |n| format!("web-{n}")).await?;
         let per_second = rounded(each.len() as f64 / each.iter().sum::<Duration>().as_secs_f64());
         let workload = format!("{} of another project, {renders} renders one after the other", work.name);
-        let renders = Figure::new("renders", &workload, per_second, "1/s");
+        let figure = Figure::new("renders", &workload, per_second, "1/s");
         figures.push(match peer {
-            "helm template" => renders.beside(peer.to_owned(), rounded(theirs), SHARE),
-            _ => renders.compared(peer, rounded(theirs)),
+            "helm template" => figure.beside(peer.to_owned(), rounded(theirs), SHARE),
+            _ => figure.compared(peer, rounded(theirs)),
         });
         figures.push(memory(&engine, &workload)?);
         figures.push(cached(&tools, work, renders, &each).await?);
