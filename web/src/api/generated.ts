@@ -461,7 +461,7 @@ export interface ServiceDeploymentSpec {
   chart?: ChartReference;
   /** The cluster; immutable. */
   clusterRef: ClusterReference;
-  /** Texts that the service's templates see in `configuration`, before those of any ConfigMap or Secret. Not for secrets: whoever may read the service reads them. At most 32 KiB as JSON, and 512 names. */
+  /** Texts that the service's templates see in `configuration`, before those of any ConfigMap or Secret that is named as a whole; one that is picked by its key is refused. Not for secrets: whoever may read the service reads them. At most 32 KiB as JSON, and 512 names. */
   configuration?: Record<string, string>;
   /** What happens to the objects when this resource is deleted. */
   deletionPolicy: DeletionPolicy;
