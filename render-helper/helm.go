@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template"
 
@@ -111,8 +112,8 @@ func (c *call) renderChart(loaded *chart.Chart, values map[string]any, asked *he
 	if err != nil {
 		return nil, err
 	}
-	if at := findEncrypted(scope["Values"]); at != "" {
-		return nil, refused("value %s of chart %s is still encrypted: the file that it comes from did not open here (sops updatekeys gives it this cluster's key)", at[1:], loaded.Name())
+	if at := findEncrypted("", scope["Values"]); at != "" {
+		return nil, refused("value %s of chart %s is still encrypted: the file that it comes from did not open here (sops updatekeys gives it this cluster's key)", at, loaded.Name())
 	}
 	if !asked.SkipSchema {
 		if err := checkValues(loaded, scope); err != nil {
@@ -248,29 +249,36 @@ func (c *call) mergeValues(asked *helmRequest) (map[string]any, error) {
 // How each value begins that SOPS has encrypted.
 const encryptedValue = "ENC[AES256_GCM,data:"
 
-// Where a value is that SOPS has encrypted, as `.a.b`; empty if none is. A template would count it as 0, compare it, or hash it.
-func findEncrypted(value any) string {
+// Where below `at` a value is that SOPS has encrypted, as `a.b`; empty if none is. A template would count it as 0, compare it, or hash it.
+func findEncrypted(at string, value any) string {
 	switch value := value.(type) {
 	case string:
 		if strings.HasPrefix(value, encryptedValue) {
-			return "."
+			return at
 		}
 	case common.Values:
-		return findEncrypted(map[string]any(value))
+		return findEncrypted(at, map[string]any(value))
 	case map[string]any:
 		for _, name := range slices.Sorted(maps.Keys(value)) {
-			if at := findEncrypted(value[name]); at != "" {
-				return "." + name + strings.TrimSuffix(at, ".")
+			if found := findEncrypted(below(at, name), value[name]); found != "" {
+				return found
 			}
 		}
 	case []any:
 		for i, inner := range value {
-			if at := findEncrypted(inner); at != "" {
-				return fmt.Sprintf(".%d%s", i, strings.TrimSuffix(at, "."))
+			if found := findEncrypted(below(at, strconv.Itoa(i)), inner); found != "" {
+				return found
 			}
 		}
 	}
 	return ""
+}
+
+func below(at, name string) string {
+	if at == "" {
+		return name
+	}
+	return at + "." + name
 }
 
 // A chart and the dependencies that it has in charts/, or that are charts of the same files (file://).

@@ -61,6 +61,14 @@ pub const VERSION: &str = "v1alpha1";
 pub const REQUESTED_AT: &str = "farwater.dev/requestedAt";
 /// Flux's name for the same request, accepted beside ours so that its users' habits and tools work.
 pub const FLUX_REQUESTED_AT: &str = "reconcile.fluxcd.io/requestedAt";
+
+/// The newest of the annotations that ask for a reconcile: ours, then Flux's.
+pub fn requested_at(metadata: &kube_core::ObjectMeta) -> Option<&str> {
+    let annotations = metadata.annotations.as_ref()?;
+    let value = |name: &str| annotations.get(name).map(String::as_str);
+    value(REQUESTED_AT).max(value(FLUX_REQUESTED_AT))
+}
+
 /// Annotation on a ServiceDeployment that approves one held prune; its value is the plan's digest.
 pub const APPROVE_PRUNE: &str = "farwater.dev/approve-prune";
 /// Annotation on the Namespace [`ADMIN_NAMESPACE`], set by the hub or by hand: as long as it is there nothing is deleted in any

@@ -162,6 +162,14 @@ pub enum DeletionPolicy {
     Delete,
 }
 
+impl ServiceDeployment {
+    /// What asks for a reconcile and is not acknowledged by the status yet.
+    pub fn open_request(&self) -> Option<&str> {
+        let handled = self.status.as_ref().and_then(|status| status.last_handled_reconcile_at.as_deref());
+        crate::requested_at(&self.metadata).filter(|value| Some(*value) != handled)
+    }
+}
+
 /// At most 4 KB: a summary. Every object's state is at `servicedeployments/NAME/objects`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -165,6 +165,7 @@ impl Helper {
                 None => (self.start().await?, true),
             };
             let id = child.id();
+            // One that has given way can't come back to the front: it ends with what it does.
             let (answered, gave_way) = {
                 let mut exchange = std::pin::pin!(child.exchange(&request, body, output, asker));
                 match tokio::time::timeout(LONG.min(time), &mut exchange).await {
@@ -177,12 +178,16 @@ impl Helper {
             };
             let failed = match answered {
                 Ok(Ok(Ok(done))) => {
-                    self.put_back_unless(gave_way, child);
+                    if !gave_way {
+                        self.put_back(child);
+                    }
                     return Ok(done);
                 }
                 // It has said no, and goes on, unless it was at its limits.
                 Ok(Ok(Err(failure))) => {
-                    self.put_back_unless(gave_way || failure.reason == Reason::Limit, child);
+                    if !gave_way && failure.reason != Reason::Limit {
+                        self.put_back(child);
+                    }
                     return Err(HelperError::Failed { reason: failure.reason, message: failure.message });
                 }
                 Ok(Err(source)) => Some(source),
@@ -246,13 +251,6 @@ impl Helper {
         if !idle.attended {
             idle.attended = true;
             tokio::spawn(attend(Arc::clone(&self.idle), self.program.idle));
-        }
-    }
-
-    /// One that has given way can't come back to the front: it ends.
-    fn put_back_unless(&self, is_over: bool, child: Child) {
-        if !is_over {
-            self.put_back(child);
         }
     }
 

@@ -206,44 +206,34 @@ pub struct Tools {
 impl Tools {
     /// What is already built; never builds, because a test must not take minutes by surprise.
     pub fn find() -> Result<Self> {
-        let tools = Self::located()?;
-        for module in [&LOCALKUBE, &RENDER] {
-            tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
-        }
-        Ok(tools)
+        Self::find_modules(&[&LOCALKUBE, &RENDER])
     }
 
     /// Those that render, and what they are compared with and on.
     pub fn find_renderers() -> Result<Self> {
-        let tools = Self::located()?;
-        for module in [&HELM, &KUSTOMIZE, &JSONNET, &RENDER] {
-            tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
-        }
-        Ok(tools)
+        Self::find_modules(&[&HELM, &KUSTOMIZE, &JSONNET, &RENDER])
     }
 
     /// As [`Self::find`], with the clients that only tests need.
     pub fn find_all() -> Result<Self> {
-        let tools = Self::find()?;
-        for module in MODULES {
-            tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
-        }
-        Ok(tools)
+        Self::find_modules(&MODULES)
     }
 
     /// SOPS and age alone.
     pub fn find_sops() -> Result<Self> {
-        Self::find_module(&SOPS)
+        Self::find_modules(&[&SOPS])
     }
 
     /// Vault alone.
     pub fn find_vault() -> Result<Self> {
-        Self::find_module(&VAULT)
+        Self::find_modules(&[&VAULT])
     }
 
-    fn find_module(module: &Module) -> Result<Self> {
+    fn find_modules(modules: &[&Module]) -> Result<Self> {
         let tools = Self::located()?;
-        tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
+        for module in modules {
+            tools.check(module).context("the test tools are not complete; build them: cargo xtask tools")?;
+        }
         Ok(tools)
     }
 

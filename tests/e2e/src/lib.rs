@@ -267,8 +267,7 @@ impl Fleet {
     /// Has a service's source asked, and waits until it is Ready with what of it concerns the service.
     pub async fn until_current(&self, service: &str) -> Result<ServiceDeployment> {
         let now = jiff::Timestamp::now().to_string();
-        let patch = json!({"metadata": {"annotations": {REQUESTED_AT: now}}});
-        self.api::<ServiceDeployment>().patch(service, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        self.annotate(service, REQUESTED_AT, &now).await?;
         self.until_service(service, "be ready with what its source has", |s| {
             let Some(status) = &s.status else { return false };
             let applied = status.applied_revision.is_some() && status.applied_revision == status.assigned_revision;

@@ -63,15 +63,18 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
         kustomize.arg("build").arg(&folder);
         kustomize
     })?;
-    for (work, peer, theirs) in [(&chart, "helm template", helm), (&overlay, "kustomize build", kustomize)] {
+    // Kustomize's own command is to be looked at.
+    for (work, peer, theirs, share) in
+        [(&chart, "helm template", helm, Some(SHARE)), (&overlay, "kustomize build", kustomize, None)]
+    {
         let engine = engine(&tools, 0);
         let each = render(&engine, work, renders, |n| format!("web-{n}")).await?;
         let per_second = rounded(each.len() as f64 / each.iter().sum::<Duration>().as_secs_f64());
         let workload = format!("{} of another project, {renders} renders one after the other", work.name);
         let figure = Figure::new("renders", &workload, per_second, "1/s");
-        figures.push(match peer {
-            "helm template" => figure.beside(peer.to_owned(), rounded(theirs), SHARE),
-            _ => figure.compared(peer, rounded(theirs)),
+        figures.push(match share {
+            Some(share) => figure.beside(peer.to_owned(), rounded(theirs), share),
+            None => figure.compared(peer, rounded(theirs)),
         });
         figures.push(memory(&engine, &workload)?);
         figures.push(cached(&tools, work, renders, &each).await?);

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use farwater_api::{FLUX_REQUESTED_AT, REQUESTED_AT, ServiceDeployment};
+use farwater_api::{REQUESTED_AT, ServiceDeployment};
 use farwater_fleet::why::{Link, Standing};
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::{
@@ -82,13 +82,6 @@ enum Progress {
     Refused(String),
 }
 
-/// The newest request to ask its source, as the hub takes it.
-fn requested_at(service: &ServiceDeployment) -> Option<&str> {
-    let annotations = service.metadata.annotations.as_ref()?;
-    let value = |name: &str| annotations.get(name).map(String::as_str);
-    value(REQUESTED_AT).max(value(FLUX_REQUESTED_AT))
-}
-
 /// What a service's own status says; a status about an older spec says nothing.
 fn judge(service: &ServiceDeployment, goal: Goal) -> Progress {
     let Some(status) = &service.status else { return Progress::NotYet("not seen by the hub yet".to_owned()) };
@@ -101,7 +94,7 @@ fn judge(service: &ServiceDeployment, goal: Goal) -> Progress {
     if let Some(stalled) = condition("Stalled").filter(|c| c.status == "True") {
         return Progress::Refused(text(stalled));
     }
-    if requested_at(service).is_some_and(|value| Some(value) != status.last_handled_reconcile_at.as_deref()) {
+    if service.open_request().is_some() {
         return Progress::NotYet("its source is being asked".to_owned());
     }
     let applied = status.applied_revision.is_some() && status.applied_revision == status.assigned_revision;

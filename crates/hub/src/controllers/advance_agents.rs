@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     chain,
-    resources::{self, Name, requested_at},
+    resources::{self, Name},
     track_clusters::silence_deadline,
 };
 use crate::delivery::Delivery;
@@ -155,7 +155,7 @@ fn settings_of(policy: &AgentPolicy) -> Result<AgentSettings, String> {
         log: spec.log.clone(),
         memory_limit: spec.memory_limit.clone(),
         deadline_seconds: deadline.as_secs(),
-        requested_at: requested_at(&policy.metadata).map(str::to_owned),
+        requested_at: farwater_api::requested_at(&policy.metadata).map(str::to_owned),
     })
 }
 

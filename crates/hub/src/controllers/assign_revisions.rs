@@ -109,7 +109,7 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         return Ok(sooner(again, approval));
     }
     hold_resource(&delivery, &name, &resource).await?;
-    let request = open_request(&service);
+    let request = service.open_request().map(str::to_owned);
     // Before the revision is read: it is the answer's, or newer.
     let answered = request.as_deref().is_some_and(|value| delivery.checks.requests.is_answered(&name, value));
     // Before the source is read: one that was asked since this was written has what it has now.
@@ -387,12 +387,6 @@ async fn trust_source(delivery: &Delivery, known: ServiceOrigin) -> Result<(), S
     trusted.await?;
     delivery.dirty.notify_one();
     Ok(())
-}
-
-/// The request annotation, unless the status acknowledges it already.
-fn open_request(service: &ServiceDeployment) -> Option<String> {
-    let handled = service.status.as_ref().and_then(|status| status.last_handled_reconcile_at.as_deref());
-    resources::requested_at(&service.metadata).filter(|value| Some(*value) != handled).map(str::to_owned)
 }
 
 /// Has the sources of a service asked at once, because somebody asked that of the service. It comes back when its own one was.

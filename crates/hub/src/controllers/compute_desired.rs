@@ -23,9 +23,8 @@ use farwater_store::{
     Key, Resource, StoreError, Tx,
     delivery::{
         Assignment, Desired, DirtyMark, InputVersion, ParameterRow, ServiceOrigin, clear_mark, load_agent_update,
-        load_desired, load_dirty, load_revision, mark_cluster, mark_parameters, parameters_of_cluster,
-        released_of_cluster, save_desired, save_parameters, service_origins_of_cluster, touched_assignments_of_cluster,
-        versions_of,
+        load_desired, load_dirty, load_revision, mark_parameters, parameters_of_cluster, released_of_cluster,
+        save_desired, save_parameters, service_origins_of_cluster, touched_assignments_of_cluster, versions_of,
     },
 };
 use farwater_telemetry::traces::{self, Interval};
@@ -421,8 +420,7 @@ async fn save_fresh(tx: &mut Tx, backends: &SecretBackends, fresh: Vec<(String, 
     }
     save_parameters(tx, &resolved).await?;
     for (cluster_uid, service_uid) in again {
-        mark_parameters(tx, &service_uid).await?;
-        mark_cluster(tx, &cluster_uid).await?;
+        mark_parameters(tx, &service_uid, &cluster_uid).await?;
     }
     Ok(())
 }

@@ -7,12 +7,10 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use farwater_api::parameters::ChangedKeys;
 use farwater_fleet::parameters::SecretName;
-use farwater_secrets::Changed;
+use farwater_secrets::{Changed, Reference};
 use farwater_store::{
     StoreError,
-    delivery::{
-        mark_changed_keys, mark_cluster, mark_parameters, secrets_of_backends, services_handed, troubled_by_backends,
-    },
+    delivery::{mark_changed_keys, mark_parameters, secrets_of_backends, services_handed, troubled_by_backends},
 };
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -43,9 +41,9 @@ async fn tell_refused(delivery: &Delivery) {
 async fn mark_refused(delivery: &Delivery) -> Result<(), StoreError> {
     let mut refused = secrets_of_backends(&mut *delivery.store.tables().await?).await?;
     refused.retain(|(kind, namespace, name)| {
-        let Some(SecretName { backend: Some(backend), name }) = SecretName::of_index(kind, name) else { return false };
+        let Some((backend, reference)) = named(kind, namespace, name) else { return false };
         let secrets = delivery.secret_backends.external();
-        secrets.is_none_or(|secrets| !secrets.allows(&backend, &reference(namespace, &name)))
+        secrets.is_none_or(|secrets| !secrets.allows(&backend, &reference))
     });
     let troubled = troubled_by_backends(&mut *delivery.store.tables().await?).await?;
     if refused.is_empty() && troubled.is_empty() {
@@ -57,8 +55,7 @@ async fn mark_refused(delivery: &Delivery) -> Result<(), StoreError> {
                 mark_changed_keys(tx, kind, namespace, name, &ChangedKeys::Any).await?;
             }
             for (service, cluster) in &troubled {
-                mark_parameters(tx, service).await?;
-                mark_cluster(tx, cluster).await?;
+                mark_parameters(tx, service, cluster).await?;
             }
             Ok(())
         })
@@ -100,11 +97,10 @@ async fn follow(delivery: &Delivery, secrets: &ExternalSecrets) {
 
 /// Has what is in use read again and again, and forgets the rest.
 async fn keep_used(delivery: &Delivery, secrets: &ExternalSecrets) -> Result<(), StoreError> {
-    let named = secrets_of_backends(&mut *delivery.store.tables().await?).await?;
-    let mut used = HashSet::with_capacity(named.len());
-    for (kind, namespace, name) in named {
-        let Some(SecretName { backend: Some(backend), name }) = SecretName::of_index(&kind, &name) else { continue };
-        let reference = reference(&namespace, &name);
+    let all = secrets_of_backends(&mut *delivery.store.tables().await?).await?;
+    let mut used = HashSet::with_capacity(all.len());
+    for (kind, namespace, name) in all {
+        let Some((backend, reference)) = named(&kind, &namespace, &name) else { continue };
         // Why one is not read, its services say.
         let _ = secrets.get(&backend, &reference).await;
         used.insert(reference.id(&backend));
@@ -151,8 +147,14 @@ async fn tell(delivery: &Delivery, changed: Vec<Changed>) -> Result<(), StoreErr
     Ok(())
 }
 
+/// The backend and the secret whose keys are noted under these.
+fn named(kind: &str, namespace: &str, name: &str) -> Option<(String, Reference)> {
+    let SecretName { backend, name } = SecretName::of_index(kind, name)?;
+    Some((backend?, reference(namespace, &name)))
+}
+
 /// What the keys of a secret are noted under.
-fn place<'a>(backend: &str, reference: &'a farwater_secrets::Reference) -> (String, &'a str, &'a str) {
+fn place<'a>(backend: &str, reference: &'a Reference) -> (String, &'a str, &'a str) {
     let secret = SecretName { backend: Some(backend.to_owned()), name: reference.path.clone() };
     (secret.index_kind(), &reference.namespace, &reference.path)
 }

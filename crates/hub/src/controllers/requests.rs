@@ -4,7 +4,8 @@
 //!  assign_revisions: wanted ─► fetch_sources: asking ─► answered ─► assign_revisions: assigned ─► summarize_reports: acknowledged
 //! ```
 //!
-//! So an acknowledged request means that what the source had then is what the status speaks of. Kept in memory: after a restart
+//! So an acknowledged request means that what the source had then is what the status speaks of, or that it could not be asked, which
+//! its own status tells. Kept in memory: after a restart
 //! a request that was not acknowledged is made again.
 
 use std::{

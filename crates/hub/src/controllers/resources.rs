@@ -209,10 +209,3 @@ pub async fn write_status<T: Stored>(
 pub fn is_held(metadata: &Value) -> bool {
     metadata["finalizers"].as_array().is_some_and(|all| all.iter().any(|finalizer| finalizer == AGENT_FINALIZER))
 }
-
-/// The newest of the annotations that ask for a reconcile: ours, then Flux's.
-pub fn requested_at(metadata: &kube_core::ObjectMeta) -> Option<&str> {
-    let annotations = metadata.annotations.as_ref()?;
-    let value = |name: &str| annotations.get(name).map(String::as_str);
-    value(farwater_api::REQUESTED_AT).max(value(farwater_api::FLUX_REQUESTED_AT))
-}

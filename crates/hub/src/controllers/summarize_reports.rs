@@ -65,7 +65,8 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     let state = delivery.clusters.get(&row.cluster_uid);
     let stale = describe_stale(&delivery, &resource.uid).await?;
     let requests = &delivery.checks.requests;
-    let handled = resources::requested_at(&facts.service.metadata).filter(|value| requests.is_assigned(&name, value));
+    let handled =
+        farwater_api::requested_at(&facts.service.metadata).filter(|value| requests.is_assigned(&name, value));
     let status = summary::summarize(Inputs {
         generation: row.generation,
         deleting: facts.deleting(),

@@ -28,9 +28,7 @@ use farwater_fleet::{
 };
 use farwater_store::{
     Key, StoreError,
-    delivery::{
-        InputVersion, ParameterKey, ParameterRow, Resolved, load_agent, load_desired, mark_cluster, mark_parameters,
-    },
+    delivery::{InputVersion, ParameterKey, ParameterRow, Resolved, load_agent, load_desired, mark_parameters},
 };
 use http::HeaderMap;
 use serde_json::Value;
@@ -393,13 +391,7 @@ pub async fn get_parameters(
     if !resolution.problems.is_empty() || self::mac(&delivery.identity, &service, &json) != wanted {
         // What was edited since is in a state that is about to be published; whatever else it may be will be.
         let (uid, place) = (service.clone(), cluster.uid.to_string());
-        let mark = delivery.store.transact(move |tx| {
-            Box::pin(async move {
-                mark_parameters(tx, &uid).await?;
-                mark_cluster(tx, &place).await
-            })
-        });
-        mark.await?;
+        delivery.store.transact(move |tx| Box::pin(async move { mark_parameters(tx, &uid, &place).await })).await?;
         delivery.dirty.notify_one();
         return Err(not_desired());
     }

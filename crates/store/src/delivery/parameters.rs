@@ -8,7 +8,7 @@ use std::{
 use farwater_api::parameters::ChangedKeys;
 use sqlx::AssertSqlSafe;
 
-use super::desired::COUNT_MARK;
+use super::desired::{COUNT_MARK, mark_cluster};
 use crate::{
     Connection, Key, Kind, StoreError,
     engine::Row,
@@ -173,13 +173,17 @@ pub async fn delete_parameters(connection: &mut Connection, service_uid: &str) -
     Ok(())
 }
 
-/// Has one service's parameters resolved anew. Its cluster is marked by itself.
-pub async fn mark_parameters(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
+/// Has one service's parameters resolved anew, with its cluster's desired state.
+pub async fn mark_parameters(
+    connection: &mut Connection,
+    service_uid: &str,
+    cluster_uid: &str,
+) -> Result<(), StoreError> {
     sqlx::query("UPDATE service_parameters SET marks = marks + 1 WHERE service_uid = $1")
         .bind(service_uid)
-        .execute(connection)
+        .execute(&mut *connection)
         .await?;
-    Ok(())
+    mark_cluster(connection, cluster_uid).await
 }
 
 /// Has the services resolved anew that are handed a key that has changed, and marks their clusters. For what is no resource of

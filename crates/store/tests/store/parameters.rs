@@ -253,7 +253,7 @@ async fn many_services_are_written_together_and_none_that_is_gone(place: Place) 
     // A mark comes to one of them while they are resolved, and another one goes.
     let meanwhile = store.transact(|tx| {
         Box::pin(async move {
-            mark_parameters(tx, "uid-of-s3").await?;
+            mark_parameters(tx, "uid-of-s3", "east").await?;
             delete_assignment(tx, "uid-of-s70").await
         })
     });
