@@ -35,6 +35,8 @@ struct Inner {
 struct State {
     files: HashMap<Digest, File>,
     pinned: HashSet<Digest>,
+    /// Of them: since somebody began to look for all.
+    pinned_since: HashSet<Digest>,
     total: u64,
     /// Counts uses; the larger, the later.
     clock: u64,
@@ -97,9 +99,22 @@ impl BundleCache {
         (state.files.len(), state.total)
     }
 
-    /// The bundles that must stay, all of them; replaces what was pinned before.
-    pub fn pin(&self, digests: HashSet<Digest>) {
-        self.state().pinned = digests;
+    /// One more bundle that must stay.
+    pub fn pin(&self, digest: Digest) {
+        let mut state = self.state();
+        state.pinned.insert(digest);
+        state.pinned_since.insert(digest);
+    }
+
+    /// The bundles that must stay, all of them, as `find` comes to: whatever else was pinned before may go, and what is pinned
+    /// meanwhile stays.
+    pub async fn pin_all<E>(&self, find: impl Future<Output = Result<HashSet<Digest>, E>>) -> Result<(), E> {
+        self.state().pinned_since.clear();
+        let mut all = find.await?;
+        let mut state = self.state();
+        all.extend(state.pinned_since.drain());
+        state.pinned = all;
+        Ok(())
     }
 
     /// The compressed bundle, verified; `None` if it isn't here.
@@ -301,7 +316,12 @@ mod tests {
         for (digest, bytes) in &bundles[..3] {
             cache.put(digest, bytes.clone()).await.unwrap();
         }
-        cache.pin(HashSet::from([bundles[1].0]));
+        cache.pin(bundles[2].0);
+        let found = async {
+            cache.pin(bundles[1].0);
+            Ok::<_, CacheError>(HashSet::from([bundles[3].0]))
+        };
+        cache.pin_all(found).await.unwrap();
         cache.get(&bundles[0].0).await.unwrap();
         cache.put(&bundles[3].0, bundles[3].1.clone()).await.unwrap();
         let here: Vec<_> = bundles.iter().map(|(digest, _)| cache.contains(digest)).collect();

@@ -141,9 +141,11 @@ async fn many_fetches_do_not_leave_many_packs() {
         bench.repository.commit("main", &[("a", &n.to_string())]).unwrap();
         all.push(bench.main().await.unwrap());
     }
-    let files = std::fs::read_dir(bench.path().join("objects/pack")).unwrap().flatten();
-    let packs = files.filter(|f| f.path().extension().is_some_and(|e| e == "pack")).count();
+    let files = |folder: &str| std::fs::read_dir(bench.path().join("objects").join(folder)).unwrap().flatten();
+    let packs = files("pack").filter(|f| f.path().extension().is_some_and(|e| e == "pack")).count();
     assert!(packs <= 3, "{packs}");
+    let loose: Vec<_> = files("").map(|entry| entry.file_name()).filter(|name| name.len() == 2).collect();
+    assert!(loose.is_empty(), "objects in files of their own: {loose:?}");
     for synced in &all {
         assert!(bench.bundle(synced, ".").await.is_ok());
     }

@@ -653,6 +653,9 @@ async fn save_row(
     wants.dedup();
     let known = sources_of_service(&mut *delivery.store.tables().await?, &new.service_uid).await?;
     let is_rewired = known != wants || paths.is_some();
+    // Of which somebody may have been the last user.
+    let leaves_source = known.iter().any(|source| !wants.contains(source))
+        || old.as_ref().is_some_and(|old| old.source_uid != new.source_uid);
     if old.as_ref() == Some(&new) && !is_rewired {
         return Ok(false);
     }
@@ -667,6 +670,7 @@ async fn save_row(
         delivery.timeline.note_assignment(&new.service_uid, || Assigned { source_uid, interval });
     }
     let clusters = [old.map(|old| old.cluster_uid), Some(new.cluster_uid.clone())];
+    let kept = version.as_ref().map(|version| version.bundle);
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
             if let Some((bundle, recipe)) = &bundle {
@@ -699,6 +703,12 @@ async fn save_row(
         })
     });
     dependencies::wake(delivery, &name.namespace, saved.await?);
+    if let Some(bundle) = kept {
+        delivery.mirrors.cache().pin(bundle);
+    }
+    if leaves_source {
+        delivery.collect.notify_one();
+    }
     dependencies::wake_dependents(delivery, &name).await?;
     if mark {
         delivery.dirty.notify_one();

@@ -1,7 +1,11 @@
 //! collect_mirrors: mirrors of sources that are gone and that no service needs any more are removed, and bundles that a
 //! desired state or a service's history names are kept.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use farwater_store::{
     StoreError,
@@ -12,26 +16,37 @@ use tokio_util::sync::CancellationToken;
 use super::{chain, sources};
 use crate::delivery::Delivery;
 
-const IDLE: Duration = Duration::from_secs(3600);
+/// What was pinned and is not needed any more is let go this late.
+const IDLE: Duration = Duration::from_secs(1800);
+/// So many times as long as it took it rests: the whole fleet's bundles are read each time.
+const REST: u32 = 20;
+const LONGEST_REST: Duration = Duration::from_secs(60);
 
 pub async fn run(delivery: Arc<Delivery>, shutdown: CancellationToken) {
+    let mut rest = Duration::ZERO;
     loop {
         let wait = async {
+            tokio::time::sleep(rest).await;
             tokio::select! { () = delivery.collect.notified() => {} () = tokio::time::sleep(IDLE) => {} }
         };
         if shutdown.run_until_cancelled(wait).await.is_none() {
             return;
         }
+        let begun = Instant::now();
         if let Err(error) = collect_mirrors(&delivery).await {
             tracing::warn!(error = %chain(&error), "remove unused mirrors");
         }
+        rest = (begun.elapsed() * REST).min(LONGEST_REST);
     }
 }
 
 pub async fn collect_mirrors(delivery: &Delivery) -> Result<(), StoreError> {
-    let mut kept = load_desired_bundles(&mut *delivery.store.tables().await?).await?;
-    kept.extend(load_history_bundles(&mut *delivery.store.tables().await?).await?);
-    delivery.mirrors.pin(kept);
+    let kept = async {
+        let mut kept = load_desired_bundles(&mut *delivery.store.tables().await?).await?;
+        kept.extend(load_history_bundles(&mut *delivery.store.tables().await?).await?);
+        Ok::<_, StoreError>(kept)
+    };
+    delivery.mirrors.cache().pin_all(kept).await?;
     // On the disk first: a source that is made in between has its resource by the time that resources are listed.
     let mut candidates: HashSet<String> = delivery.mirrors.list().await.into_iter().collect();
     let revisions = load_revisions(&mut *delivery.store.tables().await?).await?;

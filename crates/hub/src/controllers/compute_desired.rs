@@ -454,9 +454,6 @@ async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -
     let changed = changed.await?;
     // Their conditions may say something else.
     news.into_iter().for_each(|name| delivery.summaries.add(name));
-    if !changed.is_empty() {
-        delivery.collect.notify_one();
-    }
     let interval = Interval::since(begun);
     for Next { row, news } in changed {
         delivery.counters.published.inc();

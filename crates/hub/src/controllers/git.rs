@@ -1,7 +1,7 @@
 //! The edge to `farwater_sources`: mirrors by source, bundles by content, and failures as conditions tell them.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -103,6 +103,7 @@ impl Mirrors {
         self.limits
     }
 
+    /// Bundles that a desired state or a history names are pinned in it.
     pub(super) fn cache(&self) -> &BundleCache {
         &self.cache
     }
@@ -136,11 +137,6 @@ impl Mirrors {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
-    }
-
-    /// Bundles that must stay whatever the cache's size: those that a desired state or a history names.
-    pub fn pin(&self, digests: HashSet<Digest>) {
-        self.cache.pin(digests);
     }
 
     fn lock(&self, digest: &Digest) -> Arc<tokio::sync::Mutex<()>> {

@@ -293,6 +293,8 @@ fn settings(towards: &Towards<'_>, files: &Files) -> Vec<(String, String)> {
         ("fetch.recurseSubmodules", "false"),
         ("fetch.writeCommitGraph", "false"),
         ("submodule.recurse", "false"),
+        // What a fetch brings is one pack, whose number is bounded, and not a file for each of some objects.
+        ("fetch.unpackLimit", "1"),
         ("gc.auto", "0"),
         ("gc.autoDetach", "false"),
         ("maintenance.auto", "false"),

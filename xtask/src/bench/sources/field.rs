@@ -135,7 +135,7 @@ impl Field {
         count.parse().with_context(|| format!("read {count:?}"))
     }
 
-    /// Waits until the hub has nothing left to do. Its processor time then, and that of all it had done for it.
+    /// Waits until the hub has nothing left to do. Its processor time then.
     pub async fn until_quiet(&mut self) -> Result<Duration> {
         let process = self.hub.process().id();
         wait_for("the hub to be quiet", PATIENCE, || async move {
@@ -145,7 +145,20 @@ impl Field {
             Ok((spent <= QUIET).then_some(()))
         })
         .await?;
-        usage::processor_time_of_all(process)
+        self.processor_time()
+    }
+
+    /// Of the hub and all it had done for it.
+    pub fn processor_time(&mut self) -> Result<Duration> {
+        usage::processor_time_of_all(self.hub.process().id())
+    }
+
+    /// Of a processor's time, what a hub takes that has nothing to do.
+    pub async fn share_at_rest(&mut self) -> Result<f64> {
+        const LOOK: Duration = Duration::from_secs(5);
+        let before = self.until_quiet().await?;
+        tokio::time::sleep(LOOK).await;
+        Ok(self.processor_time()?.saturating_sub(before).as_secs_f64() / LOOK.as_secs_f64())
     }
 }
 
