@@ -153,9 +153,9 @@ impl Work<'_> {
     }
 
     async fn plan_deployment(&self, deployment: &Deployment, held: Option<String>) -> Result<ServicePlan, Stopped> {
-        let Snapshot { inventory, cooling, hooks, .. } = self.snapshot;
-        let record = (hooks.as_ref(), inventory);
-        let (resolved, errors) = self.basis.read_source(deployment, record, Shelf::Passing).await?;
+        let Snapshot { inventory, cooling, .. } = self.snapshot;
+        let before = self.snapshot.before();
+        let (resolved, errors) = self.basis.read_source(deployment, before, Shelf::Passing).await?;
         let mut live = BTreeMap::new();
         self.basis.look_up(&deployment.ceiling.service_account, inventory, &resolved, &mut live).await;
         let known = Known { inventory, live: &live, cooling };
@@ -200,7 +200,6 @@ impl Work<'_> {
         let mut veil = resolved.veil.clone();
         let changes = plan.waves.iter().flat_map(|wave| &wave.changes);
         let entries = &self.snapshot.inventory.entries;
-        let record = (self.snapshot.hooks.as_ref(), &self.snapshot.inventory);
         let mut wanted: BTreeMap<ObjectKey, _> =
             changes.filter_map(|change| Some((change.object.clone(), entries.get(&change.object)?.hash?))).collect();
         let mut found = BTreeMap::new();
@@ -216,10 +215,10 @@ impl Work<'_> {
         };
         if !take(resolved)
             && let Some(last) = self.snapshot.deployment.as_ref().filter(|last| *last != deployment)
-            && let Ok((before, _)) = self.basis.read_source(last, record, Shelf::Nothing).await
+            && let Ok((former, _)) = self.basis.read_source(last, self.snapshot.before(), Shelf::Nothing).await
         {
-            take(&before);
-            veil.join(&before.veil);
+            take(&former);
+            veil.join(&former.veil);
         }
         (found, veil)
     }

@@ -3,6 +3,9 @@
 //!
 //! They are opened for an attempt and forgotten after it. What is kept for the time that the hub is away is the ciphertext, which
 //! only this agent's key opens.
+//!
+//! Two documents are kept at most: the one that the remembered deployment names, which a held service goes on with, and the one that
+//! was got for a newer entry. The first goes when the newer entry is remembered.
 
 use std::{fmt, path::PathBuf};
 
@@ -59,6 +62,13 @@ impl Part {
         }
     }
 
+    fn named_by(self, deployment: &Deployment) -> Option<Digest> {
+        match self {
+            Self::Secrets => deployment.secrets,
+            Self::Parameters => deployment.parameters,
+        }
+    }
+
     fn info(self, identity: &Identity, service: &str, mac: Digest) -> Vec<u8> {
         let (installation, cluster) = (&identity.installation, &identity.cluster.uid);
         match self {
@@ -82,15 +92,31 @@ pub enum SealedError {
     Store(Part, #[source] std::io::Error),
     #[error("the service's {0} are not kept here any more")]
     NotKept(Part),
+    #[error("look for the service's {0} in the cluster")]
+    Look(Part, #[source] ApiError),
+    #[error("store the service's {0} in the cluster")]
+    Copy(Part, #[source] ApiError),
     #[error("remove the service's {0} from the cluster")]
     Remove(Part, #[source] ApiError),
 }
 
-/// What is kept of one service: the newest only.
-#[derive(Serialize, Deserialize)]
-struct Kept {
+/// One document, as it came.
+#[derive(Clone, Serialize, Deserialize)]
+struct Document {
     mac: Digest,
     sealed: SealedSecrets,
+}
+
+/// How the documents of one service are written down, in a file and in a Secret: both in one, so that no crash leaves half of a
+/// change.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    /// Where there are two, the one that the remembered deployment names. An agent that knows of no other reads this one alone, and
+    /// gets the next one again.
+    #[serde(flatten)]
+    first: Document,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next: Option<Document>,
 }
 
 /// Where it may be had from, and what becomes of it.
@@ -100,6 +126,8 @@ pub struct Access<'a> {
     pub hub: &'a HubClient,
     pub caller: &'a Caller<'a>,
     pub kubernetes: &'a Kubernetes,
+    /// The deployment that is remembered: what it names is not given up for what another one names.
+    pub last: Option<&'a Deployment>,
 }
 
 pub struct Sealed {
@@ -119,7 +147,7 @@ impl Sealed {
         deployment: &Deployment,
         access: Access<'_>,
     ) -> Result<Secrets, SealedError> {
-        let opened = self.open_part(Part::Secrets, service, deployment.secrets, access).await?;
+        let opened = self.open_part(Part::Secrets, service, deployment, access).await?;
         Ok(opened.unwrap_or_default())
     }
 
@@ -130,78 +158,99 @@ impl Sealed {
         deployment: &Deployment,
         access: Access<'_>,
     ) -> Result<Option<Parameters>, SealedError> {
-        self.open_part(Part::Parameters, service, deployment.parameters, access).await
+        self.open_part(Part::Parameters, service, deployment, access).await
     }
 
     async fn open_part<T: DeserializeOwned>(
         &self,
         part: Part,
         service: &str,
-        mac: Option<Digest>,
+        deployment: &Deployment,
         access: Access<'_>,
     ) -> Result<Option<T>, SealedError> {
-        let Access { shelf, caller, kubernetes, .. } = access;
-        let Some(mac) = mac else {
-            if shelf == Shelf::Kept && self.path(part, service).exists() {
-                self.discard_part(part, service, kubernetes).await?;
-            }
-            return Ok(None);
+        let Access { shelf, caller, kubernetes, last, .. } = access;
+        // Who only asks gives nothing up.
+        let last = last.filter(|_| shelf == Shelf::Kept).and_then(|last| part.named_by(last));
+        let mac = part.named_by(deployment);
+        let open = |documents: &[Document]| {
+            let mut named = documents.iter().filter(|document| Some(document.mac) == mac);
+            named.find_map(|document| document.open(part, service, caller.identity))
         };
-        let kept = self.open_kept(part, service, mac, caller.identity, kubernetes).await?;
-        let (opened, is_former) = match (kept, shelf) {
-            (Some(kept), _) => kept,
-            (None, Shelf::Kept) => return self.fetch(part, service, mac, access).await.map(Some),
+        let mut documents = pick(self.load(part, service), [last, mac]);
+        let mut opened = open(&documents);
+        let has_last = last.is_none_or(|last| documents.iter().any(|document| document.mac == last));
+        if !has_last || (mac.is_some() && opened.is_none()) {
+            if opened.is_none() {
+                documents.retain(|document| Some(document.mac) != mac);
+            }
+            let here = documents.len();
+            documents.append(&mut load_copy(part, service, kubernetes).await?);
+            documents = pick(documents, [last, mac]);
+            opened = opened.or_else(|| open(&documents));
+            if shelf == Shelf::Kept && documents.len() > here {
+                self.store(part, service, &documents)?;
+            }
+        }
+        let Some(mac) = mac else { return Ok(None) };
+        let (opened, is_former) = match (opened, shelf) {
+            (Some(opened), _) => opened,
+            (None, Shelf::Kept) => return self.fetch(part, service, mac, (documents, last), access).await.map(Some),
             (None, Shelf::Passing) => return Ok(Some(get(part, service, mac, access).await?.1)),
             (None, Shelf::Nothing) => return Err(SealedError::NotKept(part)),
         };
         if is_former && shelf == Shelf::Kept {
             // Sealed to a key of before: replaced as soon as the hub answers, and good until then.
-            if let Err(error) = self.fetch::<T>(part, service, mac, access).await {
+            if let Err(error) = self.fetch::<T>(part, service, mac, (documents, last), access).await {
                 tracing::debug!(error = chain(&error), service, "can't get {part} sealed to the new key yet");
             }
         }
         Ok(Some(opened))
     }
 
-    /// What is kept here or in the cluster, and whether it is sealed to a key of before.
-    async fn open_kept<T: DeserializeOwned>(
-        &self,
-        part: Part,
-        service: &str,
-        mac: Digest,
-        identity: &Identity,
-        kubernetes: &Kubernetes,
-    ) -> Result<Option<(T, bool)>, SealedError> {
-        let path = self.path(part, service);
-        let open = |bytes: &[u8]| open_kept(part, bytes, identity, service, mac);
-        if let Some(opened) = std::fs::read(&path).ok().and_then(|bytes| open(&bytes)) {
-            return Ok(Some(opened));
-        }
-        if let Ok(Some(bytes)) = secrets::load(kubernetes, &part.secret_name(service)).await
-            && let Some(opened) = open(&bytes)
-        {
-            write_private(&path, &bytes).map_err(|error| SealedError::Store(part, error))?;
-            return Ok(Some(opened));
-        }
-        Ok(None)
-    }
-
-    /// From the hub, and kept.
+    /// From the hub, and kept beside the document that is named `last`.
     async fn fetch<T: DeserializeOwned>(
         &self,
         part: Part,
         service: &str,
         mac: Digest,
+        (mut documents, last): (Vec<Document>, Option<Digest>),
         access: Access<'_>,
     ) -> Result<T, SealedError> {
-        let (kept, opened) = get(part, service, mac, access).await?;
-        let bytes = serde_json::to_vec(&kept).map_err(|error| SealedError::Content(part, error))?;
-        write_private(&self.path(part, service), &bytes).map_err(|error| SealedError::Store(part, error))?;
-        let name = part.secret_name(service);
-        if let Err(error) = secrets::save(access.kubernetes, PURPOSE, &name, &bytes, Held::Already).await {
-            tracing::warn!(%error, service, "can't keep a service's sealed {part} in the cluster");
+        let (document, opened) = get(part, service, mac, access).await?;
+        documents.insert(0, document);
+        let bytes = self.store(part, service, &pick(documents, [last, Some(mac)]))?;
+        if let Err(error) = save_copy(part, service, &bytes, access.kubernetes).await {
+            // What is there stays: the older one, at least.
+            tracing::warn!(error = chain(&error), service, "can't keep a service's sealed {part} in the cluster");
         }
         Ok(opened)
+    }
+
+    /// Gives up what none of these deployments names: the remembered one, and the one at hand.
+    pub async fn settle(
+        &self,
+        service: &str,
+        deployments: [Option<&Deployment>; 2],
+        kubernetes: &Kubernetes,
+    ) -> Result<(), SealedError> {
+        for part in Part::ALL {
+            let named = deployments.map(|deployment| part.named_by(deployment?));
+            if named == [None, None] {
+                if self.path(part, service).exists() {
+                    self.discard_part(part, service, kubernetes).await?;
+                }
+                continue;
+            }
+            let documents = self.load(part, service);
+            let count = documents.len();
+            let left = pick(documents, named);
+            if !left.is_empty() && left.len() < count {
+                // The file last: as long as it holds both, this is tried again.
+                save_copy(part, service, &encode(part, &left)?, kubernetes).await?;
+                self.store(part, service, &left)?;
+            }
+        }
+        Ok(())
     }
 
     /// Of a service that is gone.
@@ -212,21 +261,78 @@ impl Sealed {
         Ok(())
     }
 
-    /// Of a service that is gone, or that names none any more.
+    /// The file last: it says that there may be a Secret.
     async fn discard_part(&self, part: Part, service: &str, kubernetes: &Kubernetes) -> Result<(), SealedError> {
-        match std::fs::remove_file(self.path(part, service)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(SealedError::Store(part, error)),
+        match secrets::remove(kubernetes, &part.secret_name(service)).await {
+            Err(error) if !error.is_not_found() => return Err(SealedError::Remove(part, error)),
             _ => {}
         }
-        match secrets::remove(kubernetes, &part.secret_name(service)).await {
-            Err(error) if !error.is_not_found() => Err(SealedError::Remove(part, error)),
+        match std::fs::remove_file(self.path(part, service)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(SealedError::Store(part, error)),
             _ => Ok(()),
         }
+    }
+
+    fn load(&self, part: Part, service: &str) -> Vec<Document> {
+        std::fs::read(self.path(part, service)).map(|bytes| decode(&bytes)).unwrap_or_default()
+    }
+
+    /// Gives what was written.
+    fn store(&self, part: Part, service: &str, documents: &[Document]) -> Result<Vec<u8>, SealedError> {
+        let bytes = encode(part, documents)?;
+        write_private(&self.path(part, service), &bytes).map_err(|error| SealedError::Store(part, error))?;
+        Ok(bytes)
     }
 
     fn path(&self, part: Part, service: &str) -> PathBuf {
         self.folder.join(part.file_name(service))
     }
+}
+
+impl Document {
+    /// And whether it is sealed to a key of before. `None`: damaged, or sealed to a key that is gone; there is a better copy elsewhere.
+    fn open<T: DeserializeOwned>(&self, part: Part, service: &str, identity: &Identity) -> Option<(T, bool)> {
+        let opened = identity.keys.open(&self.sealed, &part.info(identity, service, self.mac)).ok()??;
+        Some((serde_json::from_slice(&opened.plain).ok()?, opened.is_former))
+    }
+}
+
+/// One for each MAC that is named, in that order.
+fn pick(mut documents: Vec<Document>, named: [Option<Digest>; 2]) -> Vec<Document> {
+    let [first, second] = named;
+    let distinct = [first, second.filter(|_| second != first)];
+    let places = distinct.into_iter().flatten().filter_map(|mac| {
+        let place = documents.iter().position(|document| document.mac == mac)?;
+        Some(documents.remove(place))
+    });
+    places.collect()
+}
+
+/// None where it is damaged: there is a better copy elsewhere.
+fn decode(bytes: &[u8]) -> Vec<Document> {
+    let kept: Option<Kept> = serde_json::from_slice(bytes).ok();
+    kept.into_iter().flat_map(|kept| [Some(kept.first), kept.next]).flatten().collect()
+}
+
+fn encode(part: Part, documents: &[Document]) -> Result<Vec<u8>, SealedError> {
+    let mut documents = documents.iter().cloned();
+    let kept = documents.next().map(|first| Kept { first, next: documents.next() });
+    serde_json::to_vec(&kept).map_err(|error| SealedError::Content(part, error))
+}
+
+async fn load_copy(part: Part, service: &str, kubernetes: &Kubernetes) -> Result<Vec<Document>, SealedError> {
+    match secrets::load(kubernetes, &part.secret_name(service)).await {
+        Ok(bytes) => Ok(bytes.map(|bytes| decode(&bytes)).unwrap_or_default()),
+        // Damaged, as above.
+        Err(ApiError::Unusable(_)) => Ok(Vec::new()),
+        // What can't be read may be what must not be lost.
+        Err(error) => Err(SealedError::Look(part, error)),
+    }
+}
+
+async fn save_copy(part: Part, service: &str, bytes: &[u8], kubernetes: &Kubernetes) -> Result<(), SealedError> {
+    let saved = secrets::save(kubernetes, PURPOSE, &part.secret_name(service), bytes, Held::Already).await;
+    saved.map_err(|error| SealedError::Copy(part, error))
 }
 
 /// From the hub, sealed and opened.
@@ -235,33 +341,17 @@ async fn get<T: DeserializeOwned>(
     service: &str,
     mac: Digest,
     Access { hub, caller, .. }: Access<'_>,
-) -> Result<(Kept, T), SealedError> {
+) -> Result<(Document, T), SealedError> {
     let sealed = match part {
         Part::Secrets => hub.secrets(caller, service, mac).await?,
         Part::Parameters => hub.parameters(caller, service, mac).await?,
     };
     let identity = caller.identity;
-    let kept = Kept { mac, sealed };
-    let opened = identity.keys.open(&kept.sealed, &part.info(identity, service, mac))?;
+    let document = Document { mac, sealed };
+    let opened = identity.keys.open(&document.sealed, &part.info(identity, service, mac))?;
     let opened = opened.ok_or(SealedError::NotOurs(part))?;
     let content = serde_json::from_slice(&opened.plain).map_err(|error| SealedError::Content(part, error))?;
-    Ok((kept, content))
-}
-
-/// `None`: of an older version, damaged, or sealed to a key that is gone; there is a better copy elsewhere.
-fn open_kept<T: DeserializeOwned>(
-    part: Part,
-    bytes: &[u8],
-    identity: &Identity,
-    service: &str,
-    mac: Digest,
-) -> Option<(T, bool)> {
-    let kept: Kept = serde_json::from_slice(bytes).ok()?;
-    if kept.mac != mac {
-        return None;
-    }
-    let opened = identity.keys.open(&kept.sealed, &part.info(identity, service, mac)).ok()??;
-    Some((serde_json::from_slice(&opened.plain).ok()?, opened.is_former))
+    Ok((document, content))
 }
 
 /// The Secrets as the service's objects, beside those of its bundle.
@@ -278,3 +368,7 @@ pub fn render(secrets: Secrets, target_namespace: &str) -> impl Iterator<Item = 
         }),
     })
 }
+
+#[cfg(test)]
+#[path = "sealed_tests.rs"]
+mod tests;

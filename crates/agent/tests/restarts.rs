@@ -4,13 +4,7 @@
 
 mod support;
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
 use farwater_api::{
     hooks::HookState,
@@ -18,57 +12,20 @@ use farwater_api::{
     protocol::{Statement, tag},
 };
 use farwater_testkit::{
-    Plane, PlaneOptions, Process,
+    Plane, PlaneOptions,
     api_faults::{ApiFaults, Asked, Faults},
     wait_for,
 };
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use support::{
-    FakeHub, Service, api, config_map, config_maps, gone, object, outcome,
+    FakeHub, Service, api, config_map, config_maps, gone,
+    ground::Ground,
+    object, outcome,
     pods::{end_job, job, jobs, uid_of},
     value,
 };
 
-/// A plane, a hub and an agent of the test's own: it kills the agent.
-struct Ground {
-    hub: FakeHub,
-    plane: Plane,
-    dir: tempfile::TempDir,
-    agent: Option<Process>,
-}
-
 impl Ground {
-    async fn new() -> Self {
-        let plane = Plane::start_with(PlaneOptions::without_nodes()).await.unwrap();
-        let mut ground = Self { hub: FakeHub::start(), plane, dir: tempfile::tempdir().unwrap(), agent: None };
-        ground.start(true);
-        ground
-    }
-
-    fn state_dir(&self) -> PathBuf {
-        self.dir.path().join("state")
-    }
-
-    fn start(&mut self, token: bool) {
-        let kubeconfig = self.plane.kubeconfig().to_owned();
-        self.start_by(&kubeconfig, token);
-    }
-
-    /// By another way to the API server.
-    fn start_by(&mut self, kubeconfig: &Path, token: bool) {
-        let log = self.dir.path().join("agent.log");
-        self.agent = Some(support::agent(&self.hub, kubeconfig, &self.state_dir(), &log, token));
-    }
-
-    fn kill(&mut self) {
-        self.agent.take().unwrap().kill9();
-    }
-
-    async fn applied(&self, service: &Service) {
-        let entry = self.hub.set(service.entry());
-        outcome(&self.hub, &entry, Outcome::Applied).await;
-    }
-
     /// How often each kind was listed so far, by `group/resource`.
     async fn lists(&self) -> BTreeMap<String, u64> {
         let client = self.plane.client().await.unwrap();

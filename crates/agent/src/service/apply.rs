@@ -104,7 +104,9 @@ impl ServiceTask {
             return Ended::Settled { retry: true };
         }
         self.watch(deployment);
-        self.conclude(digest, &resolved, &errors, note)
+        let retry = self.conclude(digest, &resolved, &errors, note);
+        let is_settled = self.settle_documents(deployment).await;
+        Ended::Settled { retry: retry || !is_settled }
     }
 
     /// Another version, a hold or a freeze judges what is left of a prune, also where the attempt that began it ended before it was
@@ -126,11 +128,11 @@ impl ServiceTask {
 
     /// The bundle's objects, ready to send. `None`: superseded.
     async fn prepare(&self, deployment: &Deployment) -> Result<Option<(Resolved, Vec<String>)>, Stopped> {
-        let (basis, record) = (self.basis(), (self.stored.hooks.as_ref(), &self.stored.inventory));
+        let basis = self.basis();
         tokio::select! {
             biased;
             () = self.until_superseded() => Ok(None),
-            read = basis.read_source(deployment, record, Shelf::Kept) => read.map(Some),
+            read = basis.read_source(deployment, self.before(), Shelf::Kept) => read.map(Some),
         }
     }
 
@@ -263,6 +265,19 @@ impl ServiceTask {
         self.stored.save(&agent.kubernetes).await.map_err(|e| Stopped(chain(&e)))
     }
 
+    /// Gives up what lies sealed for deployments of before. After the report: nobody waits for it. Whether it is done.
+    async fn settle_documents(&self, deployment: &Deployment) -> bool {
+        // Of a service that has nothing applied, another one may be remembered.
+        let deployments = [self.stored.deployment.as_ref(), Some(deployment)];
+        match self.agent.sealed.settle(self.uid(), deployments, &self.agent.kubernetes).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(service = %self.name(), error = chain(&error), "can't give up what nobody names any more");
+                false
+            }
+        }
+    }
+
     /// The guards again, now that it is known what could be applied.
     fn guards<'a>(
         &'a self,
@@ -383,7 +398,8 @@ impl ServiceTask {
         self.previewed = Some((held.digest, contents));
     }
 
-    fn conclude(&mut self, digest: Digest, resolved: &Resolved, errors: &[String], note: Option<Note>) -> Ended {
+    /// Whether to try again.
+    fn conclude(&mut self, digest: Digest, resolved: &Resolved, errors: &[String], note: Option<Note>) -> bool {
         let held: BTreeSet<ObjectKey> = self.barrier.iter().flat_map(|b| &b.held).map(ObjectKey::from).collect();
         let unapplied: Vec<String> = self
             .statuses
@@ -411,7 +427,7 @@ impl ServiceTask {
         self.set_outcome(digest, outcome, shorten(&parts.join("; ")));
         // A source that can't be read is the same at the next look: only what the cluster refused may change. What later waves
         // wait for is seen when it changes.
-        Ended::Settled { retry: !unapplied.is_empty() || deleting || self.hooks.retry }
+        !unapplied.is_empty() || deleting || self.hooks.retry
     }
 
     /// Asks the watches for every kind of the inventory.

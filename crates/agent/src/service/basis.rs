@@ -47,6 +47,16 @@ pub(crate) struct Known<'a> {
     pub cooling: &'a Cooling,
 }
 
+/// What was in place before a deployment.
+#[derive(Clone, Copy)]
+pub(crate) struct Before<'a> {
+    /// What the service was last asked to keep applied.
+    pub deployment: Option<&'a Deployment>,
+    pub inventory: &'a Inventory,
+    /// Which hooks have run.
+    pub hooks: Option<&'a Record>,
+}
+
 /// What is remembered of a deployment: what it asks to be done once is over with its attempt.
 pub(super) fn remembered(deployment: &Deployment) -> Deployment {
     Deployment { approved_prune: None, undo: None, ..deployment.clone() }
@@ -69,7 +79,18 @@ pub struct Snapshot {
     pub hooks: Option<Record>,
 }
 
+impl Snapshot {
+    pub fn before(&self) -> Before<'_> {
+        Before { deployment: self.deployment.as_ref(), inventory: &self.inventory, hooks: self.hooks.as_ref() }
+    }
+}
+
 impl ServiceTask {
+    pub(super) fn before(&self) -> Before<'_> {
+        let stored = &self.stored;
+        Before { deployment: stored.deployment.as_ref(), inventory: &stored.inventory, hooks: stored.hooks.as_ref() }
+    }
+
     pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot {
             inventory: self.stored.inventory.clone(),
@@ -96,11 +117,10 @@ impl<'a> Basis<'a> {
 
 impl Basis<'_> {
     /// The source's objects as they are sent, and what of it can't be read.
-    /// `record`: which version was in place before.
     pub async fn read_source(
         &self,
         deployment: &Deployment,
-        record: (Option<&Record>, &Inventory),
+        before: Before<'_>,
         shelf: Shelf,
     ) -> Result<(Resolved, Vec<String>), Stopped> {
         let agent = self.agent;
@@ -109,7 +129,8 @@ impl Basis<'_> {
         let archive = agent.bundles.open(deployment, shelf, &agent.hub, &caller, &agent.kubernetes).await;
         let archive = archive.map_err(|e| Stopped(chain(&e)))?;
         let opened = crate::sops::open(archive, &identity).map_err(|e| Stopped(chain(&e)))?;
-        let access = Access { shelf, hub: &agent.hub, caller: &caller, kubernetes: &agent.kubernetes };
+        let last = before.deployment;
+        let access = Access { shelf, hub: &agent.hub, caller: &caller, kubernetes: &agent.kubernetes, last };
         let parameters = agent.sealed.open_parameters(&self.service.uid, deployment, access).await;
         let mut parameters = parameters.map_err(|e| Stopped(chain(&e)))?;
         let reads_cluster = parameters.as_ref().is_some_and(|parameters| !parameters.from_cluster.is_empty());
@@ -124,7 +145,7 @@ impl Basis<'_> {
             kinds: &agent.kinds,
             account: &deployment.ceiling.service_account,
         };
-        let of = (self.service.name.as_str(), occasion_of(deployment, record));
+        let of = (self.service.name.as_str(), occasion_of(deployment, before));
         let mut render = agent.renderers.render(&opened, &handed, deployment, of, &cluster).await;
         opened.check(&mut render);
         let veil = handed.veil.clone();
@@ -260,8 +281,8 @@ fn of_inventory(inventory: &Inventory) -> impl Iterator<Item = Query> {
 }
 
 /// Whether a version is the first one of its service, as its hooks see it.
-fn occasion_of(deployment: &Deployment, (record, inventory): (Option<&Record>, &Inventory)) -> Occasion {
-    Record::next(record.cloned(), version_of(deployment), inventory.baseline > 0).occasion
+fn occasion_of(deployment: &Deployment, before: Before<'_>) -> Occasion {
+    Record::next(before.hooks.cloned(), version_of(deployment), before.inventory.baseline > 0).occasion
 }
 
 /// Where a deployment's objects come from.

@@ -1,6 +1,7 @@
 //! The hub's side of the agent protocol, with real TLS, tokens and signatures.
 
 pub mod connections;
+mod documents;
 
 use std::{
     collections::BTreeMap,
@@ -16,10 +17,11 @@ use farwater_api::{
     Digest, HealthRuleSpec,
     health_rule::{HealthRules, NamedRule},
     objects::ServiceReport,
+    parameters::Parameters,
     protocol::{
         Action, Assertion, CONNECTION_HEADER, CONNECTION_PATH, ClusterIdentity, DesiredState, Entry, JoinAnswer,
         JoinRequest, POLL_INTERVAL_HEADER, ProtocolError, REASON_BASE_UNKNOWN, REASON_CLOCK_SKEW,
-        REASON_IDENTITY_UNKNOWN, REASON_TOKEN_USED, SUCCESSION_HEADER, SignedAssertion, SigningKey, Statement,
+        REASON_IDENTITY_UNKNOWN, REASON_TOKEN_USED, SUCCESSION_HEADER, Secrets, SignedAssertion, SigningKey, Statement,
         StatusAnswer, StatusReport, TokenAnswer, Verbatim, tag,
     },
 };
@@ -34,6 +36,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use connections::Connections;
+use documents::Documents;
 
 pub const TOKEN: &str = "one-time-token";
 const INSTALLATION: &str = "installation-1";
@@ -57,6 +60,7 @@ struct State {
     /// HealthRules, by name.
     rules: BTreeMap<String, HealthRuleSpec>,
     bundles: BTreeMap<Digest, Vec<u8>>,
+    documents: Documents,
     reports: BTreeMap<String, ServiceReport>,
     /// Every report in the order in which it came.
     history: Vec<(String, ServiceReport)>,
@@ -150,6 +154,15 @@ impl FakeHub {
 
     pub fn add_bundle(&self, digest: Digest, compressed: Vec<u8>) {
         self.with(|s| s.bundles.insert(digest, compressed));
+    }
+
+    /// Gives the MAC that an entry names them by.
+    pub fn add_secrets(&self, secrets: &Secrets) -> Digest {
+        self.with(|s| s.documents.add_secrets(secrets))
+    }
+
+    pub fn add_parameters(&self, parameters: &Parameters) -> Digest {
+        self.with(|s| s.documents.add_parameters(parameters))
     }
 
     pub fn set(&self, entry: Entry) -> Entry {
@@ -293,7 +306,8 @@ impl FakeHub {
                 response
             }
             "/agent/v1/status" => s.status(serde_json::from_slice(&body).unwrap()),
-            _ => s.bundle(path.rsplit('/').next().unwrap_or_default()),
+            _ if path.starts_with("/agent/v1/bundles/") => s.bundle(path.rsplit('/').next().unwrap_or_default()),
+            _ => s.document(path.trim_start_matches("/agent/v1/")),
         })
     }
 }
@@ -309,6 +323,7 @@ impl State {
             entries: BTreeMap::new(),
             rules: BTreeMap::new(),
             bundles: BTreeMap::new(),
+            documents: Documents::default(),
             reports: BTreeMap::new(),
             history: Vec::new(),
             sequence: 0,
@@ -432,6 +447,14 @@ impl State {
                 self.downloads += 1;
                 Response::new(Full::new(bytes.clone().into()))
             }
+            None => refuse(StatusCode::FORBIDDEN, "NotDesired", None),
+        }
+    }
+
+    fn document(&self, path: &str) -> Response<Full<Bytes>> {
+        let key = self.joined.as_ref().map(|joined| joined.sealing_key.as_str()).unwrap_or_default();
+        match self.documents.seal(path, &self.entries, key) {
+            Some(sealed) => json(StatusCode::OK, &sealed),
             None => refuse(StatusCode::FORBIDDEN, "NotDesired", None),
         }
     }

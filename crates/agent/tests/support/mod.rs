@@ -5,6 +5,7 @@
 pub mod custom;
 pub mod fake_hub;
 pub mod faulty;
+pub mod ground;
 pub mod pods;
 pub mod world;
 
