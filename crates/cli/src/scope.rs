@@ -58,6 +58,19 @@ pub fn service_name<'a>(argument: &'a str, default: &'a str) -> Result<(&'a str,
     })
 }
 
+/// `NAME` or `NAMESPACE/NAME` behind `serviceset/` or `sds/`; none where it is no set that is named.
+pub fn set_name<'a>(argument: &'a str, default: &'a str) -> Option<Result<(&'a str, &'a str)>> {
+    const KINDS: [&str; 5] =
+        ["sds", "serviceset", "servicesets", "serviceset.farwater.dev", "servicesets.farwater.dev"];
+    let (_, rest) = argument.split_once('/').filter(|(kind, _)| KINDS.contains(kind))?;
+    let (namespace, name) = rest.split_once('/').unwrap_or((default, rest));
+    Some(match is_label(namespace) && is_name(name) {
+        true => Ok((namespace, name)),
+        false => Err(Failure::usage(format!("{argument:?} names no set"))
+            .evidence("expected serviceset/NAME or serviceset/NAMESPACE/NAME")),
+    })
+}
+
 /// RFC 1123 label: what Kubernetes allows as the name of a namespace.
 pub fn is_label(text: &str) -> bool {
     is_name(text) && text.len() <= 63 && !text.contains('.')
@@ -80,6 +93,15 @@ mod tests {
         assert_eq!(service_name("team-b/web", "team-a").unwrap(), ("team-b", "web"));
         assert_eq!(service_name("sd/web", "team-a").unwrap(), ("team-a", "web"));
         assert_eq!(service_name("servicedeployment.farwater.dev/web", "team-a").unwrap(), ("team-a", "web"));
+    }
+
+    #[test]
+    fn sets_are_named_by_their_kind() {
+        let named = |argument| set_name(argument, "team-a").map(|named| named.ok());
+        assert_eq!(named("serviceset/web"), Some(Some(("team-a", "web"))));
+        assert_eq!(named("sds/team-b/web"), Some(Some(("team-b", "web"))));
+        assert_eq!(named("sds/../web"), Some(None));
+        assert_eq!((named("web"), named("team-b/web"), named("sd/web")), (None, None, None));
     }
 
     #[test]

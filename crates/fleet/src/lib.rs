@@ -23,6 +23,7 @@ pub mod plan;
 pub mod prune;
 pub mod revive;
 pub mod service_tests;
+pub mod stamping;
 pub mod states;
 pub mod summary;
 pub mod transfer;

@@ -24,7 +24,7 @@ use farwater_fleet::{
     prune::APPROVAL_LASTS,
 };
 use farwater_store::{
-    Change, Connection, Resource, StoreError, Write,
+    Connection, Resource, StoreError, Write,
     delivery::{
         Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServicePath, ServiceSource, asks_for_the_same,
         assignments_named, delete_assignment, delete_report, dependencies_of, is_untouched, load_assignment,
@@ -35,7 +35,6 @@ use farwater_store::{
 };
 use farwater_telemetry::traces::Interval;
 use jiff::Timestamp;
-use serde_json::Value;
 
 use super::{
     candidates::{self, FoundSource, Ingredient, Known, ResolveError, Resolved, find_ingredients},
@@ -53,10 +52,7 @@ use super::{
     track_clusters::until_silent,
     versions,
 };
-use crate::{
-    apiserver::manage,
-    delivery::{Delivery, parameters::Given, secrets, status},
-};
+use crate::delivery::{Delivery, parameters::Given, secrets, status};
 
 /// A service that waits for others is woken by them; this is for a wake-up that was lost.
 const RECHECK: Duration = Duration::from_secs(60);
@@ -810,21 +806,8 @@ async fn finish_removal(
 ) -> Result<Next, StoreError> {
     let key = ServiceDeployment::key(name);
     let about = resource.clone();
-    let (uid, version) = (resource.uid.clone(), resource.version);
-    let mut object: Value = (*resource.object).clone();
-    let held = resources::is_held(&object["metadata"]);
-    let change = match object["metadata"]["finalizers"].as_array_mut() {
-        Some(finalizers) if held => {
-            finalizers.retain(|finalizer| finalizer != AGENT_FINALIZER);
-            if finalizers.is_empty() {
-                Some(Change::Delete { uid: uid.clone(), version })
-            } else {
-                let object = manage(&key.kind, "", Some(&resource.object), object, Timestamp::now());
-                Some(Change::Replace { uid: uid.clone(), version, object })
-            }
-        }
-        _ => None,
-    };
+    let uid = resource.uid.clone();
+    let change = resources::without_finalizer(resource, AGENT_FINALIZER);
     let finished = delivery.store.transact(move |tx| {
         Box::pin(async move {
             if let Some(row) = load_assignment(tx, &uid).await?.filter(|row| !row.cluster_uid.is_empty()) {

@@ -11,6 +11,7 @@ use std::{
 
 use farwater_api::{
     ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, HealthRule, Receiver, ServiceContext, ServiceDeployment,
+    ServiceSet,
 };
 use farwater_fleet::{
     assignment::{Decided, Trouble, Why},
@@ -22,7 +23,7 @@ use farwater_store::{
     delivery::{
         Assignment, assignments_of_cluster, assignments_of_namespace, assignments_of_source, assignments_unplaced,
         linked_sources, load_agents, load_all_agent_keys, load_desired_heads, load_heartbeats, load_quarantines,
-        mark_all, mark_cluster, services_gone, services_of_secret, services_under_grants,
+        mark_all, mark_cluster, services_gone, services_of_secret, services_under_grants, sets_of_cluster,
     },
 };
 use futures::StreamExt as _;
@@ -35,8 +36,10 @@ use super::{
     resume::Resume,
     seen::News,
     select_health_rules, serve_receivers,
+    sets::Scope,
     source_access::{may_use, read_prefix},
     sources::{self, SourceName},
+    stamp_services::labels_of,
 };
 use crate::delivery::{Delivery, clusters::ClusterState, desired, keys, token::key_print};
 
@@ -75,6 +78,8 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
             load_memory(delivery, left.routed).await?;
             left.services.into_iter().for_each(|name| delivery.services.add(name));
             left.summaries.into_iter().for_each(|name| delivery.summaries.add(name));
+            learn_sets(delivery).await?;
+            left.sets.into_iter().for_each(|name| delivery.sets.add(name, Scope::All));
             watch
         }
         None => {
@@ -82,6 +87,8 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
             // All services are looked at behind it.
             load_memory(delivery, u64::MAX).await?;
             queue_services(delivery).await?;
+            learn_sets(delivery).await?;
+            resources::each_name::<ServiceSet>(&delivery.store, |name| delivery.sets.add(name, Scope::All)).await?;
             delivery.store.watch(None, from)?
         }
     };
@@ -119,6 +126,18 @@ async fn queue_services(delivery: &Delivery) -> Result<(), StoreError> {
         delivery.services.add(Name { namespace, name });
     }
     store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await
+}
+
+/// Which clusters each set selects.
+async fn learn_sets(delivery: &Delivery) -> Result<(), StoreError> {
+    let mut found = Vec::new();
+    resources::list_pages::<ServiceSet>(&delivery.store, None, |resource| found.push(resource)).await?;
+    for resource in found {
+        let set: ServiceSet = resources::parse(&resource)?;
+        let name = Name::new(&resource.key.namespace, &resource.key.name);
+        delivery.sets.know(&name, &resource.uid, &set.spec.cluster_selector);
+    }
+    Ok(())
 }
 
 /// Fills the replica's memory. What is known of clusters without a resource is forgotten.
@@ -193,7 +212,7 @@ fn cluster_state(object: &Value) -> ClusterState {
 async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
     let kinds = Kinds::get();
     let kind = &event.key.kind;
-    let followed = [&kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule, &kinds.receiver];
+    let followed = [&kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule, &kinds.receiver, &kinds.set];
     let source = sources::kind_of(kind);
     let name = Name::new(&event.key.namespace, &event.key.name);
     if *kind == kinds.agent_policy {
@@ -232,6 +251,9 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     } else if *kind == kinds.service {
         delivery.services.add(name);
         delivery.dirty.notify_one();
+        if event.operation == Operation::Deleted { refill_set(delivery, &event.object).await } else { Ok(()) }
+    } else if *kind == kinds.set {
+        delivery.sets.add(name, Scope::All);
         Ok(())
     } else if *kind == kinds.cluster {
         route_cluster(delivery, event).await
@@ -244,9 +266,27 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         for (namespace, name) in services_under_grants(&mut *delivery.store.tables().await?).await? {
             delivery.services.add(Name { namespace, name });
         }
+        delivery.sets.note_grants();
         delivery.dirty.notify_one();
         Ok(())
     }
+}
+
+/// A service that is gone has left its name to another, where a set waits to make one.
+async fn refill_set(delivery: &Delivery, service: &Value) -> Result<(), StoreError> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let owners = service["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    let Some(set) = owners.filter(|owner| owner["kind"] == "ServiceSet").map(|owner| text(&owner["name"])).next()
+    else {
+        return Ok(());
+    };
+    let reference = &service["spec"]["clusterRef"];
+    let cluster = Name::new(&text(&reference["namespace"]), &text(&reference["name"]));
+    if let Some(cluster) = delivery.store.get(&Cluster::key(&cluster)).await? {
+        let set = Name::new(&text(&service["metadata"]["namespace"]), &set);
+        delivery.sets.add(set, Scope::Some([cluster.uid].into()));
+    }
+    Ok(())
 }
 
 /// What changed beside what controllers themselves write: the status, and the finalizer, where that is set.
@@ -270,6 +310,7 @@ struct Kinds {
     cluster: Kind,
     grant: Kind,
     health_rule: Kind,
+    set: Kind,
     receiver: Kind,
     context: Kind,
     config_map: Kind,
@@ -285,6 +326,7 @@ impl Kinds {
             cluster: Cluster::kind(),
             grant: ClusterGrant::kind(),
             health_rule: HealthRule::kind(),
+            set: ServiceSet::kind(),
             receiver: Receiver::kind(),
             context: ServiceContext::kind(),
             config_map: resources::config_maps(),
@@ -370,7 +412,7 @@ async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), St
     if event.operation == Operation::Deleted {
         delivery.clusters.remove(&uid);
         delivery.check_cluster(&uid);
-        return Ok(());
+        return note_sets(delivery, event, &uid).await;
     }
     let mut affected = Vec::new();
     if delivery.clusters.get(&uid).is_none() {
@@ -390,5 +432,13 @@ async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), St
     delivery.dirty.notify_one();
     // Its labels may put it under another policy.
     delivery.agents.notify_one();
+    note_sets(delivery, event, &uid).await
+}
+
+/// Behind what this replica knows of the cluster.
+async fn note_sets(delivery: &Delivery, event: &WatchEvent, uid: &str) -> Result<(), StoreError> {
+    let has = sets_of_cluster(&mut *delivery.store.tables().await?, uid).await?;
+    let name = Name::new(&event.key.namespace, &event.key.name);
+    delivery.sets.note_cluster(&name, uid, &labels_of(&event.object), &has);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farwater_api::{
-    ServiceDeployment,
+    Condition, ServiceDeployment,
     objects::{Outcome, ServiceReport},
     protocol::{Action, Entry, ServiceIdentity},
 };
@@ -17,7 +17,7 @@ use farwater_store::{
     StoreError,
     delivery::{
         Assignment, ServiceOrigin, backend_secrets_of_service, load_assignment, load_parameters, load_report,
-        load_service_origin, mark_cluster, save_service_origin,
+        load_service_origin, mark_cluster, member_of_service, note_ready as note_ready_of, save_service_origin,
     },
 };
 use jiff::Timestamp;
@@ -98,6 +98,7 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         freeze_prunes::note_report(&delivery, standing).await?;
     }
     resources::write_status::<ServiceDeployment>(&delivery.store, &name, &resource.uid, &status).await?;
+    note_ready(&delivery, &resource.uid, &status.conditions).await?;
     versions::note_report(&delivery, &facts, &entry, said.as_ref()).await?;
     if is_in_sync(said.as_ref(), &entry) {
         trust_origin(&delivery, &facts, &row.cluster_uid, known).await?;
@@ -112,6 +113,21 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         delivery.services.add(name);
     }
     Ok(Next::OnChange)
+}
+
+/// A set says how many of its services are healthy.
+async fn note_ready(delivery: &Delivery, uid: &str, conditions: &[Condition]) -> Result<(), StoreError> {
+    let is_ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let known = member_of_service(&mut *delivery.store.tables().await?, uid).await?;
+    if known.is_none_or(|member| member.ready == i64::from(is_ready)) {
+        return Ok(());
+    }
+    let uid = uid.to_owned();
+    let noted = delivery.store.transact(move |tx| Box::pin(async move { note_ready_of(tx, &uid, is_ready).await }));
+    if let Some(set_uid) = noted.await? {
+        delivery.sets.note_member(&set_uid);
+    }
+    Ok(())
 }
 
 /// Which secrets of backends the service is handed as they were, because they can't be read again.

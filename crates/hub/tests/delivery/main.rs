@@ -26,6 +26,7 @@ mod rules;
 mod secrets;
 mod shop;
 mod sources;
+mod stamping;
 mod updating;
 mod versions;
 mod waiting;
