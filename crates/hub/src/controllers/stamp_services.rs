@@ -131,7 +131,7 @@ pub enum Step {
     Same,
 }
 
-impl Stamper<'_> {
+impl<'a> Stamper<'a> {
     async fn stamp_all(&mut self) -> Result<(), StoreError> {
         let rows = members_of_set(&mut *self.delivery.store.tables().await?, self.set_uid).await?;
         let mut rows: HashMap<String, SetMember> = rows.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
@@ -332,7 +332,7 @@ impl Stamper<'_> {
         cluster: &Resource,
         known: SetMember,
         step: Step,
-    ) -> Option<impl Future<Output = Result<(), StoreError>> + use<'_>> {
+    ) -> Option<impl Future<Output = Result<(), StoreError>> + use<'a>> {
         let now = Timestamp::now();
         let mut row = SetMember { left_at: 0, braked: 0, problem: String::new(), ..known.clone() };
         let service_name = service_name(&self.name.name, &cluster.key.name);
@@ -365,9 +365,9 @@ impl Stamper<'_> {
         if change.is_none() && row == known {
             return None;
         }
-        let cluster_uid = cluster.uid.clone();
+        let (cluster_uid, delivery, name) = (cluster.uid.clone(), self.delivery, self.name);
         Some(async move {
-            let saved = self.delivery.store.transact(move |tx| {
+            let saved = delivery.store.transact(move |tx| {
                 Box::pin(async move {
                     if let Some(change) = change {
                         tx.write(Write { key, change }).await?;
@@ -378,7 +378,7 @@ impl Stamper<'_> {
             match saved.await {
                 // Somebody was faster: it is looked at again.
                 Err(StoreError::Refused(_)) => {
-                    self.delivery.sets.add(self.name.clone(), Scope::Some([cluster_uid].into()));
+                    delivery.sets.add(name.clone(), Scope::Some([cluster_uid].into()));
                     Ok(())
                 }
                 other => other,

@@ -107,7 +107,7 @@ async fn a_label_brings_a_service_and_a_label_takes_it() {
     let mut agent = Agent::join(&rig, "a").await;
     let uid = service["metadata"]["uid"].as_str().unwrap().to_owned();
     let (_, entry) = agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
-    agent.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Healthy)])).await;
+    agent.say(&rig, &uid, said(&entry, Outcome::Applied, &[("web", Health::Current)])).await;
     rig.wait_for("ServiceSet", ADMIN_NAMESPACE, SET, |set| condition(set, "Ready") == "True/Healthy").await;
 
     label(&rig, "b", "prod").await;
