@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    ServiceDeploymentSpec,
+    RolloutPolicy, ServiceDeploymentSpec,
     service_deployment::{ClusterReference, DeletionPolicy},
 };
 
@@ -66,6 +66,9 @@ pub struct ServiceSetSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub overrides: Vec<Override>,
+    /// How a change spreads over the clusters: of what the sources have, or of the template, the parameters and the overrides.
+    #[serde(default)]
+    pub rollout: RolloutPolicy,
     /// What happens to the objects on a cluster that the selector finds no more, or when the set is deleted.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
@@ -198,12 +201,45 @@ pub struct ServiceSetStatus {
     pub conditions: Vec<Condition>,
     #[serde(default)]
     pub clusters: SetCounts,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutStatus>,
     /// The first clusters, by name, whose service can't be made; never more than five.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<SetError>,
     /// Who wrote the template, the selector or what else says what runs where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_by: Option<String>,
+}
+
+/// How far the last change has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutStatus {
+    /// Counts up with each change of what the set asks for.
+    #[serde(default)]
+    pub number: u64,
+    /// `Progressing`, `Complete`, `Paused`, `OnHold`, `Halted`, `RollingBack` or `Aborted`.
+    #[serde(default)]
+    pub phase: String,
+    /// The step that is open: `canary`, one of the policy's, or `rest`; empty: all are.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub step: String,
+    /// Clusters that are done with what they want.
+    #[serde(default)]
+    pub updated: i64,
+    /// On their way.
+    #[serde(default)]
+    pub progressing: i64,
+    #[serde(default)]
+    pub failed: i64,
+    /// Silent, and passed over until they are heard.
+    #[serde(default)]
+    pub deferred: i64,
+    #[serde(default)]
+    pub waiting: i64,
+    /// The first cluster that failed, where that stops the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halted_by: Option<String>,
 }
 
 /// Clusters of a set.

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_api::{
-    ADMIN_NAMESPACE, SET_LABEL, ServiceSetSpec,
+    ADMIN_NAMESPACE, Digest, SET_LABEL, ServiceSetSpec,
     service_deployment::ClusterReference,
     service_set::{SetParameter, TemplateSpec},
 };
@@ -18,6 +18,8 @@ use crate::{
     placement::selects,
 };
 
+/// Of a stamped service: what people may change.
+pub const FREE_FIELDS: [&str; 3] = ["suspend", "suspension", "pin"];
 /// As Kubernetes has it for names of objects, and for values of labels.
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
@@ -159,6 +161,15 @@ fn see(cluster: ClusterInput<'_>) -> Value {
         seen["version"] = version.into();
     }
     seen
+}
+
+/// Of what a set says of a service, as its spec has it: without what people may change.
+pub fn template_digest(spec: &Value) -> Digest {
+    let mut spec = spec.clone();
+    if let Some(fields) = spec.as_object_mut() {
+        fields.retain(|field, _| !FREE_FIELDS.contains(&field.as_str()));
+    }
+    Digest::of_json(&spec)
 }
 
 /// Of a set's service on a cluster.

@@ -28,6 +28,7 @@ pub mod refresh_secrets;
 pub mod requests;
 pub mod resources;
 pub mod resume;
+pub mod rollouts;
 pub mod route_changes;
 pub mod seen;
 pub mod select_health_rules;

@@ -53,13 +53,11 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
 
     let of_many = fleet.label().await?;
     let workload = format!("a label of one of {clusters} clusters that brings {sets} services, mean of {LABELLED}");
-    figures.push(
-        Figure::new("hub_processor_time", &workload, milliseconds(of_many), "ms").at_most_of(
-            &format!("in a fleet of {SMALL}"),
-            milliseconds(of_few),
-            SHARE,
-        ),
-    );
+    figures.push(Figure::new("hub_processor_time", &workload, milliseconds(of_many), "ms").at_most_of(
+        &format!("in a fleet of {SMALL}"),
+        milliseconds(of_few),
+        SHARE,
+    ));
 
     let spent = fleet.commit().await?;
     let workload = format!("a commit that changes one service on each of {clusters} clusters");

@@ -8,7 +8,10 @@ use farwater_api::{
     ServiceSet, ServiceSetSpec,
     service_set::{MEMBERS_KIND, PLAN_KIND, SetPlan},
 };
-use farwater_fleet::stamping::Template;
+use farwater_fleet::{
+    rollout::{InvalidPolicy, Policy},
+    stamping::{FREE_FIELDS, Template},
+};
 use farwater_store::delivery::member_of_service;
 use serde_json::{Value, json};
 
@@ -25,7 +28,7 @@ use super::{
     subresources::our_api_version,
 };
 use crate::{
-    controllers::{plan_sets, resources::Name, stamp_services::THEIRS},
+    controllers::{plan_sets, resources::Name},
     delivery::admission::{Inadmissible, check_shape},
 };
 
@@ -45,7 +48,7 @@ pub fn is_set(call: &Call) -> bool {
 fn fixed(object: &Value) -> Value {
     let mut spec = object["spec"].clone();
     if let Some(spec) = spec.as_object_mut() {
-        spec.retain(|field, _| !THEIRS.contains(&field.as_str()));
+        spec.retain(|field, _| !FREE_FIELDS.contains(&field.as_str()));
     }
     json!([spec, object["metadata"]["labels"], object["metadata"]["ownerReferences"]])
 }
@@ -76,7 +79,7 @@ async fn refuse_if_stamped(call: &Call, uid: &str, name: &str, object: &Value) -
     let set = set.unwrap_or("another one");
     let why = format!(
         "ServiceSet {set} has made it: change that, or leave this cluster out of its selector; {} are free",
-        THEIRS.join(", ")
+        FREE_FIELDS.join(", ")
     );
     Err(call.forbidden(name, &why))
 }
@@ -135,6 +138,10 @@ pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError
                 errors.push(error);
             }
         }
+    }
+    if let Err(InvalidPolicy { field, value, remedy }) = Policy::of(&spec.rollout) {
+        let why = format!("{value}: it must be {remedy}");
+        errors.push(FieldError::invalid_unquoted(format!("spec.rollout.{field}"), &why));
     }
     for problem in Template::read("", &spec).err().unwrap_or_default() {
         errors.push(FieldError::invalid_unquoted(format!("spec.{}", problem.field), &problem.why));

@@ -182,7 +182,9 @@ async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), Store
     for (uid, state) in states {
         // What is in memory already is never older than what was read.
         if delivery.clusters.get(&uid).is_some() {
-            delivery.clusters.change(&uid, |known| known.poll_interval = state.poll_interval);
+            delivery.clusters.change(&uid, |known| {
+                (known.poll_interval, known.labels) = (state.poll_interval, state.labels);
+            });
         } else {
             delivery.clusters.insert(state);
         }
@@ -206,7 +208,10 @@ fn cluster_state(object: &Value) -> ClusterState {
     let metadata = &object["metadata"];
     let interval = object["spec"]["pollInterval"].as_str().and_then(|text| POLL_INTERVAL.check(text).ok());
     let interval = interval.unwrap_or(DEFAULT_POLL);
-    ClusterState::new(&text(&metadata["uid"]), &text(&metadata["namespace"]), &text(&metadata["name"]), interval)
+    let mut state =
+        ClusterState::new(&text(&metadata["uid"]), &text(&metadata["namespace"]), &text(&metadata["name"]), interval);
+    state.labels = Arc::new(labels_of(object));
+    state
 }
 
 async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
@@ -422,7 +427,9 @@ async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), St
         delivery.store.transact(move |tx| Box::pin(async move { mark_cluster(tx, &marked).await })).await?;
         affected.extend(assignments_unplaced(&mut *delivery.store.tables().await?).await?);
     } else {
-        delivery.clusters.change(&uid, |state| state.poll_interval = next.poll_interval);
+        delivery.clusters.change(&uid, |state| {
+            (state.poll_interval, state.labels) = (next.poll_interval, next.labels);
+        });
     }
     affected.extend(assignments_of_cluster(&mut *delivery.store.tables().await?, &uid).await?);
     for row in affected {

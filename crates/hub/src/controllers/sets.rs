@@ -11,8 +11,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::{queue::WorkQueue, resources::Name};
 
-/// Members become ready one after the other: what a set says of them is told this late.
-const GATHER: Duration = Duration::from_millis(500);
+/// Members report one after the other: so many times as long as a look at all of them took it is rested before the next.
+const REST: u32 = 10;
+const SHORTEST: Duration = Duration::from_millis(20);
+const LONGEST: Duration = Duration::from_secs(2);
 
 /// Which clusters of a set are to be looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +49,8 @@ struct Known {
 struct State {
     known: HashMap<Name, Known>,
     scopes: HashMap<Name, Scope>,
+    /// Between two looks.
+    rest: Duration,
 }
 
 #[derive(Default)]
@@ -102,11 +106,17 @@ impl Sets {
         }
     }
 
+    /// A look at a set took so long.
+    pub fn rest_after(&self, took: Duration) {
+        self.state().rest = (took * REST).clamp(SHORTEST, LONGEST);
+    }
+
     /// Has what a set says of its members told.
     pub fn note_member(&self, set_uid: &str) {
         let name = self.state().known.iter().find(|(_, known)| known.uid == set_uid).map(|(name, _)| name.clone());
         if let Some(name) = name {
-            self.queue.add_after(name, GATHER);
+            let rest = self.state().rest.max(SHORTEST);
+            self.queue.add_after(name, rest);
         }
     }
 

@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use farwater_api::{
@@ -19,13 +19,14 @@ use farwater_fleet::{
     freeze::{WINDOW, describe_loss, is_mass_loss, release},
     parameters::ClusterInput,
     placement::{self, Denied, NamedGrant},
-    stamping::{Template, cluster_namespaces, service_name},
+    stamping::{FREE_FIELDS, Template, cluster_namespaces, service_name},
 };
 use farwater_store::{
     Change, ListQuery, Resource, StoreError, Tx, Write,
     delivery::{
-        MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, load_member,
-        members_of_set, members_that_left, save_member, troubled_members,
+        MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, delete_rollout,
+        hold_spec, load_member, members_of_set, members_that_left, rollout_of_service, save_generation, save_member,
+        troubled_members,
     },
 };
 use futures::future::join_all;
@@ -37,6 +38,7 @@ use super::{
     freeze_prunes,
     queue::Next,
     resources::{self, Name, Stored as _},
+    rollouts::{self, Advance},
     services::{SourceUrls, load_grants_for},
     sets::Scope,
 };
@@ -48,10 +50,11 @@ use crate::{
 /// Clusters that are read, and services that are written, at a time.
 pub const CHUNK: usize = 200;
 const NOT_LOADED: Duration = Duration::from_millis(200);
+/// Times of rollouts are whole seconds.
+const SOON: Duration = Duration::from_millis(500);
+const LONGEST_REST: Duration = Duration::from_secs(60);
 /// Bytes of a member's problem.
 const MAX_PROBLEM: usize = 512;
-/// Of a stamped service: what people may change.
-pub const THEIRS: [&str; 3] = ["suspend", "suspension", "pin"];
 
 pub async fn stamp_services(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
     // A cluster that isn't known yet is not one that is gone.
@@ -82,7 +85,7 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
         Err(problems) => {
             let told = problems.iter().map(|problem| format!("spec.{}: {}", problem.field, problem.why));
             let verdicts = Verdict::stalled("SpecInvalid", told.collect::<Vec<_>>().join("; "));
-            write_status(delivery, name, &resource, &set, verdicts).await?;
+            write_status(delivery, name, &resource, &set, (verdicts, None)).await?;
             return Ok(Next::OnChange);
         }
     };
@@ -98,9 +101,20 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
         }
     }
     let has_left = let_go(delivery, name, &resource, &set).await?;
-    let verdicts = judge(delivery, &resource.uid).await?;
-    write_status(delivery, name, &resource, &set, verdicts).await?;
-    Ok(if has_left { Next::After(Duration::from_secs(WINDOW.as_secs().unsigned_abs() + 1)) } else { Next::OnChange })
+    let begun = Instant::now();
+    let advance = rollouts::advance(delivery, name, &resource, &set).await?;
+    delivery.sets.rest_after(begun.elapsed());
+    let verdicts = judge(delivery, &resource.uid, advance.as_ref()).await?;
+    let next_look = advance.as_ref().and_then(|advance| advance.next_look);
+    write_status(delivery, name, &resource, &set, (verdicts, advance)).await?;
+    let until =
+        |time: i64| Duration::from_secs(time.saturating_sub(Timestamp::now().as_second()).max(0).unsigned_abs());
+    let looks = [
+        has_left.then(|| Duration::from_secs(WINDOW.as_secs().unsigned_abs() + 1)),
+        // Clocks are set, and clusters fall silent.
+        next_look.map(|time| until(time).clamp(SOON, LONGEST_REST)),
+    ];
+    Ok(looks.into_iter().flatten().min().map_or(Next::OnChange, Next::After))
 }
 
 /// A set, while its services are made.
@@ -288,7 +302,7 @@ impl<'a> Stamper<'a> {
     fn compare(&self, found: Resource, wanted: Value) -> Step {
         let mut object: Value = (*found.object).clone();
         let mut spec = wanted["spec"].as_object().cloned().unwrap_or_default();
-        for field in THEIRS {
+        for field in FREE_FIELDS {
             match found.object["spec"].get(field) {
                 Some(value) => drop(spec.insert(field.to_owned(), value.clone())),
                 None => drop(spec.remove(field)),
@@ -369,10 +383,11 @@ impl<'a> Stamper<'a> {
         Some(async move {
             let saved = delivery.store.transact(move |tx| {
                 Box::pin(async move {
-                    if let Some(change) = change {
-                        tx.write(Write { key, change }).await?;
+                    save_member(tx, &row).await?;
+                    match change {
+                        Some(change) => write_service(tx, key, change).await,
+                        None => Ok(()),
                     }
-                    save_member(tx, &row).await
                 })
             });
             match saved.await {
@@ -406,6 +421,21 @@ impl<'a> Stamper<'a> {
         });
         saved.await
     }
+}
+
+/// Writes a member's service. What counted before goes on counting, until the rollout comes to it.
+async fn write_service(tx: &mut Tx, key: farwater_store::Key, change: Change) -> Result<(), StoreError> {
+    let before = tx.get(&key).await?;
+    let written = tx.write(Write { key, change }).await?;
+    save_generation(tx, &written.uid, written.object["metadata"]["generation"].as_i64().unwrap_or_default()).await?;
+    let row = rollout_of_service(tx, &written.uid).await?;
+    if let (Some(before), Some(row)) = (before.filter(|before| before.uid == written.uid), row) {
+        let held = rollouts::spec_to_hold(&row, &before.object["spec"], &written.object["spec"])?;
+        if held != row.held_spec {
+            hold_spec(tx, &written.uid, &held).await?;
+        }
+    }
+    Ok(())
 }
 
 pub fn labels_of(object: &Value) -> BTreeMap<String, String> {
@@ -589,8 +619,8 @@ async fn remove_set(
         let_go(delivery, name, resource, set).await?;
         let left = members_that_left(&mut *delivery.store.tables().await?, &resource.uid).await?;
         if left.iter().any(SetMember::has_service) {
-            let verdicts = judge(delivery, &resource.uid).await?;
-            write_status(delivery, name, resource, set, verdicts).await?;
+            let verdicts = judge(delivery, &resource.uid, None).await?;
+            write_status(delivery, name, resource, set, (verdicts, None)).await?;
             return Ok(Next::OnChange);
         }
     }
@@ -598,6 +628,7 @@ async fn remove_set(
     let removed = delivery.store.transact(move |tx| {
         Box::pin(async move {
             delete_members(tx, &uid).await?;
+            delete_rollout(tx, &uid).await?;
             if let Some(change) = resources::without_finalizer(&held, SET_FINALIZER) {
                 tx.write(Write { key: held.key.clone(), change }).await?;
             }
@@ -610,7 +641,7 @@ async fn remove_set(
 }
 
 /// What there is to say of a set's members.
-async fn judge(delivery: &Delivery, set_uid: &str) -> Result<Vec<Verdict>, StoreError> {
+async fn judge(delivery: &Delivery, set_uid: &str, advance: Option<&Advance>) -> Result<Vec<Verdict>, StoreError> {
     let (counts, errors) = {
         let mut tables = delivery.store.tables().await?;
         (count_members(&mut tables, set_uid).await?, troubled_members(&mut tables, set_uid, 1).await?)
@@ -621,6 +652,10 @@ async fn judge(delivery: &Delivery, set_uid: &str) -> Result<Vec<Verdict>, Store
         let cluster = cluster_name(delivery, &first.cluster_uid).unwrap_or_default();
         let message = format!("{failed} of {} can't be served: {cluster}: {}", clusters(matched), first.problem);
         Verdict::stalled("MembersFailed", message)
+    } else if let Some(halted) = advance.filter(|advance| advance.status.phase == "Halted") {
+        let by = halted.status.halted_by.as_deref().unwrap_or("a cluster");
+        let message = format!("rollout {} is halted: {by} failed", halted.status.number);
+        Verdict::stalled("RolloutHalted", message)
     } else if leaving > 0 && braked == 0 {
         Verdict::reconciling("Leaving", format!("lets go of {}", clusters(leaving)))
     } else if matched == 0 {
@@ -646,7 +681,7 @@ async fn write_status(
     name: &Name,
     resource: &Resource,
     set: &ServiceSet,
-    verdicts: Vec<Verdict>,
+    (verdicts, advance): (Vec<Verdict>, Option<Advance>),
 ) -> Result<(), StoreError> {
     let (counts, troubled) = {
         let mut tables = delivery.store.tables().await?;
@@ -668,6 +703,7 @@ async fn write_status(
             failed: counts.failed,
             leaving: counts.leaving,
         },
+        rollout: advance.map(|advance| advance.status).or(previous.rollout),
         errors: troubled.into_iter().map(error).collect(),
         changed_by: None,
     };
