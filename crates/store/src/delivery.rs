@@ -76,7 +76,8 @@ pub use paths::{
 };
 pub use rollouts::{
     MemberRollout, RollingMember, delete_rollout, hold_spec, load_rollout, rolling_members, rollout_of_service,
-    rollouts_of_cluster, save_evidence, save_generation, save_look, save_published, save_rollout, save_track,
+    rollouts_of_cluster, save_evidence, save_generation, save_look, save_published, save_rollout, save_specs,
+    save_track,
 };
 pub use set_members::{
     MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, load_member,

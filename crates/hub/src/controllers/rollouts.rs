@@ -17,7 +17,8 @@ use farwater_fleet::{
 use farwater_store::{
     Key, Resource, StoreError, Tx,
     delivery::{
-        MemberRollout, RollingMember, hold_spec, load_rollout, rolling_members, save_look, save_rollout, save_track,
+        MemberRollout, RollingMember, hold_spec, load_rollout, rolling_members, save_look, save_rollout, save_specs,
+        save_track,
     },
 };
 use jiff::Timestamp;
@@ -29,6 +30,7 @@ use super::{
     resources::Name,
     stamp_services::cluster_name,
     track_clusters::silence_deadline,
+    versions,
 };
 use crate::{apiserver::check_template, delivery::Delivery};
 
@@ -105,19 +107,40 @@ pub struct Look {
     wanted: Option<ChangeId>,
     released: Option<ChangeId>,
     looked_at: String,
+    /// What it goes back to: what was assigned before, and the spec of that time; empty: its own.
+    back: Option<(Candidate, String)>,
+}
+
+/// What of a service a look is about.
+pub struct Looking<'a> {
+    /// The service's own.
+    pub spec: &'a ServiceDeploymentSpec,
+    /// What its sources have for it, if they have.
+    pub candidate: Option<&'a Candidate>,
+    pub assigned: Option<&'a Candidate>,
+    pub ingredients: &'a [Ingredient],
 }
 
 impl Look {
-    /// `spec`: the service's own; `candidate`: what its sources have for it, if they have.
-    pub fn of(
+    pub async fn of(
+        delivery: &Delivery,
         row: MemberRollout,
-        spec: &ServiceDeploymentSpec,
-        candidate: Option<&Candidate>,
-        ingredients: &[Ingredient],
+        Looking { spec, candidate, assigned, ingredients }: Looking<'_>,
     ) -> Result<Self, StoreError> {
         let track: Track = read(&row, "track", &row.track)?;
         let wanted = candidate.map(|candidate| change(spec, candidate)).transpose()?;
-        Ok(Self { wanted, released: track.released, looked_at: fingerprint(ingredients), row })
+        let back = match (track.released, assigned) {
+            (Some(released), Some(assigned)) if Some(released) != wanted => {
+                find_back(delivery, &row, spec, assigned, released).await?
+            }
+            _ => None,
+        };
+        Ok(Self { wanted, released: track.released, looked_at: fingerprint(ingredients), back, row })
+    }
+
+    /// What was assigned before and is to be again.
+    pub fn back(&self) -> Option<&Candidate> {
+        self.back.as_ref().map(|(candidate, _)| candidate)
     }
 
     /// Whether its turn has not come.
@@ -128,12 +151,20 @@ impl Look {
     /// What comes of it, after what was decided. `object`: the service that was looked at.
     pub fn end(self, why: &Why, pinned: bool, object: &Value) -> Result<Looked, StoreError> {
         let held = self.is_held();
-        let counts = !held && !self.row.held_spec.is_empty() && *why == Why::Current && !pinned;
+        let is_settled = *why == Why::Current && !pinned;
         let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
-        let (set_uid, service_uid) = (self.row.set_uid.clone(), self.row.service_uid.clone());
+        let row = &self.row;
+        let own = || object["spec"].to_string();
+        let release = match &self.back {
+            // What is taken back is not gone back to.
+            Some((_, spec)) if is_settled && row.held_spec != *spec => Some(Specs::Back(spec.clone())),
+            None if is_settled && !held && !row.held_spec.is_empty() => Some(Specs::Own { generation, spec: own() }),
+            _ => None,
+        };
+        let before = self.row.held_spec.clone();
+        let (set_uid, service_uid) = (row.set_uid.clone(), row.service_uid.clone());
         let next = self.next(why, pinned)?;
-        let release = counts.then(|| (generation, object["spec"].to_string()));
-        Ok(Looked { set_uid, service_uid, held, next, release })
+        Ok(Looked { set_uid, service_uid, held, next, before, release })
     }
 
     /// The row as it is to be written; none: it says so already.
@@ -163,8 +194,19 @@ pub struct Looked {
     service_uid: String,
     pub held: bool,
     next: Option<MemberRollout>,
-    /// The spec that was looked at counts from now on, and not the one before: its generation, and itself.
-    pub release: Option<(i64, String)>,
+    /// The spec that counted, where that was not the service's own.
+    before: String,
+    /// Another spec counts from now on.
+    pub release: Option<Specs>,
+}
+
+/// Which spec counts.
+#[derive(Debug)]
+pub enum Specs {
+    /// The service's, as it was looked at.
+    Own { generation: i64, spec: String },
+    /// One of before; empty: the service's own.
+    Back(String),
 }
 
 impl Looked {
@@ -177,12 +219,45 @@ impl Looked {
         if let Some(next) = &self.next {
             save_look(tx, next).await?;
         }
-        let Some((generation, spec)) = self.release else { return Ok(()) };
-        // One that was written since waits for a turn of its own.
-        let now = tx.get(key).await?.filter(|now| now.uid == self.service_uid);
-        let is_newest = now.is_none_or(|now| now.object["metadata"]["generation"] == generation);
-        hold_spec(tx, &self.service_uid, if is_newest { "" } else { &spec }).await
+        match self.release {
+            None => Ok(()),
+            Some(Specs::Back(spec)) => hold_spec(tx, &self.service_uid, &spec).await,
+            Some(Specs::Own { generation, spec }) => {
+                // One that was written since waits for a turn of its own.
+                let now = tx.get(key).await?.filter(|now| now.uid == self.service_uid);
+                let is_newest = now.is_none_or(|now| now.object["metadata"]["generation"] == generation);
+                let held = if is_newest { "" } else { &*spec };
+                save_specs(tx, &self.service_uid, (held, &self.before)).await
+            }
+        }
     }
+}
+
+/// What a member goes back to, by its history, where it has something else; none: it has it, or nobody knows it any more.
+async fn find_back(
+    delivery: &Delivery,
+    row: &MemberRollout,
+    own: &ServiceDeploymentSpec,
+    assigned: &Candidate,
+    released: ChangeId,
+) -> Result<Option<(Candidate, String)>, StoreError> {
+    let held: Option<ServiceDeploymentSpec> = read_some(row, "held spec", &row.held_spec)?;
+    if change(held.as_ref().unwrap_or(own), assigned)? == released {
+        return Ok(None);
+    }
+    let back: Option<ServiceDeploymentSpec> = read_some(row, "spec to go back to", &row.back_spec)?;
+    let specs = [(Some(own), ""), (held.as_ref(), &row.held_spec), (back.as_ref(), &row.back_spec)];
+    let history = versions::load_candidates(&mut *delivery.store.tables().await?, &row.service_uid).await?;
+    for (spec, text) in specs {
+        let Some(spec) = spec else { continue };
+        for candidate in &history {
+            if change(spec, candidate)? == released {
+                return Ok(Some((candidate.clone(), text.to_owned())));
+            }
+        }
+    }
+    tracing::warn!(service = row.service_name, %released, "what it is to go back to is in its history no more");
+    Ok(None)
 }
 
 /// What an agent has said of its entry, as it is to be written; none: it is no news.

@@ -22,6 +22,7 @@ mod replaying;
 mod reporting;
 mod resuming;
 mod rig;
+mod rolling;
 mod rules;
 mod secrets;
 mod shop;

@@ -27,6 +27,8 @@ const CLUSTERS: [&str; 4] = ["a", "b", "c", "d"];
 fn set(more: Value) -> Value {
     let mut spec = json!({
         "clusterSelector": {"matchLabels": {"env": "prod"}},
+        // How a change spreads is the matter of others.
+        "rollout": {"strategy": "AllAtOnce"},
         "template": {"spec": {
             "targetNamespace": "web", "sourceRef": {"name": "infra"}, "path": "apps/web",
             "configuration": {"color": "blue"},
@@ -129,7 +131,7 @@ async fn a_label_brings_a_service_and_a_label_takes_it() {
     assert!(message(&waits, "Ready").contains("web-a is being deleted"), "{waits}");
     agent.say(&rig, &uid, said(&entry, Outcome::Removed, &[])).await;
     wait_services(&rig, ADMIN_NAMESPACE, &["web-a", "web-b"]).await;
-    rig.wait_for("ServiceSet", ADMIN_NAMESPACE, SET, |set| condition(set, "Stalled").is_empty()).await;
+    rig.wait_for("ServiceSet", ADMIN_NAMESPACE, SET, |set| condition(set, "Stalled") == "absent").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -255,7 +257,7 @@ async fn a_typo_in_the_selector_takes_nothing_until_somebody_has_looked() {
     assert_eq!(services(&rig, ADMIN_NAMESPACE).await.len(), 4);
     // The typo is mended: nothing has happened.
     select("prod").await;
-    rig.wait_for("ServiceSet", ADMIN_NAMESPACE, SET, |set| condition(set, "Braked").is_empty()).await;
+    rig.wait_for("ServiceSet", ADMIN_NAMESPACE, SET, |set| condition(set, "Braked") == "absent").await;
     assert_eq!(services(&rig, ADMIN_NAMESPACE).await.len(), 4);
     let release = async || {
         rig.edit("Namespace", "", ADMIN_NAMESPACE, |namespace| {

@@ -12,6 +12,8 @@ ALTER TABLE set_members ADD COLUMN stands TEXT COLLATE "C" NOT NULL DEFAULT '';
 ALTER TABLE set_members ADD COLUMN track TEXT COLLATE "C" NOT NULL DEFAULT '{}';
 -- JSON: the spec that counts as long as a newer one waits for its turn; empty: the service's own.
 ALTER TABLE set_members ADD COLUMN held_spec TEXT COLLATE "C" NOT NULL DEFAULT '';
+-- JSON: the spec before that one, to go back to; empty: the service's own.
+ALTER TABLE set_members ADD COLUMN back_spec TEXT COLLATE "C" NOT NULL DEFAULT '';
 -- JSON: the entry that its agent is handed, and the change that it is made of.
 ALTER TABLE set_members ADD COLUMN published TEXT COLLATE "C" NOT NULL DEFAULT '';
 -- Seconds since 1970.

@@ -23,6 +23,8 @@ pub struct MemberRollout {
     pub track: String,
     /// JSON: the spec that counts as long as a newer one waits for its turn; empty: the service's own.
     pub held_spec: String,
+    /// JSON: the spec before the one that counts, to go back to; empty: that one.
+    pub back_spec: String,
     /// JSON: the entry that its agent is handed, and the change that it is made of.
     pub published: String,
     /// Seconds since 1970.
@@ -47,6 +49,7 @@ from_row!(
         stands,
         track,
         held_spec,
+        back_spec,
         published,
         published_at,
         evidence,
@@ -55,7 +58,7 @@ from_row!(
 );
 
 const SELECT: &str = "SELECT set_uid, cluster_uid, service_uid, service_name, ready, generation, wanted, looked_at, \
-                      stands, track, held_spec, published, published_at, evidence, canary FROM set_members";
+                      stands, track, held_spec, back_spec, published, published_at, evidence, canary FROM set_members";
 
 /// A member, and whether it may be made of something else by now: of one of its paths, or of all of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +74,7 @@ pub struct RollingMember {
 pub async fn rolling_members(connection: &mut Connection, set_uid: &str) -> Result<Vec<RollingMember>, StoreError> {
     use sqlx::{FromRow as _, Row as _};
     const SQL: &str = "SELECT m.set_uid, m.cluster_uid, m.service_uid, m.service_name, m.ready, m.generation, m.wanted, m.looked_at, m.stands, \
-        m.track, CASE WHEN m.held_spec = '' THEN '' ELSE '{}' END AS held_spec, m.published, m.published_at, m.evidence, \
+        m.track, CASE WHEN m.held_spec = '' THEN '' ELSE '{}' END AS held_spec, '' AS back_spec, m.published, m.published_at, m.evidence, \
         m.canary, a.generation AS seen, CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths \
         WHERE service_paths.service_uid = m.service_uid), '') = '' THEN 1 ELSE 0 END AS BIGINT) AS touched \
         FROM set_members m LEFT JOIN assignments a ON a.service_uid = m.service_uid \
@@ -122,6 +125,21 @@ pub async fn hold_spec(connection: &mut Connection, service_uid: &str, spec: &st
     sqlx::query("UPDATE set_members SET held_spec = $2 WHERE service_uid = $1")
         .bind(service_uid)
         .bind(spec)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// The spec that counts from now on, and the one before.
+pub async fn save_specs(
+    connection: &mut Connection,
+    service_uid: &str,
+    (held, back): (&str, &str),
+) -> Result<(), StoreError> {
+    sqlx::query("UPDATE set_members SET held_spec = $2, back_spec = $3 WHERE service_uid = $1")
+        .bind(service_uid)
+        .bind(held)
+        .bind(back)
         .execute(connection)
         .await?;
     Ok(())
