@@ -44,7 +44,7 @@ use super::{
     orphans,
     queue::Next,
     resources::{self, APPROVED_AT, Name, Stored as _},
-    rollouts::{Look, Looked},
+    rollouts::{Look, Looked, Looking},
     seen::News,
     services::{ClusterFacts, ServiceFacts, load_grants_for, read_json},
     sources::{self, SourceName},
@@ -134,12 +134,24 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let others: Vec<(String, SourceName)> = others.chain(linked).collect();
     let source_name = SourceName::of(&name.namespace, &service.spec.source_ref);
     let is_pinned = service.spec.pin.is_some();
-    let look =
-        member.map(|member| Look::of(member, &service.spec, candidate.as_ref().ok(), &ingredients)).transpose()?;
+    let assigned: Option<Candidate> = match row.as_ref().and_then(|row| row.assigned.as_deref()) {
+        Some(text) => Some(read_json(&resource.uid, text)?),
+        None => None,
+    };
+    let look = match member {
+        Some(member) => {
+            let (candidate, assigned) = (candidate.as_ref().ok(), assigned.as_ref());
+            let looking = Looking { spec: &service.spec, candidate, assigned, ingredients: &ingredients };
+            Some(Look::of(&delivery, member, looking).await?)
+        }
+        None => None,
+    };
+    let pinned = versions::resolve_pin(&delivery, &resource.uid, service.spec.pin.as_ref()).await?;
     let found = Found {
         cluster,
         ingredients,
-        pinned: versions::resolve_pin(&delivery, &resource.uid, service.spec.pin.as_ref()).await?,
+        // What a rollout takes back is, as a pin is, what was assigned before.
+        pinned: pinned.or_else(|| look.as_ref()?.back().cloned().map(Ok)),
         candidate,
         // Behind the source: what it depends on is held against what that has now, or something newer.
         waits: dependencies::load_waits(&delivery, &name, &service).await?,
