@@ -277,6 +277,12 @@ pub struct Member {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub service: String,
     pub state: MemberState,
+    /// Of the rollout.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub step: String,
+    /// Where it is on its way, in words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub standing: String,
     /// Why its service can't be made.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,

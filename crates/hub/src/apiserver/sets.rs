@@ -159,7 +159,9 @@ pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
             .clamp(1, PAGE),
     };
     let after = call.query.get("continue").unwrap_or_default();
-    let (members, next) = plan_sets::members(&call.hub.delivery, &set.uid, after, limit).await.map_err(store_failed)?;
+    let key = Name::new(&call.info.namespace, &call.info.name);
+    let (members, next) =
+        plan_sets::members(&call.hub.delivery, (&key, &set), (after, limit)).await.map_err(store_failed)?;
     let mut metadata = json!({"resourceVersion": set.version.to_string()});
     if let Some(next) = next {
         metadata["continue"] = next.into();

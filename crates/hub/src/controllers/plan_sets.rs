@@ -8,12 +8,13 @@ use farwater_api::{
 };
 use farwater_fleet::stamping::{SpecProblem, Template, cluster_namespaces};
 use farwater_store::{
-    ListQuery, StoreError,
+    ListQuery, Resource, StoreError,
     delivery::{SetMember, members_of_set, page_of_members},
 };
 
 use super::{
-    resources::{Name, Stored as _},
+    resources::{self, Name, Stored as _},
+    rollouts,
     services::{SourceUrls, load_grants_for},
     stamp_services::{CHUNK, Stamper, Step, cluster_name, find_brake},
 };
@@ -94,15 +95,24 @@ fn note(plan: &mut SetPlan, cluster: String, step: Step) {
 /// Some members of a set behind a place that an earlier call gave, and the place for the next call; none: these were the last.
 pub async fn members(
     delivery: &Delivery,
-    set_uid: &str,
-    after: &str,
-    limit: u32,
+    (name, resource): (&Name, &Resource),
+    (after, limit): (&str, u32),
 ) -> Result<(Vec<Member>, Option<String>), StoreError> {
-    let rows = page_of_members(&mut *delivery.store.tables().await?, set_uid, after, limit).await?;
+    let set: ServiceSet = resources::parse(resource)?;
+    let mut standings = rollouts::tell_standings(delivery, name, resource, &set).await?;
+    let rows = page_of_members(&mut *delivery.store.tables().await?, &resource.uid, after, limit).await?;
     let last = rows.last().map(|row| row.cluster_uid.clone());
     let next = last.filter(|_| rows.len() == limit as usize);
     // What has left and has nothing any more is only counted.
-    let told = rows.into_iter().filter(|row| !row.has_left() || row.has_service()).map(|row| Member {
+    let told = rows.into_iter().filter(|row| !row.has_left() || row.has_service()).map(|row| {
+        let (step, standing) = standings.remove(&row.cluster_uid).unwrap_or_default();
+        member_of(delivery, row, (step, standing))
+    });
+    Ok((told.collect(), next))
+}
+
+fn member_of(delivery: &Delivery, row: SetMember, (step, standing): (String, String)) -> Member {
+    Member {
         cluster: cluster_name(delivery, &row.cluster_uid).unwrap_or_default(),
         state: match () {
             () if row.has_left() => MemberState::Leaving,
@@ -112,6 +122,7 @@ pub async fn members(
         },
         service: if row.has_service() { row.service_name } else { String::new() },
         message: row.problem,
-    });
-    Ok((told.collect(), next))
+        step,
+        standing,
+    }
 }

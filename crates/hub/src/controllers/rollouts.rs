@@ -10,7 +10,7 @@ use farwater_fleet::{
     assignment::{Candidate, Why},
     rollout::{
         ChangeId, Clock, Cluster, Content, Decision, Evidence, Member, Outlook, Phase, Policy, Published, Reach,
-        Stands, State, Track, decide, place,
+        Stands, State, Track, decide, place, standing,
     },
     stamping::{Template, template_digest},
 };
@@ -295,22 +295,48 @@ pub async fn advance(
         (rolling_members(&mut tables, &resource.uid).await?, load_rollout(&mut tables, &resource.uid).await?)
     };
     let before: Written = match &written {
-        Some(text) => serde_json::from_str(text).map_err(|error| StoreError::Row {
-            what: format!("rollout of ServiceSet {name}"),
-            problem: error.to_string(),
-        })?,
+        Some(text) => read_written(name, text)?,
         None => Written::default(),
     };
     let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
     let (sources, target) = find_target(delivery, name, set).await?;
     let members = Members::read(delivery, &policy, &rows, &sources, clock)?;
     let decision = decide(&policy, &before.state, target, &members.of_set(), clock);
-    let canaries: Vec<bool> = members.steps.iter().map(|step| *step == 0).collect();
-    save(delivery, &resource.uid, (&rows, &canaries), &decision, written).await?;
+    save(delivery, &resource.uid, (&rows, &members.steps), &decision, written).await?;
     for index in decision.released.iter().chain(&decision.retracted) {
         delivery.services.add(Name::new(&name.namespace, &rows[*index].row.service_name));
     }
     Ok(Some(Advance { status: tell(&decision), next_look: decision.next_look }))
+}
+
+/// Where each of some members is on its way, in words.
+pub async fn tell_standings(
+    delivery: &Delivery,
+    name: &Name,
+    resource: &Resource,
+    set: &ServiceSet,
+) -> Result<BTreeMap<String, (String, String)>, StoreError> {
+    let Ok(policy) = Policy::of(&set.spec.rollout) else { return Ok(BTreeMap::new()) };
+    let (rows, written) = {
+        let mut tables = delivery.store.tables().await?;
+        (rolling_members(&mut tables, &resource.uid).await?, load_rollout(&mut tables, &resource.uid).await?)
+    };
+    let Some(written) = written else { return Ok(BTreeMap::new()) };
+    let written = read_written(name, &written)?;
+    let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
+    let (sources, _) = find_target(delivery, name, set).await?;
+    let mut members = Members::read(delivery, &policy, &rows, &sources, clock)?;
+    members.steps = rows.iter().map(|member| u16::try_from(member.row.step).unwrap_or(u16::MAX)).collect();
+    let told = members.of_set().into_iter().map(|member| {
+        let standing = standing(&policy, &written.state, &written.outlook, &member, clock);
+        (member.cluster.to_owned(), (policy.step_name(member.step).to_owned(), standing.to_string()))
+    });
+    Ok(told.collect())
+}
+
+fn read_written(name: &Name, text: &str) -> Result<Written, StoreError> {
+    serde_json::from_str(text)
+        .map_err(|error| StoreError::Row { what: format!("rollout of ServiceSet {name}"), problem: error.to_string() })
 }
 
 /// What the sources of a set's services have, in each variant, and a digest of all that its members share.
@@ -403,7 +429,7 @@ impl<'r> Members<'r> {
                 // One that has nothing yet is as good as any.
                 is_healthy: member.row.ready == 1 || all.tracks[index].released.is_none(),
                 is_heard: matches!(all.reaches[index], Reach::Heard { .. }),
-                is_canary: member.row.canary == 1,
+                is_canary: member.row.step == 0,
                 has_begun: all.wanted[index].is_some() && all.tracks[index].released == all.wanted[index],
             })
             .collect();
@@ -433,15 +459,15 @@ impl<'r> Members<'r> {
 async fn save(
     delivery: &Delivery,
     set_uid: &str,
-    (rows, canaries): (&[RollingMember], &[bool]),
+    (rows, steps): (&[RollingMember], &[u16]),
     decision: &Decision,
     written: Option<String>,
 ) -> Result<(), StoreError> {
     let next = Written { state: decision.state.clone(), outlook: decision.outlook.clone() };
     let next = serde_json::to_string(&next).map_err(StoreError::abort)?;
     let mut tracks: BTreeMap<usize, Track> = decision.tracks.iter().copied().collect();
-    for (index, canary) in canaries.iter().enumerate() {
-        if i64::from(*canary) != rows[index].row.canary && !tracks.contains_key(&index) {
+    for (index, step) in steps.iter().enumerate() {
+        if i64::from(*step) != rows[index].row.step && !tracks.contains_key(&index) {
             tracks.insert(index, read(&rows[index].row, "track", &rows[index].row.track)?);
         }
     }
@@ -451,13 +477,13 @@ async fn save(
     let mut changes = Vec::with_capacity(tracks.len());
     for (index, track) in tracks {
         let text = serde_json::to_string(&track).map_err(StoreError::abort)?;
-        changes.push((rows[index].row.service_uid.clone(), text, canaries[index]));
+        changes.push((rows[index].row.service_uid.clone(), text, i64::from(steps[index])));
     }
     let set_uid = set_uid.to_owned();
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
-            for (service_uid, track, canary) in &changes {
-                save_track(tx, service_uid, (track, *canary)).await?;
+            for (service_uid, track, step) in &changes {
+                save_track(tx, service_uid, (track, *step)).await?;
             }
             save_rollout(tx, &set_uid, &next).await
         })

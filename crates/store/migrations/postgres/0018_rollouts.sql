@@ -20,8 +20,8 @@ ALTER TABLE set_members ADD COLUMN published TEXT COLLATE "C" NOT NULL DEFAULT '
 ALTER TABLE set_members ADD COLUMN published_at BIGINT NOT NULL DEFAULT 0;
 -- JSON: what its agent says of an entry.
 ALTER TABLE set_members ADD COLUMN evidence TEXT COLLATE "C" NOT NULL DEFAULT '';
--- 0 or 1.
-ALTER TABLE set_members ADD COLUMN canary BIGINT NOT NULL DEFAULT 0;
+-- The step of the rollout that it is of; 0: it is a canary; -1: nobody has said.
+ALTER TABLE set_members ADD COLUMN step BIGINT NOT NULL DEFAULT -1;
 
 CREATE TABLE rollouts (
     set_uid TEXT COLLATE "C" NOT NULL PRIMARY KEY,

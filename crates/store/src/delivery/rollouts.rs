@@ -31,8 +31,8 @@ pub struct MemberRollout {
     pub published_at: i64,
     /// JSON: what its agent says of an entry.
     pub evidence: String,
-    /// 0 or 1.
-    pub canary: i64,
+    /// Of the rollout; 0: it is a canary; -1: nobody has said.
+    pub step: i64,
 }
 
 from_row!(
@@ -53,12 +53,12 @@ from_row!(
         published,
         published_at,
         evidence,
-        canary
+        step
     ]
 );
 
 const SELECT: &str = "SELECT set_uid, cluster_uid, service_uid, service_name, ready, generation, wanted, looked_at, \
-                      stands, track, held_spec, back_spec, published, published_at, evidence, canary FROM set_members";
+                      stands, track, held_spec, back_spec, published, published_at, evidence, step FROM set_members";
 
 /// A member, and whether it may be made of something else by now: of one of its paths, or of all of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub async fn rolling_members(connection: &mut Connection, set_uid: &str) -> Resu
     use sqlx::{FromRow as _, Row as _};
     const SQL: &str = "SELECT m.set_uid, m.cluster_uid, m.service_uid, m.service_name, m.ready, m.generation, m.wanted, m.looked_at, m.stands, \
         m.track, CASE WHEN m.held_spec = '' THEN '' ELSE '{}' END AS held_spec, '' AS back_spec, m.published, m.published_at, m.evidence, \
-        m.canary, a.generation AS seen, CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths \
+        m.step, a.generation AS seen, CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths \
         WHERE service_paths.service_uid = m.service_uid), '') = '' THEN 1 ELSE 0 END AS BIGINT) AS touched \
         FROM set_members m LEFT JOIN assignments a ON a.service_uid = m.service_uid \
         WHERE m.set_uid = $1 AND m.left_at = 0 AND m.service_uid <> '' ORDER BY m.cluster_uid";
@@ -186,12 +186,12 @@ pub async fn save_evidence(connection: &mut Connection, service_uid: &str, evide
 pub async fn save_track(
     connection: &mut Connection,
     service_uid: &str,
-    (track, canary): (&str, bool),
+    (track, step): (&str, i64),
 ) -> Result<(), StoreError> {
-    sqlx::query("UPDATE set_members SET track = $2, canary = $3 WHERE service_uid = $1")
+    sqlx::query("UPDATE set_members SET track = $2, step = $3 WHERE service_uid = $1")
         .bind(service_uid)
         .bind(track)
-        .bind(i64::from(canary))
+        .bind(step)
         .execute(connection)
         .await?;
     Ok(())
