@@ -53,9 +53,17 @@ pub fn service_name<'a>(argument: &'a str, default: &'a str) -> Result<(&'a str,
         [kind, namespace, name] if is_kind(kind) => Some((*namespace, *name)),
         _ => None,
     };
-    named.filter(|(namespace, name)| is_label(namespace) && is_name(name)).ok_or_else(|| {
-        Failure::usage(format!("{argument:?} names no service")).evidence("expected NAME or NAMESPACE/NAME")
-    })
+    named.filter(|(namespace, name)| is_label(namespace) && is_name(name)).ok_or_else(|| no_name(argument, "service"))
+}
+
+/// `NAME` or `NAMESPACE/NAME`.
+pub fn any_name<'a>(argument: &'a str, default: &'a str, what: &str) -> Result<(&'a str, &'a str)> {
+    let named = argument.split_once('/').unwrap_or((default, argument));
+    Some(named).filter(|(namespace, name)| is_label(namespace) && is_name(name)).ok_or_else(|| no_name(argument, what))
+}
+
+fn no_name(argument: &str, what: &str) -> Failure {
+    Failure::usage(format!("{argument:?} names no {what}")).evidence("expected NAME or NAMESPACE/NAME")
 }
 
 /// `NAME` or `NAMESPACE/NAME` behind `serviceset/` or `sds/`; none where it is no set that is named.
