@@ -81,8 +81,8 @@ pub use rollouts::{
 };
 pub use set_members::{
     MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, load_member,
-    member_of_service, members_of_set, members_that_left, note_ready, page_of_members, save_member, sets_of_cluster,
-    troubled_members,
+    member_of_service, members_of_set, members_that_left, members_waiting_for, note_ready, page_of_members,
+    save_member, sets_of_cluster, troubled_members,
 };
 pub use sources::{
     Bundle, Revision, Taken, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions,

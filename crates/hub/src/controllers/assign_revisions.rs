@@ -626,7 +626,7 @@ fn read_turn(row: &Assignment) -> Result<u64, StoreError> {
 fn count_turn(old: &Assignment, new: &mut Assignment, member: Option<&Looked>) -> Result<(), StoreError> {
     // A spec counts when its turn has come, and not when it is written.
     let is_same_spec = match member {
-        Some(member) => member.release.is_none() && (member.held || asks_for_the_same(&old.stamp, &new.stamp)),
+        Some(member) => member.release.is_none(),
         None => asks_for_the_same(&old.stamp, &new.stamp),
     };
     let same = old.cluster_uid == new.cluster_uid && is_same_spec;

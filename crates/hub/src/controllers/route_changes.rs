@@ -23,7 +23,8 @@ use farwater_store::{
     delivery::{
         Assignment, assignments_of_cluster, assignments_of_namespace, assignments_of_source, assignments_unplaced,
         linked_sources, load_agents, load_all_agent_keys, load_desired_heads, load_heartbeats, load_quarantines,
-        mark_all, mark_cluster, services_gone, services_of_secret, services_under_grants, sets_of_cluster,
+        mark_all, mark_cluster, members_waiting_for, services_gone, services_of_secret, services_under_grants,
+        sets_of_cluster,
     },
 };
 use futures::StreamExt as _;
@@ -254,9 +255,10 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     } else if let Some(source) = source {
         route_source(delivery, SourceName::Resource(source, name), event, news).await
     } else if *kind == kinds.service {
+        let service = name.clone();
         delivery.services.add(name);
         delivery.dirty.notify_one();
-        if event.operation == Operation::Deleted { refill_set(delivery, &event.object).await } else { Ok(()) }
+        if event.operation == Operation::Deleted { refill_sets(delivery, &service).await } else { Ok(()) }
     } else if *kind == kinds.set {
         delivery.sets.add(name, Scope::All);
         Ok(())
@@ -278,18 +280,9 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
 }
 
 /// A service that is gone has left its name to another, where a set waits to make one.
-async fn refill_set(delivery: &Delivery, service: &Value) -> Result<(), StoreError> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let owners = service["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-    let Some(set) = owners.filter(|owner| owner["kind"] == "ServiceSet").map(|owner| text(&owner["name"])).next()
-    else {
-        return Ok(());
-    };
-    let reference = &service["spec"]["clusterRef"];
-    let cluster = Name::new(&text(&reference["namespace"]), &text(&reference["name"]));
-    if let Some(cluster) = delivery.store.get(&Cluster::key(&cluster)).await? {
-        let set = Name::new(&text(&service["metadata"]["namespace"]), &set);
-        delivery.sets.add(set, Scope::Some([cluster.uid].into()));
+async fn refill_sets(delivery: &Delivery, service: &Name) -> Result<(), StoreError> {
+    for (set_uid, cluster_uid) in members_waiting_for(&mut *delivery.store.tables().await?, &service.name).await? {
+        delivery.sets.refill(&set_uid, &service.namespace, cluster_uid);
     }
     Ok(())
 }

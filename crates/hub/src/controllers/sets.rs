@@ -120,6 +120,17 @@ impl Sets {
         }
     }
 
+    /// A name that a set of a namespace waits for is free.
+    pub fn refill(&self, set_uid: &str, namespace: &str, cluster_uid: String) {
+        let found = {
+            let state = self.state();
+            state.known.iter().find(|(_, known)| known.uid == set_uid).map(|(name, _)| name.clone())
+        };
+        if let Some(name) = found.filter(|name| name.namespace == namespace) {
+            self.add(name, Scope::Some([cluster_uid].into()));
+        }
+    }
+
     /// What has left a set may go, or may not any more.
     pub fn look_at_all(&self) {
         let names: Vec<Name> = self.state().known.keys().cloned().collect();

@@ -278,8 +278,8 @@ async fn a_hub_that_is_killed_in_mid_rollout_goes_on() {
     let first = fleet.until_complete().await;
     let before = fleet.course.len();
     fleet.commit("two").await;
-    for cluster in ["a", "b"] {
-        fleet.until("it has come there", |fleet, _| fleet.bundles()[cluster] != first).await;
+    for reached in [1, 2] {
+        fleet.until("it has come there", |fleet, _| fleet.course.len() == before + reached).await;
         fleet.rig.kill_controllers().await;
         fleet.rig = fleet.rig.crash_before(async |_, _| {}).await;
         fleet.rig.wait_loaded().await;
@@ -288,8 +288,8 @@ async fn a_hub_that_is_killed_in_mid_rollout_goes_on() {
         }
     }
     fleet.until_complete().await;
-    let names: Vec<_> = fleet.course[before..].iter().map(|(name, _)| *name).collect();
-    assert_eq!(names, ["a", "b", "c"]);
+    assert!(fleet.course[before].0 == "a" && fleet.course.len() == before + 3, "{:?}", fleet.course);
+    assert_ne!(fleet.bundles()["a"], first);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -351,7 +351,7 @@ async fn what_fails_goes_back_by_itself_where_that_is_asked_for() {
 
     // A template too, with what it was.
     fleet.good = None;
-    let place = |fleet: &Fleet| applied(&fleet.last["a"]).unwrap().target_namespace.clone();
+    let is_there = |fleet: &Fleet| fleet.last.values().any(|entry| applied(entry).unwrap().target_namespace == "other");
     fleet.commit("good").await;
     let good = fleet.until_complete().await;
     fleet.bad_places.insert("other");
@@ -359,9 +359,9 @@ async fn what_fails_goes_back_by_itself_where_that_is_asked_for() {
         set["spec"]["template"]["spec"]["targetNamespace"] = "other".into();
     });
     edited.await;
-    fleet.until("the canary has it", |fleet, _| place(fleet) == "other").await;
-    fleet.until("the canary is back", |fleet, _| place(fleet) == "web").await;
+    fleet.until("the canary has it", |fleet, _| is_there(fleet)).await;
+    fleet.until("the canary is back", |fleet, _| !is_there(fleet)).await;
     assert!(fleet.bundles().values().all(|bundle| *bundle == good));
     fleet.go_on_for(Duration::from_secs(2)).await;
-    assert_eq!(place(&fleet), "web");
+    assert!(!is_there(&fleet));
 }

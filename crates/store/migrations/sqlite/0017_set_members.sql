@@ -17,3 +17,4 @@ CREATE TABLE set_members (
 );
 CREATE INDEX set_members_cluster ON set_members (cluster_uid);
 CREATE INDEX set_members_service ON set_members (service_uid);
+CREATE INDEX set_members_name ON set_members (service_name);

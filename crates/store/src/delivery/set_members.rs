@@ -92,6 +92,15 @@ pub async fn member_of_service(
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid.to_owned()).fetch_optional(connection).await?)
 }
 
+/// (set, cluster) of the members that have no service and would call it so.
+pub async fn members_waiting_for(
+    connection: &mut Connection,
+    service_name: &str,
+) -> Result<Vec<(String, String)>, StoreError> {
+    let sql = "SELECT set_uid, cluster_uid FROM set_members WHERE service_name = $1 AND service_uid = ''";
+    Ok(sqlx::query_as(sql).bind(service_name).fetch_all(connection).await?)
+}
+
 /// Of all sets that have a cluster, or had it a short time ago.
 pub async fn sets_of_cluster(connection: &mut Connection, cluster_uid: &str) -> Result<Vec<String>, StoreError> {
     let sql = "SELECT set_uid FROM set_members WHERE cluster_uid = $1 ORDER BY set_uid";
