@@ -365,3 +365,35 @@ async fn what_fails_goes_back_by_itself_where_that_is_asked_for() {
     fleet.go_on_for(Duration::from_secs(2)).await;
     assert!(!is_there(&fleet));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_persons_word_counts_for_the_rollout_that_it_names() {
+    let mut fleet = Fleet::start(&["a", "b", "c"], json!({"soak": "1s", "maxUnavailable": "100%"})).await;
+    let first = fleet.until_complete().await;
+    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["soak"] = "1h".into()).await;
+    let order = async |fleet: &Fleet, order: Value| {
+        fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["order"] = order.clone()).await;
+    };
+    let number = async |fleet: &Fleet| fleet.set().await["status"]["rollout"]["number"].as_u64().unwrap();
+    let before = fleet.course.len();
+    fleet.commit("two").await;
+    fleet.until("the canary has it", |fleet, _| fleet.course.len() == before + 1).await;
+    let now = number(&fleet).await;
+    order(&fleet, json!({"number": now - 1, "promote": "Soak", "reason": "an old one"})).await;
+    fleet.go_on_for(Duration::from_secs(2)).await;
+    assert_eq!(fleet.course.len(), before + 1, "an order of another rollout");
+    order(&fleet, json!({"number": now, "promote": "Soak", "reason": "looked at it"})).await;
+    fleet.until("all have it", |fleet, _| fleet.bundles().values().all(|bundle| *bundle != first)).await;
+
+    // The next one needs another word.
+    let second = fleet.bundles()["a"];
+    let before = fleet.course.len();
+    fleet.commit("three").await;
+    fleet.until("a canary has it", |fleet, _| fleet.course.len() == before + 1).await;
+    fleet.go_on_for(Duration::from_secs(2)).await;
+    assert_eq!(fleet.course.len(), before + 1);
+    let now = number(&fleet).await;
+    order(&fleet, json!({"number": now, "abort": true, "reason": "not today"})).await;
+    fleet.until("it is back", |fleet, _| fleet.bundles().values().all(|bundle| *bundle == second)).await;
+    fleet.until("it says so", |_, set| set["status"]["rollout"]["phase"] == "Aborted").await;
+}
