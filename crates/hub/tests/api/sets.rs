@@ -86,7 +86,7 @@ async fn what_a_set_has_made_is_read_only_but_for_what_is_its_users() {
     wait(&kubectl, &spec, "other true").await;
     let owner = "jsonpath={.metadata.ownerReferences[0].kind}/{.metadata.ownerReferences[0].name} {.status.changedBy}";
     let told = kubectl.run(&["get", "sd", "web-east", "-n", "farwater-admin", "-o", owner]).await;
-    assert_eq!(told, "ServiceSet/web farwater:administrator");
+    assert_eq!(told, "ServiceSet/web farwater-admin");
 
     let path = "/apis/farwater.dev/v1alpha1/namespaces/farwater-admin/servicesets/web";
     let members: Value =

@@ -395,5 +395,6 @@ async fn a_persons_word_counts_for_the_rollout_that_it_names() {
     let now = number(&fleet).await;
     order(&fleet, json!({"number": now, "abort": true, "reason": "not today"})).await;
     fleet.until("it is back", |fleet, _| fleet.bundles().values().all(|bundle| *bundle == second)).await;
-    fleet.until("it says so", |_, set| set["status"]["rollout"]["phase"] == "Aborted").await;
+    // Until that has soaked.
+    fleet.until("it says so", |_, set| set["status"]["rollout"]["phase"] == "RollingBack").await;
 }
