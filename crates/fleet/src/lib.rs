@@ -22,6 +22,7 @@ pub mod placement;
 pub mod plan;
 pub mod prune;
 pub mod revive;
+pub mod rollout;
 pub mod service_tests;
 pub mod states;
 pub mod summary;
