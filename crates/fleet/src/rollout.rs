@@ -22,10 +22,11 @@
 //! 7. A step opens when all members of earlier ones are done at what they want now, passed over, or stand still by a person's
 //!    will. Where no canary can go, the first other member goes alone. A member that is new to a set whose target is good
 //!    already waits for no step.
-//! 8. At most `maxPartitions` partitions have members on their way, or some released and some not within the open step.
+//! 8. At most `maxPartitions` partitions have members on their way, or some released and some not within the open step: of later
+//!    steps a partition may have members that wait for other partitions. What is broken goes wherever it is.
 //! 9. With `Rollback`, and where it was aborted, members that were released since the set was last at rest go back to the last
-//!    change that they were done with before, unavailable ones at once and others within `maxUnavailable`. They refuse what they
-//!    were taken from.
+//!    change that they were done with before, unavailable ones at once and others within `maxUnavailable`; there they need not
+//!    soak. They refuse what they were taken from, so that nothing goes forth and back by itself.
 //!
 //! The number counts up when what the set asks for changes, or when something moves in a set at rest. It names a rollout for people;
 //! an order counts for its number and only once.
@@ -33,6 +34,7 @@
 mod change;
 mod evidence;
 mod gates;
+mod member;
 mod orders;
 mod policy;
 mod standing;
@@ -41,6 +43,7 @@ mod view;
 
 pub use change::{ChangeId, Content, ParseChangeError};
 pub use evidence::{Evidence, Published, Reach, Said};
+pub use member::{Clock, LastGood, Member, Stands, State, Track};
 pub use policy::{CanaryPolicy, InvalidPolicy, Order, Policy, StepPolicy};
 pub use standing::{Held, Outlook, Standing, standing};
 pub use steps::{Cluster, place};
@@ -52,108 +55,6 @@ use serde::{Deserialize, Serialize};
 
 use gates::Gates;
 use view::{Case, View};
-
-/// One cluster of a set, as far as it is known.
-#[derive(Clone, Debug)]
-pub struct Member<'a> {
-    /// uid of the Cluster.
-    pub cluster: &'a str,
-    /// `namespace/name` of the Cluster.
-    pub name: &'a str,
-    /// As [`place`] says.
-    pub step: u16,
-    /// Value of the label that the policy partitions by.
-    pub partition: Option<&'a str>,
-    /// None: it is to be looked at, since something that it is made of has moved, or it can't be made. Whoever reads the rows
-    /// compares what they were made for with what there is: a row that is behind is none.
-    pub wanted: Option<ChangeId>,
-    pub track: Track,
-    pub published: Option<Published>,
-    pub evidence: Option<&'a Evidence>,
-    pub reach: Reach,
-    /// Of several reasons the first of [`Stands`].
-    pub stands: Option<Stands>,
-}
-
-/// Why a member stands still, beside the rollout.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stands {
-    Suspended,
-    Pinned,
-    /// No right to be there.
-    Denied(String),
-    /// Somebody else's service has its name.
-    NameTaken,
-    /// Until a window opens; nobody may know when.
-    Window {
-        until: Option<i64>,
-    },
-    /// For what it depends on: what it is released for is not published yet.
-    Waiting(String),
-}
-
-/// What a rollout remembers of a member. [`decide`] alone makes it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Track {
-    /// What its service may be assigned; none: nothing yet.
-    pub released: Option<ChangeId>,
-    /// What it was done with last.
-    pub good: Option<ChangeId>,
-    /// What it goes back to: what it was done with before it was released.
-    pub back: Option<ChangeId>,
-    /// It failed at this, or was taken back from it.
-    pub refused: Option<ChangeId>,
-    /// A person has said that nobody waits for this.
-    pub skipped: Option<ChangeId>,
-    /// The rollout that released it.
-    pub number: u64,
-    /// Since when it must get on; none while it waits for others.
-    pub clock: Option<i64>,
-}
-
-/// What a rollout remembers of the set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct State {
-    pub number: u64,
-    /// What the set asked for when something moved last.
-    pub target: Option<Digest>,
-    /// Whether something moves.
-    pub open: bool,
-    /// The first number since the set was last at rest.
-    pub began: u64,
-    pub last_good: Option<LastGood>,
-    /// Of the order that was carried out, or came for another number.
-    pub obeyed: Option<Digest>,
-    /// A person has let it begin.
-    pub promoted: bool,
-    pub aborted: bool,
-    /// Steps that a person has gone past.
-    pub passed: BTreeSet<u16>,
-}
-
-/// What the whole set was done with last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LastGood {
-    pub number: u64,
-    pub target: Digest,
-}
-
-/// Seconds since 1970. Between two starts of a hub they only grow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clock {
-    pub now: i64,
-    /// When the hub started: before that nobody could tell it anything.
-    pub started: i64,
-}
-
-impl Clock {
-    /// From when on something counts that began at a time. What lies in the future began before the clock was set back.
-    fn count_from(self, time: i64) -> i64 {
-        if time > self.now { self.started } else { time.max(self.started) }
-    }
-}
 
 /// Why nothing goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -211,22 +112,17 @@ pub struct Decision {
 /// Pure: the same members in whatever order give the same decision. `target` is of all that members share: template, pin, what
 /// their sources have, contexts.
 pub fn decide(policy: &Policy, state: &State, target: Digest, members: &[Member<'_>], clock: Clock) -> Decision {
-    let look = |state: &State, tracks: &mut dyn Iterator<Item = Track>| -> Vec<View> {
-        members.iter().zip(tracks).map(|(member, track)| View::of(policy, state, member, track, clock)).collect()
-    };
     let mut state = state.clone();
-    let mut views = look(&state, &mut members.iter().map(|member| member.track));
+    let mut views = look(policy, &state, members, members.iter().map(|member| member.track), clock);
     if begin(&mut state, target, &views) {
-        views = look(&state, &mut members.iter().map(|member| member.track));
+        let tracks: Vec<Track> = views.iter().map(|view| view.track).collect();
+        views = look(policy, &state, members, tracks, clock);
     }
-    if let Some(order) = policy.order.as_ref().filter(|order| state.obeyed != Some(order.id)) {
+    // Until it is known whether another rollout begins it is not known which one is meant.
+    let is_known = state.target == Some(target);
+    if let Some(order) = policy.order.as_ref().filter(|order| is_known && state.obeyed != Some(order.id)) {
         let tracks = orders::obey(policy, &mut state, order, members, &views);
-        views = look(&state, &mut tracks.into_iter());
-    }
-    for (view, member) in views.iter_mut().zip(members) {
-        if let Some(track) = view.learn() {
-            *view = View::of(policy, &state, member, track, clock);
-        }
+        views = look(policy, &state, members, tracks, clock);
     }
     let gates = Gates::of(policy, &state, target, members, &views);
     let (released, retracted) = match gates.goes_back(policy) {
@@ -240,9 +136,7 @@ pub fn decide(policy: &Policy, state: &State, target: Digest, members: &[Member<
     for index in &retracted {
         views[*index].take_back(&members[*index], state.number, clock.now);
     }
-    if released.is_empty() && retracted.is_empty() {
-        rest(&mut state, target, &views);
-    }
+    rest(&mut state, target, &views);
     let changed = members.iter().zip(&views).enumerate().filter(|(_, (member, view))| view.track != member.track);
     let tracks = changed.map(|(index, (_, view))| (index, view.track)).collect();
     let phase = phase(policy, &state, &gates, &views);
@@ -252,10 +146,30 @@ pub fn decide(policy: &Policy, state: &State, target: Digest, members: &[Member<
     Decision { tracks, released, retracted, phase, latch: gates.latch, counts, outlook, next_look, state }
 }
 
+/// All members, with what there is to learn of them.
+fn look(
+    policy: &Policy,
+    state: &State,
+    members: &[Member<'_>],
+    tracks: impl IntoIterator<Item = Track>,
+    clock: Clock,
+) -> Vec<View> {
+    let view = |(member, track)| {
+        let view = View::of(policy, state, member, track, clock);
+        view.learn().map_or(view, |track| View::of(policy, state, member, track, clock))
+    };
+    members.iter().zip(tracks).map(view).collect()
+}
+
 /// Counts a rollout; whether another one has begun.
 fn begin(state: &mut State, target: Digest, views: &[View]) -> bool {
-    let moves = views.iter().any(|view| view.case == Case::Pending);
+    // What is refused waits for a person, who has to name the number that it is refused in now.
+    let moves = views.iter().any(|view| matches!(view.case, Case::Pending | Case::Refused));
     if !moves || (state.open && state.target == Some(target)) {
+        // What the set asks for now is nothing else to any of them.
+        if views.iter().all(|view| view.case != Case::Looking) {
+            state.target = Some(target);
+        }
         return false;
     }
     state.number += 1;

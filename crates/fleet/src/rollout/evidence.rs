@@ -120,7 +120,7 @@ pub enum Reach {
     Silent {
         /// When it polled last.
         since: i64,
-        /// Whether it has polled since the entry was published.
+        /// Whether it has polled since the present entry was published.
         has_entry: bool,
     },
 }

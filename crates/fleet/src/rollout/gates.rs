@@ -46,7 +46,9 @@ impl Gates {
         let mut steps = vec![StepGate::default(); last + 1];
         for (member, view) in members.iter().zip(views) {
             let step = &mut steps[usize::from(member.step)];
-            step.total += usize::from(!matches!(view.case, Case::Deferred | Case::Skipped));
+            let is_left = matches!(view.case, Case::Deferred | Case::Skipped)
+                || (view.case == Case::Pending && matches!(member.reach, Reach::Silent { .. }));
+            step.total += usize::from(!is_left);
             step.unavailable += usize::from(view.is_unavailable);
             step.refused += usize::from(view.case == Case::Refused);
         }
@@ -154,7 +156,10 @@ impl Gates {
 
     /// Those that go back now.
     pub fn choose_back(&self, members: &[Member<'_>], views: &[View]) -> Vec<usize> {
-        let mut back: Vec<usize> = (0..views.len()).filter(|index| views[*index].may_go_back).collect();
+        // What was aborted is refused by all whom it concerned then.
+        let is_meant = |view: &View| self.latch != Some(Latch::Aborted) || view.case == Case::Refused;
+        let goes = |index: &usize| views[*index].may_go_back && is_meant(&views[*index]);
+        let mut back: Vec<usize> = (0..views.len()).filter(goes).collect();
         back.sort_by_cached_key(|index| (Reverse(views[*index].is_unavailable), self.rank(&members[*index])));
         let mut unavailable = self.unavailable;
         back.retain(|index| {
@@ -168,24 +173,27 @@ impl Gates {
         back
     }
 
-    /// Those that have members on their way or half of them through, and the first others for which there is room.
+    /// Those that have members on their way; while there is room, those of which half is through, and then the first others.
     fn partitions<'a>(
         &self,
         members: &'a [Member<'_>],
         views: &[View],
         candidates: &[usize],
     ) -> BTreeSet<Partition<'a>> {
-        let here = |members: &'a [Member<'_>], holds: &dyn Fn(&Member<'_>, &View) -> bool| -> BTreeSet<Partition<'a>> {
+        let here = |holds: &dyn Fn(&Member<'_>, &View) -> bool| -> BTreeSet<Partition<'a>> {
             let found = members.iter().zip(views).filter(|(member, view)| holds(member, view));
             found.map(|(member, _)| partition(member)).collect()
         };
-        let mut open = here(members, &|_, view| view.is_moving);
-        let through = here(members, &|member, view| member.step == self.step && view.is_through);
+        let mut open = here(&|_, view| view.is_moving);
+        if open.len() > self.max_partitions {
+            // What was broken goes wherever it is, and brings nobody after it.
+            return BTreeSet::new();
+        }
+        let begun = here(&|member, view| member.step == self.step && view.is_through);
         let ready: BTreeSet<Partition<'_>> = candidates.iter().map(|index| partition(&members[*index])).collect();
-        open.extend(through.intersection(&ready).copied().collect::<Vec<_>>());
-        let room = self.max_partitions.saturating_sub(open.len());
-        let next: Vec<_> = ready.difference(&open).copied().take(room).collect();
-        open.extend(next);
+        let (first, then): (Vec<_>, Vec<_>) = ready.difference(&open).copied().partition(|one| begun.contains(one));
+        let room = self.max_partitions - open.len();
+        open.extend(first.into_iter().chain(then).take(room));
         open
     }
 

@@ -76,8 +76,13 @@ impl View {
             matches!(member.stands, Some(Stands::Suspended | Stands::Pinned | Stands::Denied(_) | Stands::NameTaken));
         let is_skipped = wanted.is_some() && track.skipped == wanted;
         let is_silent = matches!(member.reach, Reach::Silent { .. });
-        let has_entry = matches!(member.reach, Reach::Silent { has_entry: true, .. });
-        let is_away = is_silent && (!is_wanted || !has_entry || word.is_settled || track.good == track.released);
+        let is_at_once = policy.strategy == Strategy::AllAtOnce;
+        let may_be_left = if is_wanted {
+            !word.is_reached || word.is_settled || track.good == track.released
+        } else {
+            !is_at_once || wanted.is_none() || is_refused
+        };
+        let is_away = is_silent && may_be_left;
         let case = match () {
             () if is_still => Case::Still,
             () if is_skipped => Case::Skipped,
@@ -90,11 +95,11 @@ impl View {
         };
         let counts = !matches!(case, Case::Still | Case::Skipped) && !is_away;
         // Also what an earlier rollout has begun with a cluster that was silent meanwhile.
-        let is_pressed = is_new || (track.released.is_some() && track.good != track.released);
+        let is_pressed = is_new || (track.released.is_some() && !track.is_done);
         let is_unavailable = counts && (word.has_failed || (is_pressed && !word.is_settled));
         let is_windowed = matches!(member.stands, Some(Stands::Window { .. }));
         let is_heard = matches!(member.reach, Reach::Heard { .. });
-        let is_ready = case == Case::Pending && !is_windowed && (is_heard || policy.strategy == Strategy::AllAtOnce);
+        let is_ready = case == Case::Pending && !is_windowed && (is_heard || is_at_once);
         let goes_elsewhere = track.back.is_some() && track.back != track.released;
         let went_back = case == Case::Refused && !is_wanted;
         Self {
@@ -109,7 +114,7 @@ impl View {
                 && wanted.is_some()
                 && goes_elsewhere
                 && !is_windowed
-                && (is_heard || is_unavailable),
+                && (is_heard || word.is_lost),
             is_going_back: went_back && is_unavailable,
             fails: is_new && case == Case::InFlight && (word.has_failed_long || word.is_late || word.is_lost),
             due: word.due.filter(|_| is_pressed || word.has_failed).into_iter().chain(window_end(member, clock)).min(),
@@ -132,6 +137,7 @@ impl View {
         }
         // Also with what it failed at first: it is not given that again, and may go back to it.
         if self.is_settled {
+            track.is_done = true;
             track.good = track.released;
         }
         // It has got through with something else: what it failed at may be tried again, if it is wanted again.
@@ -142,16 +148,18 @@ impl View {
     }
 
     pub fn release(&mut self, member: &Member<'_>, number: u64, now: i64) {
-        let Track { released, good, back, .. } = self.track;
-        let back = if good.is_some() && good == released { good } else { back };
-        self.track = Track { released: member.wanted, back, number, clock: None, ..self.track };
+        let Track { released, back, is_done, .. } = self.track;
+        let back = if is_done { released } else { back };
+        self.track = Track { released: member.wanted, is_done: false, back, number, clock: None, ..self.track };
         self.track.clock = keep_clock(member, self.track, now);
-        self.case = Case::InFlight;
+        let is_silent = matches!(member.reach, Reach::Silent { .. });
+        self.case = if is_silent { Case::Deferred } else { Case::InFlight };
     }
 
     pub fn take_back(&mut self, member: &Member<'_>, number: u64, now: i64) {
         let Track { released, back, .. } = self.track;
-        self.track = Track { released: back, refused: released, number, clock: None, ..self.track };
+        self.track =
+            Track { released: back, is_done: false, good: back, refused: released, number, clock: None, ..self.track };
         self.track.clock = keep_clock(member, self.track, now);
         self.case = Case::Refused;
         self.is_going_back = true;
@@ -177,6 +185,8 @@ fn window_end(member: &Member<'_>, clock: Clock) -> Option<i64> {
 /// What is known of a member at what it is released for.
 struct Word {
     is_settled: bool,
+    /// Its agent has polled since that was published.
+    is_reached: bool,
     /// The agent says so of whatever is published.
     has_failed: bool,
     /// For as long as failures are borne.
@@ -195,7 +205,8 @@ impl Word {
         let was_done = track.good.is_some() && track.good == track.released;
         let heard = match member.reach {
             Reach::Heard { at } => Some(at),
-            Reach::Silent { since, .. } => Some(since),
+            // What was heard before the hub started was by another clock.
+            Reach::Silent { since, .. } => Some(since).filter(|since| (clock.started..=clock.now).contains(since)),
             Reach::NotYet => None,
         };
         let is_heard = matches!(member.reach, Reach::Heard { .. });
@@ -212,8 +223,11 @@ impl Word {
             from + policy.progress_deadline
         });
         let deadline = deadline.filter(|_| soaked.is_none());
+        let is_published = member.published.is_some_and(|published| Some(published.change) == track.released);
         let lost = match member.reach {
-            Reach::Silent { since, has_entry: true } => Some(clock.count_from(since) + policy.progress_deadline),
+            Reach::Silent { since, has_entry: true } if is_published => {
+                Some(clock.count_from(since) + policy.progress_deadline)
+            }
             _ => None,
         };
         let has_passed = |time: Option<i64>| time.is_some_and(|time| time <= clock.now);
@@ -222,6 +236,7 @@ impl Word {
         let due = [waits, failed_until, deadline.filter(|_| is_heard), lost].into_iter().flatten().filter(later).min();
         Self {
             is_settled,
+            is_reached: lost.is_some(),
             has_failed: failed.is_some(),
             has_failed_long: is_heard && at_released.is_some() && has_passed(failed_until),
             is_late: is_heard && has_passed(deadline),

@@ -1,7 +1,7 @@
 //! One history from its beginning to its end, held to the oracle at each look.
 
 use farwater_api::rollout::{Promote, RolloutOrder, Strategy};
-use farwater_fleet::rollout::{Decision, Held, Member, Outlook, Phase, Standing, decide, standing};
+use farwater_fleet::rollout::{Decision, Held, Member, Outlook, Phase, Reach, Standing, decide, standing};
 
 use crate::{
     events::{Command, Event, History, Quality},
@@ -58,16 +58,22 @@ fn apply(world: &mut World, event: Event) {
         Event::Commit { quality, first } => {
             let is_at_rest = world.is_at_rest();
             world.commit(quality, first);
-            let bad = crate::oracle::BadCommit::new(world.target(), world.has_canary());
+            let mut bad = crate::oracle::BadCommit::new(world.target(), world.has_canary());
+            // Silent, and the hub has not found out.
+            bad.faults = world.rows.iter().filter(|row| !row.agent.is_heard()).count();
             world.oracle.bad = Some(bad).filter(|_| is_at_rest && quality.is_bad_everywhere());
         }
         Event::Revert => world.revert(),
         Event::Join if count < 12 => world.join(),
         Event::Restart { ticks, jump } => world.restart(ticks, i64::from(jump)),
         Event::Pause(paused) => world.pause(paused),
-        Event::Command { command, is_stale } => obey(world, command, is_stale),
+        Event::Command { command: what, is_stale } => command(world, what, is_stale),
         _ if count == 0 => {}
-        Event::Change { member, quality } => world.change(row(member), quality),
+        Event::Change { member, quality } => {
+            world.change(row(member), quality);
+            // A canary that is mended by itself has got through, and opens the next step.
+            world.oracle.bad = None;
+        }
         Event::Renew(member) => world.renew(row(member)),
         Event::Leave(member) => {
             world.rows.remove(row(member));
@@ -86,44 +92,54 @@ fn apply(world: &mut World, event: Event) {
     }
 }
 
-/// Gives an order, and has the oracle know what it means where it counts.
-fn obey(world: &mut World, command: Command, is_stale: bool) {
-    let count = world.rows.len();
+/// Gives an order.
+fn command(world: &mut World, command: Command, is_stale: bool) {
     let number = world.state.number.saturating_sub(u64::from(is_stale));
     let mut order = RolloutOrder { number, requested_at: world.clock.now.to_string(), ..RolloutOrder::default() };
-    let skipped = if let Command::Skip(member) = command { Some(usize::from(member) % count.max(1)) } else { None };
     match command {
         Command::Promote(what) => order.promote = Some(what),
         Command::Abort => order.abort = true,
-        Command::Skip(_) => {
-            order.skip = skipped.into_iter().filter_map(|at| Some(world.rows.get(at)?.name.clone())).collect()
+        Command::Skip(member) => {
+            let count = world.rows.len().max(1);
+            order.skip.extend(world.rows.get(usize::from(member) % count).map(|row| row.name.clone()));
         }
     }
     world.order(Some(order));
-    // Another number begins with this look, or the order is for one that is over.
-    let before = world.state.clone();
-    if world.decide().state.number != number {
+}
+
+/// Has the oracle know what an order means, where it counts.
+fn note_order(world: &mut World, decision: &Decision) {
+    let (before, number) = (world.state.clone(), decision.state.number);
+    let Some(order) = world.stated.order.clone().filter(|order| order.number == number) else { return };
+    if decision.state.obeyed == before.obeyed {
         return;
     }
-    let begins = world.policy.strategy == Strategy::OnHold && !before.promoted;
-    match command {
-        Command::Promote(_) if begins => {}
-        Command::Promote(Promote::Soak) => world.note_soak(),
-        Command::Promote(Promote::Step) => world.oracle.passed = number,
-        Command::Promote(Promote::Halt) => {
+    // What a person goes past may reach anybody.
+    world.oracle.bad = None;
+    for name in &order.skip {
+        world.note_skip(name);
+    }
+    match order.promote {
+        Some(_) if world.policy.strategy == Strategy::OnHold && !(before.promoted && before.number == number) => {}
+        Some(Promote::Soak) => world.note_soak(),
+        Some(Promote::Step) => world.oracle.passed = number,
+        Some(Promote::Halt) => {
             world.oracle.aborted = 0;
             world.note_go_on();
         }
-        Command::Abort if before.open => world.oracle.aborted = number,
-        Command::Abort => {}
-        Command::Skip(_) => skipped.filter(|_| count > 0).into_iter().for_each(|index| world.note_skip(index)),
+        None => {}
+    }
+    if order.abort && decision.state.open {
+        world.oracle.aborted = number;
     }
 }
 
 fn look(world: &mut World, figures: &mut Figures, is_thorough: bool) -> Result<Decision, String> {
     figures.looks += 1;
+    world.settle();
     let decision = world.decide();
     figures.halted += u64::from(decision.phase == Phase::Halted && world.state.open);
+    note_order(world, &decision);
     world.judge(&decision)?;
     if is_thorough {
         judge_order(world, &decision)?;
@@ -172,7 +188,10 @@ fn judge_flip(world: &World, decision: &Decision, nth: u64) -> Verdict {
     let Some(index) = usize::try_from(nth).unwrap().checked_rem(members.len()) else { return Ok(()) };
     let Member { wanted, track, .. } = members[index];
     let order = world.policy.order.as_ref().filter(|order| world.state.obeyed != Some(order.id));
+    // Who is silent with its change is waited for, and passed over once it wants another.
+    let is_silent = matches!(members[index].reach, Reach::Silent { .. });
     if wanted.is_none()
+        || is_silent
         || track.refused == wanted
         || decision.tracks.iter().any(|(at, track)| *at == index && track.refused == wanted)
         || order.is_some()
@@ -238,7 +257,7 @@ fn end(world: &mut World, lost: u16, figures: &mut Figures) -> Verdict {
         world.tick();
         let decision = look(world, figures, false)?;
         if decision.phase == Phase::OnHold {
-            obey(world, Command::Promote(Promote::Step), false);
+            command(world, Command::Promote(Promote::Step), false);
             look(world, figures, false)?;
         }
         unfinished = world.unfinished(&decision);

@@ -6,7 +6,9 @@
 mod agent;
 mod events;
 mod histories;
+mod ledger;
 mod oracle;
+mod row;
 mod world;
 
 use std::{cell::RefCell, env};

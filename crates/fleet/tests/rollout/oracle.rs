@@ -1,94 +1,18 @@
-//! What really was said and done, apart from what the code under test remembers; and what must hold of each decision.
+//! What must hold of each decision, by the ledgers.
 
 use farwater_api::{
     Digest,
     rollout::{OnFailure, Strategy},
 };
-use farwater_fleet::rollout::{ChangeId, Clock, Decision, Phase, Published, Reach};
+use farwater_fleet::rollout::{Decision, Phase, Reach};
 
 use crate::{
-    agent::{Truth, Word},
+    agent::Truth,
     events::Stop,
-    world::{Row, World, soak},
+    ledger::{Fallen, count_from},
+    row::Row,
+    world::{World, soak},
 };
-
-/// What one cluster has said and was given, in the order in which it happened.
-#[derive(Clone, Debug, Default)]
-pub struct Ledger {
-    /// Its last word, on which entry, and since when it is the same.
-    word: Option<(Published, Truth, i64)>,
-    healthy: Option<(ChangeId, i64)>,
-    /// What it was healthy with for the soak, and heard; the last one last.
-    proven: Vec<ChangeId>,
-    /// Since this it was not done again.
-    is_out: bool,
-    released_at: i64,
-    released_number: u64,
-    fallen: Vec<Fallen>,
-    /// What it was late with, or was taken back from.
-    late: Vec<ChangeId>,
-    skipped: Option<ChangeId>,
-}
-
-/// A failure that counts.
-#[derive(Clone, Copy, Debug)]
-struct Fallen {
-    change: ChangeId,
-    /// It has wanted something else since.
-    was_left: bool,
-}
-
-impl Ledger {
-    pub fn hear(&mut self, published: Option<Published>, word: Word, now: i64) {
-        let Some(published) = published.filter(|published| published.entry == word.entry) else { return };
-        let before = self.word.filter(|(before, ..)| *before == published);
-        let since = before.filter(|(_, truth, _)| *truth == word.truth).map_or(now, |(.., since)| since);
-        let fell_back = before.is_some_and(|(_, truth, _)| truth == Truth::Healthy) && word.truth != Truth::Healthy;
-        self.word = Some((published, word.truth, since));
-        if word.truth == Truth::Failed
-            || fell_back
-            || self.healthy.is_some_and(|(change, _)| change != published.change)
-        {
-            self.healthy = None;
-        }
-        if word.truth == Truth::Healthy {
-            self.healthy.get_or_insert((published.change, now));
-        }
-    }
-
-    /// Whether it has got through, as of now.
-    pub fn settle(&mut self, published: Option<Published>, heard: Option<i64>, clock: Clock, soak: i64) {
-        if !self.says(published, Truth::Healthy) {
-            return;
-        }
-        let Some((change, since)) = self.healthy else { return };
-        if heard.is_some_and(|heard| heard >= count_from(clock, since) + soak) {
-            self.prove(change);
-        }
-        if heard.is_some() && self.proven.last() == Some(&change) {
-            self.is_out = false;
-        }
-    }
-
-    fn prove(&mut self, change: ChangeId) {
-        self.proven.retain(|other| *other != change);
-        self.proven.push(change);
-    }
-
-    pub fn says(&self, published: Option<Published>, truth: Truth) -> bool {
-        self.word.is_some_and(|(on, said, _)| Some(on) == published && said == truth)
-    }
-
-    fn is_done(&self, row: &Row, change: ChangeId) -> bool {
-        row.published.is_some_and(|published| published.change == change)
-            && self.says(row.published, Truth::Healthy)
-            && self.proven.last() == Some(&change)
-    }
-}
-
-fn count_from(clock: Clock, time: i64) -> i64 {
-    if time > clock.now { clock.started } else { time.max(clock.started) }
-}
 
 /// A commit that is bad everywhere, to a set at rest.
 #[derive(Debug)]
@@ -155,16 +79,19 @@ impl World {
     }
 
     /// What a person's order makes of the ledgers, where it counts.
-    pub fn note_skip(&mut self, index: usize) {
-        let row = &mut self.rows[index];
-        row.ledger.skipped = row.wanted;
-        row.ledger.is_out = false;
+    pub fn note_skip(&mut self, name: &str) {
+        for row in self.rows.iter_mut().filter(|row| row.name == name) {
+            row.ledger.skipped = row.wanted;
+            row.ledger.is_out = false;
+        }
     }
 
     pub fn note_soak(&mut self) {
         for row in &mut self.rows {
             if let Some(published) = row.published.filter(|published| Some(published.change) == row.wanted)
                 && row.ledger.says(row.published, Truth::Healthy)
+                && row.track.refused != row.wanted
+                && row.ledger.skipped != row.wanted
             {
                 row.ledger.prove(published.change);
                 row.ledger.is_out &= row.heard.is_none();
@@ -288,7 +215,9 @@ impl World {
         for (index, track) in &decision.tracks {
             let row = &self.rows[*index];
             let is_new = track.refused.is_some() && track.refused != row.track.refused;
-            let is_unreached = matches!(self.reach(row), Reach::Silent { has_entry: false, .. });
+            let is_there = row.published.is_some_and(|published| Some(published.change) == row.track.released);
+            let has_entry = matches!(self.reach(row), Reach::Silent { has_entry: true, .. });
+            let is_unreached = self.is_silent(row) && !(is_there && has_entry);
             let is_meant = decision.state.aborted || decision.retracted.contains(index);
             must(!is_new || !is_unreached || is_meant, "P6", || format!("{} in {decision:?}", row.name))?;
         }
@@ -319,6 +248,9 @@ impl World {
         for &index in &decision.retracted {
             let row = &mut self.rows[index];
             row.ledger.late.extend(row.wanted);
+            if let Some(back) = track_of(decision, index).and_then(|track| track.released) {
+                row.ledger.prove(back);
+            }
         }
         for &index in decision.released.iter().chain(&decision.retracted) {
             let row = &self.rows[index];
@@ -329,11 +261,14 @@ impl World {
             row.ledger.released_at = now;
             row.ledger.released_number = decision.state.number;
         }
-        let out = self
-            .rows
-            .iter()
-            .filter(|row| row.ledger.is_out && !self.is_silent(row) && !is_still(row) && !is_skipped(row));
-        let (out, max) = (out.count(), self.policy.max_unavailable.of(self.rows.len()));
+        let is_out = |(index, row): &(usize, &Row)| {
+            let released = track_of(decision, *index).map_or(row.track.released, |track| track.released);
+            // What it was given is what it has.
+            let is_back = released.is_some_and(|released| row.ledger.is_done(row, released));
+            row.ledger.is_out && !is_back && !self.is_silent(row) && !is_still(row) && !is_skipped(row)
+        };
+        let out = self.rows.iter().enumerate().filter(is_out).count();
+        let max = self.policy.max_unavailable.of(self.rows.len());
         let is_at_once = self.policy.strategy == Strategy::AllAtOnce && decision.retracted.is_empty();
         must(!takes || out <= max || is_at_once, "P1", || format!("{out} of {max} are out: {decision:?}"))?;
         let mut all = self.rows.iter().filter(|row| !is_still(row) && !is_skipped(row) && !self.is_silent(row));
@@ -362,9 +297,7 @@ impl World {
     }
 
     pub fn has_canary(&self) -> bool {
-        self.rows
-            .iter()
-            .any(|row| row.step == 0 && !is_still(row) && !has(row, Stop::Window) && self.is_heard_or(false, row))
+        self.rows.iter().any(|row| row.step == 0 && !is_still(row) && !has(row, Stop::Window) && row.agent.is_heard())
     }
 
     pub fn soak_of(&self, row: &Row) -> i64 {

@@ -1,49 +1,20 @@
 //! A hub with one set, and its clusters: rows, looks, publications, polls and reports, in ticks of ten seconds.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use farwater_api::{Digest, RolloutPolicy, rollout::RolloutOrder};
 use farwater_fleet::rollout::{
-    ChangeId, Clock, Cluster, Content, Decision, Evidence, Member, Policy, Published, Reach, Said, Stands, State,
-    Track, decide, place,
+    ChangeId, Clock, Cluster, Content, Decision, Evidence, Member, Policy, Published, Reach, Said, State, decide, place,
 };
 
 use crate::{
-    agent::{Agent, Word, report},
+    agent::{Word, report},
     events::{Quality, Setting, Stop},
-    oracle::{Ledger, Oracle},
+    oracle::Oracle,
+    row::Row,
 };
 
 pub const TICK: i64 = 10;
-/// As in the hub: some polls that did not come.
-const SILENCE: i64 = 4 * TICK;
-
-/// What the hub knows of one cluster of the set, and the cluster.
-pub struct Row {
-    pub uid: String,
-    pub name: String,
-    pub number: usize,
-    labels: BTreeMap<String, String>,
-    pub step: u16,
-    pub wanted: Option<ChangeId>,
-    /// Ticks until it is looked at.
-    looked_at_in: u8,
-    own: u32,
-    pub track: Track,
-    pub published: Option<Published>,
-    has_fetched: bool,
-    evidence: Option<Evidence>,
-    sequence: u64,
-    /// Of this run of the hub.
-    pub heard: Option<i64>,
-    last_heard: i64,
-    pub stops: Vec<Stop>,
-    /// For what it depends on, when it was assigned last.
-    waits: bool,
-    pub agent: Agent,
-    pub ledger: Ledger,
-}
-
 pub struct World {
     pub rows: Vec<Row>,
     pub stated: RolloutPolicy,
@@ -138,34 +109,8 @@ impl World {
     }
 
     pub fn join(&mut self) {
-        let number = self.made;
+        self.rows.push(Row::new(self.made, self.clock.now));
         self.made += 1;
-        let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        let mut labels: BTreeMap<String, String> = BTreeMap::new();
-        labels.extend((number % 4 == 1).then(|| label("canary", "yes")));
-        labels.extend(["one", "two"].get(number % 3).map(|ring| label("ring", ring)));
-        labels.extend(["eu", "us", "ap"].get(number % 4).map(|region| label("region", region)));
-        self.rows.push(Row {
-            uid: format!("uid-{number}"),
-            name: format!("fleet/c{number:02}"),
-            number,
-            labels,
-            step: 1,
-            wanted: None,
-            looked_at_in: 0,
-            own: 0,
-            track: Track::default(),
-            published: None,
-            has_fetched: false,
-            evidence: None,
-            sequence: 0,
-            heard: None,
-            last_heard: self.clock.now,
-            stops: Vec::new(),
-            waits: false,
-            agent: Agent::default(),
-            ledger: Ledger::default(),
-        });
     }
 
     pub fn crash(&mut self, index: usize, ticks: u8) {
@@ -224,10 +169,14 @@ impl World {
             self.deliver_due(index);
             self.assign(index);
         }
-        for row in &mut self.rows {
-            row.ledger.settle(row.published, row.heard, self.clock, soak(&self.policy, row.step));
-        }
         self.place();
+    }
+
+    /// Has the ledgers know who has got through.
+    pub fn settle(&mut self) {
+        for row in &mut self.rows {
+            row.ledger.settle(row.published, row.track.released, row.heard, self.clock, soak(&self.policy, row.step));
+        }
     }
 
     fn poll(&mut self, index: usize) {
@@ -327,14 +276,7 @@ impl World {
     }
 
     pub fn reach(&self, row: &Row) -> Reach {
-        let Clock { now, started } = self.clock;
-        let has_entry = row.has_fetched;
-        match row.heard {
-            Some(at) if now - at <= SILENCE => Reach::Heard { at },
-            Some(since) => Reach::Silent { since, has_entry },
-            None if now - started <= SILENCE => Reach::NotYet,
-            None => Reach::Silent { since: row.last_heard, has_entry },
-        }
+        row.reach(self.clock)
     }
 
     pub fn members(&self) -> Vec<Member<'_>> {
@@ -348,7 +290,7 @@ impl World {
             published: row.published,
             evidence: row.evidence.as_ref(),
             reach: self.reach(row),
-            stands: stands(row),
+            stands: row.stands(),
         });
         members.collect()
     }
@@ -369,17 +311,6 @@ impl World {
 pub fn soak(policy: &Policy, step: u16) -> i64 {
     let own = usize::from(step).checked_sub(1).and_then(|index| policy.steps.get(index)).and_then(|step| step.soak);
     own.unwrap_or(policy.soak)
-}
-
-fn stands(row: &Row) -> Option<Stands> {
-    let stops = [Stop::Suspended, Stop::Denied, Stop::Window, Stop::Waiting];
-    let stop = stops.into_iter().find(|stop| row.stops.contains(stop) && (*stop != Stop::Waiting || row.waits))?;
-    Some(match stop {
-        Stop::Suspended => Stands::Suspended,
-        Stop::Window => Stands::Window { until: None },
-        Stop::Denied => Stands::Denied("no grant".to_owned()),
-        Stop::Waiting => Stands::Waiting("waits for the database".to_owned()),
-    })
 }
 
 fn through_text<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
