@@ -30,7 +30,7 @@ pub struct Member<'a> {
 }
 
 /// Why a member stands still, beside the rollout.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stands {
     Suspended,
     Pinned,
