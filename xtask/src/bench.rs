@@ -4,6 +4,7 @@
 mod agent;
 mod api;
 mod connections;
+mod fleet;
 mod ground;
 mod hub_start;
 mod list_services;
@@ -121,6 +122,12 @@ const BENCHES: &[Bench] = &[
         about: "10,000 services that share one context: processor time of a changed key beside the number that is handed it",
         needs: Needs::Programs,
         run: |quick| Box::pin(parameters::measure(quick)),
+    },
+    Bench {
+        name: "fleet",
+        about: "100 sets on 10,000 clusters: their services made, a label of one cluster, a commit for all of them",
+        needs: Needs::Programs,
+        run: |quick| Box::pin(fleet::measure(quick)),
     },
     Bench {
         name: "list-services",

@@ -9,6 +9,7 @@ mod informer;
 mod kill9;
 mod node;
 mod prune_chaos;
+mod rollout_histories;
 mod watch_order;
 
 use std::{
@@ -145,6 +146,15 @@ const CAMPAIGNS: &[Campaign] = &[
         engines: &[Engine::Sqlite],
         needs_programs: true,
         round: |seed, _| Box::pin(hostile_api::round(seed)),
+    },
+    Campaign {
+        name: "rollout-histories",
+        about: "random histories of commits, failures, silence, restarts and orders in a simulated fleet: each decision of a rollout keeps \
+                what an oracle knows, and each history ends with all clusters at the newest good commit",
+        goal: 1_000_000,
+        engines: &[Engine::Sqlite],
+        needs_programs: false,
+        round: |seed, _| Box::pin(async move { rollout_histories::round(seed) }),
     },
 ];
 

@@ -27,8 +27,10 @@ pub mod plan;
 pub mod protocol;
 pub mod receiver;
 pub mod renderer;
+pub mod rollout;
 pub mod service_context;
 pub mod service_deployment;
+pub mod service_set;
 pub mod service_sources;
 pub mod service_test;
 pub mod source;
@@ -45,8 +47,10 @@ pub use helm_repository::{HelmRepository, HelmRepositorySpec};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 pub use oci_repository::{OCIRepository, OCIRepositorySpec};
 pub use receiver::{Receiver, ReceiverSpec, ReceiverStatus};
+pub use rollout::RolloutPolicy;
 pub use service_context::{ServiceContext, ServiceContextSpec};
 pub use service_deployment::{ServiceDeployment, ServiceDeploymentSpec, ServiceDeploymentStatus};
+pub use service_set::{ServiceSet, ServiceSetSpec, ServiceSetStatus};
 pub use source::{AnySource, SourceKind, SourceStatus};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -87,6 +91,10 @@ pub const SOURCE_CREDENTIALS: &str = "farwater.dev/source-credentials";
 pub const URL_PREFIX: &str = "farwater.dev/url-prefix";
 /// Finalizer on ServiceDeployments: the resource stays until the agent has confirmed the removal.
 pub const AGENT_FINALIZER: &str = "farwater.dev/agent";
+/// Finalizer on ServiceSets: the resource stays until its services are let go.
+pub const SET_FINALIZER: &str = "farwater.dev/set";
+/// Label on ServiceDeployments that a ServiceSet has made: its name, for selectors. Proves nothing.
+pub const SET_LABEL: &str = "farwater.dev/set";
 /// Label on applied objects: a hash of the service's uid. Makes watches cheap and proves nothing.
 pub const SERVICE_LABEL: &str = "farwater.dev/service";
 /// Annotation on applied objects that names the object itself and its service: the proof of ownership.
@@ -122,6 +130,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         Receiver::crd(),
         ServiceContext::crd(),
         ServiceDeployment::crd(),
+        ServiceSet::crd(),
     ];
     all.iter_mut().for_each(describe_kind);
     all

@@ -18,6 +18,7 @@ pub mod plan;
 pub mod render;
 pub mod resume;
 pub mod rollback;
+pub mod rollout;
 pub mod suspend;
 pub mod tree;
 pub mod undo;

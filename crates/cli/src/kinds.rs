@@ -70,6 +70,7 @@ pub fn ours() -> Vec<Kind> {
         kind("receivers", "Receiver", &["fwrecv"], true),
         kind("servicecontexts", "ServiceContext", &["fwctx"], true),
         kind("servicedeployments", "ServiceDeployment", &["sd"], true),
+        kind("servicesets", "ServiceSet", &["sds"], true),
     ]
 }
 

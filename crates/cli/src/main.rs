@@ -30,7 +30,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use crate::{
     commands::{
         admin, cluster, completion, convert, deploy, doctor, explain, get, history, hooks, hub, install, login,
-        objects, plan, render, resume, rollback, suspend, tree, undo, version, wait, why,
+        objects, plan, render, resume, rollback, rollout, suspend, tree, undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
@@ -96,6 +96,8 @@ enum Ask {
     Explain(explain::ExplainArgs),
     /// Pins a service to a version of its history, or lets it go on.
     Rollback(rollback::RollbackArgs),
+    /// Shows how a set's last change spreads, and says what it doesn't wait for.
+    Rollout(rollout::RolloutArgs),
     /// Has a service stand still, for a reason and a while.
     Suspend(suspend::SuspendArgs),
     /// Has a suspended service go on.
@@ -179,6 +181,7 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Hooks(args) => hooks::run(args, &open().await?).await,
         Ask::Explain(args) => explain::run(args, &open().await?).await,
         Ask::Rollback(args) => rollback::run(args, &open().await?).await,
+        Ask::Rollout(args) => rollout::run(args, &open().await?).await,
         Ask::Suspend(args) => suspend::run(args, &open().await?).await,
         Ask::Resume(args) => resume::run(args, &open().await?).await,
         Ask::Doctor(args) => doctor::run(args, connect, program).await,

@@ -53,8 +53,29 @@ pub fn service_name<'a>(argument: &'a str, default: &'a str) -> Result<(&'a str,
         [kind, namespace, name] if is_kind(kind) => Some((*namespace, *name)),
         _ => None,
     };
-    named.filter(|(namespace, name)| is_label(namespace) && is_name(name)).ok_or_else(|| {
-        Failure::usage(format!("{argument:?} names no service")).evidence("expected NAME or NAMESPACE/NAME")
+    named.filter(|(namespace, name)| is_label(namespace) && is_name(name)).ok_or_else(|| no_name(argument, "service"))
+}
+
+/// `NAME` or `NAMESPACE/NAME`.
+pub fn any_name<'a>(argument: &'a str, default: &'a str, what: &str) -> Result<(&'a str, &'a str)> {
+    let named = argument.split_once('/').unwrap_or((default, argument));
+    Some(named).filter(|(namespace, name)| is_label(namespace) && is_name(name)).ok_or_else(|| no_name(argument, what))
+}
+
+fn no_name(argument: &str, what: &str) -> Failure {
+    Failure::usage(format!("{argument:?} names no {what}")).evidence("expected NAME or NAMESPACE/NAME")
+}
+
+/// `NAME` or `NAMESPACE/NAME` behind `serviceset/` or `sds/`; none where it is no set that is named.
+pub fn set_name<'a>(argument: &'a str, default: &'a str) -> Option<Result<(&'a str, &'a str)>> {
+    const KINDS: [&str; 5] =
+        ["sds", "serviceset", "servicesets", "serviceset.farwater.dev", "servicesets.farwater.dev"];
+    let (_, rest) = argument.split_once('/').filter(|(kind, _)| KINDS.contains(kind))?;
+    let (namespace, name) = rest.split_once('/').unwrap_or((default, rest));
+    Some(match is_label(namespace) && is_name(name) {
+        true => Ok((namespace, name)),
+        false => Err(Failure::usage(format!("{argument:?} names no set"))
+            .evidence("expected serviceset/NAME or serviceset/NAMESPACE/NAME")),
     })
 }
 
@@ -80,6 +101,15 @@ mod tests {
         assert_eq!(service_name("team-b/web", "team-a").unwrap(), ("team-b", "web"));
         assert_eq!(service_name("sd/web", "team-a").unwrap(), ("team-a", "web"));
         assert_eq!(service_name("servicedeployment.farwater.dev/web", "team-a").unwrap(), ("team-a", "web"));
+    }
+
+    #[test]
+    fn sets_are_named_by_their_kind() {
+        let named = |argument| set_name(argument, "team-a").map(|named| named.ok());
+        assert_eq!(named("serviceset/web"), Some(Some(("team-a", "web"))));
+        assert_eq!(named("sds/team-b/web"), Some(Some(("team-b", "web"))));
+        assert_eq!(named("sds/../web"), Some(None));
+        assert_eq!((named("web"), named("team-b/web"), named("sd/web")), (None, None, None));
     }
 
     #[test]

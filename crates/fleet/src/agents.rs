@@ -96,7 +96,8 @@ impl Limit {
         Some(limit)
     }
 
-    fn of(self, total: usize) -> usize {
+    /// Rounded down, and one at least.
+    pub fn of(self, total: usize) -> usize {
         match self {
             Self::Number(number) => number,
             Self::Percent(percent) => (total * percent / 100).max(1),

@@ -169,6 +169,8 @@ pub struct Inputs<'a> {
     pub waits: &'a [String],
     pub ceiling: Result<&'a Ceiling, &'a Denied>,
     pub assigned: Option<&'a Candidate>,
+    /// The rollout of its set has not come to it with this candidate and this spec.
+    pub held: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,6 +188,8 @@ pub enum Why {
     Suspended,
     /// Services that it depends on are not there yet: which, and what they lack.
     Waiting(String),
+    /// Its set's rollout has not come to it.
+    Rollout,
     /// The right to deploy is missing or was lost.
     NotGranted(String),
     Trouble(Trouble),
@@ -235,6 +239,7 @@ pub fn decide(inputs: Inputs<'_>) -> Decision {
         return Decision::Keep(match inputs.ceiling {
             Err(denied) => Why::NotGranted(denied.to_string()),
             Ok(_) if inputs.suspended => Why::Suspended,
+            Ok(_) if inputs.held && inputs.pinned.is_none() => Why::Rollout,
             Ok(_) => Why::Current,
         });
     }
@@ -243,6 +248,10 @@ pub fn decide(inputs: Inputs<'_>) -> Decision {
     }
     if inputs.suspended {
         return Decision::Keep(Why::Suspended);
+    }
+    // A pin doesn't wait for others: it is a person's will about this one.
+    if inputs.held && inputs.pinned.is_none() {
+        return Decision::Keep(Why::Rollout);
     }
     let is_news = inputs.assigned.is_none_or(|assigned| !assigned.is_same_content(candidate));
     if is_news && inputs.pinned.is_none() && !inputs.waits.is_empty() {
@@ -410,7 +419,7 @@ mod tests {
         let (ceiling, denied) = (ceiling(), denied());
         let trouble = Trouble::SourceMissing { kind: SourceKind::GitRepository, name: "infra".to_owned() };
         let check = |suspended, candidate, ceiling, assigned, expected| {
-            let inputs = Inputs { suspended, pinned: None, candidate, waits: &[], ceiling, assigned };
+            let inputs = Inputs { suspended, pinned: None, candidate, waits: &[], ceiling, assigned, held: false };
             assert_eq!(decide(inputs), expected);
         };
         check(false, Ok(&new), Ok(&ceiling), None, Decision::Assign(new.clone().into()));
@@ -548,6 +557,7 @@ mod tests {
             waits: &waits,
             ceiling: Ok(&ceiling),
             assigned: Some(&new),
+            held: true,
         };
         assert_eq!(decide(base), Decision::Assign(old.clone().into()));
         assert_eq!(decide(Inputs { candidate: Err(&gone), ..base }), Decision::Assign(old.clone().into()));
@@ -556,6 +566,21 @@ mod tests {
         let refused = Decision::Keep(Why::NotGranted(denied.to_string()));
         assert_eq!(decide(Inputs { ceiling: Err(&denied), ..base }), refused);
         assert_eq!(decide(Inputs { pinned: Some(Err(&lost)), ..base }), Decision::Keep(Why::Trouble(lost)));
+    }
+
+    #[test]
+    fn what_its_rollout_has_not_come_to_stays_as_it_is() {
+        let (old, new, ceiling) = (candidate("1", "a"), candidate("2", "b"), ceiling());
+        let check = |held, assigned, expected| {
+            let (candidate, ceiling) = (Ok(&new), Ok(&ceiling));
+            let inputs = Inputs { suspended: false, pinned: None, candidate, waits: &[], ceiling, assigned, held };
+            assert_eq!(decide(inputs), expected);
+        };
+        check(true, Some(&old), Decision::Keep(Why::Rollout));
+        check(true, None, Decision::Keep(Why::Rollout));
+        // The content is the same, and the template is not.
+        check(true, Some(&new), Decision::Keep(Why::Rollout));
+        check(false, Some(&old), Decision::Assign(new.clone().into()));
     }
 
     #[test]
@@ -572,6 +597,7 @@ mod tests {
                 waits,
                 ceiling: Ok(&ceiling),
                 assigned,
+                held: false,
             };
             assert_eq!(decide(inputs), expected);
         };

@@ -47,6 +47,7 @@ pub fn judge(dependency: Dependency<'_>) -> Option<String> {
         Why::Waiting(reasons) => return waits(format!("itself {reasons}")),
         Why::Trouble(trouble) => return waits(format!("stands still: {trouble}")),
         Why::NotGranted(reason) => return waits(format!("is held: {reason}")),
+        Why::Rollout => return waits("waits for its turn in the rollout of its set".to_owned()),
         Why::Current | Why::Suspended => {}
     }
     // What a pin or a suspension holds is what was decided, whatever the source has.

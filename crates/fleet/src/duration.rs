@@ -21,6 +21,12 @@ pub const SOURCE_TIMEOUT: Bounds = Bounds::of(1, 1800);
 
 /// `ServiceDeployment.spec.tests[].timeout`. What takes longer than a day is no test of a version.
 pub const TEST_TIMEOUT: Bounds = Bounds::of(1, 24 * 3600);
+/// `rollout.soak`. What shows itself later than after a day is no matter of a rollout.
+pub const ROLLOUT_SOAK: Bounds = Bounds::of(1, 24 * 3600);
+/// `rollout.progressDeadline`. An agent polls and pods start in half a minute; a migration of data may take hours.
+pub const ROLLOUT_DEADLINE: Bounds = Bounds::of(30, 24 * 3600);
+/// `rollout.failAfter`. What has failed for an hour is not about to mend itself.
+pub const ROLLOUT_FAIL_AFTER: Bounds = Bounds::of(1, 3600);
 
 impl Bounds {
     const fn of(least: u64, most: u64) -> Self {

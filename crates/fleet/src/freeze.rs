@@ -1,4 +1,5 @@
-//! Whether the prunes that guards hold are so many that one cause must be behind them, and nothing more is to be deleted anywhere.
+//! Whether the prunes that guards hold, or the clusters that a set loses, are so many that one cause must be behind them, and nothing
+//! more is to be deleted anywhere.
 
 use farwater_api::{ADMIN_NAMESPACE, FREEZE_PRUNES};
 use jiff::SignedDuration;
@@ -9,6 +10,8 @@ use crate::conditions::cut;
 pub const WINDOW: SignedDuration = SignedDuration::from_mins(10);
 /// As many as this are what teams do in parallel.
 pub const FEW: u64 = 3;
+/// Clusters of one set that nobody has said were lost by mistake.
+const FEW_CLUSTERS: u64 = 2;
 /// One in this many: 2 %. In a large fleet more than a few are held on any day.
 const SHARE: u64 = 50;
 /// Of what somebody wrote into the annotation, as it is repeated in each status.
@@ -17,6 +20,16 @@ const MAX_SHOWN_BYTES: usize = 160;
 /// Whether so many services of all are too many to go on.
 pub fn is_flood(held: u64, services: u64) -> bool {
     held > FEW.max(services / SHARE)
+}
+
+/// Whether a set that has lost so many clusters within [`WINDOW`] has lost them by a slip of somebody's: `all` it had before.
+pub fn is_mass_loss(lost: u64, all: u64) -> bool {
+    lost > FEW_CLUSTERS.max(all / SHARE)
+}
+
+/// The value of the annotation, where a set is the reason. It does not name it: every tenant reads it.
+pub fn describe_loss(lost: u64, all: u64) -> String {
+    format!("a ServiceSet has lost {lost} of its {all} clusters within {} minutes", WINDOW.as_mins())
 }
 
 /// The value of the annotation, where the hub sets it. It names no service: every tenant reads it.
@@ -55,6 +68,21 @@ mod tests {
             (21, 1000, true),
         ] {
             assert_eq!(is_flood(held, services), expected, "{held} of {services}");
+        }
+    }
+
+    #[test]
+    fn more_than_two_clusters_are_too_many_and_more_than_two_percent_of_many() {
+        for (lost, all, expected) in [
+            (2, 2, false),
+            (3, 3, true),
+            (3, 149, true),
+            (3, 150, false),
+            (4, 150, true),
+            (6, 300, false),
+            (7, 300, true),
+        ] {
+            assert_eq!(is_mass_loss(lost, all), expected, "{lost} of {all}");
         }
     }
 

@@ -140,7 +140,8 @@ impl Version {
     }
 }
 
-fn judge_report(report: &ServiceReport, tests: &[ServiceTest]) -> Option<(VersionResult, String)> {
+/// None: it says nothing of what became of the version.
+pub(crate) fn judge_report(report: &ServiceReport, tests: &[ServiceTest]) -> Option<(VersionResult, String)> {
     let counts = summary::count(&report.objects);
     let first = || summary::first_message(&report.objects);
     match report.outcome {

@@ -184,7 +184,7 @@ fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         Action::Hold { reason } if matches!(inputs.why, Why::NotGranted(_)) => {
             Verdict::stalled("NotGranted", reason.clone())
         }
-        Action::Hold { reason } if inputs.assigned.is_none() && *inputs.why == Why::Current => {
+        Action::Hold { reason } if inputs.assigned.is_none() && matches!(inputs.why, Why::Current | Why::Rollout) => {
             Verdict::reconciling("Progressing", reason.clone())
         }
         Action::Hold { reason } => vec![Verdict::new("Ready", None, "Held", format!("held: {reason}"))],

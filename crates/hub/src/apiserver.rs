@@ -39,6 +39,8 @@ mod respond;
 mod reviews;
 mod schema;
 mod selector;
+mod sets;
+mod stamped;
 mod status;
 mod strategic;
 mod strategy;
@@ -70,6 +72,7 @@ pub use expire_events::expire_events;
 pub use garbage::collect_garbage;
 pub use managed::manage;
 pub use remove_namespaces::remove_namespaces;
+pub use stamped::{check_template, complete as complete_service, mark_deleted};
 
 /// What whoever creates this object of ours would be told is wrong with it in itself: a sentence each, beginning with the field.
 pub fn problems(object: &Value) -> Vec<String> {

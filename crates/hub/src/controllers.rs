@@ -21,19 +21,23 @@ pub mod git;
 pub mod hook_runs;
 pub mod large_files;
 pub mod orphans;
+pub mod plan_sets;
 pub mod propose_plans;
 pub mod queue;
 pub mod refresh_secrets;
 pub mod requests;
 pub mod resources;
 pub mod resume;
+pub mod rollouts;
 pub mod route_changes;
 pub mod seen;
 pub mod select_health_rules;
 pub mod serve_receivers;
 pub mod services;
+pub mod sets;
 pub mod source_access;
 pub mod sources;
+pub mod stamp_services;
 pub mod submodules;
 pub mod summarize_reports;
 pub mod trace_deliveries;
@@ -59,6 +63,8 @@ const SERVICES_AT_ONCE: usize = 32;
 const SUMMARIES_AT_ONCE: usize = 32;
 const CLUSTERS_AT_ONCE: usize = 2;
 const RECEIVERS_AT_ONCE: usize = 2;
+/// Sets whose services are made at the same time: each writes many.
+const SETS_AT_ONCE: usize = 4;
 
 /// Runs all controllers until told to stop. `left`: what the last hub had left to do.
 pub async fn run(delivery: Arc<Delivery>, left: Option<Resume>, shutdown: CancellationToken) {
@@ -125,6 +131,14 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         RECEIVERS_AT_ONCE,
         shutdown.clone(),
         move |name| ask_sources::ask_sources(Arc::clone(&shared), name),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "stamp_services",
+        Arc::clone(&delivery.sets.queue),
+        SETS_AT_ONCE,
+        shutdown.clone(),
+        move |name| stamp_services::stamp_services(Arc::clone(&shared), name),
     ));
     tasks
 }

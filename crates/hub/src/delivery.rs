@@ -44,6 +44,7 @@ use crate::{
         large_files::LargeFetches,
         resources::Name,
         seen::Seen,
+        sets::Sets,
         source_access::SharedCredentials,
         sources::SourceName,
         trace_deliveries::Timeline,
@@ -92,6 +93,7 @@ pub struct Delivery {
     pub receiver_work: Arc<WorkQueue<Name>>,
     /// Receivers with deliveries that nobody has acted upon.
     pub inboxes: Arc<WorkQueue<Name>>,
+    pub sets: Sets,
     /// What of clusters, services, sources and grants has been acted upon.
     pub seen: Seen,
     /// Whether anything may be deleted in the fleet.
@@ -144,6 +146,7 @@ impl Delivery {
             receivers: Receivers::new(),
             receiver_work: Arc::default(),
             inboxes: Arc::default(),
+            sets: Sets::default(),
             seen: Seen::default(),
             freeze: Freeze::default(),
             counters: Counters::default(),
@@ -186,7 +189,7 @@ impl Delivery {
     }
 
     /// What each controller with a queue has done, by its name.
-    pub fn controller_work(&self) -> [(&'static str, Counts); 6] {
+    pub fn controller_work(&self) -> [(&'static str, Counts); 7] {
         [
             ("fetch_sources", self.sources.counts()),
             ("assign_revisions", self.services.counts()),
@@ -194,6 +197,7 @@ impl Delivery {
             ("track_clusters", self.cluster_work.counts()),
             ("serve_receivers", self.receiver_work.counts()),
             ("ask_sources", self.inboxes.counts()),
+            ("stamp_services", self.sets.queue.counts()),
         ]
     }
 

@@ -26,6 +26,8 @@ mod keys;
 mod origins;
 mod parameters;
 mod paths;
+mod rollouts;
+mod set_members;
 mod sources;
 
 pub use agents::{
@@ -71,6 +73,16 @@ pub use parameters::{
 };
 pub use paths::{
     ServicePath, is_untouched, paths_of_service, save_service_paths, touch_paths, touch_service, touch_source,
+};
+pub use rollouts::{
+    MemberRollout, RollingMember, delete_rollout, hold_spec, load_rollout, rolling_members, rollout_of_service,
+    rollouts_of_cluster, save_evidence, save_generation, save_look, save_published, save_rollout, save_specs,
+    save_track,
+};
+pub use set_members::{
+    MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, load_member,
+    member_of_service, members_of_set, members_that_left, members_waiting_for, note_ready, page_of_members,
+    save_member, sets_of_cluster, troubled_members,
 };
 pub use sources::{
     Bundle, Revision, Taken, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions,

@@ -53,6 +53,7 @@ pub(crate) const HISTORY: &[Text] = &[
     text!("0014_service_paths"),
     text!("0015_parameters"),
     text!("0016_data_keys"),
+    text!("0017_sets"),
 ];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.

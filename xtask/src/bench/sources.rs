@@ -3,7 +3,7 @@
 
 mod announced;
 mod deliveries;
-mod field;
+pub mod field;
 mod monorepo;
 mod neighbours;
 mod ref_checks;

@@ -1,6 +1,9 @@
 //! `farwater convert flux`: Flux's sources as ours. No hub is asked.
 
-use std::{io::Read as _, path::PathBuf};
+use std::{
+    io::Read as _,
+    path::{Path, PathBuf},
+};
 
 use farwater_api::convert::flux::{self, NotConverted};
 use farwater_bundle::yaml::{self, Budget};
@@ -42,7 +45,7 @@ pub fn run(args: &ConvertArgs) -> Result<u8> {
     let (mut converted, mut is_whole) = (Vec::new(), true);
     for file in files {
         let shown = file.display().to_string();
-        let text = read(file)?;
+        let text = read_file(file)?;
         let documents = yaml::parse(&text, &Budget { nodes: 5_000_000, bytes: 64 << 20, ..Budget::default() })
             .map_err(|error| unusable(&format!("{shown}:{}", error.line)).evidence(error.to_string()))?;
         for document in documents {
@@ -65,7 +68,8 @@ fn unusable(place: &str) -> Failure {
     Failure::usage(format!("{place} can't be read"))
 }
 
-fn read(file: &PathBuf) -> Result<String> {
+/// What a file has, or standard input, where it is called `-`.
+pub fn read_file(file: &Path) -> Result<String> {
     let mut text = String::new();
     let read = match file.as_os_str() == "-" {
         true => std::io::stdin().lock().take(MAX_FILE + 1).read_to_string(&mut text),

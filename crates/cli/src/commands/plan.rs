@@ -1,6 +1,7 @@
-//! `farwater plan`: what a service's agent would do, as the agent itself says it. Nothing is done.
+//! `farwater plan`: what a service's agent would do, as the agent itself says it, or what a set would make. Nothing is done.
 
 mod picture;
+mod set;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -17,7 +18,7 @@ use crate::{
     failure::{Failure, Result},
     format::{self, Answer},
     local,
-    scope::{NamespaceArgs, service_name},
+    scope::{NamespaceArgs, service_name, set_name},
     service,
     terminal::{Terminal, print, say},
     text,
@@ -30,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, clap::Args)]
 pub struct PlanArgs {
-    /// The service: NAME or NAMESPACE/NAME.
+    /// The service: NAME or NAMESPACE/NAME; or a set: serviceset/NAME or serviceset/NAMESPACE/NAME.
     service: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
@@ -40,6 +41,9 @@ pub struct PlanArgs {
     /// Plans the files of a folder as they are here, in the place of the service's own.
     #[arg(long, value_name = "DIR")]
     local: Option<PathBuf>,
+    /// Plans a set as this file has it, and not as it is; - is standard input.
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["reference", "local"])]
+    file: Option<PathBuf>,
     /// How long the agent may take, for example 90s or 10m; then the exit code is 6.
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration)]
     timeout: Duration,
@@ -49,6 +53,12 @@ pub struct PlanArgs {
 }
 
 pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
+    if let Some(named) = set_name(&args.service, args.namespace.or_default(session)) {
+        return set::run(named?, args.file.as_deref(), args.output, session).await;
+    }
+    if args.file.is_some() {
+        return Err(Failure::usage("--file goes with a set").evidence("expected serviceset/NAME"));
+    }
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let stated: ServiceDeployment = session.get(namespace, name).await?;
     let local = args.local.as_deref().map(|folder| read_files(folder, &stated.spec.path)).transpose()?;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{
     call::{Call, store_failed, timestamp},
     kinds::ResourceKind,
-    meta,
+    meta, sets,
     status::{ApiError, FieldError},
     views,
 };
@@ -29,6 +29,12 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
     }
     if call.kind.group == farwater_api::GROUP {
         check_named(call, object, old).await?;
+        if let Some(old) = old {
+            sets::check_change(call, object, old).await?;
+        }
+        if sets::is_set(call) {
+            return sets::check_spec(call, object, old);
+        }
         if call.kind.plural == "servicedeployments" {
             return check_placement(call, object, old).await;
         }
@@ -41,11 +47,16 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
 async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     // A service's cluster can't change; the namespace there decides who reads.
     // Where else credentials go, and how, is said beside the address; submodules are wherever files of the source name them.
-    const ROUTE: [&str; 6] = ["url", "targetNamespace", "passCredentials", "insecure", "type", "recurseSubmodules"];
+    const ROUTE: [&str; 7] =
+        ["url", "targetNamespace", "passCredentials", "insecure", "type", "recurseSubmodules", "clusterSelector"];
     let route = |object: &Value| ROUTE.map(|field| object["spec"][field].clone());
-    let before = old.filter(|old| route(old) == route(object)).map(named).unwrap_or_default();
+    let parts = |object: &Value| if sets::is_set(call) { sets::variants(object) } else { vec![object.clone()] };
+    let (old, new) = (old.map(parts).unwrap_or_default(), parts(object));
+    let is_elsewhere = !old.iter().map(route).eq(new.iter().map(route));
+    let before = if is_elsewhere { BTreeSet::new() } else { old.iter().flat_map(named).collect() };
     let mut asked = BTreeSet::new();
-    for Named { kind, name, .. } in named(object).difference(&before) {
+    let now: BTreeSet<Named<'_>> = new.iter().flat_map(named).collect();
+    for Named { kind, name, .. } in now.difference(&before) {
         let was_whole = before.contains(&Named { kind: *kind, name, key: None });
         if was_whole || !asked.insert((*kind, *name)) {
             continue;
@@ -210,6 +221,11 @@ async fn check_all(
 pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     /// A status is small, and names of users are not bounded.
     const LONGEST: usize = 128;
+    let author = Value::from(cut(&call.user.name, LONGEST));
+    let [changed_by, pinned_by, suspended_by, approved_by, approved_at] = AUTHORS;
+    if sets::is_set(call) {
+        return sign_field(&author, object, old, changed_by, |set| set["spec"].clone());
+    }
     if call.kind.group != farwater_api::GROUP || call.kind.plural != "servicedeployments" {
         return;
     }
@@ -225,8 +241,6 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
         let spec = &object["spec"];
         serde_json::json!([spec["sourceRef"], spec["path"], spec["pin"], spec["chart"], spec["sources"]])
     };
-    let author = Value::from(cut(&call.user.name, LONGEST));
-    let [changed_by, pinned_by, suspended_by, approved_by, approved_at] = AUTHORS;
     sign_field(&author, object, old, changed_by, version);
     sign_field(&author, object, old, pinned_by, pin);
     sign_field(&author, object, old, suspended_by, suspension);

@@ -14,7 +14,7 @@ use super::{
     kinds::ResourceKind,
     meta,
     options::{DeleteOptions, ListOptions},
-    read, respond,
+    read, respond, sets,
     status::ApiError,
 };
 
@@ -271,6 +271,7 @@ async fn delete_at(call: &Call, resource: Resource, options: &DeleteOptions) -> 
             }
         };
         check_preconditions(options, &resource, call.kind)?;
+        sets::check_delete(call, &resource.object).await?;
         if options.dry_run {
             return Ok(match plan_removal(&resource.object, call.kind, options.cascade, call.now) {
                 Removal::Remove => Outcome::Removed(resource),

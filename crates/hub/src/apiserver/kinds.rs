@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
+use farwater_api::service_set;
 use farwater_fieldmanager::FieldManager;
 use farwater_store::Kind;
 use k8s_openapi::{
@@ -460,6 +461,15 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
                 verbs: &["create", "get"],
                 kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::plan::PLAN_KIND)),
             });
+        }
+        "servicesets" => {
+            for (name, verbs, body) in [
+                ("members", &["get"][..], service_set::MEMBERS_KIND),
+                ("plan", &["create", "get"], service_set::PLAN_KIND),
+            ] {
+                let kind_of_body = Some((farwater_api::GROUP, farwater_api::VERSION, body));
+                kind.subresources.push(Subresource { name, verbs, kind: kind_of_body });
+            }
         }
         "clusters" => kind.subresources.push(Subresource {
             name: "join",

@@ -16,7 +16,7 @@ use farwater_fleet::{
 use farwater_sources::UrlPrefix;
 use serde_json::{Value, json};
 
-use super::{kinds::ResourceKind, meta, schema, status::FieldError};
+use super::{kinds::ResourceKind, meta, schema, sets, status::FieldError};
 
 mod defaults;
 mod events;
@@ -168,6 +168,9 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             validate_renderers(object, old, kind, &mut errors);
             validate_ignored(object, old, kind, &mut errors);
             validate_parameters(object, old, kind, &mut errors);
+            if kind.plural == "servicesets" {
+                sets::validate(object, old, &mut errors);
+            }
         }
         if part == Part::Status {
             relate_to_status(&mut errors);

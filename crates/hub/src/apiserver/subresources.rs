@@ -16,7 +16,7 @@ use super::{
     call::{Call, store_failed, timestamp},
     kinds::REGISTRY,
     options::WriteOptions,
-    parameters, plans, respond, schema,
+    parameters, plans, respond, schema, sets,
     status::{ApiError, FieldError},
 };
 use crate::{
@@ -40,6 +40,9 @@ pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         ("servicedeployments", "plan") => plans::look(call).await,
         ("servicedeployments", "hooks") => list_hooks(call).await,
         ("servicedeployments", "parameters") => parameters::explain(call).await,
+        ("servicesets", "members") => sets::list_members(call).await,
+        ("servicesets", "plan") if call.info.verb == "create" => sets::plan(call, Some(&body)).await,
+        ("servicesets", "plan") => sets::plan(call, None).await,
         _ => Err(ApiError::no_such_path()),
     }
 }

@@ -24,18 +24,17 @@ use farwater_fleet::{
     prune::APPROVAL_LASTS,
 };
 use farwater_store::{
-    Change, Connection, Resource, StoreError, Write,
+    Connection, Resource, StoreError, Write,
     delivery::{
         Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServicePath, ServiceSource, asks_for_the_same,
         assignments_named, delete_assignment, delete_report, dependencies_of, is_untouched, load_assignment,
-        load_chart, load_report, load_revision, load_service_origin, mark_cluster, paths_of_service, save_assignment,
-        save_bundle, save_dependencies, save_recipe, save_released, save_service_origin, save_service_paths,
-        save_service_secrets, save_service_sources, sources_of_service, stamp,
+        load_chart, load_report, load_revision, load_service_origin, mark_cluster, paths_of_service,
+        rollout_of_service, save_assignment, save_bundle, save_dependencies, save_recipe, save_released,
+        save_service_origin, save_service_paths, save_service_secrets, save_service_sources, sources_of_service, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
 use jiff::Timestamp;
-use serde_json::Value;
 
 use super::{
     candidates::{self, FoundSource, Ingredient, Known, ResolveError, Resolved, find_ingredients},
@@ -45,6 +44,7 @@ use super::{
     orphans,
     queue::Next,
     resources::{self, APPROVED_AT, Name, Stored as _},
+    rollouts::{Look, Looked, Looking},
     seen::News,
     services::{ClusterFacts, ServiceFacts, load_grants_for, read_json},
     sources::{self, SourceName},
@@ -53,10 +53,7 @@ use super::{
     track_clusters::until_silent,
     versions,
 };
-use crate::{
-    apiserver::manage,
-    delivery::{Delivery, parameters::Given, secrets, status},
-};
+use crate::delivery::{Delivery, parameters::Given, secrets, status};
 
 /// A service that waits for others is woken by them; this is for a wake-up that was lost.
 const RECHECK: Duration = Duration::from_secs(60);
@@ -98,10 +95,11 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         Approval::Open(wait) => Some(wait),
         Approval::None => None,
     };
-    let (row, known_paths) = {
+    let (row, known_paths, member) = {
         let mut tables = delivery.store.tables().await?;
         let row = load_assignment(&mut tables, &resource.uid).await?;
-        (row, paths_of_service(&mut tables, &resource.uid).await?)
+        let paths = paths_of_service(&mut tables, &resource.uid).await?;
+        (row, paths, rollout_of_service(&mut tables, &resource.uid).await?)
     };
     let cluster = find_cluster(&delivery, &name, &service.spec.cluster_ref, row.as_ref()).await?;
     if service.metadata.deletion_timestamp.is_some() {
@@ -135,13 +133,29 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     });
     let others: Vec<(String, SourceName)> = others.chain(linked).collect();
     let source_name = SourceName::of(&name.namespace, &service.spec.source_ref);
+    let is_pinned = service.spec.pin.is_some();
+    let assigned: Option<Candidate> = match row.as_ref().and_then(|row| row.assigned.as_deref()) {
+        Some(text) => Some(read_json(&resource.uid, text)?),
+        None => None,
+    };
+    let look = match member {
+        Some(member) => {
+            let (candidate, assigned) = (candidate.as_ref().ok(), assigned.as_ref());
+            let looking = Looking { spec: &service.spec, candidate, assigned, ingredients: &ingredients };
+            Some(Look::of(&delivery, member, looking).await?)
+        }
+        None => None,
+    };
+    let pinned = versions::resolve_pin(&delivery, &resource.uid, service.spec.pin.as_ref()).await?;
     let found = Found {
         cluster,
         ingredients,
-        pinned: versions::resolve_pin(&delivery, &resource.uid, service.spec.pin.as_ref()).await?,
+        // What a rollout takes back is, as a pin is, what was assigned before.
+        pinned: pinned.or_else(|| look.as_ref()?.back().cloned().map(Ok)),
         candidate,
         // Behind the source: what it depends on is held against what that has now, or something newer.
         waits: dependencies::load_waits(&delivery, &name, &service).await?,
+        held: look.as_ref().is_some_and(Look::is_held),
     };
     let next = decide_row(&delivery, &name, &resource, service, found, row.as_ref()).await?;
     // Whatever it would run: what it runs may have to be made again.
@@ -153,8 +167,11 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let is_current = is_found && next.assigned.is_some() && next.assigned == next.candidate;
     let found_by = |row: &Assignment| (row.cluster_uid.clone(), row.source_uid.clone());
     let is_new = row.as_ref().map(found_by) != Some(found_by(&next));
-    let is_denied = is_new && matches!(read_json::<Decided>(&next.service_uid, &next.why)?.why, Why::NotGranted(_));
-    let is_rewired = save_row(&delivery, row, next, Making { bundle, wants, paths, looked_at }, stated, begun).await?;
+    let why = read_json::<Decided>(&next.service_uid, &next.why)?.why;
+    let is_denied = is_new && matches!(why, Why::NotGranted(_));
+    let member = look.map(|look| look.end(&why, is_pinned, &resource.object)).transpose()?;
+    let is_rewired =
+        save_row(&delivery, row, next, Making { bundle, wants, paths, looked_at, member }, stated, begun).await?;
     // Who wakes it finds it by its rows: what came before they were written has woken nobody.
     if is_denied
         || (is_rewired && is_any_there(&delivery, &resource.uid, &ask).await?)
@@ -516,6 +533,8 @@ struct Found {
     pinned: Option<Result<Candidate, Trouble>>,
     candidate: Result<Candidate, Trouble>,
     waits: Waits,
+    /// Its set's rollout has not come to it.
+    held: bool,
 }
 
 async fn decide_row(
@@ -523,7 +542,7 @@ async fn decide_row(
     name: &Name,
     resource: &Resource,
     service: ServiceDeployment,
-    Found { cluster, ingredients, pinned, mut candidate, waits }: Found,
+    Found { cluster, ingredients, pinned, mut candidate, waits, held }: Found,
     row: Option<&Assignment>,
 ) -> Result<Assignment, StoreError> {
     let is_suspended = is_suspended(&service.spec, Timestamp::now());
@@ -576,6 +595,7 @@ async fn decide_row(
         waits: &waits.reasons,
         ceiling: ceiling.as_ref(),
         assigned: facts.assigned.as_ref(),
+        held,
     });
     match decision {
         Decision::Assign(candidate) => next.assigned = Some(write_json(&candidate)?),
@@ -603,8 +623,13 @@ fn read_turn(row: &Assignment) -> Result<u64, StoreError> {
 
 /// Counts a change of what is asked for: of the spec, of the content, or of the cluster. An approval is none: what it allows has begun by
 /// then, and would be ended by an entry that differs.
-fn count_turn(old: &Assignment, new: &mut Assignment) -> Result<(), StoreError> {
-    let same = old.cluster_uid == new.cluster_uid && asks_for_the_same(&old.stamp, &new.stamp);
+fn count_turn(old: &Assignment, new: &mut Assignment, member: Option<&Looked>) -> Result<(), StoreError> {
+    // A spec counts when its turn has come, and not when it is written.
+    let is_same_spec = match member {
+        Some(member) => member.release.is_none(),
+        None => asks_for_the_same(&old.stamp, &new.stamp),
+    };
+    let same = old.cluster_uid == new.cluster_uid && is_same_spec;
     if !same || assigned_content(old)? != assigned_content(new)? {
         let decided: Decided = read_json(&new.service_uid, &new.why)?;
         new.why = write_json(&Decided { turn: decided.turn + 1, ..decided })?;
@@ -621,8 +646,19 @@ fn assigned_content(row: &Assignment) -> Result<Option<(Digest, String, Option<S
 
 /// Whether a cluster's desired state may differ because of a row's change. Another revision of the same content changes
 /// nothing there.
-fn changes_entry(old: &Assignment, new: &Assignment) -> Result<bool, StoreError> {
-    let same_row = old.cluster_uid == new.cluster_uid && old.stamp == new.stamp && old.why == new.why;
+///
+/// `held`: its set's rollout has not come to the spec and the content that it states.
+fn changes_entry(old: &Assignment, new: &Assignment, held: bool) -> Result<bool, StoreError> {
+    let asked = |row: &Assignment| row.stamp.split(' ').skip(usize::from(held)).map(str::to_owned).collect::<Vec<_>>();
+    // Why the rollout holds something is nothing to its agent.
+    let why = |row: &Assignment| -> Result<Decided, StoreError> {
+        let decided: Decided = read_json(&row.service_uid, &row.why)?;
+        Ok(match decided.why {
+            Why::Rollout => Decided { why: Why::Current, ..decided },
+            _ => decided,
+        })
+    };
+    let same_row = old.cluster_uid == new.cluster_uid && asked(old) == asked(new) && why(old)? == why(new)?;
     Ok(!same_row || assigned_content(old)? != assigned_content(new)?)
 }
 
@@ -634,6 +670,8 @@ struct Making {
     /// Where they differ from before, and as far as the source is still at what was looked at.
     paths: Option<Vec<ServicePath>>,
     looked_at: Option<Revision>,
+    /// Of a set.
+    member: Option<Looked>,
 }
 
 /// Writes the row if it differs, and marks the cluster in the same transaction; whether other sources are needed than before.
@@ -642,12 +680,12 @@ async fn save_row(
     delivery: &Delivery,
     old: Option<Assignment>,
     mut new: Assignment,
-    Making { bundle, mut wants, paths, looked_at }: Making,
+    Making { bundle, mut wants, paths, looked_at, member }: Making,
     stated: Stated,
     begun: SystemTime,
 ) -> Result<bool, StoreError> {
     if let Some(old) = &old {
-        count_turn(old, &mut new)?;
+        count_turn(old, &mut new, member.as_ref())?;
     }
     wants.sort();
     wants.dedup();
@@ -656,11 +694,16 @@ async fn save_row(
     // Of which somebody may have been the last user.
     let leaves_source = known.iter().any(|source| !wants.contains(source))
         || old.as_ref().is_some_and(|old| old.source_uid != new.source_uid);
-    if old.as_ref() == Some(&new) && !is_rewired {
+    if old.as_ref() == Some(&new) && !is_rewired && member.as_ref().is_none_or(Looked::is_known) {
         return Ok(false);
     }
     let version = new_version(old.as_ref(), &new)?;
-    let mark = version.is_some() || old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new))?;
+    let is_held = member.as_ref().is_some_and(|member| member.held);
+    let mark = version.is_some()
+        || member.as_ref().is_some_and(|member| member.release.is_some())
+        || old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new, is_held))?;
+    let moved = member.as_ref().filter(|member| !member.is_known()).map(|member| member.set_uid.clone());
+    let key = ServiceDeployment::key(&Name::new(&new.namespace, &new.name));
     // What a service depends on is of its spec.
     let is_restated = old.as_ref().is_none_or(|old| old.stamp != new.stamp);
     let name = Name::new(&new.namespace, &new.name);
@@ -680,6 +723,9 @@ async fn save_row(
                 }
             }
             save_assignment(tx, &new).await?;
+            if let Some(member) = member {
+                member.save(tx, &key).await?;
+            }
             if is_rewired {
                 save_service_sources(tx, &new, &wants).await?;
             }
@@ -708,6 +754,9 @@ async fn save_row(
     }
     if leaves_source {
         delivery.collect.notify_one();
+    }
+    if let Some(set_uid) = moved {
+        delivery.sets.note_member(&set_uid);
     }
     dependencies::wake_dependents(delivery, &name).await?;
     if mark {
@@ -810,21 +859,8 @@ async fn finish_removal(
 ) -> Result<Next, StoreError> {
     let key = ServiceDeployment::key(name);
     let about = resource.clone();
-    let (uid, version) = (resource.uid.clone(), resource.version);
-    let mut object: Value = (*resource.object).clone();
-    let held = resources::is_held(&object["metadata"]);
-    let change = match object["metadata"]["finalizers"].as_array_mut() {
-        Some(finalizers) if held => {
-            finalizers.retain(|finalizer| finalizer != AGENT_FINALIZER);
-            if finalizers.is_empty() {
-                Some(Change::Delete { uid: uid.clone(), version })
-            } else {
-                let object = manage(&key.kind, "", Some(&resource.object), object, Timestamp::now());
-                Some(Change::Replace { uid: uid.clone(), version, object })
-            }
-        }
-        _ => None,
-    };
+    let uid = resource.uid.clone();
+    let change = resources::without_finalizer(resource, AGENT_FINALIZER);
     let finished = delivery.store.transact(move |tx| {
         Box::pin(async move {
             if let Some(row) = load_assignment(tx, &uid).await?.filter(|row| !row.cluster_uid.is_empty()) {

@@ -13,7 +13,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     ServiceDeployment,
     health_rule::HealthRules,
-    protocol::{Entry, MAX_DESIRED_BYTES, Statement, Verbatim, tag},
+    protocol::{Action, Entry, MAX_DESIRED_BYTES, Statement, Verbatim, tag},
 };
 use farwater_fleet::{
     assignment::{Candidate, Why},
@@ -22,9 +22,10 @@ use farwater_fleet::{
 use farwater_store::{
     Key, Resource, StoreError, Tx,
     delivery::{
-        Assignment, Desired, DirtyMark, InputVersion, ParameterRow, ServiceOrigin, clear_mark, load_agent_update,
-        load_desired, load_dirty, load_revision, mark_parameters, parameters_of_cluster, released_of_cluster,
-        save_desired, save_parameters, service_origins_of_cluster, touched_assignments_of_cluster, versions_of,
+        Assignment, Desired, DirtyMark, InputVersion, MemberRollout, ParameterRow, ServiceOrigin, clear_mark,
+        load_agent_update, load_desired, load_dirty, load_revision, mark_parameters, parameters_of_cluster,
+        released_of_cluster, rollout_of_service, rollouts_of_cluster, save_desired, save_parameters, save_published,
+        service_origins_of_cluster, touched_assignments_of_cluster, versions_of,
     },
 };
 use farwater_telemetry::traces::{self, Interval};
@@ -34,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     advance_agents, chain, dependencies, git,
     resources::{self, Name, Stored as _},
-    select_health_rules,
+    rollouts, select_health_rules,
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, read_json, released_entry},
     trace_deliveries::{self, NewEntry, Published, new_entries},
 };
@@ -160,10 +161,10 @@ async fn compute_batch(delivery: &Delivery, resting: &mut Resting) -> Result<Rou
     for mark in marks {
         let started = Instant::now();
         match compute_cluster(delivery, &mark, &grants, health.as_ref(), &mut inputs).await {
-            Ok(Computed::Now { next, fresh }) => {
+            Ok(Computed::Now { next, fresh, changes }) => {
                 round.done += 1;
                 times.push((mark.cluster_uid.clone(), started.elapsed()));
-                published.push(Done { mark, next: next.map(|next| *next), fresh });
+                published.push(Done { mark, next: next.map(|next| *next), fresh, changes });
             }
             // It keeps its mark, and comes again in the next round.
             Ok(Computed::Later) => {
@@ -197,13 +198,14 @@ enum Computed {
         /// The cluster's next state, if it differs from the current one.
         next: Option<Box<Next>>,
         fresh: Vec<Fresh>,
+        changes: Vec<MemberChange>,
     },
     /// A source has moved, and not all of its services are assigned from it.
     Later,
 }
 
 impl Computed {
-    const NOTHING: Self = Self::Now { next: None, fresh: Vec::new() };
+    const NOTHING: Self = Self::Now { next: None, fresh: Vec::new(), changes: Vec::new() };
 }
 
 /// What is written of one cluster.
@@ -212,6 +214,15 @@ struct Done {
     next: Option<Next>,
     /// Parameters of its services that were resolved anew.
     fresh: Vec<Fresh>,
+    changes: Vec<MemberChange>,
+}
+
+/// What the entry of a set's member is made of now.
+struct MemberChange {
+    set_uid: String,
+    service_uid: String,
+    /// As its row has it.
+    published: String,
 }
 
 async fn compute_cluster(
@@ -226,25 +237,28 @@ async fn compute_cluster(
     let Some(cluster) = ClusterFacts::load(delivery, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
         return Ok(Computed::NOTHING);
     };
-    let ((rows, touched), origins, released, current, update, parameters) = {
+    let ((rows, touched), origins, released, current, update, parameters, members) = {
         let mut tables = delivery.store.tables().await?;
         let rows = touched_assignments_of_cluster(&mut tables, &cluster.uid).await?;
         let current = load_desired(&mut tables, &cluster.uid).await?;
         let origins = service_origins_of_cluster(&mut tables, &cluster.uid).await?;
         let released = released_of_cluster(&mut tables, &cluster.uid).await?;
         let parameters = parameters_of_cluster(&mut tables, &cluster.uid).await?;
-        (rows, origins, released, current, load_agent_update(&mut tables, &cluster.uid).await?, parameters)
+        let members = rollouts_of_cluster(&mut tables, &cluster.uid).await?;
+        let update = load_agent_update(&mut tables, &cluster.uid).await?;
+        (rows, origins, released, current, update, parameters, members)
     };
     if is_halfway(delivery, &rows, &touched).await? {
         return Ok(Computed::Later);
     }
-    let known = Known { rows: &rows, origins: &origins, parameters: &parameters };
-    let (mut entries, fresh) = resolve_entries(delivery, &cluster, known, grants, inputs).await?;
+    let members = members.into_iter().map(|row| (row.service_uid.clone(), row)).collect();
+    let known = Known { rows: &rows, origins: &origins, parameters: &parameters, members: &members };
+    let (mut entries, fresh, changes) = resolve_entries(delivery, &cluster, known, grants, inputs).await?;
     entries.extend(released.iter().map(|row| Verbatim::from(released_entry(row, cluster.suspended))));
     entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
     let agent = update.map(|row| advance_agents::read_text(&row.cluster_uid, &row.settings)).transpose()?.flatten();
     let next = next_desired(delivery, &cluster, Content { entries, agent, health: health.cloned() }, current)?;
-    Ok(Computed::Now { next: next.map(Box::new), fresh })
+    Ok(Computed::Now { next: next.map(Box::new), fresh, changes })
 }
 
 /// Whether a commit has reached some services that it concerns and not others: what one of them gives up another one may take over,
@@ -274,7 +288,7 @@ fn is_split(rows: &[&Assignment], touched: &HashSet<String>, revision: &str) -> 
         let candidate = row.candidate.as_deref().map(|text| read_json::<Candidate>(&row.service_uid, text));
         match candidate.transpose()? {
             Some(candidate) if candidate.revision == revision => here = true,
-            _ => waits |= touched.contains(&row.service_uid) && !matches!(why, Why::Trouble(_)),
+            _ => waits |= touched.contains(&row.service_uid) && !matches!(why, Why::Trouble(_) | Why::Rollout),
         }
     }
     Ok(here && waits)
@@ -286,34 +300,58 @@ struct Known<'a> {
     rows: &'a [Assignment],
     origins: &'a HashMap<String, ServiceOrigin>,
     parameters: &'a HashMap<String, ParameterRow>,
+    /// Of sets.
+    members: &'a HashMap<String, MemberRollout>,
 }
 
 /// With the parameters that were resolved anew for them.
 async fn resolve_entries(
     delivery: &Delivery,
     cluster: &ClusterFacts,
-    Known { rows, origins, parameters }: Known<'_>,
+    Known { rows, origins, parameters, members }: Known<'_>,
     grants: &[NamedGrant],
     inputs: &mut InputCache,
-) -> Result<(Vec<Verbatim<Entry>>, Vec<Fresh>), StoreError> {
+) -> Result<(Vec<Verbatim<Entry>>, Vec<Fresh>, Vec<MemberChange>), StoreError> {
     let mut urls = SourceUrls::default();
-    let (mut entries, mut fresh) = (Vec::with_capacity(rows.len()), Vec::new());
+    let (mut entries, mut fresh, mut changes) = (Vec::with_capacity(rows.len()), Vec::new(), Vec::new());
     for some in rows.chunks(READ_AT_ONCE) {
         let keys: Vec<_> = some.iter().map(key_of).collect();
         let mut services = delivery.store.get_all(&keys).await?;
         for (row, key) in some.iter().zip(keys) {
             let origin = origins.get(&row.service_uid);
             // A row whose service is gone or was made again is cleared by assign_revisions.
-            let Some(facts) = facts_of(delivery, row, services.remove(&key), origin, &mut urls).await? else {
+            let member = members.get(&row.service_uid);
+            let found = services.remove(&key);
+            let Some(facts) = facts_of(delivery, row, found, (origin, member), &mut urls).await? else {
                 continue;
             };
             let secrets = secrets::resolve(delivery, &facts).await?;
             let (given, resolved) = give(delivery, &facts, cluster, parameters.get(&row.service_uid), inputs).await?;
             fresh.extend(resolved);
-            entries.push(Verbatim::from(facts.resolve_entry(cluster, grants, &secrets, &given).0));
+            let entry = Verbatim::from(facts.resolve_entry(cluster, grants, &secrets, &given).0);
+            changes.extend(member.map(|member| note_member(member, &facts, &entry)).transpose()?.flatten());
+            entries.push(entry);
         }
     }
-    Ok((entries, fresh))
+    Ok((entries, fresh, changes))
+}
+
+/// Where a member's entry is another one than before.
+fn note_member(
+    member: &MemberRollout,
+    facts: &ServiceFacts,
+    entry: &Verbatim<Entry>,
+) -> Result<Option<MemberChange>, StoreError> {
+    let published = match (&entry.action, &facts.assigned) {
+        (Action::Apply(_), Some(assigned)) => rollouts::published(&facts.service.spec, assigned, entry.digest())?,
+        _ => String::new(),
+    };
+    let change = || MemberChange {
+        set_uid: member.set_uid.clone(),
+        service_uid: member.service_uid.clone(),
+        published: published.clone(),
+    };
+    Ok((published != member.published).then(change))
 }
 
 fn key_of(row: &Assignment) -> Key {
@@ -328,18 +366,19 @@ pub async fn load_facts(
     urls: &mut SourceUrls,
 ) -> Result<Option<ServiceFacts>, StoreError> {
     let found = delivery.store.get(&key_of(row)).await?;
-    facts_of(delivery, row, found, origin, urls).await
+    let member = rollout_of_service(&mut *delivery.store.tables().await?, &row.service_uid).await?;
+    facts_of(delivery, row, found, (origin, member.as_ref()), urls).await
 }
 
 async fn facts_of(
     delivery: &Delivery,
     row: &Assignment,
     found: Option<Resource>,
-    origin: Option<&ServiceOrigin>,
+    (origin, member): (Option<&ServiceOrigin>, Option<&MemberRollout>),
     urls: &mut SourceUrls,
 ) -> Result<Option<ServiceFacts>, StoreError> {
     let Some(resource) = found.filter(|resource| resource.uid == row.service_uid) else { return Ok(None) };
-    let service = resources::parse::<ServiceDeployment>(&resource)?;
+    let service = rollouts::effective(resources::parse(&resource)?, member)?;
     let urls = urls.of_service(&delivery.store, &row.namespace, &service).await?;
     let mut facts = ServiceFacts::new(&resource, service, row, urls)?.from_origin(origin)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
@@ -432,26 +471,33 @@ async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -
     let backends = Arc::clone(&delivery.secret_backends);
     let changed = delivery.store.transact(move |tx| {
         Box::pin(async move {
-            let mut changed = Vec::new();
-            let mut resolved = Vec::new();
-            for Done { mark, next, fresh } in published {
-                if let Some(next) = next {
-                    let row = &next.row;
-                    // An epoch that was raised meanwhile makes this state unsigned history; the cluster is dirty again.
-                    let raised = load_desired(tx, &row.cluster_uid).await?.is_some_and(|now| now.epoch > row.epoch);
-                    if !raised {
-                        save_desired(tx, row).await?;
-                        changed.push(next);
+            let (mut changed, mut resolved, mut moved) = (Vec::new(), Vec::new(), HashSet::new());
+            let now = Timestamp::now().as_second();
+            for Done { mark, next, fresh, changes } in published {
+                // An epoch that was raised meanwhile makes this state unsigned history; the cluster is dirty again.
+                let raised = match &next {
+                    Some(Next { row, .. }) => {
+                        load_desired(tx, &row.cluster_uid).await?.is_some_and(|now| now.epoch > row.epoch)
                     }
+                    None => false,
+                };
+                if let Some(next) = next.filter(|_| !raised) {
+                    save_desired(tx, &next.row).await?;
+                    changed.push(next);
+                }
+                for change in changes.into_iter().filter(|_| !raised) {
+                    save_published(tx, &change.service_uid, &change.published, now).await?;
+                    moved.insert(change.set_uid);
                 }
                 clear_mark(tx, &mark).await?;
                 resolved.extend(fresh.into_iter().map(|fresh| (mark.cluster_uid.clone(), fresh)));
             }
             save_fresh(tx, &backends, resolved).await?;
-            Ok(changed)
+            Ok((changed, moved))
         })
     });
-    let changed = changed.await?;
+    let (changed, moved) = changed.await?;
+    moved.iter().for_each(|set_uid| delivery.sets.note_member(set_uid));
     // Their conditions may say something else.
     news.into_iter().for_each(|name| delivery.summaries.add(name));
     let interval = Interval::since(begun);

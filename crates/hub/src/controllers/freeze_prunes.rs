@@ -56,6 +56,7 @@ pub async fn load(delivery: &Delivery) -> Result<(), StoreError> {
 /// The Namespace has changed, or is gone: what agents are told may be another thing now, and what they have said is held against that.
 pub async fn follow(delivery: &Delivery, namespace: Option<&Value>) -> Result<(), StoreError> {
     delivery.freeze.set(namespace.and_then(read));
+    delivery.sets.look_at_all();
     delivery.store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await?;
     delivery.dirty.notify_one();
     resources::each_name::<ServiceDeployment>(&delivery.store, |name| delivery.summaries.add(name)).await
@@ -119,19 +120,36 @@ async fn freeze_if_needed(tx: &mut Tx, now: Timestamp) -> Result<Option<String>,
         return Ok(None);
     }
     let why = describe(held, services);
+    if !freeze(tx, &why, now).await? {
+        return Ok(None);
+    }
+    // Those that led to this don't lead to it again when it is ended.
+    settle_prune_holds(tx).await?;
+    Ok(Some(why))
+}
+
+/// Whether anything may be deleted, as it is written at this moment.
+pub async fn is_frozen(tx: &mut Tx) -> Result<bool, StoreError> {
+    let namespace = tx.get(&resources::admin_namespace()).await?;
+    Ok(namespace.is_some_and(|namespace| read(&namespace.object).is_some()))
+}
+
+/// Stops all deletions. False where there is no Namespace that could say so.
+pub async fn freeze(tx: &mut Tx, why: &str, now: Timestamp) -> Result<bool, StoreError> {
     let key = resources::admin_namespace();
     let Some(namespace) = tx.get(&key).await? else {
         tracing::warn!("{why}, and there is no Namespace to say that nothing is to be deleted");
-        return Ok(None);
+        return Ok(false);
     };
+    if read(&namespace.object).is_some() {
+        return Ok(true);
+    }
     let mut object: Value = (*namespace.object).clone();
-    object["metadata"]["annotations"][FREEZE_PRUNES] = why.clone().into();
+    object["metadata"]["annotations"][FREEZE_PRUNES] = why.into();
     let object = manage(&key.kind, "", Some(&namespace.object), object, now);
     let change = Change::Replace { uid: namespace.uid.clone(), version: namespace.version, object };
     tx.write(Write { key, change }).await?;
-    // Those that led to this don't lead to it again when it is ended.
-    settle_prune_holds(tx).await?;
     let message = format!("nothing is deleted in the whole fleet: {why}. To go on: kubectl {}", release());
     events::tell(tx, &namespace, &Told { is_warning: true, reason: "PrunesFrozen", message }).await?;
-    Ok(Some(why))
+    Ok(true)
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::LazyLock};
 
 use farwater_api::{
     ADMIN_NAMESPACE, AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule,
-    HelmRepository, OCIRepository, Receiver, ServiceContext, ServiceDeployment,
+    HelmRepository, OCIRepository, Receiver, ServiceContext, ServiceDeployment, ServiceSet,
 };
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
@@ -63,7 +63,8 @@ stored!(
     OCIRepository,
     Receiver,
     ServiceContext,
-    ServiceDeployment
+    ServiceDeployment,
+    ServiceSet
 );
 
 /// How often a change is tried against writers that were faster.
@@ -203,6 +204,23 @@ pub async fn write_status<T: Stored>(
         object["status"] = next;
     })
     .await
+}
+
+/// The write that takes a finalizer off a resource, which is its end where nothing else holds it; none if it has none such.
+pub fn without_finalizer(resource: &Resource, finalizer: &str) -> Option<Change> {
+    let mut object: Value = (*resource.object).clone();
+    let finalizers = object["metadata"]["finalizers"].as_array_mut()?;
+    let before = finalizers.len();
+    finalizers.retain(|other| other != finalizer);
+    let (left, uid, version) = (finalizers.len(), resource.uid.clone(), resource.version);
+    match left {
+        _ if left == before => None,
+        0 => Some(Change::Delete { uid, version }),
+        _ => {
+            let object = manage(&resource.key.kind, "", Some(&resource.object), object, Timestamp::now());
+            Some(Change::Replace { uid, version, object })
+        }
+    }
 }
 
 /// Whether a service stays until its agent has confirmed its removal.

@@ -23,6 +23,9 @@ pub struct Resume {
     pub routed: u64,
     pub services: Vec<Name>,
     pub summaries: Vec<Name>,
+    /// ServiceSets.
+    #[serde(default)]
+    pub sets: Vec<Name>,
 }
 
 /// Whose decisions are stored: what others would decide is not known.
@@ -65,12 +68,13 @@ pub async fn take(store: &Store, identity: &Identity) -> Result<Option<Resume>, 
 pub async fn leave(delivery: &Delivery) -> Result<(), StoreError> {
     let routed = delivery.routed.load(Ordering::Acquire);
     let (mut services, summaries) = (delivery.services.waiting(), delivery.summaries.waiting());
+    let sets = delivery.sets.queue.waiting();
     // Known in memory only: the service asks again.
     services.extend(delivery.checks.requests.services());
     let decider = Decider::own(&delivery.identity).map_err(StoreError::abort)?;
-    if routed == 0 || services.len() + summaries.len() > MOST {
+    if routed == 0 || services.len() + summaries.len() + sets.len() > MOST {
         return Ok(());
     }
-    let left = Resume { decider, routed, services, summaries };
+    let left = Resume { decider, routed, services, summaries, sets };
     delivery.store.put_meta(ENTRY, &serde_json::to_string(&left).map_err(StoreError::abort)?).await
 }

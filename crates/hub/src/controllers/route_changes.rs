@@ -11,6 +11,7 @@ use std::{
 
 use farwater_api::{
     ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, HealthRule, Receiver, ServiceContext, ServiceDeployment,
+    ServiceSet,
 };
 use farwater_fleet::{
     assignment::{Decided, Trouble, Why},
@@ -22,7 +23,8 @@ use farwater_store::{
     delivery::{
         Assignment, assignments_of_cluster, assignments_of_namespace, assignments_of_source, assignments_unplaced,
         linked_sources, load_agents, load_all_agent_keys, load_desired_heads, load_heartbeats, load_quarantines,
-        mark_all, mark_cluster, services_gone, services_of_secret, services_under_grants,
+        mark_all, mark_cluster, members_waiting_for, services_gone, services_of_secret, services_under_grants,
+        sets_of_cluster,
     },
 };
 use futures::StreamExt as _;
@@ -35,8 +37,10 @@ use super::{
     resume::Resume,
     seen::News,
     select_health_rules, serve_receivers,
+    sets::Scope,
     source_access::{may_use, read_prefix},
     sources::{self, SourceName},
+    stamp_services::labels_of,
 };
 use crate::delivery::{Delivery, clusters::ClusterState, desired, keys, token::key_print};
 
@@ -75,6 +79,8 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
             load_memory(delivery, left.routed).await?;
             left.services.into_iter().for_each(|name| delivery.services.add(name));
             left.summaries.into_iter().for_each(|name| delivery.summaries.add(name));
+            learn_sets(delivery).await?;
+            left.sets.into_iter().for_each(|name| delivery.sets.add(name, Scope::All));
             watch
         }
         None => {
@@ -82,6 +88,8 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
             // All services are looked at behind it.
             load_memory(delivery, u64::MAX).await?;
             queue_services(delivery).await?;
+            learn_sets(delivery).await?;
+            resources::each_name::<ServiceSet>(&delivery.store, |name| delivery.sets.add(name, Scope::All)).await?;
             delivery.store.watch(None, from)?
         }
     };
@@ -119,6 +127,18 @@ async fn queue_services(delivery: &Delivery) -> Result<(), StoreError> {
         delivery.services.add(Name { namespace, name });
     }
     store.transact(|tx| Box::pin(async move { mark_all(tx).await })).await
+}
+
+/// Which clusters each set selects.
+async fn learn_sets(delivery: &Delivery) -> Result<(), StoreError> {
+    let mut found = Vec::new();
+    resources::list_pages::<ServiceSet>(&delivery.store, None, |resource| found.push(resource)).await?;
+    for resource in found {
+        let set: ServiceSet = resources::parse(&resource)?;
+        let name = Name::new(&resource.key.namespace, &resource.key.name);
+        delivery.sets.know(&name, &resource.uid, &set.spec.cluster_selector);
+    }
+    Ok(())
 }
 
 /// Fills the replica's memory. What is known of clusters without a resource is forgotten.
@@ -163,7 +183,9 @@ async fn load_clusters(delivery: &Delivery, acted_upon: u64) -> Result<(), Store
     for (uid, state) in states {
         // What is in memory already is never older than what was read.
         if delivery.clusters.get(&uid).is_some() {
-            delivery.clusters.change(&uid, |known| known.poll_interval = state.poll_interval);
+            delivery.clusters.change(&uid, |known| {
+                (known.poll_interval, known.labels) = (state.poll_interval, state.labels);
+            });
         } else {
             delivery.clusters.insert(state);
         }
@@ -187,13 +209,16 @@ fn cluster_state(object: &Value) -> ClusterState {
     let metadata = &object["metadata"];
     let interval = object["spec"]["pollInterval"].as_str().and_then(|text| POLL_INTERVAL.check(text).ok());
     let interval = interval.unwrap_or(DEFAULT_POLL);
-    ClusterState::new(&text(&metadata["uid"]), &text(&metadata["namespace"]), &text(&metadata["name"]), interval)
+    let mut state =
+        ClusterState::new(&text(&metadata["uid"]), &text(&metadata["namespace"]), &text(&metadata["name"]), interval);
+    state.labels = Arc::new(labels_of(object));
+    state
 }
 
 async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
     let kinds = Kinds::get();
     let kind = &event.key.kind;
-    let followed = [&kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule, &kinds.receiver];
+    let followed = [&kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule, &kinds.receiver, &kinds.set];
     let source = sources::kind_of(kind);
     let name = Name::new(&event.key.namespace, &event.key.name);
     if *kind == kinds.agent_policy {
@@ -230,8 +255,12 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     } else if let Some(source) = source {
         route_source(delivery, SourceName::Resource(source, name), event, news).await
     } else if *kind == kinds.service {
+        let service = name.clone();
         delivery.services.add(name);
         delivery.dirty.notify_one();
+        if event.operation == Operation::Deleted { refill_sets(delivery, &service).await } else { Ok(()) }
+    } else if *kind == kinds.set {
+        delivery.sets.add(name, Scope::All);
         Ok(())
     } else if *kind == kinds.cluster {
         route_cluster(delivery, event).await
@@ -244,9 +273,18 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         for (namespace, name) in services_under_grants(&mut *delivery.store.tables().await?).await? {
             delivery.services.add(Name { namespace, name });
         }
+        delivery.sets.note_grants();
         delivery.dirty.notify_one();
         Ok(())
     }
+}
+
+/// A service that is gone has left its name to another, where a set waits to make one.
+async fn refill_sets(delivery: &Delivery, service: &Name) -> Result<(), StoreError> {
+    for (set_uid, cluster_uid) in members_waiting_for(&mut *delivery.store.tables().await?, &service.name).await? {
+        delivery.sets.refill(&set_uid, &service.namespace, cluster_uid);
+    }
+    Ok(())
 }
 
 /// What changed beside what controllers themselves write: the status, and the finalizer, where that is set.
@@ -270,6 +308,7 @@ struct Kinds {
     cluster: Kind,
     grant: Kind,
     health_rule: Kind,
+    set: Kind,
     receiver: Kind,
     context: Kind,
     config_map: Kind,
@@ -285,6 +324,7 @@ impl Kinds {
             cluster: Cluster::kind(),
             grant: ClusterGrant::kind(),
             health_rule: HealthRule::kind(),
+            set: ServiceSet::kind(),
             receiver: Receiver::kind(),
             context: ServiceContext::kind(),
             config_map: resources::config_maps(),
@@ -370,7 +410,7 @@ async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), St
     if event.operation == Operation::Deleted {
         delivery.clusters.remove(&uid);
         delivery.check_cluster(&uid);
-        return Ok(());
+        return note_sets(delivery, event, &uid).await;
     }
     let mut affected = Vec::new();
     if delivery.clusters.get(&uid).is_none() {
@@ -380,7 +420,9 @@ async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), St
         delivery.store.transact(move |tx| Box::pin(async move { mark_cluster(tx, &marked).await })).await?;
         affected.extend(assignments_unplaced(&mut *delivery.store.tables().await?).await?);
     } else {
-        delivery.clusters.change(&uid, |state| state.poll_interval = next.poll_interval);
+        delivery.clusters.change(&uid, |state| {
+            (state.poll_interval, state.labels) = (next.poll_interval, next.labels);
+        });
     }
     affected.extend(assignments_of_cluster(&mut *delivery.store.tables().await?, &uid).await?);
     for row in affected {
@@ -390,5 +432,13 @@ async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), St
     delivery.dirty.notify_one();
     // Its labels may put it under another policy.
     delivery.agents.notify_one();
+    note_sets(delivery, event, &uid).await
+}
+
+/// Behind what this replica knows of the cluster.
+async fn note_sets(delivery: &Delivery, event: &WatchEvent, uid: &str) -> Result<(), StoreError> {
+    let has = sets_of_cluster(&mut *delivery.store.tables().await?, uid).await?;
+    let name = Name::new(&event.key.namespace, &event.key.name);
+    delivery.sets.note_cluster(&name, uid, &labels_of(&event.object), &has);
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use farwater_api::{
-    ADMIN_NAMESPACE, APPROVE_PRUNE, Cluster, ClusterGrant, Digest, ServiceDeployment, UNDO,
+    ADMIN_NAMESPACE, APPROVE_PRUNE, Cluster, ClusterGrant, Digest, ServiceDeployment, ServiceDeploymentSpec, UNDO,
     deletion::MAX_UNDO_BYTES,
     protocol::{Action, Entry, ServiceIdentity},
     service_deployment::DeletionPolicy,
@@ -291,8 +291,17 @@ impl SourceUrls {
         namespace: &str,
         service: &ServiceDeployment,
     ) -> Result<Vec<String>, StoreError> {
+        self.of_spec(store, namespace, &service.spec).await
+    }
+
+    pub async fn of_spec(
+        &mut self,
+        store: &Store,
+        namespace: &str,
+        spec: &ServiceDeploymentSpec,
+    ) -> Result<Vec<String>, StoreError> {
         let mut urls = Vec::new();
-        for stated in service.spec.all_sources() {
+        for stated in spec.all_sources() {
             urls.extend(self.get(store, namespace, &stated).await?.map(|url| stated.placed_url(&url)));
         }
         Ok(urls)

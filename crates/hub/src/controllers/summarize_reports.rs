@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farwater_api::{
-    ServiceDeployment,
+    Condition, ServiceDeployment,
     objects::{Outcome, ServiceReport},
     protocol::{Action, Entry, ServiceIdentity},
 };
@@ -16,8 +16,9 @@ use farwater_secrets::Stale;
 use farwater_store::{
     StoreError,
     delivery::{
-        Assignment, ServiceOrigin, backend_secrets_of_service, load_assignment, load_parameters, load_report,
-        load_service_origin, mark_cluster, save_service_origin,
+        Assignment, MemberRollout, ServiceOrigin, backend_secrets_of_service, load_assignment, load_parameters,
+        load_report, load_service_origin, mark_cluster, note_ready, rollout_of_service, save_evidence,
+        save_service_origin,
     },
 };
 use jiff::Timestamp;
@@ -26,6 +27,7 @@ use super::{
     dependencies, freeze_prunes,
     queue::Next,
     resources::{self, Name},
+    rollouts,
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants_for},
     track_clusters::until_silent,
     versions,
@@ -35,16 +37,18 @@ use crate::delivery::{Delivery, parameters, secrets, status};
 pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let Some((resource, service)) = found else { return Ok(Next::OnChange) };
-    let (row, report, known, handed) = {
+    let (row, report, known, handed, member) = {
         let (mut tables, uid) = (delivery.store.tables().await?, &resource.uid);
         let (row, report) = (load_assignment(&mut tables, uid).await?, load_report(&mut tables, uid).await?);
-        (row, report, load_service_origin(&mut tables, uid).await?, load_parameters(&mut tables, uid).await?)
+        let (known, handed) = (load_service_origin(&mut tables, uid).await?, load_parameters(&mut tables, uid).await?);
+        (row, report, known, handed, rollout_of_service(&mut tables, uid).await?)
     };
     // assign_revisions comes first, and asks for a summary when it is done.
     let Some(row) = row else { return Ok(Next::OnChange) };
     if Some(row.generation) != resource.object["metadata"]["generation"].as_i64() {
         return Ok(Next::OnChange);
     }
+    let service = rollouts::effective(service, member.as_ref())?;
     let urls = SourceUrls::default().of_service(&delivery.store, &name.namespace, &service).await?;
     let mut facts = ServiceFacts::new(&resource, service, &row, urls)?.from_origin(known.as_ref())?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
@@ -98,6 +102,9 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         freeze_prunes::note_report(&delivery, standing).await?;
     }
     resources::write_status::<ServiceDeployment>(&delivery.store, &name, &resource.uid, &status).await?;
+    if let Some(member) = &member {
+        note_member(&delivery, member, &facts, (said.as_ref(), &status.conditions)).await?;
+    }
     versions::note_report(&delivery, &facts, &entry, said.as_ref()).await?;
     if is_in_sync(said.as_ref(), &entry) {
         trust_origin(&delivery, &facts, &row.cluster_uid, known).await?;
@@ -112,6 +119,34 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         delivery.services.add(name);
     }
     Ok(Next::OnChange)
+}
+
+/// A set says how many of its services are healthy, and its rollout goes on by what their agents say.
+async fn note_member(
+    delivery: &Delivery,
+    member: &MemberRollout,
+    facts: &ServiceFacts,
+    (said, conditions): (Option<&ServiceReport>, &[Condition]),
+) -> Result<(), StoreError> {
+    let is_ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let noted = said.map(|said| rollouts::note_report(member, said, &facts.service.spec));
+    let evidence = noted.transpose()?.flatten();
+    if member.ready == i64::from(is_ready) && evidence.is_none() {
+        return Ok(());
+    }
+    let uid = member.service_uid.clone();
+    let saved = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            note_ready(tx, &uid, is_ready).await?;
+            match evidence {
+                Some(evidence) => save_evidence(tx, &uid, &evidence).await,
+                None => Ok(()),
+            }
+        })
+    });
+    saved.await?;
+    delivery.sets.note_member(&member.set_uid);
+    Ok(())
 }
 
 /// Which secrets of backends the service is handed as they were, because they can't be read again.

@@ -106,6 +106,12 @@ pub async fn load_pinned(
     Ok(found.ok_or_else(|| Trouble::Pin { message: message() }))
 }
 
+/// What was assigned before, the newest first.
+pub async fn load_candidates(tables: &mut Connection, service_uid: &str) -> Result<Vec<Candidate>, StoreError> {
+    let rows = load_history(tables, service_uid).await?;
+    rows.iter().map(|row| Ok(read(row)?.candidate())).collect()
+}
+
 /// The candidate of a pin, if there is one.
 pub async fn resolve_pin(
     delivery: &Delivery,

@@ -66,7 +66,7 @@ pub async fn check_service(
         return Err(Inadmissible::ClusterChanged);
     }
     if old.is_none_or(|old| old.spec.tests != service.tests) {
-        check_tests(&service.tests).map_err(|(field, why)| Inadmissible::Tests { field, why })?;
+        check_own_tests(service)?;
     }
     if old.is_none_or(|old| !old.spec.all_sources().eq(service.all_sources())) {
         check_sources(service)?;
@@ -89,6 +89,16 @@ pub async fn check_service(
     };
     placement::check(request, &load_grants(store).await?)?;
     Ok(())
+}
+
+/// What makes sense or not wherever the service is placed.
+pub fn check_shape(service: &ServiceDeploymentSpec) -> Result<(), Inadmissible> {
+    check_own_tests(service)?;
+    check_sources(service)
+}
+
+fn check_own_tests(service: &ServiceDeploymentSpec) -> Result<(), Inadmissible> {
+    check_tests(&service.tests).map_err(|(field, why)| Inadmissible::Tests { field, why })
 }
 
 /// Charts are of repositories of charts, and what is mounted has a place of its own.

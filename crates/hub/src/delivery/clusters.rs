@@ -1,7 +1,7 @@
 //! What a replica knows of every cluster without asking anybody: enough to answer an unchanged poll from memory.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
@@ -27,6 +27,8 @@ pub struct ClusterState {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub poll_interval: Duration,
+    /// Of the Cluster.
+    pub labels: Arc<BTreeMap<String, String>>,
     /// Which of the cluster's identities is valid: access tokens name it. None until the agent has joined.
     pub key_print: Option<String>,
     /// Of the current desired state; none until it was computed.
@@ -116,6 +118,7 @@ impl ClusterState {
             namespace: namespace.into(),
             name: name.into(),
             poll_interval,
+            labels: Arc::default(),
             key_print: None,
             etag: None,
             position: Position::default(),

@@ -212,6 +212,7 @@ async fn discovery_and_explain_show_the_kinds() {
             "receivers",
             "servicecontexts",
             "servicedeployments",
+            "servicesets",
         ];
         assert_eq!(names.lines().collect::<Vec<_>>(), expected.map(|n| format!("{n}.farwater.dev")));
         let explained = kubectl.run(&["explain", "servicedeployments.spec.sourceRef"]).await;

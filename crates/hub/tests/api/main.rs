@@ -11,5 +11,6 @@ mod receivers;
 mod rendering;
 mod rules;
 mod server_side;
+mod sets;
 mod support;
 mod watches;

@@ -182,10 +182,11 @@ impl Rig {
     /// Until every change is routed and nothing of it left to do. An approval that will end is nothing to do yet.
     pub async fn wait_idle(&self) {
         let is_idle = async || {
-            let Delivery { services, summaries, routed, .. } = &*self.delivery;
+            let Delivery { services, summaries, sets, routed, .. } = &*self.delivery;
             routed.load(Ordering::Acquire) == self.store.position()
                 && services.is_idle_for(PATIENCE)
                 && summaries.is_idle_for(PATIENCE)
+                && sets.queue.is_idle_for(PATIENCE)
         };
         self.wait_until("the controllers are idle", is_idle).await;
     }

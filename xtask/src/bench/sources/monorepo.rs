@@ -44,7 +44,7 @@ pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     // Several that touch one service each, of which the mean is told: one alone is as long as a few ticks of the clock.
     let singles: Vec<_> = (0..if quick { 5 } else { 20 }).map(|n| n..n + 1).collect();
-    for commits in [singles, vec![0..services]] {
+    for commits in [singles, std::iter::once(0..services).collect()] {
         let (share, looks, begun) = (field.share_at_rest().await?, field.reconciles().await?, Instant::now());
         let before = field.processor_time()?;
         let (mut told, mut by_hand) = (Vec::new(), Vec::new());

@@ -1,0 +1,148 @@
+//! What a ServiceSet would make of its clusters.
+
+use std::path::Path;
+
+use farwater_api::{
+    GROUP, VERSION,
+    service_set::{SetError, SetPlan},
+};
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    commands::convert::read_file,
+    connection::Session,
+    exit,
+    failure::{Failure, Result},
+    format::{self, Answer},
+    terminal::{Colour, Terminal, print, say},
+    text,
+};
+
+/// Clusters of each kind that are shown; the counts tell of the rest.
+const SHOWN: usize = 50;
+
+/// `file`: the set as it is proposed.
+pub async fn run(
+    (namespace, name): (&str, &str),
+    file: Option<&Path>,
+    output: Answer,
+    session: &Session,
+) -> Result<u8> {
+    let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicesets/{name}/plan");
+    let attempt = format!("plan ServiceSet {namespace}/{name}");
+    let mut answer = match file {
+        None => session.read(&attempt, &path).await?,
+        Some(file) => {
+            let set = read_set(file, (namespace, name))?;
+            session.ask(&attempt, Method::POST, &path, "application/json", Some(&set)).await?
+        }
+    };
+    let raw = answer["status"].take();
+    let plan: SetPlan = serde_json::from_value(raw.clone())
+        .map_err(|error| Failure::new(exit::INTERNAL, "the plan can't be read").evidence(error.to_string()))?;
+    match output {
+        Answer::Json => print(&format::json(&raw)?)?,
+        Answer::Yaml => print(&format::yaml(&raw)?)?,
+        Answer::Text => {
+            print(&draw(&plan, &format!("ServiceSet {namespace}/{name}"), Terminal::detect()))?;
+            if let Some(brake) = &plan.brake {
+                say(&format!("nothing would be deleted in the fleet until an administrator has looked: {brake}"));
+            }
+        }
+    }
+    let counts = plan.counts;
+    Ok(if counts.added + counts.changed + counts.dropped + counts.errors == 0 { exit::YES } else { exit::NO })
+}
+
+/// The one ServiceSet of a file that has this name, or has none.
+fn read_set(file: &Path, (namespace, name): (&str, &str)) -> Result<Value> {
+    let text = read_file(file)?;
+    let unusable = |why: String| Failure::usage(format!("{} can't be read", file.display())).evidence(why);
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| unusable(error.to_string()))?;
+    let is_it = |object: &Value| {
+        let metadata = &object["metadata"];
+        let is_there = metadata["namespace"].as_str().is_none_or(|given| given == namespace);
+        object["kind"] == "ServiceSet" && metadata["name"] == name && is_there
+    };
+    let mut found =
+        documents.into_iter().find(is_it).ok_or_else(|| unusable(format!("it has no ServiceSet {name}")))?;
+    found["metadata"]["namespace"] = json!(namespace);
+    Ok(found)
+}
+
+fn draw(plan: &SetPlan, title: &str, terminal: Terminal) -> String {
+    let mut picture = String::new();
+    let mut line = |colour: Option<Colour>, line: &str| {
+        let line = text::plain(line).into_owned();
+        let line = terminal.width.map_or(line.clone(), |width| text::fit(&line, width).into_owned());
+        picture += &colour.map_or(line.clone(), |colour| terminal.paint(colour, &line));
+        picture.push('\n');
+    };
+    line(None, title);
+    let added = plan.added.iter().map(|cluster| format!("  + {cluster}"));
+    let changed = plan.changed.iter().map(|one| format!("  ~ {}  {}", one.cluster, one.fields.join(", ")));
+    let dropped = plan.dropped.iter().map(|cluster| format!("  - {cluster}"));
+    let errors = plan.errors.iter().map(|SetError { cluster, message }| format!("  ! {cluster}  {message}"));
+    let counts = plan.counts;
+    let parts: [(Colour, Vec<String>, usize); 4] = [
+        (Colour::Good, added.collect(), counts.added),
+        (Colour::Doubtful, changed.collect(), counts.changed),
+        (Colour::Bad, dropped.collect(), counts.dropped),
+        (Colour::Bad, errors.collect(), counts.errors),
+    ];
+    for (colour, lines, count) in parts {
+        for told in lines.iter().take(SHOWN) {
+            line(Some(colour), told);
+        }
+        if let Some(more) = count.checked_sub(SHOWN).filter(|more| *more > 0) {
+            line(Some(Colour::Faint), &format!("    and {more} more"));
+        }
+    }
+    line(
+        None,
+        &format!(
+            "{} added, {} changed, {} dropped, {} unchanged, {} with errors",
+            counts.added, counts.changed, counts.dropped, counts.unchanged, counts.errors
+        ),
+    );
+    picture
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_api::service_set::{PlanCounts, PlannedChange};
+
+    use super::*;
+
+    #[test]
+    fn a_plan_of_a_set_names_clusters_and_counts_the_rest() {
+        let plan = SetPlan {
+            counts: PlanCounts { added: 52, changed: 1, unchanged: 7, dropped: 1, errors: 1 },
+            added: (0..52).map(|n| format!("farwater-admin/c{n:02}")).collect(),
+            changed: vec![PlannedChange {
+                cluster: "farwater-admin/x".to_owned(),
+                fields: vec!["path".to_owned(), "labels".to_owned()],
+            }],
+            dropped: vec!["farwater-admin/y".to_owned()],
+            errors: vec![SetError { cluster: "farwater-admin/z".to_owned(), message: "no region".to_owned() }],
+            brake: None,
+        };
+        let drawn = draw(&plan, "ServiceSet team-a/web", Terminal::default());
+        let lines: Vec<&str> = drawn.lines().collect();
+        assert_eq!(
+            (lines[0], lines[1], lines[50]),
+            ("ServiceSet team-a/web", "  + farwater-admin/c00", "  + farwater-admin/c49")
+        );
+        assert_eq!(
+            &lines[51..],
+            [
+                "    and 2 more",
+                "  ~ farwater-admin/x  path, labels",
+                "  - farwater-admin/y",
+                "  ! farwater-admin/z  no region",
+                "52 added, 1 changed, 1 dropped, 7 unchanged, 1 with errors",
+            ]
+        );
+    }
+}

@@ -1,0 +1,314 @@
+//! `farwater rollout`: how far a set's last change has come, and a person's word on it.
+
+use std::time::Duration;
+
+use farwater_api::{
+    GROUP, RolloutPolicy, ServiceSet, VERSION,
+    rollout::{Promote, RolloutOrder},
+    service_set::{Member, RolloutStatus},
+};
+use http::Method;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::{
+    connection::Session,
+    exit,
+    failure::{Failure, Result},
+    format::{self, Answer},
+    scope::{NamespaceArgs, any_name, set_name},
+    table::{Column, Table},
+    terminal::{Terminal, print, say},
+};
+
+/// Members that are shown, the ones that are not done first.
+const SHOWN: usize = 40;
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, clap::Args)]
+pub struct RolloutArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Shows how far it has come, and what each cluster waits for.
+    Status(StatusArgs),
+    /// Doesn't wait any more: for a soak, for a step, or because of what has failed.
+    Promote(PromoteArgs),
+    /// Begins nothing, and takes nothing back.
+    Pause(NamedArgs),
+    /// Goes on.
+    Resume(NamedArgs),
+    /// Takes back what has changed.
+    Abort(OrderArgs),
+    /// Waits for some clusters no more.
+    Skip(SkipArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct NamedArgs {
+    /// The set: NAME or NAMESPACE/NAME.
+    set: String,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct StatusArgs {
+    #[command(flatten)]
+    named: NamedArgs,
+    /// Shows it until it is complete or stands still.
+    #[arg(short, long)]
+    watch: bool,
+    /// What the output looks like.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Answer,
+}
+
+#[derive(Debug, clap::Args)]
+struct OrderArgs {
+    #[command(flatten)]
+    named: NamedArgs,
+    /// Why, for whoever reads it later.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct PromoteArgs {
+    #[command(flatten)]
+    order: OrderArgs,
+    /// What isn't waited for any more.
+    #[arg(long, value_enum, default_value_t = Past::Soak)]
+    past: Past,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Past {
+    /// The soak of those that are healthy now.
+    Soak,
+    /// The step that is open.
+    Step,
+    /// What has failed: it stays as it is.
+    Halt,
+}
+
+#[derive(Debug, clap::Args)]
+struct SkipArgs {
+    #[command(flatten)]
+    order: OrderArgs,
+    /// NAMESPACE/NAME of a cluster; may be given several times.
+    #[arg(long = "cluster", value_name = "NS/NAME", required = true)]
+    clusters: Vec<String>,
+}
+
+pub async fn run(args: RolloutArgs, session: &Session) -> Result<u8> {
+    match args.what {
+        What::Status(args) => status(args, session).await,
+        What::Pause(named) => pause(named, true, session).await,
+        What::Resume(named) => pause(named, false, session).await,
+        What::Promote(PromoteArgs { order, past }) => {
+            let promote = match past {
+                Past::Soak => Promote::Soak,
+                Past::Step => Promote::Step,
+                Past::Halt => Promote::Halt,
+            };
+            give(order, RolloutOrder { promote: Some(promote), ..RolloutOrder::default() }, session).await
+        }
+        What::Abort(order) => give(order, RolloutOrder { abort: true, ..RolloutOrder::default() }, session).await,
+        What::Skip(SkipArgs { order, clusters }) => {
+            give(order, RolloutOrder { skip: clusters, ..RolloutOrder::default() }, session).await
+        }
+    }
+}
+
+impl NamedArgs {
+    fn find<'a>(&'a self, session: &'a Session) -> Result<(&'a str, &'a str)> {
+        let default = self.namespace.or_default(session);
+        set_name(&self.set, default).unwrap_or_else(|| any_name(&self.set, default, "set"))
+    }
+}
+
+fn path(namespace: &str, name: &str) -> String {
+    format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicesets/{name}")
+}
+
+async fn change(session: &Session, (namespace, name): (&str, &str), rollout: Value) -> Result<()> {
+    let path = format!("{}?fieldManager=farwater-cli&fieldValidation=Strict", path(namespace, name));
+    let patch = json!({"spec": {"rollout": rollout}});
+    let attempt = format!("change the rollout of {namespace}/{name}");
+    session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await.map(drop)
+}
+
+async fn pause(named: NamedArgs, on: bool, session: &Session) -> Result<u8> {
+    let (namespace, name) = named.find(session)?;
+    session.get::<ServiceSet>(namespace, name).await?;
+    change(session, (namespace, name), json!({"paused": on})).await?;
+    print(&format!("serviceset.farwater.dev/{name} {}\n", if on { "paused" } else { "resumed" }))?;
+    Ok(exit::YES)
+}
+
+/// An order is of the rollout that is under way now.
+async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result<u8> {
+    let (namespace, name) = args.named.find(session)?;
+    let set: ServiceSet = session.get(namespace, name).await?;
+    let rollout = set.status.and_then(|status| status.rollout).unwrap_or_default();
+    if rollout.number == 0 || rollout.phase == "Complete" {
+        let told = format!("nothing of {namespace}/{name} is being rolled out");
+        return Err(
+            Failure::new(exit::CONFLICT, told).next(format!("{{program}} rollout status {name} -n {namespace}"))
+        );
+    }
+    let order = RolloutOrder {
+        number: rollout.number,
+        reason: args.reason,
+        requested_at: Timestamp::now().to_string(),
+        ..order
+    };
+    change(session, (namespace, name), json!({"order": order})).await?;
+    print(&format!("serviceset.farwater.dev/{name} ordered, of rollout {}\n", rollout.number))?;
+    say(&format!("next: {} rollout status {name} -n {namespace} --watch", session.program.name()));
+    Ok(exit::YES)
+}
+
+async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
+    let (namespace, name) = args.named.find(session)?;
+    let mut last = String::new();
+    loop {
+        let set: ServiceSet = session.get(namespace, name).await?;
+        let policy = set.spec.rollout.clone();
+        let rollout = set.status.and_then(|status| status.rollout).unwrap_or_default();
+        let members = members(session, (namespace, name)).await?;
+        let stands = !matches!(rollout.phase.as_str(), "Progressing" | "RollingBack");
+        match args.output {
+            Answer::Json | Answer::Yaml => {
+                let document = json!({"rollout": rollout, "members": members});
+                let yaml = matches!(args.output, Answer::Yaml);
+                print(&if yaml { format::yaml(&document)? } else { format::json(&document)? })?;
+            }
+            Answer::Text => {
+                let drawn = draw((namespace, name), &policy, &rollout, &members, Terminal::detect());
+                if drawn != last {
+                    print(&drawn)?;
+                    last = drawn;
+                }
+            }
+        }
+        if !args.watch || stands {
+            return Ok(if rollout.phase == "Complete" { exit::YES } else { exit::NO });
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// All of them, page by page.
+async fn members(session: &Session, (namespace, name): (&str, &str)) -> Result<Vec<Member>> {
+    let (mut all, mut after) = (Vec::new(), String::new());
+    let attempt = format!("read the members of {namespace}/{name}");
+    loop {
+        let mut page = session.read(&attempt, &format!("{}/members?continue={after}", path(namespace, name))).await?;
+        let items: Vec<Member> = serde_json::from_value(page["items"].take())
+            .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))?;
+        all.extend(items);
+        match page["metadata"]["continue"].as_str() {
+            Some(next) => after = next.to_owned(),
+            None => return Ok(all),
+        }
+    }
+}
+
+fn draw(
+    (namespace, name): (&str, &str),
+    policy: &RolloutPolicy,
+    rollout: &RolloutStatus,
+    members: &[Member],
+    terminal: Terminal,
+) -> String {
+    let all = rollout.updated + rollout.progressing + rollout.failed + rollout.deferred + rollout.waiting;
+    let step = if rollout.step.is_empty() { String::new() } else { format!(", step {}", rollout.step) };
+    let mut text = format!("{namespace}/{name}, rollout {}: {}{step}\n", rollout.number, rollout.phase);
+    text += &format!("{} {} of {all} clusters\n", bar(rollout.updated, all), rollout.updated);
+    for (count, what) in [
+        (rollout.progressing, "on their way"),
+        (rollout.failed, "failed"),
+        (rollout.waiting, "waiting"),
+        (rollout.deferred, "silent, passed over until they are heard"),
+    ] {
+        if count > 0 {
+            text += &format!("  {count} {what}\n");
+        }
+    }
+    if let Some(by) = &rollout.halted_by {
+        text += &format!("halted by {by}; a newer version, or promote --past halt, goes on\n");
+    }
+    if policy.paused {
+        text += "paused; rollout resume goes on\n";
+    }
+    let mut shown: Vec<&Member> = members.iter().filter(|member| member.standing != "is done").collect();
+    shown.sort_by(|a, b| (&a.step, &a.cluster).cmp(&(&b.step, &b.cluster)));
+    let more = shown.len().saturating_sub(SHOWN);
+    shown.truncate(SHOWN);
+    if !shown.is_empty() {
+        let mut table = Table::new(vec![Column::fixed("cluster"), Column::fixed("step"), Column::elastic("state")]);
+        for member in shown {
+            let state = if member.message.is_empty() { member.standing.clone() } else { member.message.clone() };
+            table.push([member.cluster.clone(), member.step.clone(), state]);
+        }
+        text += &table.render(terminal);
+    }
+    if more > 0 {
+        text += &format!("and {more} more\n");
+    }
+    text
+}
+
+/// Twenty places.
+fn bar(done: i64, all: i64) -> String {
+    const PLACES: i64 = 20;
+    let full = if all > 0 { (done * PLACES / all).clamp(0, PLACES) } else { 0 };
+    let places = |count: i64, sign: &str| sign.repeat(usize::try_from(count).unwrap_or_default());
+    format!("[{}{}]", places(full, "#"), places(PLACES - full, "."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rollout_is_drawn_with_who_is_not_done() {
+        let rollout = RolloutStatus {
+            number: 7,
+            phase: "Halted".to_owned(),
+            step: "canary".to_owned(),
+            updated: 1,
+            failed: 1,
+            waiting: 2,
+            halted_by: Some("farwater-admin/a".to_owned()),
+            ..RolloutStatus::default()
+        };
+        let member = |cluster: &str, step: &str, standing: &str| Member {
+            cluster: cluster.to_owned(),
+            step: step.to_owned(),
+            standing: standing.to_owned(),
+            ..Member::default()
+        };
+        let members = [
+            member("farwater-admin/b", "rest", "waits for step canary"),
+            member("farwater-admin/a", "canary", "failed: crashes"),
+            member("farwater-admin/c", "rest", "is done"),
+        ];
+        let drawn = draw(("team-a", "web"), &RolloutPolicy::default(), &rollout, &members, Terminal::default());
+        assert_eq!(
+            drawn,
+            "team-a/web, rollout 7: Halted, step canary\n\
+             [#####...............] 1 of 4 clusters\n  1 failed\n  2 waiting\n\
+             halted by farwater-admin/a; a newer version, or promote --past halt, goes on\n\
+             CLUSTER            STEP     STATE\n\
+             farwater-admin/a   canary   failed: crashes\n\
+             farwater-admin/b   rest     waits for step canary\n"
+        );
+        assert_eq!((bar(0, 0), bar(3, 3)), ("[....................]".to_owned(), "[####################]".to_owned()));
+    }
+}

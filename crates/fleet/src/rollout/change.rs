@@ -1,0 +1,108 @@
+//! What a member would run, or runs, as one id.
+
+use std::{fmt, str::FromStr};
+
+use farwater_api::Digest;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// Names all that a rollout holds of one member: the first 16 bytes of a sha256. Members that are made of the same have the same
+/// one, and nothing depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChangeId([u8; 16]);
+
+/// What an id is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Content<'a> {
+    /// Of the stamped spec without what a person may change on one member: suspension and pin.
+    pub template: Digest,
+    pub bundle: Digest,
+    /// Folder inside the bundle.
+    pub path: &'a str,
+    /// As in the candidate.
+    pub origin: Option<&'a str>,
+    /// MAC of the parameters.
+    pub parameters: Option<Digest>,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("parse change {0:?}: want 32 lower-case hex digits")]
+pub struct ParseChangeError(String);
+
+impl ChangeId {
+    pub fn of(content: &Content<'_>) -> Self {
+        let Content { template, bundle, path, origin, parameters } = *content;
+        let digest = Digest::of_json(&json!([template, bundle, path, origin, parameters]));
+        let mut id = [0; 16];
+        id.copy_from_slice(&digest.as_bytes()[..16]);
+        Self(id)
+    }
+}
+
+impl fmt::Display for ChangeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for ChangeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for ChangeId {
+    type Err = ParseChangeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParseChangeError(text.chars().take(40).collect());
+        if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return Err(error());
+        }
+        let mut id = [0; 16];
+        hex::decode_to_slice(text, &mut id).map_err(|_| error())?;
+        Ok(Self(id))
+    }
+}
+
+impl Serialize for ChangeId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ChangeId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_it_is_made_of_changes_the_id() {
+        let content = Content {
+            template: Digest::of("template"),
+            bundle: Digest::of("bundle"),
+            path: "apps/web",
+            origin: None,
+            parameters: None,
+        };
+        let others = [
+            Content { template: Digest::of("x"), ..content },
+            Content { bundle: Digest::of("x"), ..content },
+            Content { path: "x", ..content },
+            Content { origin: Some("x"), ..content },
+            Content { parameters: Some(Digest::of("x")), ..content },
+        ];
+        let id = ChangeId::of(&content);
+        assert!(others.iter().all(|other| ChangeId::of(other) != id));
+        let text = serde_json::to_string(&id).unwrap();
+        assert_eq!(serde_json::from_str::<ChangeId>(&text).unwrap(), id);
+        for wrong in ["", "0", &id.to_string().to_uppercase(), &format!("{id}0")] {
+            assert!(wrong.parse::<ChangeId>().is_err(), "{wrong}");
+        }
+    }
+}

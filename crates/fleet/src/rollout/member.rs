@@ -1,0 +1,112 @@
+//! What is known of a set and its members, and what is remembered.
+
+use std::collections::BTreeSet;
+
+use farwater_api::Digest;
+use serde::{Deserialize, Serialize};
+
+use super::{ChangeId, Evidence, Published, Reach};
+
+/// One cluster of a set, as far as it is known.
+#[derive(Clone, Debug)]
+pub struct Member<'a> {
+    /// uid of the Cluster.
+    pub cluster: &'a str,
+    /// `namespace/name` of the Cluster.
+    pub name: &'a str,
+    /// As [`place`](super::place) says.
+    pub step: u16,
+    /// Value of the label that the policy partitions by.
+    pub partition: Option<&'a str>,
+    /// None: it is to be looked at, since something that it is made of has moved, or it can't be made. Whoever reads the rows
+    /// compares what they were made for with what there is: a row that is behind is none.
+    pub wanted: Option<ChangeId>,
+    pub track: Track,
+    pub published: Option<Published>,
+    pub evidence: Option<&'a Evidence>,
+    pub reach: Reach,
+    /// Of several reasons the first of [`Stands`].
+    pub stands: Option<Stands>,
+}
+
+/// Why a member stands still, beside the rollout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stands {
+    Suspended,
+    Pinned,
+    /// No right to be there.
+    Denied(String),
+    /// Somebody else's service has its name.
+    NameTaken,
+    /// Until a window opens; nobody may know when.
+    Window {
+        until: Option<i64>,
+    },
+    /// For what it depends on: what it is released for is not published yet.
+    Waiting(String),
+}
+
+/// What a rollout remembers of a member. [`decide`](super::decide) alone makes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Track {
+    /// What its service may be assigned; none: nothing yet.
+    pub released: Option<ChangeId>,
+    /// It was done with that, once.
+    pub is_done: bool,
+    /// What it was done with last: with that it need not soak again.
+    pub good: Option<ChangeId>,
+    /// What it goes back to: what it was done with before it was released.
+    pub back: Option<ChangeId>,
+    /// It failed at this, or was taken back from it.
+    pub refused: Option<ChangeId>,
+    /// A person has said that nobody waits for this.
+    pub skipped: Option<ChangeId>,
+    /// The rollout that released it.
+    pub number: u64,
+    /// Since when it must get on; none while it waits for others.
+    pub clock: Option<i64>,
+}
+
+/// What a rollout remembers of the set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct State {
+    pub number: u64,
+    /// What the set asked for when something moved last.
+    pub target: Option<Digest>,
+    /// Whether something moves.
+    pub open: bool,
+    /// The first number since the set was last at rest.
+    pub began: u64,
+    pub last_good: Option<LastGood>,
+    /// Of the order that was carried out, or came for another number.
+    pub obeyed: Option<Digest>,
+    /// A person has let it begin.
+    pub promoted: bool,
+    pub aborted: bool,
+    /// Steps that a person has gone past.
+    pub passed: BTreeSet<u16>,
+}
+
+/// What the whole set was done with last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastGood {
+    pub number: u64,
+    pub target: Digest,
+}
+
+/// Seconds since 1970. Between two starts of a hub they only grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clock {
+    pub now: i64,
+    /// When the hub started: before that nobody could tell it anything.
+    pub started: i64,
+}
+
+impl Clock {
+    /// From when on something counts that began at a time. What lies in the future began before the clock was set back.
+    pub(super) fn count_from(self, time: i64) -> i64 {
+        if time > self.now { self.started } else { time.max(self.started) }
+    }
+}

@@ -1,0 +1,75 @@
+//! What a person's order changes, once.
+
+use farwater_api::rollout::{Promote, Strategy};
+
+use super::{Case, Member, Order, Policy, Said, State, Track, View};
+
+/// The tracks after it. An order for another number is noted, so that it never counts.
+pub(super) fn obey(
+    policy: &Policy,
+    state: &mut State,
+    order: &Order,
+    members: &[Member<'_>],
+    views: &[View],
+) -> Vec<Track> {
+    state.obeyed = Some(order.id);
+    let mut tracks: Vec<Track> = views.iter().map(|view| view.track).collect();
+    if order.number != state.number {
+        return tracks;
+    }
+    for (member, track) in members.iter().zip(&mut tracks) {
+        if order.skip.iter().any(|name| name == member.name) {
+            track.skipped = member.wanted;
+        }
+    }
+    match order.promote {
+        // It says that it may begin, and nothing of what it begins with.
+        Some(_) if policy.strategy == Strategy::OnHold && !state.promoted => state.promoted = true,
+        Some(Promote::Soak) => promote_soak(members, views, &mut tracks),
+        Some(Promote::Step) => {
+            let waits = members
+                .iter()
+                .zip(views)
+                .filter(|(member, view)| !view.case.lets_pass(member.step) && !state.passed.contains(&member.step));
+            state.passed.extend(waits.map(|(member, _)| member.step).min());
+        }
+        Some(Promote::Halt) => {
+            state.aborted = false;
+            promote_halt(members, views, &mut tracks);
+        }
+        None => {}
+    }
+    if order.abort && state.open {
+        state.aborted = true;
+        for ((member, view), track) in members.iter().zip(views).zip(&mut tracks) {
+            if view.is_through || matches!(view.case, Case::Pending | Case::Deferred | Case::InFlight) {
+                track.refused = member.wanted;
+            }
+        }
+    }
+    tracks
+}
+
+fn promote_soak(members: &[Member<'_>], views: &[View], tracks: &mut [Track]) {
+    for ((member, view), track) in members.iter().zip(views).zip(tracks) {
+        let said = member.evidence.and_then(|evidence| evidence.on(member.published));
+        let is_healthy =
+            said.is_some_and(|said| *said.said() == Said::Healthy && Some(said.change()) == track.released);
+        if view.case == Case::InFlight && is_healthy {
+            track.good = track.released;
+        }
+    }
+}
+
+fn promote_halt(members: &[Member<'_>], views: &[View], tracks: &mut [Track]) {
+    for ((member, view), track) in members.iter().zip(views).zip(tracks) {
+        if view.case != Case::Refused {
+            continue;
+        }
+        if track.released == member.wanted {
+            track.skipped = member.wanted;
+        } else {
+            track.refused = None;
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! One member as a decision sees it.
+
+use farwater_api::rollout::Strategy;
+
+use super::{Clock, Evidence, Member, Policy, Reach, Said, Stands, State, Track};
+
+/// How late it is seen that a cluster was heard: a poll wakes nobody.
+const BETWEEN_LOOKS: i64 = 5;
+
+/// Exactly one is true of each member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Case {
+    /// By a person's will, or it can't be there.
+    Still,
+    Skipped,
+    /// What it wants is not known.
+    Looking,
+    /// It wants what it refuses.
+    Refused,
+    /// Silent, and nothing of the rollout is there.
+    Deferred,
+    Done,
+    /// Released for what it wants.
+    InFlight,
+    /// Not yet.
+    Pending,
+}
+
+impl Case {
+    /// Whether the set can be at rest with it.
+    pub fn is_settled(self) -> bool {
+        matches!(self, Self::Still | Self::Skipped | Self::Deferred | Self::Done)
+    }
+
+    /// Whether later steps may open.
+    pub fn lets_pass(self, step: u16) -> bool {
+        self.is_settled() || (self == Self::Refused && step > 0)
+    }
+}
+
+pub(super) struct View {
+    /// As it shall be.
+    pub track: Track,
+    pub case: Case,
+    /// Done with what it is released for.
+    pub is_settled: bool,
+    /// Counts against `maxUnavailable`.
+    pub is_unavailable: bool,
+    /// Is released for what it wants and may get there yet.
+    pub is_hopeful: bool,
+    /// Failed at what it is released for, and wants something else.
+    pub is_broken: bool,
+    /// May be released as far as it alone is concerned.
+    pub is_ready: bool,
+    /// May be taken back.
+    pub may_go_back: bool,
+    /// Was taken back, and is not there yet.
+    pub is_going_back: bool,
+    /// On its way by this rollout.
+    pub is_moving: bool,
+    /// This rollout has released it for what it wants.
+    pub is_through: bool,
+    /// It fails at what it wants, now.
+    fails: bool,
+    /// When time alone changes something.
+    pub due: Option<i64>,
+}
+
+impl View {
+    pub fn of(policy: &Policy, state: &State, member: &Member<'_>, track: Track, clock: Clock) -> Self {
+        let word = Word::of(policy, member, track, clock);
+        let Member { wanted, .. } = *member;
+        let (is_wanted, is_refused) = (track.released == wanted, wanted.is_some() && track.refused == wanted);
+        let is_new = state.open && track.number >= state.began && track.released.is_some();
+        let is_still =
+            matches!(member.stands, Some(Stands::Suspended | Stands::Pinned | Stands::Denied(_) | Stands::NameTaken));
+        let is_skipped = wanted.is_some() && track.skipped == wanted;
+        let is_silent = matches!(member.reach, Reach::Silent { .. });
+        let is_at_once = policy.strategy == Strategy::AllAtOnce;
+        let may_be_left = if is_wanted {
+            !word.is_reached || word.is_settled || track.good == track.released
+        } else {
+            !is_at_once || wanted.is_none() || is_refused
+        };
+        let is_away = is_silent && may_be_left;
+        let case = match () {
+            () if is_still => Case::Still,
+            () if is_skipped => Case::Skipped,
+            () if wanted.is_none() => Case::Looking,
+            () if is_refused => Case::Refused,
+            () if is_away => Case::Deferred,
+            () if is_wanted && word.is_settled => Case::Done,
+            () if is_wanted => Case::InFlight,
+            () => Case::Pending,
+        };
+        let counts = !matches!(case, Case::Still | Case::Skipped) && !is_away;
+        // Also what an earlier rollout has begun with a cluster that was silent meanwhile.
+        let is_pressed = is_new || (track.released.is_some() && !track.is_done);
+        let is_unavailable = counts && (word.has_failed || (is_pressed && !word.is_settled));
+        let is_windowed = matches!(member.stands, Some(Stands::Window { .. }));
+        let is_heard = matches!(member.reach, Reach::Heard { .. });
+        let is_ready = case == Case::Pending && !is_windowed && (is_heard || is_at_once);
+        let goes_elsewhere = track.back.is_some() && track.back != track.released;
+        let went_back = case == Case::Refused && !is_wanted;
+        Self {
+            is_settled: word.is_settled,
+            is_unavailable,
+            is_hopeful: case == Case::InFlight && is_unavailable,
+            is_broken: is_ready && (word.has_failed_long || (is_pressed && word.is_late)),
+            is_ready,
+            may_go_back: is_new
+                && counts
+                && is_wanted
+                && wanted.is_some()
+                && goes_elsewhere
+                && !is_windowed
+                && (is_heard || word.is_lost),
+            is_going_back: went_back && is_unavailable,
+            fails: is_new && case == Case::InFlight && (word.has_failed_long || word.is_late || word.is_lost),
+            due: word.due.filter(|_| is_pressed || word.has_failed).into_iter().chain(window_end(member, clock)).min(),
+            is_moving: is_new && is_unavailable && case != Case::Refused,
+            is_through: is_new && matches!(case, Case::InFlight | Case::Done),
+            case,
+            // Of those that have got through there are many, and none needs it.
+            track: match is_pressed && !word.is_settled {
+                true => Track { clock: keep_clock(member, track, clock.now), ..track },
+                false => track,
+            },
+        }
+    }
+
+    /// What the track has to remember of what is seen now; none if it does already.
+    pub fn learn(&self) -> Option<Track> {
+        let mut track = self.track;
+        if self.fails {
+            track.refused = track.released;
+        }
+        // Also with what it failed at first: it is not given that again, and may go back to it.
+        if self.is_settled {
+            track.is_done = true;
+            track.good = track.released;
+        }
+        // It has got through with something else: what it failed at may be tried again, if it is wanted again.
+        if self.case == Case::Done {
+            track.refused = None;
+        }
+        (track != self.track).then_some(track)
+    }
+
+    pub fn release(&mut self, member: &Member<'_>, number: u64, now: i64) {
+        let Track { released, back, is_done, .. } = self.track;
+        let back = if is_done { released } else { back };
+        self.track = Track { released: member.wanted, is_done: false, back, number, clock: None, ..self.track };
+        self.track.clock = keep_clock(member, self.track, now);
+        let is_silent = matches!(member.reach, Reach::Silent { .. });
+        self.case = if is_silent { Case::Deferred } else { Case::InFlight };
+    }
+
+    pub fn take_back(&mut self, member: &Member<'_>, number: u64, now: i64) {
+        let Track { released, back, .. } = self.track;
+        self.track =
+            Track { released: back, is_done: false, good: back, refused: released, number, clock: None, ..self.track };
+        self.track.clock = keep_clock(member, self.track, now);
+        self.case = Case::Refused;
+        self.is_going_back = true;
+    }
+}
+
+/// The clock stands while nobody can get it on, and begins anew then.
+fn keep_clock(member: &Member<'_>, track: Track, now: i64) -> Option<i64> {
+    match track.clock {
+        _ if member.stands.is_some() || matches!(member.reach, Reach::Silent { .. }) => None,
+        None => Some(now),
+        time => time,
+    }
+}
+
+fn window_end(member: &Member<'_>, clock: Clock) -> Option<i64> {
+    match member.stands {
+        Some(Stands::Window { until }) => until.filter(|until| *until > clock.now),
+        _ => None,
+    }
+}
+
+/// What is known of a member at what it is released for.
+struct Word {
+    is_settled: bool,
+    /// Its agent has polled since that was published.
+    is_reached: bool,
+    /// The agent says so of whatever is published.
+    has_failed: bool,
+    /// For as long as failures are borne.
+    has_failed_long: bool,
+    /// Not healthy after the progress deadline.
+    is_late: bool,
+    /// Silent for so long, with the entry.
+    is_lost: bool,
+    due: Option<i64>,
+}
+
+impl Word {
+    fn of(policy: &Policy, member: &Member<'_>, track: Track, clock: Clock) -> Self {
+        let said = member.evidence.and_then(|evidence| evidence.on(member.published));
+        let at_released = said.filter(|said| Some(said.change()) == track.released);
+        let was_done = track.good.is_some() && track.good == track.released;
+        let heard = match member.reach {
+            Reach::Heard { at } => Some(at),
+            // What was heard before the hub started was by another clock.
+            Reach::Silent { since, .. } => Some(since).filter(|since| (clock.started..=clock.now).contains(since)),
+            Reach::NotYet => None,
+        };
+        let is_heard = matches!(member.reach, Reach::Heard { .. });
+        let soaked = at_released
+            .and_then(Evidence::healthy_since)
+            .map(|since| if was_done { clock.started } else { clock.count_from(since) + policy.soak_of(member.step) });
+        let is_settled = soaked.is_some_and(|soaked| heard.is_some_and(|heard| heard >= soaked && soaked <= clock.now));
+        let failed = said.filter(|said| matches!(said.said(), Said::Failed(_)));
+        let failed_until = failed.map(|said| clock.count_from(said.since()) + policy.fail_after);
+        // What was done before has all the time again when it falls back.
+        let fell_back = at_released.filter(|_| was_done).map(Evidence::since);
+        let deadline = track.clock.map(|time| {
+            let from = clock.count_from(time).max(fell_back.map_or(i64::MIN, |since| clock.count_from(since)));
+            from + policy.progress_deadline
+        });
+        let deadline = deadline.filter(|_| soaked.is_none());
+        let is_published = member.published.is_some_and(|published| Some(published.change) == track.released);
+        let lost = match member.reach {
+            Reach::Silent { since, has_entry: true } if is_published => {
+                Some(clock.count_from(since) + policy.progress_deadline)
+            }
+            _ => None,
+        };
+        let has_passed = |time: Option<i64>| time.is_some_and(|time| time <= clock.now);
+        let waits = soaked.filter(|_| !is_settled && is_heard).map(|soaked| soaked.max(clock.now + BETWEEN_LOOKS));
+        let later = |time: &i64| *time > clock.now;
+        let due = [waits, failed_until, deadline.filter(|_| is_heard), lost].into_iter().flatten().filter(later).min();
+        Self {
+            is_settled,
+            is_reached: lost.is_some(),
+            has_failed: failed.is_some(),
+            has_failed_long: is_heard && at_released.is_some() && has_passed(failed_until),
+            is_late: is_heard && has_passed(deadline),
+            is_lost: has_passed(lost),
+            due,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! One history from its beginning to its end, held to the oracle at each look.
+
+use farwater_api::rollout::{Promote, RolloutOrder, Strategy};
+use farwater_fleet::rollout::{Decision, Held, Member, Outlook, Phase, Reach, Standing, decide, standing};
+
+use crate::{
+    events::{Command, Event, History, Quality},
+    world::World,
+};
+
+type Verdict = Result<(), String>;
+
+/// What a history went through, so that a count says something.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    pub looks: u64,
+    pub released: u64,
+    pub retracted: u64,
+    pub halted: u64,
+    /// Ticks from the last fault until all were done, at the most.
+    pub longest_end: u64,
+}
+
+impl Figures {
+    pub fn add(&mut self, other: Self) {
+        self.looks += other.looks;
+        self.released += other.released;
+        self.retracted += other.retracted;
+        self.halted += other.halted;
+        self.longest_end = self.longest_end.max(other.longest_end);
+    }
+}
+
+pub fn run(history: &History) -> Result<Figures, String> {
+    let mut figures = Figures::default();
+    let mut world = World::new(&history.setting);
+    for (event, ticks) in &history.events {
+        apply(&mut world, *event);
+        look(&mut world, &mut figures, true)?;
+        for _ in 0..*ticks {
+            world.tick();
+            look(&mut world, &mut figures, false)?;
+        }
+    }
+    end(&mut world, history.setting.lost, &mut figures)?;
+    figures.released = world.oracle.released;
+    figures.retracted = world.oracle.retracted;
+    Ok(figures)
+}
+
+fn apply(world: &mut World, event: Event) {
+    if let Some(bad) = world.oracle.bad.as_mut().filter(|_| event != Event::Nothing) {
+        bad.faults += 1;
+    }
+    let count = world.rows.len();
+    let row = |member: u8| usize::from(member) % count.max(1);
+    match event {
+        Event::Commit { quality, first } => {
+            let is_at_rest = world.is_at_rest();
+            world.commit(quality, first);
+            let mut bad = crate::oracle::BadCommit::new(world.target(), world.has_canary());
+            // Silent, and the hub has not found out.
+            bad.faults = world.rows.iter().filter(|row| !row.agent.is_heard()).count();
+            world.oracle.bad = Some(bad).filter(|_| is_at_rest && quality.is_bad_everywhere());
+        }
+        Event::Revert => world.revert(),
+        Event::Join if count < 12 => world.join(),
+        Event::Restart { ticks, jump } => world.restart(ticks, i64::from(jump)),
+        Event::Pause(paused) => world.pause(paused),
+        Event::Command { command: what, is_stale } => command(world, what, is_stale),
+        _ if count == 0 => {}
+        Event::Change { member, quality } => {
+            world.change(row(member), quality);
+            // A canary that is mended by itself has got through, and opens the next step.
+            world.oracle.bad = None;
+        }
+        Event::Renew(member) => world.renew(row(member)),
+        Event::Leave(member) => {
+            world.rows.remove(row(member));
+        }
+        Event::GoSilent(member) => world.rows[row(member)].agent.is_silent = true,
+        Event::ComeBack(member) => world.rows[row(member)].agent.is_silent = false,
+        Event::Delay { member, ticks } => world.rows[row(member)].agent.delay = i64::from(ticks) * crate::world::TICK,
+        Event::Repeat(member) => world.repeat(row(member)),
+        Event::Crash { member, ticks } => world.crash(row(member), ticks),
+        Event::Stop { member, stop, on } => {
+            let stops = &mut world.rows[row(member)].stops;
+            stops.retain(|other| *other != stop);
+            stops.extend(on.then_some(stop));
+        }
+        Event::Nothing | Event::Join => {}
+    }
+}
+
+/// Gives an order.
+fn command(world: &mut World, command: Command, is_stale: bool) {
+    let number = world.state.number.saturating_sub(u64::from(is_stale));
+    let mut order = RolloutOrder { number, requested_at: world.clock.now.to_string(), ..RolloutOrder::default() };
+    match command {
+        Command::Promote(what) => order.promote = Some(what),
+        Command::Abort => order.abort = true,
+        Command::Skip(member) => {
+            let count = world.rows.len().max(1);
+            order.skip.extend(world.rows.get(usize::from(member) % count).map(|row| row.name.clone()));
+        }
+    }
+    world.order(Some(order));
+}
+
+/// Has the oracle know what an order means, where it counts.
+fn note_order(world: &mut World, decision: &Decision) {
+    let (before, number) = (world.state.clone(), decision.state.number);
+    let Some(order) = world.stated.order.clone().filter(|order| order.number == number) else { return };
+    if decision.state.obeyed == before.obeyed {
+        return;
+    }
+    // What a person goes past may reach anybody.
+    world.oracle.bad = None;
+    for name in &order.skip {
+        world.note_skip(name);
+    }
+    match order.promote {
+        Some(_) if world.policy.strategy == Strategy::OnHold && !(before.promoted && before.number == number) => {}
+        Some(Promote::Soak) => world.note_soak(),
+        Some(Promote::Step) => world.oracle.passed = number,
+        Some(Promote::Halt) => {
+            world.oracle.aborted = 0;
+            world.note_go_on();
+        }
+        None => {}
+    }
+    if order.abort && decision.state.open {
+        world.oracle.aborted = number;
+    }
+}
+
+fn look(world: &mut World, figures: &mut Figures, is_thorough: bool) -> Result<Decision, String> {
+    figures.looks += 1;
+    world.settle();
+    let decision = world.decide();
+    figures.halted += u64::from(decision.phase == Phase::Halted && world.state.open);
+    note_order(world, &decision);
+    world.judge(&decision)?;
+    if is_thorough {
+        judge_order(world, &decision)?;
+        judge_flip(world, &decision, figures.looks)?;
+    }
+    let has_changed = !decision.tracks.is_empty() || decision.state != world.state;
+    world.save(&decision);
+    // Who is given what it has never lost is done at once, and the next look goes on with that.
+    let has_it = |index: &usize| world.rows[*index].published.map(|it| it.change) == world.rows[*index].track.released;
+    if (has_changed || is_thorough) && !decision.released.iter().chain(&decision.retracted).any(has_it) {
+        let again = world.decide();
+        if !again.tracks.is_empty() || again.state != world.state {
+            return Err(format!("P8: {decision:?} and then {again:?}"));
+        }
+        judge_words(world, &again)?;
+    }
+    Ok(decision)
+}
+
+/// P11: the order of members.
+fn judge_order(world: &World, decision: &Decision) -> Verdict {
+    let mut members = world.members();
+    members.reverse();
+    let mut other = decide(&world.policy, &world.state, world.target(), &members, world.clock);
+    let last = members.len().saturating_sub(1);
+    for index in other.tracks.iter_mut().map(|(index, _)| index) {
+        *index = last - *index;
+    }
+    let sorted = |decision: &Decision| {
+        let mut decision = decision.clone();
+        decision.tracks.sort_by_key(|(index, _)| *index);
+        decision.released.sort_unstable();
+        decision.retracted.sort_unstable();
+        decision
+    };
+    for index in other.released.iter_mut().chain(&mut other.retracted) {
+        *index = last - *index;
+    }
+    let (one, other) = (sorted(decision), sorted(&other));
+    if one == other { Ok(()) } else { Err(format!("P11: {one:?} or {other:?}")) }
+}
+
+/// P10: another wish of one member changes nothing for the others, but that there is room for one of them.
+fn judge_flip(world: &World, decision: &Decision, nth: u64) -> Verdict {
+    let mut members = world.members();
+    let Some(index) = usize::try_from(nth).unwrap().checked_rem(members.len()) else { return Ok(()) };
+    let Member { wanted, track, .. } = members[index];
+    let order = world.policy.order.as_ref().filter(|order| world.state.obeyed != Some(order.id));
+    // Who is silent with its change is waited for, and passed over once it wants another.
+    let is_silent = matches!(members[index].reach, Reach::Silent { .. });
+    if wanted.is_none()
+        || is_silent
+        || track.refused == wanted
+        || decision.tracks.iter().any(|(at, track)| *at == index && track.refused == wanted)
+        || order.is_some()
+    {
+        return Ok(());
+    }
+    members[index].wanted = Some(flipped());
+    let other = decide(&world.policy, &world.state, world.target(), &members, world.clock);
+    let others = |list: &[usize]| list.iter().copied().filter(|at| *at != index).collect::<Vec<_>>();
+    let (released, before) = (others(&other.released), others(&decision.released));
+    let more = released.iter().filter(|at| !before.contains(at)).count();
+    let learned = |decision: &Decision| -> Vec<_> {
+        let changed = decision
+            .tracks
+            .iter()
+            .filter(|(at, _)| *at != index && !decision.released.contains(at) && !decision.retracted.contains(at));
+        changed.map(|(at, track)| (*at, track.refused, track.good, track.skipped)).collect()
+    };
+    let is_same = |(at, ..): &&(usize, _, _, _)| !released.contains(at) && !before.contains(at);
+    let (one, two) = (learned(decision), learned(&other));
+    let same = one.iter().filter(is_same).eq(two.iter().filter(is_same)) || decision.retracted != other.retracted;
+    if more <= 1 && same {
+        Ok(())
+    } else {
+        Err(format!("P10: {} wants another: {decision:?} or {other:?}", members[index].name))
+    }
+}
+
+fn flipped() -> farwater_fleet::rollout::ChangeId {
+    "00000000000000000000000000000000".parse().unwrap()
+}
+
+/// Nobody who waits is told that it goes next and then doesn't.
+fn judge_words(world: &World, decision: &Decision) -> Verdict {
+    let outlook: &Outlook = &decision.outlook;
+    for member in world.members() {
+        let standing = standing(&world.policy, &decision.state, outlook, &member, world.clock);
+        if standing == Standing::Held(Held::Next) {
+            return Err(format!("P14: {} goes next and doesn't: {decision:?}", member.name));
+        }
+    }
+    Ok(())
+}
+
+/// P7: faults stop and a good commit comes; then all that are heard are done with it.
+fn end(world: &mut World, lost: u16, figures: &mut Figures) -> Verdict {
+    world.pause(false);
+    world.order(None);
+    for row in &mut world.rows {
+        row.stops.clear();
+        row.agent.delay = 0;
+        row.agent.crash(0);
+        row.agent.is_silent &= lost & (1 << (row.number % 16)) != 0;
+    }
+    world.commit(Quality::Good, 0);
+    let soak: i64 = world.rows.iter().map(|row| world.soak_of(row)).max().unwrap_or(0);
+    // One after the other, each with its poll, report and soak; before that what is stuck has to be found out, twice at the most.
+    let each = (soak + 8 * crate::world::TICK) / crate::world::TICK;
+    let most =
+        each * i64::try_from(world.rows.len() + 2).unwrap() + 3 * world.policy.progress_deadline / crate::world::TICK;
+    let mut unfinished = None;
+    for tick in 0..most {
+        world.tick();
+        let decision = look(world, figures, false)?;
+        if decision.phase == Phase::OnHold {
+            command(world, Command::Promote(Promote::Step), false);
+            look(world, figures, false)?;
+        }
+        unfinished = world.unfinished(&decision);
+        if unfinished.is_none() {
+            figures.longest_end = figures.longest_end.max(tick.unsigned_abs());
+            return Ok(());
+        }
+    }
+    match unfinished {
+        None => Ok(()),
+        Some(told) => Err(format!("P7: after {most} ticks {told}: {:?}", world.decide())),
+    }
+}

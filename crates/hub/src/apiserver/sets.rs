@@ -1,0 +1,216 @@
+//! ServiceSets: what is checked before one is written, its members, and what it would do.
+
+use std::collections::HashSet;
+
+use axum::response::Response;
+use bytes::Bytes;
+use farwater_api::{
+    ServiceSet, ServiceSetSpec,
+    service_set::{MEMBERS_KIND, PLAN_KIND, SetPlan},
+};
+use farwater_fleet::{
+    rollout::{InvalidPolicy, Policy},
+    stamping::{FREE_FIELDS, Template},
+};
+use farwater_store::delivery::member_of_service;
+use serde_json::{Value, json};
+
+use super::{
+    admission,
+    body::Encoding,
+    call::{Call, store_failed},
+    intake, meta,
+    options::WriteOptions,
+    respond,
+    stamped::check_template,
+    status::{ApiError, FieldError},
+    strategy::{self, Part},
+    subresources::our_api_version,
+};
+use crate::{
+    controllers::{plan_sets, resources::Name},
+    delivery::admission::{Inadmissible, check_shape},
+};
+
+/// Members in one answer, unless fewer are asked for.
+const PAGE: u32 = 500;
+
+/// Whether an object is one that a set has made.
+fn is_service(call: &Call) -> bool {
+    call.kind.group == farwater_api::GROUP && call.kind.plural == "servicedeployments"
+}
+
+pub fn is_set(call: &Call) -> bool {
+    call.kind.group == farwater_api::GROUP && call.kind.plural == "servicesets"
+}
+
+/// What of a service its set says: nobody else changes that.
+fn fixed(object: &Value) -> Value {
+    let mut spec = object["spec"].clone();
+    if let Some(spec) = spec.as_object_mut() {
+        spec.retain(|field, _| !FREE_FIELDS.contains(&field.as_str()));
+    }
+    json!([spec, object["metadata"]["labels"], object["metadata"]["ownerReferences"]])
+}
+
+/// Refuses to change what a set has made, but for what is its users' own.
+pub async fn check_change(call: &Call, object: &Value, old: &Value) -> Result<(), ApiError> {
+    if !is_service(call) || fixed(object) == fixed(old) {
+        return Ok(());
+    }
+    refuse_if_stamped(call, meta::text(old, "uid"), meta::text(old, "name"), old).await
+}
+
+/// Refuses to delete what a set has made.
+pub async fn check_delete(call: &Call, object: &Value) -> Result<(), ApiError> {
+    if !is_service(call) || object["metadata"]["deletionTimestamp"].is_string() {
+        return Ok(());
+    }
+    refuse_if_stamped(call, meta::text(object, "uid"), meta::text(object, "name"), object).await
+}
+
+async fn refuse_if_stamped(call: &Call, uid: &str, name: &str, object: &Value) -> Result<(), ApiError> {
+    let member = member_of_service(&mut *call.hub.store.tables().await.map_err(store_failed)?, uid).await;
+    if member.map_err(store_failed)?.is_none() {
+        return Ok(());
+    }
+    let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    let set = owners.filter(|owner| owner["kind"] == "ServiceSet").find_map(|owner| owner["name"].as_str());
+    let set = set.unwrap_or("another one");
+    let why = format!(
+        "ServiceSet {set} has made it: change that, or leave this cluster out of its selector; {} are free",
+        FREE_FIELDS.join(", ")
+    );
+    Err(call.forbidden(name, &why))
+}
+
+/// What the services of a set name, each variant of them as an object of its own.
+pub fn variants(object: &Value) -> Vec<Value> {
+    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else { return Vec::new() };
+    let variant = |(_, template): (String, farwater_api::service_set::TemplateSpec)| {
+        let mut spec = template.0;
+        // Another selector is another place that secrets go to.
+        spec.insert("clusterSelector".to_owned(), object["spec"]["clusterSelector"].clone());
+        json!({"metadata": object["metadata"], "spec": spec})
+    };
+    Template::variants(&spec).map(variant).collect()
+}
+
+/// Rules that no schema says, of the template and of what each override makes of it.
+pub fn check_spec(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+    if old.is_some_and(|old| old["spec"] == object["spec"]) {
+        return Ok(());
+    }
+    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else { return Ok(()) };
+    let mut errors = Vec::new();
+    for (at, template) in Template::variants(&spec) {
+        let Ok(service) = check_template(&template) else { continue };
+        let (field, why) = match check_shape(&service) {
+            Ok(()) => continue,
+            Err(Inadmissible::Sources { field, why }) => (field, why),
+            Err(Inadmissible::Tests { field, why }) => (format!("tests{field}"), why),
+            Err(other) => (String::new(), other.to_string()),
+        };
+        errors.push(FieldError::invalid_unquoted(format!("spec.{at}.{field}"), &why));
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid(&call.kind.group, &call.kind.kind, meta::text(object, "name"), errors))
+}
+
+/// For [`strategy::validate`]: a template is checked as the services are that are made of it.
+pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    // What its own schema refuses can't be put together.
+    if !errors.is_empty() || old.is_some_and(|old| old["spec"] == object["spec"]) {
+        return;
+    }
+    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else { return };
+    let mut known = HashSet::new();
+    for (at, template) in Template::variants(&spec) {
+        for mut error in check_template(&template).err().unwrap_or_default() {
+            // What is wrong with the template is wrong with each variant of it.
+            if known.insert(error.to_string()) {
+                let field = error.field.strip_prefix("spec").unwrap_or(&error.field);
+                let place = format!("spec.{at}{field}");
+                error.message = error.message.replace(&error.field, &place);
+                error.field = place;
+                errors.push(error);
+            }
+        }
+    }
+    if let Err(InvalidPolicy { field, value, remedy }) = Policy::of(&spec.rollout) {
+        let why = format!("{value}: it must be {remedy}");
+        errors.push(FieldError::invalid_unquoted(format!("spec.rollout.{field}"), &why));
+    }
+    for problem in Template::read("", &spec).err().unwrap_or_default() {
+        errors.push(FieldError::invalid_unquoted(format!("spec.{}", problem.field), &problem.why));
+    }
+}
+
+/// `members?limit=N&continue=PLACE`: the clusters of a set, in no order that means something.
+pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
+    let set = call.load(&call.info.name).await?;
+    let limit = match call.query.get("limit").unwrap_or_default() {
+        "" => PAGE,
+        text => text
+            .parse::<u32>()
+            .map_err(|error| ApiError::bad_request(format!("the parameter limit is no number: {error}")))?
+            .clamp(1, PAGE),
+    };
+    let after = call.query.get("continue").unwrap_or_default();
+    let key = Name::new(&call.info.namespace, &call.info.name);
+    let (members, next) =
+        plan_sets::members(&call.hub.delivery, (&key, &set), (after, limit)).await.map_err(store_failed)?;
+    let mut metadata = json!({"resourceVersion": set.version.to_string()});
+    if let Some(next) = next {
+        metadata["continue"] = next.into();
+    }
+    Ok(respond::json(
+        200,
+        &json!({"apiVersion": our_api_version(), "kind": MEMBERS_KIND, "metadata": metadata, "items": members}),
+    ))
+}
+
+/// `get` plans the set as it is; `create` as it is sent.
+pub async fn plan(call: &Call, body: Option<&Bytes>) -> Result<Response, ApiError> {
+    let name = &call.info.name;
+    let (uid, object) = match body {
+        None => {
+            let set = call.load(name).await?;
+            (set.uid.clone(), (*set.object).clone())
+        }
+        Some(bytes) => {
+            let options = WriteOptions::parse(&call.query, "CreateOptions")?;
+            let encoding = Encoding::of(&respond::content_type(&call.headers))?;
+            let mut object = intake::read(bytes, encoding, call.kind, options.validation)?.object;
+            object["metadata"]["name"] = json!(name);
+            object["metadata"]["namespace"] = json!(call.info.namespace);
+            let found = call.hub.store.get(&call.key(name)).await.map_err(store_failed)?;
+            let old = found.as_ref().map(|found| &*found.object);
+            let errors = strategy::validate(&object, None, call.kind, Part::Main);
+            if !errors.is_empty() {
+                return Err(ApiError::invalid(&call.kind.group, &call.kind.kind, name, errors));
+            }
+            admission::admit(call, &object, old).await?;
+            (found.map(|found| found.uid).unwrap_or_default(), object)
+        }
+    };
+    let set: ServiceSet = serde_json::from_value(object).map_err(ApiError::internal)?;
+    let key = Name::new(&call.info.namespace, name);
+    let planned = plan_sets::plan(&call.hub.delivery, &key, &uid, &set).await.map_err(store_failed)?;
+    let plan: SetPlan = planned.map_err(|problems| {
+        let wrong = problems
+            .iter()
+            .map(|problem| FieldError::invalid_unquoted(format!("spec.{}", problem.field), &problem.why));
+        ApiError::invalid(&call.kind.group, &call.kind.kind, name, wrong.collect())
+    })?;
+    let code = if body.is_some() { 201 } else { 200 };
+    Ok(respond::json(
+        code,
+        &json!({
+            "apiVersion": our_api_version(), "kind": PLAN_KIND,
+            "metadata": {"namespace": call.info.namespace, "name": name}, "status": plan,
+        }),
+    ))
+}

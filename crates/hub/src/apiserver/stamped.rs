@@ -1,0 +1,55 @@
+//! ServiceDeployments that the hub makes itself: by the same rules as those that people send.
+
+use farwater_api::{GROUP, ServiceDeploymentSpec, VERSION, service_set::TemplateSpec};
+use serde_json::{Map, Value, json};
+
+use super::{
+    delete::{Cascade, Removal, plan_removal},
+    kinds::{REGISTRY, ResourceKind},
+    schema,
+    status::FieldError,
+    strategy::{self, Part},
+};
+
+fn kind() -> Option<&'static ResourceKind> {
+    REGISTRY.find(GROUP, VERSION, "servicedeployments")
+}
+
+/// Fills in defaults. `Err` says what the API server would refuse.
+pub fn complete(object: &mut Value) -> Result<(), Vec<FieldError>> {
+    let Some(kind) = kind() else { return Ok(()) };
+    let mut unknown = Vec::new();
+    // Of the metadata nothing is a person's but the labels.
+    schema::prune(&mut object["spec"], &kind.schema["properties"]["spec"], "spec", &mut unknown);
+    schema::drop_nulls(&mut object["spec"], &kind.schema["properties"]["spec"]);
+    schema::default(&mut object["spec"], &kind.schema["properties"]["spec"]);
+    let mut errors: Vec<FieldError> =
+        unknown.into_iter().map(|field| FieldError::forbidden(field, "there is no such field")).collect();
+    errors.extend(strategy::validate(object, None, kind, Part::Main));
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// What is wrong with a template, whatever the cluster is: fields are below its spec.
+pub fn check_template(template: &TemplateSpec) -> Result<ServiceDeploymentSpec, Vec<FieldError>> {
+    let mut object = sample(template.0.clone());
+    complete(&mut object)?;
+    let unreadable = |error: serde_json::Error| vec![FieldError::invalid("spec", &Value::Null, &error.to_string())];
+    serde_json::from_value(object["spec"].take()).map_err(unreadable)
+}
+
+/// As it would be on some cluster.
+fn sample(mut spec: Map<String, Value>) -> Value {
+    spec.insert("clusterRef".to_owned(), json!({"name": "any"}));
+    json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ServiceDeployment",
+        "metadata": {"name": "any", "namespace": "any"}, "spec": spec,
+    })
+}
+
+/// A service that is deleted: marked until its agent has confirmed; none: it is marked already.
+pub fn mark_deleted(object: &Value, now: jiff::Timestamp) -> Option<Value> {
+    match plan_removal(object, kind()?, Cascade::default(), now) {
+        Removal::Mark(marked) => Some(marked),
+        Removal::Remove | Removal::Wait => None,
+    }
+}

@@ -1,0 +1,520 @@
+//! Rollouts of ServiceSets: which member's newer content and spec count, and when.
+//!
+//! A service of a set states what it shall be at once, and is it when its turn has come. Until then its entry is made of what was
+//! assigned before, with the spec that went with it. One decision, `fleet::rollout::decide`, says whose turn it is.
+
+use std::collections::BTreeMap;
+
+use farwater_api::{Digest, ServiceDeployment, ServiceDeploymentSpec, ServiceSet, service_set::RolloutStatus};
+use farwater_fleet::{
+    assignment::{Candidate, Why},
+    rollout::{
+        ChangeId, Clock, Cluster, Content, Decision, Evidence, Member, Outlook, Phase, Policy, Published, Reach,
+        Stands, State, Track, decide, place, standing,
+    },
+    stamping::{Template, template_digest},
+};
+use farwater_store::{
+    Key, Resource, StoreError, Tx,
+    delivery::{
+        MemberRollout, RollingMember, hold_spec, load_rollout, rolling_members, save_look, save_rollout, save_specs,
+        save_track,
+    },
+};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::{
+    candidates::{Ingredient, find_ingredients},
+    resources::Name,
+    stamp_services::cluster_name,
+    track_clusters::silence_deadline,
+    versions,
+};
+use crate::{apiserver::check_template, delivery::Delivery};
+
+/// What is written of the rollout of a set.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Written {
+    state: State,
+    outlook: Outlook,
+}
+
+fn read<T: DeserializeOwned>(row: &MemberRollout, what: &str, text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|error| StoreError::Row {
+        what: format!("{what} of service {}, a member of a set", row.service_uid),
+        problem: error.to_string(),
+    })
+}
+
+fn read_some<T: DeserializeOwned>(row: &MemberRollout, what: &str, text: &str) -> Result<Option<T>, StoreError> {
+    if text.is_empty() { Ok(None) } else { read(row, what, text).map(Some) }
+}
+
+/// A service with the spec that counts now.
+pub fn effective(mut service: ServiceDeployment, row: Option<&MemberRollout>) -> Result<ServiceDeployment, StoreError> {
+    let Some(row) = row.filter(|row| !row.held_spec.is_empty()) else { return Ok(service) };
+    let spec: ServiceDeploymentSpec = read(row, "held spec", &row.held_spec)?;
+    let own = std::mem::replace(&mut service.spec, spec);
+    service.spec.suspend = own.suspend;
+    service.spec.suspension = own.suspension;
+    service.spec.pin = own.pin;
+    Ok(service)
+}
+
+/// The spec before `new`, as it is to be kept while that waits for its turn; empty: nothing has to be kept.
+pub fn spec_to_hold(row: &MemberRollout, old: &Value, new: &Value) -> Result<String, StoreError> {
+    let track: Track = read(row, "track", &row.track)?;
+    if track.released.is_none() {
+        return Ok(String::new());
+    }
+    let counts = if row.held_spec.is_empty() { old.clone() } else { read(row, "held spec", &row.held_spec)? };
+    Ok(if template_digest(&counts) == template_digest(new) { String::new() } else { counts.to_string() })
+}
+
+fn change(spec: &ServiceDeploymentSpec, candidate: &Candidate) -> Result<ChangeId, StoreError> {
+    let template = template_digest(&serde_json::to_value(spec).map_err(StoreError::abort)?);
+    let Candidate { bundle, path, origin, .. } = candidate;
+    Ok(ChangeId::of(&Content { template, bundle: *bundle, path, origin: origin.as_deref(), parameters: None }))
+}
+
+/// What an entry is made of, where it is one to apply.
+pub fn published(spec: &ServiceDeploymentSpec, assigned: &Candidate, entry: Digest) -> Result<String, StoreError> {
+    let published = Published { entry, change: change(spec, assigned)? };
+    serde_json::to_string(&published).map_err(StoreError::abort)
+}
+
+/// What the sources of a service have.
+fn fingerprint(ingredients: &[Ingredient]) -> String {
+    let one = |ingredient: &Ingredient| {
+        let found = ingredient.found.as_ref()?;
+        let revision = found.revision.as_ref().map(|revision| {
+            let taken = &revision.taken;
+            json!([revision.reference, revision.commit, taken.submodules, taken.lfs, taken.artifact])
+        });
+        let chart = found.chart.as_ref().map(|chart| json!([chart.chart, chart.wanted, chart.version, chart.digest]));
+        Some(json!([found.object.uid, revision, chart]))
+    };
+    let all: Vec<Option<Value>> = ingredients.iter().map(one).collect();
+    Digest::of_json(&json!(all)).to_hex()
+}
+
+/// A look at a member's service.
+pub struct Look {
+    pub row: MemberRollout,
+    wanted: Option<ChangeId>,
+    released: Option<ChangeId>,
+    looked_at: String,
+    /// What it goes back to: what was assigned before, and the spec of that time; empty: its own.
+    back: Option<(Candidate, String)>,
+}
+
+/// What of a service a look is about.
+pub struct Looking<'a> {
+    /// The service's own.
+    pub spec: &'a ServiceDeploymentSpec,
+    /// What its sources have for it, if they have.
+    pub candidate: Option<&'a Candidate>,
+    pub assigned: Option<&'a Candidate>,
+    pub ingredients: &'a [Ingredient],
+}
+
+impl Look {
+    pub async fn of(
+        delivery: &Delivery,
+        row: MemberRollout,
+        Looking { spec, candidate, assigned, ingredients }: Looking<'_>,
+    ) -> Result<Self, StoreError> {
+        let track: Track = read(&row, "track", &row.track)?;
+        let wanted = candidate.map(|candidate| change(spec, candidate)).transpose()?;
+        let back = match (track.released, assigned) {
+            (Some(released), Some(assigned)) if Some(released) != wanted => {
+                find_back(delivery, &row, spec, assigned, released).await?
+            }
+            _ => None,
+        };
+        Ok(Self { wanted, released: track.released, looked_at: fingerprint(ingredients), back, row })
+    }
+
+    /// What was assigned before and is to be again.
+    pub fn back(&self) -> Option<&Candidate> {
+        self.back.as_ref().map(|(candidate, _)| candidate)
+    }
+
+    /// Whether its turn has not come.
+    pub fn is_held(&self) -> bool {
+        self.wanted.is_none() || self.wanted != self.released
+    }
+
+    /// What comes of it, after what was decided. `object`: the service that was looked at.
+    pub fn end(self, why: &Why, pinned: bool, object: &Value) -> Result<Looked, StoreError> {
+        let held = self.is_held();
+        let is_settled = *why == Why::Current && !pinned;
+        let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
+        let row = &self.row;
+        let own = || object["spec"].to_string();
+        let release = match &self.back {
+            // What is taken back is not gone back to.
+            Some((_, spec)) if is_settled && row.held_spec != *spec => Some(Specs::Back(spec.clone())),
+            None if is_settled && !held && !row.held_spec.is_empty() => Some(Specs::Own { generation, spec: own() }),
+            _ => None,
+        };
+        let before = self.row.held_spec.clone();
+        let (set_uid, service_uid) = (row.set_uid.clone(), row.service_uid.clone());
+        let next = self.next(why, pinned)?;
+        Ok(Looked { set_uid, service_uid, held, next, before, release })
+    }
+
+    /// The row as it is to be written; none: it says so already.
+    fn next(self, why: &Why, pinned: bool) -> Result<Option<MemberRollout>, StoreError> {
+        let stands = match why {
+            Why::Suspended => Some(Stands::Suspended),
+            _ if pinned => Some(Stands::Pinned),
+            Why::NotGranted(message) => Some(Stands::Denied(message.clone())),
+            Why::Waiting(message) => Some(Stands::Waiting(message.clone())),
+            Why::Current | Why::Rollout | Why::Trouble(_) => None,
+        };
+        let stands = stands.map(|stands| serde_json::to_string(&stands)).transpose().map_err(StoreError::abort)?;
+        let next = MemberRollout {
+            wanted: self.wanted.map(|wanted| wanted.to_string()).unwrap_or_default(),
+            looked_at: self.looked_at,
+            stands: stands.unwrap_or_default(),
+            ..self.row.clone()
+        };
+        Ok((next != self.row).then_some(next))
+    }
+}
+
+/// What came of a look at a member's service.
+#[derive(Debug)]
+pub struct Looked {
+    pub set_uid: String,
+    service_uid: String,
+    pub held: bool,
+    next: Option<MemberRollout>,
+    /// The spec that counted, where that was not the service's own.
+    before: String,
+    /// Another spec counts from now on.
+    pub release: Option<Specs>,
+}
+
+/// Which spec counts.
+#[derive(Debug)]
+pub enum Specs {
+    /// The service's, as it was looked at.
+    Own { generation: i64, spec: String },
+    /// One of before; empty: the service's own.
+    Back(String),
+}
+
+impl Looked {
+    pub fn is_known(&self) -> bool {
+        self.next.is_none() && self.release.is_none()
+    }
+
+    /// `key`: of the service.
+    pub async fn save(self, tx: &mut Tx, key: &Key) -> Result<(), StoreError> {
+        if let Some(next) = &self.next {
+            save_look(tx, next).await?;
+        }
+        match self.release {
+            None => Ok(()),
+            Some(Specs::Back(spec)) => hold_spec(tx, &self.service_uid, &spec).await,
+            Some(Specs::Own { generation, spec }) => {
+                // One that was written since waits for a turn of its own.
+                let now = tx.get(key).await?.filter(|now| now.uid == self.service_uid);
+                let is_newest = now.is_none_or(|now| now.object["metadata"]["generation"] == generation);
+                let held = if is_newest { "" } else { &*spec };
+                save_specs(tx, &self.service_uid, (held, &self.before)).await
+            }
+        }
+    }
+}
+
+/// What a member goes back to, by its history, where it has something else; none: it has it, or nobody knows it any more.
+async fn find_back(
+    delivery: &Delivery,
+    row: &MemberRollout,
+    own: &ServiceDeploymentSpec,
+    assigned: &Candidate,
+    released: ChangeId,
+) -> Result<Option<(Candidate, String)>, StoreError> {
+    let held: Option<ServiceDeploymentSpec> = read_some(row, "held spec", &row.held_spec)?;
+    if change(held.as_ref().unwrap_or(own), assigned)? == released {
+        return Ok(None);
+    }
+    let back: Option<ServiceDeploymentSpec> = read_some(row, "spec to go back to", &row.back_spec)?;
+    let specs = [(Some(own), ""), (held.as_ref(), &row.held_spec), (back.as_ref(), &row.back_spec)];
+    let history = versions::load_candidates(&mut *delivery.store.tables().await?, &row.service_uid).await?;
+    for (spec, text) in specs {
+        let Some(spec) = spec else { continue };
+        for candidate in &history {
+            if change(spec, candidate)? == released {
+                return Ok(Some((candidate.clone(), text.to_owned())));
+            }
+        }
+    }
+    tracing::warn!(service = row.service_name, %released, "what it is to go back to is in its history no more");
+    Ok(None)
+}
+
+/// What an agent has said of its entry, as it is to be written; none: it is no news.
+pub fn note_report(
+    row: &MemberRollout,
+    report: &farwater_api::objects::ServiceReport,
+    spec: &ServiceDeploymentSpec,
+) -> Result<Option<String>, StoreError> {
+    let published: Option<Published> = read_some(row, "published entry", &row.published)?;
+    let mut known: Option<Evidence> = read_some(row, "evidence", &row.evidence)?;
+    let now = Timestamp::now().as_second();
+    if !Evidence::note(&mut known, published, report, &spec.tests, now) {
+        return Ok(None);
+    }
+    known.map(|known| serde_json::to_string(&known)).transpose().map_err(StoreError::abort)
+}
+
+/// How far a rollout has come.
+pub struct Advance {
+    pub status: RolloutStatus,
+    /// Seconds since 1970.
+    pub next_look: Option<i64>,
+}
+
+/// Lets go on whose turn it is. None while the set's services are not all stamped from what it says now.
+pub async fn advance(
+    delivery: &Delivery,
+    name: &Name,
+    resource: &Resource,
+    set: &ServiceSet,
+) -> Result<Option<Advance>, StoreError> {
+    let Ok(policy) = Policy::of(&set.spec.rollout) else { return Ok(None) };
+    let (rows, written) = {
+        let mut tables = delivery.store.tables().await?;
+        (rolling_members(&mut tables, &resource.uid).await?, load_rollout(&mut tables, &resource.uid).await?)
+    };
+    let before: Written = match &written {
+        Some(text) => read_written(name, text)?,
+        None => Written::default(),
+    };
+    let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
+    let (sources, target) = find_target(delivery, name, set).await?;
+    let members = Members::read(delivery, &policy, &rows, &sources, clock)?;
+    let decision = decide(&policy, &before.state, target, &members.of_set(), clock);
+    save(delivery, &resource.uid, (&rows, &members.steps), &decision, written).await?;
+    for index in decision.released.iter().chain(&decision.retracted) {
+        delivery.services.add(Name::new(&name.namespace, &rows[*index].row.service_name));
+    }
+    Ok(Some(Advance { status: tell(&decision), next_look: decision.next_look }))
+}
+
+/// Where each of some members is on its way, in words.
+pub async fn tell_standings(
+    delivery: &Delivery,
+    name: &Name,
+    resource: &Resource,
+    set: &ServiceSet,
+) -> Result<BTreeMap<String, (String, String)>, StoreError> {
+    let Ok(policy) = Policy::of(&set.spec.rollout) else { return Ok(BTreeMap::new()) };
+    let (rows, written) = {
+        let mut tables = delivery.store.tables().await?;
+        (rolling_members(&mut tables, &resource.uid).await?, load_rollout(&mut tables, &resource.uid).await?)
+    };
+    let Some(written) = written else { return Ok(BTreeMap::new()) };
+    let written = read_written(name, &written)?;
+    let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
+    let (sources, _) = find_target(delivery, name, set).await?;
+    let mut members = Members::read(delivery, &policy, &rows, &sources, clock)?;
+    members.steps = rows.iter().map(|member| u16::try_from(member.row.step).unwrap_or(u16::MAX)).collect();
+    let told = members.of_set().into_iter().map(|member| {
+        let standing = standing(&policy, &written.state, &written.outlook, &member, clock);
+        (member.cluster.to_owned(), (policy.step_name(member.step).to_owned(), standing.to_string()))
+    });
+    Ok(told.collect())
+}
+
+fn read_written(name: &Name, text: &str) -> Result<Written, StoreError> {
+    serde_json::from_str(text)
+        .map_err(|error| StoreError::Row { what: format!("rollout of ServiceSet {name}"), problem: error.to_string() })
+}
+
+/// What the sources of a set's services have, in each variant, and a digest of all that its members share.
+async fn find_target(delivery: &Delivery, name: &Name, set: &ServiceSet) -> Result<(Vec<String>, Digest), StoreError> {
+    let mut sources = Vec::new();
+    for (_, template) in Template::variants(&set.spec) {
+        let Ok(spec) = check_template(&template) else { continue };
+        let found = fingerprint(&find_ingredients(delivery, &name.namespace, &spec).await?);
+        if !sources.contains(&found) {
+            sources.push(found);
+        }
+    }
+    let spec = &set.spec;
+    let target = Digest::of_json(&json!([spec.template, spec.parameters, spec.overrides, sources]));
+    Ok((sources, target))
+}
+
+/// Members, and what they borrow.
+struct Members<'r> {
+    rows: &'r [RollingMember],
+    names: Vec<String>,
+    partitions: Vec<Option<String>>,
+    steps: Vec<u16>,
+    reaches: Vec<Reach>,
+    tracks: Vec<Track>,
+    wanted: Vec<Option<ChangeId>>,
+    published: Vec<Option<Published>>,
+    evidence: Vec<Option<Evidence>>,
+    stands: Vec<Option<Stands>>,
+}
+
+impl<'r> Members<'r> {
+    fn read(
+        delivery: &Delivery,
+        policy: &Policy,
+        rows: &'r [RollingMember],
+        sources: &[String],
+        clock: Clock,
+    ) -> Result<Self, StoreError> {
+        let mut all = Self {
+            rows,
+            names: Vec::with_capacity(rows.len()),
+            partitions: Vec::with_capacity(rows.len()),
+            steps: Vec::new(),
+            reaches: Vec::with_capacity(rows.len()),
+            tracks: Vec::with_capacity(rows.len()),
+            wanted: Vec::with_capacity(rows.len()),
+            published: Vec::with_capacity(rows.len()),
+            evidence: Vec::with_capacity(rows.len()),
+            stands: Vec::with_capacity(rows.len()),
+        };
+        let mut labels: Vec<std::sync::Arc<BTreeMap<String, String>>> = Vec::with_capacity(rows.len());
+        for RollingMember { row, seen, touched } in rows {
+            let state = delivery.clusters.get(&row.cluster_uid);
+            let of_cluster = state.as_ref().map(|state| std::sync::Arc::clone(&state.labels)).unwrap_or_default();
+            all.names.push(cluster_name(delivery, &row.cluster_uid).unwrap_or_else(|| row.cluster_uid.clone()));
+            all.partitions.push(policy.partition_by.as_ref().and_then(|key| of_cluster.get(key).cloned()));
+            labels.push(of_cluster);
+            all.reaches.push(match &state {
+                None => Reach::Silent { since: 0, has_entry: false },
+                Some(state) => match state.heard() {
+                    heard if silence_deadline(state, 0) > clock.now => Reach::Heard { at: heard.unwrap_or_default() },
+                    _ if silence_deadline(state, delivery.started) > clock.now => Reach::NotYet,
+                    heard => {
+                        let since = heard.unwrap_or_default();
+                        Reach::Silent { since, has_entry: row.published_at > 0 && since >= row.published_at }
+                    }
+                },
+            });
+            all.tracks.push(read(row, "track", &row.track)?);
+            // What was found out for another spec, or for what its sources had before, says nothing.
+            let is_behind =
+                seen.is_none_or(|seen| seen < row.generation) || (*touched && !sources.contains(&row.looked_at));
+            let wanted = if is_behind || row.wanted.is_empty() { None } else { Some(&row.wanted) };
+            let damaged = |error: farwater_fleet::rollout::ParseChangeError| StoreError::Row {
+                what: format!("wanted change of service {}", row.service_uid),
+                problem: error.to_string(),
+            };
+            all.wanted.push(wanted.map(|text| text.parse().map_err(damaged)).transpose()?);
+            all.published.push(read_some(row, "published entry", &row.published)?);
+            all.evidence.push(read_some(row, "evidence", &row.evidence)?);
+            all.stands.push(read_some(row, "standing", &row.stands)?);
+        }
+        let clusters: Vec<Cluster<'_>> = rows
+            .iter()
+            .enumerate()
+            .map(|(index, member)| Cluster {
+                name: &all.names[index],
+                labels: &labels[index],
+                // One that has nothing yet is as good as any.
+                is_healthy: member.row.ready == 1 || all.tracks[index].released.is_none(),
+                is_heard: matches!(all.reaches[index], Reach::Heard { .. }),
+                is_canary: member.row.step == 0,
+                has_begun: all.wanted[index].is_some() && all.tracks[index].released == all.wanted[index],
+            })
+            .collect();
+        all.steps = place(policy, &clusters);
+        Ok(all)
+    }
+
+    fn of_set(&self) -> Vec<Member<'_>> {
+        (0..self.rows.len())
+            .map(|index| Member {
+                cluster: &self.rows[index].row.cluster_uid,
+                name: &self.names[index],
+                step: self.steps[index],
+                partition: self.partitions[index].as_deref(),
+                wanted: self.wanted[index],
+                track: self.tracks[index],
+                published: self.published[index],
+                evidence: self.evidence[index].as_ref(),
+                reach: self.reaches[index],
+                stands: self.stands[index].clone(),
+            })
+            .collect()
+    }
+}
+
+/// In one transaction, or nobody knows whose turn was whose.
+async fn save(
+    delivery: &Delivery,
+    set_uid: &str,
+    (rows, steps): (&[RollingMember], &[u16]),
+    decision: &Decision,
+    written: Option<String>,
+) -> Result<(), StoreError> {
+    let next = Written { state: decision.state.clone(), outlook: decision.outlook.clone() };
+    let next = serde_json::to_string(&next).map_err(StoreError::abort)?;
+    let mut tracks: BTreeMap<usize, Track> = decision.tracks.iter().copied().collect();
+    for (index, step) in steps.iter().enumerate() {
+        if i64::from(*step) != rows[index].row.step && !tracks.contains_key(&index) {
+            tracks.insert(index, read(&rows[index].row, "track", &rows[index].row.track)?);
+        }
+    }
+    if tracks.is_empty() && written.as_ref() == Some(&next) {
+        return Ok(());
+    }
+    let mut changes = Vec::with_capacity(tracks.len());
+    for (index, track) in tracks {
+        let text = serde_json::to_string(&track).map_err(StoreError::abort)?;
+        changes.push((rows[index].row.service_uid.clone(), text, i64::from(steps[index])));
+    }
+    let set_uid = set_uid.to_owned();
+    let saved = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            for (service_uid, track, step) in &changes {
+                save_track(tx, service_uid, (track, *step)).await?;
+            }
+            save_rollout(tx, &set_uid, &next).await
+        })
+    });
+    saved.await
+}
+
+fn tell(decision: &Decision) -> RolloutStatus {
+    let (counts, outlook) = (decision.counts, &decision.outlook);
+    let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    RolloutStatus {
+        number: decision.state.number,
+        phase: word(decision.phase).to_owned(),
+        step: if outlook.step.is_some() { outlook.step_name.clone() } else { String::new() },
+        updated: count(counts.updated),
+        progressing: count(counts.progressing),
+        failed: count(counts.failed),
+        deferred: count(counts.deferred),
+        waiting: count(counts.waiting + counts.standing),
+        halted_by: outlook.halted_by.clone(),
+    }
+}
+
+fn word(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Complete => "Complete",
+        Phase::Progressing => "Progressing",
+        Phase::Paused => "Paused",
+        Phase::OnHold => "OnHold",
+        Phase::Halted => "Halted",
+        Phase::RollingBack => "RollingBack",
+        Phase::Aborted => "Aborted",
+    }
+}

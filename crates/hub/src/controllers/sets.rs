@@ -1,0 +1,180 @@
+//! ServiceSets as this replica knows them: which clusters each selects, and what of each is to be looked at.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use farwater_fleet::{placement::selects, stamping::cluster_namespaces};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use super::{queue::WorkQueue, resources::Name};
+
+/// Members report one after the other: so many times as long as a look at all of them took it is rested before the next.
+const REST: u32 = 10;
+const SHORTEST: Duration = Duration::from_millis(20);
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Which clusters of a set are to be looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    All,
+    /// By their uids.
+    Some(BTreeSet<String>),
+}
+
+impl Default for Scope {
+    fn default() -> Self {
+        Self::Some(BTreeSet::new())
+    }
+}
+
+impl Scope {
+    fn extend(&mut self, other: Self) {
+        match (&mut *self, other) {
+            (Self::Some(known), Self::Some(more)) => known.extend(more),
+            (Self::All, _) => {}
+            (_, Self::All) => *self = Self::All,
+        }
+    }
+}
+
+struct Known {
+    uid: String,
+    selector: LabelSelector,
+}
+
+#[derive(Default)]
+struct State {
+    known: HashMap<Name, Known>,
+    scopes: HashMap<Name, Scope>,
+    /// Between two looks.
+    rest: Duration,
+}
+
+#[derive(Default)]
+pub struct Sets {
+    state: Mutex<State>,
+    pub queue: Arc<WorkQueue<Name>>,
+}
+
+impl Sets {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Before its clusters are listed: one that changes meanwhile is looked at again.
+    pub fn know(&self, name: &Name, uid: &str, selector: &LabelSelector) {
+        let known = Known { uid: uid.to_owned(), selector: selector.clone() };
+        self.state().known.insert(name.clone(), known);
+    }
+
+    pub fn forget(&self, name: &Name) {
+        self.state().known.remove(name);
+    }
+
+    /// Has some of a set looked at, beside what has left it.
+    pub fn add(&self, name: Name, scope: Scope) {
+        self.state().scopes.entry(name.clone()).or_default().extend(scope);
+        self.queue.add(name);
+    }
+
+    /// A set is looked at now: what was to be looked at.
+    pub fn take(&self, name: &Name) -> Scope {
+        self.state().scopes.remove(name).unwrap_or_default()
+    }
+
+    /// That was in vain.
+    pub fn put_back(&self, name: &Name, scope: Scope) {
+        self.state().scopes.entry(name.clone()).or_default().extend(scope);
+    }
+
+    /// A cluster has come, gone or changed: the sets that select it, and those that have it, which `has` names by their uids.
+    pub fn note_cluster(&self, cluster: &Name, uid: &str, labels: &BTreeMap<String, String>, has: &[String]) {
+        let names: Vec<Name> = {
+            let state = self.state();
+            let concerns = |(name, known): &(&Name, &Known)| {
+                has.contains(&known.uid)
+                    || (cluster_namespaces(&name.namespace).contains(&cluster.namespace.as_str())
+                        && selects(&known.selector, labels))
+            };
+            state.known.iter().filter(concerns).map(|(name, _)| name.clone()).collect()
+        };
+        for name in names {
+            self.add(name, Scope::Some([uid.to_owned()].into()));
+        }
+    }
+
+    /// A look at a set took so long.
+    pub fn rest_after(&self, took: Duration) {
+        self.state().rest = (took * REST).clamp(SHORTEST, LONGEST);
+    }
+
+    /// Has what a set says of its members told.
+    pub fn note_member(&self, set_uid: &str) {
+        let name = self.state().known.iter().find(|(_, known)| known.uid == set_uid).map(|(name, _)| name.clone());
+        if let Some(name) = name {
+            let rest = self.state().rest.max(SHORTEST);
+            self.queue.add_after(name, rest);
+        }
+    }
+
+    /// A name that a set of a namespace waits for is free.
+    pub fn refill(&self, set_uid: &str, namespace: &str, cluster_uid: String) {
+        let found = {
+            let state = self.state();
+            state.known.iter().find(|(_, known)| known.uid == set_uid).map(|(name, _)| name.clone())
+        };
+        if let Some(name) = found.filter(|name| name.namespace == namespace) {
+            self.add(name, Scope::Some([cluster_uid].into()));
+        }
+    }
+
+    /// What has left a set may go, or may not any more.
+    pub fn look_at_all(&self) {
+        let names: Vec<Name> = self.state().known.keys().cloned().collect();
+        names.into_iter().for_each(|name| self.queue.add(name));
+    }
+
+    /// Rights of other namespaces than the administrators' have changed.
+    pub fn note_grants(&self) {
+        let names: Vec<Name> =
+            self.state().known.keys().filter(|name| name.namespace != farwater_api::ADMIN_NAMESPACE).cloned().collect();
+        names.into_iter().for_each(|name| self.add(name, Scope::All));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_looked_at_once_for_all_that_has_changed() {
+        let (sets, name) = (Sets::default(), Name::new("team-a", "web"));
+        let some = |uids: &[&str]| Scope::Some(uids.iter().map(|uid| (*uid).to_owned()).collect());
+        sets.add(name.clone(), some(&["1"]));
+        sets.add(name.clone(), some(&["2"]));
+        assert_eq!((sets.queue.counts().ready, sets.take(&name)), (1, some(&["1", "2"])));
+        assert_eq!(sets.take(&name), some(&[]));
+        sets.add(name.clone(), Scope::All);
+        sets.put_back(&name, some(&["3"]));
+        assert_eq!(sets.take(&name), Scope::All);
+    }
+
+    #[test]
+    fn a_cluster_concerns_who_selects_it_and_who_has_it() {
+        let sets = Sets::default();
+        let selector = |env: &str| serde_json::from_value(serde_json::json!({"matchLabels": {"env": env}})).unwrap();
+        for (namespace, name, env) in
+            [("team-a", "prod", "prod"), ("team-a", "test", "test"), ("team-b", "prod", "prod")]
+        {
+            sets.know(&Name::new(namespace, name), &format!("{namespace}-{name}"), &selector(env));
+        }
+        let labels = [("env".to_owned(), "prod".to_owned())].into();
+        sets.note_cluster(&Name::new("team-a", "east"), "1", &labels, &["team-a-test".to_owned()]);
+        let mut waiting = sets.queue.waiting();
+        waiting.sort();
+        assert_eq!(waiting, [Name::new("team-a", "prod"), Name::new("team-a", "test")]);
+    }
+}

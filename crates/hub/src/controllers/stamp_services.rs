@@ -1,0 +1,711 @@
+//! stamp_services: ServiceSets and the clusters that they select → ServiceDeployments.
+//!
+//! What a set owns is written in rows, and changes with what is made in one transaction. A cluster that can't be read, or for which
+//! the template has no value, keeps the service that it has; one that the selector finds no more loses it, unless many do at once.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use farwater_api::{
+    AGENT_FINALIZER, Cluster, GROUP, SET_FINALIZER, ServiceDeployment, ServiceDeploymentSpec, ServiceSet,
+    ServiceSetStatus, VERSION,
+    service_set::{MAX_SET_ERRORS, SetCounts, SetError},
+};
+use farwater_fleet::{
+    conditions::{self, Verdict, cut, whole_seconds},
+    freeze::{WINDOW, describe_loss, is_mass_loss, release},
+    parameters::ClusterInput,
+    placement::{self, Denied, NamedGrant},
+    stamping::{FREE_FIELDS, Template, cluster_namespaces, service_name},
+};
+use farwater_store::{
+    Change, ListQuery, Resource, StoreError, Tx, Write,
+    delivery::{
+        MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, delete_rollout,
+        hold_spec, load_member, members_of_set, members_that_left, rollout_of_service, save_generation, save_member,
+        troubled_members,
+    },
+};
+use futures::future::join_all;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::{
+    events::{self, Told},
+    freeze_prunes,
+    queue::Next,
+    resources::{self, Name, Stored as _},
+    rollouts::{self, Advance},
+    services::{SourceUrls, load_grants_for},
+    sets::Scope,
+};
+use crate::{
+    apiserver::{complete_service, manage, mark_deleted},
+    delivery::Delivery,
+};
+
+/// Clusters that are read, and services that are written, at a time.
+pub const CHUNK: usize = 200;
+const NOT_LOADED: Duration = Duration::from_millis(200);
+/// Times of rollouts are whole seconds.
+const SOON: Duration = Duration::from_millis(500);
+const LONGEST_REST: Duration = Duration::from_secs(60);
+/// Bytes of a member's problem.
+const MAX_PROBLEM: usize = 512;
+
+pub async fn stamp_services(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
+    // A cluster that isn't known yet is not one that is gone.
+    if !delivery.clusters.is_loaded() {
+        return Ok(Next::After(NOT_LOADED));
+    }
+    let scope = delivery.sets.take(&name);
+    let stamped = stamp_set(&delivery, &name, &scope).await;
+    if stamped.is_err() {
+        delivery.sets.put_back(&name, scope);
+    }
+    stamped
+}
+
+async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Next, StoreError> {
+    let Some((resource, set)) = resources::load::<ServiceSet>(&delivery.store, name).await? else {
+        delivery.sets.forget(name);
+        return Ok(Next::OnChange);
+    };
+    if set.metadata.deletion_timestamp.is_some() {
+        return remove_set(delivery, name, &resource, &set).await;
+    }
+    delivery.sets.know(name, &resource.uid, &set.spec.cluster_selector);
+    hold(delivery, name, &resource).await?;
+    let template = match Template::read(&name.name, &set.spec) {
+        Ok(template) => template,
+        // Of a hub that took other expressions: nothing is made, and nothing goes.
+        Err(problems) => {
+            let told = problems.iter().map(|problem| format!("spec.{}: {}", problem.field, problem.why));
+            let verdicts = Verdict::stalled("SpecInvalid", told.collect::<Vec<_>>().join("; "));
+            write_status(delivery, name, &resource, &set, (verdicts, None)).await?;
+            return Ok(Next::OnChange);
+        }
+    };
+    let grants = load_grants_for(&delivery.store, &name.namespace).await?;
+    let urls = SourceUrls::default();
+    let mut stamper = Stamper { delivery, name, set_uid: &resource.uid, set: &set, template, grants, urls };
+    match scope {
+        Scope::All => stamper.stamp_all().await?,
+        Scope::Some(clusters) => {
+            for uid in clusters {
+                stamper.stamp_one(uid).await?;
+            }
+        }
+    }
+    let has_left = let_go(delivery, name, &resource, &set).await?;
+    let begun = Instant::now();
+    let advance = rollouts::advance(delivery, name, &resource, &set).await?;
+    delivery.sets.rest_after(begun.elapsed());
+    let verdicts = judge(delivery, &resource.uid, advance.as_ref()).await?;
+    let next_look = advance.as_ref().and_then(|advance| advance.next_look);
+    write_status(delivery, name, &resource, &set, (verdicts, advance)).await?;
+    let until =
+        |time: i64| Duration::from_secs(time.saturating_sub(Timestamp::now().as_second()).max(0).unsigned_abs());
+    let looks = [
+        has_left.then(|| Duration::from_secs(WINDOW.as_secs().unsigned_abs() + 1)),
+        // Clocks are set, and clusters fall silent.
+        next_look.map(|time| until(time).clamp(SOON, LONGEST_REST)),
+    ];
+    Ok(looks.into_iter().flatten().min().map_or(Next::OnChange, Next::After))
+}
+
+/// A set, while its services are made.
+pub struct Stamper<'a> {
+    pub delivery: &'a Delivery,
+    pub name: &'a Name,
+    pub set_uid: &'a str,
+    pub set: &'a ServiceSet,
+    pub template: Template<'a>,
+    /// That concern the set's namespace.
+    pub grants: Vec<NamedGrant>,
+    pub urls: SourceUrls,
+}
+
+/// What of a cluster is to be done.
+pub enum Step {
+    /// The set's namespace has no right there: who asks learns not even that there is such a cluster.
+    NotGranted,
+    /// It keeps what it has.
+    Problem(String),
+    Add(Value),
+    Change {
+        found: Resource,
+        object: Value,
+        /// Of the spec, or `labels`.
+        fields: Vec<String>,
+    },
+    Same,
+}
+
+impl<'a> Stamper<'a> {
+    async fn stamp_all(&mut self) -> Result<(), StoreError> {
+        let rows = members_of_set(&mut *self.delivery.store.tables().await?, self.set_uid).await?;
+        let mut rows: HashMap<String, SetMember> = rows.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
+        for namespace in cluster_namespaces(&self.name.namespace) {
+            let mut after = None;
+            loop {
+                let query = ListQuery {
+                    namespace: Some(namespace.to_owned()),
+                    limit: CHUNK,
+                    after,
+                    ..ListQuery::all(Cluster::kind())
+                };
+                let page = self.delivery.store.list(&query).await?;
+                self.stamp(page.items, &mut rows).await?;
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        self.leave(rows.into_values()).await
+    }
+
+    async fn stamp_one(&mut self, cluster_uid: &str) -> Result<(), StoreError> {
+        let row = load_member(&mut *self.delivery.store.tables().await?, self.set_uid, cluster_uid).await?;
+        let mut rows: HashMap<String, SetMember> = row.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
+        if let Some(state) = self.delivery.clusters.get(cluster_uid)
+            && cluster_namespaces(&self.name.namespace).contains(&&*state.namespace)
+        {
+            let key = Cluster::key(&Name::new(&state.namespace, &state.name));
+            let found = self.delivery.store.get(&key).await?.filter(|found| found.uid == cluster_uid);
+            self.stamp(found.into_iter().collect(), &mut rows).await?;
+        }
+        self.leave(rows.into_values()).await
+    }
+
+    /// Makes what is to be made on some clusters, and takes the rows of those that are the set's.
+    async fn stamp(
+        &mut self,
+        clusters: Vec<Resource>,
+        rows: &mut HashMap<String, SetMember>,
+    ) -> Result<(), StoreError> {
+        let mut writes = Vec::new();
+        for (cluster, found) in self.select(clusters).await? {
+            let row = rows.get(&cluster.uid);
+            let step = self.examine(&cluster, row, found).await?;
+            if let Step::NotGranted = step {
+                continue;
+            }
+            let row = rows.remove(&cluster.uid).unwrap_or_else(|| SetMember {
+                set_uid: self.set_uid.to_owned(),
+                cluster_uid: cluster.uid.clone(),
+                ..SetMember::default()
+            });
+            writes.extend(self.write(&cluster, row, step));
+        }
+        // The store commits together what comes at the same time.
+        join_all(writes).await.into_iter().collect()
+    }
+
+    /// Those of the set's, each with what bears its service's name.
+    pub async fn select(&self, clusters: Vec<Resource>) -> Result<Vec<(Resource, Option<Resource>)>, StoreError> {
+        let is_selected = |cluster: &Resource| self.template.selects(&labels_of(&cluster.object));
+        let selected: Vec<_> = clusters.into_iter().filter(is_selected).collect();
+        let keys: Vec<_> = selected.iter().map(|cluster| self.key_on(&cluster.key.name)).collect();
+        let mut found = self.delivery.store.get_all(&keys).await?;
+        Ok(selected.into_iter().zip(keys).map(|(cluster, key)| (cluster, found.remove(&key))).collect())
+    }
+
+    fn key_on(&self, cluster: &str) -> farwater_store::Key {
+        ServiceDeployment::key(&Name::new(&self.name.namespace, &service_name(&self.name.name, cluster)))
+    }
+
+    /// `found`: what bears the service's name.
+    pub async fn examine(
+        &mut self,
+        cluster: &Resource,
+        row: Option<&SetMember>,
+        found: Option<Resource>,
+    ) -> Result<Step, StoreError> {
+        let typed: Cluster = resources::parse(cluster)?;
+        let (labels, annotations) =
+            (typed.metadata.labels.unwrap_or_default(), typed.metadata.annotations.unwrap_or_default());
+        let has_service = row.is_some_and(SetMember::has_service);
+        let problem = |text: String| Ok(Step::Problem(cut(&text, MAX_PROBLEM)));
+        if let Err(Denied::NoGrant { .. }) = self.check_placement(cluster, &labels, &[], "")
+            && !has_service
+        {
+            return Ok(Step::NotGranted);
+        }
+        let input = ClusterInput {
+            uid: &cluster.uid,
+            namespace: &cluster.key.namespace,
+            name: &cluster.key.name,
+            labels: &labels,
+            annotations: &annotations,
+            metadata: &typed.spec.metadata,
+            version: typed.status.as_ref().and_then(|status| status.kubernetes_version.as_deref()),
+        };
+        let stamped = match self.template.stamp(input) {
+            Ok(stamped) => stamped,
+            Err(error) => return problem(error.to_string()),
+        };
+        let mut object = json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"),
+            "kind": "ServiceDeployment",
+            "metadata": {"name": stamped.name, "namespace": self.name.namespace, "labels": stamped.labels},
+            "spec": stamped.spec,
+        });
+        if let Err(errors) = complete_service(&mut object) {
+            let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            return problem(told.join("; "));
+        }
+        let spec: ServiceDeploymentSpec = match serde_json::from_value(object["spec"].clone()) {
+            Ok(spec) => spec,
+            Err(error) => return problem(error.to_string()),
+        };
+        let urls = self.urls.of_spec(&self.delivery.store, &self.name.namespace, &spec).await?;
+        if let Err(denied) = self.check_placement(cluster, &labels, &urls, &spec.target_namespace) {
+            return problem(denied.to_string());
+        }
+        match found {
+            None => Ok(Step::Add(object)),
+            Some(found) if row.is_some_and(|row| row.service_uid == found.uid) => Ok(self.compare(found, object)),
+            Some(found) if found.object["metadata"]["deletionTimestamp"].is_string() => problem(format!(
+                "ServiceDeployment {} is being deleted; another is made when it is gone",
+                found.key.name
+            )),
+            Some(found) => problem(format!(
+                "ServiceDeployment {} exists and is not the set's: delete it, or give the set another name",
+                found.key.name
+            )),
+        }
+    }
+
+    fn check_placement(
+        &self,
+        cluster: &Resource,
+        labels: &BTreeMap<String, String>,
+        sources: &[String],
+        target_namespace: &str,
+    ) -> Result<(), Denied> {
+        let request = placement::Request {
+            namespace: &self.name.namespace,
+            cluster: &cluster.key.name,
+            cluster_labels: labels,
+            sources,
+            target_namespace,
+        };
+        placement::check(request, &self.grants).map(drop)
+    }
+
+    /// What the set's own service lacks.
+    fn compare(&self, found: Resource, wanted: Value) -> Step {
+        let mut object: Value = (*found.object).clone();
+        let mut spec = wanted["spec"].as_object().cloned().unwrap_or_default();
+        for field in FREE_FIELDS {
+            match found.object["spec"].get(field) {
+                Some(value) => drop(spec.insert(field.to_owned(), value.clone())),
+                None => drop(spec.remove(field)),
+            }
+        }
+        let mut fields = differing(found.object["spec"].as_object(), &spec);
+        object["spec"] = spec.into();
+        if object["metadata"]["labels"] != wanted["metadata"]["labels"] {
+            fields.push("labels".to_owned());
+            object["metadata"]["labels"] = wanted["metadata"]["labels"].clone();
+        }
+        object["metadata"]["ownerReferences"] = self.owner();
+        if object == *found.object {
+            return Step::Same;
+        }
+        if object["spec"] != found.object["spec"] {
+            let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
+            object["metadata"]["generation"] = (generation + 1).into();
+            self.sign(&mut object);
+        }
+        Step::Change { found, object, fields }
+    }
+
+    fn owner(&self) -> Value {
+        json!([{
+            "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ServiceSet", "name": self.name.name,
+            "uid": self.set_uid, "controller": true, "blockOwnerDeletion": true,
+        }])
+    }
+
+    /// Who changed the set has changed its services.
+    fn sign(&self, object: &mut Value) {
+        if let Some(author) = self.set.status.as_ref().and_then(|status| status.changed_by.as_deref()) {
+            object["status"]["changedBy"] = author.into();
+        }
+    }
+
+    /// The write of a step, if there is something to write.
+    fn write(
+        &self,
+        cluster: &Resource,
+        known: SetMember,
+        step: Step,
+    ) -> Option<impl Future<Output = Result<(), StoreError>> + use<'a>> {
+        let now = Timestamp::now();
+        let mut row = SetMember { left_at: 0, braked: 0, problem: String::new(), ..known.clone() };
+        let service_name = service_name(&self.name.name, &cluster.key.name);
+        let key = self.key_on(&cluster.key.name);
+        let change = match step {
+            Step::NotGranted => return None,
+            Step::Problem(problem) => {
+                row.problem = problem;
+                None
+            }
+            Step::Same => None,
+            Step::Add(mut object) => {
+                row.service_uid = uuid::Uuid::new_v4().to_string();
+                row.ready = 0;
+                let metadata = &mut object["metadata"];
+                metadata["uid"] = row.service_uid.as_str().into();
+                metadata["generation"] = 1.into();
+                metadata["creationTimestamp"] = json!(whole_seconds(now));
+                metadata["finalizers"] = json!([AGENT_FINALIZER]);
+                metadata["ownerReferences"] = self.owner();
+                self.sign(&mut object);
+                Some(Change::Create(manage(&key.kind, "", None, object, now)))
+            }
+            Step::Change { found, object, .. } => {
+                let object = manage(&key.kind, "", Some(&found.object), object, now);
+                Some(Change::Replace { uid: found.uid.clone(), version: found.version, object })
+            }
+        };
+        row.service_name = service_name;
+        if change.is_none() && row == known {
+            return None;
+        }
+        let (cluster_uid, delivery, name) = (cluster.uid.clone(), self.delivery, self.name);
+        Some(async move {
+            let saved = delivery.store.transact(move |tx| {
+                Box::pin(async move {
+                    save_member(tx, &row).await?;
+                    match change {
+                        Some(change) => write_service(tx, key, change).await,
+                        None => Ok(()),
+                    }
+                })
+            });
+            match saved.await {
+                // Somebody was faster: it is looked at again.
+                Err(StoreError::Refused(_)) => {
+                    delivery.sets.add(name.clone(), Scope::Some([cluster_uid].into()));
+                    Ok(())
+                }
+                other => other,
+            }
+        })
+    }
+
+    /// Notes whose cluster is none of the set's any more.
+    async fn leave(&self, rows: impl Iterator<Item = SetMember>) -> Result<(), StoreError> {
+        let now = Timestamp::now().as_second();
+        let left: Vec<SetMember> = rows
+            .filter(|row| !row.has_left())
+            .map(|row| SetMember { left_at: now, problem: String::new(), ..row })
+            .collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        let saved = self.delivery.store.transact(move |tx| {
+            Box::pin(async move {
+                for row in &left {
+                    save_member(tx, row).await?;
+                }
+                Ok(())
+            })
+        });
+        saved.await
+    }
+}
+
+/// Writes a member's service. What counted before goes on counting, until the rollout comes to it.
+async fn write_service(tx: &mut Tx, key: farwater_store::Key, change: Change) -> Result<(), StoreError> {
+    let before = tx.get(&key).await?;
+    let written = tx.write(Write { key, change }).await?;
+    save_generation(tx, &written.uid, written.object["metadata"]["generation"].as_i64().unwrap_or_default()).await?;
+    let row = rollout_of_service(tx, &written.uid).await?;
+    if let (Some(before), Some(row)) = (before.filter(|before| before.uid == written.uid), row) {
+        let held = rollouts::spec_to_hold(&row, &before.object["spec"], &written.object["spec"])?;
+        if held != row.held_spec {
+            hold_spec(tx, &written.uid, &held).await?;
+        }
+    }
+    Ok(())
+}
+
+pub fn labels_of(object: &Value) -> BTreeMap<String, String> {
+    let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
+    labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect()
+}
+
+/// Names of what differs.
+fn differing(known: Option<&Map<String, Value>>, wanted: &Map<String, Value>) -> Vec<String> {
+    let empty = Map::new();
+    let known = known.unwrap_or(&empty);
+    let names: std::collections::BTreeSet<&String> = known.keys().chain(wanted.keys()).collect();
+    names.into_iter().filter(|name| known.get(*name) != wanted.get(*name)).cloned().collect()
+}
+
+async fn hold(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
+    let is_held = |metadata: &Value| {
+        metadata["finalizers"].as_array().is_some_and(|all| all.iter().any(|finalizer| finalizer == SET_FINALIZER))
+    };
+    if is_held(&resource.object["metadata"]) {
+        return Ok(());
+    }
+    resources::change::<ServiceSet>(&delivery.store, name, &resource.uid, "", |object| {
+        let metadata = &mut object["metadata"];
+        if is_held(metadata) || metadata["deletionTimestamp"].is_string() {
+            return;
+        }
+        match metadata["finalizers"].as_array_mut() {
+            Some(finalizers) => finalizers.push(SET_FINALIZER.into()),
+            None => metadata["finalizers"] = json!([SET_FINALIZER]),
+        }
+    })
+    .await
+}
+
+/// Whether a set that has lost so many would lose them by a slip; else none.
+pub fn find_brake(lost: usize, kept: i64) -> Option<String> {
+    let all = lost as u64 + kept.unsigned_abs();
+    is_mass_loss(lost as u64, all).then(|| describe_loss(lost as u64, all))
+}
+
+/// Deletes the services of clusters that have left, unless too many have at once; whether some still count.
+async fn let_go(delivery: &Delivery, name: &Name, resource: &Resource, set: &ServiceSet) -> Result<bool, StoreError> {
+    let (left, counts) = {
+        let mut tables = delivery.store.tables().await?;
+        let left = members_that_left(&mut tables, &resource.uid).await?;
+        if left.is_empty() {
+            return Ok(false);
+        }
+        (left, count_members(&mut tables, &resource.uid).await?)
+    };
+    let since = Timestamp::now().as_second() - WINDOW.as_secs();
+    // Those that somebody has looked at lead to nothing again, and on a cluster that is gone nothing is deleted.
+    let counts_as_lost =
+        |row: &&SetMember| row.left_at > since && row.braked == 0 && delivery.clusters.get(&row.cluster_uid).is_some();
+    let lost = left.iter().filter(counts_as_lost).count();
+    let is_new = left.iter().any(|row| row.has_service() && row.braked == 0);
+    if let Some(why) = find_brake(lost, counts.matched).filter(|_| is_new) {
+        brake(delivery, name, resource, &left, why).await?;
+        return Ok(true);
+    }
+    let mut steps = Vec::new();
+    for row in left {
+        let is_old = row.left_at <= since;
+        if row.has_service() {
+            steps.push(drop_service(delivery, name, row, set.spec.deletion_policy));
+        } else if is_old {
+            let (set_uid, cluster_uid) = (row.set_uid, row.cluster_uid);
+            let gone = delivery
+                .store
+                .transact(move |tx| Box::pin(async move { delete_member(tx, &set_uid, &cluster_uid).await }));
+            gone.await?;
+        }
+    }
+    join_all(steps).await.into_iter().collect::<Result<(), _>>()?;
+    Ok(true)
+}
+
+async fn brake(
+    delivery: &Delivery,
+    name: &Name,
+    resource: &Resource,
+    left: &[SetMember],
+    why: String,
+) -> Result<(), StoreError> {
+    const SHOWN: usize = 10;
+    let waiting =
+        left.iter().filter(|row| row.has_service()).filter_map(|row| cluster_name(delivery, &row.cluster_uid));
+    let mut names: Vec<String> = waiting.collect();
+    names.sort_unstable();
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let message = format!(
+        "the selector finds {}{more} no more; nothing is deleted in the whole fleet until an administrator has looked: kubectl {}",
+        names.join(", "),
+        release()
+    );
+    tracing::error!(set = %name, why, next = format!("kubectl {}", release()), "nothing is deleted in the fleet any more");
+    let (about, set_uid) = (resource.clone(), resource.uid.clone());
+    let braked = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            if freeze_prunes::freeze(tx, &why, Timestamp::now()).await? {
+                brake_members(tx, &set_uid).await?;
+            }
+            events::tell(tx, &about, &Told { is_warning: true, reason: "Braked", message }).await
+        })
+    });
+    braked.await
+}
+
+pub fn cluster_name(delivery: &Delivery, uid: &str) -> Option<String> {
+    delivery.clusters.get(uid).map(|state| format!("{}/{}", state.namespace, state.name))
+}
+
+/// Unless nothing may be deleted now. A cluster whose resource is gone has nothing that could be.
+async fn drop_service(
+    delivery: &Delivery,
+    name: &Name,
+    row: SetMember,
+    policy: farwater_api::service_deployment::DeletionPolicy,
+) -> Result<(), StoreError> {
+    let key = ServiceDeployment::key(&Name::new(&name.namespace, &row.service_name));
+    let is_gone = delivery.clusters.get(&row.cluster_uid).is_none();
+    let set_name = name.clone();
+    let dropped = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            if !is_gone && freeze_prunes::is_frozen(tx).await? {
+                return Ok(());
+            }
+            if let Some(found) = tx.get(&key).await?.filter(|found| found.uid == row.service_uid) {
+                delete_service(tx, found, policy).await?;
+            }
+            tracing::info!(set = %set_name, service = row.service_name, "its cluster is selected no more");
+            save_member(tx, &SetMember { service_uid: String::new(), ready: 0, ..row }).await
+        })
+    });
+    dropped.await
+}
+
+async fn delete_service(
+    tx: &mut Tx,
+    found: Resource,
+    policy: farwater_api::service_deployment::DeletionPolicy,
+) -> Result<(), StoreError> {
+    let now = Timestamp::now();
+    let mut object: Value = (*found.object).clone();
+    object["spec"]["deletionPolicy"] = json!(policy);
+    let Some(object) = mark_deleted(&object, now) else { return Ok(()) };
+    let object = manage(&found.key.kind, "", Some(&found.object), object, now);
+    let change = Change::Replace { uid: found.uid, version: found.version, object };
+    tx.write(Write { key: found.key, change }).await?;
+    Ok(())
+}
+
+/// Lets all services go, or leaves them to whoever orphans them; then the set itself.
+async fn remove_set(
+    delivery: &Delivery,
+    name: &Name,
+    resource: &Resource,
+    set: &ServiceSet,
+) -> Result<Next, StoreError> {
+    delivery.sets.know(name, &resource.uid, &set.spec.cluster_selector);
+    let finalizers = set.metadata.finalizers.iter().flatten();
+    let is_orphaning = finalizers.clone().any(|finalizer| finalizer == "orphan");
+    if !is_orphaning {
+        let now = Timestamp::now().as_second();
+        let rows = members_of_set(&mut *delivery.store.tables().await?, &resource.uid).await?;
+        let staying: Vec<SetMember> = rows.into_iter().filter(|row| !row.has_left()).collect();
+        if !staying.is_empty() {
+            let saved = delivery.store.transact(move |tx| {
+                Box::pin(async move {
+                    for row in staying {
+                        save_member(tx, &SetMember { left_at: now, problem: String::new(), ..row }).await?;
+                    }
+                    Ok(())
+                })
+            });
+            saved.await?;
+        }
+        let_go(delivery, name, resource, set).await?;
+        let left = members_that_left(&mut *delivery.store.tables().await?, &resource.uid).await?;
+        if left.iter().any(SetMember::has_service) {
+            let verdicts = judge(delivery, &resource.uid, None).await?;
+            write_status(delivery, name, resource, set, (verdicts, None)).await?;
+            return Ok(Next::OnChange);
+        }
+    }
+    let (uid, held) = (resource.uid.clone(), resource.clone());
+    let removed = delivery.store.transact(move |tx| {
+        Box::pin(async move {
+            delete_members(tx, &uid).await?;
+            delete_rollout(tx, &uid).await?;
+            if let Some(change) = resources::without_finalizer(&held, SET_FINALIZER) {
+                tx.write(Write { key: held.key.clone(), change }).await?;
+            }
+            Ok(())
+        })
+    });
+    removed.await?;
+    delivery.sets.forget(name);
+    Ok(Next::OnChange)
+}
+
+/// What there is to say of a set's members.
+async fn judge(delivery: &Delivery, set_uid: &str, advance: Option<&Advance>) -> Result<Vec<Verdict>, StoreError> {
+    let (counts, errors) = {
+        let mut tables = delivery.store.tables().await?;
+        (count_members(&mut tables, set_uid).await?, troubled_members(&mut tables, set_uid, 1).await?)
+    };
+    let MemberCounts { matched, ready, failed, leaving, braked } = counts;
+    let clusters = |count: i64| if count == 1 { "1 cluster".to_owned() } else { format!("{count} clusters") };
+    let mut verdicts = if let Some(first) = errors.first() {
+        let cluster = cluster_name(delivery, &first.cluster_uid).unwrap_or_default();
+        let message = format!("{failed} of {} can't be served: {cluster}: {}", clusters(matched), first.problem);
+        Verdict::stalled("MembersFailed", message)
+    } else if let Some(halted) = advance.filter(|advance| advance.status.phase == "Halted") {
+        let by = halted.status.halted_by.as_deref().unwrap_or("a cluster");
+        let message = format!("rollout {} is halted: {by} failed", halted.status.number);
+        Verdict::stalled("RolloutHalted", message)
+    } else if leaving > 0 && braked == 0 {
+        Verdict::reconciling("Leaving", format!("lets go of {}", clusters(leaving)))
+    } else if matched == 0 {
+        Verdict::ready("NoClusters", "the selector finds no cluster")
+    } else if ready == matched {
+        Verdict::ready("Healthy", format!("healthy on {}", clusters(matched)))
+    } else {
+        Verdict::reconciling("Progressing", format!("healthy on {ready} of {}", clusters(matched)))
+    };
+    if braked > 0 {
+        let message = format!(
+            "the selector finds {} no more, which stay as they are until an administrator has looked: kubectl {}",
+            clusters(braked),
+            release()
+        );
+        verdicts.push(Verdict::new("Braked", Some(true), "ManyAtOnce", message));
+    }
+    Ok(verdicts)
+}
+
+async fn write_status(
+    delivery: &Delivery,
+    name: &Name,
+    resource: &Resource,
+    set: &ServiceSet,
+    (verdicts, advance): (Vec<Verdict>, Option<Advance>),
+) -> Result<(), StoreError> {
+    let (counts, troubled) = {
+        let mut tables = delivery.store.tables().await?;
+        let limit = u32::try_from(MAX_SET_ERRORS).unwrap_or(u32::MAX);
+        (count_members(&mut tables, &resource.uid).await?, troubled_members(&mut tables, &resource.uid, limit).await?)
+    };
+    let previous = set.status.clone().unwrap_or_default();
+    let generation = set.metadata.generation.unwrap_or_default();
+    let error = |row: SetMember| SetError {
+        cluster: cluster_name(delivery, &row.cluster_uid).unwrap_or_default(),
+        message: row.problem,
+    };
+    let status = ServiceSetStatus {
+        observed_generation: Some(generation),
+        conditions: conditions::resolve(&previous.conditions, verdicts, generation, Timestamp::now()),
+        clusters: SetCounts {
+            matched: counts.matched,
+            ready: counts.ready,
+            failed: counts.failed,
+            leaving: counts.leaving,
+        },
+        rollout: advance.map(|advance| advance.status).or(previous.rollout),
+        errors: troubled.into_iter().map(error).collect(),
+        changed_by: None,
+    };
+    resources::write_status::<ServiceSet>(&delivery.store, name, &resource.uid, &status).await
+}

@@ -1,0 +1,400 @@
+//! How a change of a ServiceSet spreads over its clusters.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+use farwater_api::{
+    ADMIN_NAMESPACE, Digest,
+    objects::{Health, Outcome},
+    protocol::Entry,
+};
+use farwater_testkit::git::{GitServer, Repository};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{
+    agent::{Agent, said},
+    delivering::applied,
+    rig::{PATIENCE, Rig, WEB, repository},
+};
+
+const SET: &str = "web";
+
+/// Clusters whose agents do at once what they are told, and say so.
+struct Fleet {
+    rig: Rig,
+    git: Repository,
+    _server: GitServer,
+    agents: BTreeMap<&'static str, Agent>,
+    /// Bundles that don't get healthy.
+    bad: BTreeSet<Digest>,
+    /// Target namespaces in which nothing does.
+    bad_places: BTreeSet<&'static str>,
+    /// Everything but these is bad.
+    good: Option<BTreeSet<Digest>>,
+    /// What each was last seen with, by the cluster.
+    last: HashMap<&'static str, Entry>,
+    /// (cluster, bundle) in the order in which they came.
+    course: Vec<(&'static str, Digest)>,
+}
+
+impl Fleet {
+    async fn start(names: &[&'static str], rollout: Value) -> Self {
+        let (server, git) = repository().await;
+        let rig = Rig::start().await;
+        rig.create("Namespace", "", ADMIN_NAMESPACE, json!({})).await;
+        rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+        let mut fleet = Self {
+            rig,
+            git,
+            _server: server,
+            agents: BTreeMap::new(),
+            bad: BTreeSet::new(),
+            bad_places: BTreeSet::new(),
+            good: None,
+            last: HashMap::new(),
+            course: Vec::new(),
+        };
+        for name in names {
+            fleet.join(name).await;
+        }
+        let mut policy = json!({"soak": "1s", "failAfter": "1s", "maxUnavailable": 1});
+        policy.as_object_mut().unwrap().extend(rollout.as_object().unwrap().clone());
+        let spec = json!({
+            "clusterSelector": {"matchLabels": {"env": "prod"}},
+            "rollout": policy,
+            "template": {"spec": {"targetNamespace": "web", "sourceRef": {"name": "infra"}, "path": "apps/web"}},
+        });
+        fleet.rig.create("ServiceSet", ADMIN_NAMESPACE, SET, json!({"spec": spec})).await;
+        fleet
+    }
+
+    async fn join(&mut self, name: &'static str) {
+        let spec = json!({"spec": {"pollInterval": "30s"}, "labels": {"env": "prod", "name": name}});
+        self.rig.create("Cluster", ADMIN_NAMESPACE, name, spec).await;
+        let agent = Agent::join(&self.rig, name).await;
+        self.agents.insert(name, agent);
+    }
+
+    /// Each agent looks once.
+    async fn step(&mut self) {
+        for (name, agent) in &mut self.agents {
+            if agent.poll(&self.rig, None).await.status != http::StatusCode::OK {
+                continue;
+            }
+            let state = agent.desired(&self.rig).await;
+            let Some(entry) = state.entries.iter().find(|entry| applied(entry).is_some()) else { continue };
+            if self.last.get(name).is_some_and(|last| last.digest() == entry.digest()) {
+                continue;
+            }
+            let bundle = applied(entry).unwrap().bundle;
+            if self.last.get(name).and_then(applied).is_none_or(|last| last.bundle != bundle) {
+                self.course.push((name, bundle));
+            }
+            let place = applied(entry).unwrap().target_namespace.as_str();
+            let is_bad = self.bad_places.contains(place)
+                || self.bad.contains(&bundle)
+                || self.good.as_ref().is_some_and(|good| !good.contains(&bundle));
+            let health = if is_bad { Health::Failed } else { Health::Current };
+            let uid = entry.service.uid.clone();
+            let entry = Entry::clone(entry);
+            agent.say(&self.rig, &uid, said(&entry, Outcome::Applied, &[("web", health)])).await;
+            self.last.insert(name, entry);
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+
+    async fn set(&self) -> Value {
+        self.rig.get("ServiceSet", ADMIN_NAMESPACE, SET).await.unwrap()
+    }
+
+    async fn until(&mut self, what: &str, holds: impl Fn(&Self, &Value) -> bool) -> Value {
+        let begun = Instant::now();
+        loop {
+            self.step().await;
+            let set = self.set().await;
+            if holds(self, &set) {
+                return set;
+            }
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "waited in vain until {what}: {:#}\n{:?}\n{:#?}",
+                set["status"],
+                self.course,
+                self.rows().await
+            );
+        }
+    }
+
+    async fn rows(&self) -> Vec<farwater_store::delivery::RollingMember> {
+        let uid = self.set().await["metadata"]["uid"].as_str().unwrap().to_owned();
+        farwater_store::delivery::rolling_members(&mut self.rig.store.tables().await.unwrap(), &uid).await.unwrap()
+    }
+
+    /// For so long everything goes its way.
+    async fn go_on_for(&mut self, time: Duration) {
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            self.step().await;
+        }
+    }
+
+    async fn until_complete(&mut self) -> Digest {
+        let count = i64::try_from(self.agents.len()).unwrap();
+        self.until("the rollout is complete", |fleet, set| {
+            let status = &set["status"]["rollout"];
+            let bundles: BTreeSet<_> = fleet.bundles().into_values().collect();
+            status["phase"] == "Complete" && status["updated"] == count && bundles.len() == 1
+        })
+        .await;
+        *self.bundles().values().next().unwrap()
+    }
+
+    fn bundles(&self) -> BTreeMap<&'static str, Digest> {
+        self.last.iter().map(|(name, entry)| (*name, applied(entry).unwrap().bundle)).collect()
+    }
+
+    async fn commit(&self, text: &str) {
+        self.git.change("main", &[("apps/web/web.yaml", Some(&format!("{WEB}data: {{text: {text}}}\n")))]).unwrap();
+        self.rig.ask(ADMIN_NAMESPACE, "infra").await;
+    }
+
+    /// Clusters that have ever had another bundle than this since.
+    fn reached(&self, since: usize) -> BTreeSet<&'static str> {
+        self.course[since..].iter().map(|(name, _)| *name).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_commit_reaches_the_canary_and_nobody_else_and_its_fix_comes_there_first() {
+    let mut fleet = Fleet::start(&["a", "b", "c", "d"], json!({})).await;
+    let first = fleet.until_complete().await;
+    assert_eq!(fleet.course[0].0, "a", "the canary is the first by name");
+    fleet.good = Some([first].into());
+    let before = fleet.course.len();
+    fleet.commit("bad").await;
+    let halted = fleet.until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
+    assert_eq!(halted["status"]["rollout"]["haltedBy"], "farwater-admin/a");
+    fleet.go_on_for(Duration::from_secs(3)).await;
+    assert_eq!(fleet.reached(before), ["a"].into());
+
+    let bad = fleet.bundles()["a"];
+    (fleet.bad, fleet.good) = ([bad].into(), None);
+    let before = fleet.course.len();
+    fleet.commit("fix").await;
+    let fixed = fleet.until_complete().await;
+    assert!(fixed != first && fixed != bad);
+    assert_eq!(fleet.course[before], ("a", fixed));
+    assert_eq!(fleet.course.len(), before + 4, "{:?}", fleet.course);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_template_spreads_as_a_commit_does() {
+    let mut fleet = Fleet::start(&["a", "b", "c"], json!({})).await;
+    fleet.until_complete().await;
+    let before = fleet.last.clone();
+    let edit = async |fleet: &Fleet, kind: Value| {
+        fleet
+            .rig
+            .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+                set["spec"]["template"]["spec"]["targetNamespace"] = kind.clone()
+            })
+            .await;
+    };
+    let place = |fleet: &Fleet, name| applied(&fleet.last[name]).unwrap().target_namespace.clone();
+    edit(&fleet, json!("other")).await;
+    let seen = fleet.until("the canary has it", |fleet, _| place(fleet, "a") == "other").await;
+    assert_ne!(seen["status"]["rollout"]["phase"], "Complete");
+    for name in ["b", "c"] {
+        assert_eq!(fleet.last[name].digest(), before[name].digest(), "{name} got something of it");
+    }
+    // Its service says what it shall be, and runs what it may.
+    let service = fleet.rig.get("ServiceDeployment", ADMIN_NAMESPACE, "web-c").await.unwrap();
+    assert_eq!(service["spec"]["targetNamespace"], "other");
+    fleet
+        .until("all have it", |fleet, set| {
+            set["status"]["rollout"]["phase"] == "Complete"
+                && ["a", "b", "c"].iter().all(|name| place(fleet, name) == "other")
+        })
+        .await;
+
+    // Taken back before it came further than the canary, it was nowhere else.
+    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["soak"] = "1h".into()).await;
+    let before = fleet.last.clone();
+    edit(&fleet, json!("third")).await;
+    fleet.until("the canary has it", |fleet, _| place(fleet, "a") == "third").await;
+    edit(&fleet, json!("other")).await;
+    fleet.until("it is gone", |fleet, _| place(fleet, "a") == "other").await;
+    for name in ["b", "c"] {
+        assert_eq!(fleet.last[name].digest(), before[name].digest(), "{name} got something of it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_word_about_the_version_before_opens_no_step() {
+    let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
+    fleet.until_complete().await;
+    let old = fleet.last["a"].clone();
+    // The canary's agent says nothing of what it gets.
+    let silent = fleet.agents.remove("a").unwrap();
+    let mut canary = silent;
+    fleet.commit("two").await;
+    let uid = old.service.uid.clone();
+    let (_, new) = canary.wait_entry(&fleet.rig, &uid, |entry| entry.digest() != old.digest()).await;
+    let before = fleet.course.len();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(3) {
+        canary.say(&fleet.rig, &uid, said(&old, Outcome::Applied, &[("web", Health::Current)])).await;
+        fleet.step().await;
+    }
+    assert!(fleet.reached(before).is_empty(), "{:?}", fleet.course);
+    canary.say(&fleet.rig, &uid, said(&new, Outcome::Applied, &[("web", Health::Current)])).await;
+    fleet.agents.insert("a", canary);
+    fleet.last.insert("a", new);
+    fleet.until_complete().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_commit_takes_the_place_of_one_under_way() {
+    let mut fleet = Fleet::start(&["a", "b", "c"], json!({"soak": "2s"})).await;
+    let first = fleet.until_complete().await;
+    let before = fleet.course.len();
+    fleet.commit("two").await;
+    fleet.until("the canary has it", |fleet, _| fleet.bundles()["a"] != first).await;
+    let second = fleet.bundles()["a"];
+    fleet.commit("three").await;
+    let third = fleet.until_complete().await;
+    assert!(third != second && third != first);
+    let course: Vec<_> = fleet.course[before..].to_vec();
+    assert_eq!(course[..2], [("a", second), ("a", third)]);
+    assert!(course[2..].iter().all(|(name, bundle)| *name != "a" && *bundle == third), "{course:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hub_that_is_killed_in_mid_rollout_goes_on() {
+    let mut fleet = Fleet::start(&["a", "b", "c"], json!({})).await;
+    let first = fleet.until_complete().await;
+    let before = fleet.course.len();
+    fleet.commit("two").await;
+    for reached in [1, 2] {
+        fleet.until("it has come there", |fleet, _| fleet.course.len() == before + reached).await;
+        fleet.rig.kill_controllers().await;
+        fleet.rig = fleet.rig.crash_before(async |_, _| {}).await;
+        fleet.rig.wait_loaded().await;
+        for agent in fleet.agents.values_mut() {
+            agent.renew(&fleet.rig).await;
+        }
+    }
+    fleet.until_complete().await;
+    assert!(fleet.course[before].0 == "a" && fleet.course.len() == before + 3, "{:?}", fleet.course);
+    assert_ne!(fleet.bundles()["a"], first);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_come_one_after_the_other_and_nothing_moves_while_it_is_paused() {
+    let selects = |name: &str| json!({"matchLabels": {"name": name}});
+    let steps =
+        json!([{"name": "late", "clusterSelector": selects("b")}, {"name": "later", "clusterSelector": selects("a")}]);
+    let mut fleet = Fleet::start(
+        &["a", "b", "c", "d"],
+        json!({
+            "canary": {"clusterSelector": selects("d")}, "steps": steps, "maxUnavailable": "100%",
+        }),
+    )
+    .await;
+    let first = fleet.until_complete().await;
+    let order = |fleet: &Fleet, since: usize| fleet.course[since..].iter().map(|(name, _)| *name).collect::<Vec<_>>();
+    assert_eq!(order(&fleet, 0), ["d", "b", "a", "c"]);
+    let pause = async |fleet: &Fleet, on: bool| {
+        fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["paused"] = on.into()).await;
+    };
+    let before = fleet.course.len();
+    fleet.commit("two").await;
+    fleet.until("the canary has it", |fleet, _| fleet.bundles()["d"] != first).await;
+    pause(&fleet, true).await;
+    fleet.until("it is paused", |_, set| set["status"]["rollout"]["phase"] == "Paused").await;
+    fleet.go_on_for(Duration::from_secs(3)).await;
+    assert_eq!(order(&fleet, before), ["d"]);
+    pause(&fleet, false).await;
+    fleet.until_complete().await;
+    assert_eq!(order(&fleet, before), ["d", "b", "a", "c"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_joins_a_set_at_rest_waits_for_nobody_and_all_at_once_waits_for_nothing() {
+    let mut fleet = Fleet::start(&["a", "b"], json!({"soak": "1h", "strategy": "AllAtOnce"})).await;
+    let first = fleet.until("all have it", |fleet, _| fleet.bundles().len() == 2).await;
+    assert!(first["status"]["rollout"]["number"].as_u64() >= Some(1));
+    let before = fleet.course.len();
+    fleet.commit("two").await;
+    fleet.until("all have the next", |fleet, _| fleet.reached(before).len() == 2).await;
+    fleet.join("c").await;
+    fleet.until("the new one has it", |fleet, _| fleet.bundles().contains_key("c")).await;
+    assert_eq!(fleet.bundles()["c"], fleet.bundles()["a"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_goes_back_by_itself_where_that_is_asked_for() {
+    let mut fleet = Fleet::start(&["a", "b", "c"], json!({"onFailure": "Rollback"})).await;
+    let first = fleet.until_complete().await;
+    fleet.good = Some([first].into());
+    let before = fleet.course.len();
+    fleet.commit("bad").await;
+    fleet
+        .until("the canary is back", |fleet, _| fleet.course.len() == before + 2 && fleet.bundles()["a"] == first)
+        .await;
+    fleet.go_on_for(Duration::from_secs(3)).await;
+    assert_eq!(fleet.course[before].0, "a");
+    assert_eq!(fleet.course.len(), before + 2, "{:?}", fleet.course);
+
+    // A template too, with what it was.
+    fleet.good = None;
+    let is_there = |fleet: &Fleet| fleet.last.values().any(|entry| applied(entry).unwrap().target_namespace == "other");
+    fleet.commit("good").await;
+    let good = fleet.until_complete().await;
+    fleet.bad_places.insert("other");
+    let edited = fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+        set["spec"]["template"]["spec"]["targetNamespace"] = "other".into();
+    });
+    edited.await;
+    fleet.until("the canary has it", |fleet, _| is_there(fleet)).await;
+    fleet.until("the canary is back", |fleet, _| !is_there(fleet)).await;
+    assert!(fleet.bundles().values().all(|bundle| *bundle == good));
+    fleet.go_on_for(Duration::from_secs(2)).await;
+    assert!(!is_there(&fleet));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_persons_word_counts_for_the_rollout_that_it_names() {
+    let mut fleet = Fleet::start(&["a", "b", "c"], json!({"soak": "1s", "maxUnavailable": "100%"})).await;
+    let first = fleet.until_complete().await;
+    fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["soak"] = "1h".into()).await;
+    let order = async |fleet: &Fleet, order: Value| {
+        fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| set["spec"]["rollout"]["order"] = order.clone()).await;
+    };
+    let number = async |fleet: &Fleet| fleet.set().await["status"]["rollout"]["number"].as_u64().unwrap();
+    let before = fleet.course.len();
+    fleet.commit("two").await;
+    fleet.until("the canary has it", |fleet, _| fleet.course.len() == before + 1).await;
+    let now = number(&fleet).await;
+    order(&fleet, json!({"number": now - 1, "promote": "Soak", "reason": "an old one"})).await;
+    fleet.go_on_for(Duration::from_secs(2)).await;
+    assert_eq!(fleet.course.len(), before + 1, "an order of another rollout");
+    order(&fleet, json!({"number": now, "promote": "Soak", "reason": "looked at it"})).await;
+    fleet.until("all have it", |fleet, _| fleet.bundles().values().all(|bundle| *bundle != first)).await;
+
+    // The next one needs another word.
+    let second = fleet.bundles()["a"];
+    let before = fleet.course.len();
+    fleet.commit("three").await;
+    fleet.until("a canary has it", |fleet, _| fleet.course.len() == before + 1).await;
+    fleet.go_on_for(Duration::from_secs(2)).await;
+    assert_eq!(fleet.course.len(), before + 1);
+    let now = number(&fleet).await;
+    order(&fleet, json!({"number": now, "abort": true, "reason": "not today"})).await;
+    fleet.until("it is back", |fleet, _| fleet.bundles().values().all(|bundle| *bundle == second)).await;
+    // Until that has soaked.
+    fleet.until("it says so", |_, set| set["status"]["rollout"]["phase"] == "RollingBack").await;
+}

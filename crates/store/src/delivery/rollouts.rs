@@ -1,0 +1,221 @@
+//! How far the rollout of a ServiceSet has come, and what each of its members would run and runs.
+
+use crate::{Connection, StoreError};
+
+/// What a rollout knows of a member. Each column has one writer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberRollout {
+    pub set_uid: String,
+    pub cluster_uid: String,
+    pub service_uid: String,
+    pub service_name: String,
+    /// Whether it is healthy at what is assigned to it: 0 or 1.
+    pub ready: i64,
+    /// The generation of its service that the set has written last.
+    pub generation: i64,
+    /// The change that it would run; empty: it is to be looked at, or can't be made.
+    pub wanted: String,
+    /// What its sources had when that was found out.
+    pub looked_at: String,
+    /// JSON: why it stands still, beside the rollout; empty: it does not.
+    pub stands: String,
+    /// JSON: what it is released for.
+    pub track: String,
+    /// JSON: the spec that counts as long as a newer one waits for its turn; empty: the service's own.
+    pub held_spec: String,
+    /// JSON: the spec before the one that counts, to go back to; empty: that one.
+    pub back_spec: String,
+    /// JSON: the entry that its agent is handed, and the change that it is made of.
+    pub published: String,
+    /// Seconds since 1970.
+    pub published_at: i64,
+    /// JSON: what its agent says of an entry.
+    pub evidence: String,
+    /// Of the rollout; 0: it is a canary; -1: nobody has said.
+    pub step: i64,
+}
+
+from_row!(
+    MemberRollout,
+    [
+        set_uid,
+        cluster_uid,
+        service_uid,
+        service_name,
+        ready,
+        generation,
+        wanted,
+        looked_at,
+        stands,
+        track,
+        held_spec,
+        back_spec,
+        published,
+        published_at,
+        evidence,
+        step
+    ]
+);
+
+const SELECT: &str = "SELECT set_uid, cluster_uid, service_uid, service_name, ready, generation, wanted, looked_at, \
+                      stands, track, held_spec, back_spec, published, published_at, evidence, step FROM set_members";
+
+/// A member, and whether it may be made of something else by now: of one of its paths, or of all of a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RollingMember {
+    pub row: MemberRollout,
+    /// The generation of the service that was looked at last; none: it never was.
+    pub seen: Option<i64>,
+    /// Nobody knows without a look whether its sources concern it.
+    pub touched: bool,
+}
+
+/// The members that a set has services for, by their clusters, without what `held_spec` is.
+pub async fn rolling_members(connection: &mut Connection, set_uid: &str) -> Result<Vec<RollingMember>, StoreError> {
+    use sqlx::{FromRow as _, Row as _};
+    const SQL: &str = "SELECT m.set_uid, m.cluster_uid, m.service_uid, m.service_name, m.ready, m.generation, m.wanted, m.looked_at, m.stands, \
+        m.track, CASE WHEN m.held_spec = '' THEN '' ELSE '{}' END AS held_spec, '' AS back_spec, m.published, m.published_at, m.evidence, \
+        m.step, a.generation AS seen, CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths \
+        WHERE service_paths.service_uid = m.service_uid), '') = '' THEN 1 ELSE 0 END AS BIGINT) AS touched \
+        FROM set_members m LEFT JOIN assignments a ON a.service_uid = m.service_uid \
+        WHERE m.set_uid = $1 AND m.left_at = 0 AND m.service_uid <> '' ORDER BY m.cluster_uid";
+    let rows = sqlx::query(SQL).bind(set_uid).fetch_all(connection).await?;
+    let mut members = Vec::with_capacity(rows.len());
+    for row in &rows {
+        members.push(RollingMember {
+            row: MemberRollout::from_row(row)?,
+            seen: row.try_get("seen")?,
+            touched: row.try_get::<i64, _>("touched")? == 1,
+        });
+    }
+    Ok(members)
+}
+
+pub async fn rollout_of_service(
+    connection: &mut Connection,
+    service_uid: &str,
+) -> Result<Option<MemberRollout>, StoreError> {
+    let sql = format!("{SELECT} WHERE service_uid = $1");
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid.to_owned()).fetch_optional(connection).await?)
+}
+
+/// Of all sets.
+pub async fn rollouts_of_cluster(
+    connection: &mut Connection,
+    cluster_uid: &str,
+) -> Result<Vec<MemberRollout>, StoreError> {
+    let sql = format!("{SELECT} WHERE cluster_uid = $1 AND service_uid <> ''");
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(cluster_uid.to_owned()).fetch_all(connection).await?)
+}
+
+/// What a look at a service found: what it would run, and why it stands still.
+pub async fn save_look(connection: &mut Connection, row: &MemberRollout) -> Result<(), StoreError> {
+    sqlx::query("UPDATE set_members SET wanted = $2, looked_at = $3, stands = $4 WHERE service_uid = $1")
+        .bind(&row.service_uid)
+        .bind(&row.wanted)
+        .bind(&row.looked_at)
+        .bind(&row.stands)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// The spec that counts until the service's own may.
+pub async fn hold_spec(connection: &mut Connection, service_uid: &str, spec: &str) -> Result<(), StoreError> {
+    sqlx::query("UPDATE set_members SET held_spec = $2 WHERE service_uid = $1")
+        .bind(service_uid)
+        .bind(spec)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// The spec that counts from now on, and the one before.
+pub async fn save_specs(
+    connection: &mut Connection,
+    service_uid: &str,
+    (held, back): (&str, &str),
+) -> Result<(), StoreError> {
+    sqlx::query("UPDATE set_members SET held_spec = $2, back_spec = $3 WHERE service_uid = $1")
+        .bind(service_uid)
+        .bind(held)
+        .bind(back)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Which generation of its service the set has written.
+pub async fn save_generation(
+    connection: &mut Connection,
+    service_uid: &str,
+    generation: i64,
+) -> Result<(), StoreError> {
+    sqlx::query("UPDATE set_members SET generation = $2 WHERE service_uid = $1")
+        .bind(service_uid)
+        .bind(generation)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+pub async fn save_published(
+    connection: &mut Connection,
+    service_uid: &str,
+    published: &str,
+    now: i64,
+) -> Result<(), StoreError> {
+    sqlx::query("UPDATE set_members SET published = $2, published_at = $3 WHERE service_uid = $1")
+        .bind(service_uid)
+        .bind(published)
+        .bind(now)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+pub async fn save_evidence(connection: &mut Connection, service_uid: &str, evidence: &str) -> Result<(), StoreError> {
+    sqlx::query("UPDATE set_members SET evidence = $2 WHERE service_uid = $1")
+        .bind(service_uid)
+        .bind(evidence)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+pub async fn save_track(
+    connection: &mut Connection,
+    service_uid: &str,
+    (track, step): (&str, i64),
+) -> Result<(), StoreError> {
+    sqlx::query("UPDATE set_members SET track = $2, step = $3 WHERE service_uid = $1")
+        .bind(service_uid)
+        .bind(track)
+        .bind(step)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// JSON; none: it has none yet.
+pub async fn load_rollout(connection: &mut Connection, set_uid: &str) -> Result<Option<String>, StoreError> {
+    let select = sqlx::query_scalar("SELECT state FROM rollouts WHERE set_uid = $1").bind(set_uid);
+    Ok(select.fetch_optional(connection).await?)
+}
+
+pub async fn save_rollout(connection: &mut Connection, set_uid: &str, state: &str) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO rollouts (set_uid, state) VALUES ($1, $2) \
+         ON CONFLICT (set_uid) DO UPDATE SET state = excluded.state",
+    )
+    .bind(set_uid)
+    .bind(state)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub async fn delete_rollout(connection: &mut Connection, set_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM rollouts WHERE set_uid = $1").bind(set_uid).execute(connection).await?;
+    Ok(())
+}

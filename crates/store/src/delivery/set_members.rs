@@ -1,0 +1,191 @@
+//! Which clusters a ServiceSet has, and which ServiceDeployment is its own on each.
+
+use crate::{Connection, StoreError};
+
+const SELECT: &str =
+    "SELECT set_uid, cluster_uid, service_uid, service_name, problem, ready, left_at, braked FROM set_members";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetMember {
+    pub set_uid: String,
+    pub cluster_uid: String,
+    /// Of its ServiceDeployment; empty: it has none.
+    pub service_uid: String,
+    pub service_name: String,
+    /// Why that can't be what it should be; empty: it is.
+    pub problem: String,
+    /// Whether it is healthy at what is assigned to it: 0 or 1.
+    pub ready: i64,
+    /// Since when the selector finds the cluster no more, in seconds since 1970; 0: it does.
+    pub left_at: i64,
+    /// Whether it was among too many that left at once: 0 or 1.
+    pub braked: i64,
+}
+
+from_row!(SetMember, [set_uid, cluster_uid, service_uid, service_name, problem, ready, left_at, braked]);
+
+impl SetMember {
+    pub fn has_service(&self) -> bool {
+        !self.service_uid.is_empty()
+    }
+
+    /// Whether the selector finds its cluster no more.
+    pub fn has_left(&self) -> bool {
+        self.left_at != 0
+    }
+}
+
+/// How many members of a set are what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberCounts {
+    pub matched: i64,
+    pub ready: i64,
+    pub failed: i64,
+    /// That have left and still have their service.
+    pub leaving: i64,
+    /// Of them: among too many at once.
+    pub braked: i64,
+}
+
+from_row!(MemberCounts, [matched, ready, failed, leaving, braked]);
+
+/// By their clusters.
+pub async fn members_of_set(connection: &mut Connection, set_uid: &str) -> Result<Vec<SetMember>, StoreError> {
+    let sql = format!("{SELECT} WHERE set_uid = $1 ORDER BY cluster_uid");
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
+}
+
+/// Whose cluster the selector finds no more, by their clusters.
+pub async fn members_that_left(connection: &mut Connection, set_uid: &str) -> Result<Vec<SetMember>, StoreError> {
+    let sql = format!("{SELECT} WHERE set_uid = $1 AND left_at <> 0 ORDER BY cluster_uid");
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
+}
+
+/// At most `limit`, behind a cluster.
+pub async fn page_of_members(
+    connection: &mut Connection,
+    set_uid: &str,
+    after: &str,
+    limit: u32,
+) -> Result<Vec<SetMember>, StoreError> {
+    let sql = format!("{SELECT} WHERE set_uid = $1 AND cluster_uid > $2 ORDER BY cluster_uid LIMIT $3");
+    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(after.to_owned());
+    Ok(select.bind(i64::from(limit)).fetch_all(connection).await?)
+}
+
+pub async fn load_member(
+    connection: &mut Connection,
+    set_uid: &str,
+    cluster_uid: &str,
+) -> Result<Option<SetMember>, StoreError> {
+    let sql = format!("{SELECT} WHERE set_uid = $1 AND cluster_uid = $2");
+    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(cluster_uid.to_owned());
+    Ok(select.fetch_optional(connection).await?)
+}
+
+/// The set that a ServiceDeployment belongs to.
+pub async fn member_of_service(
+    connection: &mut Connection,
+    service_uid: &str,
+) -> Result<Option<SetMember>, StoreError> {
+    let sql = format!("{SELECT} WHERE service_uid = $1");
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid.to_owned()).fetch_optional(connection).await?)
+}
+
+/// (set, cluster) of the members that have no service and would call it so.
+pub async fn members_waiting_for(
+    connection: &mut Connection,
+    service_name: &str,
+) -> Result<Vec<(String, String)>, StoreError> {
+    let sql = "SELECT set_uid, cluster_uid FROM set_members WHERE service_name = $1 AND service_uid = ''";
+    Ok(sqlx::query_as(sql).bind(service_name).fetch_all(connection).await?)
+}
+
+/// Of all sets that have a cluster, or had it a short time ago.
+pub async fn sets_of_cluster(connection: &mut Connection, cluster_uid: &str) -> Result<Vec<String>, StoreError> {
+    let sql = "SELECT set_uid FROM set_members WHERE cluster_uid = $1 ORDER BY set_uid";
+    Ok(sqlx::query_scalar(sql).bind(cluster_uid).fetch_all(connection).await?)
+}
+
+pub async fn count_members(connection: &mut Connection, set_uid: &str) -> Result<MemberCounts, StoreError> {
+    let one = |what: &str, condition: &str| {
+        format!("CAST(COALESCE(SUM(CASE WHEN {condition} THEN 1 ELSE 0 END), 0) AS BIGINT) AS {what}")
+    };
+    let columns = [
+        one("matched", "left_at = 0"),
+        one("ready", "left_at = 0 AND ready = 1 AND problem = ''"),
+        one("failed", "left_at = 0 AND problem <> ''"),
+        one("leaving", "left_at <> 0 AND service_uid <> ''"),
+        one("braked", "left_at <> 0 AND service_uid <> '' AND braked = 1"),
+    ];
+    let sql = format!("SELECT {} FROM set_members WHERE set_uid = $1", columns.join(", "));
+    Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_one(connection).await?)
+}
+
+/// The first that have a problem.
+pub async fn troubled_members(
+    connection: &mut Connection,
+    set_uid: &str,
+    limit: u32,
+) -> Result<Vec<SetMember>, StoreError> {
+    let sql = format!(
+        "{SELECT} WHERE set_uid = $1 AND problem <> '' AND left_at = 0 ORDER BY service_name, cluster_uid LIMIT $2"
+    );
+    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(i64::from(limit));
+    Ok(select.fetch_all(connection).await?)
+}
+
+pub async fn save_member(connection: &mut Connection, row: &SetMember) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO set_members \
+         (set_uid, cluster_uid, service_uid, service_name, problem, ready, left_at, braked) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
+         ON CONFLICT (set_uid, cluster_uid) DO UPDATE SET service_uid = excluded.service_uid, \
+         service_name = excluded.service_name, problem = excluded.problem, ready = excluded.ready, \
+         left_at = excluded.left_at, braked = excluded.braked",
+    )
+    .bind(&row.set_uid)
+    .bind(&row.cluster_uid)
+    .bind(&row.service_uid)
+    .bind(&row.service_name)
+    .bind(&row.problem)
+    .bind(row.ready)
+    .bind(row.left_at)
+    .bind(row.braked)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Those that have left go only when somebody has looked.
+pub async fn brake_members(connection: &mut Connection, set_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("UPDATE set_members SET braked = 1 WHERE set_uid = $1 AND left_at <> 0 AND service_uid <> ''")
+        .bind(set_uid)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Notes how a ServiceDeployment does; the set that it belongs to, where that is news.
+pub async fn note_ready(
+    connection: &mut Connection,
+    service_uid: &str,
+    ready: bool,
+) -> Result<Option<String>, StoreError> {
+    let sql = "UPDATE set_members SET ready = $2 WHERE service_uid = $1 AND ready <> $2 RETURNING set_uid";
+    Ok(sqlx::query_scalar(sql).bind(service_uid).bind(i64::from(ready)).fetch_optional(connection).await?)
+}
+
+pub async fn delete_member(connection: &mut Connection, set_uid: &str, cluster_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM set_members WHERE set_uid = $1 AND cluster_uid = $2")
+        .bind(set_uid)
+        .bind(cluster_uid)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+pub async fn delete_members(connection: &mut Connection, set_uid: &str) -> Result<(), StoreError> {
+    sqlx::query("DELETE FROM set_members WHERE set_uid = $1").bind(set_uid).execute(connection).await?;
+    Ok(())
+}
