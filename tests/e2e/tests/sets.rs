@@ -1,0 +1,95 @@
+//! One service on several clusters, with the real hub, agents and API servers.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use farwater_api::{ADMIN_NAMESPACE, Cluster, ServiceSet};
+use farwater_e2e::{Fleet, config_map};
+use farwater_testkit::{Plane, shared};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+/// The API server takes no such name.
+const BAD: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Not_A_Name}\n";
+
+async fn value(plane: &Plane, fleet: &Fleet) -> Result<Option<String>> {
+    let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
+    let found = api.get_opt("a").await?;
+    Ok(found.and_then(|map| map.data).and_then(|data| data.get("value").cloned()))
+}
+
+async fn until_value(plane: &Plane, fleet: &Fleet, wanted: &str) -> Result<()> {
+    let what = format!("the object to say {wanted:?}");
+    fleet.until(&what, || async { Ok((value(plane, fleet).await?.as_deref() == Some(wanted)).then_some(())) }).await
+}
+
+/// What `farwater rollout status` says, and how it ends.
+fn status(fleet: &Fleet) -> Result<(i32, Value)> {
+    let ran = fleet.cli().run(&["rollout", "status", "web", "-n", ADMIN_NAMESPACE, "-o", "json"])?;
+    Ok((ran.code, serde_json::from_str(&ran.stdout).unwrap_or_default()))
+}
+
+async fn until_phase(fleet: &Fleet, phase: &str) -> Result<Value> {
+    fleet
+        .until(&format!("the rollout to be {phase}"), || async {
+            let (_, told) = status(fleet)?;
+            Ok((told["rollout"]["phase"] == phase).then_some(told))
+        })
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -> Result<()> {
+    let (east, west) = (shared(1).await?, shared(2).await?);
+    let mut fleet = Fleet::start().await?;
+    for (name, plane) in [("east", east), ("west", west)] {
+        fleet.join(name, plane).await?;
+        let patch = Patch::Merge(json!({"metadata": {"labels": {"env": "prod", "zone": name}}}));
+        fleet.api::<Cluster>().patch(name, &PatchParams::default(), &patch).await?;
+    }
+    let repository = fleet.repository("infra", &[("app/a.yaml", &config_map("a", "good"))]).await?;
+    let spec = json!({
+        "clusterSelector": {"matchLabels": {"env": "prod"}},
+        "parameters": [{"name": "zone", "fromLabel": "zone"}],
+        "rollout": {"soak": "2s", "failAfter": "1s", "canary": {"clusterSelector": {"matchLabels": {"zone": "east"}}}},
+        "template": {"spec": {"targetNamespace": fleet.namespace("app"), "sourceRef": {"name": "infra"}, "path": "app"}},
+    });
+    let set = ServiceSet::new("web", serde_json::from_value(spec)?);
+    fleet.api::<ServiceSet>().create(&PostParams::default(), &set).await?;
+    until_value(east, &fleet, "good").await?;
+    until_value(west, &fleet, "good").await?;
+    until_phase(&fleet, "Complete").await?;
+    ensure!(status(&fleet)?.0 == 0);
+    let service = fleet.service("web-west").await?;
+    ensure!(service.spec.configuration.get("zone").map(String::as_str) == Some("west"), "{service:#?}");
+    let quiet = fleet.cli().expect(0, &["plan", "serviceset/web", "-n", ADMIN_NAMESPACE])?;
+    ensure!(quiet.stdout.contains("2 unchanged"), "{quiet:?}");
+
+    repository.change("main", &[("app/a.yaml", Some(&config_map("a", "bad"))), ("app/b.yaml", Some(BAD))])?;
+    fleet.reconcile("infra").await?;
+    let halted = until_phase(&fleet, "Halted").await?;
+    ensure!(halted["rollout"]["haltedBy"] == "farwater-admin/east", "{halted:#}");
+    let ran = fleet.cli().run(&["rollout", "status", "web", "-n", ADMIN_NAMESPACE])?;
+    ensure!(ran.code == 1 && ran.stdout.contains("halted by farwater-admin/east"), "{ran:?}");
+    ensure!(ran.stdout.contains("farwater-admin/west"), "{ran:?}");
+    // Meanwhile the other is kept at what it has.
+    let maps: Api<ConfigMap> = Api::namespaced(west.client().await?, &fleet.namespace("app"));
+    maps.delete("a", &DeleteParams::default()).await?;
+    until_value(west, &fleet, "good").await?;
+    fleet
+        .always("the other cluster is as it was", Duration::from_secs(4), || async {
+            Ok(value(west, &fleet).await?.as_deref() == Some("good"))
+        })
+        .await?;
+
+    repository.change("main", &[("app/a.yaml", Some(&config_map("a", "fixed"))), ("app/b.yaml", None)])?;
+    fleet.reconcile("infra").await?;
+    until_value(east, &fleet, "fixed").await?;
+    until_value(west, &fleet, "fixed").await?;
+    until_phase(&fleet, "Complete").await?;
+    Ok(())
+}
