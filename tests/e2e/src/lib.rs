@@ -30,7 +30,10 @@ use farwater_testkit::{
     Agent, Hub, Launch, Plane, farwater::JoinToken, git::GitServer, git::Repository, kube::unique_name,
     prometheus::get, wait_for,
 };
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Namespace};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Namespace},
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -313,6 +316,18 @@ impl Fleet {
                 Err(error.context(format!("the service was {status:?}, its objects {ill:#?}")))
             }
         }
+    }
+
+    /// What the ConfigMap `a` says in the namespace of the tests' service `app`.
+    pub async fn value(&self, plane: &Plane) -> Result<Option<String>> {
+        let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &self.namespace("app"));
+        let found = api.get_opt("a").await?;
+        Ok(found.and_then(|map| map.data).and_then(|data| data.get("value").cloned()))
+    }
+
+    pub async fn until_value(&self, plane: &Plane, wanted: &str) -> Result<()> {
+        let what = format!("the object to say {wanted:?}");
+        self.until(&what, || async { Ok((self.value(plane).await?.as_deref() == Some(wanted)).then_some(())) }).await
     }
 
     /// What the hub has counted under this name.

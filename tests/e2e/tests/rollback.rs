@@ -17,17 +17,6 @@ const GOOD: &str = "good";
 /// The API server takes no such name.
 const BAD: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Not_A_Name}\n";
 
-async fn value(plane: &Plane, fleet: &Fleet) -> Result<Option<String>> {
-    let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
-    let found = api.get_opt("a").await?;
-    Ok(found.and_then(|map| map.data).and_then(|data| data.get("value").cloned()))
-}
-
-async fn until_value(plane: &Plane, fleet: &Fleet, wanted: &str) -> Result<()> {
-    let what = format!("the object to say {wanted:?}");
-    fleet.until(&what, || async { Ok((value(plane, fleet).await?.as_deref() == Some(wanted)).then_some(())) }).await
-}
-
 /// Each version, the newest first, as `farwater history` tells them.
 fn versions(fleet: &Fleet) -> Result<Vec<Value>> {
     Ok(serde_json::from_str(&fleet.cli().expect(0, &["history", "app", "-o", "json"])?.stdout)?)
@@ -56,7 +45,7 @@ async fn failing(plane: &Plane) -> Result<(Fleet, Repository, [String; 2])> {
         repository.change("main", &[("app/a.yaml", Some(&config_map("a", "bad"))), ("app/b.yaml", Some(BAD))])?;
     fleet.reconcile("infra").await?;
     fleet.until_condition("app", "Stalled", "True", "Not_A_Name").await?;
-    until_value(plane, &fleet, "bad").await?;
+    fleet.until_value(plane, "bad").await?;
     Ok((fleet, repository, [first, second]))
 }
 
@@ -70,7 +59,7 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
     let cli = fleet.cli();
     let ran = cli.expect(0, &["rollback", "app", "--reason", "it crashes", "--wait", "--timeout", "90s"])?;
     ensure!(ran.stdout.contains(&format!("pinned to version 1: main@sha1:{first}")), "{ran:?}");
-    ensure!(value(plane, &fleet).await?.as_deref() == Some(GOOD), "what was rolled back is what runs");
+    ensure!(fleet.value(plane).await?.as_deref() == Some(GOOD), "what was rolled back is what runs");
     let service = fleet.until_condition("app", "Pinned", "True", "it crashes").await?;
     let status = service.status.unwrap_or_default();
     ensure!(condition(&status.conditions, "Ready") == Some("True"));
@@ -95,11 +84,11 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
     fleet.agent("east")?.restart()?;
     let maps: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
     maps.delete("a", &DeleteParams::default()).await?;
-    until_value(plane, &fleet, GOOD).await?;
+    fleet.until_value(plane, GOOD).await?;
     fleet
         .always("the pinned version stands", Duration::from_secs(3), || async {
             let ready = fleet.service("app").await?.status.unwrap_or_default();
-            Ok(value(plane, &fleet).await?.as_deref() == Some(GOOD)
+            Ok(fleet.value(plane).await?.as_deref() == Some(GOOD)
                 && ready.pinned_by.as_deref() == Some(by.as_str())
                 && condition(&ready.conditions, "Stalled").is_none())
         })
@@ -115,11 +104,11 @@ async fn a_rollback_outlives_its_upstream_and_the_hubs_restart() -> Result<()> {
             s.status.as_ref().and_then(|s| s.held_revision.as_deref()).is_some_and(|held| held.ends_with(&fixed))
         })
         .await?;
-    ensure!(value(plane, &fleet).await?.as_deref() == Some(GOOD));
+    ensure!(fleet.value(plane).await?.as_deref() == Some(GOOD));
     let ran = cli.expect(0, &["rollback", "app", "--clear", "--wait", "--timeout", "90s"])?;
     ensure!(ran.stdout.contains("unpinned"), "{ran:?}");
     fleet.until_applied("app", &fixed).await?;
-    until_value(plane, &fleet, "fixed").await?;
+    fleet.until_value(plane, "fixed").await?;
     let status = fleet.service("app").await?.status.unwrap_or_default();
     ensure!(status.pinned_by.is_none() && status.held_revision.is_none());
     let unpinned = &versions(&fleet)?[0];
@@ -193,9 +182,9 @@ async fn a_suspension_keeps_what_stands_and_goes_on_when_it_is_over() -> Result<
     // What stands is kept: it is put back when somebody takes it away.
     let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
     api.delete("a", &DeleteParams::default()).await?;
-    until_value(plane, &fleet, GOOD).await?;
+    fleet.until_value(plane, GOOD).await?;
     fleet.until_applied("app", &next).await?;
-    until_value(plane, &fleet, "next").await?;
+    fleet.until_value(plane, "next").await?;
 
     cli.expect(0, &["suspend", "app", "--reason", "for good", "--indefinitely"])?;
     fleet.until_condition("app", "Ready", "Unknown", "for good").await?;

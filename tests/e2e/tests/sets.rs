@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, Cluster, ServiceSet};
 use farwater_e2e::{Fleet, config_map};
-use farwater_testkit::{Plane, shared};
+use farwater_testkit::shared;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
@@ -15,17 +15,6 @@ use serde_json::{Value, json};
 
 /// The API server takes no such name.
 const BAD: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Not_A_Name}\n";
-
-async fn value(plane: &Plane, fleet: &Fleet) -> Result<Option<String>> {
-    let api: Api<ConfigMap> = Api::namespaced(plane.client().await?, &fleet.namespace("app"));
-    let found = api.get_opt("a").await?;
-    Ok(found.and_then(|map| map.data).and_then(|data| data.get("value").cloned()))
-}
-
-async fn until_value(plane: &Plane, fleet: &Fleet, wanted: &str) -> Result<()> {
-    let what = format!("the object to say {wanted:?}");
-    fleet.until(&what, || async { Ok((value(plane, fleet).await?.as_deref() == Some(wanted)).then_some(())) }).await
-}
 
 /// What `farwater rollout status` says, and how it ends.
 fn status(fleet: &Fleet) -> Result<(i32, Value)> {
@@ -60,8 +49,8 @@ async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -
     });
     let set = ServiceSet::new("web", serde_json::from_value(spec)?);
     fleet.api::<ServiceSet>().create(&PostParams::default(), &set).await?;
-    until_value(east, &fleet, "good").await?;
-    until_value(west, &fleet, "good").await?;
+    fleet.until_value(east, "good").await?;
+    fleet.until_value(west, "good").await?;
     until_phase(&fleet, "Complete").await?;
     ensure!(status(&fleet)?.0 == 0);
     let service = fleet.service("web-west").await?;
@@ -79,17 +68,17 @@ async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -
     // Meanwhile the other is kept at what it has.
     let maps: Api<ConfigMap> = Api::namespaced(west.client().await?, &fleet.namespace("app"));
     maps.delete("a", &DeleteParams::default()).await?;
-    until_value(west, &fleet, "good").await?;
+    fleet.until_value(west, "good").await?;
     fleet
         .always("the other cluster is as it was", Duration::from_secs(4), || async {
-            Ok(value(west, &fleet).await?.as_deref() == Some("good"))
+            Ok(fleet.value(west).await?.as_deref() == Some("good"))
         })
         .await?;
 
     repository.change("main", &[("app/a.yaml", Some(&config_map("a", "fixed"))), ("app/b.yaml", None)])?;
     fleet.reconcile("infra").await?;
-    until_value(east, &fleet, "fixed").await?;
-    until_value(west, &fleet, "fixed").await?;
+    fleet.until_value(east, "fixed").await?;
+    fleet.until_value(west, "fixed").await?;
     until_phase(&fleet, "Complete").await?;
     Ok(())
 }

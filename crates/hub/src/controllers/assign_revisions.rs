@@ -106,7 +106,8 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         let again = remove_service(&delivery, &name, &resource, service, row, cluster).await?;
         return Ok(sooner(again, approval));
     }
-    hold_resource(&delivery, &name, &resource).await?;
+    // It stays until the agent has confirmed its removal, so it is held before anything is assigned.
+    resources::hold::<ServiceDeployment>(&delivery.store, &name, &resource, AGENT_FINALIZER).await?;
     let request = service.open_request().map(str::to_owned);
     // Before the revision is read: it is the answer's, or newer.
     let answered = request.as_deref().is_some_and(|value| delivery.checks.requests.is_answered(&name, value));
@@ -470,24 +471,6 @@ async fn find_cluster(
         let message = format!("cluster {} does not exist in namespace {}", reference.name, places.join(" or "));
         Trouble::ClusterMissing { message }
     }))
-}
-
-/// The resource stays until the agent has confirmed the removal, so it is held before anything is assigned.
-async fn hold_resource(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
-    if resources::is_held(&resource.object["metadata"]) {
-        return Ok(());
-    }
-    resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, "", |object| {
-        let metadata = &mut object["metadata"];
-        if resources::is_held(metadata) || metadata["deletionTimestamp"].is_string() {
-            return;
-        }
-        match metadata["finalizers"].as_array_mut() {
-            Some(finalizers) => finalizers.push(AGENT_FINALIZER.into()),
-            None => metadata["finalizers"] = serde_json::json!([AGENT_FINALIZER]),
-        }
-    })
-    .await
 }
 
 /// What the service would run. What the row knows already is not looked at again.

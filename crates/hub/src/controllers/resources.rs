@@ -225,5 +225,32 @@ pub fn without_finalizer(resource: &Resource, finalizer: &str) -> Option<Change>
 
 /// Whether a service stays until its agent has confirmed its removal.
 pub fn is_held(metadata: &Value) -> bool {
-    metadata["finalizers"].as_array().is_some_and(|all| all.iter().any(|finalizer| finalizer == AGENT_FINALIZER))
+    has_finalizer(metadata, AGENT_FINALIZER)
+}
+
+fn has_finalizer(metadata: &Value, finalizer: &str) -> bool {
+    metadata["finalizers"].as_array().is_some_and(|all| all.iter().any(|other| other == finalizer))
+}
+
+/// A resource with this finalizer stays, from here on, until that is taken off. One that is deleted already gets none.
+pub async fn hold<T: Stored>(
+    store: &Store,
+    name: &Name,
+    resource: &Resource,
+    finalizer: &str,
+) -> Result<(), StoreError> {
+    if has_finalizer(&resource.object["metadata"], finalizer) {
+        return Ok(());
+    }
+    change::<T>(store, name, &resource.uid, "", |object| {
+        let metadata = &mut object["metadata"];
+        if has_finalizer(metadata, finalizer) || metadata["deletionTimestamp"].is_string() {
+            return;
+        }
+        match metadata["finalizers"].as_array_mut() {
+            Some(finalizers) => finalizers.push(finalizer.into()),
+            None => metadata["finalizers"] = serde_json::json!([finalizer]),
+        }
+    })
+    .await
 }

@@ -78,7 +78,7 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
         return remove_set(delivery, name, &resource, &set).await;
     }
     delivery.sets.know(name, &resource.uid, &set.spec.cluster_selector);
-    hold(delivery, name, &resource).await?;
+    resources::hold::<ServiceSet>(&delivery.store, name, &resource, SET_FINALIZER).await?;
     let template = match Template::read(&name.name, &set.spec) {
         Ok(template) => template,
         // Of a hub that took other expressions: nothing is made, and nothing goes.
@@ -449,26 +449,6 @@ fn differing(known: Option<&Map<String, Value>>, wanted: &Map<String, Value>) ->
     let known = known.unwrap_or(&empty);
     let names: std::collections::BTreeSet<&String> = known.keys().chain(wanted.keys()).collect();
     names.into_iter().filter(|name| known.get(*name) != wanted.get(*name)).cloned().collect()
-}
-
-async fn hold(delivery: &Delivery, name: &Name, resource: &Resource) -> Result<(), StoreError> {
-    let is_held = |metadata: &Value| {
-        metadata["finalizers"].as_array().is_some_and(|all| all.iter().any(|finalizer| finalizer == SET_FINALIZER))
-    };
-    if is_held(&resource.object["metadata"]) {
-        return Ok(());
-    }
-    resources::change::<ServiceSet>(&delivery.store, name, &resource.uid, "", |object| {
-        let metadata = &mut object["metadata"];
-        if is_held(metadata) || metadata["deletionTimestamp"].is_string() {
-            return;
-        }
-        match metadata["finalizers"].as_array_mut() {
-            Some(finalizers) => finalizers.push(SET_FINALIZER.into()),
-            None => metadata["finalizers"] = json!([SET_FINALIZER]),
-        }
-    })
-    .await
 }
 
 /// Whether a set that has lost so many would lose them by a slip; else none.
