@@ -13,8 +13,6 @@ use farwater_bundle::{Limits, Members, MembersError, Shape, members};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-use crate::heavy;
-
 /// Archives before the newest that are kept: services that are looked at still name them.
 const KEPT: usize = 8;
 const TEMPORARY: &str = "tmp-";
@@ -56,8 +54,8 @@ pub enum ArtifactError {
     Missing(Digest),
     #[error(transparent)]
     Members(#[from] MembersError),
-    #[error("start a thread")]
-    NoThread(#[source] io::Error),
+    #[error("the work was stopped")]
+    Stopped,
 }
 
 impl Artifacts {
@@ -232,12 +230,18 @@ pub(crate) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error
     move |source| ArtifactError::Io { what, path, source }
 }
 
-/// Work that takes memory and a core.
+/// Work that takes memory and a core, off the threads that others wait on.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ArtifactError> + Send + 'static,
 ) -> Result<T, ArtifactError> {
     let _place = READING.acquire().await;
-    heavy(work).await.map_err(ArtifactError::NoThread)?
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(ArtifactError::Stopped),
+        },
+    }
 }
 
 #[cfg(test)]

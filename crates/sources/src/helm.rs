@@ -1,7 +1,7 @@
 //! Helm repositories over http and https: an index that lists charts, and the charts' archives.
 //!
-//! The index is asked for by what is known of it (ETag, Last-Modified), saved without being held in memory, and read
-//! on threads that give way; what is kept of it is a line for each chart.
+//! The index is asked for by what is known of it (ETag, Last-Modified), saved without being held in memory, and read on threads
+//! that nobody waits on; what is kept of it is a line for each chart.
 
 mod index;
 
@@ -18,7 +18,7 @@ pub use self::index::{ChartVersion, IndexError};
 use crate::{
     artifacts::{ArtifactError, Artifacts, Holds, Label, io_error},
     fetch_error::{FetchError, FetchReason},
-    heavy, oci,
+    oci,
     range::Range,
     web::{Answer, Ask, Sign, Site, Step, Web},
 };
@@ -32,7 +32,7 @@ const LINES: &str = "index.jsonl";
 
 /// An index above this size is read for a second and more.
 const LARGE: u64 = 1 << 20;
-/// Large indexes are read one after the other: each takes a core and memory for a while, and others need some too.
+/// Large indexes are read one after the other: each takes a core for a while, and others need one too.
 static PARSING: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(1));
 
 /// What is known of the index that was fetched last.
@@ -129,7 +129,7 @@ async fn read_index(
     // Compressed, it is some ten times as large.
     let is_large = size > if is_compressed { LARGE / 10 } else { LARGE };
     let _place = if is_large { Some(PARSING.acquire().await) } else { None };
-    let work = heavy(move || {
+    let work = tokio::task::spawn_blocking(move || {
         let read = io_error("read", file.path());
         let opened = std::fs::File::open(file.path());
         let mut reader: Box<dyn std::io::Read> = match opened {
@@ -156,7 +156,13 @@ async fn read_index(
         save_head(&artifacts, &IndexHead { digest: Some(digest), ..head })?;
         Ok(Ok(digest))
     });
-    work.await.map_err(ArtifactError::NoThread)?
+    match work.await {
+        Ok(read) => read,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(ArtifactError::Stopped),
+        },
+    }
 }
 
 fn load_head(artifacts: &Artifacts) -> Option<IndexHead> {
@@ -225,7 +231,7 @@ async fn look_up(
     wanted: &WantedChart,
 ) -> Result<Result<(Vec<String>, Chosen), IndexError>, ArtifactError> {
     let (artifacts, wanted) = (artifacts.clone(), wanted.clone());
-    let work = heavy(move || {
+    let work = tokio::task::spawn_blocking(move || {
         let path = artifacts.path(LINES);
         let file = std::fs::File::open(&path).map_err(io_error("read", &path))?;
         let versions = match index::versions_of(std::io::BufReader::new(file), &wanted.name) {
@@ -240,7 +246,7 @@ async fn look_up(
         });
         Ok(Ok((names, chosen)))
     });
-    work.await.map_err(ArtifactError::NoThread)?
+    work.await.map_err(|_| ArtifactError::Stopped)?
 }
 
 /// As Helm chooses: a version that is written exactly so, else the highest in the range.

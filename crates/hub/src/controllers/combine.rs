@@ -14,9 +14,7 @@ use farwater_bundle::{
     charts::{self, ChartError, ChartReason, Missing},
     closure_of,
 };
-use farwater_sources::{
-    ArtifactError, Artifacts, LargeFile, Mirror, MirrorError, PackedBundle, Reads, Snapshot, heavy,
-};
+use farwater_sources::{ArtifactError, Artifacts, LargeFile, Mirror, MirrorError, PackedBundle, Reads, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -236,7 +234,13 @@ pub async fn pack_again(mirrors: &Mirrors, recipe: &str) -> Result<Again, Bundle
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, CombineError> + Send + 'static,
 ) -> Result<T, CombineError> {
-    heavy(work).await.map_err(|error| CombineError::Machine(error.into()))?
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => Err(CombineError::Machine(error.into())),
+        },
+    }
 }
 
 /// A recipe, and where what it names lies on this node.

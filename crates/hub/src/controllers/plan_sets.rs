@@ -85,7 +85,7 @@ fn note(plan: &mut SetPlan, cluster: String, step: Step) {
             plan.counts.changed += 1;
             plan.changed.push(PlannedChange { cluster, fields });
         }
-        Step::Problem(message) => {
+        Step::Problem(message) | Step::Taken { problem: message, .. } => {
             plan.counts.errors += 1;
             plan.errors.push(SetError { cluster, message });
         }

@@ -135,6 +135,12 @@ pub enum Step {
     NotGranted,
     /// It keeps what it has.
     Problem(String),
+    /// Another service has its name.
+    Taken {
+        problem: String,
+        /// Its uid.
+        by: String,
+    },
     Add(Value),
     Change {
         found: Resource,
@@ -270,14 +276,16 @@ impl<'a> Stamper<'a> {
         match found {
             None => Ok(Step::Add(object)),
             Some(found) if row.is_some_and(|row| row.service_uid == found.uid) => Ok(self.compare(found, object)),
-            Some(found) if found.object["metadata"]["deletionTimestamp"].is_string() => problem(format!(
-                "ServiceDeployment {} is being deleted; another is made when it is gone",
-                found.key.name
-            )),
-            Some(found) => problem(format!(
-                "ServiceDeployment {} exists and is not the set's: delete it, or give the set another name",
-                found.key.name
-            )),
+            Some(found) => {
+                let name = &found.key.name;
+                let problem = match found.object["metadata"]["deletionTimestamp"].is_string() {
+                    true => format!("ServiceDeployment {name} is being deleted; another is made when it is gone"),
+                    false => format!(
+                        "ServiceDeployment {name} exists and is not the set's: delete it, or give the set another name"
+                    ),
+                };
+                Ok(Step::Taken { problem, by: found.uid })
+            }
         }
     }
 
@@ -351,10 +359,16 @@ impl<'a> Stamper<'a> {
         let mut row = SetMember { left_at: 0, braked: 0, problem: String::new(), ..known.clone() };
         let service_name = service_name(&self.name.name, &cluster.key.name);
         let key = self.key_on(&cluster.key.name);
+        let mut taken_by = None;
         let change = match step {
             Step::NotGranted => return None,
             Step::Problem(problem) => {
                 row.problem = problem;
+                None
+            }
+            Step::Taken { problem, by } => {
+                row.problem = problem;
+                taken_by = Some(by);
                 None
             }
             Step::Same => None,
@@ -376,9 +390,10 @@ impl<'a> Stamper<'a> {
             }
         };
         row.service_name = service_name;
-        if change.is_none() && row == known {
+        if change.is_none() && row == known && taken_by.is_none() {
             return None;
         }
+        let place = key.clone();
         let (cluster_uid, delivery, name) = (cluster.uid.clone(), self.delivery, self.name);
         Some(async move {
             let saved = delivery.store.transact(move |tx| {
@@ -390,14 +405,20 @@ impl<'a> Stamper<'a> {
                     }
                 })
             });
-            match saved.await {
-                // Somebody was faster: it is looked at again.
-                Err(StoreError::Refused(_)) => {
-                    delivery.sets.add(name.clone(), Scope::Some([cluster_uid].into()));
-                    Ok(())
-                }
-                other => other,
+            let is_outdated = match saved.await {
+                // Somebody was faster.
+                Err(StoreError::Refused(_)) => true,
+                Err(error) => return Err(error),
+                // Who wakes it finds it by its row: one that went before that was written has woken nobody.
+                Ok(()) => match taken_by {
+                    Some(by) => delivery.store.get(&place).await?.is_none_or(|now| now.uid != by),
+                    None => false,
+                },
+            };
+            if is_outdated {
+                delivery.sets.add(name.clone(), Scope::Some([cluster_uid].into()));
             }
+            Ok(())
         })
     }
 
