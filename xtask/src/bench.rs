@@ -112,10 +112,34 @@ const BENCHES: &[Bench] = &[
         run: |quick| Box::pin(pod::measure(quick)),
     },
     Bench {
-        name: "sources",
-        about: "bundles beside nginx; a commit to a monorepo of 10,000 services; what a Git host is asked; neighbours that do harm",
+        name: "sources-bundles",
+        about: "bundles beside nginx with the same files",
         needs: Needs::ProgramsAndThis,
-        run: |quick| Box::pin(sources::measure(quick)),
+        run: |quick| Box::pin(sources::serving::measure(quick)),
+    },
+    Bench {
+        name: "sources-checks",
+        about: "what a Git host is asked for 1, 100 and 1,000 clusters, and while webhooks tell of pushes",
+        needs: Needs::ProgramsAndThis,
+        run: |quick| Box::pin(sources::checks(quick)),
+    },
+    Bench {
+        name: "sources-deliveries",
+        about: "what a webhook's delivery costs",
+        needs: Needs::ProgramsAndThis,
+        run: |quick| Box::pin(sources::deliveries::measure(quick)),
+    },
+    Bench {
+        name: "sources-monorepo",
+        about: "what a commit costs in a monorepo of 10,000 services",
+        needs: Needs::ProgramsAndThis,
+        run: |quick| Box::pin(sources::monorepo::measure(quick)),
+    },
+    Bench {
+        name: "sources-neighbours",
+        about: "from a commit to a cluster beside sources that stall, drip, fail or bring harm",
+        needs: Needs::ProgramsAndThis,
+        run: |quick| Box::pin(sources::neighbours::measure(quick)),
     },
     Bench {
         name: "parameters",
