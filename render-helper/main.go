@@ -48,6 +48,7 @@ func main() {
 	}
 	// Deep recursion ends as an error of the request, long before the memory does.
 	debug.SetMaxStack(64 << 20)
+	takeShortTurns()
 	var renderer renderer = libraries{}
 	confinement := confinement{}
 	if programs.helm != "" || programs.kustomize != "" {

@@ -269,6 +269,9 @@ func shorten(message string) string {
 	return strings.ToValidUTF8(begin, "") + " … " + strings.ToValidUTF8(end, "")
 }
 
+// What takes longer lets others go first. Who asked counts no less, and then takes this process for no other request.
+const long = 100 * time.Millisecond
+
 type watcher struct{ ended, done chan struct{} }
 
 // Ends the program when a request takes too long or too much.
@@ -284,10 +287,13 @@ func watch(limits limits, wire *wire) watcher {
 		tick := time.NewTicker(4 * time.Millisecond)
 		defer tick.Stop()
 		deadline := time.After(time.Duration(limits.Seconds * float64(time.Second)))
+		isLong := time.After(long)
 		for {
 			select {
 			case <-w.ended:
 				return
+			case <-isLong:
+				giveWay()
 			case <-deadline:
 				wire.exceed(fmt.Sprintf("rendering took over %g s", limits.Seconds))
 			case <-tick.C:

@@ -12,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, setpriority_process};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::Instant,
@@ -27,10 +26,8 @@ use crate::{
 
 /// The child's own watch over the time comes first: it can say why.
 const GRACE: Duration = Duration::from_secs(3);
-/// What takes longer gives way to others: most renders take some milliseconds.
+/// A child that works for longer lets others go first, and can't come back to the front. Most renders take some milliseconds.
 const LONG: Duration = Duration::from_millis(100);
-/// How far it does, as `nice` counts: it gets a tenth of a processor that others want too, and all of one that nobody wants.
-const NICE: i32 = 10;
 /// Children at one time. Two, so that one that hangs until its time is up stops nobody else.
 const CHILDREN: usize = 2;
 /// How long one is kept that has nothing to do: a poll's worth.
@@ -164,18 +161,9 @@ impl Helper {
                 Some(child) => (child, false),
                 None => (self.start().await?, true),
             };
-            let id = child.id();
-            // One that has given way can't come back to the front: it ends with what it does.
-            let (answered, gave_way) = {
-                let mut exchange = std::pin::pin!(child.exchange(&request, body, output, asker));
-                match tokio::time::timeout(LONG.min(time), &mut exchange).await {
-                    Ok(answered) => (Ok(answered), false),
-                    Err(_) => {
-                        give_way(id);
-                        (tokio::time::timeout(time.saturating_sub(LONG) + GRACE, exchange).await, true)
-                    }
-                }
-            };
+            let begun = Instant::now();
+            let answered = tokio::time::timeout(time + GRACE, child.exchange(&request, body, output, asker)).await;
+            let gave_way = begun.elapsed() >= LONG;
             let failed = match answered {
                 Ok(Ok(Ok(done))) => {
                     if !gave_way {
@@ -268,16 +256,6 @@ impl Helper {
     fn name(&self) -> String {
         let path = self.program.command.first().map(String::as_str).unwrap_or_default();
         Path::new(path).file_name().map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
-    }
-}
-
-/// Lets others go before a child that works for long: what others ask for in the meantime takes as long as ever.
-fn give_way(child: Option<u32>) {
-    let threads = child.and_then(|id| std::fs::read_dir(format!("/proc/{id}/task")).ok());
-    for thread in threads.into_iter().flatten().flatten() {
-        let id = thread.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
-        // One that has ended meanwhile needs nothing.
-        let _ = id.map(|id| setpriority_process(Some(id), NICE));
     }
 }
 
