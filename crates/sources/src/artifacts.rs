@@ -5,21 +5,18 @@ use std::{
     fs, io,
     io::Write as _,
     path::{Path, PathBuf},
-    sync::{Arc, LazyLock},
+    sync::Arc,
 };
 
 use farwater_api::Digest;
 use farwater_bundle::{Limits, Members, MembersError, Shape, members};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
+
+use crate::heavy;
 
 /// Archives before the newest that are kept: services that are looked at still name them.
 const KEPT: usize = 8;
 const TEMPORARY: &str = "tmp-";
-/// Archives that are looked into at the same time: each is held in memory, some three times its size.
-const READ_AT_ONCE: usize = 2;
-
-static READING: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(READ_AT_ONCE));
 
 /// A source's folder. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -234,7 +231,7 @@ pub(crate) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ArtifactError> + Send + 'static,
 ) -> Result<T, ArtifactError> {
-    let _place = READING.acquire().await;
+    let _place = heavy::place().await;
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {

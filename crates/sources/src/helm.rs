@@ -5,20 +5,19 @@
 
 mod index;
 
-use std::{io::Read as _, sync::LazyLock, time::Duration};
+use std::{io::Read as _, time::Duration};
 
 use farwater_api::Digest;
 use farwater_bundle::{Members, path::escape};
 use http::{StatusCode, header};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
 use url::Url;
 
 pub use self::index::{ChartVersion, IndexError};
 use crate::{
     artifacts::{ArtifactError, Artifacts, Holds, Label, io_error},
     fetch_error::{FetchError, FetchReason},
-    oci,
+    heavy, oci,
     range::Range,
     web::{Answer, Ask, Sign, Site, Step, Web},
 };
@@ -32,8 +31,6 @@ const LINES: &str = "index.jsonl";
 
 /// An index above this size is read for a second and more.
 const LARGE: u64 = 1 << 20;
-/// Large indexes are read one after the other: each takes a core for a while, and others need one too.
-static PARSING: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(1));
 
 /// What is known of the index that was fetched last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,7 +125,7 @@ async fn read_index(
     let size = file.as_file().metadata().map_or(u64::MAX, |metadata| metadata.len());
     // Compressed, it is some ten times as large.
     let is_large = size > if is_compressed { LARGE / 10 } else { LARGE };
-    let _place = if is_large { Some(PARSING.acquire().await) } else { None };
+    let _place = if is_large { heavy::place().await } else { None };
     let work = tokio::task::spawn_blocking(move || {
         let read = io_error("read", file.path());
         let opened = std::fs::File::open(file.path());

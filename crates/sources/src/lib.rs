@@ -13,6 +13,7 @@ pub mod cache;
 pub mod credentials;
 pub mod fetch_error;
 pub mod git;
+mod heavy;
 pub mod helm;
 pub mod lfs;
 pub mod links;
