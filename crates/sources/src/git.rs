@@ -34,7 +34,7 @@ use crate::{
     reference::Reference,
     remote::Remote,
     session::Session,
-    ssh::{self, Identities, Identity},
+    ssh::{Identities, Identity},
     web::Web,
 };
 
@@ -130,7 +130,7 @@ impl Git {
         }
         std::fs::DirBuilder::new().mode(0o700).create(&home)?;
         let (mint, identities, locks) = (Mint::default(), Identities::default(), Mutex::default());
-        let (program, ssh) = ("git".into(), ssh::default_program());
+        let (program, ssh) = (find_program("git"), find_program("ssh"));
         Ok(Self(Arc::new(Inner { program, ssh, home, limits, web, mint, identities, locks })))
     }
 
@@ -162,8 +162,11 @@ impl Git {
         let lock = self.lock(mirror);
         let _one_at_a_time = lock.lock().await;
         let session = &self.open(remote, timeout).await?;
-        let is_ours = is_mirror_of(remote, mirror).await;
-        let before = if is_ours { tracked(mirror).await } else { None };
+        let known = if is_mirror_of(remote, mirror).await { open(mirror).await } else { None };
+        let before = match &known {
+            Some(known) => tracked(known).await,
+            None => None,
+        };
         let branch = match reference {
             Reference::Branch(branch) => Some(branch),
             _ => None,
@@ -180,11 +183,13 @@ impl Git {
             }
         };
         let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, reference.to_string());
-        let now = tracked(mirror).await.ok_or_else(missing)?;
+        // One that was made anew is another.
+        let now_open = if before.is_some() { known } else { open(mirror).await }.ok_or_else(missing)?;
+        let now = tracked(&now_open).await.ok_or_else(missing)?;
         let commit = now.commit.ok_or_else(missing)?;
         let fetched = before.as_ref() != Some(&now);
         let rewritten = match before.and_then(|before| before.commit).filter(|_| branch.is_some()) {
-            Some(before) if before != commit && !is_ancestor(mirror, before, commit).await => Some(before),
+            Some(before) if before != commit && !is_ancestor(&now_open, before, commit).await => Some(before),
             _ => None,
         };
         if fetched {
@@ -413,6 +418,13 @@ impl Git {
     }
 }
 
+/// With its path, a program is started by `posix_spawn`: by name it would be by `fork`, which copies the tables of all our memory, and
+/// has each page that is written meanwhile copied too.
+fn find_program(name: &str) -> PathBuf {
+    // What is not there yet may be when it is needed.
+    which::which(name).unwrap_or_else(|_| name.into())
+}
+
 /// What is to be fetched.
 struct Wanted {
     name: Option<String>,
@@ -436,10 +448,14 @@ impl Tracked {
     }
 }
 
-async fn tracked(mirror: &Path) -> Option<Tracked> {
+async fn open(mirror: &Path) -> Option<Mirror> {
     let path = mirror.to_owned();
+    spawn(move || Mirror::open(&path).ok()).await
+}
+
+async fn tracked(mirror: &Mirror) -> Option<Tracked> {
+    let mirror = mirror.clone();
     spawn(move || {
-        let mirror = Mirror::open(&path).ok()?;
         let id = mirror.reference(TRACKED)?;
         Some(Tracked { id, commit: mirror.peel_to_commit(&id).ok() })
     })
@@ -459,9 +475,9 @@ async fn is_mirror_of(remote: &Remote, mirror: &Path) -> bool {
     known.is_ok_and(|known| known == remote.url()) && mirror.join("HEAD").exists()
 }
 
-async fn is_ancestor(mirror: &Path, before: ObjectId, now: ObjectId) -> bool {
-    let path = mirror.to_owned();
-    spawn(move || Mirror::open(&path).is_ok_and(|mirror| mirror.is_ancestor(&before, &now))).await
+async fn is_ancestor(mirror: &Mirror, before: ObjectId, now: ObjectId) -> bool {
+    let mirror = mirror.clone();
+    spawn(move || mirror.is_ancestor(&before, &now)).await
 }
 
 fn git_dir(mirror: &Path) -> String {

@@ -10,7 +10,7 @@ mod identity;
 use std::{
     net::SocketAddr,
     os::{fd::OwnedFd, unix::net::UnixStream},
-    path::{Path, PathBuf},
+    path::Path,
     process::Stdio,
     sync::Arc,
     time::Duration,
@@ -226,11 +226,6 @@ pub(crate) fn quote(text: &str) -> String {
     }
     quoted.push('\'');
     quoted
-}
-
-/// Where the programs are that a machine has.
-pub(crate) fn default_program() -> PathBuf {
-    "ssh".into()
 }
 
 #[cfg(test)]

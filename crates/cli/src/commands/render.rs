@@ -166,9 +166,7 @@ fn engine(args: &RenderArgs, work: &Path) -> Result<Engine> {
 fn find(name: &str) -> Option<String> {
     let own = std::env::current_exe().ok().and_then(|path| path.canonicalize().ok());
     let beside = own.and_then(|path| path.parent().map(|folder| folder.join(name)));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|folder| folder.join(name)).collect::<Vec<_>>();
-    let found = beside.into_iter().chain(on_path).find(|path| path.is_file())?;
+    let found = beside.filter(|path| path.is_file()).or_else(|| which::which(name).ok())?;
     Some(found.to_string_lossy().into_owned())
 }
 

@@ -563,7 +563,7 @@ async fn decide_row(
         }
     };
     let urls = sources::stated_urls(&delivery.store, &name.namespace, service.spec.all_sources()).await?;
-    let mut facts = ServiceFacts::new(resource, service, &next, urls)?;
+    let mut facts = ServiceFacts::new(service, &next, urls)?;
     match &pinned {
         Some(Ok(pinned)) if !pinned.source.is_empty() => facts.source_urls = pinned.urls(),
         Some(_) => {}
@@ -781,7 +781,7 @@ async fn remove_service(
     };
     let urls = sources::stated_urls(&delivery.store, &name.namespace, service.spec.all_sources()).await?;
     let stated = Stated { secrets: Vec::new(), ..Stated::of(&service) };
-    let mut facts = ServiceFacts::new(resource, service, &row, urls)?;
+    let mut facts = ServiceFacts::new(service, &row, urls)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let secrets = secrets::resolve(delivery, &facts).await?;
     // A removal takes what there is, wherever it came from.

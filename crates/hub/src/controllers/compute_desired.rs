@@ -378,9 +378,9 @@ async fn facts_of(
     urls: &mut SourceUrls,
 ) -> Result<Option<ServiceFacts>, StoreError> {
     let Some(resource) = found.filter(|resource| resource.uid == row.service_uid) else { return Ok(None) };
-    let service = rollouts::effective(resources::parse(&resource)?, member)?;
+    let service = rollouts::effective(resources::take(resource)?, member)?;
     let urls = urls.of_service(&delivery.store, &row.namespace, &service).await?;
-    let mut facts = ServiceFacts::new(&resource, service, row, urls)?.from_origin(origin)?;
+    let mut facts = ServiceFacts::new(service, row, urls)?.from_origin(origin)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     Ok(Some(facts))
 }

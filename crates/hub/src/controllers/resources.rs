@@ -1,6 +1,9 @@
 //! Resources as controllers read and write them: typed, by name, with compare-and-swap.
 
-use std::{fmt, sync::LazyLock};
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+};
 
 use farwater_api::{
     ADMIN_NAMESPACE, AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule,
@@ -108,10 +111,21 @@ pub async fn load_secret(store: &Store, name: &Name) -> Result<Option<Resource>,
 
 /// The API server validated the object when it was written; that it can't be read is damage, not input.
 pub fn parse<T: Stored>(resource: &Resource) -> Result<T, StoreError> {
-    T::deserialize(resource.object.as_ref()).map_err(|error| StoreError::Row {
-        what: format!("{} {}/{}", resource.key.kind, resource.key.namespace, resource.key.name),
-        problem: error.to_string(),
-    })
+    T::deserialize(resource.object.as_ref()).map_err(|error| unreadable(&resource.key, &error))
+}
+
+/// The same without what only the API server needs, of an object that nobody else holds: nothing of it is copied.
+pub fn take<T: Stored>(resource: Resource) -> Result<T, StoreError> {
+    let Resource { key, object, .. } = resource;
+    let mut object = Arc::unwrap_or_clone(object);
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+    }
+    serde_json::from_value(object).map_err(|error| unreadable(&key, &error))
+}
+
+fn unreadable(key: &Key, error: &serde_json::Error) -> StoreError {
+    StoreError::Row { what: format!("{} {}/{}", key.kind, key.namespace, key.name), problem: error.to_string() }
 }
 
 /// Every resource of a kind, page by page.

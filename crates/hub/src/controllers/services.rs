@@ -112,12 +112,8 @@ pub struct ServiceFacts {
 }
 
 impl ServiceFacts {
-    pub fn new(
-        resource: &Resource,
-        service: ServiceDeployment,
-        row: &Assignment,
-        mut source_urls: Vec<String>,
-    ) -> Result<Self, StoreError> {
+    /// `service`: the one that the row is of.
+    pub fn new(service: ServiceDeployment, row: &Assignment, mut source_urls: Vec<String>) -> Result<Self, StoreError> {
         let candidate = |text: &Option<String>| -> Result<Option<Candidate>, StoreError> {
             text.as_deref().map(|text| read_json(&row.service_uid, text)).transpose()
         };
@@ -137,8 +133,8 @@ impl ServiceFacts {
             }
         }
         Ok(Self {
-            uid: resource.uid.clone(),
-            name: Name::new(&resource.key.namespace, &resource.key.name),
+            uid: row.service_uid.clone(),
+            name: Name::new(&row.namespace, &row.name),
             service,
             candidate: candidate(&row.candidate)?,
             why: decided.why,

@@ -50,7 +50,7 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     }
     let service = rollouts::effective(service, member.as_ref())?;
     let urls = SourceUrls::default().of_service(&delivery.store, &name.namespace, &service).await?;
-    let mut facts = ServiceFacts::new(&resource, service, &row, urls)?.from_origin(known.as_ref())?;
+    let mut facts = ServiceFacts::new(service, &row, urls)?.from_origin(known.as_ref())?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let cluster = load_cluster(&delivery, &row).await?;
     let (entry, why) = match &cluster {

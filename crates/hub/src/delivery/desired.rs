@@ -11,8 +11,8 @@ use farwater_api::{
     Digest,
     health_rule::HealthRules,
     protocol::{
-        Action, AgentSettings, CONNECTION_HEADER, DesiredState, Entry, Number, PLAN_HEADER, RENEW_KEYS_HEADER,
-        SUCCESSION_HEADER, Statement, Verbatim,
+        Action, AgentSettings, CONNECTION_HEADER, Entry, Number, PLAN_HEADER, RENEW_KEYS_HEADER, SUCCESSION_HEADER,
+        Statement, Verbatim,
     },
 };
 use farwater_store::{
@@ -22,6 +22,7 @@ use farwater_store::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
 
 use super::{Delivery, answer, answer::Refusal, clusters::ClusterState, keys, token::authenticate};
 
@@ -71,14 +72,11 @@ async fn send_desired(delivery: &Delivery, cluster: &ClusterState, headers: &Hea
     let row = {
         let mut connection = delivery.store.tables().await?;
         let row = tables::load_desired(&mut connection, &cluster.uid).await?;
-        // A raised epoch takes the signature away until the state is computed anew.
-        row.filter(|row| !row.signature.is_empty()).ok_or_else(not_computed)?
+        row.ok_or_else(not_computed)?
     };
-    let state = decode(row, delivery.identity.installation())?;
-    let etag = HeaderValue::from_str(&state.statement.etag())
-        .map_err(|error| Refusal::Unavailable(format!("the desired state has no usable tag: {error}")))?;
-    let json = serde_json::to_vec(&state)
-        .map_err(|error| Refusal::Unavailable(format!("the desired state can't be written: {error}")))?;
+    // A raised epoch takes the signature away until the state is computed anew.
+    let etag = etag(&row).ok_or_else(not_computed)?;
+    let json = compose(&row, delivery.identity.installation())?;
     let mut response = Response::new(Body::empty());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.headers_mut().insert(header::ETAG, etag);
@@ -102,20 +100,35 @@ fn accepts_zstd(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A row that can't be read is an error: an empty list of services would be a lie.
-pub fn decode(row: Desired, installation: &str) -> Result<DesiredState, StoreError> {
-    let Content { entries, agent, health } = read_content(&row)?;
+/// A [`DesiredState`](farwater_api::protocol::DesiredState). What a row holds goes on as it was written: of many services, reading each would be most of an answer's cost. A row that can't be
+/// read is an error: an empty list of services would be a lie.
+fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
+    #[derive(Serialize)]
+    struct State<'a> {
+        statement: Verbatim<Statement>,
+        signature: &'a str,
+        #[serde(flatten)]
+        parts: &'a RawContent<'a>,
+    }
+    let damaged = |error: serde_json::Error| damaged(row, error.to_string());
+    let json = unpack(row)?;
+    let parts = match is_list(&json) {
+        true => RawContent { entries: serde_json::from_slice(&json).map_err(damaged)?, agent: None, health: None },
+        false => serde_json::from_slice(&json).map_err(damaged)?,
+    };
+    let digest = |part: Option<&RawValue>| part.map(|part| serde_json::from_str(part.get())).transpose();
     let statement = Statement {
         installation: installation.to_owned(),
-        cluster_uid: row.cluster_uid,
+        cluster_uid: row.cluster_uid.clone(),
         epoch: row.epoch,
         generation: row.generation,
         tag: row.tag,
-        agent: agent.as_ref().map(Verbatim::digest),
-        health: health.as_ref().map(Verbatim::digest),
-        key_id: row.key_id,
+        agent: digest(parts.agent).map_err(damaged)?.map(|part: Value| Digest::of_json(&part)),
+        health: digest(parts.health).map_err(damaged)?.map(|part: Value| Digest::of_json(&part)),
+        key_id: row.key_id.clone(),
     };
-    Ok(DesiredState { statement: statement.into(), signature: row.signature, entries, agent, health })
+    let state = State { statement: statement.into(), signature: &row.signature, parts: &parts };
+    serde_json::to_vec(&state).map_err(damaged)
 }
 
 /// What a row holds, compressed. A replica of the version before serves what a newer one wrote, as that wrote it.
@@ -128,22 +141,37 @@ pub struct Content {
     pub health: Option<Verbatim<HealthRules>>,
 }
 
+/// The same, unread.
+#[derive(Serialize, Deserialize)]
+struct RawContent<'a> {
+    #[serde(borrow)]
+    entries: &'a RawValue,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    agent: Option<&'a RawValue>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    health: Option<&'a RawValue>,
+}
+
+fn damaged(row: &Desired, problem: String) -> StoreError {
+    StoreError::Row { what: format!("desired state of cluster {}", row.cluster_uid), problem }
+}
+
+fn unpack(row: &Desired) -> Result<Vec<u8>, StoreError> {
+    zstd::decode_all(row.body.as_slice()).map_err(|error| damaged(row, error.to_string()))
+}
+
 /// As it was first written: of entries alone.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum StoredContent {
-    Entries(Vec<Verbatim<Entry>>),
-    Content(Box<Content>),
+fn is_list(json: &[u8]) -> bool {
+    json.trim_ascii_start().first() == Some(&b'[')
 }
 
 pub fn read_content(row: &Desired) -> Result<Content, StoreError> {
-    let damaged =
-        |problem: String| StoreError::Row { what: format!("desired state of cluster {}", row.cluster_uid), problem };
-    let json = zstd::decode_all(row.body.as_slice()).map_err(|error| damaged(error.to_string()))?;
-    Ok(match serde_json::from_slice(&json).map_err(|error| damaged(error.to_string()))? {
-        StoredContent::Entries(entries) => Content { entries, agent: None, health: None },
-        StoredContent::Content(content) => *content,
-    })
+    let json = unpack(row)?;
+    let read = match is_list(&json) {
+        true => serde_json::from_slice(&json).map(|entries| Content { entries, agent: None, health: None }),
+        false => serde_json::from_slice(&json),
+    };
+    read.map_err(|error| damaged(row, error.to_string()))
 }
 
 /// The bundle that an entry names.
@@ -184,7 +212,7 @@ pub fn number(etag: &HeaderValue) -> Option<Number> {
 
 #[cfg(test)]
 mod tests {
-    use farwater_api::{HealthRuleSpec, health_rule::NamedRule};
+    use farwater_api::{HealthRuleSpec, health_rule::NamedRule, protocol::DesiredState};
     use serde_json::json;
 
     use super::*;
@@ -212,7 +240,7 @@ mod tests {
             agent: Some(Verbatim::from(agent)),
             health: Some(Verbatim::from(HealthRules { rules })),
         };
-        let sent = serde_json::to_vec(&decode(row(&content), "i").unwrap()).unwrap().len();
+        let sent = compose(&row(&content), "i").unwrap().len();
         let measured = measure(&content);
         assert!(measured < sent && sent <= measured + STATEMENT_BYTES, "{measured} of {sent}");
     }
@@ -227,12 +255,21 @@ mod tests {
         let read: Content = serde_json::from_value(json!({"entries": entries, "agent": agent})).unwrap();
         let row = row(&read);
         assert_eq!(number(&etag(&row).unwrap()), Some(Number { epoch: 1, generation: 1 }));
-        let served = serde_json::to_value(decode(row.clone(), "i").unwrap()).unwrap();
-        assert_eq!((&served["entries"], &served["agent"]), (&entries, &agent));
-        assert_eq!(served["statement"]["agent"], Digest::of_json(&agent).to_string());
+        let served = |row: &Desired| -> Value {
+            // An agent reads it, and gets the whole of it.
+            let state: DesiredState = serde_json::from_slice(&compose(row, "i").unwrap()).unwrap();
+            assert_eq!(Some(state.statement.etag().as_bytes()), etag(row).as_ref().map(HeaderValue::as_bytes));
+            serde_json::to_value(state).unwrap()
+        };
+        let state = served(&row);
+        assert_eq!((&state["entries"], &state["agent"]), (&entries, &agent));
+        assert_eq!(state["statement"]["agent"], Digest::of_json(&agent).to_string());
         // As rows were first written.
         let body = zstd::bulk::compress(entries.to_string().as_bytes(), ZSTD_LEVEL).unwrap();
-        let served = serde_json::to_value(decode(Desired { body, ..row }, "i").unwrap()).unwrap();
-        assert_eq!(served["entries"], entries);
+        assert_eq!(served(&Desired { body, ..row.clone() })["entries"], entries);
+        for damage in [&b"{}"[..], b"", br#"{"entries": [}"#, b"null"] {
+            let body = zstd::bulk::compress(damage, ZSTD_LEVEL).unwrap();
+            assert!(compose(&Desired { body, ..row.clone() }, "i").is_err(), "{damage:?}");
+        }
     }
 }

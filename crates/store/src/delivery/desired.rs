@@ -91,16 +91,25 @@ pub async fn save_desired(connection: &mut Connection, row: &Desired) -> Result<
     .bind(&row.body)
     .execute(&mut *connection)
     .await?;
-    sqlx::query("DELETE FROM desired_bundles WHERE cluster_uid = $1")
+    save_bundles(connection, row).await
+}
+
+/// Of many services few change at a time.
+async fn save_bundles(connection: &mut Connection, row: &Desired) -> Result<(), StoreError> {
+    let known: Vec<String> = sqlx::query_scalar("SELECT digest FROM desired_bundles WHERE cluster_uid = $1")
         .bind(&row.cluster_uid)
-        .execute(&mut *connection)
+        .fetch_all(&mut *connection)
         .await?;
-    for digest in &row.bundles {
-        sqlx::query("INSERT INTO desired_bundles (cluster_uid, digest) VALUES ($1, $2) ON CONFLICT DO NOTHING")
-            .bind(&row.cluster_uid)
-            .bind(digest.to_string())
-            .execute(&mut *connection)
-            .await?;
+    let known: HashSet<String> = known.into_iter().collect();
+    let named: HashSet<String> = row.bundles.iter().map(Digest::to_string).collect();
+    let changes = [
+        ("DELETE FROM desired_bundles WHERE cluster_uid = $1 AND digest = $2", known.difference(&named)),
+        ("INSERT INTO desired_bundles (cluster_uid, digest) VALUES ($1, $2)", named.difference(&known)),
+    ];
+    for (sql, digests) in changes {
+        for digest in digests {
+            sqlx::query(sql).bind(&row.cluster_uid).bind(digest).execute(&mut *connection).await?;
+        }
     }
     Ok(())
 }
