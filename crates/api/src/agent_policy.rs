@@ -8,6 +8,8 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::schemas;
+
 /// What the agents of some clusters shall be. It is part of the signed desired state of each: the agent changes its own
 /// Deployment, and goes back by itself where the new version does not report in time.
 ///
@@ -52,7 +54,7 @@ pub struct AgentPolicySpec {
     /// How many clusters change at one time, once the first has changed: a number, or a percentage of those that are
     /// selected.
     #[serde(default = "default_max_unavailable")]
-    #[schemars(schema_with = "int_or_string")]
+    #[schemars(schema_with = "schemas::int_or_string")]
     pub max_unavailable: IntOrString,
     /// An agent that has not reported under its new settings by then goes back to the old ones, as a Go duration; between 30s
     /// and 1h.
@@ -70,10 +72,6 @@ fn default_max_unavailable() -> IntOrString {
 
 fn default_deadline() -> String {
     "5m".to_owned()
-}
-
-fn int_or_string(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({"x-kubernetes-int-or-string": true})
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

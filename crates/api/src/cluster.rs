@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::parameters::free_form;
+use crate::schemas;
 
 /// A Kubernetes cluster that joins by a one-time token and is reached only by its own agent's requests.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,7 +41,7 @@ pub struct ClusterSpec {
     /// What services on the cluster may be handed of it beside its labels and annotations: account and network ids, domains. Values
     /// of any form; at most 32 KiB as JSON, 512 names and 16 levels. Not for secrets: whoever may read the Cluster reads them.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
-    #[schemars(schema_with = "free_form")]
+    #[schemars(schema_with = "schemas::free_form")]
     pub metadata: Map<String, Value>,
 }
 

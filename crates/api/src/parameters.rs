@@ -14,7 +14,7 @@ use std::{
     fmt,
 };
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -30,11 +30,6 @@ pub const MAX_NAMES: usize = 512;
 pub const MAX_DEPTH: usize = 16;
 /// Bytes of a Cluster's `spec.metadata`, as JSON.
 pub const MAX_METADATA_BYTES: usize = 32 << 10;
-
-/// Values of any form.
-pub fn free_form(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
-}
 
 /// Values that a service is handed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

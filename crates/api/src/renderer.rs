@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::plan::LocalFiles;
+use crate::{plan::LocalFiles, schemas};
 
 /// Renderers of one service.
 pub const MAX_RENDERERS: usize = 16;
@@ -83,9 +83,9 @@ pub struct HelmOptions {
     /// Whether values files that are not there are passed over.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ignore_missing_values_files: bool,
-    /// No place for secrets: they are readable in the hub and in the cluster.
+    /// Only the chart knows their shape. No place for secrets: they are readable in the hub and in the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "any_object")]
+    #[schemars(schema_with = "schemas::free_form")]
     pub values: Option<Map<String, Value>>,
     /// Leaves out the definitions of the charts' `crds` folders. They are applied, and upgraded, without it.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -215,11 +215,6 @@ pub struct PatchTarget {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub annotation_selector: Option<String>,
-}
-
-/// Of values only the chart knows the shape.
-fn any_object(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -1,8 +1,12 @@
 //! How a change spreads over the clusters that share a template: the part of a spec that says so.
 
+use std::fmt;
+
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::schemas;
 
 /// Steps of one rollout. Regions, rings and waves of a fleet are some ten; each takes at least its soak.
 pub const MAX_STEPS: usize = 32;
@@ -20,7 +24,7 @@ pub struct RolloutPolicy {
     /// How many clusters may be unhealthy or on their way at one time: a number, or a percentage of those that are heard. It is
     /// rounded down, and is one at least.
     #[serde(default = "default_max_unavailable")]
-    #[schemars(schema_with = "int_or_string")]
+    #[schemars(schema_with = "schemas::int_or_string")]
     pub max_unavailable: IntOrString,
     #[serde(default)]
     pub canary: Canary,
@@ -51,7 +55,7 @@ pub struct RolloutPolicy {
     /// So many failed clusters stop the rest: a number, or a percentage. More than `maxUnavailable` are never borne, and of
     /// canaries none is.
     #[serde(default = "default_halt_after")]
-    #[schemars(schema_with = "int_or_string")]
+    #[schemars(schema_with = "schemas::int_or_string")]
     pub halt_after: IntOrString,
     #[serde(default)]
     pub on_failure: OnFailure,
@@ -128,7 +132,7 @@ pub struct RolloutStep {
     pub cluster_selector: LabelSelector,
     /// Of this step's clusters, beside the rollout's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "int_or_string")]
+    #[schemars(schema_with = "schemas::int_or_string")]
     pub max_unavailable: Option<IntOrString>,
     /// In place of the rollout's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -196,8 +200,25 @@ fn default_fail_after() -> String {
     "30s".to_owned()
 }
 
-fn int_or_string(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({"x-kubernetes-int-or-string": true})
+/// How a rollout stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RolloutPhase {
+    /// Nothing moves.
+    #[default]
+    Complete,
+    Progressing,
+    Paused,
+    /// Until a person promotes it.
+    OnHold,
+    Halted,
+    RollingBack,
+    Aborted,
+}
+
+impl fmt::Display for RolloutPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::parameters::{SecretReference, free_form};
+use crate::{parameters::SecretReference, schemas};
 
 /// Bytes of a context's configuration, as JSON: a service's whole document has room for two of them.
 pub const MAX_CONTEXT_BYTES: usize = 128 << 10;
@@ -32,7 +32,7 @@ pub const MAX_CONTEXT_BYTES: usize = 128 << 10;
 pub struct ServiceContextSpec {
     /// Values of any form by names of one's own; at most 128 KiB as JSON, 512 names and 16 levels.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
-    #[schemars(schema_with = "free_form")]
+    #[schemars(schema_with = "schemas::free_form")]
     pub configuration: Map<String, Value>,
     /// Secrets whose keys are names of the context too. `configuration` and picked keys come before those of a whole Secret.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

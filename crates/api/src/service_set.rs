@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    RolloutPolicy, ServiceDeploymentSpec,
+    RolloutPhase, RolloutPolicy, ServiceDeploymentSpec, schemas,
     service_deployment::{ClusterReference, DeletionPolicy},
 };
 
@@ -180,12 +180,8 @@ pub struct Override {
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
     pub cluster_selector: LabelSelector,
     /// Of `template.spec`, as a JSON merge patch: a field that is null is taken away, and a list is replaced.
-    #[schemars(schema_with = "any_object")]
+    #[schemars(schema_with = "schemas::free_form")]
     pub patch: Map<String, Value>,
-}
-
-fn any_object(_: &mut SchemaGenerator) -> Schema {
-    schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
 /// Counts and a few examples: its size does not grow with the fleet. Each member is at `servicesets/NAME/members`.
@@ -218,9 +214,8 @@ pub struct RolloutStatus {
     /// Counts up with each change of what the set asks for.
     #[serde(default)]
     pub number: u64,
-    /// `Progressing`, `Complete`, `Paused`, `OnHold`, `Halted`, `RollingBack` or `Aborted`.
     #[serde(default)]
-    pub phase: String,
+    pub phase: RolloutPhase,
     /// The step that is open: `canary`, one of the policy's, or `rest`; empty: all are.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub step: String,

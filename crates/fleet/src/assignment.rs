@@ -53,6 +53,27 @@ pub struct Candidate {
     pub artifacts: Vec<Digest>,
 }
 
+#[cfg(test)]
+impl Candidate {
+    /// At the root of a repository, with nothing to tell but the commit.
+    pub(crate) fn of_commit(commit: &str) -> Self {
+        Self {
+            revision: format!("main@sha1:{commit}"),
+            content_id: Digest::of(commit),
+            bundle: Digest::of(commit),
+            bundle_bytes: 1,
+            path: String::new(),
+            source: String::new(),
+            origin: None,
+            author: String::new(),
+            reads: String::new(),
+            rendered: Vec::new(),
+            parts: Vec::new(),
+            artifacts: Vec::new(),
+        }
+    }
+}
+
 /// One of the things that a service's files are made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -385,18 +406,11 @@ mod tests {
 
     fn candidate(commit: &str, bundle: &str) -> Candidate {
         Candidate {
-            revision: format!("main@sha1:{commit}"),
             content_id: Digest::of(bundle),
             bundle: Digest::of(bundle),
             bundle_bytes: 10,
             path: "apps/web".to_owned(),
-            source: String::new(),
-            origin: None,
-            author: String::new(),
-            reads: String::new(),
-            rendered: Vec::new(),
-            parts: Vec::new(),
-            artifacts: Vec::new(),
+            ..Candidate::of_commit(commit)
         }
     }
 

@@ -7,20 +7,7 @@ use serde_json::json;
 use super::*;
 
 fn candidate(commit: &str) -> Candidate {
-    Candidate {
-        revision: format!("main@sha1:{commit}"),
-        content_id: Digest::of(commit),
-        bundle: Digest::of(commit),
-        bundle_bytes: 1,
-        path: "database".to_owned(),
-        source: String::new(),
-        origin: None,
-        author: String::new(),
-        reads: String::new(),
-        rendered: Vec::new(),
-        parts: Vec::new(),
-        artifacts: Vec::new(),
-    }
+    Candidate { path: "database".to_owned(), ..Candidate::of_commit(commit) }
 }
 
 /// A service that is healthy at what is assigned to it, but for what a case changes.

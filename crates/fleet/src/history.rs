@@ -221,18 +221,13 @@ mod tests {
 
     fn candidate(commit: &str, bundle: &str) -> Candidate {
         Candidate {
-            revision: format!("main@sha1:{commit}"),
             content_id: Digest::of(bundle),
             bundle: Digest::of(bundle),
             bundle_bytes: 10,
             path: "apps/web".to_owned(),
             source: "https://git.example.com/infra.git".to_owned(),
-            origin: None,
             author: "Bob <bob@example.com>".to_owned(),
-            reads: String::new(),
-            rendered: Vec::new(),
-            parts: Vec::new(),
-            artifacts: Vec::new(),
+            ..Candidate::of_commit(commit)
         }
     }
 

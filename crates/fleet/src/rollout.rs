@@ -51,6 +51,7 @@ pub use steps::{Cluster, place};
 use std::collections::BTreeSet;
 
 use farwater_api::Digest;
+pub use farwater_api::RolloutPhase as Phase;
 use serde::{Deserialize, Serialize};
 
 use gates::Gates;
@@ -60,20 +61,6 @@ use view::{Case, View};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Latch {
     Halted,
-    Aborted,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Phase {
-    /// Nothing moves.
-    #[default]
-    Complete,
-    Progressing,
-    Paused,
-    /// Until a person promotes it.
-    OnHold,
-    Halted,
-    RollingBack,
     Aborted,
 }
 

@@ -163,13 +163,18 @@ fn see(cluster: ClusterInput<'_>) -> Value {
     seen
 }
 
-/// Of what a set says of a service, as its spec has it: without what people may change.
-pub fn template_digest(spec: &Value) -> Digest {
+/// What a set says of a service, by the service's spec: without what people may change.
+pub fn template_of(spec: &Value) -> Value {
     let mut spec = spec.clone();
     if let Some(fields) = spec.as_object_mut() {
         fields.retain(|field, _| !FREE_FIELDS.contains(&field.as_str()));
     }
-    Digest::of_json(&spec)
+    spec
+}
+
+/// Of [`template_of`].
+pub fn template_digest(spec: &Value) -> Digest {
+    Digest::of_json(&template_of(spec))
 }
 
 /// Of a set's service on a cluster.

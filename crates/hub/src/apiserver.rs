@@ -68,9 +68,11 @@ use request::{Query, RequestInfo};
 use respond::Form;
 use status::ApiError;
 
+pub use delete::ORPHAN;
 pub use expire_events::expire_events;
 pub use garbage::collect_garbage;
 pub use managed::manage;
+pub use meta::labels;
 pub use remove_namespaces::remove_namespaces;
 pub use stamped::{check_template, complete as complete_service, mark_deleted};
 

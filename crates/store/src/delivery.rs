@@ -75,9 +75,9 @@ pub use paths::{
     ServicePath, is_untouched, paths_of_service, save_service_paths, touch_paths, touch_service, touch_source,
 };
 pub use rollouts::{
-    MemberRollout, RollingMember, delete_rollout, hold_spec, load_rollout, rolling_members, rollout_of_service,
-    rollouts_of_cluster, save_evidence, save_generation, save_look, save_published, save_rollout, save_specs,
-    save_track,
+    MemberRollout, RollingMember, delete_rollout, hold_spec, load_rollout, page_of_rolling_members, rolling_members,
+    rollout_of_service, rollouts_of_cluster, save_evidence, save_generation, save_look, save_published, save_rollout,
+    save_specs, save_track,
 };
 pub use set_members::{
     MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, load_member,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farwater_api::{
-    GROUP, RolloutPolicy, ServiceSet, VERSION,
+    GROUP, RolloutPhase, RolloutPolicy, ServiceSet, VERSION,
     rollout::{Promote, RolloutOrder},
     service_set::{Member, RolloutStatus},
 };
@@ -155,7 +155,7 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
     let (namespace, name) = args.named.find(session)?;
     let set: ServiceSet = session.get(namespace, name).await?;
     let rollout = set.status.and_then(|status| status.rollout).unwrap_or_default();
-    if rollout.number == 0 || rollout.phase == "Complete" {
+    if rollout.number == 0 || rollout.phase == RolloutPhase::Complete {
         let told = format!("nothing of {namespace}/{name} is being rolled out");
         return Err(
             Failure::new(exit::CONFLICT, told).next(format!("{{program}} rollout status {name} -n {namespace}"))
@@ -181,7 +181,7 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
         let policy = set.spec.rollout.clone();
         let rollout = set.status.and_then(|status| status.rollout).unwrap_or_default();
         let members = members(session, (namespace, name)).await?;
-        let stands = !matches!(rollout.phase.as_str(), "Progressing" | "RollingBack");
+        let stands = !matches!(rollout.phase, RolloutPhase::Progressing | RolloutPhase::RollingBack);
         match args.output {
             Answer::Json | Answer::Yaml => {
                 let document = json!({"rollout": rollout, "members": members});
@@ -197,7 +197,7 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
             }
         }
         if !args.watch || stands {
-            return Ok(if rollout.phase == "Complete" { exit::YES } else { exit::NO });
+            return Ok(if rollout.phase == RolloutPhase::Complete { exit::YES } else { exit::NO });
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -280,7 +280,7 @@ mod tests {
     fn a_rollout_is_drawn_with_who_is_not_done() {
         let rollout = RolloutStatus {
             number: 7,
-            phase: "Halted".to_owned(),
+            phase: RolloutPhase::Halted,
             step: "canary".to_owned(),
             updated: 1,
             failed: 1,

@@ -9,20 +9,7 @@ use super::*;
 use crate::assignment::Trouble;
 
 fn candidate() -> Candidate {
-    Candidate {
-        revision: "main@sha1:abc".to_owned(),
-        content_id: Digest::of("content"),
-        bundle: Digest::of("bundle"),
-        bundle_bytes: 1,
-        path: String::new(),
-        source: String::new(),
-        origin: None,
-        author: String::new(),
-        reads: String::new(),
-        rendered: Vec::new(),
-        parts: Vec::new(),
-        artifacts: Vec::new(),
-    }
+    Candidate::of_commit("abc")
 }
 
 fn apply() -> Action {

@@ -10,7 +10,7 @@ use farwater_api::{
 };
 use farwater_fleet::{
     rollout::{InvalidPolicy, Policy},
-    stamping::{FREE_FIELDS, Template},
+    stamping::{FREE_FIELDS, Template, template_of},
 };
 use farwater_store::delivery::member_of_service;
 use serde_json::{Value, json};
@@ -46,11 +46,7 @@ pub fn is_set(call: &Call) -> bool {
 
 /// What of a service its set says: nobody else changes that.
 fn fixed(object: &Value) -> Value {
-    let mut spec = object["spec"].clone();
-    if let Some(spec) = spec.as_object_mut() {
-        spec.retain(|field, _| !FREE_FIELDS.contains(&field.as_str()));
-    }
-    json!([spec, object["metadata"]["labels"], object["metadata"]["ownerReferences"]])
+    json!([template_of(&object["spec"]), object["metadata"]["labels"], object["metadata"]["ownerReferences"]])
 }
 
 /// Refuses to change what a set has made, but for what is its users' own.

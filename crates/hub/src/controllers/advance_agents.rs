@@ -29,7 +29,7 @@ use super::{
     resources::{self, Name},
     track_clusters::silence_deadline,
 };
-use crate::delivery::Delivery;
+use crate::{apiserver::labels, delivery::Delivery};
 
 /// While agents are on their way, or are to be heard after the hub was away: how late a deadline that has passed, or a cluster that fell silent, is seen.
 const BUSY: Duration = Duration::from_secs(5);
@@ -109,9 +109,8 @@ async fn load_candidates(delivery: &Delivery) -> Result<Vec<Candidate>, StoreErr
             (false, false) => Heard::No,
         };
         let agent = read_agent(name, heard, &row, now);
-        let labels = resource.object["metadata"]["labels"].as_object().into_iter().flatten();
-        let labels = labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()));
-        candidates.push(Candidate { labels: labels.collect(), member: agent.map(|agent| Member { agent, row }) });
+        let labels = labels(&resource.object);
+        candidates.push(Candidate { labels, member: agent.map(|agent| Member { agent, row }) });
     };
     resources::list_pages::<Cluster>(&delivery.store, None, each).await?;
     Ok(candidates)

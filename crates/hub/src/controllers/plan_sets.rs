@@ -3,20 +3,20 @@
 use std::collections::HashMap;
 
 use farwater_api::{
-    Cluster, ServiceSet,
+    ServiceSet,
     service_set::{MAX_PLANNED, Member, MemberState, PlannedChange, SetError, SetPlan},
 };
-use farwater_fleet::stamping::{SpecProblem, Template, cluster_namespaces};
+use farwater_fleet::stamping::{SpecProblem, Template};
 use farwater_store::{
-    ListQuery, Resource, StoreError,
+    Resource, StoreError,
     delivery::{SetMember, members_of_set, page_of_members},
 };
 
 use super::{
-    resources::{self, Name, Stored as _},
+    resources::{self, Name},
     rollouts,
     services::{SourceUrls, load_grants_for},
-    stamp_services::{CHUNK, Stamper, Step, cluster_name, find_brake},
+    stamp_services::{ClusterPages, Stamper, Step, cluster_name, find_brake},
 };
 use crate::delivery::Delivery;
 
@@ -36,23 +36,14 @@ pub async fn plan(
     let mut rows: HashMap<String, SetMember> = rows.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
     let mut stamper = Stamper { delivery, name, set_uid, set, template, grants, urls: SourceUrls::default() };
     let mut plan = SetPlan::default();
-    for namespace in cluster_namespaces(&name.namespace) {
-        let mut after = None;
-        loop {
-            let namespace = Some(namespace.to_owned());
-            let query = ListQuery { namespace, limit: CHUNK, after, ..ListQuery::all(Cluster::kind()) };
-            let page = delivery.store.list(&query).await?;
-            for (cluster, found) in stamper.select(page.items).await? {
-                let row = rows.get(&cluster.uid);
-                let step = stamper.examine(&cluster, row, found).await?;
-                if !matches!(step, Step::NotGranted) {
-                    rows.remove(&cluster.uid);
-                    note(&mut plan, format!("{}/{}", cluster.key.namespace, cluster.key.name), step);
-                }
-            }
-            after = page.next;
-            if after.is_none() {
-                break;
+    let mut pages = ClusterPages::of(&name.namespace);
+    while let Some(clusters) = pages.next(&delivery.store).await? {
+        for (cluster, found) in stamper.select(clusters).await? {
+            let row = rows.get(&cluster.uid);
+            let step = stamper.examine(&cluster, row, found).await?;
+            if !matches!(step, Step::NotGranted) {
+                rows.remove(&cluster.uid);
+                note(&mut plan, format!("{}/{}", cluster.key.namespace, cluster.key.name), step);
             }
         }
     }
@@ -99,9 +90,10 @@ pub async fn members(
     (after, limit): (&str, u32),
 ) -> Result<(Vec<Member>, Option<String>), StoreError> {
     let set: ServiceSet = resources::parse(resource)?;
-    let mut standings = rollouts::tell_standings(delivery, name, resource, &set).await?;
     let rows = page_of_members(&mut *delivery.store.tables().await?, &resource.uid, after, limit).await?;
     let last = rows.last().map(|row| row.cluster_uid.clone());
+    let page = (after, last.as_deref().unwrap_or_default());
+    let mut standings = rollouts::tell_standings(delivery, name, (resource, &set), page).await?;
     let next = last.filter(|_| rows.len() == limit as usize);
     // What has left and has nothing any more is only counted.
     let told = rows.into_iter().filter(|row| !row.has_left() || row.has_service()).map(|row| {

@@ -9,16 +9,16 @@ use farwater_api::{Digest, ServiceDeployment, ServiceDeploymentSpec, ServiceSet,
 use farwater_fleet::{
     assignment::{Candidate, Why},
     rollout::{
-        ChangeId, Clock, Cluster, Content, Decision, Evidence, Member, Outlook, Phase, Policy, Published, Reach,
-        Stands, State, Track, decide, place, standing,
+        ChangeId, Clock, Cluster, Content, Decision, Evidence, Member, Outlook, Policy, Published, Reach, Stands,
+        State, Track, decide, place, standing,
     },
     stamping::{Template, template_digest},
 };
 use farwater_store::{
     Key, Resource, StoreError, Tx,
     delivery::{
-        MemberRollout, RollingMember, hold_spec, load_rollout, rolling_members, save_look, save_rollout, save_specs,
-        save_track,
+        MemberRollout, RollingMember, hold_spec, load_rollout, page_of_rolling_members, rolling_members, save_look,
+        save_rollout, save_specs, save_track,
     },
 };
 use jiff::Timestamp;
@@ -103,7 +103,7 @@ fn fingerprint(ingredients: &[Ingredient]) -> String {
 
 /// A look at a member's service.
 pub struct Look {
-    pub row: MemberRollout,
+    row: MemberRollout,
     wanted: Option<ChangeId>,
     released: Option<ChangeId>,
     looked_at: String,
@@ -282,7 +282,7 @@ pub struct Advance {
     pub next_look: Option<i64>,
 }
 
-/// Lets go on whose turn it is. None while the set's services are not all stamped from what it says now.
+/// Lets go on whose turn it is. None where the policy can't be read: an older hub wrote it, or a newer one.
 pub async fn advance(
     delivery: &Delivery,
     name: &Name,
@@ -309,17 +309,20 @@ pub async fn advance(
     Ok(Some(Advance { status: tell(&decision), next_look: decision.next_look }))
 }
 
-/// Where each of some members is on its way, in words.
+/// Where each of some members is on its way, in words: of those behind one cluster, and up to another.
 pub async fn tell_standings(
     delivery: &Delivery,
     name: &Name,
-    resource: &Resource,
-    set: &ServiceSet,
+    (resource, set): (&Resource, &ServiceSet),
+    page: (&str, &str),
 ) -> Result<BTreeMap<String, (String, String)>, StoreError> {
     let Ok(policy) = Policy::of(&set.spec.rollout) else { return Ok(BTreeMap::new()) };
     let (rows, written) = {
         let mut tables = delivery.store.tables().await?;
-        (rolling_members(&mut tables, &resource.uid).await?, load_rollout(&mut tables, &resource.uid).await?)
+        (
+            page_of_rolling_members(&mut tables, &resource.uid, page).await?,
+            load_rollout(&mut tables, &resource.uid).await?,
+        )
     };
     let Some(written) = written else { return Ok(BTreeMap::new()) };
     let written = read_written(name, &written)?;
@@ -496,7 +499,7 @@ fn tell(decision: &Decision) -> RolloutStatus {
     let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     RolloutStatus {
         number: decision.state.number,
-        phase: word(decision.phase).to_owned(),
+        phase: decision.phase,
         step: if outlook.step.is_some() { outlook.step_name.clone() } else { String::new() },
         updated: count(counts.updated),
         progressing: count(counts.progressing),
@@ -504,17 +507,5 @@ fn tell(decision: &Decision) -> RolloutStatus {
         deferred: count(counts.deferred),
         waiting: count(counts.waiting + counts.standing),
         halted_by: outlook.halted_by.clone(),
-    }
-}
-
-fn word(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Complete => "Complete",
-        Phase::Progressing => "Progressing",
-        Phase::Paused => "Paused",
-        Phase::OnHold => "OnHold",
-        Phase::Halted => "Halted",
-        Phase::RollingBack => "RollingBack",
-        Phase::Aborted => "Aborted",
     }
 }

@@ -40,9 +40,11 @@ use super::{
     sets::Scope,
     source_access::{may_use, read_prefix},
     sources::{self, SourceName},
-    stamp_services::labels_of,
 };
-use crate::delivery::{Delivery, clusters::ClusterState, desired, keys, token::key_print};
+use crate::{
+    apiserver::labels,
+    delivery::{Delivery, clusters::ClusterState, desired, keys, token::key_print},
+};
 
 const RETRY: Duration = Duration::from_secs(1);
 const DEFAULT_POLL: Duration = Duration::from_secs(30);
@@ -211,7 +213,7 @@ fn cluster_state(object: &Value) -> ClusterState {
     let interval = interval.unwrap_or(DEFAULT_POLL);
     let mut state =
         ClusterState::new(&text(&metadata["uid"]), &text(&metadata["namespace"]), &text(&metadata["name"]), interval);
-    state.labels = Arc::new(labels_of(object));
+    state.labels = Arc::new(labels(object));
     state
 }
 
@@ -439,6 +441,6 @@ async fn route_cluster(delivery: &Delivery, event: &WatchEvent) -> Result<(), St
 async fn note_sets(delivery: &Delivery, event: &WatchEvent, uid: &str) -> Result<(), StoreError> {
     let has = sets_of_cluster(&mut *delivery.store.tables().await?, uid).await?;
     let name = Name::new(&event.key.namespace, &event.key.name);
-    delivery.sets.note_cluster(&name, uid, &labels_of(&event.object), &has);
+    delivery.sets.note_cluster(&name, uid, &labels(&event.object), &has);
     Ok(())
 }

@@ -4,13 +4,13 @@
 //! the template has no value, keeps the service that it has; one that the selector finds no more loses it, unless many do at once.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use farwater_api::{
-    AGENT_FINALIZER, Cluster, GROUP, SET_FINALIZER, ServiceDeployment, ServiceDeploymentSpec, ServiceSet,
+    AGENT_FINALIZER, Cluster, GROUP, RolloutPhase, SET_FINALIZER, ServiceDeployment, ServiceDeploymentSpec, ServiceSet,
     ServiceSetStatus, VERSION,
     service_set::{MAX_SET_ERRORS, SetCounts, SetError},
 };
@@ -22,7 +22,7 @@ use farwater_fleet::{
     stamping::{FREE_FIELDS, Template, cluster_namespaces, service_name},
 };
 use farwater_store::{
-    Change, ListQuery, Resource, StoreError, Tx, Write,
+    Change, ListQuery, Resource, Store, StoreError, Tx, Write,
     delivery::{
         MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, delete_rollout,
         hold_spec, load_member, members_of_set, members_that_left, rollout_of_service, save_generation, save_member,
@@ -43,12 +43,12 @@ use super::{
     sets::Scope,
 };
 use crate::{
-    apiserver::{complete_service, manage, mark_deleted},
+    apiserver::{ORPHAN, complete_service, labels, manage, mark_deleted},
     delivery::Delivery,
 };
 
 /// Clusters that are read, and services that are written, at a time.
-pub const CHUNK: usize = 200;
+const CHUNK: usize = 200;
 const NOT_LOADED: Duration = Duration::from_millis(200);
 /// Times of rollouts are whole seconds.
 const SOON: Duration = Duration::from_millis(500);
@@ -85,7 +85,8 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
         Err(problems) => {
             let told = problems.iter().map(|problem| format!("spec.{}: {}", problem.field, problem.why));
             let verdicts = Verdict::stalled("SpecInvalid", told.collect::<Vec<_>>().join("; "));
-            write_status(delivery, name, &resource, &set, (verdicts, None)).await?;
+            let tally = Tally::load(delivery, &resource.uid).await?;
+            write_status(delivery, name, (&resource, &set), (tally, verdicts, None)).await?;
             return Ok(Next::OnChange);
         }
     };
@@ -104,9 +105,10 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
     let begun = Instant::now();
     let advance = rollouts::advance(delivery, name, &resource, &set).await?;
     delivery.sets.rest_after(begun.elapsed());
-    let verdicts = judge(delivery, &resource.uid, advance.as_ref()).await?;
+    let tally = Tally::load(delivery, &resource.uid).await?;
+    let verdicts = judge(delivery, &tally, advance.as_ref());
     let next_look = advance.as_ref().and_then(|advance| advance.next_look);
-    write_status(delivery, name, &resource, &set, (verdicts, advance)).await?;
+    write_status(delivery, name, (&resource, &set), (tally, verdicts, advance)).await?;
     let until =
         |time: i64| Duration::from_secs(time.saturating_sub(Timestamp::now().as_second()).max(0).unsigned_abs());
     let looks = [
@@ -115,6 +117,29 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
         next_look.map(|time| until(time).clamp(SOON, LONGEST_REST)),
     ];
     Ok(looks.into_iter().flatten().min().map_or(Next::OnChange, Next::After))
+}
+
+/// The clusters among which a set of a namespace selects, [`CHUNK`] at a time.
+pub struct ClusterPages(VecDeque<ListQuery>);
+
+impl ClusterPages {
+    pub fn of(namespace: &str) -> Self {
+        let query = |namespace: &str| ListQuery {
+            namespace: Some(namespace.to_owned()),
+            limit: CHUNK,
+            ..ListQuery::all(Cluster::kind())
+        };
+        Self(cluster_namespaces(namespace).into_iter().map(query).collect())
+    }
+
+    pub async fn next(&mut self, store: &Store) -> Result<Option<Vec<Resource>>, StoreError> {
+        let Some(query) = self.0.pop_front() else { return Ok(None) };
+        let page = store.list(&query).await?;
+        if page.next.is_some() {
+            self.0.push_front(ListQuery { after: page.next, ..query });
+        }
+        Ok(Some(page.items))
+    }
 }
 
 /// A set, while its services are made.
@@ -155,24 +180,11 @@ impl<'a> Stamper<'a> {
     async fn stamp_all(&mut self) -> Result<(), StoreError> {
         let rows = members_of_set(&mut *self.delivery.store.tables().await?, self.set_uid).await?;
         let mut rows: HashMap<String, SetMember> = rows.into_iter().map(|row| (row.cluster_uid.clone(), row)).collect();
-        for namespace in cluster_namespaces(&self.name.namespace) {
-            let mut after = None;
-            loop {
-                let query = ListQuery {
-                    namespace: Some(namespace.to_owned()),
-                    limit: CHUNK,
-                    after,
-                    ..ListQuery::all(Cluster::kind())
-                };
-                let page = self.delivery.store.list(&query).await?;
-                self.stamp(page.items, &mut rows).await?;
-                after = page.next;
-                if after.is_none() {
-                    break;
-                }
-            }
+        let mut pages = ClusterPages::of(&self.name.namespace);
+        while let Some(clusters) = pages.next(&self.delivery.store).await? {
+            self.stamp(clusters, &mut rows).await?;
         }
-        self.leave(rows.into_values()).await
+        mark_left(&self.delivery.store, rows.into_values()).await
     }
 
     async fn stamp_one(&mut self, cluster_uid: &str) -> Result<(), StoreError> {
@@ -185,7 +197,7 @@ impl<'a> Stamper<'a> {
             let found = self.delivery.store.get(&key).await?.filter(|found| found.uid == cluster_uid);
             self.stamp(found.into_iter().collect(), &mut rows).await?;
         }
-        self.leave(rows.into_values()).await
+        mark_left(&self.delivery.store, rows.into_values()).await
     }
 
     /// Makes what is to be made on some clusters, and takes the rows of those that are the set's.
@@ -214,7 +226,7 @@ impl<'a> Stamper<'a> {
 
     /// Those of the set's, each with what bears its service's name.
     pub async fn select(&self, clusters: Vec<Resource>) -> Result<Vec<(Resource, Option<Resource>)>, StoreError> {
-        let is_selected = |cluster: &Resource| self.template.selects(&labels_of(&cluster.object));
+        let is_selected = |cluster: &Resource| self.template.selects(&labels(&cluster.object));
         let selected: Vec<_> = clusters.into_iter().filter(is_selected).collect();
         let keys: Vec<_> = selected.iter().map(|cluster| self.key_on(&cluster.key.name)).collect();
         let mut found = self.delivery.store.get_all(&keys).await?;
@@ -398,6 +410,10 @@ impl<'a> Stamper<'a> {
         Some(async move {
             let saved = delivery.store.transact(move |tx| {
                 Box::pin(async move {
+                    // What a rollout knows of the service that was there before is nothing of this one.
+                    if let Some(Change::Create(_)) = change {
+                        delete_member(tx, &row.set_uid, &row.cluster_uid).await?;
+                    }
                     save_member(tx, &row).await?;
                     match change {
                         Some(change) => write_service(tx, key, change).await,
@@ -421,27 +437,27 @@ impl<'a> Stamper<'a> {
             Ok(())
         })
     }
+}
 
-    /// Notes whose cluster is none of the set's any more.
-    async fn leave(&self, rows: impl Iterator<Item = SetMember>) -> Result<(), StoreError> {
-        let now = Timestamp::now().as_second();
-        let left: Vec<SetMember> = rows
-            .filter(|row| !row.has_left())
-            .map(|row| SetMember { left_at: now, problem: String::new(), ..row })
-            .collect();
-        if left.is_empty() {
-            return Ok(());
-        }
-        let saved = self.delivery.store.transact(move |tx| {
-            Box::pin(async move {
-                for row in &left {
-                    save_member(tx, row).await?;
-                }
-                Ok(())
-            })
-        });
-        saved.await
+/// Notes whose cluster is none of the set's any more.
+async fn mark_left(store: &Store, rows: impl Iterator<Item = SetMember>) -> Result<(), StoreError> {
+    let now = Timestamp::now().as_second();
+    let left: Vec<SetMember> = rows
+        .filter(|row| !row.has_left())
+        .map(|row| SetMember { left_at: now, problem: String::new(), ..row })
+        .collect();
+    if left.is_empty() {
+        return Ok(());
     }
+    let saved = store.transact(move |tx| {
+        Box::pin(async move {
+            for row in &left {
+                save_member(tx, row).await?;
+            }
+            Ok(())
+        })
+    });
+    saved.await
 }
 
 /// Writes a member's service. What counted before goes on counting, until the rollout comes to it.
@@ -457,11 +473,6 @@ async fn write_service(tx: &mut Tx, key: farwater_store::Key, change: Change) ->
         }
     }
     Ok(())
-}
-
-pub fn labels_of(object: &Value) -> BTreeMap<String, String> {
-    let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
-    labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect()
 }
 
 /// Names of what differs.
@@ -601,27 +612,16 @@ async fn remove_set(
 ) -> Result<Next, StoreError> {
     delivery.sets.know(name, &resource.uid, &set.spec.cluster_selector);
     let finalizers = set.metadata.finalizers.iter().flatten();
-    let is_orphaning = finalizers.clone().any(|finalizer| finalizer == "orphan");
+    let is_orphaning = finalizers.clone().any(|finalizer| finalizer == ORPHAN);
     if !is_orphaning {
-        let now = Timestamp::now().as_second();
         let rows = members_of_set(&mut *delivery.store.tables().await?, &resource.uid).await?;
-        let staying: Vec<SetMember> = rows.into_iter().filter(|row| !row.has_left()).collect();
-        if !staying.is_empty() {
-            let saved = delivery.store.transact(move |tx| {
-                Box::pin(async move {
-                    for row in staying {
-                        save_member(tx, &SetMember { left_at: now, problem: String::new(), ..row }).await?;
-                    }
-                    Ok(())
-                })
-            });
-            saved.await?;
-        }
+        mark_left(&delivery.store, rows.into_iter()).await?;
         let_go(delivery, name, resource, set).await?;
         let left = members_that_left(&mut *delivery.store.tables().await?, &resource.uid).await?;
         if left.iter().any(SetMember::has_service) {
-            let verdicts = judge(delivery, &resource.uid, None).await?;
-            write_status(delivery, name, resource, set, (verdicts, None)).await?;
+            let tally = Tally::load(delivery, &resource.uid).await?;
+            let verdicts = judge(delivery, &tally, None);
+            write_status(delivery, name, (resource, set), (tally, verdicts, None)).await?;
             return Ok(Next::OnChange);
         }
     }
@@ -641,19 +641,31 @@ async fn remove_set(
     Ok(Next::OnChange)
 }
 
-/// What there is to say of a set's members.
-async fn judge(delivery: &Delivery, set_uid: &str, advance: Option<&Advance>) -> Result<Vec<Verdict>, StoreError> {
-    let (counts, errors) = {
+/// How a set's members do.
+struct Tally {
+    counts: MemberCounts,
+    /// The first that can't be what they should be.
+    troubled: Vec<SetMember>,
+}
+
+impl Tally {
+    async fn load(delivery: &Delivery, set_uid: &str) -> Result<Self, StoreError> {
         let mut tables = delivery.store.tables().await?;
-        (count_members(&mut tables, set_uid).await?, troubled_members(&mut tables, set_uid, 1).await?)
-    };
-    let MemberCounts { matched, ready, failed, leaving, braked } = counts;
+        let limit = u32::try_from(MAX_SET_ERRORS).unwrap_or(u32::MAX);
+        let counts = count_members(&mut tables, set_uid).await?;
+        Ok(Self { counts, troubled: troubled_members(&mut tables, set_uid, limit).await? })
+    }
+}
+
+/// What there is to say of a set's members.
+fn judge(delivery: &Delivery, tally: &Tally, advance: Option<&Advance>) -> Vec<Verdict> {
+    let MemberCounts { matched, ready, failed, leaving, braked } = tally.counts;
     let clusters = |count: i64| if count == 1 { "1 cluster".to_owned() } else { format!("{count} clusters") };
-    let mut verdicts = if let Some(first) = errors.first() {
+    let mut verdicts = if let Some(first) = tally.troubled.first() {
         let cluster = cluster_name(delivery, &first.cluster_uid).unwrap_or_default();
         let message = format!("{failed} of {} can't be served: {cluster}: {}", clusters(matched), first.problem);
         Verdict::stalled("MembersFailed", message)
-    } else if let Some(halted) = advance.filter(|advance| advance.status.phase == "Halted") {
+    } else if let Some(halted) = advance.filter(|advance| advance.status.phase == RolloutPhase::Halted) {
         let by = halted.status.halted_by.as_deref().unwrap_or("a cluster");
         let message = format!("rollout {} is halted: {by} failed", halted.status.number);
         Verdict::stalled("RolloutHalted", message)
@@ -674,21 +686,16 @@ async fn judge(delivery: &Delivery, set_uid: &str, advance: Option<&Advance>) ->
         );
         verdicts.push(Verdict::new("Braked", Some(true), "ManyAtOnce", message));
     }
-    Ok(verdicts)
+    verdicts
 }
 
 async fn write_status(
     delivery: &Delivery,
     name: &Name,
-    resource: &Resource,
-    set: &ServiceSet,
-    (verdicts, advance): (Vec<Verdict>, Option<Advance>),
+    (resource, set): (&Resource, &ServiceSet),
+    (tally, verdicts, advance): (Tally, Vec<Verdict>, Option<Advance>),
 ) -> Result<(), StoreError> {
-    let (counts, troubled) = {
-        let mut tables = delivery.store.tables().await?;
-        let limit = u32::try_from(MAX_SET_ERRORS).unwrap_or(u32::MAX);
-        (count_members(&mut tables, &resource.uid).await?, troubled_members(&mut tables, &resource.uid, limit).await?)
-    };
+    let Tally { counts, troubled } = tally;
     let previous = set.status.clone().unwrap_or_default();
     let generation = set.metadata.generation.unwrap_or_default();
     let error = |row: SetMember| SetError {

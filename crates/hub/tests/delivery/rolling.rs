@@ -336,6 +336,38 @@ async fn who_joins_a_set_at_rest_waits_for_nobody_and_all_at_once_waits_for_noth
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_comes_back_is_as_new_as_any() {
+    let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
+    let first = fleet.until_complete().await;
+    let label = async |fleet: &Fleet, env: &str| {
+        fleet
+            .rig
+            .edit("Cluster", ADMIN_NAMESPACE, "b", |cluster| cluster["metadata"]["labels"]["env"] = env.into())
+            .await;
+    };
+    label(&fleet, "gone").await;
+    let uid = fleet.last["b"].service.uid.clone();
+    let b = fleet.agents.get_mut("b").unwrap();
+    let (_, removal) = b.wait_entry(&fleet.rig, &uid, |entry| applied(entry).is_none()).await;
+    b.say(&fleet.rig, &uid, said(&removal, Outcome::Removed, &[])).await;
+    let mut returning = fleet.agents.remove("b").unwrap();
+    fleet.last.remove("b");
+    fleet.commit("two").await;
+    fleet.until("the other has the next", |fleet, _| fleet.bundles()["a"] != first).await;
+    let second = fleet.until_complete().await;
+
+    returning.renew(&fleet.rig).await;
+    fleet.agents.insert("b", returning);
+    label(&fleet, "prod").await;
+    fleet.until("it has what the others have", |fleet, _| fleet.bundles().get("b") == Some(&second)).await;
+    // What the service before had is nothing that this one could go back to.
+    let rows = fleet.rows().await;
+    let back = rows.iter().find(|member| member.row.service_name == "web-b").unwrap();
+    let track: Value = serde_json::from_str(&back.row.track).unwrap();
+    assert!(track["released"].is_string() && track["back"].is_null(), "{back:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_fails_goes_back_by_itself_where_that_is_asked_for() {
     let mut fleet = Fleet::start(&["a", "b", "c"], json!({"onFailure": "Rollback"})).await;
     let first = fleet.until_complete().await;

@@ -1,6 +1,6 @@
 //! How far the rollout of a ServiceSet has come, and what each of its members would run and runs.
 
-use crate::{Connection, StoreError};
+use crate::{Connection, StoreError, engine::Row};
 
 /// What a rollout knows of a member. Each column has one writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,14 +72,30 @@ pub struct RollingMember {
 
 /// The members that a set has services for, by their clusters, without what `held_spec` is.
 pub async fn rolling_members(connection: &mut Connection, set_uid: &str) -> Result<Vec<RollingMember>, StoreError> {
-    use sqlx::{FromRow as _, Row as _};
-    const SQL: &str = "SELECT m.set_uid, m.cluster_uid, m.service_uid, m.service_name, m.ready, m.generation, m.wanted, m.looked_at, m.stands, \
+    let sql = format!("{SELECT_ROLLING} ORDER BY m.cluster_uid");
+    read_rolling(sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
+}
+
+/// Those behind one cluster, and up to another.
+pub async fn page_of_rolling_members(
+    connection: &mut Connection,
+    set_uid: &str,
+    (after, last): (&str, &str),
+) -> Result<Vec<RollingMember>, StoreError> {
+    let sql = format!("{SELECT_ROLLING} AND m.cluster_uid > $2 AND m.cluster_uid <= $3 ORDER BY m.cluster_uid");
+    let select = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(after.to_owned());
+    read_rolling(select.bind(last.to_owned()).fetch_all(connection).await?)
+}
+
+const SELECT_ROLLING: &str = "SELECT m.set_uid, m.cluster_uid, m.service_uid, m.service_name, m.ready, m.generation, m.wanted, m.looked_at, m.stands, \
         m.track, CASE WHEN m.held_spec = '' THEN '' ELSE '{}' END AS held_spec, '' AS back_spec, m.published, m.published_at, m.evidence, \
         m.step, a.generation AS seen, CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths \
         WHERE service_paths.service_uid = m.service_uid), '') = '' THEN 1 ELSE 0 END AS BIGINT) AS touched \
         FROM set_members m LEFT JOIN assignments a ON a.service_uid = m.service_uid \
-        WHERE m.set_uid = $1 AND m.left_at = 0 AND m.service_uid <> '' ORDER BY m.cluster_uid";
-    let rows = sqlx::query(SQL).bind(set_uid).fetch_all(connection).await?;
+        WHERE m.set_uid = $1 AND m.left_at = 0 AND m.service_uid <> ''";
+
+fn read_rolling(rows: Vec<Row>) -> Result<Vec<RollingMember>, StoreError> {
+    use sqlx::{FromRow as _, Row as _};
     let mut members = Vec::with_capacity(rows.len());
     for row in &rows {
         members.push(RollingMember {

@@ -166,14 +166,14 @@ pub async fn brake_members(connection: &mut Connection, set_uid: &str) -> Result
     Ok(())
 }
 
-/// Notes how a ServiceDeployment does; the set that it belongs to, where that is news.
-pub async fn note_ready(
-    connection: &mut Connection,
-    service_uid: &str,
-    ready: bool,
-) -> Result<Option<String>, StoreError> {
-    let sql = "UPDATE set_members SET ready = $2 WHERE service_uid = $1 AND ready <> $2 RETURNING set_uid";
-    Ok(sqlx::query_scalar(sql).bind(service_uid).bind(i64::from(ready)).fetch_optional(connection).await?)
+/// Notes how a ServiceDeployment does.
+pub async fn note_ready(connection: &mut Connection, service_uid: &str, ready: bool) -> Result<(), StoreError> {
+    sqlx::query("UPDATE set_members SET ready = $2 WHERE service_uid = $1 AND ready <> $2")
+        .bind(service_uid)
+        .bind(i64::from(ready))
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 pub async fn delete_member(connection: &mut Connection, set_uid: &str, cluster_uid: &str) -> Result<(), StoreError> {

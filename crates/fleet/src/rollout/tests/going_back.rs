@@ -138,23 +138,6 @@ fn all_at_once_asks_for_nobodys_health_or_word() {
     assert_eq!(set.released(), "abc");
 }
 
-fn candidate(name: &str) -> Candidate {
-    Candidate {
-        revision: format!("main@sha1:{name}"),
-        content_id: Digest::of(name),
-        bundle: Digest::of(name),
-        bundle_bytes: 1,
-        path: String::new(),
-        source: String::new(),
-        origin: None,
-        author: String::new(),
-        reads: String::new(),
-        rendered: Vec::new(),
-        parts: Vec::new(),
-        artifacts: Vec::new(),
-    }
-}
-
 proptest! {
     /// P13: a set of one without gates is assigned what a service alone would be.
     #[test]
@@ -165,7 +148,7 @@ proptest! {
         is_denied: bool,
         is_silent: bool,
     ) {
-        let candidates: Vec<Candidate> = (0..3).map(|number| candidate(&number.to_string())).collect();
+        let candidates: Vec<Candidate> = (0..3).map(|number| Candidate::of_commit(&number.to_string())).collect();
         let of = |number: Option<u8>| number.map(|number| &candidates[usize::from(number)]);
         let trouble = Trouble::Pin { message: String::new() };
         let denied = Denied::AgentNamespace;

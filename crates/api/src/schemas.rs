@@ -1,0 +1,13 @@
+//! Schemas that no type of Rust has by itself, as structural schemas of Kubernetes write them.
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+/// Values of any form.
+pub fn free_form(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// A number, or a percentage.
+pub fn int_or_string(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"x-kubernetes-int-or-string": true})
+}
