@@ -153,6 +153,12 @@ impl Field {
         usage::processor_time_of_all(self.hub.process().id())
     }
 
+    /// Of the programs that it has run: git, and what that runs.
+    pub fn processor_time_of_programs(&mut self) -> Result<Duration> {
+        let process = self.hub.process().id();
+        Ok(usage::processor_time_of_all(process)?.saturating_sub(usage::processor_time(process)?))
+    }
+
     /// Of a processor's time, what a hub takes that has nothing to do.
     pub async fn share_at_rest(&mut self) -> Result<f64> {
         const LOOK: Duration = Duration::from_secs(5);
