@@ -100,8 +100,8 @@ fn accepts_zstd(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A [`DesiredState`](farwater_api::protocol::DesiredState). What a row holds goes on as it was written: of many services, reading each would be most of an answer's cost. A row that can't be
-/// read is an error: an empty list of services would be a lie.
+/// A [`DesiredState`](farwater_api::protocol::DesiredState), in which goes on what a row holds as it was written: of many services,
+/// reading each would be most of an answer's cost. A row that can't be read is an error: an empty list of services would be a lie.
 fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
     #[derive(Serialize)]
     struct State<'a> {
@@ -110,12 +110,15 @@ fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
         #[serde(flatten)]
         parts: &'a RawContent<'a>,
     }
-    let damaged = |error: serde_json::Error| damaged(row, error.to_string());
+    let unreadable = |error: serde_json::Error| damaged(row, error.to_string());
     let json = unpack(row)?;
     let parts = match is_list(&json) {
-        true => RawContent { entries: serde_json::from_slice(&json).map_err(damaged)?, agent: None, health: None },
-        false => serde_json::from_slice(&json).map_err(damaged)?,
+        true => RawContent { entries: serde_json::from_slice(&json).map_err(unreadable)?, agent: None, health: None },
+        false => serde_json::from_slice(&json).map_err(unreadable)?,
     };
+    if !is_list(parts.entries.get().as_bytes()) {
+        return Err(damaged(row, "its entries are no list".to_owned()));
+    }
     let digest = |part: Option<&RawValue>| part.map(|part| serde_json::from_str(part.get())).transpose();
     let statement = Statement {
         installation: installation.to_owned(),
@@ -123,12 +126,12 @@ fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
         epoch: row.epoch,
         generation: row.generation,
         tag: row.tag,
-        agent: digest(parts.agent).map_err(damaged)?.map(|part: Value| Digest::of_json(&part)),
-        health: digest(parts.health).map_err(damaged)?.map(|part: Value| Digest::of_json(&part)),
+        agent: digest(parts.agent).map_err(unreadable)?.map(|part: Value| Digest::of_json(&part)),
+        health: digest(parts.health).map_err(unreadable)?.map(|part: Value| Digest::of_json(&part)),
         key_id: row.key_id.clone(),
     };
     let state = State { statement: statement.into(), signature: &row.signature, parts: &parts };
-    serde_json::to_vec(&state).map_err(damaged)
+    serde_json::to_vec(&state).map_err(unreadable)
 }
 
 /// What a row holds, compressed. A replica of the version before serves what a newer one wrote, as that wrote it.
@@ -267,7 +270,7 @@ mod tests {
         // As rows were first written.
         let body = zstd::bulk::compress(entries.to_string().as_bytes(), ZSTD_LEVEL).unwrap();
         assert_eq!(served(&Desired { body, ..row.clone() })["entries"], entries);
-        for damage in [&b"{}"[..], b"", br#"{"entries": [}"#, b"null"] {
+        for damage in [&b"{}"[..], b"", br#"{"entries": [}"#, br#"{"entries": null}"#, b"null"] {
             let body = zstd::bulk::compress(damage, ZSTD_LEVEL).unwrap();
             assert!(compose(&Desired { body, ..row.clone() }, "i").is_err(), "{damage:?}");
         }

@@ -104,7 +104,10 @@ async fn save_bundles(connection: &mut Connection, row: &Desired) -> Result<(), 
     let named: HashSet<String> = row.bundles.iter().map(Digest::to_string).collect();
     let changes = [
         ("DELETE FROM desired_bundles WHERE cluster_uid = $1 AND digest = $2", known.difference(&named)),
-        ("INSERT INTO desired_bundles (cluster_uid, digest) VALUES ($1, $2)", named.difference(&known)),
+        (
+            "INSERT INTO desired_bundles (cluster_uid, digest) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+            named.difference(&known),
+        ),
     ];
     for (sql, digests) in changes {
         for digest in digests {
