@@ -17,6 +17,8 @@ use crate::{
 pub const MAX_SET_PARAMETERS: usize = 64;
 /// Variants of the template.
 pub const MAX_OVERRIDES: usize = 64;
+/// The standing of a member that has what its set asks for.
+pub const DONE: &str = "is done";
 /// Errors that a status names.
 pub const MAX_SET_ERRORS: usize = 5;
 /// The kind that `servicesets/NAME/members` lists.
@@ -275,7 +277,7 @@ pub struct Member {
     /// Of the rollout.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub step: String,
-    /// Where it is on its way, in words.
+    /// Where it is on its way, in words; [`DONE`] where it has arrived.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub standing: String,
     /// Why its service can't be made.

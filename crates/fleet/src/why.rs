@@ -1,12 +1,13 @@
 //! Why a service is not healthy: the first broken link from Git to health.
 //!
-//! The chain is source → bundle → dependencies → placement → cluster → agent → hooks → objects → health → prune. Links are judged in this
+//! The chain is source → bundle → dependencies → placement → cluster → agent → hooks → objects → health → prune → rollout. Links are judged in this
 //! order and the first that is not in order is the answer: everything behind it is a consequence, or yesterday's news.
 
 use farwater_api::{
-    APPROVE_PRUNE, AnySource, Cluster, Condition, ServiceDeployment,
+    APPROVE_PRUNE, AnySource, Cluster, Condition, RolloutPhase, ServiceDeployment,
     objects::{Health, ObjectRef, ObjectReport, SyncState},
     service_deployment::{Contents, HeldPrune},
+    service_set::{DONE, Member, RolloutStatus},
     service_sources::SourceReference,
 };
 use jiff::Timestamp;
@@ -34,6 +35,7 @@ pub enum Link {
     Objects,
     Health,
     Prune,
+    Rollout,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -73,7 +75,18 @@ pub struct Evidence<'a> {
     pub cluster: Lookup<&'a Cluster>,
     /// The agent's report, object by object.
     pub objects: Lookup<&'a [ObjectReport]>,
+    /// Where the service is in the rollout of its set; none: it is of no set, or nobody can tell.
+    pub rollout: Option<Turn<'a>>,
     pub now: Timestamp,
+}
+
+/// A member's turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn<'a> {
+    /// Of the ServiceSet, in the service's namespace.
+    pub set: &'a str,
+    pub rollout: &'a RolloutStatus,
+    pub member: &'a Member,
 }
 
 /// What to do next; the caller knows how its user starts each program.
@@ -156,6 +169,7 @@ fn judge(evidence: &Evidence<'_>) -> Finding {
         .or_else(|| judge_objects(evidence))
         .or_else(|| judge_health(evidence))
         .or_else(|| judge_prune(evidence))
+        .or_else(|| judge_rollout(evidence))
         .or_else(|| judge_summary(evidence))
         .unwrap_or_else(|| healthy(evidence))
 }
@@ -308,6 +322,26 @@ fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
         );
     }
     None
+}
+
+/// All is in order with what the service runs, and what its set asks for is something newer.
+fn judge_rollout(evidence: &Evidence<'_>) -> Option<Finding> {
+    let Turn { set, rollout, member } = evidence.rollout?;
+    if rollout.phase == RolloutPhase::Complete || matches!(member.standing.as_str(), "" | DONE) {
+        return None;
+    }
+    let step = if member.step.is_empty() { String::new() } else { format!(", step {}", member.step) };
+    let told = format!(
+        "what runs is healthy, and a newer version is not here yet: rollout {} of ServiceSet {set} is {}{step}: it {}",
+        rollout.number, rollout.phase, member.standing
+    );
+    let finding = match rollout.phase {
+        RolloutPhase::Halted | RolloutPhase::Aborted => Finding::broken(Link::Rollout, told),
+        _ => Finding::progressing(Link::Rollout, told),
+    };
+    let halted = rollout.halted_by.as_ref().map(|by| format!("halted by {by}")).unwrap_or_default();
+    let namespace = namespace_of(evidence.service);
+    Some(finding.because(halted).next(NextStep::Farwater(format!("rollout status {set} -n {namespace}"))))
 }
 
 fn judge_cluster(evidence: &Evidence<'_>) -> Option<Finding> {

@@ -10,6 +10,8 @@ struct World {
     source: Value,
     cluster: Value,
     objects: Value,
+    /// Status of a rollout, and a member.
+    rollout: Option<(Value, Value)>,
 }
 
 fn world() -> World {
@@ -39,6 +41,7 @@ fn world() -> World {
             object("Deployment", "web", "Synced", "Current", ""),
             object("Service", "web", "Synced", "Current", "")
         ]),
+        rollout: None,
     }
 }
 
@@ -82,6 +85,10 @@ fn judge(world: &World) -> Finding {
     let sources = [(service.spec.source_ref.clone(), source)];
     let cluster: Lookup<Cluster> = lookup(&world.cluster);
     let objects: Lookup<Vec<ObjectReport>> = lookup(&world.objects);
+    let turn: Option<(RolloutStatus, Member)> = world
+        .rollout
+        .clone()
+        .map(|(rollout, member)| (serde_json::from_value(rollout).unwrap(), serde_json::from_value(member).unwrap()));
     explain(&Evidence {
         service: &service,
         sources: &sources,
@@ -91,6 +98,7 @@ fn judge(world: &World) -> Finding {
             Lookup::Missing => Lookup::Missing,
             Lookup::Unreadable => Lookup::Unreadable,
         },
+        rollout: turn.as_ref().map(|(rollout, member)| Turn { set: "webs", rollout, member }),
         now: "2026-01-01T12:00:00Z".parse::<Timestamp>().unwrap(),
     })
 }
@@ -424,4 +432,36 @@ fn a_hook_that_failed_comes_before_what_waits_for_it() {
     let finding = judge(&world);
     assert_eq!(finding.evidence[0], "1 hooks and tests failed, 1 succeeded");
     assert!(matches!(finding.next, Some(NextStep::Farwater(next)) if next == "hooks web -n team-a"));
+}
+
+#[test]
+fn a_service_whose_turn_has_not_come_says_in_which_rollout() {
+    let turn = |phase: &str, standing: &str| {
+        let rollout = json!({"number": 3, "phase": phase, "haltedBy": if phase == "Halted" { json!("team-a/west") } else { Value::Null }});
+        Some((rollout, json!({"cluster": "team-a/east", "state": "Ready", "step": "rest", "standing": standing})))
+    };
+    progressing(
+        |world| world.rollout = turn("Progressing", "waits for step canary: team-a/west is not done"),
+        Link::Rollout,
+        "what runs is healthy, and a newer version is not here yet: rollout 3 of ServiceSet webs is Progressing, step rest: it \
+         waits for step canary: team-a/west is not done",
+    );
+    broken(
+        |world| world.rollout = turn("Halted", "waits: the rollout is halted, since team-a/west failed"),
+        Link::Rollout,
+        "what runs is healthy, and a newer version is not here yet: rollout 3 of ServiceSet webs is Halted, step rest: it waits: \
+         the rollout is halted, since team-a/west failed",
+    );
+    // What is not in order with what runs comes first.
+    broken(
+        |world| {
+            world.rollout = turn("Progressing", "is on its way");
+            world.source = Value::Null;
+        },
+        Link::Source,
+        "the GitRepository team-a/infra does not exist",
+    );
+    let mut done = world();
+    done.rollout = turn("Progressing", DONE);
+    assert_eq!(judge(&done).standing, Standing::Healthy);
 }

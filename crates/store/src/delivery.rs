@@ -80,7 +80,7 @@ pub use rollouts::{
     save_specs, save_track,
 };
 pub use set_members::{
-    MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, load_member,
+    MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, load_member, member_named,
     member_of_service, members_of_set, members_that_left, members_waiting_for, note_ready, page_of_members,
     save_member, sets_of_cluster, troubled_members,
 };

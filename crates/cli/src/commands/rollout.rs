@@ -5,7 +5,7 @@ use std::time::Duration;
 use farwater_api::{
     GROUP, RolloutPhase, RolloutPolicy, ServiceSet, VERSION,
     rollout::{Promote, RolloutOrder},
-    service_set::{Member, RolloutStatus},
+    service_set::{DONE, Member, RolloutStatus},
 };
 use http::Method;
 use jiff::Timestamp;
@@ -131,7 +131,7 @@ impl NamedArgs {
     }
 }
 
-fn path(namespace: &str, name: &str) -> String {
+pub fn path(namespace: &str, name: &str) -> String {
     format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicesets/{name}")
 }
 
@@ -246,7 +246,7 @@ fn draw(
     if policy.paused {
         text += "paused; rollout resume goes on\n";
     }
-    let mut shown: Vec<&Member> = members.iter().filter(|member| member.standing != "is done").collect();
+    let mut shown: Vec<&Member> = members.iter().filter(|member| member.standing != DONE).collect();
     shown.sort_by(|a, b| (&a.step, &a.cluster).cmp(&(&b.step, &b.cluster)));
     let more = shown.len().saturating_sub(SHOWN);
     shown.truncate(SHOWN);

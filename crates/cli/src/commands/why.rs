@@ -1,14 +1,17 @@
 //! `farwater why`: the first broken link from Git to health.
 
 use farwater_api::{
-    ADMIN_NAMESPACE, AnySource, Cluster, GitRepository, HelmRepository, OCIRepository, ServiceDeployment, SourceKind,
-    objects::ObjectReport, service_sources::SourceReference,
+    ADMIN_NAMESPACE, AnySource, Cluster, GitRepository, HelmRepository, OCIRepository, ServiceDeployment, ServiceSet,
+    SourceKind,
+    objects::ObjectReport,
+    service_set::{Member, RolloutStatus},
+    service_sources::SourceReference,
 };
-use farwater_fleet::why::{self, Evidence, Finding, Link, Lookup, NextStep, Standing};
+use farwater_fleet::why::{self, Evidence, Finding, Link, Lookup, NextStep, Standing, Turn};
 use kube::ResourceExt as _;
 
 use crate::{
-    commands::objects,
+    commands::{objects, rollout},
     connection::Session,
     exit,
     failure::Result,
@@ -43,12 +46,15 @@ pub async fn run(args: WhyArgs, session: &Session) -> Result<u8> {
 /// Collects the evidence and judges it.
 pub async fn explain(session: &Session, namespace: &str, name: &str) -> Result<Finding> {
     let service: ServiceDeployment = session.get(namespace, name).await?;
-    let (sources, cluster, objects) = tokio::join!(
+    let (sources, cluster, objects, turn) = tokio::join!(
         find_sources(session, namespace, &service),
         find_cluster(session, &service),
         objects::fetch(session, namespace, name),
+        find_turn(session, &service),
     );
     let (sources, cluster, objects) = (sources?, lookup(cluster)?, lookup(objects)?);
+    // Who may read a service need not be allowed to read its set.
+    let turn = lookup(turn)?.found().flatten();
     Ok(why::explain(&Evidence {
         service: &service,
         sources: &sources,
@@ -59,8 +65,26 @@ pub async fn explain(session: &Session, namespace: &str, name: &str) -> Result<F
             Lookup::Missing => Lookup::Found(&[] as &[ObjectReport]),
             Lookup::Unreadable => Lookup::Unreadable,
         },
+        rollout: turn.as_ref().map(|(set, rollout, member)| Turn { set, rollout, member }),
         now: jiff::Timestamp::now(),
     }))
+}
+
+/// Where the service of a set is in its rollout; none: it is of no set, or that has never rolled anything out.
+async fn find_turn(session: &Session, service: &ServiceDeployment) -> Result<Option<(String, RolloutStatus, Member)>> {
+    let owners = service.owner_references();
+    let Some(owner) = owners.iter().find(|owner| owner.kind == "ServiceSet" && owner.controller == Some(true)) else {
+        return Ok(None);
+    };
+    let (namespace, name) = (service.namespace().unwrap_or_default(), &owner.name);
+    let set: ServiceSet = session.get(&namespace, name).await?;
+    let attempt = format!("read the members of {namespace}/{name}");
+    let path = format!("{}/members?service={}", rollout::path(&namespace, name), service.name_any());
+    let mut page = session.read(&attempt, &path).await?;
+    let members: Vec<Member> = serde_json::from_value(page["items"].take())
+        .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))?;
+    let rollout = set.status.and_then(|status| status.rollout);
+    Ok(rollout.zip(members.into_iter().next()).map(|(rollout, member)| (owner.name.clone(), rollout, member)))
 }
 
 /// A source of whichever kind.
@@ -155,5 +179,6 @@ fn station(link: Link) -> &'static str {
         Link::Objects => "the objects",
         Link::Health => "health",
         Link::Prune => "the prune",
+        Link::Rollout => "the rollout",
     }
 }

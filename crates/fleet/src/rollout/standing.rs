@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use farwater_api::rollout::Strategy;
+use farwater_api::{rollout::Strategy, service_set::DONE};
 use serde::{Deserialize, Serialize};
 
 use super::{Case, Clock, Gates, Latch, Member, Phase, Policy, Reach, Said, Stands, State, View, gates::partition};
@@ -171,7 +171,7 @@ fn hold(policy: &Policy, state: &State, outlook: &Outlook, member: &Member<'_>, 
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Done => "is done",
+            Self::Done => DONE,
             Self::Looking => "is being looked at",
             Self::Soaking => "is healthy and soaks",
             Self::Progressing => "is on its way",

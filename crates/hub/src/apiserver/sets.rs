@@ -144,7 +144,8 @@ pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError
     }
 }
 
-/// `members?limit=N&continue=PLACE`: the clusters of a set, in no order that means something.
+/// `members?limit=N&continue=PLACE`: the clusters of a set, in no order that means something. `members?service=NAME`: the one whose
+/// service is called so.
 pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
     let set = call.load(&call.info.name).await?;
     let limit = match call.query.get("limit").unwrap_or_default() {
@@ -155,9 +156,14 @@ pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
             .clamp(1, PAGE),
     };
     let after = call.query.get("continue").unwrap_or_default();
-    let key = Name::new(&call.info.namespace, &call.info.name);
-    let (members, next) =
-        plan_sets::members(&call.hub.delivery, (&key, &set), (after, limit)).await.map_err(store_failed)?;
+    let (key, delivery) = (Name::new(&call.info.namespace, &call.info.name), &call.hub.delivery);
+    let (members, next) = match call.query.get("service") {
+        Some(service) => (
+            plan_sets::member(delivery, (&key, &set), service).await.map_err(store_failed)?.into_iter().collect(),
+            None,
+        ),
+        None => plan_sets::members(delivery, (&key, &set), (after, limit)).await.map_err(store_failed)?,
+    };
     let mut metadata = json!({"resourceVersion": set.version.to_string()});
     if let Some(next) = next {
         metadata["continue"] = next.into();

@@ -9,7 +9,7 @@ use farwater_api::{
 use farwater_fleet::stamping::{SpecProblem, Template};
 use farwater_store::{
     Resource, StoreError,
-    delivery::{SetMember, members_of_set, page_of_members},
+    delivery::{SetMember, member_named, members_of_set, page_of_members},
 };
 
 use super::{
@@ -89,18 +89,44 @@ pub async fn members(
     (name, resource): (&Name, &Resource),
     (after, limit): (&str, u32),
 ) -> Result<(Vec<Member>, Option<String>), StoreError> {
-    let set: ServiceSet = resources::parse(resource)?;
     let rows = page_of_members(&mut *delivery.store.tables().await?, &resource.uid, after, limit).await?;
     let last = rows.last().map(|row| row.cluster_uid.clone());
     let page = (after, last.as_deref().unwrap_or_default());
+    let is_whole = rows.len() == limit as usize;
+    let told = tell(delivery, (name, resource), rows, page).await?;
+    Ok((told, last.filter(|_| is_whole)))
+}
+
+/// The member whose service is called so.
+pub async fn member(
+    delivery: &Delivery,
+    (name, resource): (&Name, &Resource),
+    service: &str,
+) -> Result<Option<Member>, StoreError> {
+    let Some(row) = member_named(&mut *delivery.store.tables().await?, &resource.uid, service).await? else {
+        return Ok(None);
+    };
+    let uid = row.cluster_uid.clone();
+    // Nothing shorter than it lies between.
+    let page = (&uid[..uid.len().saturating_sub(1)], uid.as_str());
+    Ok(tell(delivery, (name, resource), vec![row], page).await?.pop())
+}
+
+/// `page`: the clusters that all of the rows lie between.
+async fn tell(
+    delivery: &Delivery,
+    (name, resource): (&Name, &Resource),
+    rows: Vec<SetMember>,
+    page: (&str, &str),
+) -> Result<Vec<Member>, StoreError> {
+    let set: ServiceSet = resources::parse(resource)?;
     let mut standings = rollouts::tell_standings(delivery, name, (resource, &set), page).await?;
-    let next = last.filter(|_| rows.len() == limit as usize);
     // What has left and has nothing any more is only counted.
     let told = rows.into_iter().filter(|row| !row.has_left() || row.has_service()).map(|row| {
         let (step, standing) = standings.remove(&row.cluster_uid).unwrap_or_default();
         member_of(delivery, row, (step, standing))
     });
-    Ok((told.collect(), next))
+    Ok(told.collect())
 }
 
 fn member_of(delivery: &Delivery, row: SetMember, (step, standing): (String, String)) -> Member {

@@ -93,6 +93,11 @@ async fn what_a_set_has_made_is_read_only_but_for_what_is_its_users() {
         serde_json::from_str(&kubectl.run(&["get", "--raw", &format!("{path}/members")]).await).unwrap();
     assert_eq!(members["items"][0]["cluster"], "farwater-admin/east", "{members}");
     assert_eq!(members["items"][0]["service"], "web-east");
+    for (service, count) in [("web-east", 1), ("web-west", 0)] {
+        let path = format!("{path}/members?service={service}");
+        let found: Value = serde_json::from_str(&kubectl.run(&["get", "--raw", &path]).await).unwrap();
+        assert_eq!(found["items"].as_array().unwrap().len(), count, "{found}");
+    }
     let plan: Value = serde_json::from_str(&kubectl.run(&["get", "--raw", &format!("{path}/plan")]).await).unwrap();
     assert_eq!(plan["status"]["counts"]["unchanged"], 1, "{plan}");
     let proposed = served.file(

@@ -83,6 +83,17 @@ pub async fn load_member(
     Ok(select.fetch_optional(connection).await?)
 }
 
+/// The member of a set whose ServiceDeployment is called so.
+pub async fn member_named(
+    connection: &mut Connection,
+    set_uid: &str,
+    service_name: &str,
+) -> Result<Option<SetMember>, StoreError> {
+    let sql = format!("{SELECT} WHERE set_uid = $1 AND service_name = $2");
+    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(service_name.to_owned());
+    Ok(select.fetch_optional(connection).await?)
+}
+
 /// The set that a ServiceDeployment belongs to.
 pub async fn member_of_service(
     connection: &mut Connection,
