@@ -204,7 +204,7 @@ export interface HelmOptions {
   skipSchemaValidation?: boolean;
   /** Leaves out hooks that are tests. */
   skipTests?: boolean;
-  /** No place for secrets: they are readable in the hub and in the cluster. */
+  /** Only the chart knows their shape. No place for secrets: they are readable in the hub and in the cluster. */
   values?: Record<string, unknown>;
   /** Relative to the chart's folder; one that begins with `/` counts from the root of the source. */
   valuesFiles?: string[];
