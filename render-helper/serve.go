@@ -269,7 +269,8 @@ func shorten(message string) string {
 	return strings.ToValidUTF8(begin, "") + " … " + strings.ToValidUTF8(end, "")
 }
 
-// What takes longer lets others go first. Who asked counts no less, and then takes this process for no other request.
+// What takes longer lets others go first. The parent has a time of its own for this (LONG in crates/render/src/helper.rs), which is as long
+// and begins earlier: it knows of each process that has given way, and uses it for no other request.
 const long = 100 * time.Millisecond
 
 type watcher struct{ ended, done chan struct{} }

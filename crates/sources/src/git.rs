@@ -162,7 +162,7 @@ impl Git {
         let lock = self.lock(mirror);
         let _one_at_a_time = lock.lock().await;
         let session = &self.open(remote, timeout).await?;
-        let known = if is_mirror_of(remote, mirror).await { open(mirror).await } else { None };
+        let known = if is_mirror_of(remote, mirror).await { open_mirror(mirror).await } else { None };
         let before = match &known {
             Some(known) => tracked(known).await,
             None => None,
@@ -184,12 +184,12 @@ impl Git {
         };
         let missing = || GitError::new("read", remote, GitReason::MirrorIncomplete, reference.to_string());
         // One that was made anew is another.
-        let now_open = if before.is_some() { known } else { open(mirror).await }.ok_or_else(missing)?;
-        let now = tracked(&now_open).await.ok_or_else(missing)?;
+        let opened = if before.is_some() { known } else { open_mirror(mirror).await }.ok_or_else(missing)?;
+        let now = tracked(&opened).await.ok_or_else(missing)?;
         let commit = now.commit.ok_or_else(missing)?;
         let fetched = before.as_ref() != Some(&now);
         let rewritten = match before.and_then(|before| before.commit).filter(|_| branch.is_some()) {
-            Some(before) if before != commit && !is_ancestor(&now_open, before, commit).await => Some(before),
+            Some(before) if before != commit && !is_ancestor(&opened, before, commit).await => Some(before),
             _ => None,
         };
         if fetched {
@@ -448,7 +448,7 @@ impl Tracked {
     }
 }
 
-async fn open(mirror: &Path) -> Option<Mirror> {
+async fn open_mirror(mirror: &Path) -> Option<Mirror> {
     let path = mirror.to_owned();
     spawn(move || Mirror::open(&path).ok()).await
 }

@@ -118,7 +118,7 @@ pub fn parse<T: Stored>(resource: &Resource) -> Result<T, StoreError> {
 pub fn take<T: Stored>(resource: Resource) -> Result<T, StoreError> {
     let Resource { key, object, .. } = resource;
     let mut object = Arc::unwrap_or_clone(object);
-    if let Some(metadata) = object["metadata"].as_object_mut() {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
     }
     serde_json::from_value(object).map_err(|error| unreadable(&key, &error))
