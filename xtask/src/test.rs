@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that must hold, from a bare machine with Rust, Go and Node.
 
+mod disk;
 mod lanes;
 mod memory;
 mod phases;
@@ -58,8 +59,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let chosen = choose(&arguments.only)?;
-    let logs = repository::target_directory()?.join("xtask/logs");
+    let target = repository::target_directory()?;
+    let logs = target.join("xtask/logs");
     fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
+    disk::require_room(&target)?;
     let run = Run { logs };
 
     let memory = memory::Watch::start();

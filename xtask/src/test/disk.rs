@@ -1,0 +1,58 @@
+//! Room on the disk, asked for before an hour is spent: a test that can't write fails with words that explain nothing.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use walkdir::WalkDir;
+
+const GIB: u64 = 1 << 30;
+/// What the target directory takes in the end (16 GiB), and the tools and the servers' files beside it.
+const IN_ALL: u64 = 20 * GIB;
+/// Of an old target directory much is built anew, and tests write as much as ever.
+const AT_LEAST: u64 = 6 * GIB;
+
+/// Fails where the file system of `target` has no room for a whole run.
+pub fn require_room(target: &Path) -> Result<()> {
+    let room = rustix::fs::statvfs(target).with_context(|| format!("ask how much room is at {}", target.display()))?;
+    check(target, room.f_bavail * room.f_frsize, size(target))
+}
+
+fn check(target: &Path, free: u64, built: u64) -> Result<()> {
+    let wanted = IN_ALL.saturating_sub(built).max(AT_LEAST);
+    if free < wanted {
+        let (target, free, wanted) = (target.display(), free as f64 / GIB as f64, wanted / GIB);
+        bail!(
+            "{free:.1} GiB are free at {target}, where builds and tests take up to {wanted}: make room (cargo clean, go clean -cache), or let CARGO_TARGET_DIR name a folder of a larger disk"
+        );
+    }
+    Ok(())
+}
+
+fn size(folder: &Path) -> u64 {
+    let files = WalkDir::new(folder).into_iter().filter_map(Result::ok).filter_map(|entry| entry.metadata().ok());
+    files.filter(std::fs::Metadata::is_file).map(|file| file.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_is_named_before_anything_is_built() {
+        let target = Path::new("/somewhere/target");
+        let error = check(target, 18 * GIB, 0).unwrap_err().to_string();
+        assert!(error.contains("18.0 GiB are free at /somewhere/target") && error.contains("up to 20"), "{error}");
+        check(target, 18 * GIB, 4 * GIB).unwrap();
+        check(target, 5 * GIB, 40 * GIB).unwrap_err();
+        check(target, 6 * GIB, 40 * GIB).unwrap();
+    }
+
+    #[test]
+    fn what_is_built_already_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("debug")).unwrap();
+        std::fs::write(folder.path().join("debug/a"), [0; 1000]).unwrap();
+        assert_eq!(size(folder.path()), 1000);
+        require_room(folder.path()).unwrap();
+    }
+}
