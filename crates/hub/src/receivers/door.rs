@@ -34,6 +34,8 @@ use crate::{
 
 /// For a whole body. Hosts give up after as long themselves.
 const BODY_TIME: Duration = Duration::from_secs(10);
+/// What one push makes a host deliver is looked at once. A source is asked so much later.
+const BURST: Duration = Duration::from_millis(5);
 
 pub fn endpoints() -> Vec<Endpoint<Arc<Delivery>>> {
     vec![Endpoint::post("/hook/{receiver}", post_delivery)]
@@ -114,7 +116,7 @@ async fn take(delivery: &Delivery, receiver: Option<&Live>, headers: &HeaderMap,
     }
     note(delivery, receiver, Said::Taken { event: event.to_owned() });
     receiver.put([hint]);
-    delivery.inboxes.add(receiver.name.clone());
+    delivery.inboxes.add_after(receiver.name.clone(), BURST);
     Ok(Taken::Acted)
 }
 
