@@ -8,10 +8,8 @@ use crate::conditions::cut;
 
 /// Services whose prunes came to be held within this time are counted together.
 pub const WINDOW: SignedDuration = SignedDuration::from_mins(10);
-/// As many as this are what teams do in parallel.
-pub const FEW: u64 = 3;
-/// Clusters of one set that nobody has said were lost by mistake.
-const FEW_CLUSTERS: u64 = 2;
+/// As many as this are what teams do in parallel: services whose prunes are held, or clusters that one set loses.
+pub const FEW: u64 = 2;
 /// One in this many: 2 %. In a large fleet more than a few are held on any day.
 const SHARE: u64 = 50;
 /// Of what somebody wrote into the annotation, as it is repeated in each status.
@@ -24,7 +22,7 @@ pub fn is_flood(held: u64, services: u64) -> bool {
 
 /// Whether a set that has lost so many clusters within [`WINDOW`] has lost them by a slip of somebody's: `all` it had before.
 pub fn is_mass_loss(lost: u64, all: u64) -> bool {
-    lost > FEW_CLUSTERS.max(all / SHARE)
+    lost > FEW.max(all / SHARE)
 }
 
 /// The value of the annotation, where a set is the reason. It does not name it: every tenant reads it.
@@ -56,14 +54,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_three_are_too_many_and_more_than_two_percent_of_many() {
+    fn three_held_prunes_are_too_many_and_more_than_two_percent_of_many() {
         for (held, services, expected) in [
             (0, 0, false),
-            (3, 3, false),
-            (4, 4, true),
-            (4, 199, true),
-            (4, 200, false),
-            (5, 200, true),
+            (2, 2, false),
+            (3, 3, true),
+            (3, 149, true),
+            (3, 150, false),
+            (4, 150, true),
             (20, 1000, false),
             (21, 1000, true),
         ] {
