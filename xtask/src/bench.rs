@@ -12,7 +12,6 @@ mod many_kinds;
 mod parameters;
 mod pod;
 mod render;
-mod simulated;
 mod sources;
 mod usage;
 

@@ -1,6 +1,7 @@
 //! `cargo xtask campaign NAME`: counts that are too long for every test run. The record lies under docs/campaigns and is
 //! written after each round, so that a campaign that was stopped goes on where it was.
 
+mod fleet_rollouts;
 mod hostile_api;
 mod hub_pod;
 mod image_arm64;
@@ -155,6 +156,15 @@ const CAMPAIGNS: &[Campaign] = &[
         engines: &[Engine::Sqlite],
         needs_programs: false,
         round: |seed, _| Box::pin(async move { rollout_histories::round(seed) }),
+    },
+    Campaign {
+        name: "fleet-rollouts",
+        about: "sets on 3 real and 300 simulated clusters: a bad commit stays with the canaries, late words open no step, silent clusters \
+                catch up, two rollouts cross, and the hub is killed on the way; held to the clusters' own account",
+        goal: 20,
+        engines: &[Engine::Sqlite],
+        needs_programs: true,
+        round: |seed, _| Box::pin(fleet_rollouts::round(seed)),
     },
 ];
 

@@ -9,6 +9,7 @@
 
 pub mod agent_policy;
 pub mod apply_options;
+pub mod change_window;
 pub mod cluster;
 pub mod cluster_grant;
 pub mod convert;

@@ -28,6 +28,9 @@ pub const ROLLOUT_DEADLINE: Bounds = Bounds::of(30, 24 * 3600);
 /// `rollout.failAfter`. What has failed for an hour is not about to mend itself.
 pub const ROLLOUT_FAIL_AFTER: Bounds = Bounds::of(1, 3600);
 
+/// `ChangeWindow.spec.duration`. A month; what is longer is a freeze with a start and an end.
+pub const WINDOW_DURATION: Bounds = Bounds::of(60, 744 * 3600);
+
 impl Bounds {
     const fn of(least: u64, most: u64) -> Self {
         Self { least: Duration::from_secs(least), most: Duration::from_secs(most) }

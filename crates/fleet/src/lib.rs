@@ -30,3 +30,4 @@ pub mod summary;
 pub mod transfer;
 pub mod webhooks;
 pub mod why;
+pub mod windows;

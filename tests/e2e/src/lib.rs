@@ -10,6 +10,7 @@ pub mod hostile;
 pub mod life;
 pub mod page;
 pub mod prune_chaos;
+pub mod rollouts;
 pub mod sops;
 pub mod volume;
 

@@ -4,14 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use farwater_agent::wire::Socket;
+use farwater_fleetsim::{Agent, allow_files};
 use farwater_testkit::{Hub, Launch, temporary_folder};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::{
-    Figure,
-    simulated::{Agent, allow_files},
-    usage,
-};
+use super::{Figure, usage};
 
 const AGENTS: usize = 5_000;
 /// Kilobytes of a thousand bytes.

@@ -10,14 +10,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{Digest, GitRepository, ServiceDeployment};
+use farwater_fleetsim::{Poller, allow_files, digests};
 use farwater_testkit::{git::Repository, process::bare_command, wait_for_all};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::field::{BRANCH, Field, PATIENCE, config_map, folder};
-use crate::bench::{
-    Figure, median, milliseconds,
-    simulated::{Poller, allow_files, digests},
-};
+use crate::bench::{Figure, median, milliseconds};
 
 const SOURCE: &str = "monorepo";
 /// DESIGN, M10; of the hub itself, by ADR 29.

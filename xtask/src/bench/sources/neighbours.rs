@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{GitRepository, HelmRepository, OCIRepository};
+use farwater_fleetsim::{Poller, bundles};
 use farwater_testkit::{
     Origin,
     git::{Fault, GitServer, Repository},
@@ -19,11 +20,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use super::field::{BRANCH, Field, config_map, folder};
-use crate::bench::{
-    Figure, milliseconds, percentile,
-    simulated::{Poller, bundles},
-    usage,
-};
+use crate::bench::{Figure, milliseconds, percentile, usage};
 
 const OWN: &str = "own";
 const SERVICE: &str = "app";

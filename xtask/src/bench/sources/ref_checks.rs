@@ -4,15 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use farwater_api::GitRepository;
+use farwater_fleetsim::{Poller, allow_files, bundles};
 use farwater_testkit::{git::Counts, process::bare_command};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::task::JoinSet;
 
 use super::field::{BRANCH, Field, config_map, folder};
-use crate::bench::{
-    Figure,
-    simulated::{Poller, allow_files, bundles},
-};
+use crate::bench::Figure;
 
 const SOURCE: &str = "fleet";
 /// The shortest there is; what is counted is told as of the default, 2 minutes.

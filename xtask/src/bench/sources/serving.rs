@@ -4,17 +4,14 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{Digest, ServiceDeployment};
+use farwater_fleetsim::{Poller, bundles};
 use farwater_testkit::{Process, authority::Authority, nginx::Nginx, wait_for_all};
 
 use super::{
     field::{BRANCH, Field, PATIENCE, config_map, folder},
     tls_client::{Answers, Target},
 };
-use crate::bench::{
-    Figure, median,
-    simulated::{Poller, bundles},
-    usage,
-};
+use crate::bench::{Figure, median, usage};
 
 const SOURCE: &str = "bundles";
 /// Of a bundle, compressed, about.

@@ -10,12 +10,12 @@ use anyhow::{Context as _, Result};
 use farwater_agent::wire::{Caller, HubClient, HubError, Identity, Keys, Presence, Socket, Trust, join_request};
 use farwater_api::{
     ADMIN_NAMESPACE, Digest,
-    protocol::{Action, DesiredState, Entry, Verbatim},
+    protocol::{Action, DesiredState, Entry, StatusReport, Verbatim},
 };
 use farwater_testkit::{Hub, farwater::JoinToken};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-const KUBERNETES: &str = "v1.36.0";
+pub(crate) const KUBERNETES: &str = "v1.36.0";
 /// A cluster that has just joined is told when its state was computed.
 const COMPUTED: Duration = Duration::from_secs(60);
 /// Of a bundle, compressed.
@@ -81,14 +81,23 @@ impl Poller {
         Ok(Some(desired))
     }
 
+    /// The next poll has all of it, new or not.
+    pub fn forget(&mut self) {
+        self.etag = None;
+    }
+
     /// All of it, new or not.
     pub async fn desired(&mut self) -> Result<DesiredState> {
-        self.etag = None;
+        self.forget();
         self.poll().await?.context("a poll without a condition had no answer")
     }
 
     pub async fn download(&self, bundle: Digest, path: &Path) -> Result<()> {
         Ok(self.client.download(&self.agent.caller(), bundle, path, MAX_BUNDLE).await?)
+    }
+
+    pub async fn report(&self, report: &StatusReport) -> Result<(), HubError> {
+        self.client.report(&self.agent.caller(), report).await.map(drop)
     }
 
     /// For requests that are made otherwise.

@@ -1,0 +1,277 @@
+//! When changes may begin: windows that allow and windows that deny.
+//!
+//! Everything here is a function of the time that it is asked for: a clock that jumps is another time, and nothing else.
+
+use std::collections::BTreeMap;
+
+use croner::{
+    Cron,
+    parser::{CronParser, Seconds, Year},
+};
+use farwater_api::{
+    ADMIN_NAMESPACE,
+    change_window::{ChangeWindowSpec, MAX_NAMESPACES, WindowType},
+};
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use crate::{duration::WINDOW_DURATION, placement::selects};
+
+/// Beginnings that are followed to find when a window ends that begins anew before it has ended. One that needs more is always in force.
+const MOST_TURNS: usize = 1000;
+
+/// A window that was read.
+#[derive(Clone, Debug)]
+pub struct Window {
+    /// `<namespace>/<name>`.
+    name: String,
+    namespace: String,
+    kind: WindowType,
+    turns: Option<Turns>,
+    start: Timestamp,
+    end: Timestamp,
+    cluster_selector: LabelSelector,
+    namespaces: Vec<String>,
+    service_selector: LabelSelector,
+    reason: String,
+}
+
+/// When a window is in force, over and over.
+#[derive(Clone, Debug)]
+struct Turns {
+    begin: Cron,
+    zone: TimeZone,
+    duration: SignedDuration,
+}
+
+/// What of a window's spec makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidWindow {
+    /// Below `spec`.
+    pub field: &'static str,
+    pub why: String,
+}
+
+/// What a window may concern.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Of the service.
+    pub namespace: &'a str,
+    pub labels: &'a BTreeMap<String, String>,
+    /// Of its cluster.
+    pub cluster_namespace: &'a str,
+    pub cluster_labels: &'a BTreeMap<String, String>,
+}
+
+/// How a window is at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    pub in_force: bool,
+    /// When that changes; none: never.
+    pub until: Option<Timestamp>,
+}
+
+/// Whether a change may begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gate {
+    Open {
+        /// When that may change.
+        until: Option<Timestamp>,
+    },
+    Closed {
+        /// The window that closes, or one that would open.
+        by: String,
+        reason: String,
+        /// When it may be open again.
+        until: Option<Timestamp>,
+    },
+}
+
+impl Window {
+    pub fn read(namespace: &str, name: &str, spec: &ChangeWindowSpec) -> Result<Self, Vec<InvalidWindow>> {
+        let mut problems = Vec::new();
+        let mut invalid = |field, why: String| problems.push(InvalidWindow { field, why });
+        let time = |text: &Option<String>| text.as_deref().map(str::parse::<Timestamp>).transpose();
+        let start = time(&spec.start).unwrap_or_else(|error| {
+            invalid("start", format!("{error}; write it as 2026-12-24T00:00:00Z"));
+            None
+        });
+        let end = time(&spec.end).unwrap_or_else(|error| {
+            invalid("end", format!("{error}; write it as 2026-12-27T00:00:00Z"));
+            None
+        });
+        if let (Some(start), Some(end)) = (start, end)
+            && start >= end
+        {
+            invalid("end", "it must be after start".to_owned());
+        }
+        let turns = match read_turns(spec) {
+            Ok(turns) => turns,
+            Err(problem) => {
+                invalid(problem.field, problem.why);
+                None
+            }
+        };
+        if spec.r#type == WindowType::Deny && spec.reason.as_deref().is_none_or(|reason| reason.trim().is_empty()) {
+            invalid("reason", "who denies changes says why: whoever waits reads it".to_owned());
+        }
+        if spec.namespaces.len() > MAX_NAMESPACES {
+            invalid("namespaces", format!("at most {MAX_NAMESPACES} are taken"));
+        }
+        if !spec.namespaces.is_empty() && namespace != ADMIN_NAMESPACE {
+            invalid("namespaces", format!("it concerns this namespace alone; in {ADMIN_NAMESPACE} it may name others"));
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        Ok(Self {
+            name: format!("{namespace}/{name}"),
+            namespace: namespace.to_owned(),
+            kind: spec.r#type,
+            turns,
+            start: start.unwrap_or(Timestamp::MIN),
+            end: end.unwrap_or(Timestamp::MAX),
+            cluster_selector: spec.cluster_selector.clone(),
+            namespaces: spec.namespaces.clone(),
+            service_selector: spec.service_selector.clone(),
+            reason: spec.reason.clone().unwrap_or_default(),
+        })
+    }
+
+    pub fn concerns(&self, subject: Subject<'_>) -> bool {
+        let is_fleets = self.namespace == ADMIN_NAMESPACE;
+        (is_fleets || self.namespace == subject.namespace || self.namespace == subject.cluster_namespace)
+            && (self.namespaces.is_empty() || self.namespaces.iter().any(|name| name == subject.namespace))
+            && selects(&self.cluster_selector, subject.cluster_labels)
+            && selects(&self.service_selector, subject.labels)
+    }
+
+    pub fn at(&self, now: Timestamp) -> Standing {
+        let end = (self.end < Timestamp::MAX).then_some(self.end);
+        if now >= self.end {
+            return Standing { in_force: false, until: None };
+        }
+        let Some(turns) = &self.turns else {
+            return match now < self.start {
+                true => Standing { in_force: false, until: Some(self.start) },
+                false => Standing { in_force: true, until: end },
+            };
+        };
+        // Whichever ends first.
+        let by_end = |until: Option<Timestamp>| until.into_iter().chain(end).min();
+        if now < self.start {
+            let first = turns.at(self.start);
+            let begin = if first.in_force { Some(self.start) } else { first.until };
+            return Standing { in_force: false, until: begin.filter(|begin| *begin < self.end) };
+        }
+        let Standing { in_force, until } = turns.at(now);
+        match in_force {
+            true => Standing { in_force, until: by_end(until) },
+            false => Standing { in_force, until: until.filter(|begin| *begin < self.end) },
+        }
+    }
+}
+
+fn read_turns(spec: &ChangeWindowSpec) -> Result<Option<Turns>, InvalidWindow> {
+    let invalid = |field, why| Err(InvalidWindow { field, why });
+    let Some(schedule) = &spec.schedule else {
+        return match &spec.duration {
+            Some(_) => invalid("duration", "without a schedule nothing begins; name start and end".to_owned()),
+            None => Ok(None),
+        };
+    };
+    let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
+    let begin = match parser.parse(schedule) {
+        Ok(begin) => begin,
+        Err(error) => {
+            let why = format!("{error}; write minute, hour, day of the month, month and day of the week: 0 22 * * 1-5");
+            return invalid("schedule", why);
+        }
+    };
+    let Some(duration) = &spec.duration else {
+        return invalid("duration", "a schedule says when it begins; say how long it lasts, as 8h".to_owned());
+    };
+    let duration = match WINDOW_DURATION.check(duration) {
+        Ok(duration) => duration,
+        Err(why) => return invalid("duration", why),
+    };
+    let duration = match SignedDuration::try_from(duration) {
+        Ok(duration) => duration,
+        Err(error) => return invalid("duration", error.to_string()),
+    };
+    let zone = match TimeZone::get(&spec.time_zone) {
+        Ok(zone) => zone,
+        Err(error) => return invalid("timeZone", format!("{error}; write it as Europe/Berlin")),
+    };
+    let turns = Turns { begin, zone, duration };
+    // The last day of February in a month of thirty-one days, for example.
+    if turns.next(Timestamp::UNIX_EPOCH).is_none() {
+        return invalid("schedule", "it never begins".to_owned());
+    }
+    Ok(Some(turns))
+}
+
+impl Turns {
+    /// The first beginning after a time.
+    fn next(&self, after: Timestamp) -> Option<Timestamp> {
+        let after = after.to_zoned(self.zone.clone());
+        self.begin.find_next_occurrence(&after, false).ok().map(|begin| begin.timestamp())
+    }
+
+    fn at(&self, now: Timestamp) -> Standing {
+        // What began before that has ended.
+        let Ok(since) = now.checked_sub(self.duration) else { return Standing { in_force: false, until: None } };
+        let Some(mut begin) = self.next(since) else { return Standing { in_force: false, until: None } };
+        if begin > now {
+            return Standing { in_force: false, until: Some(begin) };
+        }
+        for _ in 0..MOST_TURNS {
+            let Ok(end) = begin.checked_add(self.duration) else { break };
+            match self.next(begin) {
+                Some(next) if next <= end => begin = next,
+                _ => return Standing { in_force: true, until: Some(end) },
+            }
+        }
+        Standing { in_force: true, until: None }
+    }
+}
+
+/// Whether a change may begin where these windows concern it.
+pub fn decide<'w>(windows: impl IntoIterator<Item = &'w Window>, now: Timestamp) -> Gate {
+    let (mut allowing, mut denying, mut edges) = (Vec::new(), Vec::new(), Vec::new());
+    for window in windows {
+        let standing = window.at(now);
+        match window.kind {
+            WindowType::Allow => allowing.push((window, standing)),
+            WindowType::Deny if standing.in_force => denying.push((window, standing)),
+            WindowType::Deny => edges.extend(standing.until),
+        }
+    }
+    // Who waits waits for the last of them.
+    let last = |a: &&(&Window, Standing), b: &&(&Window, Standing)| {
+        let end = |standing: Standing| standing.until.unwrap_or(Timestamp::MAX);
+        end(a.1).cmp(&end(b.1)).then_with(|| b.0.name.cmp(&a.0.name))
+    };
+    if let Some((window, standing)) = denying.iter().max_by(last) {
+        let (by, reason) = (window.name.clone(), window.reason.clone());
+        return Gate::Closed { by, reason, until: standing.until };
+    }
+    let open: Vec<_> = allowing.iter().filter(|(_, standing)| standing.in_force).collect();
+    if let Some((_, longest)) = open.into_iter().max_by(last) {
+        edges.extend(longest.until);
+        return Gate::Open { until: edges.into_iter().min() };
+    }
+    // The one that opens first; one that never will is named only where none does.
+    let next =
+        allowing.iter().min_by_key(|(window, standing)| (standing.until.unwrap_or(Timestamp::MAX), &window.name));
+    match next {
+        None => Gate::Open { until: edges.into_iter().min() },
+        Some((window, standing)) => {
+            Gate::Closed { by: window.name.clone(), reason: window.reason.clone(), until: standing.until }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "windows_tests.rs"]
+mod tests;

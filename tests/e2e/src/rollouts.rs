@@ -1,0 +1,333 @@
+//! A set on a fleet: real clusters as canaries, and simulated ones behind them that keep an account of what reached them.
+//!
+//! What must never be is checked against that account, not against the hub's word: who was reached by what, how often, and how many within
+//! a soak.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use farwater_api::{Cluster, RolloutPhase, ServiceDeployment, ServiceSet};
+use farwater_fleetsim::{Arrival, Course, Sim};
+use farwater_testkit::{Plane, git::Repository, wait_for};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::{Fleet, condition, config_map};
+
+const SET: &str = "web";
+/// Of the same clusters, from another folder.
+const OTHER: &str = "api";
+/// The API server takes no such name: a real cluster fails with it as a simulated one does with a word.
+const BAD: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Not_A_Name}\n";
+const SOAK: Duration = Duration::from_secs(3);
+/// The hub counts whole seconds: two that are a soak apart for it may be a second less apart.
+const SURELY_SOAKING: Duration = Duration::from_secs(2);
+/// For a rollout over the whole fleet.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// A hub that does what it must not has done it by then: its next look is a second away at most, and agents poll twice a second.
+const WATCHED: Duration = Duration::from_secs(5);
+/// Kills during one rollout.
+const KILLS_EACH: u32 = 3;
+
+/// What was seen.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    pub simulated: usize,
+    pub real: usize,
+    pub kills: u32,
+    /// Entries that reached simulated clusters.
+    pub arrivals: usize,
+    /// Simulated clusters that were reached within one soak, at the most.
+    pub most_on_their_way: usize,
+    pub allowed: usize,
+    /// Seconds.
+    pub scenes: BTreeMap<String, f64>,
+}
+
+struct Stage {
+    fleet: Fleet,
+    sim: Sim,
+    repository: Repository,
+    names: Vec<String>,
+    real: usize,
+    /// Entries in the account that were looked at.
+    seen: usize,
+    turn: u32,
+}
+
+/// All scenes one after another on one fleet, with `planes` as its canaries.
+pub async fn run(
+    planes: &[&Plane],
+    simulated: usize,
+    kills: u32,
+    seed: u64,
+    mut progress: impl FnMut(&str),
+) -> Result<Outcome> {
+    let mut begun = Instant::now();
+    let mut stage = Stage::set(planes, simulated).await?;
+    let mut outcome = Outcome { simulated, real: planes.len(), kills, allowed: stage.most(), ..Outcome::default() };
+    let mut random = StdRng::seed_from_u64(seed);
+    for scene in ["set", "bad", "mended", "late", "killed", "crossing", "slip"] {
+        let played = match scene {
+            "bad" => stage.a_bad_commit_reaches_the_canaries_alone().await,
+            "mended" => stage.its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent().await,
+            "late" => stage.late_words_open_no_step().await,
+            "killed" => stage.the_hub_is_killed(kills, &mut random).await,
+            "crossing" => stage.two_rollouts_cross().await,
+            "slip" => stage.a_slip_in_the_selector_takes_nothing().await,
+            _ => stage.until_all_have(SET).await,
+        };
+        played.with_context(|| format!("scene {scene:?}; {}", stage.fleet.hub.log_tail()))?;
+        stage.sim.check().await?;
+        outcome.scenes.insert(scene.to_owned(), begun.elapsed().as_secs_f64());
+        progress(scene);
+        begun = Instant::now();
+    }
+    let account = stage.sim.ledger();
+    outcome.arrivals = account.len();
+    outcome.most_on_their_way =
+        [SET, OTHER].into_iter().map(|set| most_within_a_soak(of(&account, set))).max().unwrap_or(0);
+    ensure!(outcome.most_on_their_way <= outcome.allowed, "{outcome:?}");
+    Ok(outcome)
+}
+
+impl Stage {
+    /// A set that is new on all clusters.
+    async fn set(planes: &[&Plane], simulated: usize) -> Result<Self> {
+        let mut fleet = Fleet::start().await?;
+        for (nth, plane) in planes.iter().enumerate() {
+            let name = format!("real-{nth}");
+            fleet.join(&name, plane).await?;
+            let patch = Patch::Merge(json!({"metadata": {"labels": {"env": "prod", "tier": "canary"}}}));
+            fleet.api::<Cluster>().patch(&name, &PatchParams::default(), &patch).await?;
+        }
+        let names: Vec<String> = (0..simulated).map(|n| format!("sim-{n:03}")).collect();
+        let labels = || BTreeMap::from([("env".to_owned(), "prod".to_owned())]);
+        let sim = Sim::join(&fleet.hub, names.iter().map(|name| (name.clone(), labels())).collect()).await?;
+        let files = [
+            ("web/a.yaml", config_map("a", "0")),
+            ("web/behaviour", "good".to_owned()),
+            ("api/a.yaml", config_map("a", "0")),
+        ];
+        let repository =
+            fleet.repository("infra", &files.each_ref().map(|(path, text)| (*path, text.as_str()))).await?;
+        let stage = Self { fleet, sim, repository, names, real: planes.len(), seen: 0, turn: 0 };
+        stage.create(SET).await?;
+        Ok(stage)
+    }
+
+    async fn create(&self, set: &str) -> Result<()> {
+        let spec = json!({
+            "clusterSelector": {"matchLabels": {"env": "prod"}},
+            "rollout": {
+                "soak": format!("{}s", SOAK.as_secs()), "failAfter": "1s", "maxUnavailable": "20%",
+                "canary": {"clusterSelector": {"matchLabels": {"tier": "canary"}}, "count": self.real},
+            },
+            "template": {"spec": {"targetNamespace": self.fleet.namespace(set), "sourceRef": {"name": "infra"}, "path": set}},
+        });
+        let set = ServiceSet::new(set, serde_json::from_value(spec)?);
+        self.fleet.api().create(&PostParams::default(), &set).await?;
+        Ok(())
+    }
+
+    fn all(&self) -> usize {
+        self.names.len() + self.real
+    }
+
+    /// Clusters that may be on their way at the same time.
+    fn most(&self) -> usize {
+        self.all() / 5
+    }
+
+    async fn status(&self, set: &str) -> Result<Value> {
+        let set = self.fleet.api::<ServiceSet>().get(set).await?;
+        Ok(serde_json::to_value(set.status.and_then(|status| status.rollout))?)
+    }
+
+    async fn until(&self, set: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<()> {
+        let what = format!("{set} to be {what}");
+        let waited = wait_for(&what, PATIENCE, || async { Ok(is_so(&self.status(set).await?).then_some(())) });
+        match waited.await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.context(format!("it was {}", self.status(set).await?))),
+        }
+    }
+
+    async fn until_all_have(&self, set: &str) -> Result<()> {
+        let all = self.all();
+        self.until(set, "everywhere", |status| is(status, RolloutPhase::Complete) && status["updated"] == all).await
+    }
+
+    /// A commit that changes a set's folder, and nothing of the other's.
+    async fn commit(&mut self, sets: &[&str], course: Course) -> Result<()> {
+        self.turn += 1;
+        let map = config_map("a", &self.turn.to_string());
+        let (behaviour, bad) = match course {
+            Course::Good => ("good", None),
+            Course::Bad => ("bad", Some(BAD)),
+        };
+        let mut files = Vec::new();
+        for set in sets {
+            files.push((format!("{set}/a.yaml"), Some(map.as_str())));
+            files.push((format!("{set}/behaviour"), Some(behaviour)));
+            files.push((format!("{set}/b.yaml"), bad));
+        }
+        let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+        self.repository.change("main", &files)?;
+        self.seen = self.sim.ledger().len();
+        self.fleet.reconcile("infra").await
+    }
+
+    /// What has arrived since the last commit.
+    fn news(&self) -> Vec<Arrival> {
+        self.sim.ledger().split_off(self.seen)
+    }
+
+    async fn until_reached(&self, many: usize) -> Result<()> {
+        wait_for(&format!("{many} clusters to be reached"), PATIENCE, || async {
+            Ok((self.news().len() >= many).then_some(()))
+        })
+        .await
+    }
+
+    async fn a_bad_commit_reaches_the_canaries_alone(&mut self) -> Result<()> {
+        self.commit(&[SET], Course::Bad).await?;
+        self.until(SET, "halted", |status| is(status, RolloutPhase::Halted)).await?;
+        tokio::time::sleep(WATCHED).await;
+        ensure!(self.news().is_empty(), "{:?}", self.news());
+        Ok(())
+    }
+
+    /// Who was silent gets it when it is back, and never gets what was bad.
+    async fn its_fix_arrives_while_all_stands_still_and_a_tenth_is_silent(&mut self) -> Result<()> {
+        let silent: BTreeSet<String> = self.names.iter().step_by(10).cloned().collect();
+        self.sim.silence(silent.iter().map(String::as_str), true);
+        self.commit(&[SET], Course::Good).await?;
+        let rest = self.all() - silent.len();
+        self.until(SET, "where somebody is", |status| status["updated"] == rest).await?;
+        let reached: BTreeSet<String> = self.news().into_iter().map(|arrival| arrival.cluster).collect();
+        ensure!(reached.is_disjoint(&silent) && reached.len() == self.names.len() - silent.len(), "{reached:?}");
+        self.sim.silence(silent.iter().map(String::as_str), false);
+        self.until_all_have(SET).await?;
+        ensure!(self.sim.ledger().iter().all(|arrival| arrival.course == Course::Good));
+        Ok(())
+    }
+
+    /// Agents that go on saying that the version before is healthy.
+    async fn late_words_open_no_step(&mut self) -> Result<()> {
+        self.sim.delay(self.names.iter().map(String::as_str), true);
+        self.commit(&[SET], Course::Good).await?;
+        self.until_reached(1).await.context("the canaries were done, and nobody came after them")?;
+        tokio::time::sleep(WATCHED + SOAK).await;
+        ensure!(self.news().len() <= self.most(), "{} of at most {}", self.news().len(), self.most());
+        self.sim.delay(self.names.iter().map(String::as_str), false);
+        self.until_all_have(SET).await
+    }
+
+    /// At any time of a rollout. Each cluster is handed each version once, and a bad one stays with the canaries.
+    async fn the_hub_is_killed(&mut self, kills: u32, random: &mut StdRng) -> Result<()> {
+        let mut left = kills;
+        while left > 0 {
+            self.commit(&[SET], Course::Good).await?;
+            for _ in 0..KILLS_EACH.min(left) {
+                let so_far = self.news().len();
+                // Before the canaries are done, too.
+                let more = random.random_range(0..=self.most());
+                self.until_reached((so_far + more).min(self.names.len())).await?;
+                self.fleet.hub.restart().await?;
+                left -= 1;
+            }
+            self.until_all_have(SET).await?;
+            let mut times = BTreeMap::<String, usize>::new();
+            for arrival in self.news() {
+                *times.entry(arrival.cluster).or_default() += 1;
+            }
+            ensure!(times.len() == self.names.len() && times.values().all(|times| *times == 1), "{times:?}");
+        }
+        self.commit(&[SET], Course::Bad).await?;
+        self.fleet.hub.restart().await?;
+        self.a_halt_holds_over_a_restart().await?;
+        self.commit(&[SET], Course::Good).await?;
+        self.until_all_have(SET).await
+    }
+
+    async fn a_halt_holds_over_a_restart(&mut self) -> Result<()> {
+        self.until(SET, "halted", |status| is(status, RolloutPhase::Halted)).await?;
+        self.fleet.hub.restart().await?;
+        tokio::time::sleep(WATCHED).await;
+        ensure!(self.news().is_empty(), "{:?}", self.news());
+        Ok(())
+    }
+
+    /// Two sets on the same clusters, of one commit, of which one gets another template on its way.
+    async fn two_rollouts_cross(&mut self) -> Result<()> {
+        self.create(OTHER).await?;
+        self.until_all_have(OTHER).await?;
+        self.commit(&[SET, OTHER], Course::Good).await?;
+        self.until_reached(1).await?;
+        let patch =
+            Patch::Merge(json!({"spec": {"template": {"spec": {"configuration": {"turn": self.turn.to_string()}}}}}));
+        self.fleet.api::<ServiceSet>().patch(SET, &PatchParams::default(), &patch).await?;
+        self.until_all_have(OTHER).await?;
+        self.until_all_have(SET).await?;
+        let last: BTreeMap<(String, String), Arrival> = self
+            .sim
+            .ledger()
+            .into_iter()
+            .map(|arrival| ((arrival.cluster.clone(), arrival.service.clone()), arrival))
+            .collect();
+        for set in [SET, OTHER] {
+            let entries: BTreeSet<_> = last.values().filter(|arrival| is_of(arrival, set)).map(|a| a.bundle).collect();
+            ensure!(entries.len() == 1, "the clusters have {} versions of {set}", entries.len());
+        }
+        Ok(())
+    }
+
+    async fn a_slip_in_the_selector_takes_nothing(&mut self) -> Result<()> {
+        let select = |env: &str| Patch::Merge(json!({"spec": {"clusterSelector": {"matchLabels": {"env": env}}}}));
+        let sets = self.fleet.api::<ServiceSet>();
+        sets.patch(SET, &PatchParams::default(), &select("pord")).await?;
+        let braked = async |wanted: &str| {
+            wait_for("the brake", PATIENCE, || async {
+                let conditions = sets.get(SET).await?.status.map(|status| status.conditions).unwrap_or_default();
+                let braked = condition(&conditions, "Braked").unwrap_or("False");
+                Ok((braked == wanted).then_some(()))
+            })
+            .await
+        };
+        braked("True").await?;
+        tokio::time::sleep(WATCHED).await;
+        let services = self.fleet.api::<ServiceDeployment>().list(&ListParams::default()).await?;
+        let left = services.items.iter().filter(|service| service.metadata.deletion_timestamp.is_none()).count();
+        ensure!(left == 2 * self.all(), "{left} services are left");
+        sets.patch(SET, &PatchParams::default(), &select("prod")).await?;
+        braked("False").await?;
+        self.until_all_have(SET).await
+    }
+}
+
+fn is(status: &Value, phase: RolloutPhase) -> bool {
+    status["phase"] == phase.to_string()
+}
+
+fn is_of(arrival: &Arrival, set: &str) -> bool {
+    arrival.service.strip_prefix(set).is_some_and(|rest| rest.starts_with('-'))
+}
+
+fn of<'a>(account: &'a [Arrival], set: &str) -> impl Iterator<Item = &'a Arrival> {
+    account.iter().filter(move |arrival| is_of(arrival, set))
+}
+
+/// Clusters that were on their way at the same time, at the most: whoever has just been reached soaks.
+fn most_within_a_soak<'a>(arrivals: impl Iterator<Item = &'a Arrival>) -> usize {
+    let times: Vec<Instant> = arrivals.map(|arrival| arrival.at).collect();
+    let within =
+        |(nth, at): (usize, &Instant)| times[nth..].iter().take_while(|later| **later - *at < SURELY_SOAKING).count();
+    times.iter().enumerate().map(within).max().unwrap_or(0)
+}
