@@ -9,6 +9,7 @@ import { after, before, test } from "node:test";
 import { chromium } from "playwright-core";
 
 import { Hub, until } from "./hub.mjs";
+import { serve, simulate } from "./rollout.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const HOSTILE = `<img src=x onerror="window.hit=1">\u202e\u001b[31m`;
@@ -163,6 +164,90 @@ for (const colorScheme of ["light", "dark"]) {
       },
       { colorScheme },
     ));
+}
+
+test("a set has an address of its own and is reached and left by keyboard, and what its hub counts is shown", () =>
+  withPage(async (page) => {
+    const template = { spec: { targetNamespace: "shop", sourceRef: { name: "infra" }, path: "shop" } };
+    await hub.create("servicesets", "ServiceSet", "shop", { clusterSelector: {}, template });
+    await signIn(page);
+    await live(page);
+    const link = page.getByRole("link", { name: "shop", exact: true });
+    await link.waitFor();
+    await page.keyboard.press("j");
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { level: 1, name: "shop farwater-admin" }).waitFor();
+    assert.ok(page.url().endsWith("?set=farwater-admin%2Fshop"), page.url());
+    // Its only cluster was never heard: it is of no canary, and waits.
+    await page.getByRole("listitem").filter({ has: page.getByRole("heading", { name: "rest" }) }).getByText("1 waiting").waitFor();
+    await page.getByRole("table").getByRole("rowheader", { name: "nothing yet" }).waitFor();
+    await page.getByRole("columnheader", { name: "east" }).waitFor();
+    await page.getByText("farwater rollout status shop -n farwater-admin --watch").waitFor();
+    await check(page);
+    await page.reload();
+    await page.getByRole("heading", { level: 1, name: "shop farwater-admin" }).waitFor();
+    await page.keyboard.press("Escape");
+    await link.waitFor();
+    await until("it is where it was left", () => link.evaluate((one) => one === document.activeElement));
+    await page.goBack();
+    // What it has made is a click away, opened.
+    await page.getByRole("link", { name: "farwater-admin/east" }).click();
+    await page.getByRole("button", { name: /^shop-east /, expanded: true }).waitFor();
+    await page.goto(`${hub.url}/ui/?set=farwater-admin/none`);
+    await page.getByText("There is no ServiceSet farwater-admin/none").waitFor();
+  }));
+
+/** Who waits is in two rows. */
+const drawn = (members) => members.length + members.filter((one) => one.wantedRevision).length;
+
+const FLEETS = {
+  3: [{ canary: 1, rest: 2 }, { halted: true }],
+  300: [{ canary: 1, eu: 120, us: 100, rest: 79 }, {}],
+  10000: [{ canary: 3, eu: 4000, us: 3000, rest: 2997 }, {}],
+};
+for (const [size, [steps, options]] of Object.entries(FLEETS)) {
+  for (const colorScheme of ["light", "dark"]) {
+    test(`a rollout over ${size} clusters is told in ${colorScheme} colours, on a phone too, and asks for little`, () =>
+      withPage(
+        async (page) => {
+          const simulated = simulate(steps, options);
+          const asked = await serve(page, "shop", simulated);
+          await signIn(page);
+          await live(page);
+          await page.getByRole("link", { name: "shop", exact: true }).waitFor();
+          await picture(page, `sets-${size}-${colorScheme}`);
+          await page.getByRole("link", { name: "shop", exact: true }).click();
+          const title = options.halted ? "Rollout 7 is halted" : "Rollout 7 is at step eu";
+          await page.getByRole("heading", { name: title }).waitFor();
+          await page.getByRole("heading", { name: "Versions and clusters" }).waitFor();
+          if (options.halted) await page.getByText(/It was stopped by fleet\/canary-0001, which failed: Deployment web\/web/).waitFor();
+          else await page.getByText(/The next step waits for fleet\/eu-\d+, which is healthy and soaks, for \d+/).waitFor();
+          if (size === "10000") {
+            // Nobody is listed before somebody asks, and then of one step, page by page.
+            assert.deepEqual(asked.members, []);
+            await page.getByRole("columnheader", { name: /^eu / }).getByRole("button", { name: "show clusters" }).click();
+            await page.getByRole("button", { name: "clusters of eu after these" }).click();
+            await page.getByText("201–400").waitFor();
+            const listed = simulated.members.filter((one) => one.step === "eu").slice(200, 400);
+            await until("they are drawn", async () => (await page.locator(".marks li").count()) === drawn(listed));
+            assert.ok(asked.members.every((one) => one.startsWith("eu ")), asked.members.join());
+          } else {
+            const selector = size === "3" ? ".spot" : ".marks li";
+            await until("all are drawn", async () => (await page.locator(selector).count()) === drawn(simulated.members));
+            assert.ok(asked.members.every((one) => one === "all 0"), asked.members.join());
+          }
+          await check(page);
+          await picture(page, `set-${size}-${colorScheme}`);
+          for (const width of [320, 768]) {
+            await page.setViewportSize({ width, height: 800 });
+            const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+            assert.ok(overflow <= 0, `${overflow} px wider than ${width}`);
+            await picture(page, `set-${size}-${colorScheme}-${width}`);
+          }
+        },
+        { colorScheme },
+      ));
+  }
 }
 
 async function check(page) {

@@ -21,6 +21,7 @@ pub mod health_rule;
 pub mod helm_repository;
 pub mod history;
 pub mod hooks;
+pub mod impact;
 pub mod objects;
 pub mod oci_repository;
 pub mod parameters;

@@ -62,6 +62,10 @@ pub struct RolloutPolicy {
     /// Nothing is begun and nothing taken back.
     #[serde(default)]
     pub paused: bool,
+    /// Why it is paused, for whoever looks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub pause_reason: Option<String>,
     /// What a person has said of one rollout; the commands write it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
@@ -83,6 +87,7 @@ impl Default for RolloutPolicy {
             halt_after: default_halt_after(),
             on_failure: OnFailure::default(),
             paused: false,
+            pause_reason: None,
             order: None,
         }
     }

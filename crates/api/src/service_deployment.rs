@@ -103,11 +103,11 @@ pub struct ServiceDeploymentSpec {
     /// Keeps the service at a bundle of its history, whatever its source has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pin: Option<Pin>,
-    /// Services of this namespace, on whatever cluster: a newer bundle of this one is delivered once they are healthy at what is
-    /// assigned to them.
+    /// Services and sets of this namespace: a newer bundle of this service is delivered once they are healthy at what is assigned to
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    pub depends_on: Vec<LocalReference>,
+    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind", "name"]))]
+    pub depends_on: Vec<DependencyReference>,
     /// Run in the cluster, in `targetNamespace`, each time a version has become healthy. One that fails fails the version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -116,6 +116,47 @@ pub struct ServiceDeploymentSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub health: Vec<HealthRuleSpec>,
+}
+
+/// What has to be healthy first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DependencyReference {
+    #[serde(default)]
+    pub kind: DependencyKind,
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Of a ServiceSet: on which of its clusters. Of a ServiceDeployment it says nothing.
+    #[serde(default, skip_serializing_if = "DependencyClusters::is_same")]
+    pub clusters: DependencyClusters,
+    /// In CEL, over `self`, the ServiceDeployment or ServiceSet that is waited for: true when it is ready. In place of its health at
+    /// what is assigned to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub ready_expr: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum DependencyKind {
+    /// On whatever cluster.
+    #[default]
+    ServiceDeployment,
+    ServiceSet,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DependencyClusters {
+    /// The set's service on the cluster of this one.
+    #[default]
+    Same,
+    /// All of the set's services: its rollout has to be complete.
+    All,
+}
+
+impl DependencyClusters {
+    pub fn is_same(&self) -> bool {
+        *self == Self::Same
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use kube_derive::CustomResource;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    RolloutPhase, RolloutPolicy, ServiceDeploymentSpec, schemas,
+    RolloutPhase, RolloutPolicy, ServiceDeploymentSpec, is_zero, schemas,
     service_deployment::{ClusterReference, DeletionPolicy},
 };
 
@@ -17,8 +17,12 @@ use crate::{
 pub const MAX_SET_PARAMETERS: usize = 64;
 /// Variants of the template.
 pub const MAX_OVERRIDES: usize = 64;
-/// The standing of a member that has what its set asks for.
-pub const DONE: &str = "is done";
+/// The kind that `servicesets/NAME/versions` lists.
+pub const VERSIONS_KIND: &str = "ServiceSetVersionList";
+/// Versions of a set that can be gone back to: as many as of a service.
+pub const VERSIONS_KEPT: usize = 20;
+/// Words of people on one rollout.
+pub const ORDERS_KEPT: usize = 20;
 /// Errors that a status names.
 pub const MAX_SET_ERRORS: usize = 5;
 /// The kind that `servicesets/NAME/members` lists.
@@ -27,6 +31,12 @@ pub const MEMBERS_KIND: &str = "ServiceSetMemberList";
 pub const PLAN_KIND: &str = "ServiceSetPlan";
 /// Clusters of each kind that a plan names; it counts all.
 pub const MAX_PLANNED: usize = 1000;
+/// The kind that `servicesets/NAME/rollout` answers with.
+pub const SURVEY_KIND: &str = "ServiceSetRollout";
+/// Versions that a survey tells apart: as many as a page shows at once, and more than a rollout ever has under way.
+pub const MAX_SURVEYED_VERSIONS: usize = 12;
+/// Members that a survey names, the worst first; it counts all.
+pub const MAX_SURVEYED_MEMBERS: usize = 50;
 
 /// What the set says of a service, and not the template: which cluster, what happens at its end, and what people may do to one of
 /// them.
@@ -71,9 +81,25 @@ pub struct ServiceSetSpec {
     /// How a change spreads over the clusters: of what the sources have, or of the template, the parameters and the overrides.
     #[serde(default)]
     pub rollout: RolloutPolicy,
+    /// Keeps all clusters at an earlier version of the set, whatever its sources and its template have since. They go there as by any
+    /// other change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+    pub pin: Option<SetPin>,
     /// What happens to the objects on a cluster that the selector finds no more, or when the set is deleted.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
+}
+
+/// A version of a whole set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SetPin {
+    /// Number of the rollout, as `servicesets/NAME/versions` lists them.
+    #[schemars(range(min = 1))]
+    pub version: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub reason: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -201,12 +227,18 @@ pub struct ServiceSetStatus {
     pub clusters: SetCounts,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
+    /// The last version that all clusters were done with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_good: Option<u64>,
     /// The first clusters, by name, whose service can't be made; never more than five.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<SetError>,
     /// Who wrote the template, the selector or what else says what runs where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed_by: Option<String>,
+    /// Who has set the pin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned_by: Option<String>,
 }
 
 /// How far the last change has come.
@@ -265,7 +297,7 @@ pub struct SetError {
 }
 
 /// One cluster of a set, as `servicesets/NAME/members` lists it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Member {
     /// `namespace/name`.
@@ -277,15 +309,46 @@ pub struct Member {
     /// Of the rollout.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub step: String,
-    /// Where it is on its way, in words; [`DONE`] where it has arrived.
+    /// Where it is on its way, in words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub standing: String,
     /// Why its service can't be made.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// The same as `standing`, as one of a few; absent: it is of no rollout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// Since when, as far as it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// The version that is assigned to it; empty: none was yet.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub revision: String,
+    /// The version that its sources have for it, where that is another one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub wanted_revision: String,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Where a member of a rollout is on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum Progress {
+    /// At what it wants, or taken back from it.
+    Failed,
+    /// It has got what it wants, and is not healthy with it yet.
+    Progressing,
+    /// Healthy with what it wants, and not for long enough.
+    Soaking,
+    /// Its cluster is silent: it gets what it wants when it is heard.
+    Deferred,
+    /// By a person's will, or because it can't be there.
+    Still,
+    /// For its turn.
+    #[default]
+    Waiting,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum MemberState {
     #[default]
     Progressing,
@@ -293,6 +356,133 @@ pub enum MemberState {
     Failed,
     /// The selector finds the cluster no more.
     Leaving,
+}
+
+/// What one rollout was about, and what became of it; `servicesets/NAME/versions` lists the newest [`VERSIONS_KEPT`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SetVersion {
+    /// Of the rollout.
+    pub number: u64,
+    /// Of the template's own source, as it had it at the beginning; empty: nobody knows.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub revision: String,
+    /// The version that was gone back to by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pin: Option<u64>,
+    pub began: Time,
+    /// When it was complete, or another one took its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Time>,
+    /// As it was left.
+    #[serde(default)]
+    pub phase: RolloutPhase,
+    /// All clusters that were heard were done with it.
+    #[serde(default)]
+    pub good: bool,
+    /// The cluster that stopped it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halted_by: Option<String>,
+    /// What people have said of it, in their order; the newest [`ORDERS_KEPT`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orders: Vec<SetOrder>,
+}
+
+/// A person's word on a rollout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SetOrder {
+    pub at: Time,
+    /// A user of the API.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    /// `promote past Soak`, `abort`, `skip …`, `pause`, `resume`, `roll back to 6`.
+    pub what: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// How far the rollout of a set has come, counted over all of its members; answered by `servicesets/NAME/rollout`. Its size grows
+/// with steps and versions and not with the fleet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutSurvey {
+    /// Answers of some seconds may be one count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_at: Option<Time>,
+    /// In the order in which a change reaches them.
+    pub stages: Vec<Stage>,
+    /// The newest first, as far as that is known.
+    pub versions: Vec<VersionCounts>,
+    /// Versions of the last of `versions`, where it stands for more than one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub others: u64,
+    /// Clusters that are unavailable now, and how many may be.
+    #[serde(default)]
+    pub unavailable: u64,
+    #[serde(default)]
+    pub max_unavailable: u64,
+    /// The first cluster that the next step waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<Member>,
+    /// Of those that are not done the worst, and then by name.
+    pub open: Vec<Member>,
+}
+
+/// The members of one step.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Stage {
+    /// `canary`, one of the policy's, or `rest`.
+    pub step: String,
+    pub counts: ProgressCounts,
+}
+
+/// Each member counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProgressCounts {
+    pub done: u64,
+    pub soaking: u64,
+    pub progressing: u64,
+    pub failed: u64,
+    pub deferred: u64,
+    pub waiting: u64,
+    pub still: u64,
+}
+
+impl ProgressCounts {
+    pub fn add(&mut self, progress: Progress) {
+        *match progress {
+            Progress::Done => &mut self.done,
+            Progress::Soaking => &mut self.soaking,
+            Progress::Progressing => &mut self.progressing,
+            Progress::Failed => &mut self.failed,
+            Progress::Deferred => &mut self.deferred,
+            Progress::Waiting => &mut self.waiting,
+            Progress::Still => &mut self.still,
+        } += 1;
+    }
+}
+
+/// Who wants a version, and who has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VersionCounts {
+    /// As in the status of a service; empty: nothing yet.
+    pub revision: String,
+    /// Who wrote the commit, as it says itself.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub author: String,
+    /// Those with members of this version.
+    pub stages: Vec<VersionStage>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VersionStage {
+    pub step: String,
+    /// Members that want it, and how far they are. Over all versions they are the stage's.
+    pub counts: ProgressCounts,
+    /// Members that have it and want another.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub kept: u64,
 }
 
 /// What a set, as it is or as it is proposed, would make of its clusters; answered by `servicesets/NAME/plan`.

@@ -11,6 +11,7 @@ pub mod get;
 pub mod history;
 pub mod hooks;
 pub mod hub;
+pub mod impact;
 pub mod install;
 pub mod login;
 pub mod objects;

@@ -29,7 +29,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
     commands::{
-        admin, cluster, completion, convert, deploy, doctor, explain, get, history, hooks, hub, install, login,
+        admin, cluster, completion, convert, deploy, doctor, explain, get, history, hooks, hub, impact, install, login,
         objects, plan, render, resume, rollback, rollout, suspend, tree, undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
@@ -84,6 +84,8 @@ enum Ask {
     Wait(wait::WaitArgs),
     /// Shows what an agent would do for a service, and does nothing.
     Plan(plan::PlanArgs),
+    /// Shows what a branch, tag or commit would change in the fleet, before it is merged.
+    Impact(impact::ImpactArgs),
     /// Brings back what the last deletion of a service took.
     Undo(undo::UndoArgs),
     /// Shows every object of a service.
@@ -175,6 +177,7 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Why(args) => why::run(args, &open().await?).await,
         Ask::Wait(args) => wait::run(args, &open().await?).await,
         Ask::Plan(args) => plan::run(args, &open().await?).await,
+        Ask::Impact(args) => impact::run(args, &open().await?).await,
         Ask::Undo(args) => undo::run(args, &open().await?).await,
         Ask::Objects(args) => objects::run(args, &open().await?).await,
         Ask::History(args) => history::run(args, &open().await?).await,

@@ -7,7 +7,9 @@ use std::{fmt::Write as _, path::Path};
 
 use farwater_api::{
     ClusterSpec, ClusterStatus, GitRepositorySpec, GitRepositoryStatus, HelmRepositorySpec, OCIRepositorySpec,
-    ServiceDeploymentSpec, ServiceDeploymentStatus, SourceStatus, objects::ObjectReport,
+    ServiceDeploymentSpec, ServiceDeploymentStatus, ServiceSetSpec, ServiceSetStatus, SourceStatus,
+    objects::ObjectReport,
+    service_set::{Member, RolloutSurvey},
 };
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value};
@@ -27,6 +29,10 @@ fn the_pages_types_are_those_of_the_kinds() {
     add::<ServiceDeploymentSpec>(&mut schemas, "ServiceDeploymentSpec");
     add::<ServiceDeploymentStatus>(&mut schemas, "ServiceDeploymentStatus");
     add::<ObjectReport>(&mut schemas, "ObjectReport");
+    add::<ServiceSetSpec>(&mut schemas, "ServiceSetSpec");
+    add::<ServiceSetStatus>(&mut schemas, "ServiceSetStatus");
+    add::<Member>(&mut schemas, "Member");
+    add::<RolloutSurvey>(&mut schemas, "RolloutSurvey");
     let mut written = HEAD.to_owned();
     for (name, schema) in &schemas {
         declare(&mut written, name, schema);

@@ -5,9 +5,100 @@
 
 use std::collections::BTreeMap;
 
-use farwater_api::{ServiceDeployment, ServiceDeploymentStatus};
+use farwater_api::{
+    RolloutPhase, ServiceDeployment, ServiceDeploymentStatus, ServiceSet,
+    service_deployment::{DependencyClusters, DependencyKind, DependencyReference},
+};
+use serde_json::Value;
 
-use crate::assignment::{Candidate, Trouble, Why};
+use crate::{
+    assignment::{Candidate, Trouble, Why},
+    health::expression::{Expression, Subject},
+    stamping::service_name,
+};
+
+/// Before the name of a set, where services and sets are named together.
+const SET: &str = "ServiceSet/";
+
+/// What a reference of a service leads to, by its name in graphs and rows: a service, or a whole set as `ServiceSet/NAME`. `cluster`: the name
+/// of the one that the service is on.
+pub fn resolve(reference: &DependencyReference, cluster: &str) -> String {
+    match (reference.kind, reference.clusters) {
+        (DependencyKind::ServiceDeployment, _) => reference.name.clone(),
+        (DependencyKind::ServiceSet, DependencyClusters::Same) => service_name(&reference.name, cluster),
+        (DependencyKind::ServiceSet, DependencyClusters::All) => set_key(&reference.name),
+    }
+}
+
+/// What a reference of a set's template leads to: a set, on whichever of its clusters, or a service.
+pub fn resolve_of_set(reference: &DependencyReference) -> String {
+    match reference.kind {
+        DependencyKind::ServiceDeployment => reference.name.clone(),
+        DependencyKind::ServiceSet => set_key(&reference.name),
+    }
+}
+
+pub fn set_key(name: &str) -> String {
+    format!("{SET}{name}")
+}
+
+/// The name of the set, if it is one.
+pub fn set_of_key(key: &str) -> Option<&str> {
+    key.strip_prefix(SET)
+}
+
+/// What an expression finds missing; `object`: what is waited for, none if it does not exist.
+pub fn judge_by_expression(key: &str, text: &str, object: Option<&Value>) -> Option<String> {
+    let what = describe_key(key);
+    let Some(object) = object else { return Some(format!("waits for {what}, which does not exist")) };
+    let judged = Expression::compile(text).map_err(|error| error.to_string());
+    match judged.and_then(|ready| ready.is_true(&Subject::new(object)).map_err(|error| error.to_string())) {
+        Ok(true) => None,
+        Ok(false) => Some(format!("waits for {what}, of which {text} is not true")),
+        Err(error) => Some(format!("waits for {what}, of which {text} has no value: {error}")),
+    }
+}
+
+fn describe_key(key: &str) -> String {
+    match set_of_key(key) {
+        Some(set) => format!("ServiceSet {set}"),
+        None => format!("service {key}"),
+    }
+}
+
+/// A set that is waited for as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct SetDependency<'a> {
+    pub name: &'a str,
+    /// None: there is no such set.
+    pub set: Option<&'a ServiceSet>,
+    /// Whether its rollout knows of what its sources have now, and of its spec.
+    pub is_looked_at: bool,
+}
+
+/// What a set lacks for others to go on, in one sentence.
+pub fn judge_set(dependency: SetDependency<'_>) -> Option<String> {
+    let name = dependency.name;
+    let waits = |what: String| Some(format!("waits for ServiceSet {name}, which {what}"));
+    let Some(set) = dependency.set else { return waits("does not exist".to_owned()) };
+    if set.metadata.deletion_timestamp.is_some() {
+        return waits("is being deleted".to_owned());
+    }
+    let status = set.status.clone().unwrap_or_default();
+    if !dependency.is_looked_at || status.observed_generation != set.metadata.generation {
+        return waits("was not looked at since it or its source changed".to_owned());
+    }
+    let rollout = status.rollout.unwrap_or_default();
+    if rollout.phase != RolloutPhase::Complete {
+        return waits(format!("is not through with rollout {}: it is {}", rollout.number, rollout.phase));
+    }
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    match ready {
+        Some(ready) if ready.status == "True" => None,
+        Some(ready) => waits(format!("is not ready: {}", ready.message)),
+        None => waits("has said nothing of its clusters yet".to_owned()),
+    }
+}
 
 /// A service that another one names.
 #[derive(Clone, Copy, Debug)]

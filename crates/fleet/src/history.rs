@@ -39,6 +39,9 @@ pub struct Version {
     pub source_name: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
+    /// The rollout of its set that let it be assigned; 0: it is of no set, or it was assigned before that was noted.
+    #[serde(default, skip_serializing_if = "farwater_api::is_zero")]
+    pub rollout: u64,
 }
 
 /// What a service's spec says of what is to run, and who said it.
@@ -49,6 +52,8 @@ pub struct Stated<'a> {
     pub pinned_by: Option<&'a str>,
     /// Who named the source or the path, set the pin or took it away, whatever was last.
     pub changed_by: Option<&'a str>,
+    /// Of its set; 0: it is of none.
+    pub rollout: u64,
 }
 
 impl Version {
@@ -90,7 +95,8 @@ impl Version {
         let Candidate { content_id, bundle_bytes, ref source, ref origin, .. } = *candidate;
         let source_name = stated.source_name.to_owned();
         let parts = candidate.parts.clone();
-        Self { told, content_id, bundle_bytes, source: source.clone(), origin: origin.clone(), source_name, parts }
+        let (source, origin, rollout) = (source.clone(), origin.clone(), stated.rollout);
+        Self { told, content_id, bundle_bytes, source, origin, source_name, parts, rollout }
     }
 
     pub fn candidate(&self) -> Candidate {
@@ -155,6 +161,12 @@ pub(crate) fn judge_report(report: &ServiceReport, tests: &[ServiceTest]) -> Opt
         },
         Outcome::Applying | Outcome::Superseded | Outcome::Removed | Outcome::Unknown => None,
     }
+}
+
+/// What a service of a set was assigned when a rollout of the set had ended, of a history with the newest first. A person's pin is no
+/// rollout's.
+pub fn version_at(history: &[Version], rollout: u64) -> Option<&Version> {
+    history.iter().find(|version| version.rollout <= rollout && version.told.cause != Cause::Pinned)
 }
 
 /// Why no version can be gone back to.
@@ -232,7 +244,7 @@ mod tests {
     }
 
     fn pinned<'a>(pin: &'a Pin, by: &'a str) -> Stated<'a> {
-        Stated { pin: Some(pin), pinned_by: Some(by), changed_by: Some(by), source_name: "infra" }
+        Stated { pin: Some(pin), pinned_by: Some(by), changed_by: Some(by), source_name: "infra", rollout: 0 }
     }
 
     fn changed(by: &str) -> Stated<'_> {

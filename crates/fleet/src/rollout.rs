@@ -39,14 +39,16 @@ mod orders;
 mod policy;
 mod standing;
 mod steps;
+mod survey;
 mod view;
 
 pub use change::{ChangeId, Content, ParseChangeError};
 pub use evidence::{Evidence, Published, Reach, Said};
 pub use member::{Clock, LastGood, Member, Stands, State, Track};
 pub use policy::{CanaryPolicy, InvalidPolicy, Order, Policy, StepPolicy};
-pub use standing::{Held, Outlook, Standing, standing};
+pub use standing::{Held, Outlook, Standing, progress, standing};
 pub use steps::{Cluster, place};
+pub use survey::{Counted, survey, worst};
 
 use std::collections::BTreeSet;
 

@@ -7,7 +7,7 @@ use farwater_api::{
     APPROVE_PRUNE, AnySource, Cluster, Condition, RolloutPhase, ServiceDeployment,
     objects::{Health, ObjectRef, ObjectReport, SyncState},
     service_deployment::{Contents, HeldPrune},
-    service_set::{DONE, Member, RolloutStatus},
+    service_set::{Member, Progress, RolloutStatus},
     service_sources::SourceReference,
 };
 use jiff::Timestamp;
@@ -327,12 +327,19 @@ fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
 /// All is in order with what the service runs, and what its set asks for is something newer.
 fn judge_rollout(evidence: &Evidence<'_>) -> Option<Finding> {
     let Turn { set, rollout, member } = evidence.rollout?;
-    if rollout.phase == RolloutPhase::Complete || matches!(member.standing.as_str(), "" | DONE) {
-        return None;
-    }
+    // A hub that says it in words alone is an older one.
+    let progress = member.progress?;
+    let what = match progress {
+        Progress::Done => return None,
+        _ if rollout.phase == RolloutPhase::Complete => return None,
+        Progress::Progressing | Progress::Soaking => "what runs is healthy, and is not through with its rollout yet",
+        Progress::Failed => "what runs is healthy, and its rollout has stopped here",
+        Progress::Waiting | Progress::Deferred => "what runs is healthy, and a newer version is not here yet",
+        Progress::Still => "what runs is healthy, and a newer version does not come here",
+    };
     let step = if member.step.is_empty() { String::new() } else { format!(", step {}", member.step) };
     let told = format!(
-        "what runs is healthy, and a newer version is not here yet: rollout {} of ServiceSet {set} is {}{step}: it {}",
+        "{what}: rollout {} of ServiceSet {set} is {}{step}: it {}",
         rollout.number, rollout.phase, member.standing
     );
     let finding = match rollout.phase {

@@ -436,32 +436,48 @@ fn a_hook_that_failed_comes_before_what_waits_for_it() {
 
 #[test]
 fn a_service_whose_turn_has_not_come_says_in_which_rollout() {
-    let turn = |phase: &str, standing: &str| {
+    let turn = |phase: &str, progress: &str, standing: &str| {
         let rollout = json!({"number": 3, "phase": phase, "haltedBy": if phase == "Halted" { json!("team-a/west") } else { Value::Null }});
-        Some((rollout, json!({"cluster": "team-a/east", "state": "Ready", "step": "rest", "standing": standing})))
+        Some((
+            rollout,
+            json!({"cluster": "team-a/east", "state": "Ready", "step": "rest", "standing": standing, "progress": progress}),
+        ))
     };
     progressing(
-        |world| world.rollout = turn("Progressing", "waits for step canary: team-a/west is not done"),
+        |world| world.rollout = turn("Progressing", "Waiting", "waits for step canary: team-a/west is not done"),
         Link::Rollout,
         "what runs is healthy, and a newer version is not here yet: rollout 3 of ServiceSet webs is Progressing, step rest: it \
          waits for step canary: team-a/west is not done",
     );
     broken(
-        |world| world.rollout = turn("Halted", "waits: the rollout is halted, since team-a/west failed"),
+        |world| world.rollout = turn("Halted", "Waiting", "waits: the rollout is halted, since team-a/west failed"),
         Link::Rollout,
         "what runs is healthy, and a newer version is not here yet: rollout 3 of ServiceSet webs is Halted, step rest: it waits: \
          the rollout is halted, since team-a/west failed",
     );
+    // It has the newer version already, or it is kept from it by a person.
+    progressing(
+        |world| world.rollout = turn("Progressing", "Soaking", "is healthy and soaks"),
+        Link::Rollout,
+        "what runs is healthy, and is not through with its rollout yet: rollout 3 of ServiceSet webs is Progressing, step rest: it \
+         is healthy and soaks",
+    );
+    progressing(
+        |world| world.rollout = turn("Progressing", "Still", "is skipped: nobody waits for it"),
+        Link::Rollout,
+        "what runs is healthy, and a newer version does not come here: rollout 3 of ServiceSet webs is Progressing, step rest: it \
+         is skipped: nobody waits for it",
+    );
     // What is not in order with what runs comes first.
     broken(
         |world| {
-            world.rollout = turn("Progressing", "is on its way");
+            world.rollout = turn("Progressing", "Progressing", "is on its way");
             world.source = Value::Null;
         },
         Link::Source,
         "the GitRepository team-a/infra does not exist",
     );
     let mut done = world();
-    done.rollout = turn("Progressing", DONE);
+    done.rollout = turn("Progressing", "Done", "is done");
     assert_eq!(judge(&done).standing, Standing::Healthy);
 }

@@ -20,6 +20,7 @@ mod discovery;
 mod documents;
 mod expire_events;
 mod garbage;
+mod impact;
 mod intake;
 mod jsonpath;
 mod kinds;

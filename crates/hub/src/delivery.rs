@@ -47,6 +47,7 @@ use crate::{
         sets::Sets,
         source_access::SharedCredentials,
         sources::SourceName,
+        surveys::Surveys,
         trace_deliveries::Timeline,
     },
     endpoint::Endpoint,
@@ -94,6 +95,7 @@ pub struct Delivery {
     /// Receivers with deliveries that nobody has acted upon.
     pub inboxes: Arc<WorkQueue<Name>>,
     pub sets: Sets,
+    pub surveys: Surveys,
     /// What of clusters, services, sources and grants has been acted upon.
     pub seen: Seen,
     /// Whether anything may be deleted in the fleet.
@@ -147,6 +149,7 @@ impl Delivery {
             receiver_work: Arc::default(),
             inboxes: Arc::default(),
             sets: Sets::default(),
+            surveys: Surveys::default(),
             seen: Seen::default(),
             freeze: Freeze::default(),
             counters: Counters::default(),

@@ -123,6 +123,17 @@ impl Mirror {
         repository.merge_base(before, now).is_ok_and(|base| base.is_some_and(|base| base.detach() == before))
     }
 
+    /// What two commits have in common: the one itself where the other is made of it. None too if that can't be told.
+    pub async fn merge_base(&self, one: ObjectId, other: ObjectId) -> Option<ObjectId> {
+        let mirror = self.clone();
+        let found = tokio::task::spawn_blocking(move || {
+            let repository = mirror.repository.to_thread_local();
+            let base = repository.merge_base(to_gix(&one).ok()?, to_gix(&other).ok()?).ok()??;
+            base.detach().to_string().parse().ok()
+        });
+        found.await.ok().flatten()
+    }
+
     /// Whether two commits have a common ancestor. False too if that can't be told: a commit may be of another mirror.
     pub fn are_related(&self, before: &ObjectId, now: &ObjectId) -> bool {
         let repository = self.repository.to_thread_local();

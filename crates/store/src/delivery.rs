@@ -28,6 +28,7 @@ mod parameters;
 mod paths;
 mod rollouts;
 mod set_members;
+mod set_versions;
 mod sources;
 
 pub use agents::{
@@ -37,7 +38,7 @@ pub use agents::{
     save_agent_update, save_heartbeats, save_join_token, save_quarantine, save_report, use_nonce,
 };
 pub use assignments::{
-    Assignment, asks_for_the_same, assignments_named, assignments_of_cluster, assignments_of_namespace,
+    Assignment, asks_for_the_same, assignments_named, assignments_of, assignments_of_cluster, assignments_of_namespace,
     assignments_of_source, assignments_unplaced, count_assignments, delete_assignment, is_source_used, load_assignment,
     names_of_services, save_assignment, save_service_secrets, services_gone, services_of_secret, services_under_grants,
     stamp, touched_assignments_of_cluster,
@@ -72,17 +73,22 @@ pub use parameters::{
     troubled_by_backends, versions_of,
 };
 pub use paths::{
-    ServicePath, is_untouched, paths_of_service, save_service_paths, touch_paths, touch_service, touch_source,
+    ServicePath, is_untouched, paths_of_service, save_service_paths, services_concerned, touch_paths, touch_service,
+    touch_source,
 };
 pub use rollouts::{
-    MemberRollout, RollingMember, delete_rollout, hold_spec, load_rollout, page_of_rolling_members, rolling_members,
-    rollout_of_service, rollouts_of_cluster, save_evidence, save_generation, save_look, save_published, save_rollout,
-    save_specs, save_track,
+    MemberRollout, MemberVersions, RollingMember, delete_rollout, hold_spec, load_rollout, page_of_told_members,
+    rolling_members, rollout_of_service, rollouts_of_cluster, save_evidence, save_generation, save_look,
+    save_published, save_rollout, save_specs, save_track, told_members,
 };
 pub use set_members::{
     MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, load_member, member_named,
-    member_of_service, members_of_set, members_that_left, members_waiting_for, note_ready, page_of_members,
-    save_member, sets_of_cluster, troubled_members,
+    member_of_service, members_of_set, members_on, members_that_left, members_waiting_for, note_ready, page_of_members,
+    page_of_step, save_member, sets_of_cluster, sets_of_services, troubled_members,
+};
+pub use set_versions::{
+    load_set_pin, load_set_version, load_set_versions, save_set_pin, save_set_version, some_services_of_set,
+    trim_set_versions,
 };
 pub use sources::{
     Bundle, Revision, Taken, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions,

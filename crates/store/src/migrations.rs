@@ -54,6 +54,7 @@ pub(crate) const HISTORY: &[Text] = &[
     text!("0015_parameters"),
     text!("0016_data_keys"),
     text!("0017_sets"),
+    text!("0018_set_versions"),
 ];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.

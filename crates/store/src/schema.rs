@@ -35,7 +35,32 @@ pub(crate) fn tables(migrations: usize) -> Vec<Table> {
     let text: String = HISTORY.iter().take(migrations).map(|text| text.of(Engine::Sqlite)).collect();
     let code: String =
         text.lines().map(|line| line.split("--").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
-    code.split(';').filter_map(|statement| parse_table(statement.trim())).collect()
+    let mut tables: Vec<Table> = Vec::new();
+    for statement in code.split(';').map(str::trim) {
+        if let Some(table) = parse_table(statement) {
+            tables.push(table);
+        } else if let Some((name, column)) = parse_addition(statement)
+            && let Some(table) = tables.iter_mut().find(|table| table.name == name)
+        {
+            table.columns.push(column);
+        }
+    }
+    tables
+}
+
+/// `ALTER TABLE name ADD COLUMN column TYPE …`.
+fn parse_addition(statement: &str) -> Option<(&str, Column)> {
+    let words: Vec<&str> = statement.split_whitespace().collect();
+    let ["ALTER", "TABLE", table, "ADD", "COLUMN", name, kind, ..] = words[..] else { return None };
+    Some((table, Column { name: name.to_owned(), kind: read_kind(kind) }))
+}
+
+fn read_kind(word: &str) -> ColumnKind {
+    match word {
+        "TEXT" => ColumnKind::Text,
+        "BLOB" => ColumnKind::Bytes,
+        _ => ColumnKind::Number,
+    }
 }
 
 /// `CREATE TABLE name (column TYPE …, PRIMARY KEY (…))`. Our own text: a test holds this to what SQLite makes of it.
@@ -51,11 +76,7 @@ fn parse_table(statement: &str) -> Option<Table> {
             table.key = list.split(',').map(|name| name.trim().to_owned()).collect();
             continue;
         }
-        let kind = match kind {
-            "TEXT" => ColumnKind::Text,
-            "BLOB" => ColumnKind::Bytes,
-            _ => ColumnKind::Number,
-        };
+        let kind = read_kind(kind);
         if part.contains("PRIMARY KEY") {
             table.key = vec![name.to_owned()];
         }

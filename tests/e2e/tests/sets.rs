@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use farwater_api::{ADMIN_NAMESPACE, Cluster, ServiceSet};
 use farwater_e2e::{Fleet, config_map};
 use farwater_testkit::shared;
@@ -80,5 +80,32 @@ async fn a_bad_commit_stays_on_one_cluster_while_the_other_is_kept_as_it_was() -
     fleet.until_value(east, "fixed").await?;
     fleet.until_value(west, "fixed").await?;
     until_phase(&fleet, "Complete").await?;
+
+    // What a branch would reach is said before it is merged, with what one of the clusters would do.
+    repository.set_ref("refs/heads/feature", &repository.branch("main").context("there is no main")?)?;
+    repository.change("feature", &[("app/a.yaml", Some(&config_map("a", "next")))])?;
+    let reach = fleet.cli().expect(1, &["impact", "feature", "-n", ADMIN_NAMESPACE, "--plan"])?;
+    ensure!(reach.stdout.contains("2 of 2 services change, on 2 clusters"), "{reach:?}");
+    ensure!(reach.stdout.contains("\"fixed\" → \"next\""), "{reach:?}");
+    let reach = fleet.cli().expect(0, &["impact", "main", "-n", ADMIN_NAMESPACE, "--source", "infra"])?;
+    ensure!(reach.stdout.contains("0 of 2 services change"), "{reach:?}");
+    let unknown = fleet.cli().run(&["impact", "nowhere", "-n", ADMIN_NAMESPACE])?;
+    ensure!(unknown.code > 1 && unknown.stderr.contains("branch or tag nowhere"), "{unknown:?}");
+
+    // And the whole set goes back with one command, whatever has become of the repository.
+    let patch = Patch::Merge(json!({"spec": {"url": "https://127.0.0.1:1/gone.git"}}));
+    fleet.api::<farwater_api::GitRepository>().patch("infra", &PatchParams::default(), &patch).await?;
+    let back =
+        fleet.cli().expect(0, &["rollback", "serviceset/web", "-n", ADMIN_NAMESPACE, "--reason", "it is slow"])?;
+    ensure!(back.stdout.contains("rolls back to version 1"), "{back:?}");
+    fleet.until_value(east, "good").await?;
+    fleet.until_value(west, "good").await?;
+    until_phase(&fleet, "Complete").await?;
+    let history = fleet.cli().expect(0, &["history", "serviceset/web", "-n", ADMIN_NAMESPACE])?;
+    ensure!(history.stdout.contains("roll back to 1 by") && history.stdout.contains("it is slow"), "{history:?}");
+    ensure!(history.stdout.contains("halted by farwater-admin/east"), "{history:?}");
+    fleet.cli().expect(0, &["rollback", "serviceset/web", "-n", ADMIN_NAMESPACE, "--clear"])?;
+    fleet.until_value(east, "fixed").await?;
+    fleet.until_value(west, "fixed").await?;
     Ok(())
 }

@@ -16,6 +16,14 @@ export interface ApplyOptions {
   immutable?: ImmutablePolicy;
 }
 
+/** The clusters that a change reaches before all others. */
+export interface Canary {
+  /** Which clusters may be canaries. Absent: those of the first step. */
+  clusterSelector?: LabelSelector;
+  /** How many of them: the first by name that are healthy. Absent: all that the selector selects, and one without a selector. 0: there is no canary. */
+  count?: number;
+}
+
 /** A chart of a HelmRepository. */
 export interface ChartReference {
   /** As the index names it; below a registry's path also with slashes. */
@@ -90,6 +98,20 @@ export interface Deletion {
 }
 
 export type DeletionPolicy = "Orphan" | "Delete";
+
+export type DependencyClusters = "Same" | "All";
+
+export type DependencyKind = "ServiceSet" | "ServiceDeployment";
+
+/** What has to be healthy first. */
+export interface DependencyReference {
+  /** Of a ServiceSet: on which of its clusters. Of a ServiceDeployment it says nothing. */
+  clusters?: DependencyClusters;
+  kind: DependencyKind;
+  name: string;
+  /** In CEL, over `self`, the ServiceDeployment or ServiceSet that is waited for: true when it is ready. In place of its health at what is assigned to it. */
+  readyExpr?: string;
+}
 
 export type DriftMode = "Correct" | "Report" | "Ignore";
 
@@ -307,6 +329,31 @@ export interface LocalReference {
   name: string;
 }
 
+/** One cluster of a set, as `servicesets/NAME/members` lists it. */
+export interface Member {
+  /** `namespace/name`. */
+  cluster: string;
+  /** Why its service can't be made. */
+  message?: string;
+  /** The same as `standing`, as one of a few; absent: it is of no rollout. */
+  progress?: Progress;
+  /** The version that is assigned to it; empty: none was yet. */
+  revision?: string;
+  /** Of the ServiceDeployment, in the set's namespace; empty: there is none. */
+  service?: string;
+  /** Since when, as far as it is known. */
+  since?: Time;
+  /** Where it is on its way, in words. */
+  standing?: string;
+  state: MemberState;
+  /** Of the rollout. */
+  step?: string;
+  /** The version that its sources have for it, where that is another one. */
+  wantedRevision?: string;
+}
+
+export type MemberState = "Progressing" | "Ready" | "Failed" | "Leaving";
+
 /** One more source of a service. */
 export interface MountedSource {
   /** Of a HelmRepository: which of its charts. */
@@ -383,6 +430,15 @@ export interface ObjectReport {
   waitsFor?: ObjectRef;
 }
 
+export type OnFailure = "Halt" | "Rollback";
+
+/** A change of the template for the clusters that it selects. */
+export interface Override {
+  clusterSelector: LabelSelector;
+  /** Of `template.spec`, as a JSON merge patch: a field that is null is taken away, and a list is replaced. */
+  patch: Record<string, unknown>;
+}
+
 /** Values that a service is handed. */
 export interface Parameter {
   from: ParameterSource;
@@ -438,6 +494,23 @@ export interface PostRenderer {
   kustomize: KustomizePostRenderer;
 }
 
+/** Where a member of a rollout is on its way. */
+export type Progress = "Done" | "Failed" | "Progressing" | "Soaking" | "Deferred" | "Still" | "Waiting";
+
+/** Each member counts once. */
+export interface ProgressCounts {
+  deferred: number;
+  done: number;
+  failed: number;
+  progressing: number;
+  soaking: number;
+  still: number;
+  waiting: number;
+}
+
+/** What isn't waited for any more. A rollout that is `OnHold` begins by any of them. */
+export type Promote = "Soak" | "Step" | "Halt";
+
 /** What makes objects of one folder. */
 export interface Renderer {
   /** For a chart. */
@@ -453,6 +526,98 @@ export interface Renderer {
 
 export type RendererType = "Helm" | "Kustomize" | "Auto" | "Raw" | "Plugin";
 
+/** It counts once, and for the rollout that it names alone. */
+export interface RolloutOrder {
+  /** Takes back what has changed, and changes nothing else. */
+  abort?: boolean;
+  /** `status.rollout.number` */
+  number: number;
+  promote?: Promote;
+  reason?: string;
+  /** Any new value makes it another order. */
+  requestedAt?: string;
+  /** Clusters, as `NAMESPACE/NAME`, that nobody waits for: what they have stays, and what they lack is not given. */
+  skip?: string[];
+}
+
+/** How a rollout stands. */
+export type RolloutPhase = "Progressing" | "Paused" | "Halted" | "RollingBack" | "Aborted" | "Complete" | "OnHold";
+
+/** How a change spreads: to a canary first, then step by step, some clusters at a time, and no further where it fails.  A change is another content of the source, another template, or another value of a parameter. */
+export interface RolloutPolicy {
+  canary: Canary;
+  /** A cluster that says for so long that its service has failed has failed, as a Go duration; between 1s and 1h. */
+  failAfter: string;
+  /** So many failed clusters stop the rest: a number, or a percentage. More than `maxUnavailable` are never borne, and of canaries none is. */
+  haltAfter: unknown;
+  maxPartitions: number;
+  /** How many clusters may be unhealthy or on their way at one time: a number, or a percentage of those that are heard. It is rounded down, and is one at least. */
+  maxUnavailable: unknown;
+  onFailure: OnFailure;
+  /** What a person has said of one rollout; the commands write it. */
+  order?: RolloutOrder;
+  /** Key of a label, such as `topology.kubernetes.io/region`: of its values at most `maxPartitions` have clusters on their way. */
+  partitionBy?: string;
+  /** Why it is paused, for whoever looks. */
+  pauseReason?: string;
+  /** Nothing is begun and nothing taken back. */
+  paused: boolean;
+  /** A cluster that is not healthy by then has failed, as a Go duration; between 30s and 24h. It doesn't count while the service waits for others that it depends on. */
+  progressDeadline: string;
+  /** How long a cluster must have been healthy to count, as a Go duration; between 1s and 24h. */
+  soak: string;
+  /** Groups of clusters, one after the other. A cluster is of the first that selects it; those that none selects come last. */
+  steps?: RolloutStep[];
+  strategy: Strategy;
+}
+
+/** How far the last change has come. */
+export interface RolloutStatus {
+  /** Silent, and passed over until they are heard. */
+  deferred: number;
+  failed: number;
+  /** The first cluster that failed, where that stops the others. */
+  haltedBy?: string;
+  /** Counts up with each change of what the set asks for. */
+  number: number;
+  phase: RolloutPhase;
+  /** On their way. */
+  progressing: number;
+  /** The step that is open: `canary`, one of the policy's, or `rest`; empty: all are. */
+  step?: string;
+  /** Clusters that are done with what they want. */
+  updated: number;
+  waiting: number;
+}
+
+export interface RolloutStep {
+  clusterSelector: LabelSelector;
+  /** Of this step's clusters, beside the rollout's own. */
+  maxUnavailable?: unknown;
+  name: string;
+  /** In place of the rollout's own. */
+  soak?: string;
+}
+
+/** How far the rollout of a set has come, counted over all of its members; answered by `servicesets/NAME/rollout`. Its size grows with steps and versions and not with the fleet. */
+export interface RolloutSurvey {
+  /** Answers of some seconds may be one count. */
+  countedAt?: Time;
+  maxUnavailable: number;
+  /** Of those that are not done the worst, and then by name. */
+  open: Member[];
+  /** Versions of the last of `versions`, where it stands for more than one. */
+  others?: number;
+  /** In the order in which a change reaches them. */
+  stages: Stage[];
+  /** Clusters that are unavailable now, and how many may be. */
+  unavailable: number;
+  /** The newest first, as far as that is known. */
+  versions: VersionCounts[];
+  /** The first cluster that the next step waits for. */
+  waitsFor?: Member;
+}
+
 /** A folder of a source, kept applied on one cluster. */
 export interface ServiceDeploymentSpec {
   /** How the objects are applied. */
@@ -465,8 +630,8 @@ export interface ServiceDeploymentSpec {
   configuration?: Record<string, string>;
   /** What happens to the objects when this resource is deleted. */
   deletionPolicy: DeletionPolicy;
-  /** Services of this namespace, on whatever cluster: a newer bundle of this one is delivered once they are healthy at what is assigned to them. */
-  dependsOn?: LocalReference[];
+  /** Services and sets of this namespace: a newer bundle of this service is delivered once they are healthy at what is assigned to them. */
+  dependsOn?: DependencyReference[];
   /** How objects of some kinds are judged, before the hub's HealthRules and the built-in rules. The first for a kind counts. */
   health?: HealthRuleSpec[];
   /** Values of other objects that the service's templates see. Of objects that are named without keys the later one counts, picked keys come before them, and a name that is picked twice is an error. */
@@ -534,6 +699,79 @@ export interface ServiceDeploymentStatus {
   unhealthy?: UnhealthyObject[];
 }
 
+/** A ServiceDeployment for each cluster that a selector finds, made of one template.  What is made belongs to the set: it is read-only but for `suspend`, `suspension` and `pin`. */
+export interface ServiceSetSpec {
+  /** Which clusters, by label; an empty selector is every cluster that this namespace may deploy to. */
+  clusterSelector: LabelSelector;
+  /** What happens to the objects on a cluster that the selector finds no more, or when the set is deleted. */
+  deletionPolicy: DeletionPolicy;
+  /** Changes of the template for some of the clusters. The first that selects a cluster counts. */
+  overrides?: Override[];
+  /** Texts that differ by cluster. Templates see them in `configuration`, before the texts of the template's own `configuration`. */
+  parameters?: SetParameter[];
+  /** Keeps all clusters at an earlier version of the set, whatever its sources and its template have since. They go there as by any other change. */
+  pin?: SetPin;
+  /** How a change spreads over the clusters: of what the sources have, or of the template, the parameters and the overrides. */
+  rollout: RolloutPolicy;
+  template: ServiceTemplate;
+}
+
+/** Counts and a few examples: its size does not grow with the fleet. Each member is at `servicesets/NAME/members`. */
+export interface ServiceSetStatus {
+  /** Who wrote the template, the selector or what else says what runs where. */
+  changedBy?: string;
+  clusters: SetCounts;
+  /** `Ready`: every cluster that is selected has its service, and each is healthy at what is assigned to it. `Stalled`, where somebody has to change something. `Braked`, while clusters that were lost to the selector wait for an administrator. */
+  conditions?: Condition[];
+  /** The first clusters, by name, whose service can't be made; never more than five. */
+  errors?: SetError[];
+  /** The last version that all clusters were done with. */
+  lastGood?: number;
+  observedGeneration?: number;
+  /** Who has set the pin. */
+  pinnedBy?: string;
+  rollout?: RolloutStatus;
+}
+
+export interface ServiceTemplate {
+  metadata?: TemplateMetadata;
+  spec: ServiceTemplateSpec;
+}
+
+/** The spec of each ServiceDeployment. */
+export interface ServiceTemplateSpec {
+  /** How the objects are applied. */
+  apply?: ApplyOptions;
+  /** Of a HelmRepository: which of its charts. */
+  chart?: ChartReference;
+  /** Texts that the service's templates see in `configuration`, before those of any ConfigMap or Secret that is named as a whole; one that is picked by its key is refused. Not for secrets: whoever may read the service reads them. At most 32 KiB as JSON, and 512 names. */
+  configuration?: Record<string, string>;
+  /** Services and sets of this namespace: a newer bundle of this service is delivered once they are healthy at what is assigned to them. */
+  dependsOn?: DependencyReference[];
+  /** How objects of some kinds are judged, before the hub's HealthRules and the built-in rules. The first for a kind counts. */
+  health?: HealthRuleSpec[];
+  /** Values of other objects that the service's templates see. Of objects that are named without keys the later one counts, picked keys come before them, and a name that is picked twice is an error. */
+  parameters?: Parameter[];
+  /** Changes of everything that is rendered, in their order. */
+  patches?: Patch[];
+  /** Folder of the source, relative to its root; empty or `.` is the root. */
+  path: string;
+  /** Whether objects that leave the source are deleted from the cluster. */
+  prune: boolean;
+  /** What makes objects of the files; empty: one of type `Auto` for the whole folder. */
+  renderers?: Renderer[];
+  /** Secrets of the service's own namespace in the hub that the cluster gets too, in `targetNamespace` and under the same names. They travel sealed to the cluster's agent and are in no bundle. */
+  secrets?: LocalReference[];
+  /** Where the files come from. */
+  sourceRef: SourceReference;
+  /** More sources of this namespace, each with a folder of it among the service's files: values or patches from another repository, for example. */
+  sources?: MountedSource[];
+  /** Namespace of the cluster for objects that name none; created if missing. */
+  targetNamespace: string;
+  /** Run in the cluster, in `targetNamespace`, each time a version has become healthy. One that fails fails the version. */
+  tests?: ServiceTest[];
+}
+
 /** One test: a container that has to end with 0. Its fields are those of a Kubernetes container; what they can't say, a Job of the source says that is annotated `farwater.dev/hook: Test`. */
 export interface ServiceTest {
   args?: string[];
@@ -548,6 +786,43 @@ export interface ServiceTest {
   serviceAccountName?: string;
   /** All tries together must end within it, as a Go duration; between 1s and 24h. */
   timeout: string;
+}
+
+/** Clusters of a set. */
+export interface SetCounts {
+  /** Of them: whose service can't be made, or not as the set says. */
+  failed: number;
+  /** That are selected no more, and still have their service. */
+  leaving: number;
+  /** That are selected. */
+  matched: number;
+  /** Of them: that are healthy at what is assigned to them. */
+  ready: number;
+}
+
+export interface SetError {
+  /** `namespace/name`. */
+  cluster: string;
+  message: string;
+}
+
+/** One text: stated, taken from a label, or computed. Exactly one of `value`, `fromLabel` and `expression`. */
+export interface SetParameter {
+  /** Where the cluster has no such label, or the expression no value. Absent: such a cluster is an error, and keeps what it has. */
+  default?: string;
+  /** In CEL, over `self`: the Cluster with `name`, `namespace`, `labels`, `annotations`, `metadata` and, once its agent has joined, `version`. Its value is a text. */
+  expression?: string;
+  /** A label of the Cluster. */
+  fromLabel?: string;
+  name: string;
+  value?: string;
+}
+
+/** A version of a whole set. */
+export interface SetPin {
+  reason?: string;
+  /** Number of the rollout, as `servicesets/NAME/versions` lists them. */
+  version: number;
 }
 
 /** The kinds of sources. */
@@ -574,6 +849,15 @@ export interface SourceStatus {
   staleSince?: Time;
 }
 
+/** The members of one step. */
+export interface Stage {
+  counts: ProgressCounts;
+  /** `canary`, one of the policy's, or `rest`. */
+  step: string;
+}
+
+export type Strategy = "Progressive" | "AllAtOnce" | "OnHold";
+
 export interface Suspension {
   reason?: string;
   /** From then on the service goes on by itself, as if `suspend` were not set. */
@@ -582,6 +866,12 @@ export interface Suspension {
 
 /** What the agent did or did not do with one object. */
 export type SyncState = "Synced" | "Refused" | "Waiting" | "PruneHeld" | "Drifted" | "Unknown";
+
+/** Of each ServiceDeployment. */
+export interface TemplateMetadata {
+  /** Beside `farwater.dev/set`, the set's name. */
+  labels?: Record<string, string>;
+}
 
 export interface Undone {
   /** How many could not be restored. */
@@ -619,6 +909,24 @@ export interface Verification {
 
 export type VerificationProvider = "cosign";
 
+/** Who wants a version, and who has it. */
+export interface VersionCounts {
+  /** Who wrote the commit, as it says itself. */
+  author?: string;
+  /** As in the status of a service; empty: nothing yet. */
+  revision: string;
+  /** Those with members of this version. */
+  stages: VersionStage[];
+}
+
+export interface VersionStage {
+  /** Members that want it, and how far they are. Over all versions they are the stage's. */
+  counts: ProgressCounts;
+  /** Members that have it and want another. */
+  kept?: number;
+  step: string;
+}
+
 /** Condition contains details for one aspect of the current state of this API Resource. */
 export interface Condition {
   /** lastTransitionTime is the last time the condition transitioned from one status to another. This should be when the underlying condition changed.  If that is not known, then using the time when the API field changed is acceptable. */
@@ -633,6 +941,24 @@ export interface Condition {
   status: string;
   /** type of condition in CamelCase or in foo.example.com/CamelCase. */
   type: string;
+}
+
+/** A label selector is a label query over a set of resources. The result of matchLabels and matchExpressions are ANDed. An empty label selector matches all objects. A null label selector matches no objects. */
+export interface LabelSelector {
+  /** matchExpressions is a list of label selector requirements. The requirements are ANDed. */
+  matchExpressions?: LabelSelectorRequirement[];
+  /** matchLabels is a map of {key,value} pairs. A single {key,value} in the matchLabels map is equivalent to an element of matchExpressions, whose key field is "key", the operator is "In", and the values array contains only "value". The requirements are ANDed. */
+  matchLabels?: Record<string, string>;
+}
+
+/** A label selector requirement is a selector that contains values, a key, and an operator that relates the key and values. */
+export interface LabelSelectorRequirement {
+  /** key is the label key that the selector applies to. */
+  key: string;
+  /** operator represents a key's relationship to a set of values. Valid operators are In, NotIn, Exists and DoesNotExist. */
+  operator: string;
+  /** values is an array of string values. If the operator is In or NotIn, the values array must be non-empty. If the operator is Exists or DoesNotExist, the values array must be empty. This array is replaced during a strategic merge patch. */
+  values?: string[];
 }
 
 /** Time is a wrapper around time.Time which supports correct marshaling to YAML and JSON.  Wrappers are provided for many of the factory methods that the time package offers. */

@@ -6,6 +6,8 @@ import type {
   Condition,
   ServiceDeploymentSpec,
   ServiceDeploymentStatus,
+  ServiceSetSpec,
+  ServiceSetStatus,
 } from "./generated";
 
 export interface ObjectMeta {
@@ -27,6 +29,7 @@ export interface Resource<Spec = unknown, Status = unknown> {
 
 export type Cluster = Resource<ClusterSpec, ClusterStatus>;
 export type Service = Resource<ServiceDeploymentSpec, ServiceDeploymentStatus>;
+export type ServiceSet = Resource<ServiceSetSpec, ServiceSetStatus>;
 
 export interface List<T> {
   metadata: { resourceVersion: string; continue?: string };

@@ -1,9 +1,9 @@
-import { useCallback, useEffect, useMemo } from "react";
+import { useCallback, useEffect, useMemo, useRef } from "react";
 
 import { Client, FARWATER } from "../api/client";
 import type { Collection } from "../api/collection";
 import { Feed } from "../api/feed";
-import type { Cluster, Service } from "../api/kinds";
+import type { Cluster, Resource, Service, ServiceSet } from "../api/kinds";
 import { judgeCluster, judgeService, type State } from "../fleet/health";
 import { place } from "../fleet/placement";
 import { plain } from "../fleet/text";
@@ -11,10 +11,12 @@ import type { Session } from "../session";
 import { Brand } from "./brand";
 import { ClusterTable } from "./cluster-table";
 import { FleetMap } from "./fleet-map";
-import { useAddress, useFeed } from "./hooks";
+import { go, useAddress, useFeed } from "./hooks";
 import { useKeyboard } from "./keyboard";
 import { Pill } from "./pill";
 import { ServiceTable } from "./service-table";
+import { setRowId, SetTable } from "./set-table";
+import { SetView } from "./set-view";
 import { Summary } from "./summary";
 import { ThemeButton } from "./theme";
 
@@ -28,9 +30,11 @@ interface Props {
 }
 
 export function Dashboard({ session, onChange, onLeave }: Props) {
-  const { client, clusterFeed, serviceFeed } = useFeeds(session, onLeave);
+  const { client, clusterFeed, serviceFeed, setFeed } = useFeeds(session, onLeave);
   const clusters = useFeed(clusterFeed);
   const services = useFeed(serviceFeed);
+  const sets = useFeed(setFeed);
+  const [set] = useAddress("set");
   const [filter, setFilter] = useAddress("q");
   const [state, setState] = useAddress("state");
   const [open, setOpen] = useAddress("open");
@@ -38,7 +42,15 @@ export function Dashboard({ session, onChange, onLeave }: Props) {
     setFilter("");
     setState("");
   }, [setFilter, setState]);
-  useKeyboard(clear);
+  const leave = useCallback(() => go(""), []);
+  useKeyboard(set ? leave : clear);
+  const left = useRef("");
+  useEffect(() => {
+    // Who comes back from a set is where it was left, as soon as that is drawn.
+    const row = set ? null : document.getElementById(setRowId(left.current));
+    if (row && document.activeElement === document.body) row.focus();
+    if (set || row) left.current = set;
+  }, [set, sets.items]);
 
   const places = useMemo(() => place(clusters.items.values(), services.items.values()), [clusters.items, services.items]);
   const verdicts = useMemo(() => [...services.items.values()].map(judgeService), [services.items]);
@@ -60,7 +72,7 @@ export function Dashboard({ session, onChange, onLeave }: Props) {
     <>
       <header className="bar">
         <Brand />
-        <Pill collections={[clusters, services]} />
+        <Pill collections={[clusters, services, sets]} />
         <span className="spacer" />
         <span className="who" title="who the hub takes this token's bearer for">
           {plain(session.user)}
@@ -76,25 +88,40 @@ export function Dashboard({ session, onChange, onLeave }: Props) {
         </button>
       </header>
       <main>
-        <h1 className="visually-hidden">Fleet</h1>
-        <Refused collections={[clusters, services]} />
-        <Summary services={verdicts} clusters={clusterVerdicts} loaded={services.phase !== "loading"} selected={state as State | ""} onSelect={setState} />
-        <FleetMap places={places} loading={clusters.phase === "loading" || services.phase === "loading"} onOpen={reveal} />
-        <ClusterTable collection={clusters} places={places} />
-        <ServiceTable
-          collection={services}
-          places={places}
-          client={client}
-          filter={filter}
-          onFilter={setFilter}
-          state={state as State | ""}
-          onState={setState}
-          opened={opened}
-          onToggle={toggle}
-        />
+        <Refused collections={[clusters, services, sets]} />
+        {set ? (
+          <SetView name={set} collection={sets} client={client} />
+        ) : (
+          <>
+            <h1 className="visually-hidden">Fleet</h1>
+            <Summary services={verdicts} clusters={clusterVerdicts} loaded={services.phase !== "loading"} selected={state as State | ""} onSelect={setState} />
+            <FleetMap places={places} loading={clusters.phase === "loading" || services.phase === "loading"} onOpen={reveal} />
+            <SetTable collection={sets} />
+            <ClusterTable collection={clusters} places={places} />
+            <ServiceTable
+              collection={services}
+              places={places}
+              client={client}
+              filter={filter}
+              onFilter={setFilter}
+              state={state as State | ""}
+              onState={setState}
+              opened={opened}
+              onToggle={toggle}
+            />
+          </>
+        )}
       </main>
       <footer className="hints">
-        <kbd>/</kbd> filter · <kbd>j</kbd> <kbd>k</kbd> move · <kbd>Enter</kbd> open · <kbd>Esc</kbd> clear · in a terminal: <code>farwater tree -w</code>
+        {set ? (
+          <>
+            <kbd>j</kbd> <kbd>k</kbd> move · <kbd>Enter</kbd> open · <kbd>Esc</kbd> back to the fleet
+          </>
+        ) : (
+          <>
+            <kbd>/</kbd> filter · <kbd>j</kbd> <kbd>k</kbd> move · <kbd>Enter</kbd> open · <kbd>Esc</kbd> clear · in a terminal: <code>farwater tree -w</code>
+          </>
+        )}
       </footer>
     </>
   );
@@ -113,12 +140,14 @@ function useFeeds(session: Session, onLeave: (reason: string) => void) {
       client,
       clusterFeed: new Feed<Cluster>(client, `${root}/clusters`, signedOut),
       serviceFeed: new Feed<Service>(client, `${root}/servicedeployments`, signedOut),
+      setFeed: new Feed<ServiceSet>(client, `${root}/servicesets`, signedOut),
     };
   }, [session.token, session.namespace, onLeave]);
   useEffect(() => {
     const stop = new AbortController();
     void feeds.clusterFeed.run(stop.signal);
     void feeds.serviceFeed.run(stop.signal);
+    void feeds.setFeed.run(stop.signal);
     const timer = setInterval(() => {
       if (document.visibilityState === "visible") void feeds.clusterFeed.refresh(stop.signal);
     }, HEARD_REFRESH_MS);
@@ -130,7 +159,7 @@ function useFeeds(session: Session, onLeave: (reason: string) => void) {
   return feeds;
 }
 
-function Refused({ collections }: { collections: [Collection<Cluster>, Collection<Service>] }) {
+function Refused({ collections }: { collections: Collection<Resource>[] }) {
   const refused = collections.filter((one) => one.phase === "refused");
   if (refused.length === 0) return null;
   return (

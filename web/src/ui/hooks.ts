@@ -1,11 +1,28 @@
-import { useCallback, useEffect, useState, useSyncExternalStore } from "react";
+import { useCallback, useEffect, useRef, useState, useSyncExternalStore } from "react";
 
 import type { Collection } from "../api/collection";
 import type { Feed } from "../api/feed";
 import type { Resource } from "../api/kinds";
+import type { Reading, Told } from "../api/reading";
 
 export function useFeed<T extends Resource>(feed: Feed<T>): Collection<T> {
   return useSyncExternalStore(feed.subscribe, feed.current);
+}
+
+/** What is read as long as it is shown, and again with each other `version` of what it depends on. */
+export function useReading<T>(reading: Reading<T>, version: string): Told<T> {
+  useEffect(() => {
+    const stop = new AbortController();
+    void reading.run(stop.signal);
+    return () => stop.abort();
+  }, [reading]);
+  const known = useRef(version);
+  useEffect(() => {
+    // It is read at first without being asked for.
+    if (known.current !== version) reading.ask();
+    known.current = version;
+  }, [reading, version]);
+  return useSyncExternalStore(reading.subscribe, reading.current);
 }
 
 /** The time, as often as ages need it. */
@@ -39,4 +56,11 @@ export function useAddress(key: string): [string, (value: string) => void] {
     [key],
   );
   return [value, change];
+}
+
+/** Another view of the page; the browser's own way back leads out of it. */
+export function go(query: string): void {
+  history.pushState(null, "", query || location.pathname);
+  dispatchEvent(new PopStateEvent("popstate"));
+  scrollTo(0, 0);
 }

@@ -2,7 +2,7 @@ import { useEffect } from "react";
 
 export const FILTER_ID = "service-filter";
 
-/** `/` to filter, `j` and `k` between services, `Esc` to clear; never while somebody types. */
+/** `/` to filter, `j` and `k` between rows, `Esc` to clear, or to leave a view; never while somebody types. */
 export function useKeyboard(clear: () => void): void {
   useEffect(() => {
     const press = (event: KeyboardEvent) => {
@@ -14,14 +14,14 @@ export function useKeyboard(clear: () => void): void {
         if (event.key === "Enter" && event.target === filter) {
           // Or the same key would also press the button that it moves to.
           event.preventDefault();
-          move(0);
+          move(0, ".services [data-row]");
         }
         return;
       }
-      if (event.key === "/") {
+      if (event.key === "/" && filter) {
         event.preventDefault();
-        filter?.focus();
-        filter?.select();
+        filter.focus();
+        filter.select();
       } else if (event.key === "j") move(1);
       else if (event.key === "k") move(-1);
       else if (event.key === "Escape") clear();
@@ -31,8 +31,8 @@ export function useKeyboard(clear: () => void): void {
   }, [clear]);
 }
 
-function move(step: number): void {
-  const rows = [...document.querySelectorAll<HTMLElement>("[data-row]")];
+function move(step: number, among = "[data-row]"): void {
+  const rows = [...document.querySelectorAll<HTMLElement>(among)];
   const at = rows.findIndex((row) => row === document.activeElement);
   rows[Math.min(rows.length - 1, Math.max(0, at + step))]?.focus();
 }

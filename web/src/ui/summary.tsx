@@ -54,7 +54,8 @@ export function Summary({ services, clusters, loaded, selected, onSelect }: Prop
   );
 }
 
-function Announcer({ sentence }: { sentence: string }) {
+/** Says it to a screen reader, not too often. */
+export function Announcer({ sentence }: { sentence: string }) {
   const [said, setSaid] = useState("");
   const last = useRef(0);
   useEffect(() => {

@@ -1,4 +1,6 @@
-//! `farwater history`: what was assigned to a service, why and by whom, and what became of it.
+//! `farwater history`: what was assigned to a service, why and by whom, and what became of it; and the rollouts of a set.
+
+mod set;
 
 use farwater_api::{
     ServiceDeployment,
@@ -12,7 +14,7 @@ use crate::{
     exit,
     failure::Result,
     format::{self, Format},
-    scope::{NamespaceArgs, service_name},
+    scope::{NamespaceArgs, service_name, set_name},
     service,
     table::{Column, Table},
     terminal::{Terminal, print, say},
@@ -20,7 +22,7 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 pub struct HistoryArgs {
-    /// The service: NAME or NAMESPACE/NAME.
+    /// The service: NAME or NAMESPACE/NAME; or a set: serviceset/NAME or serviceset/NAMESPACE/NAME.
     service: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
@@ -30,6 +32,9 @@ pub struct HistoryArgs {
 }
 
 pub async fn run(args: HistoryArgs, session: &Session) -> Result<u8> {
+    if let Some(named) = set_name(&args.service, args.namespace.or_default(session)) {
+        return set::run(named?, args.output, session).await;
+    }
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let entries: Vec<HistoryEntry> = service::items(session, namespace, name, "history").await?;
     match args.output {

@@ -63,32 +63,13 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
     let stated: ServiceDeployment = session.get(namespace, name).await?;
     let local = args.local.as_deref().map(|folder| read_files(folder, &stated.spec.path)).transpose()?;
     let query = PlanQuery { reference: args.reference.clone(), local };
-    let (id, mut last) = ask(session, (namespace, name), &query).await?;
-    let waited = tokio::time::timeout(args.timeout, finished(session, (namespace, name), &id, &mut last)).await;
-    let answer = match waited {
-        Ok(answer) => answer?,
-        Err(_) => {
-            let failure = Failure::new(
-                exit::TIMEOUT,
-                format!("there is no plan of {namespace}/{name} after {} s", args.timeout.as_secs()),
-            );
-            return Err(failure.evidence(last).next(format!("{{program}} get clusters -n {namespace}")));
-        }
-    };
-    if answer.phase == PlanPhase::Failed {
-        return Err(failed((namespace, name), &answer));
-    }
-    let raw = answer.plan.unwrap_or_default();
-    let plan: ServicePlan = serde_json::from_value(raw.clone())
-        .map_err(|error| Failure::new(exit::INTERNAL, "the agent's plan can't be read").evidence(error.to_string()))?;
+    let Planned { answer, raw, plan } = make(session, (namespace, name), &query, args.timeout).await?;
     let document = json!({"cluster": answer.cluster, "revision": answer.revision, "plan": raw});
     match args.output {
         Answer::Json => print(&format::json(&document)?)?,
         Answer::Yaml => print(&format::yaml(&document)?)?,
         Answer::Text => {
-            let title = format!("{namespace}/{name} on {}", answer.cluster);
-            let revision = text::short_revision(&answer.revision);
-            print(&picture::draw(&plan, &title, &revision, Terminal::detect()))?;
+            show(&plan, &answer, (namespace, name))?;
             if let Some(held) = &plan.held_prune {
                 say(&format!(
                     "approve the deletes: {}",
@@ -98,6 +79,48 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
         }
     }
     Ok(if plan.is_quiet() { exit::YES } else { exit::NO })
+}
+
+/// What an agent would do.
+pub struct Planned {
+    pub answer: PlanAnswer,
+    /// As the agent wrote it.
+    raw: Value,
+    pub plan: ServicePlan,
+}
+
+/// Asks for a plan of a service, and waits for it.
+pub async fn make(
+    session: &Session,
+    (namespace, name): (&str, &str),
+    query: &PlanQuery,
+    timeout: Duration,
+) -> Result<Planned> {
+    let (id, mut last) = ask(session, (namespace, name), query).await?;
+    let waited = tokio::time::timeout(timeout, finished(session, (namespace, name), &id, &mut last)).await;
+    let mut answer = match waited {
+        Ok(answer) => answer?,
+        Err(_) => {
+            let failure = Failure::new(
+                exit::TIMEOUT,
+                format!("there is no plan of {namespace}/{name} after {} s", timeout.as_secs()),
+            );
+            return Err(failure.evidence(last).next(format!("{{program}} get clusters -n {namespace}")));
+        }
+    };
+    if answer.phase == PlanPhase::Failed {
+        return Err(failed((namespace, name), &answer));
+    }
+    let raw = answer.plan.take().unwrap_or_default();
+    let plan: ServicePlan = serde_json::from_value(raw.clone())
+        .map_err(|error| Failure::new(exit::INTERNAL, "the agent's plan can't be read").evidence(error.to_string()))?;
+    Ok(Planned { answer, raw, plan })
+}
+
+/// Draws it.
+pub fn show(plan: &ServicePlan, answer: &PlanAnswer, (namespace, name): (&str, &str)) -> Result<()> {
+    let title = format!("{namespace}/{name} on {}", answer.cluster);
+    print(&picture::draw(plan, &title, &text::short_revision(&answer.revision), Terminal::detect()))
 }
 
 fn approval(session: &Session, (namespace, name): (&str, &str), digest: &str) -> String {

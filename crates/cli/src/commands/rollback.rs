@@ -1,4 +1,6 @@
-//! `farwater rollback`: a service pinned to a version of its history, or let go on again.
+//! `farwater rollback`: a service, or a whole set, pinned to a version of its history, or let go on again.
+
+mod set;
 
 use farwater_api::{ServiceDeployment, history::HistoryEntry};
 use farwater_fleet::history::{Refusal, choose};
@@ -9,19 +11,19 @@ use crate::{
     connection::Session,
     exit,
     failure::{Failure, Result},
-    scope::{NamespaceArgs, service_name},
+    scope::{NamespaceArgs, service_name, set_name},
     service,
     terminal::{print, say},
 };
 
 #[derive(Debug, clap::Args)]
 pub struct RollbackArgs {
-    /// The service: NAME or NAMESPACE/NAME.
+    /// The service: NAME or NAMESPACE/NAME; or a set: serviceset/NAME or serviceset/NAMESPACE/NAME.
     service: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// The version: its number, or the beginning of its commit, as `history` shows them [default: the last healthy one before
-    /// what runs].
+    /// The version: its number, or of a service the beginning of its commit, as `history` shows them [default: the last healthy
+    /// one before what runs].
     #[arg(long, value_name = "VERSION", conflicts_with = "clear")]
     to: Option<String>,
     /// Why, for whoever looks at the service later.
@@ -39,6 +41,9 @@ pub struct RollbackArgs {
 }
 
 pub async fn run(args: RollbackArgs, session: &Session) -> Result<u8> {
+    if let Some(named) = set_name(&args.service, args.namespace.or_default(session)) {
+        return set::run(named?, &args, session).await;
+    }
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let told = match args.clear {
         true => clear(session, namespace, name).await?,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use farwater_api::{
     GROUP, RolloutPhase, RolloutPolicy, ServiceSet, VERSION,
     rollout::{Promote, RolloutOrder},
-    service_set::{DONE, Member, RolloutStatus},
+    service_set::{Member, Progress, RolloutStatus, SetVersion},
 };
 use http::Method;
 use jiff::Timestamp;
@@ -38,7 +38,7 @@ enum What {
     /// Doesn't wait any more: for a soak, for a step, or because of what has failed.
     Promote(PromoteArgs),
     /// Begins nothing, and takes nothing back.
-    Pause(NamedArgs),
+    Pause(OrderArgs),
     /// Goes on.
     Resume(NamedArgs),
     /// Takes back what has changed.
@@ -107,8 +107,8 @@ struct SkipArgs {
 pub async fn run(args: RolloutArgs, session: &Session) -> Result<u8> {
     match args.what {
         What::Status(args) => status(args, session).await,
-        What::Pause(named) => pause(named, true, session).await,
-        What::Resume(named) => pause(named, false, session).await,
+        What::Pause(OrderArgs { named, reason }) => pause(named, Some(reason), session).await,
+        What::Resume(named) => pause(named, None, session).await,
         What::Promote(PromoteArgs { order, past }) => {
             let promote = match past {
                 Past::Soak => Promote::Soak,
@@ -135,18 +135,22 @@ pub fn path(namespace: &str, name: &str) -> String {
     format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicesets/{name}")
 }
 
-async fn change(session: &Session, (namespace, name): (&str, &str), rollout: Value) -> Result<()> {
+/// Merges fields into the spec of a set.
+pub async fn change(session: &Session, (namespace, name): (&str, &str), spec: Value) -> Result<()> {
     let path = format!("{}?fieldManager=farwater-cli&fieldValidation=Strict", path(namespace, name));
-    let patch = json!({"spec": {"rollout": rollout}});
+    let patch = json!({"spec": spec});
     let attempt = format!("change the rollout of {namespace}/{name}");
     session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await.map(drop)
 }
 
-async fn pause(named: NamedArgs, on: bool, session: &Session) -> Result<u8> {
+/// `reason`: none: it goes on.
+async fn pause(named: NamedArgs, reason: Option<String>, session: &Session) -> Result<u8> {
     let (namespace, name) = named.find(session)?;
     session.get::<ServiceSet>(namespace, name).await?;
-    change(session, (namespace, name), json!({"paused": on})).await?;
-    print(&format!("serviceset.farwater.dev/{name} {}\n", if on { "paused" } else { "resumed" }))?;
+    let told = if reason.is_some() { "paused" } else { "resumed" };
+    let policy = json!({"paused": reason.is_some(), "pauseReason": reason});
+    change(session, (namespace, name), json!({"rollout": policy})).await?;
+    print(&format!("serviceset.farwater.dev/{name} {told}\n"))?;
     Ok(exit::YES)
 }
 
@@ -167,7 +171,7 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
         requested_at: Timestamp::now().to_string(),
         ..order
     };
-    change(session, (namespace, name), json!({"order": order})).await?;
+    change(session, (namespace, name), json!({"rollout": {"order": order}})).await?;
     print(&format!("serviceset.farwater.dev/{name} ordered, of rollout {}\n", rollout.number))?;
     say(&format!("next: {} rollout status {name} -n {namespace} --watch", session.program.name()));
     Ok(exit::YES)
@@ -204,6 +208,14 @@ async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
 }
 
 /// All of them, page by page.
+/// What the rollouts of a set were about, the newest first.
+pub async fn versions(session: &Session, (namespace, name): (&str, &str)) -> Result<Vec<SetVersion>> {
+    let attempt = format!("read the versions of {namespace}/{name}");
+    let mut answer = session.read(&attempt, &format!("{}/versions", path(namespace, name))).await?;
+    serde_json::from_value(answer["items"].take())
+        .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))
+}
+
 async fn members(session: &Session, (namespace, name): (&str, &str)) -> Result<Vec<Member>> {
     let (mut all, mut after) = (Vec::new(), String::new());
     let attempt = format!("read the members of {namespace}/{name}");
@@ -246,7 +258,7 @@ fn draw(
     if policy.paused {
         text += "paused; rollout resume goes on\n";
     }
-    let mut shown: Vec<&Member> = members.iter().filter(|member| member.standing != DONE).collect();
+    let mut shown: Vec<&Member> = members.iter().filter(|member| member.progress != Some(Progress::Done)).collect();
     shown.sort_by(|a, b| (&a.step, &a.cluster).cmp(&(&b.step, &b.cluster)));
     let more = shown.len().saturating_sub(SHOWN);
     shown.truncate(SHOWN);
@@ -288,16 +300,17 @@ mod tests {
             halted_by: Some("farwater-admin/a".to_owned()),
             ..RolloutStatus::default()
         };
-        let member = |cluster: &str, step: &str, standing: &str| Member {
+        let member = |cluster: &str, step: &str, progress, standing: &str| Member {
             cluster: cluster.to_owned(),
             step: step.to_owned(),
+            progress: Some(progress),
             standing: standing.to_owned(),
             ..Member::default()
         };
         let members = [
-            member("farwater-admin/b", "rest", "waits for step canary"),
-            member("farwater-admin/a", "canary", "failed: crashes"),
-            member("farwater-admin/c", "rest", "is done"),
+            member("farwater-admin/b", "rest", Progress::Waiting, "waits for step canary"),
+            member("farwater-admin/a", "canary", Progress::Failed, "failed: crashes"),
+            member("farwater-admin/c", "rest", Progress::Done, "is done"),
         ];
         let drawn = draw(("team-a", "web"), &RolloutPolicy::default(), &rollout, &members, Terminal::default());
         assert_eq!(

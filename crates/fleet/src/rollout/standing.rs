@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use farwater_api::{rollout::Strategy, service_set::DONE};
+use farwater_api::{rollout::Strategy, service_set::Progress};
 use serde::{Deserialize, Serialize};
 
-use super::{Case, Clock, Gates, Latch, Member, Phase, Policy, Reach, Said, Stands, State, View, gates::partition};
+use super::{
+    Case, Clock, Evidence, Gates, Latch, Member, Phase, Policy, Reach, Said, Stands, State, View, gates::partition,
+};
 
 /// What one member needs to know of all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,6 +142,28 @@ pub fn standing(policy: &Policy, state: &State, outlook: &Outlook, member: &Memb
     }
 }
 
+/// Where one member is, as one of a few, and since when, as far as that is known. Counts of these are those of the decision.
+pub fn progress(policy: &Policy, state: &State, member: &Member<'_>, clock: Clock) -> (Progress, Option<i64>) {
+    let view = View::of(policy, state, member, member.track, clock);
+    let said = member.evidence.and_then(|evidence| evidence.on(member.published));
+    let silent_since = match member.reach {
+        Reach::Silent { since, .. } => Some(since).filter(|since| *since > 0),
+        Reach::Heard { .. } | Reach::NotYet => None,
+    };
+    let is_healthy = said.is_some_and(|said| *said.said() == Said::Healthy);
+    match view.case {
+        Case::Done => (Progress::Done, said.and_then(Evidence::healthy_since)),
+        Case::InFlight if is_healthy && silent_since.is_none() => {
+            (Progress::Soaking, said.and_then(Evidence::healthy_since))
+        }
+        Case::InFlight => (Progress::Progressing, silent_since.or(member.track.clock)),
+        Case::Refused => (Progress::Failed, silent_since.or(said.map(Evidence::since))),
+        Case::Deferred => (Progress::Deferred, silent_since),
+        Case::Still | Case::Skipped => (Progress::Still, None),
+        Case::Pending | Case::Looking => (Progress::Waiting, None),
+    }
+}
+
 fn hold(policy: &Policy, state: &State, outlook: &Outlook, member: &Member<'_>, view: &View) -> Held {
     let told = |name: &Option<String>| name.clone().unwrap_or_default();
     let is_newcomer =
@@ -171,7 +195,7 @@ fn hold(policy: &Policy, state: &State, outlook: &Outlook, member: &Member<'_>, 
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Done => DONE,
+            Self::Done => "is done",
             Self::Looking => "is being looked at",
             Self::Soaking => "is healthy and soaks",
             Self::Progressing => "is on its way",

@@ -1,10 +1,12 @@
 use farwater_api::{
     Digest, RolloutPolicy,
     objects::{Health, ObjectRef, ObjectReport, Outcome, ServiceReport, SyncState},
+    service_set::ProgressCounts,
 };
 use serde_json::{Value, json};
 
 use super::*;
+use crate::windows::Closed;
 
 mod gates;
 mod going_back;
@@ -73,6 +75,7 @@ struct Looked {
     released: String,
     retracted: String,
     phase: Phase,
+    next_look: Option<i64>,
 }
 
 impl Set {
@@ -187,6 +190,9 @@ impl Set {
         for (index, track) in &decision.tracks {
             self.rows[*index].track = *track;
         }
+        if decision.released.is_empty() && decision.retracted.is_empty() {
+            self.check_progress(decision.counts);
+        }
         let name = |index: &usize| self.rows[*index].name.chars().last().unwrap();
         let sorted = |list: &[usize]| {
             let mut names: Vec<char> = list.iter().map(name).collect();
@@ -199,7 +205,20 @@ impl Set {
                 self.publish(name);
             }
         }
-        Looked { released, retracted, phase: decision.phase }
+        Looked { released, retracted, phase: decision.phase, next_look: decision.next_look }
+    }
+
+    /// Members told one by one are those that were counted.
+    fn check_progress(&self, expected: Counts) {
+        let policy = Policy::of(&self.policy).unwrap();
+        let mut told = ProgressCounts::default();
+        for member in self.members() {
+            told.add(progress(&policy, &self.state, &member, self.clock).0);
+        }
+        let Counts { updated, progressing, failed, deferred, waiting, standing } = expected;
+        let expected = [updated, progressing, failed, deferred, waiting, standing].map(|count| count as u64);
+        let progressing = told.progressing + told.soaking;
+        assert_eq!([told.done, progressing, told.failed, told.deferred, told.waiting, told.still], expected);
     }
 
     /// Released now.

@@ -102,6 +102,9 @@ impl View {
         let is_ready = case == Case::Pending && !is_windowed && (is_heard || is_at_once);
         let goes_elsewhere = track.back.is_some() && track.back != track.released;
         let went_back = case == Case::Refused && !is_wanted;
+        // A hub that was away hears it soon, or learns that it is silent; neither wakes anybody.
+        let is_waited_for = state.open && !matches!(case, Case::Done | Case::Still | Case::Skipped);
+        let unheard = (is_waited_for && member.reach == Reach::NotYet).then_some(clock.now + BETWEEN_LOOKS);
         Self {
             is_settled: word.is_settled,
             is_unavailable,
@@ -117,7 +120,10 @@ impl View {
                 && (is_heard || word.is_lost),
             is_going_back: went_back && is_unavailable,
             fails: is_new && case == Case::InFlight && (word.has_failed_long || word.is_late || word.is_lost),
-            due: word.due.filter(|_| is_pressed || word.has_failed).into_iter().chain(window_end(member, clock)).min(),
+            due: [word.due.filter(|_| is_pressed || word.has_failed), window_end(member, clock), unheard]
+                .into_iter()
+                .flatten()
+                .min(),
             is_moving: is_new && is_unavailable && case != Case::Refused,
             is_through: is_new && matches!(case, Case::InFlight | Case::Done),
             case,

@@ -33,7 +33,9 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
             sets::check_change(call, object, old).await?;
         }
         if sets::is_set(call) {
-            return sets::check_spec(call, object, old);
+            sets::check_spec(call, object, old)?;
+            sets::check_dependencies(call, object, old).await?;
+            return sets::check_pin(call, object, old).await;
         }
         if call.kind.plural == "servicedeployments" {
             return check_placement(call, object, old).await;
@@ -224,7 +226,10 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     let author = Value::from(cut(&call.user.name, LONGEST));
     let [changed_by, pinned_by, suspended_by, approved_by, approved_at] = AUTHORS;
     if sets::is_set(call) {
-        return sign_field(&author, object, old, changed_by, |set| set["spec"].clone());
+        sign_field(&author, object, old, changed_by, |set| set["spec"].clone());
+        return sign_field(&author, object, old, pinned_by, |set| {
+            set["spec"].get("pin").cloned().unwrap_or(Value::Bool(false))
+        });
     }
     if call.kind.group != farwater_api::GROUP || call.kind.plural != "servicedeployments" {
         return;

@@ -466,11 +466,18 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
             for (name, verbs, body) in [
                 ("members", &["get"][..], service_set::MEMBERS_KIND),
                 ("plan", &["create", "get"], service_set::PLAN_KIND),
+                ("rollout", &["get"], service_set::SURVEY_KIND),
+                ("versions", &["get"], service_set::VERSIONS_KIND),
             ] {
                 let kind_of_body = Some((farwater_api::GROUP, farwater_api::VERSION, body));
                 kind.subresources.push(Subresource { name, verbs, kind: kind_of_body });
             }
         }
+        "gitrepositories" => kind.subresources.push(Subresource {
+            name: "impact",
+            verbs: &["create"],
+            kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::impact::IMPACT_KIND)),
+        }),
         "clusters" => kind.subresources.push(Subresource {
             name: "join",
             verbs: &["create"],

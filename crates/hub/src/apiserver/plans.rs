@@ -5,15 +5,14 @@
 use axum::response::Response;
 use farwater_api::plan::{PLAN_KIND, PlanAnswer, PlanPhase, PlanQuery};
 use farwater_store::Resource;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
-    body::{self, Encoding},
     call::{Call, store_failed},
     options::WriteOptions,
     respond,
     status::ApiError,
-    subresources::our_api_version,
+    subresources::{our_api_version, read_spec},
 };
 use crate::{
     controllers::propose_plans::{self, ProposeError},
@@ -25,7 +24,7 @@ pub async fn ask(call: &Call, bytes: &[u8]) -> Result<Response, ApiError> {
     if WriteOptions::parse(&call.query, "CreateOptions")?.dry_run {
         return Err(ApiError::unsupported_parameter("dryRun", "a plan changes nothing as it is"));
     }
-    let query = read_query(call, bytes)?;
+    let query: PlanQuery = read_spec(call, bytes, PLAN_KIND)?.unwrap_or_default();
     let service = call.load(&call.info.name).await?;
     let id = propose_plans::propose(&call.hub.delivery, &service, query).await.map_err(|error| match error {
         ProposeError::Store(error) => store_failed(error),
@@ -50,19 +49,6 @@ fn begun(id: String) -> PlanAnswer {
         cluster: String::new(),
         revision: String::new(),
         plan: None,
-    }
-}
-
-fn read_query(call: &Call, bytes: &[u8]) -> Result<PlanQuery, ApiError> {
-    let wrong = |why: String| {
-        ApiError::bad_request(format!("the object provided is unrecognized (must be of type {PLAN_KIND}): {why}"))
-    };
-    let encoding = Encoding::of(&respond::content_type(&call.headers))?;
-    let mut request = body::decode(bytes, encoding).map_err(wrong)?.value;
-    let Some(request) = request.as_object_mut() else { return Err(wrong("it is no object".to_owned())) };
-    match request.remove("spec") {
-        None | Some(Value::Null) => Ok(PlanQuery::default()),
-        Some(spec) => serde_json::from_value(spec).map_err(|error| wrong(format!("spec: {error}"))),
     }
 }
 

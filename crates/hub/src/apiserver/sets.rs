@@ -6,13 +6,13 @@ use axum::response::Response;
 use bytes::Bytes;
 use farwater_api::{
     ServiceSet, ServiceSetSpec,
-    service_set::{MEMBERS_KIND, PLAN_KIND, SetPlan},
+    service_set::{MEMBERS_KIND, PLAN_KIND, SURVEY_KIND, SetPlan, VERSIONS_KIND},
 };
 use farwater_fleet::{
     rollout::{InvalidPolicy, Policy},
     stamping::{FREE_FIELDS, Template, template_of},
 };
-use farwater_store::delivery::member_of_service;
+use farwater_store::{Resource, delivery::member_of_service};
 use serde_json::{Value, json};
 
 use super::{
@@ -28,8 +28,12 @@ use super::{
     subresources::our_api_version,
 };
 use crate::{
-    controllers::{plan_sets, resources::Name},
-    delivery::admission::{Inadmissible, check_shape},
+    controllers::{
+        plan_sets::{self, Place, Selected},
+        resources::Name,
+        set_versions,
+    },
+    delivery::admission::{Inadmissible, check_set_dependencies, check_shape},
 };
 
 /// Members in one answer, unless fewer are asked for.
@@ -115,6 +119,48 @@ pub fn check_spec(call: &Call, object: &Value, old: Option<&Value>) -> Result<()
     Err(ApiError::invalid(&call.kind.group, &call.kind.kind, meta::text(object, "name"), errors))
 }
 
+/// Refuses a set whose services would wait for themselves.
+pub async fn check_dependencies(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+    if old.is_some_and(|old| old["spec"] == object["spec"]) {
+        return Ok(());
+    }
+    let Ok(spec) = serde_json::from_value::<ServiceSetSpec>(object["spec"].clone()) else { return Ok(()) };
+    let name = Name::new(&call.info.namespace, meta::text(object, "name"));
+    match check_set_dependencies(&call.hub.store, &name, &spec).await {
+        Ok(()) => Ok(()),
+        Err(Inadmissible::Store(error)) => Err(store_failed(error)),
+        Err(error) => {
+            let error = FieldError::invalid_unquoted("spec.template.spec.dependsOn".to_owned(), &error.to_string());
+            Err(ApiError::invalid(&call.kind.group, &call.kind.kind, &name.name, vec![error]))
+        }
+    }
+}
+
+/// Refuses to keep a set at a version that it never had, or has no more.
+pub async fn check_pin(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
+    let pin = |object: &Value| object["spec"]["pin"]["version"].as_u64();
+    let Some(version) = pin(object).filter(|version| old.and_then(pin) != Some(*version)) else { return Ok(()) };
+    let uid = old.map(|old| meta::text(old, "uid")).unwrap_or_default();
+    let mut tables = call.hub.store.tables().await.map_err(store_failed)?;
+    let known = set_versions::list(&mut tables, uid).await.map_err(store_failed)?;
+    if known.iter().any(|known| known.number == version) {
+        return Ok(());
+    }
+    let why = set_versions::describe_missing(version, &known);
+    let error = FieldError::invalid_unquoted("spec.pin.version".to_owned(), &why);
+    Err(ApiError::invalid(&call.kind.group, &call.kind.kind, meta::text(object, "name"), vec![error]))
+}
+
+/// `versions`: what the rollouts of a set were about, the newest first.
+pub async fn list_versions(call: &Call) -> Result<Response, ApiError> {
+    let set = call.load(&call.info.name).await?;
+    let mut tables = call.hub.store.tables().await.map_err(store_failed)?;
+    let versions = set_versions::list(&mut tables, &set.uid).await.map_err(store_failed)?;
+    let metadata = json!({"resourceVersion": set.version.to_string()});
+    let list = json!({"apiVersion": our_api_version(), "kind": VERSIONS_KIND, "metadata": metadata, "items": versions});
+    Ok(respond::json(200, &list))
+}
+
 /// For [`strategy::validate`]: a template is checked as the services are that are made of it.
 pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     // What its own schema refuses can't be put together.
@@ -144,8 +190,8 @@ pub fn validate(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError
     }
 }
 
-/// `members?limit=N&continue=PLACE`: the clusters of a set, in no order that means something. `members?service=NAME`: the one whose
-/// service is called so.
+/// `members?limit=N&continue=PLACE`: the clusters of a set, in no order that means something; with `step=NAME` those of a step, by
+/// the names of their services. `members?service=NAME`: the one whose service is called so.
 pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
     let set = call.load(&call.info.name).await?;
     let limit = match call.query.get("limit").unwrap_or_default() {
@@ -155,14 +201,19 @@ pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
             .map_err(|error| ApiError::bad_request(format!("the parameter limit is no number: {error}")))?
             .clamp(1, PAGE),
     };
-    let after = call.query.get("continue").unwrap_or_default();
+    let selected = match call.query.get("step").unwrap_or_default() {
+        "" => Selected::All,
+        step => Selected::Step(find_step(&set, step)?),
+    };
+    let after = Place::parse(call.query.get("continue").unwrap_or_default(), selected)
+        .ok_or_else(|| ApiError::bad_request("the parameter continue is none that a list of this step has given"))?;
     let (key, delivery) = (Name::new(&call.info.namespace, &call.info.name), &call.hub.delivery);
     let (members, next) = match call.query.get("service") {
         Some(service) => (
             plan_sets::member(delivery, (&key, &set), service).await.map_err(store_failed)?.into_iter().collect(),
             None,
         ),
-        None => plan_sets::members(delivery, (&key, &set), (after, limit)).await.map_err(store_failed)?,
+        None => plan_sets::members(delivery, (&key, &set), selected, (&after, limit)).await.map_err(store_failed)?,
     };
     let mut metadata = json!({"resourceVersion": set.version.to_string()});
     if let Some(next) = next {
@@ -171,6 +222,33 @@ pub async fn list_members(call: &Call) -> Result<Response, ApiError> {
     Ok(respond::json(
         200,
         &json!({"apiVersion": our_api_version(), "kind": MEMBERS_KIND, "metadata": metadata, "items": members}),
+    ))
+}
+
+/// The number of a step that is named.
+fn find_step(set: &Resource, name: &str) -> Result<u16, ApiError> {
+    let spec: ServiceSetSpec = serde_json::from_value(set.object["spec"].clone()).map_err(ApiError::internal)?;
+    let steps = spec.rollout.steps.iter().map(|step| step.name.as_str());
+    let names: Vec<&str> = ["canary"].into_iter().chain(steps).chain(["rest"]).collect();
+    let found = names.iter().position(|known| *known == name).and_then(|index| u16::try_from(index).ok());
+    found.ok_or_else(|| ApiError::bad_request(format!("there is no step {name:?}: the set has {}", names.join(", "))))
+}
+
+/// `rollout`: how far it has come, counted.
+pub async fn survey_rollout(call: &Call) -> Result<Response, ApiError> {
+    let set = call.load(&call.info.name).await?;
+    let (key, delivery) = (Name::new(&call.info.namespace, &call.info.name), &call.hub.delivery);
+    let count = plan_sets::survey(delivery, (&key, &set));
+    let survey = delivery.surveys.get(&set.uid, count).await.map_err(store_failed)?;
+    Ok(respond::json(
+        200,
+        &json!({
+            "apiVersion": our_api_version(), "kind": SURVEY_KIND,
+            "metadata": {
+                "namespace": call.info.namespace, "name": call.info.name, "resourceVersion": set.version.to_string(),
+            },
+            "status": *survey,
+        }),
     ))
 }
 

@@ -168,6 +168,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             validate_renderers(object, old, kind, &mut errors);
             validate_ignored(object, old, kind, &mut errors);
             validate_parameters(object, old, kind, &mut errors);
+            validate_dependencies(object, old, kind, &mut errors);
             if kind.plural == "servicesets" {
                 sets::validate(object, old, &mut errors);
             }
@@ -271,6 +272,23 @@ fn validate_health(object: &Value, old: Option<&Value>, kind: &ResourceKind, err
         let Ok(rule) = serde_json::from_value::<HealthRuleSpec>(value.clone()) else { continue };
         for (field, error) in rules::problems(&rule) {
             errors.push(FieldError::invalid(format!("{path}.{field}"), &value[field], &error.to_string()));
+        }
+    }
+}
+
+/// The same of those that say when what is depended on is ready.
+fn validate_dependencies(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    if kind.plural != "servicedeployments" {
+        return;
+    }
+    let references = object["spec"]["dependsOn"].as_array();
+    let before = old.and_then(|old| old["spec"]["dependsOn"].as_array());
+    for (n, reference) in references.into_iter().flatten().enumerate() {
+        let is_known = before.is_some_and(|before| before.contains(reference));
+        let Some(text) = reference["readyExpr"].as_str().filter(|_| !is_known) else { continue };
+        if let Err(error) = Expression::compile(text) {
+            let field = format!("spec.dependsOn[{n}].readyExpr");
+            errors.push(FieldError::invalid(field, &reference["readyExpr"], &error.to_string()));
         }
     }
 }

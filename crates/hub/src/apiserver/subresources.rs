@@ -7,13 +7,14 @@ use axum::response::Response;
 use bytes::Bytes;
 use farwater_api::Digest;
 use farwater_store::Resource;
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
     body::{self, Encoding},
     bundles,
     call::{Call, store_failed, timestamp},
+    impact,
     kinds::REGISTRY,
     options::WriteOptions,
     parameters, plans, respond, schema, sets,
@@ -40,15 +41,32 @@ pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         ("servicedeployments", "plan") => plans::look(call).await,
         ("servicedeployments", "hooks") => list_hooks(call).await,
         ("servicedeployments", "parameters") => parameters::explain(call).await,
+        ("gitrepositories", "impact") => impact::measure(call, &body).await,
         ("servicesets", "members") => sets::list_members(call).await,
         ("servicesets", "plan") if call.info.verb == "create" => sets::plan(call, Some(&body)).await,
         ("servicesets", "plan") => sets::plan(call, None).await,
+        ("servicesets", "rollout") => sets::survey_rollout(call).await,
+        ("servicesets", "versions") => sets::list_versions(call).await,
         _ => Err(ApiError::no_such_path()),
     }
 }
 
 pub fn our_api_version() -> String {
     format!("{}/{}", farwater_api::GROUP, farwater_api::VERSION)
+}
+
+/// The `spec` of what is sent to ask for something that isn't stored; none: it has none.
+pub fn read_spec<T: DeserializeOwned>(call: &Call, bytes: &[u8], kind: &str) -> Result<Option<T>, ApiError> {
+    let wrong = |why: String| {
+        ApiError::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why}"))
+    };
+    let encoding = Encoding::of(&respond::content_type(&call.headers))?;
+    let mut request = body::decode(bytes, encoding).map_err(wrong)?.value;
+    let Some(request) = request.as_object_mut() else { return Err(wrong("it is no object".to_owned())) };
+    match request.remove("spec") {
+        None | Some(Value::Null) => Ok(None),
+        Some(spec) => serde_json::from_value(spec).map(Some).map_err(|error| wrong(format!("spec: {error}"))),
+    }
 }
 
 /// `farwater cluster join`: a one-time token for the cluster's agent.

@@ -47,6 +47,7 @@ use super::{
     rollouts::{Look, Looked, Looking},
     seen::News,
     services::{ClusterFacts, ServiceFacts, load_grants_for, read_json},
+    set_versions,
     sources::{self, SourceName},
     summarize_reports::is_removed,
     trace_deliveries::Assigned,
@@ -57,6 +58,8 @@ use crate::delivery::{Delivery, parameters::Given, secrets, status};
 
 /// A service that waits for others is woken by them; this is for a wake-up that was lost.
 const RECHECK: Duration = Duration::from_secs(60);
+/// An expression may be about anything of what is waited for, also about what wakes nobody.
+const EXPRESSION_RECHECK: Duration = Duration::from_secs(5);
 /// One whose files could not be fetched tries again.
 const FILES_RECHECK: Duration = Duration::from_secs(15);
 /// Timers and the clock of suspensions are two: what is due is looked at this late, and what is not for this long at most.
@@ -139,9 +142,14 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         Some(text) => Some(read_json(&resource.uid, text)?),
         None => None,
     };
+    // What its set is kept at takes the place of what its sources have.
+    let kept = match member.as_ref().filter(|member| member.set_pin > 0) {
+        Some(member) => set_versions::find_candidate(&delivery, member, candidate.as_ref().ok()).await?,
+        None => None,
+    };
     let look = match member {
         Some(member) => {
-            let (candidate, assigned) = (candidate.as_ref().ok(), assigned.as_ref());
+            let (candidate, assigned) = (kept.as_ref().or(candidate.as_ref().ok()), assigned.as_ref());
             let looking = Looking { spec: &service.spec, candidate, assigned, ingredients: &ingredients };
             Some(Look::of(&delivery, member, looking).await?)
         }
@@ -153,6 +161,7 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         ingredients,
         // What a rollout takes back is, as a pin is, what was assigned before.
         pinned: pinned.or_else(|| look.as_ref()?.back().cloned().map(Ok)),
+        kept,
         candidate,
         // Behind the source: what it depends on is held against what that has now, or something newer.
         waits: dependencies::load_waits(&delivery, &name, &service).await?,
@@ -331,6 +340,8 @@ async fn check_approval(
 struct Stated {
     secrets: Vec<String>,
     depends_on: Vec<String>,
+    /// Of what it depends on an expression says when it is ready.
+    waits_for_expression: bool,
     source_name: String,
     pin: Option<Pin>,
     pinned_by: Option<String>,
@@ -344,7 +355,8 @@ impl Stated {
         let (spec, status) = (&service.spec, service.status.as_ref());
         Self {
             secrets: names(&spec.secrets),
-            depends_on: names(&spec.depends_on),
+            depends_on: dependencies::names(spec),
+            waits_for_expression: spec.depends_on.iter().any(|reference| reference.ready_expr.is_some()),
             source_name: source_name(spec),
             pin: spec.pin.clone(),
             pinned_by: status.and_then(|status| status.pinned_by.clone()),
@@ -353,9 +365,10 @@ impl Stated {
         }
     }
 
-    /// As the history takes it.
-    fn of_version(&self) -> history::Stated<'_> {
+    /// As the history takes it; `rollout`: of its set.
+    fn of_version(&self, rollout: u64) -> history::Stated<'_> {
         history::Stated {
+            rollout,
             source_name: &self.source_name,
             pin: self.pin.as_ref(),
             pinned_by: self.pinned_by.as_deref(),
@@ -369,6 +382,7 @@ impl Stated {
         let end = self.suspended_until.filter(|_| decided.suspended == Some(true));
         let rest = end.map(|end| Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or(SOON).max(SOON));
         let recheck = match decided.why {
+            Why::Waiting(_) if self.waits_for_expression => Some(EXPRESSION_RECHECK),
             Why::Waiting(_) => Some(RECHECK),
             Why::Trouble(Trouble::Files { .. }) => Some(FILES_RECHECK),
             _ => None,
@@ -514,6 +528,8 @@ struct Found {
     cluster: Result<ClusterFacts, Trouble>,
     ingredients: Vec<Ingredient>,
     pinned: Option<Result<Candidate, Trouble>>,
+    /// Of the version that its set is kept at, in place of what its sources have.
+    kept: Option<Candidate>,
     candidate: Result<Candidate, Trouble>,
     waits: Waits,
     /// Its set's rollout has not come to it.
@@ -525,7 +541,7 @@ async fn decide_row(
     name: &Name,
     resource: &Resource,
     service: ServiceDeployment,
-    Found { cluster, ingredients, pinned, mut candidate, waits, held }: Found,
+    Found { cluster, ingredients, pinned, kept, mut candidate, waits, held }: Found,
     row: Option<&Assignment>,
 ) -> Result<Assignment, StoreError> {
     let is_suspended = is_suspended(&service.spec, Timestamp::now());
@@ -551,6 +567,9 @@ async fn decide_row(
     }
     if let Ok(candidate) = &candidate {
         next.candidate = Some(write_json(candidate)?);
+    }
+    if let Some(kept) = kept {
+        candidate = Ok(kept);
     }
     if let Some(cycle) = &waits.cycle {
         candidate = Err(cycle_trouble(cycle));
@@ -687,6 +706,7 @@ async fn save_row(
         || old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new, is_held))?;
     let moved = member.as_ref().filter(|member| !member.is_known()).map(|member| member.set_uid.clone());
     let key = ServiceDeployment::key(&Name::new(&new.namespace, &new.name));
+    let rollout = member.as_ref().map_or(0, |member| member.rollout);
     // What a service depends on is of its spec.
     let is_restated = old.as_ref().is_none_or(|old| old.stamp != new.stamp);
     let name = Name::new(&new.namespace, &new.name);
@@ -722,7 +742,7 @@ async fn save_row(
                 save_dependencies(tx, &new.service_uid, &new.namespace, &stated.depends_on).await?;
             }
             if let Some(version) = &version {
-                versions::note_assignment(tx, &new.service_uid, version, stated.of_version()).await?;
+                versions::note_assignment(tx, &new.service_uid, version, stated.of_version(rollout)).await?;
             }
             for uid in clusters.into_iter().flatten().filter(|uid| mark && !uid.is_empty()) {
                 mark_cluster(tx, &uid).await?;

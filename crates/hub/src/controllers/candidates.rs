@@ -72,6 +72,16 @@ impl Ingredient {
         SourceName::of(namespace, &self.reference)
     }
 
+    /// What is served of it, as sources write it; empty: nothing is.
+    pub fn describe_revision(&self) -> String {
+        let Some(found) = &self.found else { return String::new() };
+        match (&found.chart, &found.revision) {
+            (Some(chart), _) if !chart.version.is_empty() => format!("{} {}", chart.chart, chart.version),
+            (_, Some(revision)) => git::format_revision(&revision.reference, &revision.commit),
+            _ => String::new(),
+        }
+    }
+
     fn is_plain_git(&self) -> bool {
         self.reference.kind == SourceKind::GitRepository && self.chart.is_none()
     }

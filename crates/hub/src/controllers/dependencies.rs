@@ -2,10 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use farwater_api::{ServiceDeployment, ServiceDeploymentStatus, service_deployment::DeletionPolicy};
+use farwater_api::{
+    RolloutPhase, ServiceDeployment, ServiceDeploymentSpec, ServiceDeploymentStatus, ServiceSet, ServiceSetSpec,
+    ServiceSetStatus,
+    service_deployment::{DeletionPolicy, DependencyReference},
+};
 use farwater_fleet::{
     assignment::{Candidate, Decided},
-    dependencies::{self, Dependency, find_cycle},
+    dependencies::{
+        self, Dependency, SetDependency, find_cycle, judge_by_expression, resolve, resolve_of_set, set_key, set_of_key,
+    },
+    stamping::Template,
 };
 use farwater_store::{
     Connection, Store, StoreError,
@@ -14,7 +21,8 @@ use farwater_store::{
 
 use super::{
     git,
-    resources::{self, Name},
+    resources::{self, Name, Stored as _},
+    rollouts,
     services::{ServiceFacts, read_json},
 };
 use crate::delivery::Delivery;
@@ -32,18 +40,55 @@ pub struct Waits {
 pub async fn load_waits(delivery: &Delivery, name: &Name, service: &ServiceDeployment) -> Result<Waits, StoreError> {
     let mut waits = Waits::default();
     for reference in &service.spec.depends_on {
-        waits.reasons.extend(judge(delivery, &Name::new(&name.namespace, &reference.name)).await?);
+        let key = resolve(reference, &service.spec.cluster_ref.name);
+        let of = Name::new(&name.namespace, set_of_key(&key).unwrap_or(&key));
+        let reason = match (&reference.ready_expr, set_of_key(&key)) {
+            (Some(text), found) => {
+                let place = if found.is_some() { ServiceSet::key(&of) } else { ServiceDeployment::key(&of) };
+                let object = delivery.store.get(&place).await?.map(|found| found.object);
+                judge_by_expression(&key, text, object.as_deref())
+            }
+            (None, Some(_)) => judge_set(delivery, &of).await?,
+            (None, None) => judge(delivery, &of).await?,
+        };
+        waits.reasons.extend(reason);
     }
     if !waits.reasons.is_empty() {
-        let names = names(service);
+        let names = names(&service.spec);
         let graph = load_graph(&delivery.store, name, names).await?.unwrap_or_default();
         waits.cycle = find_cycle(&name.name, &graph);
     }
     Ok(waits)
 }
 
-fn names(service: &ServiceDeployment) -> Vec<String> {
-    service.spec.depends_on.iter().map(|reference| reference.name.clone()).collect()
+/// What a service depends on, by names in the graph.
+pub fn names(spec: &ServiceDeploymentSpec) -> Vec<String> {
+    spec.depends_on.iter().map(|reference| resolve(reference, &spec.cluster_ref.name)).collect()
+}
+
+/// What the services of a set depend on, in any variant of its template.
+pub fn names_of_set(spec: &ServiceSetSpec) -> Vec<String> {
+    let mut names = Vec::new();
+    for (_, template) in Template::variants(spec) {
+        let stated = template.0.get("dependsOn").cloned().unwrap_or_default();
+        // What can't be read is refused by its schema.
+        let references: Vec<DependencyReference> = serde_json::from_value(stated).unwrap_or_default();
+        names.extend(references.iter().map(resolve_of_set));
+    }
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+async fn judge_set(delivery: &Delivery, name: &Name) -> Result<Option<String>, StoreError> {
+    let Some((resource, set)) = resources::load::<ServiceSet>(&delivery.store, name).await? else {
+        return Ok(dependencies::judge_set(SetDependency { name: &name.name, set: None, is_looked_at: false }));
+    };
+    let is_looked_at = rollouts::is_looked_at(delivery, name, &resource.uid, &set).await?;
+    if !is_looked_at {
+        delivery.sets.queue.add(name.clone());
+    }
+    Ok(dependencies::judge_set(SetDependency { name: &name.name, set: Some(&set), is_looked_at }))
 }
 
 async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, StoreError> {
@@ -126,8 +171,16 @@ pub async fn load_graph(
         if graph.len() == MOST {
             return Ok(None);
         }
-        let found = resources::load::<ServiceDeployment>(store, &Name::new(&from.namespace, &name)).await?;
-        let next = found.map(|(_, service)| self::names(&service)).unwrap_or_default();
+        let next = match set_of_key(&name) {
+            Some(set) => {
+                let found = resources::load::<ServiceSet>(store, &Name::new(&from.namespace, set)).await?;
+                found.map(|(_, set)| names_of_set(&set.spec)).unwrap_or_default()
+            }
+            None => {
+                let found = resources::load::<ServiceDeployment>(store, &Name::new(&from.namespace, &name)).await?;
+                found.map(|(_, service)| self::names(&service.spec)).unwrap_or_default()
+            }
+        };
         open.extend(next.iter().cloned());
         graph.insert(name, next);
     }
@@ -142,7 +195,7 @@ pub async fn find_dependents(store: &Store, facts: &mut ServiceFacts) -> Result<
     let Name { namespace, name } = &facts.name;
     facts.dependents = dependents_of(&mut *store.tables().await?, namespace, name).await?;
     if !facts.dependents.is_empty() {
-        let graph = load_graph(store, &facts.name, names(&facts.service)).await?.unwrap_or_default();
+        let graph = load_graph(store, &facts.name, names(&facts.service.spec)).await?.unwrap_or_default();
         if find_cycle(name, &graph).is_some() {
             facts.dependents.clear();
         }
@@ -163,6 +216,25 @@ pub fn standing(status: &ServiceDeploymentStatus) -> impl PartialEq + use<'_> {
     )
 }
 
+/// What of a set others go by: where it changes, they are looked at.
+pub fn standing_of_set(status: &ServiceSetStatus) -> impl PartialEq + use<'_> {
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    let rollout = status.rollout.as_ref();
+    (
+        status.observed_generation,
+        ready.map(|ready| &ready.status),
+        rollout.map(|rollout| (rollout.number, rollout.phase == RolloutPhase::Complete)),
+    )
+}
+
+/// Has the services looked at that depend on a whole set.
+pub async fn wake_dependents_of_set(delivery: &Delivery, name: &Name) -> Result<(), StoreError> {
+    let key = set_key(&name.name);
+    let names = dependents_of(&mut *delivery.store.tables().await?, &name.namespace, &key).await?;
+    wake(delivery, &name.namespace, names);
+    Ok(())
+}
+
 /// Has the services looked at that depend on one.
 pub async fn wake_dependents(delivery: &Delivery, name: &Name) -> Result<(), StoreError> {
     let names = dependents_of(&mut *delivery.store.tables().await?, &name.namespace, &name.name).await?;
@@ -171,7 +243,7 @@ pub async fn wake_dependents(delivery: &Delivery, name: &Name) -> Result<(), Sto
 }
 
 pub fn wake(delivery: &Delivery, namespace: &str, names: impl IntoIterator<Item = String>) {
-    for name in names {
+    for name in names.into_iter().filter(|name| set_of_key(name).is_none()) {
         delivery.services.add(Name::new(namespace, &name));
     }
 }

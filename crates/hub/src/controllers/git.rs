@@ -8,7 +8,7 @@ use std::{
 };
 
 use farwater_api::{Digest, GitRepositorySpec};
-use farwater_bundle::{Limits, ObjectId, PathError, RelPath};
+use farwater_bundle::{Closure, Limits, ObjectId, PathError, RelPath};
 use farwater_sources::{
     BundleCache, CacheError, Git, GitError, GitLimits, Links, Mirror, MirrorError, Named, PackedBundle, ProgramRule,
     Reference, Retry, Revision, Web,
@@ -400,7 +400,7 @@ pub async fn make_bundle(
     let mut closure = mirror.closure(id, folder.clone(), mirrors.limits).await?;
     let author = mirror.author(id).await?;
     let roots = std::mem::take(&mut closure.roots);
-    let may_need_more = !closure.charts.is_empty() || !closure.bases.is_empty() || !closure.inflated.is_empty();
+    let may_need_more = !is_whole(&closure);
     let made = |content_id, digest, bytes| {
         let (source_uid, commit, path) = (source_uid.to_owned(), commit.to_owned(), folder.as_str().to_owned());
         Made { bundle: Bundle { content_id, digest, bytes, source_uid, commit, path }, author, roots, may_need_more }
@@ -413,6 +413,24 @@ pub async fn make_bundle(
     let PackedBundle { digest, bytes, compressed } = packed;
     mirrors.cache.put(&digest, compressed).await?;
     Ok(made(content_id, digest, bytes))
+}
+
+/// What a folder is made of at a commit; nothing is packed. None: charts or bases in it may need more than that.
+pub async fn content_of(
+    mirrors: &Mirrors,
+    mirror: &Mirror,
+    commit: ObjectId,
+    path: &str,
+) -> Result<Option<Digest>, BundleFailure> {
+    let folder = RelPath::parse_folder(path).map_err(|error| BundleFailure::Content(format!("spec.path: {error}")))?;
+    let _place = mirrors.packing.acquire().await;
+    let closure = mirror.closure(commit, folder, mirrors.limits).await?;
+    Ok(is_whole(&closure).then_some(closure.content_id))
+}
+
+/// Whether nothing in it names what lies elsewhere.
+fn is_whole(closure: &Closure) -> bool {
+    closure.charts.is_empty() && closure.bases.is_empty() && closure.inflated.is_empty()
 }
 
 pub(super) fn parse_commit(commit: &str) -> Result<ObjectId, BundleFailure> {

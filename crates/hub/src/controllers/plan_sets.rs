@@ -4,18 +4,21 @@ use std::collections::HashMap;
 
 use farwater_api::{
     ServiceSet,
-    service_set::{MAX_PLANNED, Member, MemberState, PlannedChange, SetError, SetPlan},
+    service_set::{MAX_PLANNED, Member, MemberState, PlannedChange, RolloutSurvey, SetError, SetPlan},
 };
 use farwater_fleet::stamping::{SpecProblem, Template};
 use farwater_store::{
     Resource, StoreError,
-    delivery::{SetMember, member_named, members_of_set, page_of_members},
+    delivery::{SetMember, member_named, members_of_set, members_on, page_of_members, page_of_step},
 };
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     resources::{self, Name},
-    rollouts,
+    rollouts::{self, Count, Told},
     services::{SourceUrls, load_grants_for},
+    set_versions,
     stamp_services::{ClusterPages, Stamper, Step, cluster_name, find_brake},
 };
 use crate::delivery::Delivery;
@@ -27,6 +30,11 @@ pub async fn plan(
     set_uid: &str,
     set: &ServiceSet,
 ) -> Result<Result<SetPlan, Vec<SpecProblem>>, StoreError> {
+    let kept = set_versions::apply_pin(&mut *delivery.store.tables().await?, set_uid, set.clone()).await?;
+    let set = &match kept {
+        Ok(kept) => kept,
+        Err(why) => return Ok(Err(vec![SpecProblem { field: "pin.version".to_owned(), why }])),
+    };
     let template = match Template::read(&name.name, &set.spec) {
         Ok(template) => template,
         Err(problems) => return Ok(Err(problems)),
@@ -83,18 +91,62 @@ fn note(plan: &mut SetPlan, cluster: String, step: Step) {
     }
 }
 
+/// Which members are asked for.
+#[derive(Clone, Copy, Debug)]
+pub enum Selected {
+    /// In no order that means something, also those that leave.
+    All,
+    /// Of one step, by the names of their services.
+    Step(u16),
+}
+
+/// A place behind which the next members come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Only where members have an order.
+    service_name: String,
+    cluster_uid: String,
+}
+
+impl Place {
+    /// None: nobody has given this one.
+    pub fn parse(text: &str, selected: Selected) -> Option<Self> {
+        let (service_name, cluster_uid) = match selected {
+            Selected::All => ("", text),
+            Selected::Step(_) if text.is_empty() => ("", ""),
+            Selected::Step(_) => text.split_once('/')?,
+        };
+        Some(Self { service_name: service_name.to_owned(), cluster_uid: cluster_uid.to_owned() })
+    }
+
+    fn behind(row: &SetMember, selected: Selected) -> String {
+        match selected {
+            Selected::All => row.cluster_uid.clone(),
+            Selected::Step(_) => format!("{}/{}", row.service_name, row.cluster_uid),
+        }
+    }
+}
+
 /// Some members of a set behind a place that an earlier call gave, and the place for the next call; none: these were the last.
 pub async fn members(
     delivery: &Delivery,
     (name, resource): (&Name, &Resource),
-    (after, limit): (&str, u32),
+    selected: Selected,
+    (after, limit): (&Place, u32),
 ) -> Result<(Vec<Member>, Option<String>), StoreError> {
-    let rows = page_of_members(&mut *delivery.store.tables().await?, &resource.uid, after, limit).await?;
-    let last = rows.last().map(|row| row.cluster_uid.clone());
-    let page = (after, last.as_deref().unwrap_or_default());
+    let rows = {
+        let mut tables = delivery.store.tables().await?;
+        match selected {
+            Selected::All => page_of_members(&mut tables, &resource.uid, &after.cluster_uid, limit).await?,
+            Selected::Step(step) => {
+                let place = (&*after.service_name, &*after.cluster_uid);
+                page_of_step(&mut tables, (&resource.uid, i64::from(step)), place, limit).await?
+            }
+        }
+    };
     let is_whole = rows.len() == limit as usize;
-    let told = tell(delivery, (name, resource), rows, page).await?;
-    Ok((told, last.filter(|_| is_whole)))
+    let next = rows.last().filter(|_| is_whole).map(|last| Place::behind(last, selected));
+    Ok((tell(delivery, (name, resource), rows).await?, next))
 }
 
 /// The member whose service is called so.
@@ -103,33 +155,47 @@ pub async fn member(
     (name, resource): (&Name, &Resource),
     service: &str,
 ) -> Result<Option<Member>, StoreError> {
-    let Some(row) = member_named(&mut *delivery.store.tables().await?, &resource.uid, service).await? else {
-        return Ok(None);
-    };
-    let uid = row.cluster_uid.clone();
-    // Nothing shorter than it lies between.
-    let page = (&uid[..uid.len().saturating_sub(1)], uid.as_str());
-    Ok(tell(delivery, (name, resource), vec![row], page).await?.pop())
+    let row = member_named(&mut *delivery.store.tables().await?, &resource.uid, service).await?;
+    Ok(tell(delivery, (name, resource), row.into_iter().collect()).await?.pop())
 }
 
-/// `page`: the clusters that all of the rows lie between.
+/// How far the rollout of a set has come: reads all of its members.
+pub async fn survey(delivery: &Delivery, (name, resource): (&Name, &Resource)) -> Result<RolloutSurvey, StoreError> {
+    let set: ServiceSet = resources::parse(resource)?;
+    let Count { survey, open, waits_for } = rollouts::count(delivery, name, (resource, &set)).await?;
+    let mut named: Vec<&str> = open.iter().chain(&waits_for).map(String::as_str).collect();
+    named.sort_unstable();
+    named.dedup();
+    let rows = members_on(&mut *delivery.store.tables().await?, &resource.uid, &named).await?;
+    let uids: Vec<String> = rows.iter().map(|row| row.cluster_uid.clone()).collect();
+    let told: HashMap<String, Member> = uids.into_iter().zip(tell(delivery, (name, resource), rows).await?).collect();
+    Ok(RolloutSurvey {
+        waits_for: waits_for.and_then(|uid| told.get(&uid).cloned()),
+        // One that has got through since it was counted is told as it is.
+        open: open.iter().filter_map(|uid| told.get(uid).cloned()).collect(),
+        ..survey
+    })
+}
+
 async fn tell(
     delivery: &Delivery,
     (name, resource): (&Name, &Resource),
-    rows: Vec<SetMember>,
-    page: (&str, &str),
+    mut rows: Vec<SetMember>,
 ) -> Result<Vec<Member>, StoreError> {
-    let set: ServiceSet = resources::parse(resource)?;
-    let mut standings = rollouts::tell_standings(delivery, name, (resource, &set), page).await?;
     // What has left and has nothing any more is only counted.
-    let told = rows.into_iter().filter(|row| !row.has_left() || row.has_service()).map(|row| {
-        let (step, standing) = standings.remove(&row.cluster_uid).unwrap_or_default();
-        member_of(delivery, row, (step, standing))
-    });
-    Ok(told.collect())
+    rows.retain(|row| !row.has_left() || row.has_service());
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let set: ServiceSet = resources::parse(resource)?;
+    let uids: Vec<&str> = rows.iter().map(|row| row.cluster_uid.as_str()).collect();
+    let mut told = rollouts::tell_members(delivery, name, (resource, &set), &uids).await?;
+    Ok(rows.into_iter().map(|row| member_of(delivery, told.remove(&row.cluster_uid), row)).collect())
 }
 
-fn member_of(delivery: &Delivery, row: SetMember, (step, standing): (String, String)) -> Member {
+fn member_of(delivery: &Delivery, told: Option<Told>, row: SetMember) -> Member {
+    let is_rolled = told.is_some();
+    let Told { step, standing, progress, since, versions } = told.unwrap_or_default();
     Member {
         cluster: cluster_name(delivery, &row.cluster_uid).unwrap_or_default(),
         state: match () {
@@ -142,5 +208,9 @@ fn member_of(delivery: &Delivery, row: SetMember, (step, standing): (String, Str
         message: row.problem,
         step,
         standing,
+        progress: is_rolled.then_some(progress),
+        since: since.and_then(|since| Timestamp::from_second(since).ok()).map(Time),
+        revision: versions.revision,
+        wanted_revision: versions.wanted,
     }
 }

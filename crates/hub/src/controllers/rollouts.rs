@@ -5,20 +5,24 @@
 
 use std::collections::BTreeMap;
 
-use farwater_api::{Digest, ServiceDeployment, ServiceDeploymentSpec, ServiceSet, service_set::RolloutStatus};
+use farwater_api::{
+    Digest, ServiceDeployment, ServiceDeploymentSpec, ServiceSet,
+    service_set::{MAX_SURVEYED_MEMBERS, Progress, RolloutStatus, RolloutSurvey},
+};
 use farwater_fleet::{
     assignment::{Candidate, Why},
+    conditions::whole_seconds,
     rollout::{
-        ChangeId, Clock, Cluster, Content, Decision, Evidence, Member, Outlook, Policy, Published, Reach, Stands,
-        State, Track, decide, place, standing,
+        ChangeId, Clock, Cluster, Content, Counted, Decision, Evidence, Member, Outlook, Policy, Published, Reach,
+        Stands, State, Track, decide, place, progress, standing, survey, worst,
     },
     stamping::{Template, template_digest},
 };
 use farwater_store::{
     Key, Resource, StoreError, Tx,
     delivery::{
-        MemberRollout, RollingMember, hold_spec, load_rollout, page_of_rolling_members, rolling_members, save_look,
-        save_rollout, save_specs, save_track,
+        MemberRollout, MemberVersions, RollingMember, hold_spec, load_rollout, page_of_told_members, rolling_members,
+        save_look, save_rollout, save_specs, save_track, told_members,
     },
 };
 use jiff::Timestamp;
@@ -28,6 +32,7 @@ use serde_json::{Value, json};
 use super::{
     candidates::{Ingredient, find_ingredients},
     resources::Name,
+    set_versions::{self, Note},
     stamp_services::cluster_name,
     track_clusters::silence_deadline,
     versions,
@@ -104,6 +109,8 @@ fn fingerprint(ingredients: &[Ingredient]) -> String {
 /// A look at a member's service.
 pub struct Look {
     row: MemberRollout,
+    /// The rollout that has let what is assigned be assigned.
+    rollout: u64,
     wanted: Option<ChangeId>,
     released: Option<ChangeId>,
     looked_at: String,
@@ -115,7 +122,7 @@ pub struct Look {
 pub struct Looking<'a> {
     /// The service's own.
     pub spec: &'a ServiceDeploymentSpec,
-    /// What its sources have for it, if they have.
+    /// What its sources have for it, if they have, or had in the version that its set is kept at.
     pub candidate: Option<&'a Candidate>,
     pub assigned: Option<&'a Candidate>,
     pub ingredients: &'a [Ingredient],
@@ -135,7 +142,8 @@ impl Look {
             }
             _ => None,
         };
-        Ok(Self { wanted, released: track.released, looked_at: fingerprint(ingredients), back, row })
+        let looked_at = fingerprint(ingredients);
+        Ok(Self { wanted, released: track.released, looked_at, back, rollout: track.number, row })
     }
 
     /// What was assigned before and is to be again.
@@ -163,8 +171,9 @@ impl Look {
         };
         let before = self.row.held_spec.clone();
         let (set_uid, service_uid) = (row.set_uid.clone(), row.service_uid.clone());
+        let rollout = self.rollout;
         let next = self.next(why, pinned)?;
-        Ok(Looked { set_uid, service_uid, held, next, before, release })
+        Ok(Looked { set_uid, service_uid, held, rollout, next, before, release })
     }
 
     /// The row as it is to be written; none: it says so already.
@@ -181,6 +190,7 @@ impl Look {
             wanted: self.wanted.map(|wanted| wanted.to_string()).unwrap_or_default(),
             looked_at: self.looked_at,
             stands: stands.unwrap_or_default(),
+            pin: self.row.set_pin,
             ..self.row.clone()
         };
         Ok((next != self.row).then_some(next))
@@ -193,6 +203,8 @@ pub struct Looked {
     pub set_uid: String,
     service_uid: String,
     pub held: bool,
+    /// The rollout that has let what is assigned be assigned.
+    pub rollout: u64,
     next: Option<MemberRollout>,
     /// The spec that counted, where that was not the service's own.
     before: String,
@@ -278,6 +290,8 @@ pub fn note_report(
 /// How far a rollout has come.
 pub struct Advance {
     pub status: RolloutStatus,
+    /// Number of the version.
+    pub last_good: Option<u64>,
     /// Seconds since 1970.
     pub next_look: Option<i64>,
 }
@@ -299,42 +313,213 @@ pub async fn advance(
         None => Written::default(),
     };
     let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
-    let (sources, target) = find_target(delivery, name, set).await?;
-    let members = Members::read(delivery, &policy, &rows, &sources, clock)?;
-    let decision = decide(&policy, &before.state, target, &members.of_set(), clock);
-    save(delivery, &resource.uid, (&rows, &members.steps), &decision, written).await?;
+    let target = Target::find(delivery, name, set).await?;
+    let members = Members::read(delivery, &policy, &rows, &target.sources, clock)?;
+    let decision = decide(&policy, &before.state, target.digest, &members.of_set(), clock);
+    let of = (name, resource.uid.as_str(), set);
+    let note = set_versions::note(delivery, of, (&before.state, &decision), &target.revision).await?;
+    save(delivery, &resource.uid, (&rows, &members.steps), &decision, (written, note)).await?;
+    // They were looked at for another version than the set is kept at now.
+    for outdated in rows.iter().filter(|member| !member.row.is_of_pin()) {
+        delivery.services.add(Name::new(&name.namespace, &outdated.row.service_name));
+    }
     for index in decision.released.iter().chain(&decision.retracted) {
         delivery.services.add(Name::new(&name.namespace, &rows[*index].row.service_name));
     }
-    Ok(Some(Advance { status: tell(&decision), next_look: decision.next_look }))
+    let last_good = decision.state.last_good.map(|good| good.number);
+    Ok(Some(Advance { status: tell(&decision), last_good, next_look: decision.next_look }))
 }
 
-/// Where each of some members is on its way, in words: of those behind one cluster, and up to another.
-pub async fn tell_standings(
+/// What is known of a set's rollout beside its members, to tell of these.
+struct Ground {
+    policy: Policy,
+    written: Written,
+    sources: Vec<String>,
+    clock: Clock,
+}
+
+impl Ground {
+    /// None: nothing was decided yet, or the policy can't be read.
+    async fn load(
+        delivery: &Delivery,
+        name: &Name,
+        (resource, set): (&Resource, &ServiceSet),
+    ) -> Result<Option<Self>, StoreError> {
+        let Ok(policy) = Policy::of(&set.spec.rollout) else { return Ok(None) };
+        let written = load_rollout(&mut *delivery.store.tables().await?, &resource.uid).await?;
+        let Some(written) = written else { return Ok(None) };
+        let written = read_written(name, &written)?;
+        let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
+        let kept = set_versions::apply_pin(&mut *delivery.store.tables().await?, &resource.uid, set.clone()).await?;
+        let target = Target::find(delivery, name, kept.as_ref().unwrap_or(set)).await?;
+        Ok(Some(Self { policy, written, sources: target.sources, clock }))
+    }
+
+    /// Of the steps that they were placed in.
+    fn members<'r>(&self, delivery: &Delivery, rows: &'r [RollingMember]) -> Result<Members<'r>, StoreError> {
+        let mut members = Members::read(delivery, &self.policy, rows, &self.sources, self.clock)?;
+        // Who is new, or was placed by another policy, is of the rest until the next decision.
+        let rest = u16::try_from(self.policy.steps.len() + 1).unwrap_or(u16::MAX);
+        let steps = rows.iter().map(|member| u16::try_from(member.row.step).unwrap_or(rest).min(rest));
+        members.steps = steps.collect();
+        Ok(members)
+    }
+}
+
+/// Where a member is on its way.
+#[derive(Debug, Default)]
+pub struct Told {
+    pub step: String,
+    pub standing: String,
+    pub progress: Progress,
+    /// Seconds since 1970.
+    pub since: Option<i64>,
+    pub versions: Versions,
+}
+
+/// Revisions of a member.
+#[derive(Debug, Default)]
+pub struct Versions {
+    /// What is assigned to it; empty: nothing.
+    pub revision: String,
+    /// What its sources have for it; empty: the same, or nothing.
+    pub wanted: String,
+    author: String,
+}
+
+impl Versions {
+    fn read(row: &MemberRollout, versions: &MemberVersions) -> Result<Self, StoreError> {
+        /// The rest of a candidate concerns nobody here, and of a large set there is much of it.
+        #[derive(Default, Deserialize)]
+        struct Named {
+            revision: String,
+            #[serde(default)]
+            author: String,
+        }
+        let parse = |text: &Option<String>, what: &str| -> Result<Option<Named>, StoreError> {
+            Ok(text.as_deref().map(|text| read_some(row, what, text)).transpose()?.flatten())
+        };
+        let assigned = parse(&versions.assigned, "assignment")?.unwrap_or_default();
+        let wanted = parse(&versions.candidate, "candidate")?.filter(|wanted| wanted.revision != assigned.revision);
+        let wanted = wanted.unwrap_or_default();
+        let author = if wanted.revision.is_empty() { assigned.author } else { wanted.author };
+        Ok(Self { revision: assigned.revision, wanted: wanted.revision, author })
+    }
+}
+
+/// Where the members on some clusters are on their way, by the cluster.
+pub async fn tell_members(
     delivery: &Delivery,
     name: &Name,
     (resource, set): (&Resource, &ServiceSet),
-    page: (&str, &str),
-) -> Result<BTreeMap<String, (String, String)>, StoreError> {
-    let Ok(policy) = Policy::of(&set.spec.rollout) else { return Ok(BTreeMap::new()) };
-    let (rows, written) = {
-        let mut tables = delivery.store.tables().await?;
-        (
-            page_of_rolling_members(&mut tables, &resource.uid, page).await?,
-            load_rollout(&mut tables, &resource.uid).await?,
-        )
+    cluster_uids: &[&str],
+) -> Result<BTreeMap<String, Told>, StoreError> {
+    let Some(ground) = Ground::load(delivery, name, (resource, set)).await? else { return Ok(BTreeMap::new()) };
+    let (rows, versions) = told_members(&mut *delivery.store.tables().await?, &resource.uid, cluster_uids).await?;
+    let Ground { policy, written, clock, .. } = &ground;
+    let members = ground.members(delivery, &rows)?;
+    let mut told = BTreeMap::new();
+    for ((member, row), versions) in members.of_set().iter().zip(&rows).zip(&versions) {
+        let (progress, since) = progress(policy, &written.state, member, *clock);
+        let standing = standing(policy, &written.state, &written.outlook, member, *clock).to_string();
+        let (step, versions) = (policy.step_name(member.step).to_owned(), Versions::read(&row.row, versions)?);
+        told.insert(member.cluster.to_owned(), Told { step, standing, progress, since, versions });
+    }
+    Ok(told)
+}
+
+/// Members of one page of a count: some hundred kilobytes.
+const COUNTED_AT_ONCE: u32 = 500;
+
+/// A count of all members of a set.
+#[derive(Debug, Default)]
+pub struct Count {
+    /// Without members by name.
+    pub survey: RolloutSurvey,
+    /// Clusters of those that are not done, the worst first.
+    pub open: Vec<String>,
+    /// The cluster that the next step waits for.
+    pub waits_for: Option<String>,
+}
+
+/// A member between two pages.
+struct Seen {
+    cluster_uid: String,
+    name: String,
+    step: u16,
+    progress: Progress,
+    released: Option<u64>,
+    versions: Versions,
+}
+
+/// Reads all of them, some at a time.
+pub async fn count(
+    delivery: &Delivery,
+    name: &Name,
+    (resource, set): (&Resource, &ServiceSet),
+) -> Result<Count, StoreError> {
+    let Some(ground) = Ground::load(delivery, name, (resource, set)).await? else { return Ok(Count::default()) };
+    let Ground { policy, written, clock, .. } = &ground;
+    let (mut seen, mut after): (Vec<Seen>, String) = (Vec::new(), String::new());
+    loop {
+        let page = (&*after, COUNTED_AT_ONCE);
+        let (rows, versions) = page_of_told_members(&mut *delivery.store.tables().await?, &resource.uid, page).await?;
+        let Some(last) = rows.last() else { break };
+        after.clone_from(&last.row.cluster_uid);
+        let members = ground.members(delivery, &rows)?;
+        for ((member, row), versions) in members.of_set().iter().zip(&rows).zip(&versions) {
+            let (progress, _) = progress(policy, &written.state, member, *clock);
+            seen.push(Seen {
+                cluster_uid: member.cluster.to_owned(),
+                name: member.name.to_owned(),
+                step: member.step,
+                progress,
+                released: member.track.released.map(|_| member.track.number),
+                versions: Versions::read(&row.row, versions)?,
+            });
+        }
+        if rows.len() < COUNTED_AT_ONCE as usize {
+            break;
+        }
+    }
+    let counted: Vec<Counted<'_>> = seen
+        .iter()
+        .map(|Seen { name, step, progress, released, versions, .. }| Counted {
+            name,
+            step: *step,
+            progress: *progress,
+            released: *released,
+            revision: &versions.revision,
+            wanted: &versions.wanted,
+            author: &versions.author,
+        })
+        .collect();
+    let survey = RolloutSurvey {
+        counted_at: Some(whole_seconds(Timestamp::now())),
+        ..survey(policy, &written.outlook, &counted)
     };
-    let Some(written) = written else { return Ok(BTreeMap::new()) };
-    let written = read_written(name, &written)?;
-    let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
-    let (sources, _) = find_target(delivery, name, set).await?;
-    let mut members = Members::read(delivery, &policy, &rows, &sources, clock)?;
-    members.steps = rows.iter().map(|member| u16::try_from(member.row.step).unwrap_or(u16::MAX)).collect();
-    let told = members.of_set().into_iter().map(|member| {
-        let standing = standing(&policy, &written.state, &written.outlook, &member, clock);
-        (member.cluster.to_owned(), (policy.step_name(member.step).to_owned(), standing.to_string()))
-    });
-    Ok(told.collect())
+    let waits_for = written.outlook.waits_for.as_ref();
+    let waits_for = waits_for.and_then(|waited| seen.iter().find(|member| member.name == *waited));
+    let waits_for = waits_for.map(|member| member.cluster_uid.clone());
+    let open = worst(&counted, MAX_SURVEYED_MEMBERS).into_iter().map(|index| seen[index].cluster_uid.clone());
+    Ok(Count { survey, open: open.collect(), waits_for })
+}
+
+/// Whether a set's rollout was decided with what its sources have now.
+pub async fn is_looked_at(
+    delivery: &Delivery,
+    name: &Name,
+    set_uid: &str,
+    set: &ServiceSet,
+) -> Result<bool, StoreError> {
+    let (kept, written) = {
+        let mut tables = delivery.store.tables().await?;
+        let kept = set_versions::apply_pin(&mut tables, set_uid, set.clone()).await?;
+        (kept, load_rollout(&mut tables, set_uid).await?)
+    };
+    let (Ok(set), Some(written)) = (kept, written) else { return Ok(false) };
+    let target = Target::find(delivery, name, &set).await?;
+    Ok(read_written(name, &written)?.state.target == Some(target.digest))
 }
 
 fn read_written(name: &Name, text: &str) -> Result<Written, StoreError> {
@@ -342,19 +527,37 @@ fn read_written(name: &Name, text: &str) -> Result<Written, StoreError> {
         .map_err(|error| StoreError::Row { what: format!("rollout of ServiceSet {name}"), problem: error.to_string() })
 }
 
-/// What the sources of a set's services have, in each variant, and a digest of all that its members share.
-async fn find_target(delivery: &Delivery, name: &Name, set: &ServiceSet) -> Result<(Vec<String>, Digest), StoreError> {
-    let mut sources = Vec::new();
-    for (_, template) in Template::variants(&set.spec) {
-        let Ok(spec) = check_template(&template) else { continue };
-        let found = fingerprint(&find_ingredients(delivery, &name.namespace, &spec).await?);
-        if !sources.contains(&found) {
-            sources.push(found);
+/// What a set asks of all its members.
+struct Target {
+    /// What the sources of its services have, in each variant.
+    sources: Vec<String>,
+    /// Of all that its members share.
+    digest: Digest,
+    /// Of the template's own source; empty: it has none yet.
+    revision: String,
+}
+
+impl Target {
+    async fn find(delivery: &Delivery, name: &Name, set: &ServiceSet) -> Result<Self, StoreError> {
+        let (mut sources, mut revision) = (Vec::new(), None);
+        for (_, template) in Template::variants(&set.spec) {
+            let Ok(spec) = check_template(&template) else { continue };
+            let ingredients = find_ingredients(delivery, &name.namespace, &spec).await?;
+            revision.get_or_insert_with(|| ingredients.first().map(Ingredient::describe_revision).unwrap_or_default());
+            let found = fingerprint(&ingredients);
+            if !sources.contains(&found) {
+                sources.push(found);
+            }
         }
+        let spec = &set.spec;
+        // What a version is kept at does not change with what its sources have.
+        let content = match &spec.pin {
+            Some(pin) => json!({"version": pin.version}),
+            None => json!(sources),
+        };
+        let digest = Digest::of_json(&json!([spec.template, spec.parameters, spec.overrides, content]));
+        Ok(Self { sources, digest, revision: revision.unwrap_or_default() })
     }
-    let spec = &set.spec;
-    let target = Digest::of_json(&json!([spec.template, spec.parameters, spec.overrides, sources]));
-    Ok((sources, target))
 }
 
 /// Members, and what they borrow.
@@ -411,8 +614,9 @@ impl<'r> Members<'r> {
             });
             all.tracks.push(read(row, "track", &row.track)?);
             // What was found out for another spec, or for what its sources had before, says nothing.
-            let is_behind =
-                seen.is_none_or(|seen| seen < row.generation) || (*touched && !sources.contains(&row.looked_at));
+            let is_behind = seen.is_none_or(|seen| seen < row.generation)
+                || (*touched && !sources.contains(&row.looked_at))
+                || !row.is_of_pin();
             let wanted = if is_behind || row.wanted.is_empty() { None } else { Some(&row.wanted) };
             let damaged = |error: farwater_fleet::rollout::ParseChangeError| StoreError::Row {
                 what: format!("wanted change of service {}", row.service_uid),
@@ -464,7 +668,7 @@ async fn save(
     set_uid: &str,
     (rows, steps): (&[RollingMember], &[u16]),
     decision: &Decision,
-    written: Option<String>,
+    (written, note): (Option<String>, Option<Note>),
 ) -> Result<(), StoreError> {
     let next = Written { state: decision.state.clone(), outlook: decision.outlook.clone() };
     let next = serde_json::to_string(&next).map_err(StoreError::abort)?;
@@ -474,7 +678,7 @@ async fn save(
             tracks.insert(index, read(&rows[index].row, "track", &rows[index].row.track)?);
         }
     }
-    if tracks.is_empty() && written.as_ref() == Some(&next) {
+    if tracks.is_empty() && written.as_ref() == Some(&next) && note.is_none() {
         return Ok(());
     }
     let mut changes = Vec::with_capacity(tracks.len());
@@ -488,7 +692,11 @@ async fn save(
             for (service_uid, track, step) in &changes {
                 save_track(tx, service_uid, (track, *step)).await?;
             }
-            save_rollout(tx, &set_uid, &next).await
+            save_rollout(tx, &set_uid, &next).await?;
+            match &note {
+                Some(note) => set_versions::save(tx, &set_uid, note).await,
+                None => Ok(()),
+            }
         })
     });
     saved.await

@@ -34,12 +34,14 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{
+    dependencies,
     events::{self, Told},
     freeze_prunes,
     queue::Next,
     resources::{self, Name, Stored as _},
     rollouts::{self, Advance},
     services::{SourceUrls, load_grants_for},
+    set_versions,
     sets::Scope,
 };
 use crate::{
@@ -79,6 +81,20 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
     }
     delivery.sets.know(name, &resource.uid, &set.spec.cluster_selector);
     resources::hold::<ServiceSet>(&delivery.store, name, &resource, SET_FINALIZER).await?;
+    let kept = set_versions::apply_pin(&mut *delivery.store.tables().await?, &resource.uid, set.clone()).await?;
+    let set = match kept {
+        Ok(kept) => kept,
+        // Nothing is made, and nothing goes.
+        Err(problem) => {
+            let verdicts = Verdict::stalled("VersionMissing", format!("spec.pin.version: {problem}"));
+            let tally = Tally::load(delivery, &resource.uid).await?;
+            write_status(delivery, name, (&resource, &set), (tally, verdicts, None)).await?;
+            return Ok(Next::OnChange);
+        }
+    };
+    // Its template may be another one now.
+    let is_turned = set_versions::follow_pin(delivery, &resource.uid, &set).await?;
+    let scope = if is_turned { &Scope::All } else { scope };
     let template = match Template::read(&name.name, &set.spec) {
         Ok(template) => template,
         // Of a hub that took other expressions: nothing is made, and nothing goes.
@@ -697,6 +713,7 @@ async fn write_status(
 ) -> Result<(), StoreError> {
     let Tally { counts, troubled } = tally;
     let previous = set.status.clone().unwrap_or_default();
+    let previous_standing = previous.clone();
     let generation = set.metadata.generation.unwrap_or_default();
     let error = |row: SetMember| SetError {
         cluster: cluster_name(delivery, &row.cluster_uid).unwrap_or_default(),
@@ -711,9 +728,16 @@ async fn write_status(
             failed: counts.failed,
             leaving: counts.leaving,
         },
+        last_good: advance.as_ref().map_or(previous.last_good, |advance| advance.last_good),
         rollout: advance.map(|advance| advance.status).or(previous.rollout),
         errors: troubled.into_iter().map(error).collect(),
         changed_by: None,
+        pinned_by: None,
     };
-    resources::write_status::<ServiceSet>(&delivery.store, name, &resource.uid, &status).await
+    let is_news = dependencies::standing_of_set(&status) != dependencies::standing_of_set(&previous_standing);
+    resources::write_status::<ServiceSet>(&delivery.store, name, &resource.uid, &status).await?;
+    if is_news {
+        dependencies::wake_dependents_of_set(delivery, name).await?;
+    }
+    Ok(())
 }

@@ -108,8 +108,12 @@ pub async fn load_pinned(
 
 /// What was assigned before, the newest first.
 pub async fn load_candidates(tables: &mut Connection, service_uid: &str) -> Result<Vec<Candidate>, StoreError> {
-    let rows = load_history(tables, service_uid).await?;
-    rows.iter().map(|row| Ok(read(row)?.candidate())).collect()
+    Ok(load_versions(tables, service_uid).await?.iter().map(Version::candidate).collect())
+}
+
+/// The same, with all that is known of each.
+pub async fn load_versions(tables: &mut Connection, service_uid: &str) -> Result<Vec<Version>, StoreError> {
+    load_history(tables, service_uid).await?.iter().map(read).collect()
 }
 
 /// The candidate of a pin, if there is one.

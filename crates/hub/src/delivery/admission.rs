@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use farwater_api::{
-    Cluster, ServiceDeployment, ServiceDeploymentSpec, SourceKind,
+    Cluster, ServiceDeployment, ServiceDeploymentSpec, ServiceSetSpec, SourceKind,
     service_sources::{ChartReference, StatedSource},
 };
 use farwater_bundle::RelPath;
 use farwater_fleet::{
-    dependencies::{cycle_trouble, find_cycle},
+    dependencies::{cycle_trouble, find_cycle, set_key},
     placement::{self, Denied},
     service_tests::check_tests,
 };
@@ -21,7 +21,7 @@ use farwater_store::{Store, StoreError};
 use super::Delivery;
 use crate::controllers::{
     chain,
-    dependencies::load_graph,
+    dependencies::{load_graph, names, names_of_set},
     git::{self, LoadError},
     resources::{self, Name},
     services::load_grants,
@@ -184,11 +184,26 @@ pub async fn check_dependencies(
     if service.depends_on.is_empty() || old.is_some_and(|old| old.spec.depends_on == service.depends_on) {
         return Ok(());
     }
-    let names = service.depends_on.iter().map(|reference| reference.name.clone()).collect();
-    let Some(graph) = load_graph(store, name, names).await? else {
+    let Some(graph) = load_graph(store, name, names(service)).await? else {
         return Err(Inadmissible::DependsOn("too many services hang together".to_owned()));
     };
     match find_cycle(&name.name, &graph) {
+        Some(cycle) => Err(Inadmissible::DependsOn(cycle_trouble(&cycle).to_string())),
+        None => Ok(()),
+    }
+}
+
+/// The same of a set, whose services wait for others whatever cluster they are on.
+pub async fn check_set_dependencies(store: &Store, name: &Name, spec: &ServiceSetSpec) -> Result<(), Inadmissible> {
+    let names = names_of_set(spec);
+    if names.is_empty() {
+        return Ok(());
+    }
+    let key = set_key(&name.name);
+    let Some(graph) = load_graph(store, &Name::new(&name.namespace, &key), names).await? else {
+        return Err(Inadmissible::DependsOn("too many services hang together".to_owned()));
+    };
+    match find_cycle(&key, &graph) {
         Some(cycle) => Err(Inadmissible::DependsOn(cycle_trouble(&cycle).to_string())),
         None => Ok(()),
     }

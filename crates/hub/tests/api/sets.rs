@@ -98,6 +98,26 @@ async fn what_a_set_has_made_is_read_only_but_for_what_is_its_users() {
         let found: Value = serde_json::from_str(&kubectl.run(&["get", "--raw", &path]).await).unwrap();
         assert_eq!(found["items"].as_array().unwrap().len(), count, "{found}");
     }
+    // Never heard, it is no canary.
+    for (step, count) in [("rest", 1), ("canary", 0)] {
+        let path = format!("{path}/members?step={step}");
+        let found: Value = serde_json::from_str(&kubectl.run(&["get", "--raw", &path]).await).unwrap();
+        assert_eq!(found["items"].as_array().unwrap().len(), count, "{found}");
+    }
+    for (query, words) in [
+        ("step=eu", r#"there is no step "eu": the set has canary, rest"#),
+        ("step=rest&continue=x", "the parameter continue is none that a list of this step has given"),
+        ("limit=many", "the parameter limit is no number"),
+    ] {
+        let told = kubectl.refuse(&["get", "--raw", &format!("{path}/members?{query}")], "").await;
+        assert!(told.contains(words), "{query}: {told}");
+    }
+    let survey: Value =
+        serde_json::from_str(&kubectl.run(&["get", "--raw", &format!("{path}/rollout")]).await).unwrap();
+    assert_eq!((&survey["kind"], &survey["metadata"]["name"]), (&"ServiceSetRollout".into(), &"web".into()));
+    assert_eq!(survey["status"]["stages"][0]["step"], "rest", "{survey}");
+    assert_eq!(survey["status"]["stages"][0]["counts"]["waiting"], 1, "{survey}");
+    assert_eq!(survey["status"]["open"][0]["cluster"], "farwater-admin/east", "{survey}");
     let plan: Value = serde_json::from_str(&kubectl.run(&["get", "--raw", &format!("{path}/plan")]).await).unwrap();
     assert_eq!(plan["status"]["counts"]["unchanged"], 1, "{plan}");
     let proposed = served.file(

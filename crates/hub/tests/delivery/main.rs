@@ -11,6 +11,7 @@ mod connecting;
 mod delivering;
 mod digests;
 mod identity;
+mod impact;
 mod keys;
 mod outages;
 mod parameters;

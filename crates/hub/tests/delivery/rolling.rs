@@ -9,7 +9,14 @@ use farwater_api::{
     ADMIN_NAMESPACE, Digest,
     objects::{Health, Outcome},
     protocol::Entry,
+    service_set::{Progress, ProgressCounts, RolloutSurvey},
 };
+use farwater_hub::controllers::{
+    plan_sets::{self, Place, Selected},
+    resources::Name,
+    set_versions,
+};
+use farwater_store::Resource;
 use farwater_testkit::git::{GitServer, Repository};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -17,7 +24,7 @@ use tokio::time::Instant;
 use crate::{
     agent::{Agent, said},
     delivering::applied,
-    rig::{PATIENCE, Rig, WEB, repository},
+    rig::{PATIENCE, Rig, WEB, key, repository},
 };
 
 const SET: &str = "web";
@@ -131,6 +138,16 @@ impl Fleet {
     async fn rows(&self) -> Vec<farwater_store::delivery::RollingMember> {
         let uid = self.set().await["metadata"]["uid"].as_str().unwrap().to_owned();
         farwater_store::delivery::rolling_members(&mut self.rig.store.tables().await.unwrap(), &uid).await.unwrap()
+    }
+
+    async fn survey(&self) -> RolloutSurvey {
+        let (name, set) = self.named().await;
+        plan_sets::survey(&self.rig.delivery, (&name, &set)).await.unwrap()
+    }
+
+    async fn named(&self) -> (Name, Resource) {
+        let set = self.rig.store.get(&key("ServiceSet", ADMIN_NAMESPACE, SET)).await.unwrap().unwrap();
+        (Name::new(ADMIN_NAMESPACE, SET), set)
     }
 
     /// For so long everything goes its way.
@@ -429,4 +446,186 @@ async fn a_persons_word_counts_for_the_rollout_that_it_names() {
     fleet.until("it is back", |fleet, _| fleet.bundles().values().all(|bundle| *bundle == second)).await;
     // Until that has soaked.
     fleet.until("it says so", |_, set| set["status"]["rollout"]["phase"] == "RollingBack").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_goes_back_to_a_version_with_its_repository_gone_and_on_again() {
+    let mut fleet = Fleet::start(&["a", "b", "c"], json!({})).await;
+    let first = fleet.until_complete().await;
+    let one = fleet.set().await["status"]["lastGood"].as_u64().unwrap();
+    let edit = async |fleet: &Fleet, edit: &dyn Fn(&mut Value)| {
+        fleet.rig.edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| edit(&mut set["spec"])).await;
+    };
+    let place = |fleet: &Fleet, name: &str| applied(&fleet.last[name]).unwrap().target_namespace.clone();
+    let everywhere = |fleet: &Fleet, bundle: Digest, wanted: &str| {
+        fleet.bundles().values().all(|now| *now == bundle)
+            && ["a", "b", "c"].iter().all(|name| place(fleet, name) == wanted)
+    };
+    // Another template and another content, one after the other.
+    edit(&fleet, &|spec| spec["template"]["spec"]["targetNamespace"] = "other".into()).await;
+    fleet
+        .until("all have the template", |fleet, set| {
+            set["status"]["rollout"]["phase"] == "Complete" && everywhere(fleet, first, "other")
+        })
+        .await;
+    fleet.commit("two").await;
+    fleet.until("somebody has the commit", |fleet, _| fleet.bundles()["a"] != first).await;
+    let second = fleet.until_complete().await;
+    let two = fleet.set().await["status"]["lastGood"].as_u64().unwrap();
+    assert!(two > one);
+
+    // Nothing is asked of Git any more.
+    fleet
+        .rig
+        .edit("GitRepository", ADMIN_NAMESPACE, "infra", |source| {
+            source["spec"]["url"] = "https://127.0.0.1:1/gone.git".into();
+        })
+        .await;
+    let before = fleet.course.len();
+    edit(&fleet, &|spec| spec["pin"] = json!({"version": one, "reason": "two is slow"})).await;
+    fleet.until("the canary is back", |fleet, _| place(fleet, "a") == "web" && fleet.bundles()["a"] == first).await;
+    assert_eq!(fleet.reached(before), ["a"].into(), "it goes back as by any other change");
+    fleet
+        .until("all are back", |fleet, set| {
+            set["status"]["rollout"]["phase"] == "Complete" && everywhere(fleet, first, "web")
+        })
+        .await;
+    // A cluster that has never had that version gets what the others have.
+    fleet.join("d").await;
+    fleet
+        .until("the new one has it, too", |fleet, set| {
+            set["status"]["rollout"]["updated"] == 4
+                && fleet.last.contains_key("d")
+                && fleet.bundles()["d"] == first
+                && place(fleet, "d") == "web"
+        })
+        .await;
+
+    fleet.rig = fleet.rig.restart().await;
+    fleet.go_on_for(Duration::from_secs(2)).await;
+    assert!(fleet.bundles().values().all(|now| *now == first), "{:?}", fleet.bundles());
+    edit(&fleet, &|spec| drop(spec.as_object_mut().unwrap().remove("pin"))).await;
+    fleet
+        .until("all are at the newest again", |fleet, set| {
+            set["status"]["rollout"]["phase"] == "Complete"
+                && everywhere(fleet, second, "other")
+                && fleet.bundles()["d"] == second
+        })
+        .await;
+    let set = fleet.set().await;
+    let uid = set["metadata"]["uid"].as_str().unwrap();
+    let versions = set_versions::list(&mut fleet.rig.store.tables().await.unwrap(), uid).await.unwrap();
+    let back = versions.iter().find(|version| version.pin == Some(one)).unwrap();
+    assert_eq!((back.orders[0].what.as_str(), back.orders[0].reason.as_str()), ("roll back to 1", "two is slow"));
+    assert!(versions.iter().all(|version| version.good && version.ended.is_some()), "{versions:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_people_say_of_a_rollout_is_written_down() {
+    let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
+    let first = fleet.until_complete().await;
+    let pause = async |fleet: &Fleet, reason: Option<&str>| {
+        fleet
+            .rig
+            .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+                set["spec"]["rollout"]["paused"] = reason.is_some().into();
+                set["spec"]["rollout"]["pauseReason"] = json!(reason);
+            })
+            .await;
+    };
+    fleet.good = Some([first].into());
+    fleet.commit("bad").await;
+    let halted = fleet.until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
+    let number = halted["status"]["rollout"]["number"].as_u64().unwrap();
+    pause(&fleet, Some("lunch")).await;
+    fleet.until("it is paused", |_, set| set["status"]["rollout"]["phase"] == "Paused").await;
+    pause(&fleet, None).await;
+    fleet.until("it goes on", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
+    fleet
+        .rig
+        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+            set["spec"]["rollout"]["order"] = json!({"number": number, "abort": true, "reason": "it is bad"});
+        })
+        .await;
+    fleet.until("it is aborted", |fleet, _| fleet.bundles().values().all(|now| *now == first)).await;
+    let set = fleet.set().await;
+    let uid = set["metadata"]["uid"].as_str().unwrap();
+    let versions = set_versions::list(&mut fleet.rig.store.tables().await.unwrap(), uid).await.unwrap();
+    let version = versions.iter().find(|version| version.number == number).unwrap();
+    let said: Vec<_> = version.orders.iter().map(|order| (order.what.as_str(), order.reason.as_str())).collect();
+    assert_eq!(said, [("pause", "lunch"), ("resume", ""), ("abort", "it is bad")]);
+    assert_eq!((version.good, version.halted_by.as_deref()), (false, Some("farwater-admin/a")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_survey_tells_by_step_and_version_how_far_everybody_is() {
+    let early = json!({"name": "early", "clusterSelector": {"matchExpressions": [{"key": "name", "operator": "In", "values": ["a", "b"]}]}});
+    let mut fleet = Fleet::start(&["a", "b", "c", "d"], json!({"steps": [early]})).await;
+    let first = fleet.until_complete().await;
+    let done = |count| ProgressCounts { done: count, ..ProgressCounts::default() };
+    let waiting = |count| ProgressCounts { waiting: count, ..ProgressCounts::default() };
+    let failed = ProgressCounts { failed: 1, ..ProgressCounts::default() };
+    let stages = |survey: &RolloutSurvey| -> Vec<(String, ProgressCounts)> {
+        survey.stages.iter().map(|stage| (stage.step.clone(), stage.counts)).collect()
+    };
+    let named = |counts: [ProgressCounts; 3]| -> Vec<(String, ProgressCounts)> {
+        ["canary", "early", "rest"].map(str::to_owned).into_iter().zip(counts).collect()
+    };
+    let survey = fleet.survey().await;
+    assert_eq!(stages(&survey), named([done(1), done(1), done(2)]));
+    assert_eq!((survey.versions.len(), survey.open.len(), survey.waits_for.is_none()), (1, 0, true), "{survey:?}");
+    let old = survey.versions[0].revision.clone();
+
+    fleet.good = Some([first].into());
+    fleet.commit("bad").await;
+    fleet.until("it is halted", |_, set| set["status"]["rollout"]["phase"] == "Halted").await;
+    fleet.rig.wait_idle().await;
+    let survey = fleet.survey().await;
+    let counts = [failed, waiting(1), waiting(2)];
+    assert_eq!(stages(&survey), named(counts), "{survey:?}");
+    let [new, kept] = &survey.versions[..] else { panic!("{survey:?}") };
+    assert!(new.revision != old && kept.revision == old, "{survey:?}");
+    let of = |stages: &[farwater_api::service_set::VersionStage]| -> Vec<(String, ProgressCounts, u64)> {
+        stages.iter().map(|stage| (stage.step.clone(), stage.counts, stage.kept)).collect()
+    };
+    let expected: Vec<_> = named(counts).into_iter().map(|(step, counts)| (step, counts, 0)).collect();
+    assert_eq!(of(&new.stages), expected);
+    let nothing = ProgressCounts::default();
+    assert_eq!(of(&kept.stages), [("early".to_owned(), nothing, 1), ("rest".to_owned(), nothing, 2)]);
+    // The worst first, with its cause; the others name it.
+    let told: Vec<(&str, Option<Progress>, &str)> =
+        survey.open.iter().map(|member| (&*member.cluster, member.progress, &*member.step)).collect();
+    let admin = |name: &str| format!("{ADMIN_NAMESPACE}/{name}");
+    let clusters = ["a", "b", "c", "d"].map(admin);
+    let waits = Some(Progress::Waiting);
+    assert_eq!(
+        told,
+        [
+            (&*clusters[0], Some(Progress::Failed), "canary"),
+            (&*clusters[1], waits, "early"),
+            (&*clusters[2], waits, "rest"),
+            (&*clusters[3], waits, "rest"),
+        ]
+    );
+    let halted = &survey.open[0];
+    assert!(halted.standing.starts_with("failed: ") && halted.since.is_some(), "{halted:?}");
+    assert_eq!((&halted.revision, halted.wanted_revision.as_str()), (&new.revision, ""));
+    let other = &survey.open[1];
+    assert_eq!((&other.revision, &other.wanted_revision), (&old, &new.revision));
+    assert_eq!(other.standing, "waits: the rollout is halted, since farwater-admin/a failed");
+
+    // A step is listed by name, page by page.
+    let (name, set) = fleet.named().await;
+    let rest = Selected::Step(2);
+    let page = async |place: &str| {
+        let place = Place::parse(place, rest).unwrap();
+        let (members, next) = plan_sets::members(&fleet.rig.delivery, (&name, &set), rest, (&place, 1)).await.unwrap();
+        (members.into_iter().map(|member| member.cluster).collect::<Vec<_>>(), next)
+    };
+    let (members, next) = page("").await;
+    assert_eq!(members, [admin("c")]);
+    let (members, next) = page(&next.unwrap()).await;
+    assert_eq!(members, [admin("d")]);
+    assert_eq!(page(&next.unwrap()).await, (vec![], None));
+    assert_eq!(Place::parse("nobody gave it", rest), None);
 }

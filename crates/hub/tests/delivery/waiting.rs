@@ -9,7 +9,7 @@ use farwater_api::{
 };
 use farwater_hub::{
     controllers::resources::Name,
-    delivery::admission::{Inadmissible, check_dependencies},
+    delivery::admission::{Inadmissible, check_dependencies, check_set_dependencies},
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -185,4 +185,102 @@ async fn a_suspension_says_why_and_ends_by_itself() {
     rig.wait_loaded().await;
     agent.wait_polled(&rig).await;
     agent.wait_entry(&rig, &uid, |entry| applied(entry).is_some()).await;
+}
+
+/// A set on all clusters, from a folder.
+async fn set(rig: &Rig, name: &str, path: &str, depends_on: serde_json::Value) {
+    let spec = json!({
+        "clusterSelector": {},
+        "rollout": {"strategy": "AllAtOnce", "soak": "1s"},
+        "template": {"spec": {
+            "targetNamespace": name, "sourceRef": {"name": "infra"}, "path": path, "dependsOn": depends_on,
+        }},
+    });
+    rig.create("ServiceSet", ADMIN_NAMESPACE, name, json!({"spec": spec})).await;
+}
+
+async fn uid(rig: &Rig, name: &str) -> String {
+    let service = rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, name, |service| !service.is_null()).await;
+    service["metadata"]["uid"].as_str().unwrap().to_owned()
+}
+
+/// The agent applies what it is told of a service, and says that it is healthy.
+async fn obey(rig: &Rig, agent: &mut Agent, uid: &str) {
+    let (_, entry) = agent.wait_entry(rig, uid, |entry| applied(entry).is_some()).await;
+    agent.say(rig, uid, said(&entry, Outcome::Applied, &[("x", Health::Current)])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sets_wait_for_sets_on_their_own_cluster_or_on_all() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    for cluster in ["east", "west"] {
+        rig.cluster(cluster).await;
+    }
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    let (mut east, mut west) = (Agent::join(&rig, "east").await, Agent::join(&rig, "west").await);
+    set(&rig, "db", "apps/db", json!([])).await;
+    set(&rig, "web", "apps/web", json!([{"kind": "ServiceSet", "name": "db"}])).await;
+    set(&rig, "report", "apps/web", json!([{"kind": "ServiceSet", "name": "db", "clusters": "All"}])).await;
+    let (web_east, web_west) = (uid(&rig, "web-east").await, uid(&rig, "web-west").await);
+    let (db_east, db_west) = (uid(&rig, "db-east").await, uid(&rig, "db-west").await);
+    until_waiting(&rig, "web-east", "waits for service db-east, which is not healthy").await;
+    until_waiting(&rig, "report-east", "waits for ServiceSet db, which").await;
+
+    obey(&rig, &mut east, &db_east).await;
+    obey(&rig, &mut east, &web_east).await;
+    // Its own cluster has it, and that is not enough for who waits for all.
+    until_waiting(&rig, "web-west", "waits for service db-west").await;
+    until_waiting(&rig, "report-east", "waits for ServiceSet db, which").await;
+    obey(&rig, &mut west, &db_west).await;
+    obey(&rig, &mut west, &web_west).await;
+    let report = uid(&rig, "report-east").await;
+    // Who is healthy and silent is done with nothing.
+    rig.wait_until("the report is let go", async || {
+        west.poll(&rig, None).await;
+        let state = east.desired(&rig).await;
+        state.entries.iter().any(|entry| entry.service.uid == report && applied(entry).is_some())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expression_says_when_what_is_waited_for_is_ready() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.cluster("east").await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    rig.service(ADMIN_NAMESPACE, "db", "east", "apps/db").await;
+    let web = rig.service(ADMIN_NAMESPACE, "web", "east", "apps/web").await;
+    let expression = "self.metadata.annotations['migrated'] == 'yes'";
+    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "web", |service| {
+        service["spec"]["dependsOn"] = json!([{"name": "db", "readyExpr": expression}]);
+    })
+    .await;
+    let agent = Agent::join(&rig, "east").await;
+    until_waiting(&rig, "web", "has no value").await;
+    rig.edit("ServiceDeployment", ADMIN_NAMESPACE, "db", |service| {
+        service["metadata"]["annotations"]["migrated"] = "yes".into();
+    })
+    .await;
+    // It is not healthy, and need not be.
+    agent.wait_entry(&rig, &web, |entry| applied(entry).is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cycle_of_sets_is_refused_with_the_cycle() {
+    let (server, _git) = repository().await;
+    let rig = Rig::start().await;
+    rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+    set(&rig, "db", "apps/db", json!([{"kind": "ServiceSet", "name": "web", "clusters": "All"}])).await;
+    let web = json!({
+        "clusterSelector": {},
+        "template": {"spec": {
+            "targetNamespace": "web", "sourceRef": {"name": "infra"}, "path": "apps/web",
+            "dependsOn": [{"kind": "ServiceSet", "name": "db"}],
+        }},
+    });
+    let spec = serde_json::from_value(web).unwrap();
+    let refused = check_set_dependencies(&rig.store, &Name::new(ADMIN_NAMESPACE, "web"), &spec).await.unwrap_err();
+    assert_eq!(refused.to_string(), "it depends on itself: ServiceSet/web → ServiceSet/db → ServiceSet/web");
 }

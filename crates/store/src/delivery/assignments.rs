@@ -92,6 +92,22 @@ pub async fn load_assignment(connection: &mut Connection, service_uid: &str) -> 
     Ok(select(connection, OF_SERVICE, &[service_uid]).await?.pop())
 }
 
+/// Of these services, in no order that means something.
+pub async fn assignments_of(
+    connection: &mut Connection,
+    service_uids: &[String],
+) -> Result<Vec<Assignment>, StoreError> {
+    let mut found = Vec::with_capacity(service_uids.len());
+    for some in chunks(service_uids) {
+        let sql = format!("{SELECT} WHERE service_uid IN (VALUES {})", parameters(some.len(), 1));
+        let select = sqlx::query_as(sqlx::AssertSqlSafe(sql));
+        let rows: Vec<Assignment> =
+            some.iter().fold(select, |select, uid| select.bind(uid.as_str())).fetch_all(&mut *connection).await?;
+        found.extend(rows);
+    }
+    Ok(found)
+}
+
 pub async fn assignments_of_cluster(
     connection: &mut Connection,
     cluster_uid: &str,

@@ -77,12 +77,16 @@ pub async fn touch_source(connection: &mut Connection, source_uid: &str) -> Resu
     Ok(())
 }
 
-/// Notes what of a source has changed: files, and folders that came or went. (namespace, name) of the services that it concerns.
-pub async fn touch_paths(
+/// Uids of the services that a change of these files and folders of a source concerns, sorted; none: of all that are made of it.
+pub async fn services_concerned(
     connection: &mut Connection,
     source_uid: &str,
-    changed: &[String],
-) -> Result<Vec<(String, String)>, StoreError> {
+    changed: Option<&[String]>,
+) -> Result<Vec<String>, StoreError> {
+    let Some(changed) = changed else {
+        let sql = "SELECT DISTINCT service_uid FROM service_paths WHERE source_uid = $1 ORDER BY service_uid";
+        return Ok(sqlx::query_scalar(sql).bind(source_uid).fetch_all(connection).await?);
+    };
     let mut concerned = Vec::new();
     for some in chunks(&around(changed)) {
         let places: Vec<String> = (2..some.len() + 2).map(|place| format!("${place}")).collect();
@@ -109,9 +113,18 @@ pub async fn touch_paths(
     }
     concerned.sort_unstable();
     concerned.dedup();
+    Ok(concerned)
+}
+
+/// Notes what of a source has changed: files, and folders that came or went. (namespace, name) of the services that it concerns.
+pub async fn touch_paths(
+    connection: &mut Connection,
+    source_uid: &str,
+    changed: &[String],
+) -> Result<Vec<(String, String)>, StoreError> {
     let mut names = Vec::new();
-    for service_uid in &concerned {
-        touch_service(connection, service_uid, source_uid).await?;
+    for service_uid in services_concerned(connection, source_uid, Some(changed)).await? {
+        touch_service(connection, &service_uid, source_uid).await?;
         let name: Option<(String, String)> =
             sqlx::query_as("SELECT namespace, name FROM assignments WHERE service_uid = $1")
                 .bind(service_uid)

@@ -1,6 +1,11 @@
 //! How far the rollout of a ServiceSet has come, and what each of its members would run and runs.
 
-use crate::{Connection, StoreError, engine::Row};
+use super::set_versions::delete_set_versions;
+use crate::{
+    Connection, StoreError,
+    engine::Row,
+    rows::{chunks, parameters},
+};
 
 /// What a rollout knows of a member. Each column has one writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +38,17 @@ pub struct MemberRollout {
     pub evidence: String,
     /// Of the rollout; 0: it is a canary; -1: nobody has said.
     pub step: i64,
+    /// The version of its set that it was looked at for; 0: what its sources have.
+    pub pin: i64,
+    /// The one that its set is kept at now.
+    pub set_pin: i64,
+}
+
+impl MemberRollout {
+    /// Whether it was looked at for what its set is kept at now.
+    pub fn is_of_pin(&self) -> bool {
+        self.pin == self.set_pin
+    }
 }
 
 from_row!(
@@ -53,12 +69,15 @@ from_row!(
         published,
         published_at,
         evidence,
-        step
+        step,
+        pin,
+        set_pin
     ]
 );
 
 const SELECT: &str = "SELECT set_uid, cluster_uid, service_uid, service_name, ready, generation, wanted, looked_at, \
-                      stands, track, held_spec, back_spec, published, published_at, evidence, step FROM set_members";
+                      stands, track, held_spec, back_spec, published, published_at, evidence, step, pin, COALESCE((SELECT pin FROM rollouts \
+                      WHERE rollouts.set_uid = set_members.set_uid), 0) AS set_pin FROM set_members";
 
 /// A member, and whether it may be made of something else by now: of one of its paths, or of all of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,20 +95,66 @@ pub async fn rolling_members(connection: &mut Connection, set_uid: &str) -> Resu
     read_rolling(sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).fetch_all(connection).await?)
 }
 
-/// Those behind one cluster, and up to another.
-pub async fn page_of_rolling_members(
+/// What of versions is told of a member. Both are JSON of candidates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberVersions {
+    /// None: nothing is assigned yet.
+    pub assigned: Option<String>,
+    /// None: the same, or nothing.
+    pub candidate: Option<String>,
+}
+
+/// Members on some clusters, in no order.
+pub async fn told_members(
     connection: &mut Connection,
     set_uid: &str,
-    (after, last): (&str, &str),
-) -> Result<Vec<RollingMember>, StoreError> {
-    let sql = format!("{SELECT_ROLLING} AND m.cluster_uid > $2 AND m.cluster_uid <= $3 ORDER BY m.cluster_uid");
+    cluster_uids: &[&str],
+) -> Result<(Vec<RollingMember>, Vec<MemberVersions>), StoreError> {
+    let mut rows = Vec::with_capacity(cluster_uids.len());
+    for some in chunks(cluster_uids) {
+        let sql = format!(
+            "{} AND (m.set_uid, m.cluster_uid) IN (VALUES {})",
+            with_versions().replace("m.set_uid = $1 AND ", ""),
+            parameters(some.len(), 2)
+        );
+        let mut select = sqlx::query(sqlx::AssertSqlSafe(sql));
+        for cluster_uid in some {
+            select = select.bind(set_uid.to_owned()).bind((*cluster_uid).to_owned());
+        }
+        rows.extend(select.fetch_all(&mut *connection).await?);
+    }
+    read_told(rows)
+}
+
+/// At most `limit`, behind a cluster.
+pub async fn page_of_told_members(
+    connection: &mut Connection,
+    set_uid: &str,
+    (after, limit): (&str, u32),
+) -> Result<(Vec<RollingMember>, Vec<MemberVersions>), StoreError> {
+    let sql = format!("{} AND m.cluster_uid > $2 ORDER BY m.cluster_uid LIMIT $3", with_versions());
     let select = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(after.to_owned());
-    read_rolling(select.bind(last.to_owned()).fetch_all(connection).await?)
+    read_told(select.bind(i64::from(limit)).fetch_all(connection).await?)
+}
+
+fn with_versions() -> String {
+    // What is twice the same is read once: these are the longest columns.
+    let columns = ", a.assigned, CASE WHEN a.candidate = a.assigned THEN NULL ELSE a.candidate END AS candidate FROM set_members m";
+    SELECT_ROLLING.replace(" FROM set_members m", columns)
+}
+
+fn read_told(rows: Vec<Row>) -> Result<(Vec<RollingMember>, Vec<MemberVersions>), StoreError> {
+    use sqlx::Row as _;
+    let mut versions = Vec::with_capacity(rows.len());
+    for row in &rows {
+        versions.push(MemberVersions { assigned: row.try_get("assigned")?, candidate: row.try_get("candidate")? });
+    }
+    Ok((read_rolling(rows)?, versions))
 }
 
 const SELECT_ROLLING: &str = "SELECT m.set_uid, m.cluster_uid, m.service_uid, m.service_name, m.ready, m.generation, m.wanted, m.looked_at, m.stands, \
         m.track, CASE WHEN m.held_spec = '' THEN '' ELSE '{}' END AS held_spec, '' AS back_spec, m.published, m.published_at, m.evidence, \
-        m.step, a.generation AS seen, CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths \
+        m.step, m.pin, COALESCE((SELECT r.pin FROM rollouts r WHERE r.set_uid = m.set_uid), 0) AS set_pin, a.generation AS seen, CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths \
         WHERE service_paths.service_uid = m.service_uid), '') = '' THEN 1 ELSE 0 END AS BIGINT) AS touched \
         FROM set_members m LEFT JOIN assignments a ON a.service_uid = m.service_uid \
         WHERE m.set_uid = $1 AND m.left_at = 0 AND m.service_uid <> ''";
@@ -126,11 +191,12 @@ pub async fn rollouts_of_cluster(
 
 /// What a look at a service found: what it would run, and why it stands still.
 pub async fn save_look(connection: &mut Connection, row: &MemberRollout) -> Result<(), StoreError> {
-    sqlx::query("UPDATE set_members SET wanted = $2, looked_at = $3, stands = $4 WHERE service_uid = $1")
+    sqlx::query("UPDATE set_members SET wanted = $2, looked_at = $3, stands = $4, pin = $5 WHERE service_uid = $1")
         .bind(&row.service_uid)
         .bind(&row.wanted)
         .bind(&row.looked_at)
         .bind(&row.stands)
+        .bind(row.pin)
         .execute(connection)
         .await?;
     Ok(())
@@ -232,6 +298,6 @@ pub async fn save_rollout(connection: &mut Connection, set_uid: &str, state: &st
 }
 
 pub async fn delete_rollout(connection: &mut Connection, set_uid: &str) -> Result<(), StoreError> {
-    sqlx::query("DELETE FROM rollouts WHERE set_uid = $1").bind(set_uid).execute(connection).await?;
-    Ok(())
+    sqlx::query("DELETE FROM rollouts WHERE set_uid = $1").bind(set_uid).execute(&mut *connection).await?;
+    delete_set_versions(connection, set_uid).await
 }

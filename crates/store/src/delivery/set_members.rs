@@ -1,6 +1,9 @@
 //! Which clusters a ServiceSet has, and which ServiceDeployment is its own on each.
 
-use crate::{Connection, StoreError};
+use crate::{
+    Connection, StoreError,
+    rows::{chunks, parameters},
+};
 
 const SELECT: &str =
     "SELECT set_uid, cluster_uid, service_uid, service_name, problem, ready, left_at, braked FROM set_members";
@@ -73,6 +76,40 @@ pub async fn page_of_members(
     Ok(select.bind(i64::from(limit)).fetch_all(connection).await?)
 }
 
+/// At most `limit` of one step, by their services' names, behind a service's name and its cluster.
+pub async fn page_of_step(
+    connection: &mut Connection,
+    (set_uid, step): (&str, i64),
+    (after, cluster_uid): (&str, &str),
+    limit: u32,
+) -> Result<Vec<SetMember>, StoreError> {
+    let sql = format!(
+        "{SELECT} WHERE set_uid = $1 AND step = $2 AND left_at = 0 AND (service_name, cluster_uid) > ($3, $4) \
+         ORDER BY service_name, cluster_uid LIMIT $5"
+    );
+    let select = sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(set_uid.to_owned()).bind(step);
+    let select = select.bind(after.to_owned()).bind(cluster_uid.to_owned()).bind(i64::from(limit));
+    Ok(select.fetch_all(connection).await?)
+}
+
+/// Of some clusters, in no order.
+pub async fn members_on(
+    connection: &mut Connection,
+    set_uid: &str,
+    cluster_uids: &[&str],
+) -> Result<Vec<SetMember>, StoreError> {
+    let mut found = Vec::with_capacity(cluster_uids.len());
+    for some in chunks(cluster_uids) {
+        let sql = format!("{SELECT} WHERE (set_uid, cluster_uid) IN (VALUES {})", parameters(some.len(), 2));
+        let mut select = sqlx::query_as(sqlx::AssertSqlSafe(sql));
+        for cluster_uid in some {
+            select = select.bind(set_uid.to_owned()).bind((*cluster_uid).to_owned());
+        }
+        found.extend::<Vec<SetMember>>(select.fetch_all(&mut *connection).await?);
+    }
+    Ok(found)
+}
+
 pub async fn load_member(
     connection: &mut Connection,
     set_uid: &str,
@@ -101,6 +138,25 @@ pub async fn member_of_service(
 ) -> Result<Option<SetMember>, StoreError> {
     let sql = format!("{SELECT} WHERE service_uid = $1");
     Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(service_uid.to_owned()).fetch_optional(connection).await?)
+}
+
+/// (service, set) of those of these services that a set has made.
+pub async fn sets_of_services(
+    connection: &mut Connection,
+    service_uids: &[String],
+) -> Result<Vec<(String, String)>, StoreError> {
+    let mut found = Vec::new();
+    for some in chunks(service_uids) {
+        let sql = format!(
+            "SELECT service_uid, set_uid FROM set_members WHERE service_uid IN (VALUES {})",
+            parameters(some.len(), 1)
+        );
+        let select = sqlx::query_as(sqlx::AssertSqlSafe(sql));
+        let rows: Vec<(String, String)> =
+            some.iter().fold(select, |select, uid| select.bind(uid.as_str())).fetch_all(&mut *connection).await?;
+        found.extend(rows);
+    }
+    Ok(found)
 }
 
 /// (set, cluster) of the members that have no service and would call it so.

@@ -126,6 +126,8 @@ fn nobody_follows_before_a_hub_that_was_away_has_heard_them() {
         (set.released(), set.standing('b')),
         (String::new(), "waits for its cluster to be heard, since the hub was away".to_owned())
     );
+    let next = set.look().next_look;
+    assert!(next.is_some_and(|next| next <= set.clock.now + 5), "a poll wakes nobody: {next:?}");
     set.rows.iter_mut().for_each(|row| row.reach = None);
     assert_eq!(set.released(), "");
     set.pass(10);

@@ -42,7 +42,20 @@ fn compare_members(place: &str, ours: &Value, real: &Value, name: &str, differen
 }
 
 /// Subresources that only we have.
-const OWN: [&str; 9] = ["bundle", "digest", "history", "hooks", "join", "members", "objects", "parameters", "plan"];
+const OWN: [&str; 12] = [
+    "bundle",
+    "digest",
+    "history",
+    "hooks",
+    "impact",
+    "join",
+    "members",
+    "objects",
+    "parameters",
+    "plan",
+    "rollout",
+    "versions",
+];
 
 /// Without what says how the real server stores, and without what only we have.
 fn comparable(mut resource: Value) -> Value {

@@ -1,0 +1,244 @@
+//! `farwater impact`: what a revision of a repository would change in the fleet, before it is merged.
+
+use std::time::Duration;
+
+use farwater_api::{
+    GROUP, GitRepository, VERSION,
+    impact::{IMPACT_KIND, Impact, ImpactCounts, ImpactEffect, ImpactGroup, ImpactQuery},
+    plan::PlanQuery,
+};
+use http::Method;
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use crate::{
+    commands::{plan, wait::parse_duration},
+    connection::Session,
+    exit,
+    failure::{Failure, Result},
+    format::{self, Answer},
+    scope::NamespaceArgs,
+    table::{Column, Table},
+    terminal::{Terminal, print, say},
+    text,
+};
+
+/// Plans that are shown: of each group one, and of the largest.
+const MOST_PLANS: usize = 5;
+
+#[derive(Debug, clap::Args)]
+pub struct ImpactArgs {
+    /// A branch, a tag or a whole commit id.
+    #[arg(value_name = "REF")]
+    reference: String,
+    /// The GitRepository [default: the namespace's only one].
+    #[arg(long, value_name = "NAME")]
+    source: Option<String>,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+    /// Has one cluster of each group plan it, too.
+    #[arg(long)]
+    plan: bool,
+    /// How long one agent may take for that.
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration, requires = "plan")]
+    timeout: Duration,
+    /// What the output looks like.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Answer,
+}
+
+pub async fn run(args: ImpactArgs, session: &Session) -> Result<u8> {
+    let namespace = args.namespace.or_default(session);
+    let source = match &args.source {
+        Some(source) => source.clone(),
+        None => only_source(session, namespace).await?,
+    };
+    let impact = measure(session, (namespace, &source), &args.reference).await?;
+    match args.output {
+        Answer::Json => print(&format::json(&impact)?)?,
+        Answer::Yaml => print(&format::yaml(&impact)?)?,
+        Answer::Text => print(&render(&impact, Terminal::detect()))?,
+    }
+    if args.plan {
+        show_plans(session, namespace, &args, &impact).await?;
+    }
+    let is_quiet = impact.changing.services == 0 && impact.failing.services == 0;
+    Ok(if is_quiet { exit::YES } else { exit::NO })
+}
+
+async fn only_source(session: &Session, namespace: &str) -> Result<String> {
+    let found: Vec<GitRepository> = session.list(Some(namespace)).await?;
+    let mut names: Vec<String> = found.iter().map(|source| source.name_any()).collect();
+    match (names.pop(), names.is_empty()) {
+        (Some(name), true) => Ok(name),
+        (None, _) => Err(Failure::usage(format!("there is no GitRepository in namespace {namespace}"))),
+        (Some(last), false) => {
+            names.push(last);
+            names.sort_unstable();
+            Err(Failure::usage("say which repository with --source")
+                .evidence(format!("there are {}", names.join(", "))))
+        }
+    }
+}
+
+async fn measure(session: &Session, (namespace, source): (&str, &str), reference: &str) -> Result<Impact> {
+    let attempt = format!("compare {reference} of {namespace}/{source} with what is served");
+    let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/gitrepositories/{source}/impact");
+    let query = ImpactQuery { reference: reference.to_owned() };
+    let body = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": IMPACT_KIND, "spec": query});
+    let sent = session.ask(&attempt, Method::POST, &path, "application/json", Some(&body)).await;
+    let mut answer = match sent {
+        // The typed look-up names what was perhaps meant.
+        Err(failure) if failure.is_missing() => {
+            session.get::<GitRepository>(namespace, source).await?;
+            return Err(failure);
+        }
+        sent => sent?,
+    };
+    serde_json::from_value(answer["status"].take())
+        .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))
+}
+
+async fn show_plans(session: &Session, namespace: &str, args: &ImpactArgs, impact: &Impact) -> Result<()> {
+    let changing = impact.groups.iter().filter(|group| group.effect == ImpactEffect::Changes);
+    for group in changing.clone().take(MOST_PLANS) {
+        let Some(target) = group.first.iter().find(|target| !target.cluster.is_empty()) else { continue };
+        let query = PlanQuery { reference: Some(args.reference.clone()), local: None };
+        let of = (namespace, target.service.as_str());
+        // That one can't be made says nothing of the others.
+        match plan::make(session, of, &query, args.timeout).await {
+            Ok(planned) => plan::show(&planned.plan, &planned.answer, of)?,
+            Err(failure) => say(failure.render(session.program.name()).trim_end()),
+        }
+    }
+    let rest = changing.count().saturating_sub(MOST_PLANS);
+    if rest > 0 {
+        say(&format!("{rest} more groups were not planned; farwater plan SERVICE --ref {} does one", args.reference));
+    }
+    Ok(())
+}
+
+fn render(impact: &Impact, terminal: Terminal) -> String {
+    let short = |revision: &str| text::short_revision(revision);
+    let paths = match impact.paths {
+        Some(1) => "1 path differs".to_owned(),
+        Some(count) => format!("{count} paths differ"),
+        None => "everything may differ".to_owned(),
+    };
+    let against = if impact.base.is_empty() { String::new() } else { format!(" against {}", short(&impact.base)) };
+    let mut lines = format!("{}{against}: {paths}\n", short(&impact.revision));
+    let Impact { changing, failing, standing, .. } = impact;
+    lines += &format!("{} of {} services change, on {}\n", changing.services, impact.services, clusters(changing));
+    if impact.uncompared > 0 {
+        lines += &format!("{} of them by their paths: what they are made of was not compared\n", impact.uncompared);
+    }
+    if failing.services > 0 {
+        lines += &format!("{} fail, on {}: they go on with what they have\n", failing.services, clusters(failing));
+    }
+    if standing.services > 0 {
+        lines += &format!("{} are suspended or pinned to another version\n", standing.services);
+    }
+    if impact.groups.is_empty() {
+        return lines;
+    }
+    let mut table = Table::new(vec![
+        Column::fixed("effect"),
+        Column::fixed("set"),
+        Column::fixed("path"),
+        Column::fixed("services"),
+        Column::fixed("clusters"),
+        Column::elastic("first"),
+    ]);
+    for group in &impact.groups {
+        table.push(row(group));
+    }
+    lines += "\n";
+    lines += &table.render(terminal);
+    for group in impact.groups.iter().filter(|group| !group.message.is_empty()) {
+        lines += &format!("\n{}: {}\n", text::plain(&group.path), text::plain(&group.message));
+    }
+    if impact.left_out > 0 {
+        lines += &format!("{} more groups\n", impact.left_out);
+    }
+    lines
+}
+
+fn row(group: &ImpactGroup) -> [String; 6] {
+    let effect = match group.effect {
+        ImpactEffect::Changes => "changes",
+        ImpactEffect::Fails => "fails",
+        ImpactEffect::Stands => "stands still",
+        ImpactEffect::Unknown => "-",
+    };
+    let names: Vec<&str> = group.first.iter().map(|target| target.service.as_str()).collect();
+    let more = group.services.saturating_sub(names.len() as u64);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    [
+        effect.to_owned(),
+        group.set.clone().unwrap_or_else(|| "-".to_owned()),
+        if group.path.is_empty() { "/".to_owned() } else { group.path.clone() },
+        group.services.to_string(),
+        group.clusters.to_string(),
+        names.join(", ") + &more,
+    ]
+}
+
+fn clusters(counts: &ImpactCounts) -> String {
+    match counts.clusters {
+        1 => "1 cluster".to_owned(),
+        count => format!("{count} clusters"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_api::impact::ImpactTarget;
+
+    use super::*;
+
+    #[test]
+    fn the_blast_radius_is_told_in_counts_first_and_in_names_then() {
+        let target = |n: u32| ImpactTarget { service: format!("web-{n}"), cluster: format!("farwater-admin/c{n}") };
+        let impact = Impact {
+            revision: "feature@sha1:0123456789abcdef0123456789abcdef01234567".to_owned(),
+            base: "main@sha1:89abcdef0123456789abcdef0123456789abcdef".to_owned(),
+            paths: Some(3),
+            services: 400,
+            changing: ImpactCounts { services: 12, clusters: 12 },
+            failing: ImpactCounts { services: 1, clusters: 1 },
+            groups: vec![
+                ImpactGroup {
+                    set: Some("web".to_owned()),
+                    path: "apps/web".to_owned(),
+                    services: 12,
+                    clusters: 12,
+                    first: (1..=2).map(target).collect(),
+                    ..ImpactGroup::default()
+                },
+                ImpactGroup {
+                    path: "apps/db".to_owned(),
+                    effect: ImpactEffect::Fails,
+                    message: "apps/db: the source has no such folder".to_owned(),
+                    services: 1,
+                    clusters: 1,
+                    first: vec![target(9)],
+                    ..ImpactGroup::default()
+                },
+            ],
+            ..Impact::default()
+        };
+        let shown = render(&impact, Terminal { colour: false, width: Some(100), height: 40 });
+        assert_eq!(
+            shown,
+            "feature@0123456789ab against main@89abcdef0123: 3 paths differ\n\
+             12 of 400 services change, on 12 clusters\n\
+             1 fail, on 1 cluster: they go on with what they have\n\
+             \n\
+             EFFECT    SET   PATH       SERVICES   CLUSTERS   FIRST\n\
+             changes   web   apps/web   12         12         web-1, web-2 and 10 more\n\
+             fails     -     apps/db    1          1          web-9\n\
+             \n\
+             apps/db: apps/db: the source has no such folder\n"
+        );
+    }
+}

@@ -1,0 +1,385 @@
+//! measure_impact: another revision of a repository → whose files it would change.
+//!
+//! Which services it may concern is known by the paths that they are made of; what they are made of at both revisions is compared by
+//! content id, once for all services with the same files. Nothing is rendered, packed or written, and no agent is asked.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use farwater_api::{
+    Digest, GitRepositorySpec, ServiceDeployment,
+    impact::{Impact, ImpactCounts, ImpactEffect, ImpactGroup, ImpactTarget, MAX_IMPACT_GROUPS, MAX_IMPACT_TARGETS},
+};
+use farwater_bundle::ObjectId;
+use farwater_fleet::assignment::{Candidate, Decided, Part, Trouble, Why};
+use farwater_sources::{Mirror, Named};
+use farwater_store::{
+    StoreError,
+    delivery::{
+        Assignment, Revision, SourceOrigin, Taken, assignments_of, load_revision, services_concerned, sets_of_services,
+    },
+};
+use serde_json::json;
+
+use super::{
+    candidates::{self, ResolveError, find_ingredients},
+    chain,
+    fetch_sources::find_revision,
+    git::{self, BundleFailure, SourceFailure, find_changes, format_revision, open_mirror, parse_commit},
+    resources::{self, Name},
+    services::read_json,
+    stamp_services::cluster_name,
+};
+use crate::delivery::Delivery;
+
+/// For what is told by paths alone after that: somebody waits for the answer.
+const COMPARED_FOR: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ImpactError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The revision can't be had.
+    #[error("{}", .0.message)]
+    Source(SourceFailure),
+    #[error("{0}")]
+    Machine(String),
+}
+
+impl From<ResolveError> for ImpactError {
+    fn from(error: ResolveError) -> Self {
+        match error {
+            ResolveError::Store(error) => Self::Store(error),
+            error => Self::Machine(chain(&error)),
+        }
+    }
+}
+
+/// What a service is made of at one of the two revisions.
+type Content = Result<Digest, Problem>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Problem {
+    /// Its files can't be gathered there.
+    Fails(String),
+    /// Nobody can tell without fetching something.
+    Unknown,
+}
+
+/// What becomes of services that are made of the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Same,
+    Changes,
+    Fails(String),
+    /// Its paths differ, and that was all that was looked at.
+    Uncompared,
+}
+
+/// Both revisions of a repository.
+struct Comparison<'a> {
+    delivery: &'a Arc<Delivery>,
+    namespace: &'a str,
+    source_uid: &'a str,
+    mirror: Mirror,
+    /// None: nothing is served.
+    base: Option<Side>,
+    /// The base is what is served: what services would run of it is known.
+    is_served: bool,
+    other: Side,
+    began: Instant,
+}
+
+struct Side {
+    commit: ObjectId,
+    revision: Revision,
+    origin: Option<SourceOrigin>,
+}
+
+impl Side {
+    fn new(
+        source_uid: &str,
+        (reference, commit): (&str, ObjectId),
+        taken: &Taken,
+        origin: Option<SourceOrigin>,
+    ) -> Self {
+        let revision = Revision {
+            source_uid: source_uid.to_owned(),
+            reference: reference.to_owned(),
+            commit: commit.to_string(),
+            fetched: 0,
+            taken: taken.clone(),
+        };
+        Self { commit, revision, origin }
+    }
+
+    fn name(&self) -> String {
+        format_revision(&self.revision.reference, &self.revision.commit)
+    }
+}
+
+/// Looks at what a branch, tag or commit would change if it were followed, or merged into what is.
+pub async fn measure(
+    delivery: &Arc<Delivery>,
+    name: &Name,
+    (source_uid, spec): (&str, &GitRepositorySpec),
+    named: &Named,
+) -> Result<Impact, ImpactError> {
+    let comparison = Comparison::begin(delivery, name, (source_uid, spec), named).await?;
+    let changed = match &comparison.base {
+        Some(base) => {
+            let (before, after) = (&base.revision.commit, &comparison.other.revision.commit);
+            find_changes(&delivery.mirrors, source_uid, before, after).await
+        }
+        None => None,
+    };
+    let (services, rows, sets) = {
+        let mut tables = delivery.store.tables().await?;
+        let all = services_concerned(&mut tables, source_uid, None).await?;
+        let concerned = match &changed {
+            Some(changed) => services_concerned(&mut tables, source_uid, Some(changed)).await?,
+            None => all.clone(),
+        };
+        let rows = assignments_of(&mut tables, &concerned).await?;
+        let sets: HashMap<_, _> = sets_of_services(&mut tables, &concerned).await?.into_iter().collect();
+        (all.len(), rows, sets)
+    };
+    let mut impact = Impact {
+        revision: comparison.other.name(),
+        base: comparison.base.as_ref().map(Side::name).unwrap_or_default(),
+        paths: changed.map(|changed| changed.len() as u64),
+        services: services as u64,
+        ..Impact::default()
+    };
+    let groups = comparison.judge(rows, &sets, &mut impact).await?;
+    list(delivery, groups, &mut impact).await?;
+    Ok(impact)
+}
+
+/// A service, as far as it matters here.
+struct Concerned {
+    row: Assignment,
+    candidate: Option<Candidate>,
+    /// Suspended, or pinned to something else.
+    stands: bool,
+}
+
+impl Concerned {
+    fn read(row: Assignment) -> Result<Self, StoreError> {
+        let uid = &row.service_uid;
+        let read = |text: &Option<String>| text.as_deref().map(|text| read_json::<Candidate>(uid, text)).transpose();
+        let (candidate, assigned) = (read(&row.candidate)?, read(&row.assigned)?);
+        let Decided { why, .. } = read_json(uid, &row.why)?;
+        // What is not behind and has another thing assigned is pinned to it.
+        let is_pinned = why == Why::Current && assigned.is_some() && assigned != candidate;
+        Ok(Self { candidate, stands: why == Why::Suspended || is_pinned, row })
+    }
+
+    /// Services with the same one are made of the same files, at any revision.
+    fn shape(&self) -> String {
+        let Some(candidate) = &self.candidate else { return self.row.service_uid.clone() };
+        let stated: Vec<_> = candidate.parts.iter().filter(|part| !part.dependency).map(shape_of_part).collect();
+        let Candidate { path, content_id, rendered, reads, .. } = candidate;
+        json!([path, content_id, rendered, reads, stated]).to_string()
+    }
+
+    fn path(&self) -> &str {
+        let Some(candidate) = &self.candidate else { return "" };
+        candidate.parts.first().map_or(&candidate.path, |part| &part.path)
+    }
+}
+
+fn shape_of_part(part: &Part) -> serde_json::Value {
+    json!([part.source_uid, part.chart, part.path, part.mount_path, part.reads])
+}
+
+/// Those that fare alike: first by what becomes of them, then by set and files.
+type Groups = BTreeMap<(ImpactEffect, String, String), Group>;
+
+#[derive(Default)]
+struct Group {
+    path: String,
+    message: String,
+    services: Vec<(String, String, String)>,
+}
+
+impl Comparison<'_> {
+    async fn begin<'a>(
+        delivery: &'a Arc<Delivery>,
+        name: &'a Name,
+        (source_uid, spec): (&'a str, &GitRepositorySpec),
+        named: &Named,
+    ) -> Result<Comparison<'a>, ImpactError> {
+        let machine = |error: BundleFailure| ImpactError::Machine(error.to_string());
+        let fetch = find_revision(delivery, name, (source_uid, spec), named).await.map_err(ImpactError::Source)?;
+        let other = parse_commit(&fetch.commit).map_err(machine)?;
+        let mirror = open_mirror(&delivery.mirrors, source_uid).await.map_err(machine)?;
+        let served = load_revision(&mut *delivery.store.tables().await?, source_uid).await?;
+        let (mut base, mut is_served) = (None, false);
+        if let Some(served) = served {
+            let commit = parse_commit(&served.commit).map_err(machine)?;
+            // What was merged meanwhile is no change of this one.
+            let common = mirror.merge_base(commit, other).await.unwrap_or(commit);
+            is_served = common == commit;
+            base = Some(Side::new(source_uid, (&served.reference, common), &served.taken, None));
+        }
+        let other = Side::new(source_uid, (&fetch.reference, other), &fetch.taken, Some(fetch.origin));
+        let namespace = &name.namespace;
+        Ok(Comparison { delivery, namespace, source_uid, mirror, base, is_served, other, began: Instant::now() })
+    }
+
+    /// Puts those that something becomes of into groups, and counts them.
+    async fn judge(
+        &self,
+        rows: Vec<Assignment>,
+        sets: &HashMap<String, String>,
+        impact: &mut Impact,
+    ) -> Result<Groups, ImpactError> {
+        let mut verdicts: HashMap<String, Verdict> = HashMap::new();
+        let mut groups = Groups::new();
+        let mut clusters: BTreeMap<ImpactEffect, BTreeSet<String>> = BTreeMap::new();
+        for row in rows {
+            let concerned = Concerned::read(row)?;
+            let shape = concerned.shape();
+            let verdict = match verdicts.get(&shape) {
+                Some(known) => known.clone(),
+                None => {
+                    let verdict = self.compare(&concerned).await?;
+                    verdicts.insert(shape.clone(), verdict.clone());
+                    verdict
+                }
+            };
+            let (effect, message) = match verdict {
+                Verdict::Same => continue,
+                _ if concerned.stands => (ImpactEffect::Stands, String::new()),
+                Verdict::Fails(message) => (ImpactEffect::Fails, message),
+                Verdict::Changes => (ImpactEffect::Changes, String::new()),
+                Verdict::Uncompared => {
+                    impact.uncompared += 1;
+                    (ImpactEffect::Changes, String::new())
+                }
+            };
+            let path = concerned.path().to_owned();
+            let Assignment { service_uid, namespace, name, cluster_uid, .. } = concerned.row;
+            if !cluster_uid.is_empty() {
+                clusters.entry(effect).or_default().insert(cluster_uid.clone());
+            }
+            count(impact, effect).services += 1;
+            let set = sets.get(&service_uid).cloned().unwrap_or_default();
+            let group =
+                groups.entry((effect, set, shape)).or_insert_with(|| Group { path, message, ..Group::default() });
+            group.services.push((name, namespace, cluster_uid));
+        }
+        for (effect, clusters) in clusters {
+            count(impact, effect).clusters = clusters.len() as u64;
+        }
+        Ok(groups)
+    }
+
+    async fn compare(&self, concerned: &Concerned) -> Result<Verdict, ImpactError> {
+        if self.began.elapsed() > COMPARED_FOR {
+            return Ok(Verdict::Uncompared);
+        }
+        let known = concerned.candidate.as_ref().filter(|_| self.is_served);
+        let before = match (known, &self.base) {
+            (Some(candidate), _) => Some(Ok(candidate.content_id)),
+            (None, Some(base)) => Some(self.content(concerned, base).await?),
+            (None, None) => None,
+        };
+        Ok(match (before, self.content(concerned, &self.other).await?) {
+            (Some(Err(Problem::Unknown)), _) | (_, Err(Problem::Unknown)) => Verdict::Uncompared,
+            (Some(before), after) if before == after => Verdict::Same,
+            (_, Err(Problem::Fails(message))) => Verdict::Fails(message),
+            (_, Ok(_)) => Verdict::Changes,
+        })
+    }
+
+    async fn content(&self, concerned: &Concerned, side: &Side) -> Result<Content, ImpactError> {
+        let is_plain = !side.revision.taken.submodules && !side.revision.taken.lfs;
+        if let Some(candidate) = &concerned.candidate
+            && is_plain
+            && candidate.parts.is_empty()
+            && candidate.rendered.is_empty()
+        {
+            match git::content_of(&self.delivery.mirrors, &self.mirror, side.commit, &candidate.path).await {
+                Ok(Some(content)) => return Ok(Ok(content)),
+                // Its charts have to be found first.
+                Ok(None) => {}
+                Err(BundleFailure::Content(message)) => return Ok(Err(Problem::Fails(message))),
+                Err(error) => return Err(ImpactError::Machine(error.to_string())),
+            }
+        }
+        self.resolve(concerned, side).await
+    }
+
+    /// As the service's candidate is made, with this revision for what is served of the repository.
+    async fn resolve(&self, concerned: &Concerned, side: &Side) -> Result<Content, ImpactError> {
+        let name = Name::new(self.namespace, &concerned.row.name);
+        let Some((_, service)) = resources::load::<ServiceDeployment>(&self.delivery.store, &name).await? else {
+            return Ok(Err(Problem::Unknown));
+        };
+        let mut ingredients = find_ingredients(self.delivery, self.namespace, &service.spec).await?;
+        for found in ingredients.iter_mut().filter_map(|ingredient| ingredient.found.as_mut()) {
+            if found.object.uid == self.source_uid {
+                found.revision = Some(side.revision.clone());
+                found.origin = side.origin.clone().or_else(|| found.origin.take());
+            }
+        }
+        let resolved = candidates::resolve(self.delivery, self.namespace, None, &ingredients, None).await?;
+        Ok(match resolved.candidate {
+            Ok(candidate) => Ok(candidate.content_id),
+            Err(Trouble::ChartPending { .. } | Trouble::Files { .. }) => Err(Problem::Unknown),
+            Err(trouble) => Err(Problem::Fails(trouble.to_string())),
+        })
+    }
+}
+
+fn count(impact: &mut Impact, effect: ImpactEffect) -> &mut ImpactCounts {
+    match effect {
+        ImpactEffect::Fails => &mut impact.failing,
+        ImpactEffect::Stands => &mut impact.standing,
+        ImpactEffect::Changes | ImpactEffect::Unknown => &mut impact.changing,
+    }
+}
+
+/// The largest first.
+async fn list(delivery: &Delivery, groups: Groups, impact: &mut Impact) -> Result<(), StoreError> {
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|((effect, ..), group)| (*effect, std::cmp::Reverse(group.services.len())));
+    impact.left_out = groups.len().saturating_sub(MAX_IMPACT_GROUPS) as u64;
+    groups.truncate(MAX_IMPACT_GROUPS);
+    for ((effect, set_uid, _), mut group) in groups {
+        group.services.sort_unstable();
+        let clusters: BTreeSet<&str> = group.services.iter().map(|(_, _, cluster)| cluster.as_str()).collect();
+        let first = group.services.iter().take(MAX_IMPACT_TARGETS);
+        let targets = first.map(|(name, _, cluster)| ImpactTarget {
+            service: name.clone(),
+            cluster: cluster_name(delivery, cluster).unwrap_or_default(),
+        });
+        let set = match (set_uid.is_empty(), group.services.first()) {
+            (false, Some((name, namespace, _))) => set_of(delivery, &Name::new(namespace, name)).await?,
+            _ => None,
+        };
+        impact.groups.push(ImpactGroup {
+            set,
+            effect,
+            services: group.services.len() as u64,
+            clusters: clusters.iter().filter(|cluster| !cluster.is_empty()).count() as u64,
+            first: targets.collect(),
+            path: group.path,
+            message: group.message,
+        });
+    }
+    Ok(())
+}
+
+async fn set_of(delivery: &Delivery, name: &Name) -> Result<Option<String>, StoreError> {
+    let Some((_, service)) = resources::load::<ServiceDeployment>(&delivery.store, name).await? else {
+        return Ok(None);
+    };
+    let owners = service.metadata.owner_references.unwrap_or_default();
+    Ok(owners.into_iter().find(|owner| owner.kind == "ServiceSet").map(|owner| owner.name))
+}

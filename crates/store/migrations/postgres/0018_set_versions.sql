@@ -1,0 +1,16 @@
+-- Made from ../sqlite by a test of migrations.rs; don't edit.
+-- What each rollout of a set was about, and what people have said of it: a set can be kept at one of them.
+
+-- The version that a set is kept at; 0: none, it follows its sources and its template.
+ALTER TABLE rollouts ADD COLUMN pin BIGINT NOT NULL DEFAULT 0;
+-- The one that its service was looked at for.
+ALTER TABLE set_members ADD COLUMN pin BIGINT NOT NULL DEFAULT 0;
+
+CREATE TABLE set_versions (
+    set_uid TEXT COLLATE "C"   NOT NULL,
+    -- Of the rollout.
+    number  BIGINT NOT NULL,
+    -- JSON.
+    version TEXT COLLATE "C"   NOT NULL,
+    PRIMARY KEY (set_uid, number)
+);

@@ -1,0 +1,77 @@
+import type { ProgressCounts, RolloutSurvey } from "../api/generated";
+import { BAR_ORDER, countAll, judgeStage, PROGRESS_WORDS, stageWord, tallies, total } from "../fleet/rollout";
+import { plain } from "../fleet/text";
+import { ProgressMark } from "./progress-mark";
+
+interface Props {
+  survey: RolloutSurvey;
+  /** The step that is open; empty: all are. */
+  step: string;
+  /** Of that step; empty: nothing is said of it. */
+  note: string;
+}
+
+/** How a change goes through a set: one stage after the other, each with how far its clusters are. Its text is its own twin. */
+export function RolloutGraph({ survey, step, note }: Props) {
+  const { stages } = survey;
+  const all = countAll(stages);
+  const number = total(all);
+  return (
+    <ol className="stages">
+      {stages.map((stage) => (
+        <Stage key={stage.step} name={stage.step} counts={stage.counts} note={stage.step === step ? note : ""} />
+      ))}
+      <li className={`stage end ${number > 0 && all.done === number ? "done" : "waiting"}`}>
+        <h3>everywhere</h3>
+        <p className="stage-figure">
+          <strong>{all.done}</strong>/{number} done
+        </p>
+        <StackedBar counts={all} />
+      </li>
+    </ol>
+  );
+}
+
+function Stage({ name, counts, note }: { name: string; counts: ProgressCounts; note: string }) {
+  const state = judgeStage(counts);
+  const number = total(counts);
+  return (
+    <li className={`stage ${state}`} {...(note && { "aria-current": "step" as const })}>
+      <h3>
+        <bdi>{plain(name)}</bdi>
+      </h3>
+      <p className="stage-word">
+        {stageWord(counts)}
+        {note && <span className="chip-text">{note}</span>}
+      </p>
+      {number > 0 && <StackedBar counts={counts} />}
+      <ul className="tallies">
+        {tallies(counts).map(({ progress, count }) => (
+          <li key={progress}>
+            <ProgressMark standing={progress} /> <b>{count}</b> {PROGRESS_WORDS[progress]}
+          </li>
+        ))}
+      </ul>
+    </li>
+  );
+}
+
+const WIDTH = 200;
+
+/** The picture of what the numbers beside it say. */
+export function StackedBar({ counts }: { counts: ProgressCounts }) {
+  const number = total(counts);
+  let at = 0;
+  return (
+    <svg className="stack" viewBox={`0 0 ${WIDTH} 8`} width="100%" height="8" preserveAspectRatio="none" aria-hidden="true">
+      <rect width={WIDTH} height="8" className="ground" />
+      {tallies(counts, BAR_ORDER).map(({ progress, count }) => {
+        const x = at;
+        // One of ten thousand is seen as well.
+        const width = Math.max(1, (count / number) * WIDTH);
+        at += width;
+        return <rect key={progress} x={x} width={width} height="8" className={`part ${progress.toLowerCase()}`} />;
+      })}
+    </svg>
+  );
+}

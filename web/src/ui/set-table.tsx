@@ -1,0 +1,80 @@
+import { useMemo, useState } from "react";
+
+import type { Collection } from "../api/collection";
+import { keyOf, type ServiceSet } from "../api/kinds";
+import { doneOf, judgeSet } from "../fleet/rollout";
+import { plain, sentence } from "../fleet/text";
+import { Bar } from "./cluster-table";
+import { Link, setQuery } from "./link";
+import { Mark } from "./mark";
+
+/** Rows that are drawn at once. */
+const STEP = 100;
+
+/** Sets, where there are any: who has none needs no table of them. */
+export function SetTable({ collection }: { collection: Collection<ServiceSet> }) {
+  const sets = useMemo(() => [...collection.items.values()].sort((a, b) => keyOf(a).localeCompare(keyOf(b))), [collection.items]);
+  const [limit, setLimit] = useState(STEP);
+  if (sets.length === 0) return null;
+  return (
+    <section aria-labelledby="sets-title">
+      <h2 id="sets-title">Service sets</h2>
+      <div className="scroll">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">Name</th>
+              <th scope="col">State</th>
+              <th scope="col">Rolled out</th>
+              <th scope="col">Step</th>
+              <th scope="col">Clusters healthy</th>
+            </tr>
+          </thead>
+          <tbody>
+            {sets.slice(0, limit).map((set) => (
+              <Row key={set.metadata.uid} set={set} />
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {sets.length > limit && (
+        <button type="button" className="more" onClick={() => setLimit(limit + STEP)}>
+          Show {Math.min(STEP, sets.length - limit)} more of {sets.length}
+        </button>
+      )}
+    </section>
+  );
+}
+
+export function setRowId(key: string): string {
+  return `set-${key}`;
+}
+
+function Row({ set }: { set: ServiceSet }) {
+  const key = keyOf(set);
+  const verdict = judgeSet(set);
+  const { done, all } = doneOf(set.status);
+  const { matched = 0, ready = 0 } = set.status?.clusters ?? {};
+  const rollout = set.status?.rollout;
+  return (
+    <tr>
+      <th scope="row">
+        <Link query={setQuery(key)} id={setRowId(key)} row>
+          <bdi>{plain(set.metadata.name)}</bdi>
+        </Link>{" "}
+        <span className="faint">{plain(set.metadata.namespace)}</span>
+      </th>
+      <td>
+        <span className="with-mark">
+          <Mark state={verdict.state} /> {verdict.word}
+        </span>
+        {verdict.state !== "healthy" && verdict.message && <span className="detail">{sentence(verdict.message)}</span>}
+      </td>
+      <td>{all > 0 ? <Bar part={done} whole={all} /> : "–"}</td>
+      <td>{plain(rollout?.phase === "Complete" ? "" : rollout?.step) || "–"}</td>
+      <td className="nowrap">
+        {ready}/{matched}
+      </td>
+    </tr>
+  );
+}
