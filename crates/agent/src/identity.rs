@@ -375,7 +375,9 @@ impl Identity {
             return Err(Untrusted::Twice(twice.service.uid.clone()));
         }
         let (agent, health) = (state.agent.as_ref().map(Verbatim::digest), state.health.as_ref().map(Verbatim::digest));
-        if tag(&state.entries) != statement.tag || agent != statement.agent || health != statement.health {
+        let windows = state.windows.as_ref().map(Verbatim::digest);
+        let parts = (tag(&state.entries), agent, health, windows);
+        if parts != content_of(statement) {
             return Err(Untrusted::Tag);
         }
         let Some(accepted) = accepted else { return Ok(()) };
@@ -433,8 +435,8 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     }
 }
 
-fn content_of(statement: &Statement) -> (Digest, Option<Digest>, Option<Digest>) {
-    (statement.tag, statement.agent, statement.health)
+fn content_of(statement: &Statement) -> (Digest, Option<Digest>, Option<Digest>, Option<Digest>) {
+    (statement.tag, statement.agent, statement.health, statement.windows)
 }
 
 #[cfg(test)]

@@ -37,11 +37,12 @@ impl Hub {
             tag: tag(&entries),
             agent: None,
             health: None,
+            windows: None,
             key_id: "k".into(),
         };
         change(&mut statement);
         let signature = STANDARD.encode(self.key.sign(&statement.message()).as_ref());
-        DesiredState { statement: statement.into(), signature, entries, agent: None, health: None }
+        DesiredState { statement: statement.into(), signature, entries, agent: None, health: None, windows: None }
     }
 
     fn check(&self, state: &DesiredState, accepted: Option<&DesiredState>, expected: Result<(), Untrusted>) {

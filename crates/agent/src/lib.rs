@@ -55,8 +55,13 @@ use std::{
     time::Duration,
 };
 
-use farwater_api::{health_rule::HealthRules, protocol::AcceptedStatement};
-use farwater_fleet::{health::rules::HubRules, plan::ObjectKey};
+use farwater_api::{
+    Digest,
+    change_window::Windows,
+    health_rule::HealthRules,
+    protocol::{AcceptedStatement, Verbatim},
+};
+use farwater_fleet::{health::rules::HubRules, plan::ObjectKey, windows::Handed};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -124,6 +129,10 @@ pub(crate) struct Agent {
     listed_tombstones: tombstones::Listed,
     /// The hub's rules of health.
     health_rules: RwLock<Arc<HubRules>>,
+    /// When changes may begin, with the digest of what was handed over.
+    windows: RwLock<(Option<Digest>, Arc<Handed>)>,
+    /// The bundle of what was begun last, by service uid.
+    running: Mutex<BTreeMap<String, Digest>>,
     /// Objects at which is looked closer, at one time.
     looks: Semaphore,
     /// Services that live on this cluster: uid → `namespace/name`.
@@ -155,6 +164,28 @@ impl Agent {
         for mailbox in self.watches.mailboxes() {
             mailbox.tell_of_rules();
         }
+    }
+
+    fn windows(&self) -> Arc<Handed> {
+        Arc::clone(&self.windows.read().unwrap_or_else(PoisonError::into_inner).1)
+    }
+
+    /// Those of a newly accepted state. Whoever waits for one looks again.
+    fn set_windows(&self, windows: Option<&Verbatim<Windows>>) {
+        let digest = windows.map(Verbatim::digest);
+        if self.windows.read().unwrap_or_else(PoisonError::into_inner).0 == digest {
+            return;
+        }
+        let read = windows.map(|windows| Handed::read(windows)).unwrap_or_default();
+        *self.windows.write().unwrap_or_else(PoisonError::into_inner) = (digest, Arc::new(read));
+        for mailbox in self.watches.mailboxes() {
+            mailbox.tell_of_rules();
+        }
+    }
+
+    /// By the hub's clock, as far as it was heard.
+    fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::from_second(self.hub.clock.now()).unwrap_or_default()
     }
 
     fn caller<'a>(&'a self, identity: &'a Identity) -> Caller<'a> {
@@ -289,12 +320,15 @@ async fn act(
         plans: Plans::default(),
         listed_tombstones: tombstones::Listed::default(),
         health_rules: RwLock::default(),
+        windows: RwLock::default(),
+        running: Mutex::default(),
         looks: Semaphore::new(LOOKS),
         services: Mutex::default(),
     });
     let mut supervisor = Supervisor::new(agent.clone(), inventories);
     if let Some(state) = &accepted {
         agent.set_health_rules(state.health.as_deref());
+        agent.set_windows(state.windows.as_ref());
         supervisor.assign(state);
     }
     let own = update::Own::new(options);

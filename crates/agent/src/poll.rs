@@ -25,7 +25,7 @@ use crate::{
     state::StateStore,
     succeed::{self, Process},
     supervise::Supervisor,
-    sync::{Backoff, jitter},
+    sync::{Backoff, jitter, lock},
 };
 
 /// Until the hub says otherwise.
@@ -289,8 +289,9 @@ async fn accept(
         "accepted"
     );
     agent.set_health_rules(state.health.as_deref());
+    agent.set_windows(state.windows.as_ref());
     listeners.supervisor.assign(&state);
-    let named: BTreeSet<Digest> = state
+    let mut named: BTreeSet<Digest> = state
         .entries
         .iter()
         .filter_map(|entry| match &entry.action {
@@ -302,6 +303,10 @@ async fn accept(
     let accepted = AcceptedStatement { statement: state.statement, signature: state.signature };
     note_accepted(agent, &accepted);
     listeners.wanted.send_replace(state.agent);
+    // What is about to change may be held by a window before it does.
+    if !agent.windows().is_empty() {
+        named.extend(lock(&agent.running).values());
+    }
     // A held service goes on with a bundle that no entry names.
     if !holds {
         agent.bundles.collect(&named, &agent.kubernetes).await;

@@ -13,6 +13,7 @@ mod remove;
 pub(crate) mod rollout;
 mod steady;
 mod undo;
+mod windows;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +28,10 @@ use farwater_api::{
     protocol::{Action, Entry, ServiceAccount},
     service_deployment::{Contents, DeletionPolicy, HeldPrune},
 };
-use farwater_fleet::plan::{Live, ObjectKey, veil::Veil};
+use farwater_fleet::{
+    plan::{Live, ObjectKey, veil::Veil},
+    windows::Closed,
+};
 pub use leaving::Leaving;
 use rollout::Rollout;
 use tokio::{sync::watch, time::Instant};
@@ -85,17 +89,26 @@ enum Ended {
 /// What the report of an attempt says beside how it went.
 struct Note {
     text: String,
-    /// What was asked for is not what was done.
-    is_failure: bool,
+    outcome: Outcome,
 }
 
 impl Note {
     fn held(reason: &str) -> Self {
-        Self { text: shorten(&format!("held: {reason}")), is_failure: false }
+        Self { text: shorten(&format!("held: {reason}")), outcome: Outcome::Applied }
+    }
+
+    /// What was asked for is not what was done.
+    fn failed(reason: &str) -> Self {
+        Self { outcome: Outcome::Failed, ..Self::held(reason) }
+    }
+
+    /// Nothing of what was asked for has begun.
+    fn waiting(reason: &str) -> Self {
+        Self { outcome: Outcome::Superseded, ..Self::held(reason) }
     }
 
     fn outcome(&self) -> Outcome {
-        if self.is_failure { Outcome::Failed } else { Outcome::Applied }
+        self.outcome
     }
 }
 
@@ -147,6 +160,10 @@ pub struct ServiceTask {
     veil: Veil,
     undoing: Option<undo::Undoing>,
     hooks: hooks::HookQueue,
+    /// The entry that was begun last: no window stops it any more.
+    begun: Option<Digest>,
+    /// When to look again whether what waits for a window may begin.
+    window_at: Option<Instant>,
 }
 
 impl ServiceTask {
@@ -181,6 +198,8 @@ impl ServiceTask {
             veil: Veil::default(),
             undoing: None,
             hooks: hooks::HookQueue::default(),
+            begun: None,
+            window_at: None,
         }
     }
 
@@ -222,15 +241,21 @@ impl ServiceTask {
     }
 
     async fn attempt(&mut self, assignment: &Assignment) -> Ended {
-        let first = self.attempted.as_ref().is_none_or(|(digest, ..)| *digest != assignment.digest);
+        let closed = self.closed(assignment);
+        self.window_at = None;
+        let known = self.attempted.as_ref().filter(|(digest, ..)| *digest == assignment.digest);
+        let has_waited = known.is_some_and(|(_, outcome, _)| *outcome == Outcome::Superseded);
+        let first = known.is_none() || (has_waited && closed.is_none());
         if first {
             self.find_predecessor().await;
             self.begin_rollout(assignment);
             self.arrived = false;
             self.causes = causes::Causes::default();
-            self.set_outcome(assignment.digest, Outcome::Applying, String::new());
+            let outcome = if closed.is_some() { Outcome::Superseded } else { Outcome::Applying };
+            let message = closed.as_ref().map(|closed| Note::waiting(&closed.to_string()).text);
+            self.set_outcome(assignment.digest, outcome, message.unwrap_or_default());
         }
-        let ended = self.act(assignment).await;
+        let ended = self.act(assignment, closed.as_ref()).await;
         if !matches!(ended, Ended::Superseded) {
             // What could not be read or looked up by now says nothing about others' objects.
             self.agent.leaving.note_planned(self.uid(), assignment.digest);
@@ -239,7 +264,8 @@ impl ServiceTask {
             match outcome {
                 Outcome::Applied => self.agent.metrics.count_apply(ApplyResult::Applied),
                 // It goes on when what later waves wait for is healthy.
-                Outcome::Applying => {}
+                // Or with a window.
+                Outcome::Applying | Outcome::Superseded => {}
                 _ => self.agent.metrics.count_apply(ApplyResult::Failed),
             }
             self.follow_health();
@@ -287,12 +313,15 @@ impl ServiceTask {
         newer && under_way && !self.arrived && matches!(old.entry.action, Action::Apply(_))
     }
 
-    async fn act(&mut self, assignment: &Assignment) -> Ended {
+    async fn act(&mut self, assignment: &Assignment, closed: Option<&Closed>) -> Ended {
+        if let (Action::Apply(deployment), Some(closed)) = (&assignment.entry.action, closed) {
+            return self.wait_for_window(assignment.digest, deployment, closed).await;
+        }
         match &assignment.entry.action {
             Action::Apply(deployment) => self.apply(assignment.digest, deployment, None).await,
             Action::Hold { reason } => self.hold(assignment.digest, Note::held(reason)).await,
             Action::Unreadable(unreadable) => {
-                let note = Note { is_failure: true, ..Note::held(&unreadable.explain(crate::VERSION)) };
+                let note = Note::failed(&unreadable.explain(crate::VERSION));
                 self.hold(assignment.digest, note).await
             }
             Action::Remove { policy: DeletionPolicy::Orphan, .. } => self.orphan(assignment.digest).await,

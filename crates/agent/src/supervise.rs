@@ -28,6 +28,9 @@ pub struct Supervisor {
 
 impl Supervisor {
     pub fn new(agent: Arc<Agent>, inventories: BTreeMap<String, Stored>) -> Self {
+        let bundle = |stored: &Stored| stored.deployment.as_ref().map(|deployment| deployment.bundle);
+        let running = inventories.iter().filter_map(|(uid, stored)| Some((uid.clone(), bundle(stored)?)));
+        lock(&agent.running).extend(running);
         Self { agent, services: BTreeMap::new(), inventories }
     }
 
@@ -98,6 +101,7 @@ impl Supervisor {
             self.agent.watches.unregister(&service_label(uid));
             self.agent.reports.forget(uid);
             self.agent.leaving.forget(uid);
+            lock(&self.agent.running).remove(uid);
             lock(&self.agent.services).remove(uid);
             return;
         }

@@ -22,6 +22,8 @@ pub mod helm_repository;
 pub mod history;
 pub mod hooks;
 pub mod impact;
+pub mod notification_provider;
+pub mod notification_rule;
 pub mod objects;
 pub mod oci_repository;
 pub mod parameters;
@@ -41,6 +43,7 @@ pub mod succession;
 pub mod trace;
 
 pub use agent_policy::{AgentPolicy, AgentPolicySpec, AgentPolicyStatus};
+pub use change_window::{ChangeWindow, ChangeWindowSpec, ChangeWindowStatus};
 pub use cluster::{Cluster, ClusterSpec, ClusterStatus};
 pub use cluster_grant::{ClusterGrant, ClusterGrantSpec, GrantVerb};
 pub use digest::{Digest, canonical_json};
@@ -48,6 +51,8 @@ pub use git_repository::{GitRepository, GitRepositorySpec, GitRepositoryStatus};
 pub use health_rule::{HealthRule, HealthRuleSpec, HealthRuleStatus};
 pub use helm_repository::{HelmRepository, HelmRepositorySpec};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+pub use notification_provider::{NotificationProvider, NotificationProviderSpec, NotificationProviderStatus};
+pub use notification_rule::{NotificationRule, NotificationRuleSpec, NotificationRuleStatus};
 pub use oci_repository::{OCIRepository, OCIRepositorySpec};
 pub use receiver::{Receiver, ReceiverSpec, ReceiverStatus};
 pub use rollout::{RolloutPhase, RolloutPolicy};
@@ -81,6 +86,8 @@ pub const APPROVE_PRUNE: &str = "farwater.dev/approve-prune";
 /// Annotation on the Namespace [`ADMIN_NAMESPACE`], set by the hub or by hand: as long as it is there nothing is deleted in any
 /// cluster. Its value says why; who takes it off has looked.
 pub const FREEZE_PRUNES: &str = "farwater.dev/freeze-prunes";
+/// Annotation on a ServiceDeployment or a ServiceSet: what a closed ChangeWindow holds of it may begin, for a day. Its value says why.
+pub const OVERRIDE_FREEZE: &str = "farwater.dev/override-freeze";
 /// Annotation on a ServiceDeployment that asks for what its last deletion took; see [`deletion::undo_request`].
 pub const UNDO: &str = "farwater.dev/undo";
 /// Annotation on a Cluster whose agent has proven that the hub was restored from an older backup: its value, the epoch that
@@ -124,11 +131,14 @@ pub fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     let mut all = vec![
         AgentPolicy::crd(),
+        ChangeWindow::crd(),
         Cluster::crd(),
         ClusterGrant::crd(),
         GitRepository::crd(),
         HealthRule::crd(),
         HelmRepository::crd(),
+        NotificationProvider::crd(),
+        NotificationRule::crd(),
         OCIRepository::crd(),
         Receiver::crd(),
         ServiceContext::crd(),

@@ -43,6 +43,7 @@ use crate::{
     Digest,
     apply_options::ApplyOptions,
     canonical_json,
+    change_window::Windows,
     health_rule::{HealthRuleSpec, HealthRules},
     objects::ServiceReport,
     renderer::{Patch, Renderer},
@@ -246,6 +247,10 @@ pub struct DesiredState {
     /// How objects of some kinds are judged; absent: by the built-in rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Verbatim<HealthRules>>,
+    /// When changes may begin; absent: at any time. An agent that doesn't know them begins what it is handed: the hub hands it nothing
+    /// that may not begin then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<Verbatim<Windows>>,
 }
 
 /// What an AgentPolicy says of one cluster's agent.
@@ -320,6 +325,9 @@ pub struct Statement {
     /// Digest of the rules of health, where there are some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Digest>,
+    /// Digest of the change windows, where there are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<Digest>,
     pub key_id: String,
 }
 

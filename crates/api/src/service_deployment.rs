@@ -218,7 +218,8 @@ pub struct ServiceDeploymentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source
-    /// that are not corrected, `SecretsStale` while a backend of secrets can't be read, and `Pinned`.
+    /// that are not corrected, `SecretsStale` while a backend of secrets can't be read, `Pinned`, and `Frozen` while a ChangeWindow holds
+    /// something newer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -232,7 +233,7 @@ pub struct ServiceDeploymentStatus {
     /// The digest of the bundle that is assigned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle_digest: Option<Digest>,
-    /// What the source has, where a pin, a suspension or a dependency holds it back.
+    /// What the source has, where a pin, a suspension, a dependency or a ChangeWindow holds it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_revision: Option<String>,
     /// Who said last what is to run: the source, the path or the pin.
@@ -250,6 +251,12 @@ pub struct ServiceDeploymentStatus {
     /// When. It counts for a day, and is taken off then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_at: Option<Time>,
+    /// Who set the annotation `farwater.dev/override-freeze` that stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overridden_by: Option<String>,
+    /// When. It counts for a day, and is taken off then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overridden_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<ObjectCounts>,
     /// Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each.

@@ -239,6 +239,12 @@ pub struct ServiceSetStatus {
     /// Who has set the pin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned_by: Option<String>,
+    /// Who set the annotation `farwater.dev/override-freeze` that stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overridden_by: Option<String>,
+    /// When. It counts for a day, and is taken off then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overridden_at: Option<Time>,
 }
 
 /// How far the last change has come.

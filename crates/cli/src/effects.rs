@@ -47,7 +47,16 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("rollout resume", Effect::Writes(&["ServiceSet `spec.rollout.paused`, `spec.rollout.pauseReason`"])),
     ("rollout abort", Effect::Writes(&["ServiceSet `spec.rollout.order`"])),
     ("rollout skip", Effect::Writes(&["ServiceSet `spec.rollout.order`"])),
+    ("notify test", Effect::Writes(&["NotificationProvider, annotation `farwater.dev/requestedAt`"])),
     ("suspend", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),
+    (
+        "freeze",
+        Effect::Writes(&[
+            "ChangeWindow, made",
+            "with --override: ServiceDeployment or ServiceSet, annotation `farwater.dev/override-freeze`",
+        ]),
+    ),
+    ("unfreeze", Effect::Writes(&["ChangeWindow, deleted"])),
     ("resume", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),
     ("doctor", Effect::Reads),
     ("version", Effect::Reads),

@@ -61,11 +61,14 @@ pub fn ours() -> Vec<Kind> {
     };
     vec![
         kind("agentpolicies", "AgentPolicy", &["fwap"], false),
+        kind("changewindows", "ChangeWindow", &["fwcw"], true),
         kind("clusters", "Cluster", &["fwc"], true),
         kind("clustergrants", "ClusterGrant", &[], false),
         kind("gitrepositories", "GitRepository", &["fwgit"], true),
         kind("healthrules", "HealthRule", &[], false),
         kind("helmrepositories", "HelmRepository", &["fwhelm"], true),
+        kind("notificationproviders", "NotificationProvider", &[], true),
+        kind("notificationrules", "NotificationRule", &[], true),
         kind("ocirepositories", "OCIRepository", &["fwoci"], true),
         kind("receivers", "Receiver", &["fwrecv"], true),
         kind("servicecontexts", "ServiceContext", &["fwctx"], true),

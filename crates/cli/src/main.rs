@@ -29,8 +29,9 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
     commands::{
-        admin, cluster, completion, convert, deploy, doctor, explain, get, history, hooks, hub, impact, install, login,
-        objects, plan, render, resume, rollback, rollout, suspend, tree, undo, version, wait, why,
+        admin, cluster, completion, convert, deploy, doctor, explain, freeze, get, history, hooks, hub, impact,
+        install, login, notify, objects, plan, render, resume, rollback, rollout, suspend, tree, undo, version, wait,
+        why,
     },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
@@ -100,8 +101,14 @@ enum Ask {
     Rollback(rollback::RollbackArgs),
     /// Shows how a set's last change spreads, and says what it doesn't wait for.
     Rollout(rollout::RolloutArgs),
+    /// Tries who is told what happens.
+    Notify(notify::NotifyArgs),
     /// Has a service stand still, for a reason and a while.
     Suspend(suspend::SuspendArgs),
+    /// Lets no change begin, of the fleet or of some of it, until a time and for a reason.
+    Freeze(freeze::FreezeArgs),
+    /// Ends a freeze.
+    Unfreeze(freeze::UnfreezeArgs),
     /// Has a suspended service go on.
     Resume(resume::ResumeArgs),
     /// Says what is wrong here, in the hub and, with --context, in a cluster, and the remedy for each.
@@ -185,7 +192,10 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Explain(args) => explain::run(args, &open().await?).await,
         Ask::Rollback(args) => rollback::run(args, &open().await?).await,
         Ask::Rollout(args) => rollout::run(args, &open().await?).await,
+        Ask::Notify(args) => notify::run(args, &open().await?).await,
         Ask::Suspend(args) => suspend::run(args, &open().await?).await,
+        Ask::Freeze(args) => freeze::run(args, &open().await?).await,
+        Ask::Unfreeze(args) => freeze::end(args, &open().await?).await,
         Ask::Resume(args) => resume::run(args, &open().await?).await,
         Ask::Doctor(args) => doctor::run(args, connect, program).await,
         Ask::Version(args) => version::run(args, connect, program).await,

@@ -289,6 +289,41 @@ async fn why_is_an_honest_no_with_a_next_command() {
 }
 
 #[tokio::test]
+async fn a_freeze_is_made_seen_spoken_against_and_ended() {
+    deploy("frozen-web", "freezing").await;
+    let name = "cli-holidays";
+    let reason = ["--reason", "nobody is here"];
+    let arguments =
+        [&["freeze", "--name", name, "--until", "2099-01-04T06:00:00Z", "--service", "frozen-web"][..], &reason];
+    let made = run(&arguments.concat()).await;
+    assert_eq!(
+        (made.code, made.stdout.as_str()),
+        (0, "changewindow.farwater.dev/cli-holidays created\n"),
+        "{}",
+        made.stderr
+    );
+    let told = "no change of what is named begins in the whole fleet until 2099-01-04T06:00:00Z";
+    assert!(made.stderr.contains(told), "{}", made.stderr);
+    assert!(made.stderr.contains("next: farwater unfreeze cli-holidays -n farwater-admin"), "{}", made.stderr);
+    let shown = succeed(&["get", "changewindows"]).await;
+    let line = shown.lines().find(|line| line.starts_with(name)).unwrap();
+    assert!(line.contains("Deny") && line.contains("nobody is here"), "{shown}");
+
+    let against = ["freeze", "--override", "frozen-web", "--reason", "a hole"];
+    let told = "servicedeployment.farwater.dev/frozen-web overridden: its changes begin, for a day\n";
+    assert_eq!(succeed(&against).await, told);
+    let told = "servicedeployment.farwater.dev/frozen-web unchanged: this counts already\n";
+    assert_eq!(succeed(&against).await, told);
+    let service = succeed(&["get", "sd", "frozen-web", "-o", "json"]).await;
+    assert!(service.contains("overriddenBy") && service.contains("overriddenAt"), "{service}");
+
+    assert_eq!(succeed(&["unfreeze", name]).await, "changewindow.farwater.dev/cli-holidays deleted\n");
+    assert_eq!(run(&["unfreeze", name]).await.code, 4);
+    let refused = run(&["freeze", "--reason", "x"]).await;
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+}
+
+#[tokio::test]
 async fn doctor_looks_at_this_machine_and_the_hub_and_names_a_remedy() {
     let ran = run(&["doctor", "-o", "json"]).await;
     let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -477,4 +512,22 @@ fn sources_of_flux_are_printed_as_ours_and_what_is_not_is_said() {
     let ran = convert();
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
     assert!(ran.stderr.contains("flux.yaml:1 can't be read"), "{}", ran.stderr);
+}
+
+#[tokio::test]
+async fn a_test_message_says_what_became_of_it() {
+    let home = tempfile::tempdir().unwrap();
+    let manifest = home.path().join("provider.yaml");
+    let metadata = "metadata: {name: hook, namespace: farwater-admin}";
+    let spec = "spec: {type: generic, address: 'https://hooks.example.com/a', secretRef: {name: nothing}}";
+    let kind = "apiVersion: farwater.dev/v1alpha1\nkind: NotificationProvider";
+    fs::write(&manifest, format!("{kind}\n{metadata}\n{spec}\n")).unwrap();
+    let mut kubectl = Command::new(Tools::find().unwrap().kubectl());
+    kubectl.arg("apply").arg("-f").arg(&manifest).env_clear().env("HOME", home.path());
+    let applied: Ran = kubectl.env("KUBECONFIG", hub().await.kubeconfig()).output().unwrap().into();
+    assert_eq!(applied.code, 0, "{}", applied.stderr);
+    let ran = run(&["notify", "test", "farwater-admin/hook"]).await;
+    let expected = "farwater-admin/hook did not take the message: Secret nothing does not exist\n";
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, expected), "{}", ran.stderr);
+    assert_eq!(run(&["notify", "test", "farwater-admin/nobody"]).await.code, 4);
 }

@@ -16,7 +16,7 @@ use farwater_api::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::placement::Denied;
+use crate::{placement::Denied, windows::Closed};
 
 /// What a service would run: the bundle of its path at one revision of its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,6 +192,10 @@ pub struct Inputs<'a> {
     pub assigned: Option<&'a Candidate>,
     /// The rollout of its set has not come to it with this candidate and this spec.
     pub held: bool,
+    /// Why no change may begin now, of a pin neither.
+    pub closed: Option<&'a Closed>,
+    /// The spec that counts is not the service's own.
+    pub restated: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -211,6 +215,8 @@ pub enum Why {
     Waiting(String),
     /// Its set's rollout has not come to it.
     Rollout,
+    /// No change may begin now.
+    Frozen(Closed),
     /// The right to deploy is missing or was lost.
     NotGranted(String),
     Trouble(Trouble),
@@ -261,7 +267,10 @@ pub fn decide(inputs: Inputs<'_>) -> Decision {
             Err(denied) => Why::NotGranted(denied.to_string()),
             Ok(_) if inputs.suspended => Why::Suspended,
             Ok(_) if inputs.held && inputs.pinned.is_none() => Why::Rollout,
-            Ok(_) => Why::Current,
+            Ok(_) => match inputs.closed.filter(|_| inputs.restated) {
+                Some(closed) => Why::Frozen(closed.clone()),
+                None => Why::Current,
+            },
         });
     }
     if let Err(denied) = inputs.ceiling {
@@ -275,6 +284,9 @@ pub fn decide(inputs: Inputs<'_>) -> Decision {
         return Decision::Keep(Why::Rollout);
     }
     let is_news = inputs.assigned.is_none_or(|assigned| !assigned.is_same_content(candidate));
+    if let Some(closed) = inputs.closed.filter(|_| is_news || inputs.restated) {
+        return Decision::Keep(Why::Frozen(closed.clone()));
+    }
     if is_news && inputs.pinned.is_none() && !inputs.waits.is_empty() {
         return Decision::Keep(Why::Waiting(inputs.waits.join("; ")));
     }
@@ -337,6 +349,7 @@ pub fn resolve_action(inputs: EntryInputs<'_>) -> Action {
         return hold(match inputs.why {
             Why::Trouble(trouble) => trouble.to_string(),
             Why::Waiting(reason) | Why::NotGranted(reason) => reason.clone(),
+            Why::Frozen(closed) => closed.to_string(),
             _ => "no revision is assigned yet".to_owned(),
         });
     };
@@ -433,7 +446,9 @@ mod tests {
         let (ceiling, denied) = (ceiling(), denied());
         let trouble = Trouble::SourceMissing { kind: SourceKind::GitRepository, name: "infra".to_owned() };
         let check = |suspended, candidate, ceiling, assigned, expected| {
-            let inputs = Inputs { suspended, pinned: None, candidate, waits: &[], ceiling, assigned, held: false };
+            let (closed, restated, held) = (None, false, false);
+            let inputs =
+                Inputs { suspended, pinned: None, candidate, waits: &[], ceiling, assigned, held, closed, restated };
             assert_eq!(decide(inputs), expected);
         };
         check(false, Ok(&new), Ok(&ceiling), None, Decision::Assign(new.clone().into()));
@@ -572,6 +587,8 @@ mod tests {
             ceiling: Ok(&ceiling),
             assigned: Some(&new),
             held: true,
+            closed: None,
+            restated: false,
         };
         assert_eq!(decide(base), Decision::Assign(old.clone().into()));
         assert_eq!(decide(Inputs { candidate: Err(&gone), ..base }), Decision::Assign(old.clone().into()));
@@ -587,7 +604,9 @@ mod tests {
         let (old, new, ceiling) = (candidate("1", "a"), candidate("2", "b"), ceiling());
         let check = |held, assigned, expected| {
             let (candidate, ceiling) = (Ok(&new), Ok(&ceiling));
-            let inputs = Inputs { suspended: false, pinned: None, candidate, waits: &[], ceiling, assigned, held };
+            let (suspended, closed, restated) = (false, None, false);
+            let inputs =
+                Inputs { suspended, pinned: None, candidate, waits: &[], ceiling, assigned, held, closed, restated };
             assert_eq!(decide(inputs), expected);
         };
         check(true, Some(&old), Decision::Keep(Why::Rollout));
@@ -595,6 +614,38 @@ mod tests {
         // The content is the same, and the template is not.
         check(true, Some(&new), Decision::Keep(Why::Rollout));
         check(false, Some(&old), Decision::Assign(new.clone().into()));
+    }
+
+    #[test]
+    fn nothing_begins_while_no_change_may() {
+        let (old, new, ceiling) = (candidate("1", "a"), candidate("2", "b"), ceiling());
+        let same = Candidate { revision: "main@sha1:3".to_owned(), ..old.clone() };
+        let closed = Closed { by: "ops/holidays".to_owned(), reason: "holidays".to_owned(), until: None };
+        let base = Inputs {
+            suspended: false,
+            pinned: None,
+            candidate: Ok(&new),
+            waits: &[],
+            ceiling: Ok(&ceiling),
+            assigned: Some(&old),
+            held: false,
+            closed: Some(&closed),
+            restated: false,
+        };
+        let frozen = Decision::Keep(Why::Frozen(closed.clone()));
+        assert_eq!(decide(base), frozen);
+        assert_eq!(decide(Inputs { assigned: None, ..base }), frozen, "a first version is one too");
+        assert_eq!(decide(Inputs { pinned: Some(Ok(&new)), ..base }), frozen, "so is the way back");
+        assert_eq!(decide(Inputs { candidate: Ok(&old), ..base }), Decision::Keep(Why::Current));
+        assert_eq!(decide(Inputs { candidate: Ok(&same), ..base }), Decision::Assign(same.clone().into()));
+        // What it runs is the same, and with another spec it would be something else.
+        for candidate in [&old, &same] {
+            assert_eq!(decide(Inputs { candidate: Ok(candidate), restated: true, ..base }), frozen);
+        }
+        assert_eq!(decide(Inputs { suspended: true, ..base }), Decision::Keep(Why::Suspended));
+        // Of a member whose turn has not come its rollout tells.
+        assert_eq!(decide(Inputs { held: true, ..base }), Decision::Keep(Why::Rollout));
+        assert_eq!(decide(Inputs { closed: None, restated: true, ..base }), Decision::Assign(new.clone().into()));
     }
 
     #[test]
@@ -612,6 +663,8 @@ mod tests {
                 ceiling: Ok(&ceiling),
                 assigned,
                 held: false,
+                closed: None,
+                restated: false,
             };
             assert_eq!(decide(inputs), expected);
         };
@@ -647,9 +700,13 @@ mod tests {
             read(r#"{"type":"Current"}"#),
             Decided { why: Why::Current, suspended: None, sourceless: false, turn: 0 }
         );
-        for why in
-            [Why::Suspended, Why::Waiting("x".to_owned()), Why::Trouble(Trouble::Pin { message: "y".to_owned() })]
-        {
+        let closed = Closed { by: "ops/nights".to_owned(), reason: "z".to_owned(), until: Some(Timestamp::UNIX_EPOCH) };
+        for why in [
+            Why::Suspended,
+            Why::Waiting("x".to_owned()),
+            Why::Frozen(closed),
+            Why::Trouble(Trouble::Pin { message: "y".to_owned() }),
+        ] {
             let decided = Decided { why: why.clone(), suspended: Some(true), sourceless: true, turn: 2 };
             let text = serde_json::to_string(&decided).unwrap();
             assert_eq!(read(&text), decided);

@@ -96,6 +96,13 @@ impl<'s> Template<'s> {
         if problems.is_empty() { Ok(Self { name, spec, parameters }) } else { Err(problems) }
     }
 
+    /// Of each service.
+    pub fn labels(name: &str, spec: &ServiceSetSpec) -> BTreeMap<String, String> {
+        let mut labels = spec.template.metadata.labels.clone();
+        labels.insert(SET_LABEL.to_owned(), fit(name, MAX_LABEL));
+        labels
+    }
+
     /// Whether a cluster with these labels is one of the set's.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         selects(&self.spec.cluster_selector, labels)
@@ -109,8 +116,7 @@ impl<'s> Template<'s> {
             ClusterReference { name: cluster.name.to_owned(), namespace: Some(cluster.namespace.to_owned()) };
         let mut spec = body.on(&reference, self.spec.deletion_policy);
         self.add_texts(&mut spec, cluster)?;
-        let mut labels = template.metadata.labels.clone();
-        labels.insert(SET_LABEL.to_owned(), fit(self.name, MAX_LABEL));
+        let labels = Self::labels(self.name, self.spec);
         Ok(Stamped { name: service_name(self.name, cluster.name), labels, spec })
     }
 

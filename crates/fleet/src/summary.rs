@@ -24,6 +24,8 @@ pub const WAITING_FOR_AGENT: &str = "WaitingForAgent";
 /// Reasons of a service whose hook or test has failed.
 pub const HOOK_FAILED: &str = "HookFailed";
 pub const TEST_FAILED: &str = "TestFailed";
+/// Condition of a service whose newer version or spec waits since no change may begin.
+pub const FROZEN: &str = "Frozen";
 /// Begins the message of a service whose removal waits for something.
 pub const REMOVAL_HELD: &str = "removal is held";
 /// Reason of a prune that waits because nothing is deleted in the whole fleet.
@@ -79,6 +81,7 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
     }
     verdicts.extend(report.and_then(drift_verdict));
     verdicts.extend(pin_verdict(&inputs));
+    verdicts.extend(frozen_verdict(&inputs));
     if let Some(stale) = inputs.stale.filter(|_| !inputs.deleting) {
         verdicts.push(Verdict::new("SecretsStale", Some(true), "BackendFailed", cut(stale, MAX_STALE_BYTES)));
     }
@@ -93,6 +96,8 @@ pub fn summarize(inputs: Inputs<'_>) -> ServiceDeploymentStatus {
         suspended_by: inputs.previous.suspended_by.clone(),
         approved_by: inputs.previous.approved_by.clone(),
         approved_at: inputs.previous.approved_at.clone(),
+        overridden_by: inputs.previous.overridden_by.clone(),
+        overridden_at: inputs.previous.overridden_at.clone(),
         applied_revision: inputs.previous.applied_revision.clone(),
         objects: inputs.previous.objects,
         hooks: None,
@@ -147,7 +152,7 @@ fn drift_verdict(report: &ServiceReport) -> Option<Verdict> {
 
 /// What the source has and the service is not to run now.
 fn held_candidate<'a>(inputs: &Inputs<'a>) -> Option<&'a Candidate> {
-    let is_held = inputs.pin.is_some() || matches!(inputs.why, Why::Suspended | Why::Waiting(_));
+    let is_held = inputs.pin.is_some() || matches!(inputs.why, Why::Suspended | Why::Waiting(_) | Why::Frozen(_));
     let news = |candidate: &&Candidate| inputs.assigned.is_none_or(|assigned| !assigned.is_same_content(candidate));
     inputs.candidate.filter(|_| is_held).filter(news)
 }
@@ -161,6 +166,12 @@ fn pin_verdict(inputs: &Inputs<'_>) -> Option<Verdict> {
     let reason = pin.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     let held = held_candidate(inputs).map(|held| format!("; {} is held back", held.revision)).unwrap_or_default();
     Some(Verdict::new("Pinned", Some(true), "Pinned", format!("pinned to {what}{by}{reason}{held}")))
+}
+
+/// Beside how the service is: what it runs may be well.
+fn frozen_verdict(inputs: &Inputs<'_>) -> Option<Verdict> {
+    let Why::Frozen(closed) = inputs.why else { return None };
+    (!inputs.deleting).then(|| Verdict::new(FROZEN, Some(true), "WindowClosed", closed.to_string()))
 }
 
 fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<Verdict> {
@@ -184,7 +195,9 @@ fn resolve_verdicts(inputs: &Inputs<'_>, report: Option<&ServiceReport>) -> Vec<
         Action::Hold { reason } if matches!(inputs.why, Why::NotGranted(_)) => {
             Verdict::stalled("NotGranted", reason.clone())
         }
-        Action::Hold { reason } if inputs.assigned.is_none() && matches!(inputs.why, Why::Current | Why::Rollout) => {
+        Action::Hold { reason }
+            if inputs.assigned.is_none() && matches!(inputs.why, Why::Current | Why::Rollout | Why::Frozen(_)) =>
+        {
             Verdict::reconciling("Progressing", reason.clone())
         }
         Action::Hold { reason } => vec![Verdict::new("Ready", None, "Held", format!("held: {reason}"))],

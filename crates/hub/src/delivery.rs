@@ -39,6 +39,7 @@ use crate::{
     controllers::{
         Counts, WorkQueue,
         fetch_sources::Checks,
+        follow_windows::Windows,
         freeze_prunes::Freeze,
         git::{Mirrors, SourceSettings},
         large_files::LargeFetches,
@@ -52,6 +53,7 @@ use crate::{
     },
     endpoint::Endpoint,
     identity::Identity,
+    notify::Notifications,
     receivers::Receivers,
     secret_backends::SecretBackends,
 };
@@ -96,10 +98,13 @@ pub struct Delivery {
     pub inboxes: Arc<WorkQueue<Name>>,
     pub sets: Sets,
     pub surveys: Surveys,
+    pub notifications: Notifications,
     /// What of clusters, services, sources and grants has been acted upon.
     pub seen: Seen,
     /// Whether anything may be deleted in the fleet.
     pub freeze: Freeze,
+    /// Whether changes may begin.
+    pub windows: Windows,
     pub counters: Counters,
     pub timeline: Timeline,
     /// Clusters were marked dirty.
@@ -150,8 +155,10 @@ impl Delivery {
             inboxes: Arc::default(),
             sets: Sets::default(),
             surveys: Surveys::default(),
+            notifications: Notifications::default(),
             seen: Seen::default(),
             freeze: Freeze::default(),
+            windows: Windows::default(),
             counters: Counters::default(),
             timeline: Timeline::default(),
             dirty: Notify::new(),
@@ -192,7 +199,7 @@ impl Delivery {
     }
 
     /// What each controller with a queue has done, by its name.
-    pub fn controller_work(&self) -> [(&'static str, Counts); 7] {
+    pub fn controller_work(&self) -> [(&'static str, Counts); 9] {
         [
             ("fetch_sources", self.sources.counts()),
             ("assign_revisions", self.services.counts()),
@@ -201,6 +208,8 @@ impl Delivery {
             ("serve_receivers", self.receiver_work.counts()),
             ("ask_sources", self.inboxes.counts()),
             ("stamp_services", self.sets.queue.counts()),
+            ("send_notifications", self.notifications.providers.counts()),
+            ("check_rules", self.notifications.rules.counts()),
         ]
     }
 

@@ -23,6 +23,7 @@ mod health;
 pub mod identity;
 mod logging;
 mod metrics;
+pub mod notify;
 pub mod receivers;
 mod routes;
 pub mod secret_backends;

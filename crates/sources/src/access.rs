@@ -99,6 +99,11 @@ impl Access {
         Ok(access)
     }
 
+    /// A token that is sent as it is, or none; `tls`: an authority, and what we show.
+    pub fn with_token(token: Option<Secret>, tls: Option<&SecretData>) -> Result<Self, AccessError> {
+        Ok(Self { login: token.map(Login::Bearer), ..Self::read("", None, tls)? })
+    }
+
     /// No login, and an authority beside the machine's own.
     pub(crate) fn trusting(ca: Option<&str>) -> Self {
         Self { ca: ca.map(str::to_owned), ..Self::default() }

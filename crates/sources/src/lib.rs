@@ -51,4 +51,4 @@ pub use remote::{Credentials, Remote, RemoteError};
 pub use secret::Secret;
 pub use snapshot::{Reads, Snapshot};
 pub use verify::{Keys, KeysError, VerifyMode};
-pub use web::{Site, Web};
+pub use web::{Ask, Reply, Sign, Site, Step, Web};

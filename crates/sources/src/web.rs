@@ -8,7 +8,7 @@ mod way;
 use std::{
     error::Error as _,
     io::Write as _,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -32,7 +32,7 @@ use crate::{
     access::Access,
     credentials::Proxy,
     fetch_error::{FetchError, FetchReason},
-    links::{Links, Refused},
+    links::{self, Links, Refused, ResolveError},
 };
 
 /// Redirects that are followed in one answer: a download's is one or two.
@@ -41,6 +41,8 @@ const MAX_REDIRECTS: usize = 5;
 const CONNECT: Duration = Duration::from_secs(10);
 const USER_AGENT: &str = concat!("farwater/", env!("CARGO_PKG_VERSION"));
 const MAX_EVIDENCE: usize = 200;
+/// Bytes that are read of what a host says to a message.
+const MAX_REPLY: usize = 64 << 10;
 
 type HttpClient = Client<HttpsConnector<Way>, Full<Bytes>>;
 
@@ -68,6 +70,20 @@ impl Web {
     /// A host that nobody states but a link: nothing of it may lie in a private network.
     pub fn linked_site(&self, linked: &Url) -> Result<Site, FetchError> {
         self.make_site(linked, Access::default(), Route { links: Some(self.0.links.clone()), proxy: None })
+    }
+
+    /// A host that somebody states who may see less than the hub does: as of a link, nothing of it may lie in a private network.
+    pub fn guarded_site(&self, stated: &Url, access: Access) -> Result<Site, FetchError> {
+        self.make_site(stated, access, Route { links: Some(self.0.links.clone()), proxy: None })
+    }
+
+    /// The addresses of such a host, for what is spoken there beside HTTP; else why there are none, and what was seen.
+    pub async fn guarded_addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, (FetchReason, String)> {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        links::resolve(Some(&self.0.links), host, port).await.map_err(|error| match error {
+            ResolveError::Refused(refused) => (FetchReason::LinkRefused, refused.to_string()),
+            error => (FetchReason::Unreachable, error.to_string()),
+        })
     }
 
     pub(crate) fn links(&self) -> &Links {
@@ -195,7 +211,7 @@ impl Step {
 
 /// A question.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub struct Ask {
     pub method: Method,
     pub url: Url,
     pub headers: HeaderMap,
@@ -205,7 +221,7 @@ pub(crate) struct Ask {
 
 /// What goes into the `Authorization` header, as long as the host is the stated one.
 #[derive(Clone)]
-pub(crate) enum Sign {
+pub enum Sign {
     Nothing,
     /// What the source's Secret has.
     Login,
@@ -223,25 +239,35 @@ impl std::fmt::Debug for Sign {
 }
 
 impl Ask {
-    pub(crate) fn get(url: Url) -> Self {
+    pub fn get(url: Url) -> Self {
         Self { method: Method::GET, url, headers: HeaderMap::new(), body: Bytes::new(), sign: Sign::Login }
     }
 
-    pub(crate) fn post(url: Url, body: impl Into<Bytes>) -> Self {
+    pub fn post(url: Url, body: impl Into<Bytes>) -> Self {
         Self { method: Method::POST, body: body.into(), ..Self::get(url) }
     }
 
-    pub(crate) fn header(mut self, name: HeaderName, value: &str) -> Self {
+    pub fn header(mut self, name: HeaderName, value: &str) -> Self {
         if let Ok(value) = HeaderValue::from_str(value) {
             self.headers.append(name, value);
         }
         self
     }
 
-    pub(crate) fn sign(mut self, sign: Sign) -> Self {
+    pub fn sign(mut self, sign: Sign) -> Self {
         self.sign = sign;
         self
     }
+}
+
+/// What a host said to a message.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub status: StatusCode,
+    /// When it wants to be asked again.
+    pub retry_after: Option<Duration>,
+    /// Empty where it is longer than anybody reads.
+    pub body: Vec<u8>,
 }
 
 /// The head of an answer; its body is still to come.
@@ -301,6 +327,18 @@ impl Site {
         let response = step.bound(&ask.url, self.send_once(step, &ask, &ask.url)).await??;
         let (parts, body) = response.into_parts();
         Ok(Answer { status: parts.status, headers: parts.headers, body, url: ask.url, step })
+    }
+
+    /// Sends a message and follows nothing: whoever redirects it may not read it. Any status is a reply.
+    pub async fn deliver(&self, step: Step, ask: Ask) -> Result<Reply, FetchError> {
+        let answer = self.send_unredirected(step, ask).await?;
+        let status = answer.status;
+        let seconds = answer.header(header::RETRY_AFTER).and_then(|text| text.trim().parse().ok());
+        let body = match answer.bytes(MAX_REPLY).await {
+            Err(error) if matches!(error.reason, FetchReason::TooLarge { .. }) => Vec::new(),
+            body => body?,
+        };
+        Ok(Reply { status, retry_after: seconds.map(Duration::from_secs), body })
     }
 
     async fn send_once(&self, step: Step, ask: &Ask, url: &Url) -> Result<Response<Incoming>, FetchError> {

@@ -20,6 +20,7 @@ mod assignments;
 mod charts;
 mod desired;
 mod guards;
+mod held_services;
 mod history;
 mod hook_runs;
 mod keys;
@@ -30,6 +31,7 @@ mod rollouts;
 mod set_members;
 mod set_versions;
 mod sources;
+mod threads;
 
 pub use agents::{
     Agent, AgentUpdateRow, JoinToken, Quarantine, RedeemError, Report, change_agent, delete_expired, delete_quarantine,
@@ -54,6 +56,9 @@ pub use desired::{
 pub use guards::{
     Released, count_prune_holds, delete_prune_hold, delete_released, load_prune_hold, released_of_cluster,
     save_prune_hold, save_released, settle_prune_holds,
+};
+pub use held_services::{
+    HeldService, delete_held, held_by, held_of_cluster, held_of_set, held_services, held_until, load_held, save_held,
 };
 pub use history::{
     VersionRow, dependencies_of, dependents_of, load_history, load_history_bundles, load_newest_version, load_version,
@@ -94,6 +99,10 @@ pub use sources::{
     Bundle, Revision, Taken, bundle_of_content, bundle_of_digest, delete_revision, load_revision, load_revisions,
     move_revision, save_bundle, save_revision, withdraw_revision,
 };
+pub use threads::{
+    Thread, delay_threads, delete_old_threads, delete_orphaned_threads, delete_thread, delete_threads, due_threads,
+    give_up_threads, load_thread, next_due, save_thread, threads_below, waiting_threads,
+};
 
 use crate::{ChangeHook, Connection, Operation, PooledConnection, Store, StoreError, Written};
 use farwater_api::{ADMIN_NAMESPACE, parameters::ChangedKeys};
@@ -120,8 +129,14 @@ impl ChangeHook for MarkClusters {
     ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
         Box::pin(async move {
             for change in changes {
-                mark_dependents(connection, change).await?;
+                let is_news = mark_dependents(connection, change).await?;
                 mark_handed(connection, change).await?;
+                if is_news
+                    && change.operation == Operation::Updated
+                    && change.key.kind.as_str() == "servicedeployments.farwater.dev"
+                {
+                    held_services::keep_spec(connection, change).await?;
+                }
             }
             Ok(())
         })
@@ -142,7 +157,8 @@ async fn mark_handed(connection: &mut Connection, change: &Written) -> Result<()
     parameters::mark(connection, kind, &change.key.namespace, &change.key.name, &changed).await
 }
 
-async fn mark_dependents(connection: &mut Connection, change: &Written) -> Result<(), sqlx::Error> {
+/// Whether there was any.
+async fn mark_dependents(connection: &mut Connection, change: &Written) -> Result<bool, sqlx::Error> {
     let uid = change.object["metadata"]["uid"].as_str().unwrap_or_default();
     let (select, values) = match change.key.kind.as_str() {
         "servicedeployments.farwater.dev" => {
@@ -165,10 +181,10 @@ async fn mark_dependents(connection: &mut Connection, change: &Written) -> Resul
                           (SELECT service_uid FROM service_secrets WHERE namespace = $1 AND secret = $2)";
             (select, [change.key.namespace.clone(), change.key.name.clone()])
         }
-        _ => return Ok(()),
+        _ => return Ok(false),
     };
     let insert = format!("INSERT INTO dirty (cluster_uid, marks) {select} {}", desired::COUNT_MARK);
     let [first, second] = values;
-    sqlx::query(sqlx::AssertSqlSafe(insert)).bind(first).bind(second).execute(connection).await?;
-    Ok(())
+    let marked = sqlx::query(sqlx::AssertSqlSafe(insert)).bind(first).bind(second).execute(connection).await?;
+    Ok(marked.rows_affected() > 0)
 }

@@ -264,7 +264,7 @@ impl Check {
 
     /// Rows of the delivery tables whose service or cluster is gone.
     async fn references(&mut self, connection: &mut Connection) -> Result<(), StoreError> {
-        const OF_SERVICES: [&str; 11] = [
+        const OF_SERVICES: [&str; 12] = [
             "assignments",
             "reports",
             "service_secrets",
@@ -274,6 +274,7 @@ impl Check {
             "history",
             "hook_runs",
             "prune_holds",
+            "held_services",
             "service_parameters",
             "parameter_keys",
         ];

@@ -55,6 +55,8 @@ pub(crate) const HISTORY: &[Text] = &[
     text!("0016_data_keys"),
     text!("0017_sets"),
     text!("0018_set_versions"),
+    text!("0019_held_services"),
+    text!("0020_threads"),
 ];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.

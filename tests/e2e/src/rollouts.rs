@@ -111,9 +111,9 @@ impl Stage {
         let labels = || BTreeMap::from([("env".to_owned(), "prod".to_owned())]);
         let sim = Sim::join(&fleet.hub, names.iter().map(|name| (name.clone(), labels())).collect()).await?;
         let files = [
-            ("web/a.yaml", config_map("a", "0")),
+            ("web/a.yaml", config_map("a", "turn-0")),
             ("web/behaviour", "good".to_owned()),
-            ("api/a.yaml", config_map("a", "0")),
+            ("api/a.yaml", config_map("a", "turn-0")),
         ];
         let repository =
             fleet.repository("infra", &files.each_ref().map(|(path, text)| (*path, text.as_str()))).await?;
@@ -167,7 +167,7 @@ impl Stage {
     /// A commit that changes a set's folder, and nothing of the other's.
     async fn commit(&mut self, sets: &[&str], course: Course) -> Result<()> {
         self.turn += 1;
-        let map = config_map("a", &self.turn.to_string());
+        let map = config_map("a", &format!("turn-{}", self.turn));
         let (behaviour, bad) = match course {
             Course::Good => ("good", None),
             Course::Bad => ("bad", Some(BAD)),
@@ -291,6 +291,8 @@ impl Stage {
 
     async fn a_slip_in_the_selector_takes_nothing(&mut self) -> Result<()> {
         let select = |env: &str| Patch::Merge(json!({"spec": {"clusterSelector": {"matchLabels": {"env": env}}}}));
+        // It says so loudly.
+        self.fleet.hub.tolerate("nothing is deleted in the fleet any more");
         let sets = self.fleet.api::<ServiceSet>();
         sets.patch(SET, &PatchParams::default(), &select("pord")).await?;
         let braked = async |wanted: &str| {

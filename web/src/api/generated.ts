@@ -676,11 +676,11 @@ export interface ServiceDeploymentStatus {
   bundleDigest?: string;
   /** Who said last what is to run: the source, the path or the pin. */
   changedBy?: string;
-  /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source that are not corrected, `SecretsStale` while a backend of secrets can't be read, and `Pinned`. */
+  /** `Ready`, `Reconciling`, `Stalled`, `PruneHeld` while a prune waits for approval, `Drifted` while objects differ from the source that are not corrected, `SecretsStale` while a backend of secrets can't be read, `Pinned`, and `Frozen` while a ChangeWindow holds something newer. */
   conditions?: Condition[];
   /** A prune that waits for `farwater.dev/approve-prune: <digest>`. */
   heldPrune?: HeldPrune;
-  /** What the source has, where a pin, a suspension or a dependency holds it back. */
+  /** What the source has, where a pin, a suspension, a dependency or a ChangeWindow holds it back. */
   heldRevision?: string;
   /** Of the version that is assigned: hooks and tests that the agent has begun. `farwater hooks` tells of each. */
   hooks?: HookCounts;
@@ -691,6 +691,10 @@ export interface ServiceDeploymentStatus {
   lastHandledReconcileAt?: string;
   objects?: ObjectCounts;
   observedGeneration?: number;
+  /** When. It counts for a day, and is taken off then. */
+  overriddenAt?: Time;
+  /** Who set the annotation `farwater.dev/override-freeze` that stands. */
+  overriddenBy?: string;
   /** Who set the pin that stands. */
   pinnedBy?: string;
   /** Who set the suspension that stands. */
@@ -728,6 +732,10 @@ export interface ServiceSetStatus {
   /** The last version that all clusters were done with. */
   lastGood?: number;
   observedGeneration?: number;
+  /** When. It counts for a day, and is taken off then. */
+  overriddenAt?: Time;
+  /** Who set the annotation `farwater.dev/override-freeze` that stands. */
+  overriddenBy?: string;
   /** Who has set the pin. */
   pinnedBy?: string;
   rollout?: RolloutStatus;

@@ -32,6 +32,7 @@ use crate::{
     hub::chain,
     messages::shorten,
     preview::count_contents,
+    sync::lock,
     watches::Want,
 };
 
@@ -155,6 +156,11 @@ impl ServiceTask {
     /// `false`: superseded.
     async fn execute(&mut self, deployment: &Deployment, resolved: &Resolved, plan: &Plan) -> Result<bool, Stopped> {
         self.remember_intent(deployment, resolved, plan).await?;
+        // Not what is only kept while something newer waits.
+        if !self.hooks.is_held {
+            self.begun = self.attempted.as_ref().map(|(digest, ..)| *digest);
+            lock(&self.agent.running).insert(self.uid().to_owned(), deployment.bundle);
+        }
         let (agent, service) = (self.agent.clone(), self.stored.service.clone());
         let basis = Basis { agent: &agent, service: &service };
         let account = &deployment.ceiling.service_account;

@@ -110,6 +110,11 @@ impl ServiceTask {
                 () = sleep_until(attempt_at.unwrap_or(now)), if attempt_at.is_some() => {
                     return ControlFlow::Continue(());
                 }
+                () = sleep_until(self.window_at.unwrap_or(now)), if self.window_at.is_some() => {
+                    if self.look_at_window() {
+                        return ControlFlow::Continue(());
+                    }
+                }
                 () = sleep_until(look_at) => {
                     // Where nothing is watched only a look-up tells.
                     if self.reads_cluster || self.is_blind() {
@@ -161,6 +166,10 @@ impl ServiceTask {
             self.hear_of_rules();
         }
         let mut drifted = pending.retry;
+        if pending.rules && self.window_at.is_some() {
+            // What waited may begin.
+            drifted |= self.look_at_window();
+        }
         let mut left = Vec::new();
         self.hear_of_hooks(pending.events.keys());
         for listed in &pending.lists {

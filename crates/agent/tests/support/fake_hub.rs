@@ -15,6 +15,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use farwater_api::{
     Digest, HealthRuleSpec,
+    change_window::Windows,
     health_rule::{HealthRules, NamedRule},
     objects::ServiceReport,
     parameters::Parameters,
@@ -59,6 +60,7 @@ struct State {
     entries: BTreeMap<String, Entry>,
     /// HealthRules, by name.
     rules: BTreeMap<String, HealthRuleSpec>,
+    windows: Option<Windows>,
     bundles: BTreeMap<Digest, Vec<u8>>,
     documents: Documents,
     reports: BTreeMap<String, ServiceReport>,
@@ -183,6 +185,13 @@ impl FakeHub {
     pub fn set_rule(&self, name: &str, rule: HealthRuleSpec) {
         self.with(|s| {
             s.rules.insert(name.to_owned(), rule);
+            s.generation += 1;
+        });
+    }
+
+    pub fn set_windows(&self, windows: Option<Windows>) {
+        self.with(|s| {
+            s.windows = windows;
             s.generation += 1;
         });
     }
@@ -322,6 +331,7 @@ impl State {
             generation: 1,
             entries: BTreeMap::new(),
             rules: BTreeMap::new(),
+            windows: None,
             bundles: BTreeMap::new(),
             documents: Documents::default(),
             reports: BTreeMap::new(),
@@ -399,6 +409,7 @@ impl State {
         let entries: Vec<Verbatim<Entry>> = self.entries.values().cloned().map(Verbatim::from).collect();
         let rules = self.rules.iter().map(|(name, rule)| NamedRule { name: name.clone(), rule: rule.clone() });
         let health = (!self.rules.is_empty()).then(|| Verbatim::from(HealthRules { rules: rules.collect() }));
+        let windows = self.windows.clone().map(Verbatim::from);
         let statement = Statement {
             installation: INSTALLATION.into(),
             cluster_uid: CLUSTER.into(),
@@ -407,14 +418,15 @@ impl State {
             tag: tag(&entries),
             agent: None,
             health: health.as_ref().map(Verbatim::digest),
+            windows: windows.as_ref().map(Verbatim::digest),
             key_id: self.key_id(),
         };
-        DesiredState { health, ..self.sign(statement, entries) }
+        DesiredState { health, windows, ..self.sign(statement, entries) }
     }
 
     fn sign(&self, statement: Statement, entries: Vec<Verbatim<Entry>>) -> DesiredState {
         let signature = STANDARD.encode(self.key.sign(&statement.message()).as_ref());
-        DesiredState { statement: statement.into(), signature, entries, agent: None, health: None }
+        DesiredState { statement: statement.into(), signature, entries, agent: None, health: None, windows: None }
     }
 
     fn poll(&mut self, etag: Option<&str>) -> Response<Full<Bytes>> {

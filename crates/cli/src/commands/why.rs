@@ -179,6 +179,7 @@ fn station(link: Link) -> &'static str {
         Link::Objects => "the objects",
         Link::Health => "health",
         Link::Prune => "the prune",
+        Link::Window => "a change window",
         Link::Rollout => "the rollout",
     }
 }

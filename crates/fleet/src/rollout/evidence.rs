@@ -1,6 +1,11 @@
 //! What is known of a member: what its agent says of the entry that is published, and whether it is heard.
 
-use farwater_api::{Digest, history::VersionResult, objects::ServiceReport, service_test::ServiceTest};
+use farwater_api::{
+    Digest,
+    history::VersionResult,
+    objects::{Outcome, ServiceReport},
+    service_test::ServiceTest,
+};
 use serde::{Deserialize, Serialize};
 
 use super::ChangeId;
@@ -53,6 +58,10 @@ impl Evidence {
         let Some(Published { entry, change }) = published.filter(|published| published.entry == report.entry) else {
             return false;
         };
+        // It has not begun with it.
+        if report.outcome == Outcome::Superseded {
+            return false;
+        }
         let before = known.take().filter(|before| before.change == change);
         let is_same = before.as_ref().is_some_and(|before| before.entry == entry);
         let said = match judge_report(report, tests) {
@@ -127,7 +136,7 @@ pub enum Reach {
 
 #[cfg(test)]
 mod tests {
-    use farwater_api::objects::{Health, ObjectRef, ObjectReport, Outcome, SyncState};
+    use farwater_api::objects::{Health, ObjectRef, ObjectReport, SyncState};
 
     use super::*;
     use crate::rollout::tests::id;

@@ -6,6 +6,7 @@ use farwater_api::Digest;
 use serde::{Deserialize, Serialize};
 
 use super::{ChangeId, Evidence, Published, Reach};
+use crate::windows::Closed;
 
 /// One cluster of a set, as far as it is known.
 #[derive(Clone, Debug)]
@@ -29,6 +30,15 @@ pub struct Member<'a> {
     pub stands: Option<Stands>,
 }
 
+impl Member<'_> {
+    /// Why it stands still, as far as that stops what it is released for: what its agent has begun goes on in a closed window.
+    pub(super) fn stopped_by(&self, track: &Track) -> Option<&Stands> {
+        let said = self.evidence.and_then(|evidence| evidence.on(self.published));
+        let has_begun = said.is_some_and(|said| Some(said.change()) == track.released);
+        self.stands.as_ref().filter(|stands| !(has_begun && matches!(stands, Stands::Window(_))))
+    }
+}
+
 /// Why a member stands still, beside the rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stands {
@@ -38,10 +48,8 @@ pub enum Stands {
     Denied(String),
     /// Somebody else's service has its name.
     NameTaken,
-    /// Until a window opens; nobody may know when.
-    Window {
-        until: Option<i64>,
-    },
+    /// No change may begin now. Whoever says so has it looked at again when that is over.
+    Window(Closed),
     /// For what it depends on: what it is released for is not published yet.
     Waiting(String),
 }

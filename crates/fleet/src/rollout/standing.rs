@@ -117,7 +117,12 @@ pub fn standing(policy: &Policy, state: &State, outlook: &Outlook, member: &Memb
     let view = View::of(policy, state, member, member.track, clock);
     let said = member.evidence.and_then(|evidence| evidence.on(member.published)).map(|evidence| evidence.said());
     let is_released = member.track.released == member.wanted;
-    match (view.case, &member.stands) {
+    // What is on its way goes on in a closed window.
+    let stands = match view.case {
+        Case::InFlight => member.stopped_by(&member.track),
+        _ => member.stands.as_ref(),
+    };
+    match (view.case, stands) {
         (Case::Still | Case::InFlight | Case::Pending, Some(stands)) => Standing::Stands(stands.clone()),
         (Case::Skipped, _) => Standing::Skipped,
         (Case::Looking, _) => Standing::Looking,
@@ -219,7 +224,7 @@ impl fmt::Display for Stands {
             Self::Pinned => f.write_str("is pinned"),
             Self::Denied(reason) => write!(f, "may not be there: {reason}"),
             Self::NameTaken => f.write_str("can't be made: another service has its name"),
-            Self::Window { .. } => f.write_str("waits for a change window"),
+            Self::Window(closed) => write!(f, "waits: {closed}"),
             Self::Waiting(reason) => f.write_str(reason),
         }
     }

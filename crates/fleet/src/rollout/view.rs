@@ -97,14 +97,20 @@ impl View {
         // Also what an earlier rollout has begun with a cluster that was silent meanwhile.
         let is_pressed = is_new || (track.released.is_some() && !track.is_done);
         let is_unavailable = counts && (word.has_failed || (is_pressed && !word.is_settled));
-        let is_windowed = matches!(member.stands, Some(Stands::Window { .. }));
+        let is_windowed = matches!(member.stands, Some(Stands::Window(_)));
         let is_heard = matches!(member.reach, Reach::Heard { .. });
         let is_ready = case == Case::Pending && !is_windowed && (is_heard || is_at_once);
         let goes_elsewhere = track.back.is_some() && track.back != track.released;
         let went_back = case == Case::Refused && !is_wanted;
         // A hub that was away hears it soon, or learns that it is silent; neither wakes anybody.
-        let is_waited_for = state.open && !matches!(case, Case::Done | Case::Still | Case::Skipped);
-        let unheard = (is_waited_for && member.reach == Reach::NotYet).then_some(clock.now + BETWEEN_LOOKS);
+        let is_waited_for = match case {
+            Case::Done | Case::Still | Case::Skipped => false,
+            Case::Pending => !is_at_once,
+            // Who has said nothing yet wakes us with the first word.
+            _ => member.evidence.is_some(),
+        };
+        let is_unheard = state.open && is_waited_for && member.reach == Reach::NotYet;
+        let unheard = is_unheard.then_some(clock.now + BETWEEN_LOOKS);
         Self {
             is_settled: word.is_settled,
             is_unavailable,
@@ -120,10 +126,7 @@ impl View {
                 && (is_heard || word.is_lost),
             is_going_back: went_back && is_unavailable,
             fails: is_new && case == Case::InFlight && (word.has_failed_long || word.is_late || word.is_lost),
-            due: [word.due.filter(|_| is_pressed || word.has_failed), window_end(member, clock), unheard]
-                .into_iter()
-                .flatten()
-                .min(),
+            due: [word.due.filter(|_| is_pressed || word.has_failed), unheard].into_iter().flatten().min(),
             is_moving: is_new && is_unavailable && case != Case::Refused,
             is_through: is_new && matches!(case, Case::InFlight | Case::Done),
             case,
@@ -175,16 +178,9 @@ impl View {
 /// The clock stands while nobody can get it on, and begins anew then.
 fn keep_clock(member: &Member<'_>, track: Track, now: i64) -> Option<i64> {
     match track.clock {
-        _ if member.stands.is_some() || matches!(member.reach, Reach::Silent { .. }) => None,
+        _ if member.stopped_by(&track).is_some() || matches!(member.reach, Reach::Silent { .. }) => None,
         None => Some(now),
         time => time,
-    }
-}
-
-fn window_end(member: &Member<'_>, clock: Clock) -> Option<i64> {
-    match member.stands {
-        Some(Stands::Window { until }) => until.filter(|until| *until > clock.now),
-        _ => None,
     }
 }
 

@@ -6,7 +6,7 @@ use farwater_api::{
 };
 
 use super::*;
-use crate::assignment::Trouble;
+use crate::{assignment::Trouble, windows::Closed};
 
 fn candidate() -> Candidate {
     Candidate::of_commit("abc")
@@ -376,6 +376,28 @@ fn what_waits_for_a_dependency_is_named_with_what_it_waits_for() {
         &format!("Reconciling=True DependencyNotReady: {message}"),
     ]);
     assert_eq!(status.held_revision.as_deref(), Some("main@sha1:def"));
+}
+
+#[test]
+fn what_no_change_window_lets_begin_is_told_beside_how_it_runs() {
+    let until = Some("2027-01-04T06:00:00Z".parse().unwrap());
+    let closed = Closed { by: "ops/holidays".to_owned(), reason: "holidays".to_owned(), until };
+    let told = "ChangeWindow ops/holidays lets no change begin until 2027-01-04T06:00:00Z: holidays";
+    let why = Why::Frozen(closed);
+    let report = report(Outcome::Applied, Vec::new());
+    let runs = Case { why: why.clone(), candidate: Some(newer()), ..Case::new(Some(report)) };
+    let status = runs.check(&[
+        "Ready=True Applied: applied main@sha1:abc; 0 objects are healthy",
+        &format!("Frozen=True WindowClosed: {told}"),
+    ]);
+    assert_eq!(status.held_revision.as_deref(), Some("main@sha1:def"));
+    let held = Action::Hold { reason: told.to_owned() };
+    let new = Case { why, action: held, assigned: None, ..Case::new(None) };
+    new.check(&[
+        &format!("Ready=False Progressing: {told}"),
+        &format!("Reconciling=True Progressing: {told}"),
+        &format!("Frozen=True WindowClosed: {told}"),
+    ]);
 }
 
 fn hook(phase: &str, name: &str, state: &str, test: Option<&str>) -> HookReport {

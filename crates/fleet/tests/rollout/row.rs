@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use farwater_fleet::rollout::{ChangeId, Clock, Evidence, Published, Reach, Stands, Track};
+use farwater_fleet::windows::Closed;
 
 use crate::{agent::Agent, events::Stop, ledger::Ledger, world::TICK};
 
@@ -82,7 +83,7 @@ impl Row {
             stops.into_iter().find(|stop| self.stops.contains(stop) && (*stop != Stop::Waiting || self.waits))?;
         Some(match stop {
             Stop::Suspended => Stands::Suspended,
-            Stop::Window => Stands::Window { until: None },
+            Stop::Window => Stands::Window(Closed { by: "ops/nights".to_owned(), reason: String::new(), until: None }),
             Stop::Denied => Stands::Denied("no grant".to_owned()),
             Stop::Waiting => Stands::Waiting("waits for the database".to_owned()),
         })

@@ -2,7 +2,9 @@
 
 use std::{borrow::Cow, collections::BTreeSet};
 
-use farwater_api::{APPROVE_PRUNE, Cluster, ClusterGrantSpec, ServiceDeployment, ServiceDeploymentSpec};
+use farwater_api::{
+    APPROVE_PRUNE, Cluster, ClusterGrantSpec, OVERRIDE_FREEZE, ServiceDeployment, ServiceDeploymentSpec,
+};
 use farwater_fleet::{conditions::cut, placement::selects};
 use farwater_store::{Key, Kind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -49,8 +51,17 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
 async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     // A service's cluster can't change; the namespace there decides who reads.
     // Where else credentials go, and how, is said beside the address; submodules are wherever files of the source name them.
-    const ROUTE: [&str; 7] =
-        ["url", "targetNamespace", "passCredentials", "insecure", "type", "recurseSubmodules", "clusterSelector"];
+    const ROUTE: [&str; 9] = [
+        "url",
+        "targetNamespace",
+        "passCredentials",
+        "insecure",
+        "type",
+        "recurseSubmodules",
+        "clusterSelector",
+        "address",
+        "email",
+    ];
     let route = |object: &Value| ROUTE.map(|field| object["spec"][field].clone());
     let parts = |object: &Value| if sets::is_set(call) { sets::variants(object) } else { vec![object.clone()] };
     let (old, new) = (old.map(parts).unwrap_or_default(), parts(object));
@@ -219,13 +230,19 @@ async fn check_all(
     check_pin(&hub.delivery, namespace, meta::text(object, "uid"), spec, old).await
 }
 
-/// Who says what a service runs, pins or suspends it, or approves its prune, is recorded with it: nobody writes that of somebody else.
+/// Who says what a service runs, pins or suspends it, approves its prune, or lets a change begin in spite of windows, is recorded with
+/// it: nobody writes that of somebody else.
 pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     /// A status is small, and names of users are not bounded.
     const LONGEST: usize = 128;
     let author = Value::from(cut(&call.user.name, LONGEST));
-    let [changed_by, pinned_by, suspended_by, approved_by, approved_at] = AUTHORS;
+    let [changed_by, pinned_by, suspended_by, approved_by, approved_at, overridden_by, overridden_at] = AUTHORS;
+    let annotation =
+        |object: &Value, name: &str| object["metadata"]["annotations"].get(name).cloned().unwrap_or(Value::Bool(false));
+    let overriding = |object: &Value| annotation(object, OVERRIDE_FREEZE);
     if sets::is_set(call) {
+        sign_field(&author, object, old, overridden_by, overriding);
+        sign_field(&timestamp(call.now), object, old, overridden_at, overriding);
         sign_field(&author, object, old, changed_by, |set| set["spec"].clone());
         return sign_field(&author, object, old, pinned_by, |set| {
             set["spec"].get("pin").cloned().unwrap_or(Value::Bool(false))
@@ -240,8 +257,7 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
         _ => Value::Bool(false),
     };
     let pin = |object: &Value| object["spec"].get("pin").cloned().unwrap_or(Value::Bool(false));
-    let approval =
-        |object: &Value| object["metadata"]["annotations"].get(APPROVE_PRUNE).cloned().unwrap_or(Value::Bool(false));
+    let approval = |object: &Value| annotation(object, APPROVE_PRUNE);
     let version = |object: &Value| {
         let spec = &object["spec"];
         serde_json::json!([spec["sourceRef"], spec["path"], spec["pin"], spec["chart"], spec["sources"]])
@@ -251,6 +267,8 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
     sign_field(&author, object, old, suspended_by, suspension);
     sign_field(&author, object, old, approved_by, approval);
     sign_field(&timestamp(call.now), object, old, approved_at, approval);
+    sign_field(&author, object, old, overridden_by, overriding);
+    sign_field(&timestamp(call.now), object, old, overridden_at, overriding);
 }
 
 /// Sets a field to `said` where what is `stated` is another thing than before, and takes it away where nothing is.

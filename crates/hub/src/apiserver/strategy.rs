@@ -2,7 +2,7 @@
 //! `k8s.io/kubernetes/pkg/registry/*/strategy.go` and `pkg/apis/*/validation`.
 
 use farwater_api::{
-    HealthRuleSpec, SOURCE_CREDENTIALS, URL_PREFIX,
+    ChangeWindowSpec, HealthRuleSpec, OVERRIDE_FREEZE, SOURCE_CREDENTIALS, URL_PREFIX,
     health_rule::MAX_OWN_BYTES,
     parameters::{MAX_METADATA_BYTES, check_free_form},
     renderer::{self, MAX_RENDER_BYTES, Renderer},
@@ -11,7 +11,8 @@ use farwater_fleet::{
     agents::Limit,
     duration::{self, Bounds},
     health::{expression::Expression, rules},
-    parameters,
+    notify, parameters,
+    windows::Window,
 };
 use farwater_sources::UrlPrefix;
 use serde_json::{Value, json};
@@ -169,6 +170,9 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             validate_ignored(object, old, kind, &mut errors);
             validate_parameters(object, old, kind, &mut errors);
             validate_dependencies(object, old, kind, &mut errors);
+            validate_window(object, old, kind, &mut errors);
+            validate_override(object, old, kind, &mut errors);
+            validate_provider(object, old, kind, &mut errors);
             if kind.plural == "servicesets" {
                 sets::validate(object, old, &mut errors);
             }
@@ -335,6 +339,45 @@ fn validate_parameters(object: &Value, old: Option<&Value>, kind: &ResourceKind,
         }
         _ => Vec::new(),
     };
+    errors.extend(wrong.into_iter().map(|(field, why)| FieldError::invalid_unquoted(format!("spec.{field}"), &why)));
+}
+
+/// A window that would never be in force as it was meant. One that is stored already may stay, as with durations.
+fn validate_window(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    if kind.plural != "changewindows" || old.is_some_and(|old| old["spec"] == object["spec"]) {
+        return;
+    }
+    // One that can't be read has been refused by its schema.
+    let Ok(spec) = serde_json::from_value::<ChangeWindowSpec>(object["spec"].clone()) else { return };
+    let (namespace, name) = (meta::text(object, "namespace"), meta::text(object, "name"));
+    for problem in Window::read(namespace, name, &spec).err().unwrap_or_default() {
+        let (field, value) = (format!("spec.{}", problem.field), &object["spec"][problem.field]);
+        errors.push(match value {
+            Value::Null => FieldError::required(field, &problem.why),
+            value => FieldError::invalid(field, value, &problem.why),
+        });
+    }
+}
+
+/// What windows hold begins for a reason that others can read.
+fn validate_override(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    let said = |object: &Value| object["metadata"]["annotations"][OVERRIDE_FREEZE].as_str().map(str::to_owned);
+    let is_new = ["servicedeployments", "servicesets"].contains(&kind.plural.as_str())
+        && old.is_none_or(|old| said(old) != said(object));
+    if is_new && said(object).is_some_and(|reason| reason.trim().is_empty()) {
+        let field = format!("metadata.annotations[{OVERRIDE_FREEZE}]");
+        errors.push(FieldError::required(field, "the reason why a change begins in spite of windows"));
+    }
+}
+
+/// Providers that nothing could be sent to. No value is quoted: somebody may have written a secret where none belongs.
+fn validate_provider(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    if kind.plural != "notificationproviders" || old.is_some_and(|old| old["spec"] == object["spec"]) {
+        return;
+    }
+    // One that can't be read has been refused by its schema.
+    let Ok(spec) = serde_json::from_value(object["spec"].clone()) else { return };
+    let wrong = notify::problems(&spec);
     errors.extend(wrong.into_iter().map(|(field, why)| FieldError::invalid_unquoted(format!("spec.{field}"), &why)));
 }
 
@@ -673,6 +716,20 @@ mod tests {
         let mut old = json!({"spec": rule("self.")});
         old["metadata"] = json!({"name": "a"});
         assert_eq!(validate(&old, Some(&old), kind("healthrules"), Part::Main), []);
+    }
+
+    #[test]
+    fn a_provider_that_nothing_could_be_sent_to_is_refused_without_a_word_of_its_address() {
+        let provider =
+            |kind: &str, address: &str| json!({"spec": {"type": kind, "address": address, "secretRef": {"name": "a"}}});
+        check("notificationproviders", provider("generic", "https://hooks.example.com/a"), &[]);
+        let secret = "spec.address: Invalid value: it holds a user, a query or a fragment: what is secret goes into the Secret, as token \
+                      or address";
+        check("notificationproviders", provider("generic", "https://hooks.example.com/a?sig=hunter2"), &[secret]);
+        let mut old = provider("generic", "https://hooks.example.com/a?sig=hunter2");
+        old["metadata"] = json!({"name": "a", "namespace": "ns"});
+        normalize(&mut old, kind("notificationproviders"));
+        assert_eq!(validate(&old, Some(&old), kind("notificationproviders"), Part::Main), []);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use farwater_api::{
-    AGENT_FINALIZER, APPROVE_PRUNE, Digest, ServiceDeployment, ServiceDeploymentSpec, SourceKind,
+    AGENT_FINALIZER, Digest, ServiceDeployment, ServiceDeploymentSpec, ServiceSet, SourceKind,
     git_repository::LocalReference,
     protocol::Action,
     service_deployment::{ClusterReference, DeletionPolicy, Pin},
@@ -17,18 +17,18 @@ use farwater_api::{
 };
 use farwater_fleet::{
     assignment::{Candidate, Decided, Decision, Inputs, Trouble, Why, decide, is_suspended, suspension_end},
-    conditions::whole_seconds,
+    conditions::cut,
     dependencies::cycle_trouble,
     history,
     placement::cluster_candidates,
-    prune::APPROVAL_LASTS,
+    windows::{Closed, Subject},
 };
 use farwater_store::{
     Connection, Resource, StoreError, Write,
     delivery::{
         Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServicePath, ServiceSource, asks_for_the_same,
         assignments_named, delete_assignment, delete_report, dependencies_of, is_untouched, load_assignment,
-        load_chart, load_report, load_revision, load_service_origin, mark_cluster, paths_of_service,
+        load_chart, load_held, load_report, load_revision, load_service_origin, mark_cluster, paths_of_service,
         rollout_of_service, save_assignment, save_bundle, save_dependencies, save_recipe, save_released,
         save_service_origin, save_service_paths, save_service_secrets, save_service_sources, sources_of_service, stamp,
     },
@@ -37,13 +37,15 @@ use farwater_telemetry::traces::Interval;
 use jiff::Timestamp;
 
 use super::{
+    approvals::{self, APPROVAL, OVERRIDE, Said},
     candidates::{self, FoundSource, Ingredient, Known, ResolveError, Resolved, find_ingredients},
     chain,
     dependencies::{self, Waits},
     events::{self, Told},
+    held_specs::{HeldLook, HeldNext},
     orphans,
     queue::Next,
-    resources::{self, APPROVED_AT, Name, Stored as _},
+    resources::{self, Name, Stored as _},
     rollouts::{Look, Looked, Looking},
     seen::News,
     services::{ClusterFacts, ServiceFacts, load_grants_for, read_json},
@@ -92,17 +94,22 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         // The write has marked the cluster, and its event will be no news.
         delivery.dirty.notify_one();
     }
-    let approval = match check_approval(&delivery, &name, &resource, &service).await? {
-        // Its annotation is off now, which is the next thing to look at.
-        Approval::Expired => return Ok(Next::OnChange),
-        Approval::Open(wait) => Some(wait),
-        Approval::None => None,
-    };
-    let (row, known_paths, member) = {
+    let mut words = Vec::new();
+    for word in [&APPROVAL, &OVERRIDE] {
+        match word.check::<ServiceDeployment>(&delivery, &name, &resource).await? {
+            // Its annotation is off now, which is the next thing to look at.
+            approvals::Standing::Expired => return Ok(Next::OnChange),
+            standing => words.extend(standing.left()),
+        }
+    }
+    let approval = words.into_iter().min();
+    let edition = delivery.windows.edition();
+    let (row, known_paths, member, held) = {
         let mut tables = delivery.store.tables().await?;
         let row = load_assignment(&mut tables, &resource.uid).await?;
         let paths = paths_of_service(&mut tables, &resource.uid).await?;
-        (row, paths, rollout_of_service(&mut tables, &resource.uid).await?)
+        let held = load_held(&mut tables, &resource.uid).await?;
+        (row, paths, rollout_of_service(&mut tables, &resource.uid).await?, held)
     };
     let cluster = find_cluster(&delivery, &name, &service.spec.cluster_ref, row.as_ref()).await?;
     if service.metadata.deletion_timestamp.is_some() {
@@ -156,6 +163,7 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         None => None,
     };
     let pinned = versions::resolve_pin(&delivery, &resource.uid, service.spec.pin.as_ref()).await?;
+    let held = HeldLook::of(&resource, &service, held)?;
     let found = Found {
         cluster,
         ingredients,
@@ -166,8 +174,9 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
         // Behind the source: what it depends on is held against what that has now, or something newer.
         waits: dependencies::load_waits(&delivery, &name, &service).await?,
         held: look.as_ref().is_some_and(Look::is_held),
+        restated: held.restated,
     };
-    let next = decide_row(&delivery, &name, &resource, service, found, row.as_ref()).await?;
+    let Outcome { next, closed, told } = decide_row(&delivery, &name, &resource, service, found, row.as_ref()).await?;
     // Whatever it would run: what it runs may have to be made again.
     let assigned: Option<Candidate> =
         next.assigned.as_deref().map(|text| read_json(&next.service_uid, text)).transpose()?;
@@ -180,8 +189,15 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let why = read_json::<Decided>(&next.service_uid, &next.why)?.why;
     let is_denied = is_new && matches!(why, Why::NotGranted(_));
     let member = look.map(|look| look.end(&why, is_pinned, &resource.object)).transpose()?;
-    let is_rewired =
-        save_row(&delivery, row, next, Making { bundle, wants, paths, looked_at, member }, stated, begun).await?;
+    let held = Some(held.end(closed.as_ref(), matches!(why, Why::Frozen(_))));
+    let told = told.map(|told| (resource.clone(), told));
+    let making = Making { bundle, wants, paths, looked_at, member, held, told };
+    let is_rewired = save_row(&delivery, row, next, making, stated, begun).await?;
+    // Who looks again at what is held finds it by its row, and may have looked before that was written.
+    let is_over = |closed: Closed| closed.until.is_some_and(|until| until <= delivery.windows.now());
+    if edition != delivery.windows.edition() || closed.is_some_and(is_over) {
+        delivery.services.add(name.clone());
+    }
     // Who wakes it finds it by its rows: what came before they were written has woken nobody.
     if is_denied
         || (is_rewired && is_any_there(&delivery, &resource.uid, &ask).await?)
@@ -278,62 +294,6 @@ fn sooner(next: Next, wait: Option<Duration>) -> Next {
         (Next::OnChange, Some(wait)) => Next::After(wait.min(LONGEST_REST)),
         (Next::After(next), Some(wait)) => Next::After(next.min(wait).min(LONGEST_REST)),
     }
-}
-
-/// The annotation that approves a prune.
-enum Approval {
-    None,
-    /// It counts for this long.
-    Open(Duration),
-    /// It was taken off.
-    Expired,
-}
-
-/// Who approves a prune has looked at it now: after a day it must be looked at again.
-async fn check_approval(
-    delivery: &Delivery,
-    name: &Name,
-    resource: &Resource,
-    service: &ServiceDeployment,
-) -> Result<Approval, StoreError> {
-    if service.metadata.annotations.as_ref().is_none_or(|all| !all.contains_key(APPROVE_PRUNE)) {
-        return Ok(Approval::None);
-    }
-    let now = Timestamp::now();
-    let approved = service.status.as_ref().and_then(|status| status.approved_at.as_ref()).map(|time| time.0);
-    let Some(approved) = approved else {
-        // Of a hub that did not write that down: from now on.
-        resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, "status", |object| {
-            if object["status"][APPROVED_AT].is_null() {
-                object["status"][APPROVED_AT] = serde_json::json!(whole_seconds(now));
-            }
-        })
-        .await?;
-        return Ok(Approval::Open(LONGEST_REST));
-    };
-    let age = now.duration_since(approved);
-    if age < APPROVAL_LASTS {
-        return Ok(Approval::Open(Duration::try_from(APPROVAL_LASTS - age).unwrap_or(SOON).max(SOON)));
-    }
-    let known = resource.object["status"][APPROVED_AT].clone();
-    resources::change::<ServiceDeployment>(&delivery.store, name, &resource.uid, "", |object| {
-        // Somebody may have approved it again meanwhile.
-        if object["status"][APPROVED_AT] != known {
-            return;
-        }
-        if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
-            annotations.remove(APPROVE_PRUNE);
-        }
-        if let Some(metadata) = object["metadata"].as_object_mut() {
-            metadata.retain(|field, value| field != "annotations" || *value != serde_json::json!({}));
-        }
-        if let Some(status) = object["status"].as_object_mut() {
-            status.retain(|field, _| !["approvedBy", APPROVED_AT].contains(&field.as_str()));
-        }
-    })
-    .await?;
-    tracing::info!(service = %name, "an approval of a prune is a day old and counts no more");
-    Ok(Approval::Expired)
 }
 
 /// What of a spec has rows of its own, and who wrote it.
@@ -534,6 +494,47 @@ struct Found {
     waits: Waits,
     /// Its set's rollout has not come to it.
     held: bool,
+    /// Another spec than its own counts.
+    restated: bool,
+}
+
+/// What was decided.
+struct Outcome {
+    next: Assignment,
+    /// Why no change may begin.
+    closed: Option<Closed>,
+    /// What begins in spite of windows.
+    told: Option<Told>,
+}
+
+impl Outcome {
+    fn of(next: Assignment) -> Self {
+        Self { next, closed: None, told: None }
+    }
+}
+
+/// Who lets a change of the service begin in spite of windows: by a word on the service, or on its set.
+async fn find_override(delivery: &Delivery, resource: &Resource) -> Result<Option<Said>, StoreError> {
+    let now = Timestamp::now();
+    if let Some(said) = OVERRIDE.counting(&resource.object, now) {
+        return Ok(Some(said));
+    }
+    let owners = resource.object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    let set = owners.filter(|owner| owner["kind"] == "ServiceSet" && owner["controller"] == true);
+    for (name, uid) in set.filter_map(|owner| Some((owner["name"].as_str()?, owner["uid"].as_str()?))) {
+        let key = ServiceSet::key(&Name::new(&resource.key.namespace, name));
+        let found = delivery.store.get(&key).await?.filter(|found| found.uid == uid);
+        if let Some(said) = found.and_then(|found| OVERRIDE.counting(&found.object, now)) {
+            return Ok(Some(said));
+        }
+    }
+    Ok(None)
+}
+
+fn tell_override(candidate: &Candidate, closed: &Closed, said: &Said) -> Told {
+    const LONGEST: usize = 1024;
+    let message = format!("{} begins, by {}: {}; {closed}", candidate.revision, said.by, said.reason);
+    Told { is_warning: true, reason: "FreezeOverridden", message: cut(&message, LONGEST) }
 }
 
 async fn decide_row(
@@ -541,9 +542,9 @@ async fn decide_row(
     name: &Name,
     resource: &Resource,
     service: ServiceDeployment,
-    Found { cluster, ingredients, pinned, kept, mut candidate, waits, held }: Found,
+    Found { cluster, ingredients, pinned, kept, mut candidate, waits, held, restated }: Found,
     row: Option<&Assignment>,
-) -> Result<Assignment, StoreError> {
+) -> Result<Outcome, StoreError> {
     let is_suspended = is_suspended(&service.spec, Timestamp::now());
     let own = ingredients.first().and_then(Ingredient::uid);
     let sourceless = own.is_none();
@@ -578,7 +579,7 @@ async fn decide_row(
         Ok(cluster) => cluster,
         Err(trouble) => {
             next.why = write_why(Why::Trouble(trouble))?;
-            return Ok(next);
+            return Ok(Outcome::of(next));
         }
     };
     let urls = sources::stated_urls(&delivery.store, &name.namespace, service.spec.all_sources()).await?;
@@ -590,7 +591,18 @@ async fn decide_row(
         None => facts.source_urls.extend(candidate.iter().flat_map(Candidate::urls)),
     }
     let ceiling = facts.check_placement(&cluster, &load_grants_for(&delivery.store, &name.namespace).await?);
-    let decision = decide(Inputs {
+    let labels = facts.service.metadata.labels.clone().unwrap_or_default();
+    let mut closed = delivery.windows.closed(Subject {
+        namespace: &name.namespace,
+        name: &name.name,
+        labels: &labels,
+        cluster_namespace: &cluster.name.namespace,
+        cluster_name: &cluster.name.name,
+        cluster_labels: &cluster.labels,
+    });
+    let said = if closed.is_some() { find_override(delivery, resource).await? } else { None };
+    let overridden = said.and_then(|said| Some((closed.take()?, said)));
+    let inputs = Inputs {
         suspended: is_suspended || cluster.suspended,
         pinned: pinned.as_ref().map(Result::as_ref),
         candidate: candidate.as_ref(),
@@ -598,12 +610,22 @@ async fn decide_row(
         ceiling: ceiling.as_ref(),
         assigned: facts.assigned.as_ref(),
         held,
+        closed: closed.as_ref(),
+        restated,
+    };
+    let decision = decide(inputs);
+    let begins = matches!(decision, Decision::Assign(_)) || (restated && decision == Decision::Keep(Why::Current));
+    let told = overridden.as_ref().filter(|_| begins).and_then(|(closed, said)| {
+        // Of what windows would have held.
+        let is_held = matches!(decide(Inputs { closed: Some(closed), ..inputs }), Decision::Keep(Why::Frozen(_)));
+        let candidate = inputs.pinned.unwrap_or(inputs.candidate).ok()?;
+        is_held.then(|| tell_override(candidate, closed, said))
     });
     match decision {
         Decision::Assign(candidate) => next.assigned = Some(write_json(&candidate)?),
         Decision::Keep(why) => next.why = write_why(why)?,
     }
-    Ok(next)
+    Ok(Outcome { next, closed, told })
 }
 
 fn write_json(value: &impl serde::Serialize) -> Result<String, StoreError> {
@@ -625,11 +647,18 @@ fn read_turn(row: &Assignment) -> Result<u64, StoreError> {
 
 /// Counts a change of what is asked for: of the spec, of the content, or of the cluster. An approval is none: what it allows has begun by
 /// then, and would be ended by an entry that differs.
-fn count_turn(old: &Assignment, new: &mut Assignment, member: Option<&Looked>) -> Result<(), StoreError> {
+fn count_turn(
+    old: &Assignment,
+    new: &mut Assignment,
+    member: Option<&Looked>,
+    held: Option<&HeldNext>,
+) -> Result<(), StoreError> {
     // A spec counts when its turn has come, and not when it is written.
-    let is_same_spec = match member {
-        Some(member) => member.release.is_none(),
-        None => asks_for_the_same(&old.stamp, &new.stamp),
+    let is_same_spec = match (member, held) {
+        (Some(member), _) => member.release.is_none(),
+        (None, Some(held)) if held.is_released() => false,
+        (None, Some(held)) if held.keeps_spec() => true,
+        (None, _) => asks_for_the_same(&old.stamp, &new.stamp),
     };
     let same = old.cluster_uid == new.cluster_uid && is_same_spec;
     if !same || assigned_content(old)? != assigned_content(new)? {
@@ -649,14 +678,15 @@ fn assigned_content(row: &Assignment) -> Result<Option<(Digest, String, Option<S
 /// Whether a cluster's desired state may differ because of a row's change. Another revision of the same content changes
 /// nothing there.
 ///
-/// `held`: its set's rollout has not come to the spec and the content that it states.
+/// `held`: its set's rollout has not come to the spec and the content that it states, or a window holds that spec.
 fn changes_entry(old: &Assignment, new: &Assignment, held: bool) -> Result<bool, StoreError> {
     let asked = |row: &Assignment| row.stamp.split(' ').skip(usize::from(held)).map(str::to_owned).collect::<Vec<_>>();
-    // Why the rollout holds something is nothing to its agent.
+    // Why the rollout or a window holds something newer is nothing to its agent.
     let why = |row: &Assignment| -> Result<Decided, StoreError> {
         let decided: Decided = read_json(&row.service_uid, &row.why)?;
         Ok(match decided.why {
             Why::Rollout => Decided { why: Why::Current, ..decided },
+            Why::Frozen(_) if row.assigned.is_some() => Decided { why: Why::Current, ..decided },
             _ => decided,
         })
     };
@@ -674,6 +704,10 @@ struct Making {
     looked_at: Option<Revision>,
     /// Of a set.
     member: Option<Looked>,
+    /// What a window holds of it.
+    held: Option<HeldNext>,
+    /// For its Event.
+    told: Option<(Resource, Told)>,
 }
 
 /// Writes the row if it differs, and marks the cluster in the same transaction; whether other sources are needed than before.
@@ -682,12 +716,12 @@ async fn save_row(
     delivery: &Delivery,
     old: Option<Assignment>,
     mut new: Assignment,
-    Making { bundle, mut wants, paths, looked_at, member }: Making,
+    Making { bundle, mut wants, paths, looked_at, member, held, told }: Making,
     stated: Stated,
     begun: SystemTime,
 ) -> Result<bool, StoreError> {
     if let Some(old) = &old {
-        count_turn(old, &mut new, member.as_ref())?;
+        count_turn(old, &mut new, member.as_ref(), held.as_ref())?;
     }
     wants.sort();
     wants.dedup();
@@ -696,13 +730,15 @@ async fn save_row(
     // Of which somebody may have been the last user.
     let leaves_source = known.iter().any(|source| !wants.contains(source))
         || old.as_ref().is_some_and(|old| old.source_uid != new.source_uid);
-    if old.as_ref() == Some(&new) && !is_rewired && member.as_ref().is_none_or(Looked::is_known) {
+    let is_known = member.as_ref().is_none_or(Looked::is_known) && held.as_ref().is_none_or(HeldNext::is_known);
+    if old.as_ref() == Some(&new) && !is_rewired && is_known {
         return Ok(false);
     }
     let version = new_version(old.as_ref(), &new)?;
-    let is_held = member.as_ref().is_some_and(|member| member.held);
+    let is_held = member.as_ref().is_some_and(|member| member.held) || held.as_ref().is_some_and(HeldNext::is_held);
     let mark = version.is_some()
         || member.as_ref().is_some_and(|member| member.release.is_some())
+        || held.as_ref().is_some_and(HeldNext::is_released)
         || old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new, is_held))?;
     let moved = member.as_ref().filter(|member| !member.is_known()).map(|member| member.set_uid.clone());
     let key = ServiceDeployment::key(&Name::new(&new.namespace, &new.name));
@@ -728,6 +764,12 @@ async fn save_row(
             save_assignment(tx, &new).await?;
             if let Some(member) = member {
                 member.save(tx, &key).await?;
+            }
+            if let Some(held) = held {
+                held.save(tx, &key).await?;
+            }
+            if let Some((about, told)) = &told {
+                events::tell(tx, about, told).await?;
             }
             if is_rewired {
                 save_service_sources(tx, &new, &wants).await?;

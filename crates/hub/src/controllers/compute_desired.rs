@@ -12,6 +12,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use farwater_api::{
     ServiceDeployment,
+    change_window::Windows,
     health_rule::HealthRules,
     protocol::{Action, Entry, MAX_DESIRED_BYTES, Statement, Verbatim, tag},
 };
@@ -22,10 +23,11 @@ use farwater_fleet::{
 use farwater_store::{
     Key, Resource, StoreError, Tx,
     delivery::{
-        Assignment, Desired, DirtyMark, InputVersion, MemberRollout, ParameterRow, ServiceOrigin, clear_mark,
-        load_agent_update, load_desired, load_dirty, load_revision, mark_parameters, parameters_of_cluster,
-        released_of_cluster, rollout_of_service, rollouts_of_cluster, save_desired, save_parameters, save_published,
-        service_origins_of_cluster, touched_assignments_of_cluster, versions_of,
+        Assignment, Desired, DirtyMark, HeldService, InputVersion, MemberRollout, ParameterRow, ServiceOrigin,
+        clear_mark, held_of_cluster, load_agent_update, load_desired, load_dirty, load_held, load_revision,
+        mark_parameters, parameters_of_cluster, released_of_cluster, rollout_of_service, rollouts_of_cluster,
+        save_desired, save_parameters, save_published, service_origins_of_cluster, touched_assignments_of_cluster,
+        versions_of,
     },
 };
 use farwater_telemetry::traces::{self, Interval};
@@ -33,7 +35,9 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    advance_agents, chain, dependencies, git,
+    advance_agents, chain, dependencies,
+    follow_windows::Handing,
+    git, held_specs,
     resources::{self, Name, Stored as _},
     rollouts, select_health_rules,
     services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants, read_json, released_entry},
@@ -237,7 +241,7 @@ async fn compute_cluster(
     let Some(cluster) = ClusterFacts::load(delivery, &name).await?.filter(|c| c.uid == mark.cluster_uid) else {
         return Ok(Computed::NOTHING);
     };
-    let ((rows, touched), origins, released, current, update, parameters, members) = {
+    let ((rows, touched), origins, released, current, update, parameters, members, held) = {
         let mut tables = delivery.store.tables().await?;
         let rows = touched_assignments_of_cluster(&mut tables, &cluster.uid).await?;
         let current = load_desired(&mut tables, &cluster.uid).await?;
@@ -245,19 +249,23 @@ async fn compute_cluster(
         let released = released_of_cluster(&mut tables, &cluster.uid).await?;
         let parameters = parameters_of_cluster(&mut tables, &cluster.uid).await?;
         let members = rollouts_of_cluster(&mut tables, &cluster.uid).await?;
+        let held = held_of_cluster(&mut tables, &cluster.uid).await?;
         let update = load_agent_update(&mut tables, &cluster.uid).await?;
-        (rows, origins, released, current, update, parameters, members)
+        (rows, origins, released, current, update, parameters, members, held)
     };
     if is_halfway(delivery, &rows, &touched).await? {
         return Ok(Computed::Later);
     }
     let members = members.into_iter().map(|row| (row.service_uid.clone(), row)).collect();
-    let known = Known { rows: &rows, origins: &origins, parameters: &parameters, members: &members };
-    let (mut entries, fresh, changes) = resolve_entries(delivery, &cluster, known, grants, inputs).await?;
+    let held = held.into_iter().map(|row| (row.service_uid.clone(), row)).collect();
+    let known = Known { rows: &rows, origins: &origins, parameters: &parameters, members: &members, held: &held };
+    let handing = delivery.windows.handing(&cluster);
+    let (mut entries, fresh, changes, windows) =
+        resolve_entries(delivery, &cluster, known, grants, (inputs, handing)).await?;
     entries.extend(released.iter().map(|row| Verbatim::from(released_entry(row, cluster.suspended))));
     entries.sort_by(|a, b| a.service.uid.cmp(&b.service.uid));
     let agent = update.map(|row| advance_agents::read_text(&row.cluster_uid, &row.settings)).transpose()?.flatten();
-    let next = next_desired(delivery, &cluster, Content { entries, agent, health: health.cloned() }, current)?;
+    let next = next_desired(delivery, &cluster, Content { entries, agent, health: health.cloned(), windows }, current)?;
     Ok(Computed::Now { next: next.map(Box::new), fresh, changes })
 }
 
@@ -288,7 +296,10 @@ fn is_split(rows: &[&Assignment], touched: &HashSet<String>, revision: &str) -> 
         let candidate = row.candidate.as_deref().map(|text| read_json::<Candidate>(&row.service_uid, text));
         match candidate.transpose()? {
             Some(candidate) if candidate.revision == revision => here = true,
-            _ => waits |= touched.contains(&row.service_uid) && !matches!(why, Why::Trouble(_) | Why::Rollout),
+            _ => {
+                waits |= touched.contains(&row.service_uid)
+                    && !matches!(why, Why::Trouble(_) | Why::Rollout | Why::Frozen(_))
+            }
         }
     }
     Ok(here && waits)
@@ -302,16 +313,17 @@ struct Known<'a> {
     parameters: &'a HashMap<String, ParameterRow>,
     /// Of sets.
     members: &'a HashMap<String, MemberRollout>,
+    held: &'a HashMap<String, HeldService>,
 }
 
 /// With the parameters that were resolved anew for them.
 async fn resolve_entries(
     delivery: &Delivery,
     cluster: &ClusterFacts,
-    Known { rows, origins, parameters, members }: Known<'_>,
+    Known { rows, origins, parameters, members, held }: Known<'_>,
     grants: &[NamedGrant],
-    inputs: &mut InputCache,
-) -> Result<(Vec<Verbatim<Entry>>, Vec<Fresh>, Vec<MemberChange>), StoreError> {
+    (inputs, mut handing): (&mut InputCache, Handing),
+) -> Result<(Vec<Verbatim<Entry>>, Vec<Fresh>, Vec<MemberChange>, Option<Verbatim<Windows>>), StoreError> {
     let mut urls = SourceUrls::default();
     let (mut entries, mut fresh, mut changes) = (Vec::with_capacity(rows.len()), Vec::new(), Vec::new());
     for some in rows.chunks(READ_AT_ONCE) {
@@ -322,7 +334,8 @@ async fn resolve_entries(
             // A row whose service is gone or was made again is cleared by assign_revisions.
             let member = members.get(&row.service_uid);
             let found = services.remove(&key);
-            let Some(facts) = facts_of(delivery, row, found, (origin, member), &mut urls).await? else {
+            let specs = (member, held.get(&row.service_uid));
+            let Some(facts) = facts_of(delivery, row, found, (origin, specs), &mut urls).await? else {
                 continue;
             };
             let secrets = secrets::resolve(delivery, &facts).await?;
@@ -330,10 +343,11 @@ async fn resolve_entries(
             fresh.extend(resolved);
             let entry = Verbatim::from(facts.resolve_entry(cluster, grants, &secrets, &given).0);
             changes.extend(member.map(|member| note_member(member, &facts, &entry)).transpose()?.flatten());
+            handing.add(delivery, &facts, entry.digest()).await?;
             entries.push(entry);
         }
     }
-    Ok((entries, fresh, changes))
+    Ok((entries, fresh, changes, handing.end().map(Verbatim::from)))
 }
 
 /// Where a member's entry is another one than before.
@@ -366,19 +380,22 @@ pub async fn load_facts(
     urls: &mut SourceUrls,
 ) -> Result<Option<ServiceFacts>, StoreError> {
     let found = delivery.store.get(&key_of(row)).await?;
-    let member = rollout_of_service(&mut *delivery.store.tables().await?, &row.service_uid).await?;
-    facts_of(delivery, row, found, (origin, member.as_ref()), urls).await
+    let (member, held) = {
+        let mut tables = delivery.store.tables().await?;
+        (rollout_of_service(&mut tables, &row.service_uid).await?, load_held(&mut tables, &row.service_uid).await?)
+    };
+    facts_of(delivery, row, found, (origin, (member.as_ref(), held.as_ref())), urls).await
 }
 
 async fn facts_of(
     delivery: &Delivery,
     row: &Assignment,
     found: Option<Resource>,
-    (origin, member): (Option<&ServiceOrigin>, Option<&MemberRollout>),
+    (origin, (member, held)): (Option<&ServiceOrigin>, (Option<&MemberRollout>, Option<&HeldService>)),
     urls: &mut SourceUrls,
 ) -> Result<Option<ServiceFacts>, StoreError> {
     let Some(resource) = found.filter(|resource| resource.uid == row.service_uid) else { return Ok(None) };
-    let service = rollouts::effective(resources::take(resource)?, member)?;
+    let service = held_specs::effective(resources::take(resource)?, member, held)?;
     let urls = urls.of_service(&delivery.store, &row.namespace, &service).await?;
     let mut facts = ServiceFacts::new(service, row, urls)?.from_origin(origin)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
@@ -396,7 +413,7 @@ fn next_desired(
     let same = |row: &&Desired| row.tag == tag && row.key_id == identity.key_id() && !row.signature.is_empty();
     if let Some(row) = current.as_ref().filter(same)
         && let stored = desired::read_content(row)?
-        && (&stored.agent, &stored.health) == (&content.agent, &content.health)
+        && (&stored.agent, &stored.health, &stored.windows) == (&content.agent, &content.health, &content.windows)
     {
         return Ok(None);
     }
@@ -408,6 +425,7 @@ fn next_desired(
         tag,
         agent: content.agent.as_ref().map(Verbatim::digest),
         health: content.health.as_ref().map(Verbatim::digest),
+        windows: content.windows.as_ref().map(Verbatim::digest),
         key_id: identity.key_id().to_owned(),
     };
     let entries = &content.entries;

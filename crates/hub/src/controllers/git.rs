@@ -95,7 +95,7 @@ impl Mirrors {
         })
     }
 
-    pub(super) fn web(&self) -> &Web {
+    pub fn web(&self) -> &Web {
         &self.web
     }
 

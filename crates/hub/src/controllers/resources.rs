@@ -6,8 +6,9 @@ use std::{
 };
 
 use farwater_api::{
-    ADMIN_NAMESPACE, AGENT_FINALIZER, AgentPolicy, Cluster, ClusterGrant, GROUP, GitRepository, HealthRule,
-    HelmRepository, OCIRepository, Receiver, ServiceContext, ServiceDeployment, ServiceSet,
+    ADMIN_NAMESPACE, AGENT_FINALIZER, AgentPolicy, ChangeWindow, Cluster, ClusterGrant, GROUP, GitRepository,
+    HealthRule, HelmRepository, NotificationProvider, NotificationRule, OCIRepository, Receiver, ServiceContext,
+    ServiceDeployment, ServiceSet,
 };
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
@@ -58,11 +59,14 @@ macro_rules! stored {
 
 stored!(
     AgentPolicy,
+    ChangeWindow,
     Cluster,
     ClusterGrant,
     GitRepository,
     HealthRule,
     HelmRepository,
+    NotificationProvider,
+    NotificationRule,
     OCIRepository,
     Receiver,
     ServiceContext,
@@ -193,9 +197,11 @@ pub async fn change<T: Stored>(
 }
 
 /// What the API server says in a status, in the write that it speaks of: who said what is to run, who pinned and who suspended a
-/// service, and who approved a prune, and when.
-pub const AUTHORS: [&str; 5] = ["changedBy", "pinnedBy", "suspendedBy", "approvedBy", APPROVED_AT];
+/// service, who approved a prune, and who let changes begin in spite of windows, and when.
+pub const AUTHORS: [&str; 7] =
+    ["changedBy", "pinnedBy", "suspendedBy", "approvedBy", APPROVED_AT, "overriddenBy", OVERRIDDEN_AT];
 pub const APPROVED_AT: &str = "approvedAt";
+pub const OVERRIDDEN_AT: &str = "overriddenAt";
 
 /// Sets the status, but for what the API server says there. One that is equal to the stored one is not written.
 pub async fn write_status<T: Stored>(

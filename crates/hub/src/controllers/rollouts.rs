@@ -6,17 +6,20 @@
 use std::collections::BTreeMap;
 
 use farwater_api::{
-    Digest, ServiceDeployment, ServiceDeploymentSpec, ServiceSet,
+    Digest, ServiceDeployment, ServiceDeploymentSpec, ServiceSet, SourceKind,
+    notification_rule::EventKind,
     service_set::{MAX_SURVEYED_MEMBERS, Progress, RolloutStatus, RolloutSurvey},
 };
 use farwater_fleet::{
     assignment::{Candidate, Why},
     conditions::whole_seconds,
+    notify::{RolloutNews, member_state},
     rollout::{
         ChangeId, Clock, Cluster, Content, Counted, Decision, Evidence, Member, Outlook, Policy, Published, Reach,
-        Stands, State, Track, decide, place, progress, standing, survey, worst,
+        Standing, Stands, State, Track, decide, place, progress, standing, survey, worst,
     },
     stamping::{Template, template_digest},
+    windows::{Closed, Subject},
 };
 use farwater_store::{
     Key, Resource, StoreError, Tx,
@@ -30,14 +33,20 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
+    approvals::OVERRIDE,
     candidates::{Ingredient, find_ingredients},
     resources::Name,
     set_versions::{self, Note},
+    sources::SourceSpec,
     stamp_services::cluster_name,
     track_clusters::silence_deadline,
     versions,
 };
-use crate::{apiserver::check_template, delivery::Delivery};
+use crate::{
+    apiserver::{check_template, labels},
+    delivery::Delivery,
+    notify::{Commit, MemberNews, Postings, RolloutChange},
+};
 
 /// What is written of the rollout of a set.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -183,7 +192,8 @@ impl Look {
             _ if pinned => Some(Stands::Pinned),
             Why::NotGranted(message) => Some(Stands::Denied(message.clone())),
             Why::Waiting(message) => Some(Stands::Waiting(message.clone())),
-            Why::Current | Why::Rollout | Why::Trouble(_) => None,
+            // Windows are asked anew with each look at the set.
+            Why::Current | Why::Rollout | Why::Frozen(_) | Why::Trouble(_) => None,
         };
         let stands = stands.map(|stands| serde_json::to_string(&stands)).transpose().map_err(StoreError::abort)?;
         let next = MemberRollout {
@@ -294,6 +304,37 @@ pub struct Advance {
     pub last_good: Option<u64>,
     /// Seconds since 1970.
     pub next_look: Option<i64>,
+    /// How many wait until changes may begin, and why the first does.
+    pub frozen: Option<(usize, Closed)>,
+}
+
+/// What change windows say of the members of a set.
+struct Gate<'a> {
+    delivery: &'a Delivery,
+    namespace: &'a str,
+    /// Of each service.
+    labels: BTreeMap<String, String>,
+    overridden: bool,
+}
+
+impl<'a> Gate<'a> {
+    fn of(delivery: &'a Delivery, name: &'a Name, resource: &Resource, set: &ServiceSet) -> Self {
+        let labels = Template::labels(&name.name, &set.spec);
+        let overridden = OVERRIDE.counting(&resource.object, Timestamp::now()).is_some();
+        Self { delivery, namespace: &name.namespace, labels, overridden }
+    }
+
+    fn closed(&self, row: &MemberRollout) -> Option<Closed> {
+        let state = self.delivery.clusters.get(&row.cluster_uid).filter(|_| !self.overridden)?;
+        self.delivery.windows.closed(Subject {
+            namespace: self.namespace,
+            name: &row.service_name,
+            labels: &self.labels,
+            cluster_namespace: &state.namespace,
+            cluster_name: &state.name,
+            cluster_labels: &state.labels,
+        })
+    }
 }
 
 /// Lets go on whose turn it is. None where the policy can't be read: an older hub wrote it, or a newer one.
@@ -314,11 +355,15 @@ pub async fn advance(
     };
     let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
     let target = Target::find(delivery, name, set).await?;
-    let members = Members::read(delivery, &policy, &rows, &target.sources, clock)?;
-    let decision = decide(&policy, &before.state, target.digest, &members.of_set(), clock);
+    let gate = Gate::of(delivery, name, resource, set);
+    let members = Members::read(delivery, &policy, &rows, &target.sources, (clock, &gate))?;
+    let of_set = members.of_set();
+    let decision = decide(&policy, &before.state, target.digest, &of_set, clock);
     let of = (name, resource.uid.as_str(), set);
     let note = set_versions::note(delivery, of, (&before.state, &decision), &target.revision).await?;
-    save(delivery, &resource.uid, (&rows, &members.steps), &decision, (written, note)).await?;
+    let news = News { policy: &policy, before: &before.state, decision: &decision, members: &of_set, clock };
+    let postings = news.find(delivery, name, resource, target.commit.as_ref());
+    save(delivery, &resource.uid, (&rows, &members.steps), &decision, (written, note, postings)).await?;
     // They were looked at for another version than the set is kept at now.
     for outdated in rows.iter().filter(|member| !member.row.is_of_pin()) {
         delivery.services.add(Name::new(&name.namespace, &outdated.row.service_name));
@@ -327,7 +372,8 @@ pub async fn advance(
         delivery.services.add(Name::new(&name.namespace, &rows[*index].row.service_name));
     }
     let last_good = decision.state.last_good.map(|good| good.number);
-    Ok(Some(Advance { status: tell(&decision), last_good, next_look: decision.next_look }))
+    let frozen = members.frozen();
+    Ok(Some(Advance { status: tell(&decision), last_good, next_look: decision.next_look, frozen }))
 }
 
 /// What is known of a set's rollout beside its members, to tell of these.
@@ -336,6 +382,12 @@ struct Ground {
     written: Written,
     sources: Vec<String>,
     clock: Clock,
+    /// Of the set.
+    namespace: String,
+    /// Of each service.
+    labels: BTreeMap<String, String>,
+    /// No window holds it.
+    overridden: bool,
 }
 
 impl Ground {
@@ -352,12 +404,16 @@ impl Ground {
         let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
         let kept = set_versions::apply_pin(&mut *delivery.store.tables().await?, &resource.uid, set.clone()).await?;
         let target = Target::find(delivery, name, kept.as_ref().unwrap_or(set)).await?;
-        Ok(Some(Self { policy, written, sources: target.sources, clock }))
+        let Gate { labels, overridden, .. } = Gate::of(delivery, name, resource, set);
+        let (namespace, sources) = (name.namespace.clone(), target.sources);
+        Ok(Some(Self { policy, written, sources, clock, namespace, labels, overridden }))
     }
 
     /// Of the steps that they were placed in.
     fn members<'r>(&self, delivery: &Delivery, rows: &'r [RollingMember]) -> Result<Members<'r>, StoreError> {
-        let mut members = Members::read(delivery, &self.policy, rows, &self.sources, self.clock)?;
+        let (namespace, labels, overridden) = (self.namespace.as_str(), self.labels.clone(), self.overridden);
+        let gate = Gate { delivery, namespace, labels, overridden };
+        let mut members = Members::read(delivery, &self.policy, rows, &self.sources, (self.clock, &gate))?;
         // Who is new, or was placed by another policy, is of the rest until the next decision.
         let rest = u16::try_from(self.policy.steps.len() + 1).unwrap_or(u16::MAX);
         let steps = rows.iter().map(|member| u16::try_from(member.row.step).unwrap_or(rest).min(rest));
@@ -535,15 +591,18 @@ struct Target {
     digest: Digest,
     /// Of the template's own source; empty: it has none yet.
     revision: String,
+    /// Of the first that is a Git repository.
+    commit: Option<Commit>,
 }
 
 impl Target {
     async fn find(delivery: &Delivery, name: &Name, set: &ServiceSet) -> Result<Self, StoreError> {
-        let (mut sources, mut revision) = (Vec::new(), None);
+        let (mut sources, mut revision, mut commit) = (Vec::new(), None, None);
         for (_, template) in Template::variants(&set.spec) {
             let Ok(spec) = check_template(&template) else { continue };
             let ingredients = find_ingredients(delivery, &name.namespace, &spec).await?;
             revision.get_or_insert_with(|| ingredients.first().map(Ingredient::describe_revision).unwrap_or_default());
+            commit = commit.or_else(|| ingredients.iter().find_map(commit_of));
             let found = fingerprint(&ingredients);
             if !sources.contains(&found) {
                 sources.push(found);
@@ -556,7 +615,90 @@ impl Target {
             None => json!(sources),
         };
         let digest = Digest::of_json(&json!([spec.template, spec.parameters, spec.overrides, content]));
-        Ok(Self { sources, digest, revision: revision.unwrap_or_default() })
+        Ok(Self { sources, digest, revision: revision.unwrap_or_default(), commit })
+    }
+}
+
+fn commit_of(ingredient: &Ingredient) -> Option<Commit> {
+    let found = ingredient.found.as_ref().filter(|_| ingredient.reference.kind == SourceKind::GitRepository)?;
+    let SourceSpec::Git(spec) = &found.object.spec else { return None };
+    let revision = found.revision.as_ref()?;
+    Some(Commit {
+        repository: spec.url.clone(),
+        reference: revision.reference.clone(),
+        commit: revision.commit.clone(),
+    })
+}
+
+/// What of a decision others are told.
+struct News<'a> {
+    policy: &'a Policy,
+    before: &'a State,
+    decision: &'a Decision,
+    members: &'a [Member<'a>],
+    clock: Clock,
+}
+
+impl News<'_> {
+    fn find(&self, delivery: &Delivery, name: &Name, resource: &Resource, commit: Option<&Commit>) -> Postings {
+        let notifications = &delivery.notifications;
+        // One that is over has been told of.
+        let moves = self.before.open || self.decision.state.open;
+        if !moves || !notifications.is_anybody_told(&name.namespace) {
+            return Postings::default();
+        }
+        let targets =
+            notifications.targets(&name.namespace, (EventKind::ServiceSet, &name.name), &labels(&resource.object));
+        if targets.is_empty() {
+            return Postings::default();
+        }
+        let Decision { state, outlook, .. } = self.decision;
+        let halted_by = outlook.halted_by.clone();
+        let failed = halted_by.as_ref().and_then(|name| self.members.iter().position(|member| member.name == name));
+        let news = RolloutNews {
+            namespace: name.namespace.clone(),
+            set: name.name.clone(),
+            number: state.number,
+            course: self.decision.phase.into(),
+            step: if outlook.step.is_some() && state.open { outlook.step_name.clone() } else { String::new() },
+            clusters: self.decision.counts,
+            cause: failed.map(|index| self.standing(index).to_string()).unwrap_or_default(),
+            halted_by,
+            revision: commit.map(|commit| format!("{}@{}", commit.reference, commit.commit)).unwrap_or_default(),
+            summary: String::new(),
+        };
+        let options =
+            |target: &crate::notify::Target| target.spec.commit_status.as_ref().is_some_and(|of| of.per_cluster);
+        let members = if targets.iter().any(options) { self.find_members() } else { Vec::new() };
+        let change = RolloutChange {
+            set_uid: &resource.uid,
+            news,
+            commit,
+            members,
+            before: (self.before.open && self.before.number != state.number).then_some(self.before.number),
+        };
+        Postings::of_rollout(&targets, &change)
+    }
+
+    /// Members of which something else is known now.
+    fn find_members(&self) -> Vec<MemberNews> {
+        let changed = self.decision.tracks.iter();
+        let one = |(index, track): &(usize, Track)| {
+            let member = &self.members[*index];
+            let state = member_state(track, member.wanted)?;
+            let (cluster_uid, cluster) = (member.cluster.to_owned(), member.name.to_owned());
+            Some(MemberNews { cluster_uid, cluster, state, standing: self.standing(*index) })
+        };
+        changed.filter_map(one).collect()
+    }
+
+    /// Where a member is after the decision.
+    fn standing(&self, index: usize) -> Standing {
+        let Decision { tracks, state, outlook, .. } = self.decision;
+        let track = tracks.iter().find(|(other, _)| *other == index).map(|(_, track)| *track);
+        let mut member = self.members[index].clone();
+        member.track = track.unwrap_or(member.track);
+        standing(self.policy, state, outlook, &member, self.clock)
     }
 }
 
@@ -580,7 +722,7 @@ impl<'r> Members<'r> {
         policy: &Policy,
         rows: &'r [RollingMember],
         sources: &[String],
-        clock: Clock,
+        (clock, gate): (Clock, &Gate<'_>),
     ) -> Result<Self, StoreError> {
         let mut all = Self {
             rows,
@@ -625,7 +767,11 @@ impl<'r> Members<'r> {
             all.wanted.push(wanted.map(|text| text.parse().map_err(damaged)).transpose()?);
             all.published.push(read_some(row, "published entry", &row.published)?);
             all.evidence.push(read_some(row, "evidence", &row.evidence)?);
-            all.stands.push(read_some(row, "standing", &row.stands)?);
+            let stands: Option<Stands> = read_some(row, "standing", &row.stands)?;
+            all.stands.push(match stands {
+                None | Some(Stands::Waiting(_)) => gate.closed(row).map(Stands::Window).or(stands),
+                stands => stands,
+            });
         }
         let clusters: Vec<Cluster<'_>> = rows
             .iter()
@@ -642,6 +788,19 @@ impl<'r> Members<'r> {
             .collect();
         all.steps = place(policy, &clusters);
         Ok(all)
+    }
+
+    /// Those that would begin something.
+    fn frozen(&self) -> Option<(usize, Closed)> {
+        let waiting = self.stands.iter().enumerate().filter_map(|(index, stands)| match stands {
+            Some(Stands::Window(closed)) => {
+                let is_there = self.published[index].map(|published| published.change) == self.wanted[index];
+                (self.wanted[index].is_some() && !is_there).then_some(closed)
+            }
+            _ => None,
+        });
+        let waiting: Vec<&Closed> = waiting.collect();
+        waiting.first().map(|first| (waiting.len(), (*first).clone()))
     }
 
     fn of_set(&self) -> Vec<Member<'_>> {
@@ -668,7 +827,7 @@ async fn save(
     set_uid: &str,
     (rows, steps): (&[RollingMember], &[u16]),
     decision: &Decision,
-    (written, note): (Option<String>, Option<Note>),
+    (written, note, postings): (Option<String>, Option<Note>, Postings),
 ) -> Result<(), StoreError> {
     let next = Written { state: decision.state.clone(), outlook: decision.outlook.clone() };
     let next = serde_json::to_string(&next).map_err(StoreError::abort)?;
@@ -686,20 +845,22 @@ async fn save(
         let text = serde_json::to_string(&track).map_err(StoreError::abort)?;
         changes.push((rows[index].row.service_uid.clone(), text, i64::from(steps[index])));
     }
-    let set_uid = set_uid.to_owned();
+    let (set_uid, told) = (set_uid.to_owned(), postings.clone());
     let saved = delivery.store.transact(move |tx| {
         Box::pin(async move {
             for (service_uid, track, step) in &changes {
                 save_track(tx, service_uid, (track, *step)).await?;
             }
             save_rollout(tx, &set_uid, &next).await?;
-            match &note {
-                Some(note) => set_versions::save(tx, &set_uid, note).await,
-                None => Ok(()),
+            if let Some(note) = &note {
+                set_versions::save(tx, &set_uid, note).await?;
             }
+            told.save(tx).await
         })
     });
-    saved.await
+    saved.await?;
+    postings.wake(&delivery.notifications);
+    Ok(())
 }
 
 fn tell(decision: &Decision) -> RolloutStatus {

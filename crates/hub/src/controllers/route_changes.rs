@@ -10,8 +10,8 @@ use std::{
 };
 
 use farwater_api::{
-    ADMIN_NAMESPACE, AgentPolicy, Cluster, ClusterGrant, HealthRule, Receiver, ServiceContext, ServiceDeployment,
-    ServiceSet,
+    ADMIN_NAMESPACE, AgentPolicy, ChangeWindow, Cluster, ClusterGrant, HealthRule, NotificationProvider,
+    NotificationRule, Receiver, ServiceContext, ServiceDeployment, ServiceSet,
 };
 use farwater_fleet::{
     assignment::{Decided, Trouble, Why},
@@ -32,11 +32,11 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    chain, freeze_prunes,
+    chain, follow_windows, freeze_prunes,
     resources::{self, Name, Stored as _},
     resume::Resume,
     seen::News,
-    select_health_rules, serve_receivers,
+    select_health_rules, send_notifications, serve_receivers,
     sets::Scope,
     source_access::{may_use, read_prefix},
     sources::{self, SourceName},
@@ -110,6 +110,8 @@ async fn follow(delivery: &Delivery, left: Option<Resume>) -> Result<(), RouteEr
 /// news any more.
 async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreError> {
     freeze_prunes::load(delivery).await?;
+    follow_windows::load(delivery).await?;
+    send_notifications::load(delivery).await?;
     select_health_rules::tell(&delivery.store).await?;
     load_clusters(delivery, acted_upon).await?;
     delivery.clusters.set_loaded();
@@ -220,7 +222,17 @@ fn cluster_state(object: &Value) -> ClusterState {
 async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError> {
     let kinds = Kinds::get();
     let kind = &event.key.kind;
-    let followed = [&kinds.service, &kinds.cluster, &kinds.grant, &kinds.health_rule, &kinds.receiver, &kinds.set];
+    let followed = [
+        &kinds.service,
+        &kinds.cluster,
+        &kinds.grant,
+        &kinds.health_rule,
+        &kinds.provider,
+        &kinds.receiver,
+        &kinds.rule,
+        &kinds.set,
+        &kinds.window,
+    ];
     let source = sources::kind_of(kind);
     let name = Name::new(&event.key.namespace, &event.key.name);
     if *kind == kinds.agent_policy {
@@ -268,8 +280,17 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         route_cluster(delivery, event).await
     } else if *kind == kinds.health_rule {
         select_health_rules::follow(delivery).await
+    } else if *kind == kinds.window {
+        if news == News::Desired { follow_windows::follow(delivery).await } else { Ok(()) }
     } else if *kind == kinds.receiver {
         delivery.receiver_work.add(name);
+        Ok(())
+    } else if *kind == kinds.provider {
+        route_provider(delivery, &name, event).await
+    } else if *kind == kinds.rule {
+        let is_there = event.operation != Operation::Deleted;
+        let spec = is_there.then(|| serde_json::from_value(event.object["spec"].clone())).transpose();
+        delivery.notifications.know_rule(&name, spec.map_err(StoreError::abort)?);
         Ok(())
     } else {
         for (namespace, name) in services_under_grants(&mut *delivery.store.tables().await?).await? {
@@ -279,6 +300,18 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         delivery.dirty.notify_one();
         Ok(())
     }
+}
+
+async fn route_provider(delivery: &Delivery, name: &Name, event: &WatchEvent) -> Result<(), StoreError> {
+    let uid = event.object["metadata"]["uid"].as_str().unwrap_or_default();
+    if event.operation == Operation::Deleted {
+        delivery.notifications.know_provider(name, None);
+        return send_notifications::forget(delivery, uid).await;
+    }
+    let spec = serde_json::from_value(event.object["spec"].clone()).map_err(StoreError::abort)?;
+    delivery.notifications.paces().of(uid).hurry();
+    delivery.notifications.know_provider(name, Some((uid, spec)));
+    Ok(())
 }
 
 /// A service that is gone has left its name to another, where a set waits to make one.
@@ -311,7 +344,10 @@ struct Kinds {
     grant: Kind,
     health_rule: Kind,
     set: Kind,
+    window: Kind,
     receiver: Kind,
+    provider: Kind,
+    rule: Kind,
     context: Kind,
     config_map: Kind,
     secret: Kind,
@@ -327,7 +363,10 @@ impl Kinds {
             grant: ClusterGrant::kind(),
             health_rule: HealthRule::kind(),
             set: ServiceSet::kind(),
+            window: ChangeWindow::kind(),
             receiver: Receiver::kind(),
+            provider: NotificationProvider::kind(),
+            rule: NotificationRule::kind(),
             context: ServiceContext::kind(),
             config_map: resources::config_maps(),
             secret: resources::secrets(),
@@ -359,6 +398,7 @@ async fn route_secret(delivery: &Delivery, secret: &Name, object: &Value) -> Res
         delivery.sources.add(SourceName::Resource(kind, Name::new(&user.key.namespace, &user.key.name)));
     }
     delivery.receivers.of_secret(secret).into_iter().for_each(|name| delivery.receiver_work.add(name));
+    delivery.notifications.hurry_users_of(secret);
     Ok(())
 }
 

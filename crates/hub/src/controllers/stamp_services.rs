@@ -20,13 +20,14 @@ use farwater_fleet::{
     parameters::ClusterInput,
     placement::{self, Denied, NamedGrant},
     stamping::{FREE_FIELDS, Template, cluster_namespaces, service_name},
+    summary::FROZEN,
 };
 use farwater_store::{
     Change, ListQuery, Resource, Store, StoreError, Tx, Write,
     delivery::{
         MemberCounts, SetMember, brake_members, count_members, delete_member, delete_members, delete_rollout,
-        hold_spec, load_member, members_of_set, members_that_left, rollout_of_service, save_generation, save_member,
-        troubled_members,
+        held_of_set, hold_spec, load_member, members_of_set, members_that_left, rollout_of_service, save_generation,
+        save_member, troubled_members,
     },
 };
 use futures::future::join_all;
@@ -34,6 +35,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{
+    approvals::{self, OVERRIDE},
     dependencies,
     events::{self, Told},
     freeze_prunes,
@@ -80,6 +82,17 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
         return remove_set(delivery, name, &resource, &set).await;
     }
     delivery.sets.know(name, &resource.uid, &set.spec.cluster_selector);
+    let overridden = OVERRIDE.check::<ServiceSet>(delivery, name, &resource).await?;
+    match overridden {
+        approvals::Standing::None => {}
+        // Its annotation is off now, which is the next thing to look at.
+        approvals::Standing::Expired => return Ok(Next::OnChange),
+        approvals::Standing::Open(_) => {
+            for (namespace, name) in held_of_set(&mut *delivery.store.tables().await?, &resource.uid).await? {
+                delivery.services.add(Name { namespace, name });
+            }
+        }
+    }
     resources::hold::<ServiceSet>(&delivery.store, name, &resource, SET_FINALIZER).await?;
     let kept = set_versions::apply_pin(&mut *delivery.store.tables().await?, &resource.uid, set.clone()).await?;
     let set = match kept {
@@ -131,6 +144,7 @@ async fn stamp_set(delivery: &Delivery, name: &Name, scope: &Scope) -> Result<Ne
         has_left.then(|| Duration::from_secs(WINDOW.as_secs().unsigned_abs() + 1)),
         // Clocks are set, and clusters fall silent.
         next_look.map(|time| until(time).clamp(SOON, LONGEST_REST)),
+        overridden.left(),
     ];
     Ok(looks.into_iter().flatten().min().map_or(Next::OnChange, Next::After))
 }
@@ -694,6 +708,10 @@ fn judge(delivery: &Delivery, tally: &Tally, advance: Option<&Advance>) -> Vec<V
     } else {
         Verdict::reconciling("Progressing", format!("healthy on {ready} of {}", clusters(matched)))
     };
+    if let Some((count, closed)) = advance.and_then(|advance| advance.frozen.as_ref()) {
+        let message = format!("{} wait: {closed}", clusters(i64::try_from(*count).unwrap_or(i64::MAX)));
+        verdicts.push(Verdict::new(FROZEN, Some(true), "WindowClosed", message));
+    }
     if braked > 0 {
         let message = format!(
             "the selector finds {} no more, which stay as they are until an administrator has looked: kubectl {}",
@@ -733,6 +751,8 @@ async fn write_status(
         errors: troubled.into_iter().map(error).collect(),
         changed_by: None,
         pinned_by: None,
+        overridden_by: None,
+        overridden_at: None,
     };
     let is_news = dependencies::standing_of_set(&status) != dependencies::standing_of_set(&previous_standing);
     resources::write_status::<ServiceSet>(&delivery.store, name, &resource.uid, &status).await?;

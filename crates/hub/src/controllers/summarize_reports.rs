@@ -4,27 +4,29 @@ use std::sync::Arc;
 
 use farwater_api::{
     Condition, ServiceDeployment,
+    notification_rule::EventKind,
     objects::{Outcome, ServiceReport},
     protocol::{Action, Entry, ServiceIdentity},
 };
 use farwater_fleet::{
     assignment::Why,
+    notify::ServiceNews,
     parameters::SecretName,
     summary::{self, Inputs},
 };
 use farwater_secrets::Stale;
 use farwater_store::{
-    StoreError,
+    Resource, StoreError,
     delivery::{
-        Assignment, MemberRollout, ServiceOrigin, backend_secrets_of_service, load_assignment, load_parameters,
-        load_report, load_service_origin, mark_cluster, note_ready, rollout_of_service, save_evidence,
+        Assignment, MemberRollout, ServiceOrigin, backend_secrets_of_service, load_assignment, load_held,
+        load_parameters, load_report, load_service_origin, mark_cluster, note_ready, rollout_of_service, save_evidence,
         save_service_origin,
     },
 };
 use jiff::Timestamp;
 
 use super::{
-    dependencies, freeze_prunes,
+    dependencies, freeze_prunes, held_specs,
     queue::Next,
     resources::{self, Name},
     rollouts,
@@ -32,23 +34,28 @@ use super::{
     track_clusters::until_silent,
     versions,
 };
-use crate::delivery::{Delivery, parameters, secrets, status};
+use crate::{
+    apiserver::labels,
+    delivery::{Delivery, parameters, secrets, status},
+    notify::service_posting,
+};
 
 pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let Some((resource, service)) = found else { return Ok(Next::OnChange) };
-    let (row, report, known, handed, member) = {
+    let (row, report, known, handed, (member, held)) = {
         let (mut tables, uid) = (delivery.store.tables().await?, &resource.uid);
         let (row, report) = (load_assignment(&mut tables, uid).await?, load_report(&mut tables, uid).await?);
         let (known, handed) = (load_service_origin(&mut tables, uid).await?, load_parameters(&mut tables, uid).await?);
-        (row, report, known, handed, rollout_of_service(&mut tables, uid).await?)
+        let specs = (rollout_of_service(&mut tables, uid).await?, load_held(&mut tables, uid).await?);
+        (row, report, known, handed, specs)
     };
     // assign_revisions comes first, and asks for a summary when it is done.
     let Some(row) = row else { return Ok(Next::OnChange) };
     if Some(row.generation) != resource.object["metadata"]["generation"].as_i64() {
         return Ok(Next::OnChange);
     }
-    let service = rollouts::effective(service, member.as_ref())?;
+    let service = held_specs::effective(service, member.as_ref(), held.as_ref())?;
     let urls = SourceUrls::default().of_service(&delivery.store, &name.namespace, &service).await?;
     let mut facts = ServiceFacts::new(service, &row, urls)?.from_origin(known.as_ref())?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
@@ -101,6 +108,10 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         };
         freeze_prunes::note_report(&delivery, standing).await?;
     }
+    // The same: what is told twice is told once.
+    if !facts.deleting() {
+        tell_others(&delivery, &resource, &facts, (&previous.conditions, &status.conditions)).await?;
+    }
     resources::write_status::<ServiceDeployment>(&delivery.store, &name, &resource.uid, &status).await?;
     if let Some(member) = &member {
         note_member(&delivery, member, &facts, (said.as_ref(), &status.conditions)).await?;
@@ -119,6 +130,47 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
         delivery.services.add(name);
     }
     Ok(Next::OnChange)
+}
+
+/// Whoever wants to know learns that a service needs somebody, or does no more.
+async fn tell_others(
+    delivery: &Delivery,
+    resource: &Resource,
+    facts: &ServiceFacts,
+    (before, now): (&[Condition], &[Condition]),
+) -> Result<(), StoreError> {
+    let notifications = &delivery.notifications;
+    if !notifications.is_anybody_told(&resource.key.namespace) {
+        return Ok(());
+    }
+    fn find<'c>(conditions: &'c [Condition], kind: &str) -> Option<&'c Condition> {
+        conditions.iter().find(|condition| condition.type_ == kind && condition.status == "True")
+    }
+    let (ill, well) = (find(now, "Stalled"), find(now, "Ready"));
+    let is_news =
+        (ill.is_some() && find(before, "Stalled").is_none()) || (well.is_some() && find(before, "Ready").is_none());
+    if !is_news {
+        return Ok(());
+    }
+    let (namespace, name) = (&resource.key.namespace, &resource.key.name);
+    for target in notifications.targets(namespace, (EventKind::ServiceDeployment, name), &labels(&resource.object)) {
+        if target.spec.r#type.is_git_host() {
+            continue;
+        }
+        let news = ServiceNews {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            cluster: facts.service.spec.cluster_ref.name.clone(),
+            is_well: ill.is_none(),
+            message: ill.map(|ill| ill.message.clone()).unwrap_or_default(),
+            summary: String::new(),
+        };
+        let posting = service_posting(notifications, &target, &resource.uid, news);
+        let told = posting.clone();
+        delivery.store.transact(move |tx| Box::pin(async move { told.save(tx).await })).await?;
+        posting.wake(notifications);
+    }
+    Ok(())
 }
 
 /// A set says how many of its services are healthy, and its rollout goes on by what their agents say.

@@ -9,6 +9,7 @@ use axum::{
 };
 use farwater_api::{
     Digest,
+    change_window::Windows,
     health_rule::HealthRules,
     protocol::{
         Action, AgentSettings, CONNECTION_HEADER, Entry, Number, PLAN_HEADER, RENEW_KEYS_HEADER, SUCCESSION_HEADER,
@@ -113,7 +114,12 @@ fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
     let unreadable = |error: serde_json::Error| damaged(row, error.to_string());
     let json = unpack(row)?;
     let parts = match is_list(&json) {
-        true => RawContent { entries: serde_json::from_slice(&json).map_err(unreadable)?, agent: None, health: None },
+        true => RawContent {
+            entries: serde_json::from_slice(&json).map_err(unreadable)?,
+            agent: None,
+            health: None,
+            windows: None,
+        },
         false => serde_json::from_slice(&json).map_err(unreadable)?,
     };
     if !is_list(parts.entries.get().as_bytes()) {
@@ -128,6 +134,7 @@ fn compose(row: &Desired, installation: &str) -> Result<Vec<u8>, StoreError> {
         tag: row.tag,
         agent: digest(parts.agent).map_err(unreadable)?.map(|part: Value| Digest::of_json(&part)),
         health: digest(parts.health).map_err(unreadable)?.map(|part: Value| Digest::of_json(&part)),
+        windows: digest(parts.windows).map_err(unreadable)?.map(|part: Value| Digest::of_json(&part)),
         key_id: row.key_id.clone(),
     };
     let state = State { statement: statement.into(), signature: &row.signature, parts: &parts };
@@ -142,6 +149,8 @@ pub struct Content {
     pub agent: Option<Verbatim<AgentSettings>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Verbatim<HealthRules>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<Verbatim<Windows>>,
 }
 
 /// The same, unread.
@@ -153,6 +162,8 @@ struct RawContent<'a> {
     agent: Option<&'a RawValue>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     health: Option<&'a RawValue>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    windows: Option<&'a RawValue>,
 }
 
 fn damaged(row: &Desired, problem: String) -> StoreError {
@@ -171,7 +182,9 @@ fn is_list(json: &[u8]) -> bool {
 pub fn read_content(row: &Desired) -> Result<Content, StoreError> {
     let json = unpack(row)?;
     let read = match is_list(&json) {
-        true => serde_json::from_slice(&json).map(|entries| Content { entries, agent: None, health: None }),
+        true => {
+            serde_json::from_slice(&json).map(|entries| Content { entries, agent: None, health: None, windows: None })
+        }
         false => serde_json::from_slice(&json),
     };
     read.map_err(|error| damaged(row, error.to_string()))
@@ -242,6 +255,7 @@ mod tests {
             entries: Vec::new(),
             agent: Some(Verbatim::from(agent)),
             health: Some(Verbatim::from(HealthRules { rules })),
+            windows: Some(Verbatim::from(Windows::default())),
         };
         let sent = compose(&row(&content), "i").unwrap().len();
         let measured = measure(&content);

@@ -37,6 +37,7 @@ use zeroize::Zeroizing;
 use super::{Delivery, answer::Refusal, desired, secrets::seal, token::authenticate};
 use crate::{
     controllers::{
+        held_specs,
         resources::{self, Name, Stored as _},
         services::{ClusterFacts, ServiceFacts},
     },
@@ -382,6 +383,7 @@ pub async fn get_parameters(
     let name = Name::new(&entry.service.namespace, &entry.service.name);
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let (_, resource) = found.filter(|(resource, _)| resource.uid == service).ok_or_else(not_desired)?;
+    let resource = held_specs::load_effective(&delivery, &service, resource).await?;
     let place = Name::new(&cluster.namespace, &cluster.name);
     let facts = ClusterFacts::load(&delivery, &place).await?.filter(|facts| *facts.uid == *cluster.uid);
     let facts = facts.ok_or_else(not_desired)?;

@@ -29,6 +29,7 @@ use zeroize::Zeroizing;
 use super::{Delivery, answer::Refusal, desired, token::authenticate};
 use crate::{
     controllers::{
+        held_specs,
         resources::{self, Name},
         services::ServiceFacts,
     },
@@ -105,6 +106,7 @@ pub async fn get_secrets(
     let name = Name::new(&entry.service.namespace, &entry.service.name);
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let (_, resource) = found.filter(|(resource, _)| resource.uid == service).ok_or_else(not_desired)?;
+    let resource = held_specs::load_effective(&delivery, &service, resource).await?;
     let loaded = load(&delivery.store, &name.namespace, &resource.spec.secrets).await?;
     // What was edited since is in a state that is about to be published.
     let json = loaded.ok().filter(|json| self::mac(&delivery.identity, &service, json) == wanted);

@@ -670,6 +670,20 @@ async fn who_has_a_secret_sent_somewhere_must_be_allowed_to_read_it() {
     assert_eq!(patched(json!({"spec": {"targetNamespace": "mine"}})).await, 403);
     assert_eq!(patched(json!({"spec": {"secrets": [{"name": "other"}]}})).await, 403);
     assert_eq!(patched(json!({"spec": {"secrets": null}})).await, 200);
+
+    // And for whom a token is shown that messages are sent to.
+    admin.make(&roles, allowed("providers", "notificationproviders"), 201).await;
+    admin.make(&bindings, binding("providers", "Role", "providers", "tenant"), 201).await;
+    let path = "/apis/farwater.dev/v1alpha1/namespaces/team-a/notificationproviders";
+    let provider = json!({
+        "apiVersion": "farwater.dev/v1alpha1", "kind": "NotificationProvider", "metadata": {"name": "code"},
+        "spec": {"type": "gitea", "address": "https://git.example.com/a/b", "secretRef": {"name": "token"}},
+    });
+    tenant.make(path, provider.clone(), 403).await;
+    admin.make(path, provider, 201).await;
+    let patched = async |patch: Value| patch_as(&tenant, &format!("{path}/code"), patch).await;
+    assert_eq!(patched(json!({"spec": {"suspend": true}})).await, 200);
+    assert_eq!(patched(json!({"spec": {"address": "https://evil.example.com/a/b"}})).await, 403);
     running.stop().await;
 }
 

@@ -203,11 +203,14 @@ async fn discovery_and_explain_show_the_kinds() {
         let names = kubectl.run(&["api-resources", "--api-group=farwater.dev", "-o", "name"]).await;
         let expected = [
             "agentpolicies",
+            "changewindows",
             "clustergrants",
             "clusters",
             "gitrepositories",
             "healthrules",
             "helmrepositories",
+            "notificationproviders",
+            "notificationrules",
             "ocirepositories",
             "receivers",
             "servicecontexts",

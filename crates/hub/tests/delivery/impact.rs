@@ -151,7 +151,6 @@ async fn services_of_one_set_and_folder_are_told_as_one() {
         })
         .await;
     }
-    rig.wait_idle().await;
     git.set_ref("refs/heads/feature", &git.branch("main").unwrap()).unwrap();
     git.change("feature", &[("apps/web/a.yaml", Some(&WEB.replace("name: web", "name: other")))]).unwrap();
     let impact = ask(&rig, "feature").await.unwrap();

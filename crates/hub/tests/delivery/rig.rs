@@ -1,7 +1,10 @@
 //! A hub without its API server: what people would write is written to the store as the API server does it.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
@@ -9,13 +12,13 @@ use axum::{Router, body::Body};
 use farwater_api::{ADMIN_NAMESPACE, GROUP, VERSION};
 use farwater_hub::{
     DataDir, Identity,
-    controllers::{self, git::SourceSettings, resume},
+    controllers::{self, follow_windows::Windows, git::SourceSettings, resume},
     delivery::{Delivery, connections::Connections},
     secret_backends::SecretBackends,
 };
 use farwater_sources::Links;
 use farwater_store::{
-    Change, Key, Kind, Location, OpenOptions, PostgresUrl, Store, Write, WriteError,
+    Change, Key, Kind, ListQuery, Location, OpenOptions, PostgresUrl, Store, Write, WriteError,
     delivery::{Bundle, MarkClusters, bundle_of_content, load_assignment, save_bundle},
 };
 use farwater_testkit::{
@@ -23,7 +26,7 @@ use farwater_testkit::{
     postgres,
 };
 use http::{Request, Response};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -48,6 +51,8 @@ pub struct Rig {
     router: Router,
     shutdown: CancellationToken,
     controllers: JoinHandle<()>,
+    /// Seconds that the clock by which change windows go is ahead.
+    ahead: Arc<AtomicI64>,
 }
 
 fn plural(kind: &str) -> Kind {
@@ -119,12 +124,16 @@ impl Rig {
         if backends.exists() {
             delivery.secret_backends = Arc::new(SecretBackends::open(&backends, store.clone()).unwrap());
         }
+        let ahead = Arc::new(AtomicI64::new(0));
+        let seconds = Arc::clone(&ahead);
+        delivery.windows =
+            Windows::by(move || Timestamp::now() + SignedDuration::from_secs(seconds.load(Ordering::Acquire)));
         let delivery = Arc::new(delivery);
         let shutdown = CancellationToken::new();
         let controllers = tokio::spawn(controllers::run(Arc::clone(&delivery), left, shutdown.clone()));
         let hosts = farwater_hub::receivers::router(Arc::clone(&delivery));
         let router = farwater_hub::delivery::router(Arc::clone(&delivery)).merge(hosts);
-        Self { data, directory, store, identity, delivery, router, shutdown, controllers }
+        Self { data, directory, store, identity, delivery, router, shutdown, controllers, ahead }
     }
 
     /// Stops the hub and starts it again on the same data.
@@ -153,6 +162,12 @@ impl Rig {
     pub async fn crash_before(self, work: impl AsyncFnOnce(&Location, &[u8; 32])) -> Self {
         self.controllers.abort();
         self.restart_after(work).await
+    }
+
+    /// Sets the clock by which change windows go, so many hours ahead of what it is.
+    pub fn set_clock(&self, hours: f64) {
+        self.ahead.store((hours * 3600.0) as i64, Ordering::Release);
+        self.delivery.windows.look_again();
     }
 
     pub fn path(&self) -> &std::path::Path {
@@ -255,6 +270,12 @@ impl Rig {
 
     pub async fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
         self.store.get(&key(kind, namespace, name)).await.unwrap().map(|resource| (*resource.object).clone())
+    }
+
+    /// All Events.
+    pub async fn events(&self) -> Vec<Value> {
+        let found = self.store.list(&ListQuery::all(Kind::new("events", ""))).await.unwrap();
+        found.items.into_iter().map(|resource| (*resource.object).clone()).collect()
     }
 
     /// Changes an object as a person would: a changed spec is a new generation.

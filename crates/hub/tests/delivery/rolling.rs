@@ -6,7 +6,7 @@ use std::{
 };
 
 use farwater_api::{
-    ADMIN_NAMESPACE, Digest,
+    ADMIN_NAMESPACE, Digest, OVERRIDE_FREEZE,
     objects::{Health, Outcome},
     protocol::Entry,
     service_set::{Progress, ProgressCounts, RolloutSurvey},
@@ -18,29 +18,30 @@ use farwater_hub::controllers::{
 };
 use farwater_store::Resource;
 use farwater_testkit::git::{GitServer, Repository};
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
     agent::{Agent, said},
     delivering::applied,
-    rig::{PATIENCE, Rig, WEB, key, repository},
+    rig::{PATIENCE, Rig, WEB, condition, key, message, repository},
 };
 
-const SET: &str = "web";
+pub const SET: &str = "web";
 
 /// Clusters whose agents do at once what they are told, and say so.
-struct Fleet {
-    rig: Rig,
-    git: Repository,
+pub struct Fleet {
+    pub rig: Rig,
+    pub git: Repository,
     _server: GitServer,
-    agents: BTreeMap<&'static str, Agent>,
+    pub agents: BTreeMap<&'static str, Agent>,
     /// Bundles that don't get healthy.
     bad: BTreeSet<Digest>,
     /// Target namespaces in which nothing does.
     bad_places: BTreeSet<&'static str>,
     /// Everything but these is bad.
-    good: Option<BTreeSet<Digest>>,
+    pub good: Option<BTreeSet<Digest>>,
     /// What each was last seen with, by the cluster.
     last: HashMap<&'static str, Entry>,
     /// (cluster, bundle) in the order in which they came.
@@ -48,11 +49,14 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn start(names: &[&'static str], rollout: Value) -> Self {
-        let (server, git) = repository().await;
+    pub async fn start(names: &[&'static str], rollout: Value) -> Self {
+        let (server, _) = repository().await;
+        // In a folder, as Git hosts have them.
+        let git = server.create("team/infra").unwrap();
+        git.commit("main", &[("apps/web/web.yaml", WEB)]).unwrap();
         let rig = Rig::start().await;
         rig.create("Namespace", "", ADMIN_NAMESPACE, json!({})).await;
-        rig.repository(ADMIN_NAMESPACE, "infra", &server.url("infra.git")).await;
+        rig.repository(ADMIN_NAMESPACE, "infra", &server.url("team/infra")).await;
         let mut fleet = Self {
             rig,
             git,
@@ -86,7 +90,7 @@ impl Fleet {
     }
 
     /// Each agent looks once.
-    async fn step(&mut self) {
+    pub async fn step(&mut self) {
         for (name, agent) in &mut self.agents {
             if agent.poll(&self.rig, None).await.status != http::StatusCode::OK {
                 continue;
@@ -113,11 +117,11 @@ impl Fleet {
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
 
-    async fn set(&self) -> Value {
+    pub async fn set(&self) -> Value {
         self.rig.get("ServiceSet", ADMIN_NAMESPACE, SET).await.unwrap()
     }
 
-    async fn until(&mut self, what: &str, holds: impl Fn(&Self, &Value) -> bool) -> Value {
+    pub async fn until(&mut self, what: &str, holds: impl Fn(&Self, &Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
             self.step().await;
@@ -151,14 +155,14 @@ impl Fleet {
     }
 
     /// For so long everything goes its way.
-    async fn go_on_for(&mut self, time: Duration) {
+    pub async fn go_on_for(&mut self, time: Duration) {
         let begun = Instant::now();
         while begun.elapsed() < time {
             self.step().await;
         }
     }
 
-    async fn until_complete(&mut self) -> Digest {
+    pub async fn until_complete(&mut self) -> Digest {
         let count = i64::try_from(self.agents.len()).unwrap();
         self.until("the rollout is complete", |fleet, set| {
             let status = &set["status"]["rollout"];
@@ -169,11 +173,32 @@ impl Fleet {
         *self.bundles().values().next().unwrap()
     }
 
+    /// Once all have one bundle, and it is such a one.
+    async fn until_complete_with(&mut self, holds: impl Fn(Digest) -> bool) -> Digest {
+        self.until("all have it", |fleet, set| {
+            let bundles: BTreeSet<_> = fleet.bundles().into_values().collect();
+            set["status"]["rollout"]["phase"] == "Complete" && bundles.len() == 1 && bundles.into_iter().all(&holds)
+        })
+        .await;
+        *self.bundles().values().next().unwrap()
+    }
+
+    /// By the cluster.
+    async fn standings(&self) -> BTreeMap<String, String> {
+        let resource = self.rig.store.get(&key("ServiceSet", ADMIN_NAMESPACE, SET)).await.unwrap().unwrap();
+        let name = Name::new(ADMIN_NAMESPACE, SET);
+        let (members, _) =
+            plan_sets::members(&self.rig.delivery, (&name, &resource), Selected::All, (&Place::default(), 100))
+                .await
+                .unwrap();
+        members.into_iter().map(|member| (member.cluster, member.standing)).collect()
+    }
+
     fn bundles(&self) -> BTreeMap<&'static str, Digest> {
         self.last.iter().map(|(name, entry)| (*name, applied(entry).unwrap().bundle)).collect()
     }
 
-    async fn commit(&self, text: &str) {
+    pub async fn commit(&self, text: &str) {
         self.git.change("main", &[("apps/web/web.yaml", Some(&format!("{WEB}data: {{text: {text}}}\n")))]).unwrap();
         self.rig.ask(ADMIN_NAMESPACE, "infra").await;
     }
@@ -628,4 +653,71 @@ async fn a_survey_tells_by_step_and_version_how_far_everybody_is() {
     assert_eq!(members, [admin("d")]);
     assert_eq!(page(&next.unwrap()).await, (vec![], None));
     assert_eq!(Place::parse("nobody gave it", rest), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollout_releases_nothing_into_a_closed_window_and_goes_on_when_it_opens() {
+    let mut fleet = Fleet::start(&["a", "b", "c"], json!({})).await;
+    let first = fleet.until_complete().await;
+    let hours = |hours| (Timestamp::now() + SignedDuration::from_hours(hours)).to_string();
+    let spec = json!({"type": "Deny", "start": hours(-1), "end": hours(1), "reason": "holidays"});
+    fleet.rig.create("ChangeWindow", ADMIN_NAMESPACE, "holidays", json!({"spec": spec})).await;
+    let in_force = |window: &Value| window["status"]["inForce"] == true;
+    fleet.rig.wait_for("ChangeWindow", ADMIN_NAMESPACE, "holidays", in_force).await;
+    let before = fleet.course.len();
+    fleet.commit("new").await;
+    let all = |_: &Fleet, set: &Value| {
+        message(set, "Frozen").starts_with("3 clusters wait: ChangeWindow farwater-admin/holidays")
+    };
+    let set = fleet.until("the set says what it waits for", all).await;
+    assert_eq!(set["status"]["rollout"]["waiting"], 3, "{set:#}");
+    let standings = fleet.standings().await;
+    for (cluster, standing) in &standings {
+        assert!(
+            standing.starts_with("waits: ChangeWindow farwater-admin/holidays lets no change begin until"),
+            "{cluster} {standing}"
+        );
+    }
+    assert_eq!(standings.len(), 3);
+    // A changed template neither.
+    fleet
+        .rig
+        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+            set["spec"]["template"]["spec"]["targetNamespace"] = "elsewhere".into();
+        })
+        .await;
+    fleet.go_on_for(Duration::from_secs(2)).await;
+    assert_eq!(fleet.course.len(), before, "{:?}", fleet.course);
+    assert!(fleet.bundles().into_values().all(|bundle| bundle == first));
+
+    fleet.rig.set_clock(2.0);
+    let is_there = |fleet: &Fleet, set: &Value| {
+        set["status"]["rollout"]["phase"] == "Complete"
+            && fleet.last.values().all(|entry| applied(entry).unwrap().target_namespace == "elsewhere")
+    };
+    fleet.until("it goes on", is_there).await;
+    assert_eq!(fleet.course[before].0, "a", "the canary is first as ever: {:?}", fleet.course);
+    assert_eq!(condition(&fleet.set().await, "Frozen"), "absent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_word_on_a_set_lets_its_rollout_begin_in_a_freeze() {
+    let mut fleet = Fleet::start(&["a", "b"], json!({})).await;
+    let first = fleet.until_complete().await;
+    let spec = json!({"type": "Deny", "reason": "holidays"});
+    fleet.rig.create("ChangeWindow", ADMIN_NAMESPACE, "holidays", json!({"spec": spec})).await;
+    let in_force = |window: &Value| window["status"]["inForce"] == true;
+    fleet.rig.wait_for("ChangeWindow", ADMIN_NAMESPACE, "holidays", in_force).await;
+    fleet.commit("fix").await;
+    fleet.until("it waits", |_, set| condition(set, "Frozen") == "True/WindowClosed").await;
+    assert!(fleet.bundles().into_values().all(|bundle| bundle == first));
+    fleet
+        .rig
+        .edit("ServiceSet", ADMIN_NAMESPACE, SET, |set| {
+            set["metadata"]["annotations"][OVERRIDE_FREEZE] = "a hole".into();
+        })
+        .await;
+    let fixed = fleet.until_complete_with(|bundle| bundle != first).await;
+    assert_ne!(fixed, first);
+    assert!(fleet.set().await["status"]["overriddenAt"].is_string());
 }

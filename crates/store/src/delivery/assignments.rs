@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::{
     charts::delete_service_sources,
     guards::delete_prune_hold,
+    held_services::delete_held,
     history::{delete_dependencies, delete_history},
     origins::delete_service_origin,
     parameters::delete_parameters,
@@ -296,6 +297,7 @@ pub async fn delete_assignment(connection: &mut Connection, service_uid: &str) -
     delete_service_origin(connection, service_uid).await?;
     delete_prune_hold(connection, service_uid).await?;
     delete_parameters(connection, service_uid).await?;
+    delete_held(connection, service_uid).await?;
     sqlx::query("DELETE FROM assignments WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
     Ok(())
 }

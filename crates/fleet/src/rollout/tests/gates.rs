@@ -128,9 +128,10 @@ fn nothing_moves_while_it_is_paused_or_held() {
     set.want("1");
     assert_eq!((set.released(), set.standing('a')), (String::new(), "waits: the rollout is paused".to_owned()));
     set.policy.paused = false;
-    set.row('a').stands = Some(Stands::Window { until: Some(2000) });
-    assert_eq!((set.released(), set.standing('a')), (String::new(), "waits for a change window".to_owned()));
-    assert_eq!(set.decide().next_look, Some(2000));
+    let closed = Closed { by: "ops/nights".to_owned(), reason: "people sleep".to_owned(), until: None };
+    let told = "waits: ChangeWindow ops/nights lets no change begin: people sleep".to_owned();
+    set.row('a').stands = Some(Stands::Window(closed));
+    assert_eq!((set.released(), set.standing('a')), (String::new(), told));
     // A person's will is not waited for.
     set.row('a').stands = Some(Stands::Suspended);
     assert_eq!(set.released(), "b");

@@ -162,6 +162,8 @@ proptest! {
             ceiling: if is_denied { Err(&denied) } else { Ok(&ceiling) },
             assigned: of(has),
             held: false,
+            closed: None,
+            restated: false,
         });
         let mut set = set("a", json!({"strategy": "AllAtOnce", "canary": {"count": 0}}));
         let change = |number: u8| id(&number.to_string());

@@ -197,6 +197,29 @@ fn what_is_not_healthy_in_time_has_failed_but_for_the_time_that_it_waits() {
 }
 
 #[test]
+fn in_a_closed_window_what_has_begun_goes_on_in_its_time_and_what_has_not_waits() {
+    let closed = || Stands::Window(Closed { by: "ops/nights".to_owned(), reason: String::new(), until: None });
+    let mut set = set("ab", json!({}));
+    set.want("1");
+    set.look();
+    // Handed over, and its agent has not begun.
+    set.row('a').stands = Some(closed());
+    set.look();
+    set.pass(1000);
+    let waits = "waits: ChangeWindow ops/nights lets no change begin".to_owned();
+    assert_eq!((set.look().phase, set.standing('a')), (Phase::Progressing, waits.clone()));
+    set.say('a', Health::InProgress);
+    set.look();
+    assert_eq!(set.standing('a'), "is on its way");
+    set.pass(100);
+    assert_eq!(set.look().phase, Phase::Halted, "it is not healthy in time");
+    // The others wait for the window whatever becomes of it.
+    set.row('b').stands = Some(closed());
+    set.get_through("a");
+    assert_eq!((set.released(), set.standing('b')), (String::new(), waits));
+}
+
+#[test]
 fn what_is_broken_gets_its_fix_before_the_canary_and_while_others_have_failed() {
     let mut set = set("abc", json!({}));
     set.fail("c");

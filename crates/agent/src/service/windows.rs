@@ -1,0 +1,119 @@
+//! Change windows, by the agent's own clock: what the hub has handed over and is not begun when one closes is not begun in it. What has
+//! begun goes on, and drift is undone.
+
+use std::time::Duration;
+
+use farwater_api::{
+    Digest,
+    protocol::{Action, Deployment},
+};
+use farwater_fleet::windows::Closed;
+use tokio::time::Instant;
+
+use super::{Assignment, Ended, Note, ServiceTask};
+
+/// So late is seen that the clock was set, or that other windows were handed over.
+const LONGEST_REST: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_millis(200);
+
+/// Whether two deployments are one change. Values of Secrets and parameters, rights, and what is said of prunes never wait.
+fn is_same_change(one: &Deployment, other: &Deployment) -> bool {
+    (one.bundle, &one.path, &one.renderers, &one.patches)
+        == (other.bundle, &other.path, &other.renderers, &other.patches)
+        && (&one.target_namespace, &one.options, &one.tests) == (&other.target_namespace, &other.options, &other.tests)
+}
+
+impl ServiceTask {
+    /// Why the assignment may not begin now; none: it may, has begun, or changes nothing.
+    pub(super) fn closed(&self, assignment: &Assignment) -> Option<Closed> {
+        let Action::Apply(deployment) = &assignment.entry.action else { return None };
+        let known = self.stored.deployment.as_ref();
+        if self.begun == Some(assignment.digest) || known.is_some_and(|known| is_same_change(known, deployment)) {
+            return None;
+        }
+        self.agent.windows().closed(self.uid(), &assignment.digest, self.agent.now())
+    }
+
+    /// Keeps what runs, with the rights that count now.
+    pub(super) async fn wait_for_window(&mut self, digest: Digest, newer: &Deployment, closed: &Closed) -> Ended {
+        self.window_at = Some(self.next_look(closed));
+        let note = Note::waiting(&closed.to_string());
+        match self.stored.deployment.clone() {
+            Some(mut deployment) => {
+                deployment.prune = false;
+                deployment.hold_prune = None;
+                deployment.ceiling.clone_from(&newer.ceiling);
+                self.apply(digest, &deployment, Some(note)).await
+            }
+            None => {
+                self.set_outcome(digest, note.outcome(), note.text);
+                Ended::Settled { retry: false }
+            }
+        }
+    }
+
+    fn next_look(&self, closed: &Closed) -> Instant {
+        let rest = closed.until.map(|until| Duration::try_from(until.duration_since(self.agent.now())).unwrap_or(SOON));
+        Instant::now() + rest.map_or(LONGEST_REST, |rest| rest.clamp(SOON, LONGEST_REST))
+    }
+
+    /// Whether what waits may begin.
+    pub(super) fn look_at_window(&mut self) -> bool {
+        let closed = self.closed(&self.assignments.borrow());
+        self.window_at = closed.as_ref().map(|closed| self.next_look(closed));
+        closed.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_api::protocol::{Ceiling, ServiceAccount};
+
+    use super::*;
+
+    fn deployment() -> Deployment {
+        Deployment {
+            bundle: Digest::of("bundle"),
+            bundle_bytes: 1,
+            path: String::new(),
+            renderers: Vec::new(),
+            patches: Vec::new(),
+            target_namespace: "web".to_owned(),
+            prune: true,
+            ceiling: Ceiling {
+                service_account: ServiceAccount { namespace: "a".to_owned(), name: "b".to_owned() },
+                target_namespaces: None,
+                allowed_kinds: None,
+                denied_kinds: None,
+            },
+            secrets: None,
+            parameters: None,
+            approved_prune: None,
+            options: Default::default(),
+            hold_prune: None,
+            origin: None,
+            undo: None,
+            turn: 0,
+            tests: Vec::new(),
+            health: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn content_and_spec_are_a_change_and_values_and_rights_are_none() {
+        let check = |edit: &dyn Fn(&mut Deployment), same: bool| {
+            let mut other = deployment();
+            edit(&mut other);
+            assert_eq!(is_same_change(&deployment(), &other), same, "{other:?}");
+        };
+        check(&|d| d.bundle = Digest::of("other"), false);
+        check(&|d| d.path = "app".to_owned(), false);
+        check(&|d| d.target_namespace = "other".to_owned(), false);
+        check(&|d| d.turn = 7, true);
+        check(&|d| d.secrets = Some(Digest::of("secret")), true);
+        check(&|d| d.parameters = Some(Digest::of("parameters")), true);
+        check(&|d| d.prune = false, true);
+        check(&|d| d.approved_prune = Some(Digest::of("plan")), true);
+        check(&|d| d.ceiling.allowed_kinds = Some(Vec::new()), true);
+    }
+}

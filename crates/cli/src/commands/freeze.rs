@@ -1,0 +1,266 @@
+//! `farwater freeze`: no change begins, of the fleet or of some of it; or one does in spite of that.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use farwater_api::{ADMIN_NAMESPACE, ChangeWindow, GROUP, OVERRIDE_FREEZE, ServiceDeployment, ServiceSet, VERSION};
+use http::Method;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use crate::{
+    commands::wait,
+    connection::Session,
+    exit,
+    failure::{Failure, Result},
+    scope::{NamespaceArgs, any_name, is_name, service_name, set_name},
+    terminal::{print, say},
+};
+
+#[derive(Debug, clap::Args)]
+pub struct FreezeArgs {
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+    /// Why, for whoever waits for it.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// When it ends, for example 2027-01-04T06:00:00Z or 2027-01-04T06:00+01:00.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    until: Option<Timestamp>,
+    /// How long it lasts, instead of a time.
+    #[arg(long = "for", value_name = "DURATION", value_parser = wait::parse_duration, conflicts_with = "until")]
+    duration: Option<Duration>,
+    /// Until somebody ends it.
+    #[arg(long, conflicts_with_all = ["until", "duration"])]
+    indefinitely: bool,
+    /// When it begins; at once if that isn't said.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    from: Option<Timestamp>,
+    /// On this cluster, or those with this label: NAME or KEY=VALUE; may be given several times.
+    #[arg(long = "cluster", value_name = "CLUSTER")]
+    clusters: Vec<String>,
+    /// Of this service, or those with this label: NAME or KEY=VALUE; may be given several times.
+    #[arg(long = "service", value_name = "SERVICE")]
+    services: Vec<String>,
+    /// What the freeze is called; made up if that isn't said.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Lets begin what waits of a service, or of a set: serviceset/NAME. It counts for a day.
+    #[arg(
+        long = "override",
+        value_name = "SERVICE",
+        conflicts_with_all = ["until", "duration", "indefinitely", "from", "clusters", "services", "name"]
+    )]
+    let_through: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct UnfreezeArgs {
+    /// The freeze: NAME or NAMESPACE/NAME.
+    name: String,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+}
+
+fn parse_time(text: &str) -> std::result::Result<Timestamp, String> {
+    let time: Timestamp = text.parse().map_err(|_| format!("{text:?} is no time; for example 2027-01-04T06:00:00Z"))?;
+    // Whole seconds, as Kubernetes writes times.
+    Timestamp::from_second(time.as_second()).map_err(|error| error.to_string())
+}
+
+fn path(namespace: &str, plural: &str) -> String {
+    format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{plural}")
+}
+
+pub async fn run(args: FreezeArgs, session: &Session) -> Result<u8> {
+    if args.reason.trim().is_empty() {
+        return Err(Failure::usage("--reason is empty; say why, whoever waits reads it"));
+    }
+    match &args.let_through {
+        Some(named) => let_through(named, &args, session).await,
+        None => freeze(&args, session).await,
+    }
+}
+
+async fn freeze(args: &FreezeArgs, session: &Session) -> Result<u8> {
+    let namespace = args.namespace.or_default(session);
+    if let Some(name) = args.name.as_ref().filter(|name| !is_name(name)) {
+        return Err(Failure::usage(format!("{name:?} can't be a name")));
+    }
+    let spec = spec(args, Timestamp::now())?;
+    let metadata = match &args.name {
+        Some(name) => json!({"name": name, "namespace": namespace}),
+        None => json!({"generateName": "freeze-", "namespace": namespace}),
+    };
+    let body = json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "ChangeWindow", "metadata": metadata, "spec": spec,
+    });
+    let path = format!("{}?fieldManager=farwater-cli&fieldValidation=Strict", path(namespace, "changewindows"));
+    let made = session.ask("make a freeze", Method::POST, &path, "application/json", Some(&body)).await?;
+    let name = made["metadata"]["name"].as_str().unwrap_or_default();
+    print(&format!("changewindow.{GROUP}/{name} created\n"))?;
+    say(&describe(namespace, &spec));
+    say(&format!("next: {} unfreeze {name} -n {namespace}", session.program.name()));
+    Ok(exit::YES)
+}
+
+fn spec(args: &FreezeArgs, now: Timestamp) -> Result<Value> {
+    let begin = args.from.unwrap_or(now);
+    let end = match (args.until, args.duration, args.indefinitely) {
+        (Some(until), ..) => Some(until),
+        (None, Some(duration), _) => {
+            let end = begin.checked_add(duration);
+            let end = end.map_err(|_| Failure::usage("--for is longer than the calendar goes"))?;
+            Some(Timestamp::from_second(end.as_second()).unwrap_or(end))
+        }
+        (None, None, true) => None,
+        (None, None, false) => {
+            return Err(Failure::usage("say when it ends: --until TIME, --for DURATION or --indefinitely"));
+        }
+    };
+    if end.is_some_and(|end| end <= begin) {
+        return Err(Failure::usage("it would end before it begins"));
+    }
+    let mut spec = json!({"type": "Deny", "reason": args.reason.trim()});
+    let mut set = |field: &str, value: Value| spec[field] = value;
+    if let Some(from) = args.from {
+        set("start", json!(from));
+    }
+    if let Some(end) = end {
+        set("end", json!(end));
+    }
+    for (given, names, selector) in
+        [(&args.clusters, "clusters", "clusterSelector"), (&args.services, "services", "serviceSelector")]
+    {
+        let labels: BTreeMap<&str, &str> = given.iter().filter_map(|given| given.split_once('=')).collect();
+        let named: Vec<&String> = given.iter().filter(|given| !given.contains('=')).collect();
+        if let Some(wrong) = named.iter().find(|name| !is_name(name)) {
+            return Err(Failure::usage(format!("{wrong:?} names nothing")).evidence("expected NAME or KEY=VALUE"));
+        }
+        if !named.is_empty() {
+            set(names, json!(named));
+        }
+        if !labels.is_empty() {
+            set(selector, json!({"matchLabels": labels}));
+        }
+    }
+    Ok(spec)
+}
+
+/// `no change begins in the whole fleet until …`
+fn describe(namespace: &str, spec: &Value) -> String {
+    let narrowed = ["clusters", "clusterSelector", "services", "serviceSelector"];
+    let place = match namespace {
+        ADMIN_NAMESPACE => "in the whole fleet".to_owned(),
+        namespace => format!("among {namespace}'s services and on its clusters"),
+    };
+    let narrowed = if narrowed.iter().any(|field| !spec[*field].is_null()) { " of what is named" } else { "" };
+    let from = spec["start"].as_str().map(|start| format!(" from {start}")).unwrap_or_default();
+    let until =
+        spec["end"].as_str().map_or_else(|| " until somebody ends it".to_owned(), |end| format!(" until {end}"));
+    format!("no change{narrowed} begins {place}{from}{until}")
+}
+
+async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Result<u8> {
+    let default = args.namespace.or_default(session);
+    let (plural, singular, (namespace, name), standing) = match set_name(named, default) {
+        Some(set) => {
+            let (namespace, name) = set?;
+            let set: ServiceSet = session.get(namespace, name).await?;
+            ("servicesets", "serviceset", (namespace, name), set.annotations().get(OVERRIDE_FREEZE).cloned())
+        }
+        None => {
+            let (namespace, name) = service_name(named, default)?;
+            let service: ServiceDeployment = session.get(namespace, name).await?;
+            let owners = service.owner_references();
+            if let Some(set) = owners.iter().find(|owner| owner.kind == "ServiceSet" && owner.controller == Some(true))
+            {
+                let told =
+                    format!("{namespace}/{name} is of ServiceSet {}, whose rollout says when it changes", set.name);
+                let next =
+                    format!("{{program}} freeze --override serviceset/{} -n {namespace} --reason TEXT", set.name);
+                return Err(Failure::new(exit::CONFLICT, told).next(next));
+            }
+            let standing = service.annotations().get(OVERRIDE_FREEZE).cloned();
+            ("servicedeployments", "servicedeployment", (namespace, name), standing)
+        }
+    };
+    let reason = args.reason.trim();
+    if standing.as_deref() == Some(reason) {
+        print(&format!("{singular}.{GROUP}/{name} unchanged: this counts already\n"))?;
+        return Ok(exit::YES);
+    }
+    let path = format!("{}/{name}?fieldManager=farwater-cli&fieldValidation=Strict", path(namespace, plural));
+    let patch = json!({"metadata": {"annotations": {OVERRIDE_FREEZE: reason}}});
+    let attempt = format!("let changes of {namespace}/{name} begin");
+    session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;
+    print(&format!("{singular}.{GROUP}/{name} overridden: its changes begin, for a day\n"))?;
+    Ok(exit::YES)
+}
+
+pub async fn end(args: UnfreezeArgs, session: &Session) -> Result<u8> {
+    let (namespace, name) = any_name(&args.name, args.namespace.or_default(session), "freeze")?;
+    let window: ChangeWindow = session.get(namespace, name).await?;
+    if window.spec.schedule.is_some() {
+        let told = format!("{namespace}/{name} is no freeze: it comes again, by its schedule");
+        let next = session.kubectl(&format!("delete changewindows.{GROUP} {name} -n {namespace}"));
+        return Err(Failure::new(exit::CONFLICT, told).next(next));
+    }
+    let path = format!("{}/{name}", path(namespace, "changewindows"));
+    session.ask(&format!("end {namespace}/{name}"), Method::DELETE, &path, "application/json", None).await?;
+    print(&format!("changewindow.{GROUP}/{name} deleted\n"))?;
+    Ok(exit::YES)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        freeze: FreezeArgs,
+    }
+
+    fn read(words: &[&str]) -> std::result::Result<Value, String> {
+        let line = Line::try_parse_from(std::iter::once(&"freeze").chain(words)).map_err(|error| error.to_string())?;
+        spec(&line.freeze, "2026-12-20T12:00:00.5Z".parse().unwrap()).map_err(|failure| failure.render("farwater"))
+    }
+
+    #[test]
+    fn a_freeze_is_a_window_that_denies() {
+        let spec = read(&["--reason", " holidays ", "--until", "2027-01-04T06:00+01:00"]).unwrap();
+        assert_eq!(spec, json!({"type": "Deny", "reason": "holidays", "end": "2027-01-04T05:00:00Z"}));
+        assert_eq!(describe(ADMIN_NAMESPACE, &spec), "no change begins in the whole fleet until 2027-01-04T05:00:00Z");
+        let narrow = ["--cluster", "east", "--cluster", "env=prod", "--service", "web", "--service", "tier=front"];
+        let spec = read(&[&["--reason", "x", "--for", "2h"][..], &narrow].concat()).unwrap();
+        let expected = json!({
+            "type": "Deny", "reason": "x", "end": "2026-12-20T14:00:00Z", "clusters": ["east"], "services": ["web"],
+            "clusterSelector": {"matchLabels": {"env": "prod"}}, "serviceSelector": {"matchLabels": {"tier": "front"}},
+        });
+        assert_eq!(spec, expected);
+        assert_eq!(
+            describe("team-a", &spec),
+            "no change of what is named begins among team-a's services and on its clusters until 2026-12-20T14:00:00Z"
+        );
+        let later = ["--reason", "x", "--from", "2026-12-24T00:00:00Z", "--indefinitely"];
+        assert_eq!(read(&later).unwrap()["start"], "2026-12-24T00:00:00Z");
+    }
+
+    #[test]
+    fn what_would_be_no_freeze_is_refused() {
+        let refused = |words: &[&str], expected: &str| {
+            let told = read(words).unwrap_err();
+            assert!(told.contains(expected), "{told}");
+        };
+        refused(&["--until", "2027-01-04T06:00:00Z"], "--reason <TEXT>");
+        refused(&["--reason", "x"], "say when it ends: --until TIME, --for DURATION or --indefinitely");
+        refused(&["--reason", "x", "--until", "tomorrow"], "is no time; for example 2027-01-04T06:00:00Z");
+        refused(&["--reason", "x", "--until", "2026-12-20T11:00:00Z"], "it would end before it begins");
+        refused(&["--reason", "x", "--for", "1h", "--indefinitely"], "cannot be used with");
+        refused(&["--reason", "x", "--for", "1h", "--cluster", "../east"], "names nothing");
+        refused(&["--reason", "x", "--override", "web", "--for", "1h"], "cannot be used with");
+    }
+}

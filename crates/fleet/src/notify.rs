@@ -1,0 +1,51 @@
+//! Notifications: what is told of rollouts and services, in which words, and what of it is worth a message.
+//!
+//! All that is told of one thing is a *thread*. Of a thread only the newest counts: it takes the place of what waits to be sent, so
+//! that nothing piles up while nobody can be reached. Where messages can be edited a thread is one message.
+
+mod commits;
+mod news;
+mod problems;
+mod thread;
+
+pub use commits::{CommitNews, CommitState, MAX_DESCRIPTION, member_state};
+pub use news::{Course, News, RolloutNews, ServiceNews, tell_services};
+pub use problems::problems;
+pub use thread::{GIVE_UP, Put, put, wait_after};
+
+use std::collections::BTreeMap;
+
+use farwater_api::notification_rule::{EVERY, EventKind, EventSource};
+
+/// The thread of one rollout of a set.
+pub fn rollout_thread(set_uid: &str, number: u64) -> String {
+    format!("rollout/{set_uid}/{number}")
+}
+
+/// What the threads of a set's commits begin with.
+pub fn commit_threads(set_uid: &str) -> String {
+    format!("commit/{set_uid}/")
+}
+
+/// The thread of a commit's status: of a set, or of one of its clusters.
+pub fn commit_thread(set_uid: &str, commit: &str, cluster_uid: Option<&str>) -> String {
+    let cluster = cluster_uid.map(|uid| format!("/{uid}")).unwrap_or_default();
+    format!("{}{commit}{cluster}", commit_threads(set_uid))
+}
+
+pub const SERVICE_THREADS: &str = "service/";
+
+pub fn service_thread(service_uid: &str) -> String {
+    format!("{SERVICE_THREADS}{service_uid}")
+}
+
+/// Whether one of a rule's sources is this object.
+pub fn selects(sources: &[EventSource], kind: EventKind, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+    sources.iter().any(|source| {
+        source.kind == kind && (source.name == name || (source.name == EVERY && source.match_labels.iter().all(has)))
+    })
+}
+
+#[cfg(test)]
+mod tests;

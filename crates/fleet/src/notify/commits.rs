@@ -1,0 +1,85 @@
+//! Statuses of commits at their Git host.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Course, RolloutNews};
+use crate::{
+    conditions::cut,
+    rollout::{ChangeId, Standing, Track},
+};
+
+/// Bytes of a description: GitHub takes 140 characters, GitLab and Gitea 255.
+pub const MAX_DESCRIPTION: usize = 140;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CommitState {
+    Running,
+    Succeeded,
+    Failed,
+    /// Another commit has taken its place before it was through.
+    Superseded,
+}
+
+/// The status of a commit under one context.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommitNews {
+    pub commit: String,
+    pub context: String,
+    pub state: CommitState,
+    pub description: String,
+}
+
+impl CommitNews {
+    /// Of the whole set.
+    pub fn of_rollout(news: &RolloutNews, commit: &str, prefix: &str) -> Self {
+        let state = match news.course {
+            Course::Progressing | Course::Paused | Course::OnHold => CommitState::Running,
+            Course::Complete => CommitState::Succeeded,
+            Course::Halted | Course::RollingBack | Course::Aborted => CommitState::Failed,
+            Course::Superseded => CommitState::Superseded,
+        };
+        let how = match news.course {
+            Course::Progressing | Course::Complete => String::new(),
+            Course::Halted => match &news.halted_by {
+                Some(cluster) if news.cause.is_empty() => format!("; {cluster} failed"),
+                Some(cluster) => format!("; {cluster}: {}", news.cause),
+                None => format!("; {}", news.course),
+            },
+            other => format!("; {other}"),
+        };
+        Self {
+            commit: commit.to_owned(),
+            context: format!("{prefix}/{}/{}", news.namespace, news.set),
+            state,
+            description: cut(&format!("{}{how}", news.progress()), MAX_DESCRIPTION),
+        }
+    }
+
+    /// The same, once another commit has come.
+    pub fn superseded(self) -> Self {
+        let description = cut(&format!("{}; {}", self.description, Course::Superseded), MAX_DESCRIPTION);
+        Self { state: CommitState::Superseded, description, ..self }
+    }
+
+    /// Of one of its clusters.
+    pub fn of_member(&self, cluster: &str, state: CommitState, standing: &Standing) -> Self {
+        let description = match state {
+            CommitState::Succeeded => "healthy".to_owned(),
+            _ => cut(&standing.to_string(), MAX_DESCRIPTION),
+        };
+        let context = format!("{}/{cluster}", self.context);
+        Self { commit: self.commit.clone(), context, state, description }
+    }
+}
+
+/// What a commit's status says of one cluster; none: it has not come there yet.
+pub fn member_state(track: &Track, wanted: Option<ChangeId>) -> Option<CommitState> {
+    let wanted = wanted?;
+    match track {
+        _ if track.refused == Some(wanted) => Some(CommitState::Failed),
+        _ if track.released != Some(wanted) => None,
+        Track { is_done: true, .. } => Some(CommitState::Succeeded),
+        _ => Some(CommitState::Running),
+    }
+}

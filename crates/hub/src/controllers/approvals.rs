@@ -1,0 +1,152 @@
+//! A person's word in an annotation: the approval of a prune, or what lets a change begin in spite of windows. It counts for a while
+//! from when it was said, and is taken off then: who needs it longer looks again.
+
+use std::time::Duration;
+
+use farwater_api::{APPROVE_PRUNE, OVERRIDE_FREEZE};
+use farwater_fleet::{conditions::whole_seconds, prune::APPROVAL_LASTS, windows::OVERRIDE_LASTS};
+use farwater_store::{Resource, StoreError};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::resources::{self, APPROVED_AT, Name, OVERRIDDEN_AT, Stored};
+use crate::delivery::Delivery;
+
+/// Timers and the clock are two: what is due is looked at this late.
+const SOON: Duration = Duration::from_millis(50);
+/// Until a word counts whose time was only now written down.
+const WRITTEN_NOW: Duration = Duration::from_secs(600);
+
+pub struct Word {
+    annotation: &'static str,
+    /// Fields of the status that the API server writes.
+    by: &'static str,
+    at: &'static str,
+    lasts: SignedDuration,
+    what: &'static str,
+}
+
+pub const APPROVAL: Word = Word {
+    annotation: APPROVE_PRUNE,
+    by: "approvedBy",
+    at: APPROVED_AT,
+    lasts: APPROVAL_LASTS,
+    what: "an approval of a prune",
+};
+pub const OVERRIDE: Word = Word {
+    annotation: OVERRIDE_FREEZE,
+    by: "overriddenBy",
+    at: OVERRIDDEN_AT,
+    lasts: OVERRIDE_LASTS,
+    what: "a word against change windows",
+};
+
+/// What a word is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    None,
+    /// It counts for this long.
+    Open(Duration),
+    /// It was taken off.
+    Expired,
+}
+
+impl Standing {
+    pub fn left(self) -> Option<Duration> {
+        match self {
+            Self::Open(left) => Some(left),
+            Self::None | Self::Expired => None,
+        }
+    }
+}
+
+/// Who said what is set against windows, while that counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    pub by: String,
+    pub reason: String,
+}
+
+impl Word {
+    fn said(&self, object: &Value) -> Option<String> {
+        let text = object["metadata"]["annotations"][self.annotation].as_str()?.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    /// What counts now of an object. One whose time nobody has written down yet is new.
+    pub fn counting(&self, object: &Value, now: Timestamp) -> Option<Said> {
+        let reason = self.said(object)?;
+        let at = object["status"][self.at].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+        let by = object["status"][self.by].as_str().unwrap_or("somebody").to_owned();
+        at.is_none_or(|at| now.duration_since(at) < self.lasts).then_some(Said { by, reason })
+    }
+
+    /// Takes it off when its time is over.
+    pub async fn check<T: Stored>(
+        &self,
+        delivery: &Delivery,
+        name: &Name,
+        resource: &Resource,
+    ) -> Result<Standing, StoreError> {
+        if resource.object["metadata"]["annotations"].get(self.annotation).is_none() {
+            return Ok(Standing::None);
+        }
+        let now = Timestamp::now();
+        let known = resource.object["status"][self.at].clone();
+        let Some(said) = known.as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
+            // Of a hub that did not write that down: from now on.
+            resources::change::<T>(&delivery.store, name, &resource.uid, "status", |object| {
+                if object["status"][self.at].is_null() {
+                    object["status"][self.at] = json!(whole_seconds(now));
+                }
+            })
+            .await?;
+            return Ok(Standing::Open(WRITTEN_NOW));
+        };
+        let age = now.duration_since(said);
+        if age < self.lasts {
+            return Ok(Standing::Open(Duration::try_from(self.lasts - age).unwrap_or(SOON).max(SOON)));
+        }
+        resources::change::<T>(&delivery.store, name, &resource.uid, "", |object| {
+            // Somebody may have said it again meanwhile.
+            if object["status"][self.at] != known {
+                return;
+            }
+            if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+                annotations.remove(self.annotation);
+            }
+            if let Some(metadata) = object["metadata"].as_object_mut() {
+                metadata.retain(|field, value| field != "annotations" || *value != json!({}));
+            }
+            if let Some(status) = object["status"].as_object_mut() {
+                status.retain(|field, _| ![self.by, self.at].contains(&field.as_str()));
+            }
+        })
+        .await?;
+        tracing::info!(object = %name, "{} is a day old and counts no more", self.what);
+        Ok(Standing::Expired)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_counts_for_a_day_and_with_a_reason() {
+        let now: Timestamp = "2026-12-24T12:00:00Z".parse().unwrap();
+        let check = |reason: &str, at: Value, expected: Option<&str>| {
+            let object = json!({
+                "metadata": {"annotations": {OVERRIDE_FREEZE: reason}},
+                "status": {"overriddenBy": "ada", OVERRIDDEN_AT: at},
+            });
+            let said = OVERRIDE.counting(&object, now).map(|said| format!("{}: {}", said.by, said.reason));
+            assert_eq!(said.as_deref(), expected);
+        };
+        check(" a hole ", json!("2026-12-24T11:00:00Z"), Some("ada: a hole"));
+        check("a hole", Value::Null, Some("ada: a hole"));
+        check("a hole", json!("2026-12-23T12:00:01Z"), Some("ada: a hole"));
+        check("a hole", json!("2026-12-23T12:00:00Z"), None);
+        check(" ", json!("2026-12-24T11:00:00Z"), None);
+    }
+}

@@ -1,0 +1,41 @@
+//! check_rules: NotificationRules → whether each is in force.
+
+use std::sync::Arc;
+
+use farwater_api::{NotificationRule, NotificationRuleStatus, notification_rule::MAX_RULES};
+use farwater_fleet::conditions::{self, Verdict};
+use farwater_store::StoreError;
+use jiff::Timestamp;
+
+use super::{
+    queue::Next,
+    resources::{self, Name},
+};
+use crate::{delivery::Delivery, notify::Unused};
+
+pub async fn check_rule(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
+    let found = resources::load::<NotificationRule>(&delivery.store, &name).await?;
+    let Some((resource, rule)) = found else { return Ok(Next::OnChange) };
+    let provider = &rule.spec.provider_ref.name;
+    let verdicts = match delivery.notifications.unused(&name, &rule.spec) {
+        Some(Unused::TooManyRules) => {
+            let message = format!("{MAX_RULES} rules of the namespace come before it by name, as many as are in force");
+            Verdict::stalled("TooManyRules", message)
+        }
+        Some(Unused::NoProvider) => {
+            Verdict::stalled("ProviderNotFound", format!("NotificationProvider {provider} does not exist"))
+        }
+        None if rule.spec.suspend => {
+            vec![Verdict::new("Ready", None, "Suspended", "suspended; it tells nothing")]
+        }
+        None => Verdict::ready("InForce", format!("NotificationProvider {provider} is told")),
+    };
+    let previous = rule.status.unwrap_or_default();
+    let generation = rule.metadata.generation.unwrap_or(0);
+    let status = NotificationRuleStatus {
+        observed_generation: Some(generation),
+        conditions: conditions::resolve(&previous.conditions, verdicts, generation, Timestamp::now()),
+    };
+    resources::write_status::<NotificationRule>(&delivery.store, &name, &resource.uid, &status).await?;
+    Ok(Next::OnChange)
+}

@@ -1,0 +1,166 @@
+//! Which spec of a service counts. A newer one counts when it was decided upon: of a set's member when the rollout comes to it, of any
+//! other when no change window holds it.
+
+use farwater_api::{ServiceDeployment, ServiceDeploymentSpec};
+use farwater_fleet::windows::Closed;
+use farwater_store::{
+    Key, Resource, StoreError, Tx,
+    delivery::{HeldService, MemberRollout, delete_held, load_held, rollout_of_service, save_held},
+};
+
+use super::rollouts;
+use crate::delivery::Delivery;
+
+/// A service with the spec that counts now.
+pub fn effective(
+    mut service: ServiceDeployment,
+    member: Option<&MemberRollout>,
+    held: Option<&HeldService>,
+) -> Result<ServiceDeployment, StoreError> {
+    if member.is_some() {
+        return rollouts::effective(service, member);
+    }
+    if let Some(spec) = held.map(read).transpose()?.flatten()
+        && service.metadata.deletion_timestamp.is_none()
+    {
+        service.spec = counting(&service.spec, spec);
+    }
+    Ok(service)
+}
+
+/// The same, of what is kept of its uid.
+pub async fn load_effective(
+    delivery: &Delivery,
+    uid: &str,
+    service: ServiceDeployment,
+) -> Result<ServiceDeployment, StoreError> {
+    let (member, held) = {
+        let mut tables = delivery.store.tables().await?;
+        (rollout_of_service(&mut tables, uid).await?, load_held(&mut tables, uid).await?)
+    };
+    effective(service, member.as_ref(), held.as_ref())
+}
+
+fn read(held: &HeldService) -> Result<Option<ServiceDeploymentSpec>, StoreError> {
+    if held.spec.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_str(&held.spec).map(Some).map_err(|error| StoreError::Row {
+        what: format!("held spec of service {}", held.service_uid),
+        problem: error.to_string(),
+    })
+}
+
+/// What stops or narrows never waits, and neither does what says how the service goes.
+fn counting(own: &ServiceDeploymentSpec, held: ServiceDeploymentSpec) -> ServiceDeploymentSpec {
+    ServiceDeploymentSpec {
+        suspend: own.suspend,
+        suspension: own.suspension.clone(),
+        pin: own.pin.clone(),
+        deletion_policy: own.deletion_policy,
+        depends_on: own.depends_on.clone(),
+        prune: held.prune && own.prune,
+        ..held
+    }
+}
+
+/// A look at a service of no set.
+#[derive(Debug)]
+pub struct HeldLook {
+    known: Option<HeldService>,
+    /// What was looked at.
+    uid: String,
+    generation: Option<i64>,
+    spec: String,
+    /// Another spec than the service's own counts.
+    pub restated: bool,
+}
+
+/// What comes of it.
+#[derive(Debug)]
+pub struct HeldNext {
+    look: HeldLook,
+    row: Option<HeldService>,
+    is_closed: bool,
+}
+
+impl HeldLook {
+    pub fn of(
+        resource: &Resource,
+        service: &ServiceDeployment,
+        known: Option<HeldService>,
+    ) -> Result<Self, StoreError> {
+        let held = known.as_ref().map(read).transpose()?.flatten();
+        let restated = held.is_some_and(|held| counting(&service.spec, held) != service.spec);
+        Ok(Self {
+            known,
+            uid: resource.uid.clone(),
+            generation: resource.object["metadata"]["generation"].as_i64(),
+            spec: resource.object["spec"].to_string(),
+            restated,
+        })
+    }
+
+    fn had_spec(&self) -> bool {
+        self.known.as_ref().is_some_and(|known| !known.spec.is_empty())
+    }
+
+    /// `closed`: why no change of it may begin; `waits`: something newer does.
+    pub fn end(self, closed: Option<&Closed>, waits: bool) -> HeldNext {
+        let row = closed.filter(|_| waits || self.restated).map(|closed| HeldService {
+            service_uid: self.uid.clone(),
+            spec: self.known.as_ref().filter(|_| self.restated).map(|known| known.spec.clone()).unwrap_or_default(),
+            change_window: closed.by.clone(),
+            until: closed.until.map_or(0, |until| until.as_second().max(1)),
+        });
+        HeldNext { look: self, row, is_closed: closed.is_some() }
+    }
+}
+
+impl HeldNext {
+    pub fn is_known(&self) -> bool {
+        self.look.known == self.row
+    }
+
+    /// The spec that counts is another one from now on.
+    pub fn is_released(&self) -> bool {
+        self.look.restated && !self.is_held()
+    }
+
+    /// The spec that counts is not the service's own.
+    pub fn is_held(&self) -> bool {
+        self.row.as_ref().is_some_and(|row| !row.spec.is_empty())
+    }
+
+    /// Whether the same spec counts as before, whatever was written in a closed window.
+    pub fn keeps_spec(&self) -> bool {
+        self.is_held() || (self.is_closed && self.look.had_spec())
+    }
+
+    /// `key`: of the service.
+    pub async fn save(self, tx: &mut Tx, key: &Key) -> Result<(), StoreError> {
+        let Self { look, row, is_closed: _ } = self;
+        let found = load_held(tx, &look.uid).await?;
+        let spec = |row: &Option<HeldService>| row.as_ref().map(|row| row.spec.clone()).unwrap_or_default();
+        let (was, is) = (spec(&look.known), spec(&found));
+        // One that was written since waits for a look of its own; until then counts what has counted, or what was looked at.
+        let newer = if is != was {
+            Some(is).filter(|is| !is.is_empty())
+        } else if !was.is_empty() && spec(&row).is_empty() {
+            let now = tx.get(key).await?.filter(|now| now.uid == look.uid);
+            let is_newest = now.is_none_or(|now| now.object["metadata"]["generation"].as_i64() == look.generation);
+            (!is_newest).then_some(look.spec)
+        } else {
+            None
+        };
+        let next = match newer {
+            Some(spec) => Some(HeldService { service_uid: look.uid.clone(), spec, ..row.unwrap_or_default() }),
+            None => row,
+        };
+        match next {
+            Some(next) if found.as_ref() != Some(&next) => save_held(tx, &next).await,
+            None if found.is_some() => delete_held(tx, &look.uid).await,
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Microsoft Teams: a workflow's webhook, which takes adaptive cards and edits none.
+
+use farwater_api::notification_rule::EventSeverity;
+use serde_json::{Value, json};
+
+use super::{
+    channel::{Letter, Sent, Words},
+    line::{Fault, Line},
+};
+
+pub struct Teams(pub Line);
+
+impl Teams {
+    pub async fn send(&self, letter: &Letter<'_>) -> Result<Sent, Fault> {
+        if !letter.is_turn(false) {
+            return Ok(Sent::Skipped);
+        }
+        let body = message(&letter.content.words()).to_string().into_bytes();
+        self.0.post(self.0.url().clone(), &[], body).await?;
+        Ok(Sent::Taken { remote: String::new() })
+    }
+}
+
+fn message(words: &Words) -> Value {
+    let color = match words.severity {
+        EventSeverity::Error => "Attention",
+        EventSeverity::Info if words.is_good => "Good",
+        EventSeverity::Info => "Default",
+    };
+    let title = json!({
+        "type": "TextBlock", "text": escape(&words.title), "weight": "Bolder", "color": color, "wrap": true,
+    });
+    let detail = |line: &String| json!({"type": "TextBlock", "text": escape(line), "wrap": true, "spacing": "Small"});
+    let body: Vec<Value> = std::iter::once(title).chain(words.details.iter().map(detail)).collect();
+    let card = json!({
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard", "version": "1.4", "body": body,
+    });
+    json!({"type": "message", "attachments": [
+        {"contentType": "application/vnd.microsoft.card.adaptive", "contentUrl": null, "content": card},
+    ]})
+}
+
+/// A card's text is Markdown: links and emphasis are nobody's to write who names a cluster.
+fn escape(text: &str) -> String {
+    text.chars().flat_map(|one| ['\\', one].into_iter().skip(usize::from(!"\\`*_[]<>#".contains(one)))).collect()
+}

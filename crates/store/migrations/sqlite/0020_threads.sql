@@ -1,0 +1,19 @@
+-- What notification providers are told: of each thread the newest that waits, and what was told last.
+CREATE TABLE threads (
+    provider_uid TEXT   NOT NULL,
+    thread       TEXT   NOT NULL,
+    -- JSON: what is to be told; empty: nothing.
+    waiting      TEXT   NOT NULL,
+    -- Counts what was to be told, and so names it.
+    version      BIGINT NOT NULL,
+    -- Milliseconds since 1970: since when something waits, and before which it is not sent.
+    since        BIGINT NOT NULL,
+    due          BIGINT NOT NULL,
+    -- JSON: what was told last; empty: nothing yet.
+    told         TEXT   NOT NULL,
+    -- Milliseconds since 1970.
+    told_at      BIGINT NOT NULL,
+    -- What the provider calls the thread's message; empty: nothing, or it can't be edited.
+    remote       TEXT   NOT NULL,
+    PRIMARY KEY (provider_uid, thread)
+);
