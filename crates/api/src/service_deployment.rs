@@ -126,7 +126,7 @@ pub struct DependencyReference {
     pub kind: DependencyKind,
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Of a ServiceSet: on which of its clusters. Of a ServiceDeployment it says nothing.
+    /// Of a ServiceSet alone: on which of its clusters.
     #[serde(default, skip_serializing_if = "DependencyClusters::is_same")]
     pub clusters: DependencyClusters,
     /// In CEL, over `self`, the ServiceDeployment or ServiceSet that is waited for: true when it is ready. In place of its health at

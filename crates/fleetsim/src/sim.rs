@@ -10,7 +10,9 @@ use anyhow::{Context as _, Result, bail};
 use farwater_api::{
     ADMIN_NAMESPACE, Cluster, Digest,
     objects::{Health, ObjectRef, ObjectReport, Outcome, ServiceReport, SyncState},
-    protocol::{AcceptedStatement, Action, DesiredState, Entry, REASON_BASE_UNKNOWN, StatusReport, Verbatim},
+    protocol::{
+        AcceptedStatement, Action, Deployment, DesiredState, Entry, REASON_BASE_UNKNOWN, StatusReport, Verbatim,
+    },
 };
 use farwater_bundle::{Archive, Limits};
 use farwater_testkit::Hub;
@@ -40,7 +42,7 @@ pub enum Course {
     Bad,
 }
 
-/// What an agent was handed, when it first saw it.
+/// What an agent was handed, when it first saw it. That nothing may be deleted now is none: the fleet's brake reaches all at once.
 #[derive(Clone, Debug)]
 pub struct Arrival {
     pub at: Instant,
@@ -143,13 +145,15 @@ struct SimAgent {
     unsaid: BTreeMap<String, Option<ServiceReport>>,
     /// By uid: the entry that was seen last.
     seen: BTreeMap<String, Digest>,
+    /// By uid: what of it makes workloads ([`makings`]).
+    makes: BTreeMap<String, Digest>,
     sequence: u64,
 }
 
 impl SimAgent {
     fn new(name: String, poller: Poller, shared: Arc<Shared>) -> Self {
-        let (said, unsaid, seen) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { name, poller, shared, accepted: None, said, unsaid, seen, sequence: 0 }
+        let (said, unsaid, seen, makes) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { name, poller, shared, accepted: None, said, unsaid, seen, makes, sequence: 0 }
     }
 
     async fn run(mut self) -> Result<()> {
@@ -179,7 +183,7 @@ impl SimAgent {
                 return Ok(());
             };
             self.seen.insert(uid.clone(), entry.digest());
-            if let Some(report) = self.act(entry, course) {
+            if let Some(report) = self.act(entry, course)? {
                 self.unsaid.insert(uid.clone(), Some(report));
             }
         }
@@ -187,6 +191,7 @@ impl SimAgent {
         let gone: Vec<String> = self.seen.keys().filter(|uid| !listed.contains(uid.as_str())).cloned().collect();
         for uid in gone {
             self.seen.remove(&uid);
+            self.makes.remove(&uid);
             self.unsaid.insert(uid, None);
         }
         self.accepted = Some(AcceptedStatement { statement: state.statement, signature: state.signature });
@@ -202,23 +207,26 @@ impl SimAgent {
     }
 
     /// What there is to say of a new entry.
-    fn act(&self, entry: &Verbatim<Entry>, course: Course) -> Option<ServiceReport> {
+    fn act(&mut self, entry: &Verbatim<Entry>, course: Course) -> Result<Option<ServiceReport>> {
         let digest = entry.digest();
-        match &entry.action {
+        Ok(match &entry.action {
             Action::Apply(deployment) => {
-                lock(&self.shared.ledger).push(Arrival {
-                    at: Instant::now(),
-                    cluster: self.name.clone(),
-                    service: entry.service.name.clone(),
-                    bundle: deployment.bundle,
-                    course,
-                });
+                let makes = makings(deployment)?;
+                if self.makes.insert(entry.service.uid.clone(), makes) != Some(makes) {
+                    lock(&self.shared.ledger).push(Arrival {
+                        at: Instant::now(),
+                        cluster: self.name.clone(),
+                        service: entry.service.name.clone(),
+                        bundle: deployment.bundle,
+                        course,
+                    });
+                }
                 let health = if course == Course::Good { Health::Current } else { Health::Failed };
                 Some(report(digest, Outcome::Applied, Some(health)))
             }
             Action::Remove { .. } => Some(report(digest, Outcome::Removed, None)),
             Action::Hold { .. } | Action::Unreadable(_) => None,
-        }
+        })
     }
 
     /// Each bundle is looked into once, by whoever comes first.
@@ -293,6 +301,12 @@ impl SimAgent {
             Err(error) => !error.is_reason(REASON_BASE_UNKNOWN),
         }
     }
+}
+
+/// All of a deployment but what it says of deletions.
+fn makings(deployment: &Deployment) -> Result<Digest> {
+    let makes = Deployment { prune: false, hold_prune: None, approved_prune: None, ..deployment.clone() };
+    Ok(Digest::of(serde_json::to_vec(&makes).context("write a deployment")?))
 }
 
 fn report(entry: Digest, outcome: Outcome, health: Option<Health>) -> ServiceReport {

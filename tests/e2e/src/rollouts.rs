@@ -85,15 +85,15 @@ pub async fn run(
         };
         played.with_context(|| format!("scene {scene:?}; {}", stage.fleet.hub.log_tail()))?;
         stage.sim.check().await?;
+        let account = stage.sim.ledger();
+        let at_once = |set| most_within_a_soak(of(&account, set));
+        outcome.most_on_their_way = at_once(SET).max(at_once(OTHER));
+        ensure!(outcome.most_on_their_way <= outcome.allowed, "scene {scene:?}: {outcome:?}");
+        outcome.arrivals = account.len();
         outcome.scenes.insert(scene.to_owned(), begun.elapsed().as_secs_f64());
         progress(scene);
         begun = Instant::now();
     }
-    let account = stage.sim.ledger();
-    outcome.arrivals = account.len();
-    outcome.most_on_their_way =
-        [SET, OTHER].into_iter().map(|set| most_within_a_soak(of(&account, set))).max().unwrap_or(0);
-    ensure!(outcome.most_on_their_way <= outcome.allowed, "{outcome:?}");
     Ok(outcome)
 }
 
@@ -294,6 +294,7 @@ impl Stage {
         // It says so loudly.
         self.fleet.hub.tolerate("nothing is deleted in the fleet any more");
         let sets = self.fleet.api::<ServiceSet>();
+        self.seen = self.sim.ledger().len();
         sets.patch(SET, &PatchParams::default(), &select("pord")).await?;
         let braked = async |wanted: &str| {
             wait_for("the brake", PATIENCE, || async {
@@ -310,7 +311,9 @@ impl Stage {
         ensure!(left == 2 * self.all(), "{left} services are left");
         sets.patch(SET, &PatchParams::default(), &select("prod")).await?;
         braked("False").await?;
-        self.until_all_have(SET).await
+        self.until_all_have(SET).await?;
+        ensure!(self.news().is_empty(), "{:?}", self.news());
+        Ok(())
     }
 }
 

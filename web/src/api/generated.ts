@@ -105,7 +105,7 @@ export type DependencyKind = "ServiceSet" | "ServiceDeployment";
 
 /** What has to be healthy first. */
 export interface DependencyReference {
-  /** Of a ServiceSet: on which of its clusters. Of a ServiceDeployment it says nothing. */
+  /** Of a ServiceSet alone: on which of its clusters. */
   clusters?: DependencyClusters;
   kind: DependencyKind;
   name: string;

@@ -10,7 +10,7 @@ export function Mark({ state, label }: { state: State; label?: string }) {
   );
 }
 
-const SHAPES: Record<State, React.ReactNode> = {
+export const SHAPES: Record<State, React.ReactNode> = {
   healthy: (
     <>
       <circle cx="8" cy="8" r="7" className="fill" />

@@ -9,7 +9,7 @@ use farwater_api::{
 };
 use http::Method;
 use kube::ResourceExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     commands::{plan, wait::parse_duration},
@@ -55,12 +55,12 @@ pub async fn run(args: ImpactArgs, session: &Session) -> Result<u8> {
     };
     let impact = measure(session, (namespace, &source), &args.reference).await?;
     match args.output {
-        Answer::Json => print(&format::json(&impact)?)?,
-        Answer::Yaml => print(&format::yaml(&impact)?)?,
-        Answer::Text => print(&render(&impact, Terminal::detect()))?,
-    }
-    if args.plan {
-        show_plans(session, namespace, &args, &impact).await?;
+        Answer::Json => print(&format::json(&document(session, namespace, &args, &impact).await)?)?,
+        Answer::Yaml => print(&format::yaml(&document(session, namespace, &args, &impact).await)?)?,
+        Answer::Text => {
+            print(&render(&impact, Terminal::detect()))?;
+            show_plans(session, namespace, &args, &impact).await?;
+        }
     }
     let is_quiet = impact.changing.services == 0 && impact.failing.services == 0;
     Ok(if is_quiet { exit::YES } else { exit::NO })
@@ -99,21 +99,49 @@ async fn measure(session: &Session, (namespace, source): (&str, &str), reference
         .map_err(|error| session.failure(&attempt, &kube::Error::SerdeError(error)))
 }
 
+/// Groups of which one service is planned, and how many are left out.
+fn planned<'i>(args: &ImpactArgs, impact: &'i Impact) -> (Vec<&'i str>, usize) {
+    let changing = impact.groups.iter().filter(|group| args.plan && group.effect == ImpactEffect::Changes);
+    let first = |group: &'i ImpactGroup| group.first.iter().find(|target| !target.cluster.is_empty());
+    let all: Vec<&str> = changing.filter_map(first).map(|target| target.service.as_str()).collect();
+    (all.iter().copied().take(MOST_PLANS).collect(), all.len().saturating_sub(MOST_PLANS))
+}
+
+async fn plan_one(session: &Session, namespace: &str, args: &ImpactArgs, service: &str) -> Result<plan::Planned> {
+    let query = PlanQuery { reference: Some(args.reference.clone()), local: None };
+    plan::make(session, (namespace, service), &query, args.timeout).await
+}
+
+/// For programs: with the plans, where they are asked for.
+async fn document(session: &Session, namespace: &str, args: &ImpactArgs, impact: &Impact) -> Value {
+    let mut document = json!(impact);
+    let mut plans = Vec::new();
+    for service in planned(args, impact).0 {
+        let mut told = match plan_one(session, namespace, args, service).await {
+            Ok(planned) => planned.document(),
+            Err(failure) => json!({"error": failure.render(session.program.name())}),
+        };
+        told["service"] = service.into();
+        plans.push(told);
+    }
+    if args.plan {
+        document["plans"] = plans.into();
+    }
+    document
+}
+
 async fn show_plans(session: &Session, namespace: &str, args: &ImpactArgs, impact: &Impact) -> Result<()> {
-    let changing = impact.groups.iter().filter(|group| group.effect == ImpactEffect::Changes);
-    for group in changing.clone().take(MOST_PLANS) {
-        let Some(target) = group.first.iter().find(|target| !target.cluster.is_empty()) else { continue };
-        let query = PlanQuery { reference: Some(args.reference.clone()), local: None };
-        let of = (namespace, target.service.as_str());
+    let (services, rest) = planned(args, impact);
+    for service in services {
         // That one can't be made says nothing of the others.
-        match plan::make(session, of, &query, args.timeout).await {
-            Ok(planned) => plan::show(&planned.plan, &planned.answer, of)?,
+        match plan_one(session, namespace, args, service).await {
+            Ok(planned) => print(&planned.draw((namespace, service)))?,
             Err(failure) => say(failure.render(session.program.name()).trim_end()),
         }
     }
-    let rest = changing.count().saturating_sub(MOST_PLANS);
     if rest > 0 {
-        say(&format!("{rest} more groups were not planned; farwater plan SERVICE --ref {} does one", args.reference));
+        let program = session.program.name();
+        say(&format!("{rest} more groups were not planned; {program} plan SERVICE --ref {} does one", args.reference));
     }
     Ok(())
 }

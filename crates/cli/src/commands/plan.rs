@@ -63,14 +63,13 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
     let stated: ServiceDeployment = session.get(namespace, name).await?;
     let local = args.local.as_deref().map(|folder| read_files(folder, &stated.spec.path)).transpose()?;
     let query = PlanQuery { reference: args.reference.clone(), local };
-    let Planned { answer, raw, plan } = make(session, (namespace, name), &query, args.timeout).await?;
-    let document = json!({"cluster": answer.cluster, "revision": answer.revision, "plan": raw});
+    let planned = make(session, (namespace, name), &query, args.timeout).await?;
     match args.output {
-        Answer::Json => print(&format::json(&document)?)?,
-        Answer::Yaml => print(&format::yaml(&document)?)?,
+        Answer::Json => print(&format::json(&planned.document())?)?,
+        Answer::Yaml => print(&format::yaml(&planned.document())?)?,
         Answer::Text => {
-            show(&plan, &answer, (namespace, name))?;
-            if let Some(held) = &plan.held_prune {
+            print(&planned.draw((namespace, name)))?;
+            if let Some(held) = &planned.plan.held_prune {
                 say(&format!(
                     "approve the deletes: {}",
                     approval(session, (namespace, name), &held.digest.to_string())
@@ -78,15 +77,27 @@ pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
             }
         }
     }
-    Ok(if plan.is_quiet() { exit::YES } else { exit::NO })
+    Ok(if planned.plan.is_quiet() { exit::YES } else { exit::NO })
 }
 
 /// What an agent would do.
 pub struct Planned {
-    pub answer: PlanAnswer,
+    answer: PlanAnswer,
     /// As the agent wrote it.
     raw: Value,
-    pub plan: ServicePlan,
+    plan: ServicePlan,
+}
+
+impl Planned {
+    /// For programs.
+    pub fn document(&self) -> Value {
+        json!({"cluster": self.answer.cluster, "revision": self.answer.revision, "plan": self.raw})
+    }
+
+    pub fn draw(&self, (namespace, name): (&str, &str)) -> String {
+        let title = format!("{namespace}/{name} on {}", self.answer.cluster);
+        picture::draw(&self.plan, &title, &text::short_revision(&self.answer.revision), Terminal::detect())
+    }
 }
 
 /// Asks for a plan of a service, and waits for it.
@@ -115,12 +126,6 @@ pub async fn make(
     let plan: ServicePlan = serde_json::from_value(raw.clone())
         .map_err(|error| Failure::new(exit::INTERNAL, "the agent's plan can't be read").evidence(error.to_string()))?;
     Ok(Planned { answer, raw, plan })
-}
-
-/// Draws it.
-pub fn show(plan: &ServicePlan, answer: &PlanAnswer, (namespace, name): (&str, &str)) -> Result<()> {
-    let title = format!("{namespace}/{name} on {}", answer.cluster);
-    print(&picture::draw(plan, &title, &text::short_revision(&answer.revision), Terminal::detect()))
 }
 
 fn approval(session: &Session, (namespace, name): (&str, &str), digest: &str) -> String {

@@ -256,7 +256,9 @@ fn draw(
         text += &format!("halted by {by}; a newer version, or promote --past halt, goes on\n");
     }
     if policy.paused {
-        text += "paused; rollout resume goes on\n";
+        let why =
+            policy.pause_reason.as_ref().map(|reason| format!(": {}", crate::text::plain(reason))).unwrap_or_default();
+        text += &format!("paused{why}; rollout resume goes on\n");
     }
     let mut shown: Vec<&Member> = members.iter().filter(|member| member.progress != Some(Progress::Done)).collect();
     shown.sort_by(|a, b| (&a.step, &a.cluster).cmp(&(&b.step, &b.cluster)));

@@ -289,6 +289,10 @@ fn validate_dependencies(object: &Value, old: Option<&Value>, kind: &ResourceKin
     let before = old.and_then(|old| old["spec"]["dependsOn"].as_array());
     for (n, reference) in references.into_iter().flatten().enumerate() {
         let is_known = before.is_some_and(|before| before.contains(reference));
+        if !is_known && reference["kind"] != "ServiceSet" && reference["clusters"].is_string() {
+            let field = format!("spec.dependsOn[{n}].clusters");
+            errors.push(FieldError::forbidden(field, "only a ServiceSet has clusters"));
+        }
         let Some(text) = reference["readyExpr"].as_str().filter(|_| !is_known) else { continue };
         if let Err(error) = Expression::compile(text) {
             let field = format!("spec.dependsOn[{n}].readyExpr");

@@ -309,25 +309,25 @@ pub struct Advance {
 }
 
 /// What change windows say of the members of a set.
-struct Gate<'a> {
-    delivery: &'a Delivery,
-    namespace: &'a str,
+struct Gate {
+    /// Of the set.
+    namespace: String,
     /// Of each service.
     labels: BTreeMap<String, String>,
     overridden: bool,
 }
 
-impl<'a> Gate<'a> {
-    fn of(delivery: &'a Delivery, name: &'a Name, resource: &Resource, set: &ServiceSet) -> Self {
+impl Gate {
+    fn of(name: &Name, resource: &Resource, set: &ServiceSet) -> Self {
         let labels = Template::labels(&name.name, &set.spec);
         let overridden = OVERRIDE.counting(&resource.object, Timestamp::now()).is_some();
-        Self { delivery, namespace: &name.namespace, labels, overridden }
+        Self { namespace: name.namespace.clone(), labels, overridden }
     }
 
-    fn closed(&self, row: &MemberRollout) -> Option<Closed> {
-        let state = self.delivery.clusters.get(&row.cluster_uid).filter(|_| !self.overridden)?;
-        self.delivery.windows.closed(Subject {
-            namespace: self.namespace,
+    fn closed(&self, delivery: &Delivery, row: &MemberRollout) -> Option<Closed> {
+        let state = delivery.clusters.get(&row.cluster_uid).filter(|_| !self.overridden)?;
+        delivery.windows.closed(Subject {
+            namespace: &self.namespace,
             name: &row.service_name,
             labels: &self.labels,
             cluster_namespace: &state.namespace,
@@ -355,7 +355,7 @@ pub async fn advance(
     };
     let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
     let target = Target::find(delivery, name, set).await?;
-    let gate = Gate::of(delivery, name, resource, set);
+    let gate = Gate::of(name, resource, set);
     let members = Members::read(delivery, &policy, &rows, &target.sources, (clock, &gate))?;
     let of_set = members.of_set();
     let decision = decide(&policy, &before.state, target.digest, &of_set, clock);
@@ -382,12 +382,7 @@ struct Ground {
     written: Written,
     sources: Vec<String>,
     clock: Clock,
-    /// Of the set.
-    namespace: String,
-    /// Of each service.
-    labels: BTreeMap<String, String>,
-    /// No window holds it.
-    overridden: bool,
+    gate: Gate,
 }
 
 impl Ground {
@@ -398,22 +393,19 @@ impl Ground {
         (resource, set): (&Resource, &ServiceSet),
     ) -> Result<Option<Self>, StoreError> {
         let Ok(policy) = Policy::of(&set.spec.rollout) else { return Ok(None) };
-        let written = load_rollout(&mut *delivery.store.tables().await?, &resource.uid).await?;
+        let (kept, written) = load_decided(delivery, &resource.uid, set).await?;
         let Some(written) = written else { return Ok(None) };
         let written = read_written(name, &written)?;
         let clock = Clock { now: Timestamp::now().as_second(), started: delivery.started };
-        let kept = set_versions::apply_pin(&mut *delivery.store.tables().await?, &resource.uid, set.clone()).await?;
-        let target = Target::find(delivery, name, kept.as_ref().unwrap_or(set)).await?;
-        let Gate { labels, overridden, .. } = Gate::of(delivery, name, resource, set);
-        let (namespace, sources) = (name.namespace.clone(), target.sources);
-        Ok(Some(Self { policy, written, sources, clock, namespace, labels, overridden }))
+        let set = kept.as_ref().unwrap_or(set);
+        let Target { sources, .. } = Target::find(delivery, name, set).await?;
+        let gate = Gate::of(name, resource, set);
+        Ok(Some(Self { policy, written, sources, clock, gate }))
     }
 
     /// Of the steps that they were placed in.
     fn members<'r>(&self, delivery: &Delivery, rows: &'r [RollingMember]) -> Result<Members<'r>, StoreError> {
-        let (namespace, labels, overridden) = (self.namespace.as_str(), self.labels.clone(), self.overridden);
-        let gate = Gate { delivery, namespace, labels, overridden };
-        let mut members = Members::read(delivery, &self.policy, rows, &self.sources, (self.clock, &gate))?;
+        let mut members = Members::read(delivery, &self.policy, rows, &self.sources, (self.clock, &self.gate))?;
         // Who is new, or was placed by another policy, is of the rest until the next decision.
         let rest = u16::try_from(self.policy.steps.len() + 1).unwrap_or(u16::MAX);
         let steps = rows.iter().map(|member| u16::try_from(member.row.step).unwrap_or(rest).min(rest));
@@ -561,6 +553,17 @@ pub async fn count(
     Ok(Count { survey, open: open.collect(), waits_for })
 }
 
+/// A set as its pin has it, or what is wrong with that; and what was decided about it last, as it is written.
+async fn load_decided(
+    delivery: &Delivery,
+    set_uid: &str,
+    set: &ServiceSet,
+) -> Result<(Result<ServiceSet, String>, Option<String>), StoreError> {
+    let mut tables = delivery.store.tables().await?;
+    let kept = set_versions::apply_pin(&mut tables, set_uid, set.clone()).await?;
+    Ok((kept, load_rollout(&mut tables, set_uid).await?))
+}
+
 /// Whether a set's rollout was decided with what its sources have now.
 pub async fn is_looked_at(
     delivery: &Delivery,
@@ -568,11 +571,7 @@ pub async fn is_looked_at(
     set_uid: &str,
     set: &ServiceSet,
 ) -> Result<bool, StoreError> {
-    let (kept, written) = {
-        let mut tables = delivery.store.tables().await?;
-        let kept = set_versions::apply_pin(&mut tables, set_uid, set.clone()).await?;
-        (kept, load_rollout(&mut tables, set_uid).await?)
-    };
+    let (kept, written) = load_decided(delivery, set_uid, set).await?;
     let (Ok(set), Some(written)) = (kept, written) else { return Ok(false) };
     let target = Target::find(delivery, name, &set).await?;
     Ok(read_written(name, &written)?.state.target == Some(target.digest))
@@ -722,7 +721,7 @@ impl<'r> Members<'r> {
         policy: &Policy,
         rows: &'r [RollingMember],
         sources: &[String],
-        (clock, gate): (Clock, &Gate<'_>),
+        (clock, gate): (Clock, &Gate),
     ) -> Result<Self, StoreError> {
         let mut all = Self {
             rows,
@@ -769,7 +768,7 @@ impl<'r> Members<'r> {
             all.evidence.push(read_some(row, "evidence", &row.evidence)?);
             let stands: Option<Stands> = read_some(row, "standing", &row.stands)?;
             all.stands.push(match stands {
-                None | Some(Stands::Waiting(_)) => gate.closed(row).map(Stands::Window).or(stands),
+                None | Some(Stands::Waiting(_)) => gate.closed(delivery, row).map(Stands::Window).or(stands),
                 stands => stands,
             });
         }

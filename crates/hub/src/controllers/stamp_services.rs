@@ -731,7 +731,6 @@ async fn write_status(
 ) -> Result<(), StoreError> {
     let Tally { counts, troubled } = tally;
     let previous = set.status.clone().unwrap_or_default();
-    let previous_standing = previous.clone();
     let generation = set.metadata.generation.unwrap_or_default();
     let error = |row: SetMember| SetError {
         cluster: cluster_name(delivery, &row.cluster_uid).unwrap_or_default(),
@@ -747,14 +746,14 @@ async fn write_status(
             leaving: counts.leaving,
         },
         last_good: advance.as_ref().map_or(previous.last_good, |advance| advance.last_good),
-        rollout: advance.map(|advance| advance.status).or(previous.rollout),
+        rollout: advance.map(|advance| advance.status).or_else(|| previous.rollout.clone()),
         errors: troubled.into_iter().map(error).collect(),
         changed_by: None,
         pinned_by: None,
         overridden_by: None,
         overridden_at: None,
     };
-    let is_news = dependencies::standing_of_set(&status) != dependencies::standing_of_set(&previous_standing);
+    let is_news = dependencies::standing_of_set(&status) != dependencies::standing_of_set(&previous);
     resources::write_status::<ServiceSet>(&delivery.store, name, &resource.uid, &status).await?;
     if is_news {
         dependencies::wake_dependents_of_set(delivery, name).await?;

@@ -9,6 +9,8 @@ use serde_json::Value;
 use url::Url;
 use zeroize::Zeroizing;
 
+use super::channel::{Letter, Sent, Words};
+
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of a reply that are told.
 const MAX_EVIDENCE: usize = 200;
@@ -80,6 +82,16 @@ impl Line {
         }
         let ask = Ask::post(url, body).header(header::CONTENT_TYPE, "application/json");
         self.ask(headers.iter().fold(ask, |ask, (name, value)| ask.header(name.clone(), value))).await
+    }
+
+    /// Sends what a host takes and never edits: how something begins, stops and ends, and no more.
+    pub async fn post_once(&self, letter: &Letter<'_>, message: fn(&Words) -> Value) -> Result<Sent, Fault> {
+        if !letter.is_turn(false) {
+            return Ok(Sent::Skipped);
+        }
+        let body = message(&letter.content.words()).to_string().into_bytes();
+        self.post(self.url.clone(), &[], body).await?;
+        Ok(Sent::Taken { remote: String::new() })
     }
 
     pub async fn get(&self, url: Url) -> Result<Reply, Fault> {

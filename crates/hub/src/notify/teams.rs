@@ -12,12 +12,7 @@ pub struct Teams(pub Line);
 
 impl Teams {
     pub async fn send(&self, letter: &Letter<'_>) -> Result<Sent, Fault> {
-        if !letter.is_turn(false) {
-            return Ok(Sent::Skipped);
-        }
-        let body = message(&letter.content.words()).to_string().into_bytes();
-        self.0.post(self.0.url().clone(), &[], body).await?;
-        Ok(Sent::Taken { remote: String::new() })
+        self.0.post_once(letter, message).await
     }
 }
 

@@ -156,6 +156,22 @@ async fn a_set_that_makes_no_sense_is_refused_with_the_place_and_the_reason() {
         (("path: web}", "path: web, renderers: [{type: Raw, helm: {}}]}"), "spec.template.spec.renderers[0].helm"),
         (("path: web}", "path: web, chart: {name: x, version: '1'}}"), "spec.template.spec.chart"),
         (
+            ("path: web}", "path: web, dependsOn: [{name: db, clusters: All}]}"),
+            "spec.template.spec.dependsOn[0].clusters: Forbidden: only a ServiceSet has clusters",
+        ),
+        (
+            ("path: web}", "path: web, dependsOn: [{name: db, readyExpr: 'ready()'}]}"),
+            "spec.template.spec.dependsOn[0].readyExpr",
+        ),
+        (
+            ("path: web}", "path: web, dependsOn: [{kind: ServiceSet, name: web}]}"),
+            "it depends on itself: ServiceSet/web → ServiceSet/web",
+        ),
+        (
+            ("  template:", "  pin: {version: 3}\n  template:"),
+            "spec.pin.version: Invalid value: the set has no version 3",
+        ),
+        (
             ("  template:", "  parameters: [{name: a}]\n  template:"),
             "spec.parameters[0]: Invalid value: state one of value, fromLabel and expression",
         ),

@@ -76,8 +76,9 @@ from_row!(
 );
 
 const SELECT: &str = "SELECT set_uid, cluster_uid, service_uid, service_name, ready, generation, wanted, looked_at, \
-                      stands, track, held_spec, back_spec, published, published_at, evidence, step, pin, COALESCE((SELECT pin FROM rollouts \
-                      WHERE rollouts.set_uid = set_members.set_uid), 0) AS set_pin FROM set_members";
+                      stands, track, held_spec, back_spec, published, published_at, evidence, step, pin, \
+                      COALESCE((SELECT pin FROM rollouts WHERE rollouts.set_uid = set_members.set_uid), 0) AS set_pin \
+                      FROM set_members";
 
 /// A member, and whether it may be made of something else by now: of one of its paths, or of all of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,8 +155,8 @@ fn read_told(rows: Vec<Row>) -> Result<(Vec<RollingMember>, Vec<MemberVersions>)
 
 const SELECT_ROLLING: &str = "SELECT m.set_uid, m.cluster_uid, m.service_uid, m.service_name, m.ready, m.generation, m.wanted, m.looked_at, m.stands, \
         m.track, CASE WHEN m.held_spec = '' THEN '' ELSE '{}' END AS held_spec, '' AS back_spec, m.published, m.published_at, m.evidence, \
-        m.step, m.pin, COALESCE((SELECT r.pin FROM rollouts r WHERE r.set_uid = m.set_uid), 0) AS set_pin, a.generation AS seen, CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths \
-        WHERE service_paths.service_uid = m.service_uid), '') = '' THEN 1 ELSE 0 END AS BIGINT) AS touched \
+        m.step, m.pin, COALESCE((SELECT pin FROM rollouts WHERE set_uid = $1), 0) AS set_pin, a.generation AS seen, \
+        CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths WHERE service_paths.service_uid = m.service_uid), '') = '' THEN 1 ELSE 0 END AS BIGINT) AS touched \
         FROM set_members m LEFT JOIN assignments a ON a.service_uid = m.service_uid \
         WHERE m.set_uid = $1 AND m.left_at = 0 AND m.service_uid <> ''";
 
