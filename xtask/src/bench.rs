@@ -147,10 +147,22 @@ const BENCHES: &[Bench] = &[
         run: |quick| Box::pin(parameters::measure(quick)),
     },
     Bench {
-        name: "fleet",
-        about: "100 sets on 10,000 clusters: their services made, a label of one cluster, a commit for all of them",
+        name: "fleet-commit",
+        about: "one commit to 10,000 simulated clusters without a rollout",
+        needs: Needs::ProgramsAndThis,
+        run: |quick| Box::pin(fleet::commit::measure(quick)),
+    },
+    Bench {
+        name: "fleet-impact",
+        about: "what a branch would change among 10,000 services",
         needs: Needs::Programs,
-        run: |quick| Box::pin(fleet::measure(quick)),
+        run: |quick| Box::pin(fleet::impact::measure(quick)),
+    },
+    Bench {
+        name: "fleet-stamping",
+        about: "100 sets on 10,000 clusters: their services made, and those of one cluster with a new label",
+        needs: Needs::Programs,
+        run: |quick| Box::pin(fleet::stamping::measure(quick)),
     },
     Bench {
         name: "list-services",

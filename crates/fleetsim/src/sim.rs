@@ -28,7 +28,7 @@ use crate::agent::Poller;
 
 /// The name of a file of a bundle, in any folder: `good`, `bad`. Without one it is good.
 pub const BEHAVIOUR: &str = "behaviour";
-/// Between two polls of an agent.
+/// Between two polls of an agent, where nothing else is said.
 const POLL: Duration = Duration::from_millis(500);
 /// Agents that join at the same time.
 const AT_ONCE: usize = 32;
@@ -71,6 +71,15 @@ struct Shared {
 impl Sim {
     /// Makes clusters with these names and labels, and agents for them.
     pub async fn join(hub: &Hub, clusters: Vec<(String, BTreeMap<String, String>)>) -> Result<Self> {
+        Self::join_polling(hub, clusters, POLL).await
+    }
+
+    /// The same, with `poll` between two polls of an agent.
+    pub async fn join_polling(
+        hub: &Hub,
+        clusters: Vec<(String, BTreeMap<String, String>)>,
+        poll: Duration,
+    ) -> Result<Self> {
         let shared = Arc::new(Shared {
             courses: tokio::sync::Mutex::default(),
             ledger: Mutex::default(),
@@ -91,7 +100,7 @@ impl Sim {
         let agents: Vec<SimAgent> = joined.buffer_unordered(AT_ONCE).try_collect().await?;
         let mut tasks = JoinSet::new();
         for agent in agents {
-            tasks.spawn(agent.run());
+            tasks.spawn(agent.run(poll));
         }
         Ok(Self { shared, tasks })
     }
@@ -156,9 +165,11 @@ impl SimAgent {
         Self { name, poller, shared, accepted: None, said, unsaid, seen, makes, sequence: 0 }
     }
 
-    async fn run(mut self) -> Result<()> {
+    async fn run(mut self, poll: Duration) -> Result<()> {
+        // All at the same time would be a storm that no fleet makes.
+        tokio::time::sleep(poll.mul_f64(rand::random_range(0.0..1.0))).await;
         loop {
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(poll).await;
             if lock(&self.shared.silent).contains(&self.name) {
                 continue;
             }

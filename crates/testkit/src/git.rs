@@ -32,6 +32,7 @@ pub use self::repository::Repository;
 use crate::{
     authority::{Authority, Pair},
     lfs::Lfs,
+    ports,
 };
 
 /// What a request must bring.
@@ -170,7 +171,7 @@ impl GitServer {
 
     /// Listens again, on the port it had.
     pub async fn resume(&mut self) -> Result<()> {
-        let listener = TcpListener::bind(self.address).await.with_context(|| format!("bind {}", self.address))?;
+        let listener = ports::listen(self.address).await?;
         self.address = listener.local_addr()?;
         let stop = CancellationToken::new();
         let task = tokio::spawn(accept(listener, self.shared.clone(), self.tls.clone(), stop.clone()));

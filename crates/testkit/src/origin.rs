@@ -32,6 +32,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::{
     authority::{Authority, Pair},
     git::{Auth, Fault},
+    ports,
 };
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
@@ -151,7 +152,7 @@ impl Origin {
 
     /// Listens again, on the port it had.
     pub async fn resume(&mut self) -> Result<()> {
-        let listener = TcpListener::bind(self.address).await.with_context(|| format!("bind {}", self.address))?;
+        let listener = ports::listen(self.address).await?;
         self.address = listener.local_addr()?;
         self.task = Some(tokio::spawn(accept(listener, Arc::clone(&self.shared), self.tls.clone())));
         Ok(())

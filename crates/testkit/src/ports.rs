@@ -1,12 +1,13 @@
-//! Free TCP ports for servers that can't be told to bind port 0 and say what they got.
+//! Free TCP ports for servers that can't be told to bind port 0 and say what they got, and for those that stop and come back.
 
 use std::{
     collections::HashSet,
-    net::{Ipv4Addr, TcpListener},
+    io::ErrorKind,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     sync::{LazyLock, Mutex, PoisonError},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 /// Below the range from which Linux takes the local ports of outgoing connections (32768 up), so that no client
 /// socket grabs the port between our probe and the server's bind.
@@ -28,4 +29,20 @@ pub fn free() -> Result<u16> {
         }
     }
     anyhow::bail!("no free port of 127.0.0.1 found in {RANGE:?} after {PROBES} tries")
+}
+
+/// Listens; at port 0: at one that no client takes while the server is stopped.
+pub async fn listen(mut address: SocketAddr) -> Result<tokio::net::TcpListener> {
+    let is_new = address.port() == 0;
+    for _ in 0..PROBES {
+        if is_new {
+            address.set_port(free()?);
+        }
+        match tokio::net::TcpListener::bind(address).await {
+            // Another process was faster.
+            Err(error) if is_new && error.kind() == ErrorKind::AddrInUse => {}
+            bound => return bound.with_context(|| format!("bind {address}")),
+        }
+    }
+    anyhow::bail!("bind a port of {}", address.ip())
 }

@@ -1,84 +1,40 @@
-//! Sets on a fleet: what it costs to make their services, that one cluster's label costs the same in a fleet of any size, and a
-//! commit that concerns every cluster.
+//! Sets on a fleet: what it costs to make their services, that one cluster's label costs the same in a fleet of any size, a commit
+//! that reaches every cluster, and the question beforehand what it would reach.
 
-use std::{
-    ops::Range,
-    time::{Duration, Instant},
-};
+use std::{ops::Range, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use farwater_api::{Cluster, ServiceSet};
 use farwater_testkit::wait_for;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{
-    Figure, milliseconds,
-    sources::field::{BRANCH, Field, PATIENCE, config_map},
-    usage,
-};
+use super::sources::field::{BRANCH, Field, PATIENCE, config_map};
+
+pub mod commit;
+pub mod impact;
+pub mod stamping;
 
 const SOURCE: &str = "apps";
 /// Clusters that are written at a time.
 const AT_ONCE: usize = 64;
-/// Whose labels are changed, one after the other.
-const LABELLED: usize = 10;
-/// A fleet that is beside the large one.
-const SMALL: usize = 100;
-/// Of the hub's processor time, for each service from the set to its desired state: four rows are written for it.
-const OF_SERVICE: Duration = Duration::from_micros(1500);
-/// What one cluster costs does not follow the fleet.
-const SHARE: f64 = 1.5;
-
-pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
-    let (sets, clusters) = if quick { (20, 1_000) } else { (100, 10_000) };
-    let mut figures = Vec::new();
-    let mut small = Fleet::start(sets, SMALL).await?;
-    let (_, of_few) = (small.stamp().await?, small.label().await?);
-    drop(small);
-
-    let mut fleet = Fleet::start(sets, clusters).await?;
-    let memory = usage::memory(fleet.field.hub.process().id())?.resident;
-    let (spent, took) = fleet.stamp().await?;
-    let services = (sets * clusters) as f64;
-    let workload = format!("{sets} sets on {clusters} clusters");
-    let each = milliseconds(spent) / services;
-    figures.push(
-        Figure::new("hub_processor_time_per_service", &workload, rounded(each), "ms").at_most(milliseconds(OF_SERVICE)),
-    );
-    figures.push(Figure::new("services_made", &workload, rounded(services / took.as_secs_f64()), "1/s"));
-    let more = usage::memory(fleet.field.hub.process().id())?.resident.saturating_sub(memory);
-    figures.push(Figure::new("memory_per_service", &workload, rounded(more as f64 / services), "bytes"));
-
-    let of_many = fleet.label().await?;
-    let workload = format!("a label of one of {clusters} clusters that brings {sets} services, mean of {LABELLED}");
-    figures.push(Figure::new("hub_processor_time", &workload, milliseconds(of_many), "ms").at_most_of(
-        &format!("in a fleet of {SMALL}"),
-        milliseconds(of_few),
-        SHARE,
-    ));
-
-    let spent = fleet.commit().await?;
-    let workload = format!("a commit that changes one service on each of {clusters} clusters");
-    let each = milliseconds(spent) / clusters as f64;
-    figures.push(Figure::new("hub_processor_time_per_cluster", &workload, rounded(each), "ms"));
-    Ok(figures)
-}
+/// By which the sets find clusters.
+const CHOSEN: &str = "prod";
 
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
+/// Sets that are the same but for their folders, on all clusters that are [`CHOSEN`].
 struct Fleet {
     field: Field,
     repository: farwater_testkit::git::Repository,
     sets: usize,
-    clusters: usize,
 }
 
 impl Fleet {
-    async fn start(sets: usize, clusters: usize) -> Result<Self> {
+    /// A hub with a repository that has a folder for each set.
+    async fn start(sets: usize) -> Result<Self> {
         let field = Field::start().await?;
         let repository = field.git.create(SOURCE)?;
         let files: Vec<(String, String)> = (0..sets).map(|n| (path(n), config_map("0"))).collect();
@@ -86,14 +42,10 @@ impl Fleet {
         let commit = repository.commit(BRANCH, &files)?;
         field.repository(SOURCE, "24h").await?;
         field.served(SOURCE, &commit).await?;
-        eprintln!("{clusters} clusters are made");
-        let fleet = Self { field, repository, sets, clusters };
-        // The last are those that get a label later.
-        fleet.make_clusters(0..clusters - LABELLED, "prod").await?;
-        fleet.make_clusters(clusters - LABELLED..clusters, "none").await?;
-        Ok(fleet)
+        Ok(Self { field, repository, sets })
     }
 
+    /// Clusters that no agent ever asks for.
     async fn make_clusters(&self, some: Range<usize>, env: &str) -> Result<()> {
         let create = |n: usize| {
             let object = json!({
@@ -110,69 +62,45 @@ impl Fleet {
         stream::iter(some).map(create).buffer_unordered(AT_ONCE).try_collect().await
     }
 
-    /// Makes the sets; the processor time and the time until all services have their desired states.
-    async fn stamp(&mut self) -> Result<(Duration, Duration)> {
-        eprintln!("{} sets are made", self.sets);
-        let share = self.field.share_at_rest().await?;
-        let (before, begun) = (self.field.processor_time()?, Instant::now());
+    async fn make_sets(&self) -> Result<()> {
         for n in 0..self.sets {
             let spec = json!({
-                "clusterSelector": {"matchLabels": {"env": "prod"}},
-                "parameters": [{"name": "region", "fromLabel": "region"}],
+                "clusterSelector": {"matchLabels": {"env": CHOSEN}},
+                "parameters": [{"name": "region", "fromLabel": "region", "default": "none"}],
+                "rollout": {"strategy": "AllAtOnce"},
                 "template": {"spec": {
                     "targetNamespace": format!("n{n}"), "sourceRef": {"name": SOURCE}, "path": format!("app-{n:03}"),
                 }},
             });
             self.field.source::<ServiceSet>(&set(n), spec).await?;
         }
-        let wanted = i64::try_from(self.clusters - LABELLED)?;
-        for n in 0..self.sets {
-            self.wait_matched(&set(n), wanted).await?;
-        }
-        let after = self.field.until_quiet().await?;
-        // What it waits to be sure of that is no part of it.
-        let took = begun.elapsed().saturating_sub(Duration::from_secs(2));
-        Ok((after.saturating_sub(before).saturating_sub(begun.elapsed().mul_f64(share)), took))
+        Ok(())
     }
 
-    async fn wait_matched(&self, name: &str, wanted: i64) -> Result<()> {
-        let sets = self.field.api::<ServiceSet>();
-        wait_for("a set to have its services", PATIENCE * 6, || async {
-            let status = sets.get(name).await?.status.unwrap_or_default();
-            Ok((status.clusters.matched == wanted && status.clusters.failed == 0).then_some(()))
+    /// Until each set has a service on so many clusters.
+    async fn until_matched(&self, clusters: usize) -> Result<()> {
+        let wanted = i64::try_from(clusters)?;
+        for n in 0..self.sets {
+            self.until_set(n, "have its services", |status| {
+                status["clusters"]["matched"] == wanted && status["clusters"]["failed"].as_i64().unwrap_or(0) == 0
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    async fn until_set(&self, n: usize, what: &str, holds: impl Fn(&Value) -> bool) -> Result<()> {
+        let (sets, name) = (self.field.api::<ServiceSet>(), set(n));
+        wait_for(&format!("{name} to {what}"), PATIENCE * 6, || async {
+            let status = serde_json::to_value(sets.get(&name).await?.status)?;
+            Ok(holds(&status).then_some(()))
         })
         .await
     }
 
-    /// Labels clusters one after the other; the mean of the processor time.
-    async fn label(&mut self) -> Result<Duration> {
-        let share = self.field.share_at_rest().await?;
-        let (mut spent, clusters) = (Duration::ZERO, self.field.api::<Cluster>());
-        for n in self.clusters - LABELLED..self.clusters {
-            let (before, begun) = (self.field.processor_time()?, Instant::now());
-            let patch = Patch::Merge(json!({"metadata": {"labels": {"env": "prod"}}}));
-            clusters.patch(&cluster(n), &PatchParams::default(), &patch).await?;
-            let after = self.field.until_quiet().await?;
-            spent += after.saturating_sub(before).saturating_sub(begun.elapsed().mul_f64(share));
-        }
-        for n in 0..self.sets {
-            self.wait_matched(&set(n), i64::try_from(self.clusters)?).await?;
-        }
-        Ok(spent / u32::try_from(LABELLED)?)
-    }
-
-    /// A commit that touches the folder of one set.
-    async fn commit(&mut self) -> Result<Duration> {
-        let share = self.field.share_at_rest().await?;
-        let looks = self.field.reconciles().await?;
-        let (before, begun) = (self.field.processor_time()?, Instant::now());
-        let commit = self.repository.change(BRANCH, &[(&path(0), Some(&config_map("1")))])?;
-        self.field.ask::<farwater_api::GitRepository>(SOURCE).await?;
-        self.field.served(SOURCE, &commit).await?;
-        let after = self.field.until_quiet().await?;
-        let looks = self.field.reconciles().await? - looks;
-        ensure!(looks >= self.clusters as u64, "{looks} services were looked at");
-        Ok(after.saturating_sub(before).saturating_sub(begun.elapsed().mul_f64(share)))
+    /// Of the hub, since `before`, without what it takes at rest.
+    fn spent_since(&mut self, before: Duration, elapsed: Duration, share: f64) -> Result<Duration> {
+        Ok(self.field.processor_time()?.saturating_sub(before).saturating_sub(elapsed.mul_f64(share)))
     }
 }
 

@@ -1,8 +1,8 @@
-//! The compiled tests in two lanes side by side: those with a real node or a slow server wait for it most of their time and take long,
-//! the others go on meanwhile. Within a lane one program runs at a time. What starts the most programs of its own comes last: by then the node's
-//! lane has mostly ended.
+//! The compiled tests in two lanes side by side: those with a real node, a slow server or a fleet wait for it most of their time and take
+//! long, the others go on meanwhile. Within a lane one program runs at a time. What starts the most programs of its own comes last: by then
+//! the other lane has mostly ended.
 
-use std::{fs, io::Write as _, path::Path, process::Command, thread};
+use std::{fs, io::Write as _, num::NonZero, path::Path, process::Command, thread};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use farwater_testkit::postgres;
@@ -13,8 +13,12 @@ use super::{
 };
 use crate::{repository, step};
 
-/// The programs of e2e that start a kubelet, and one whose API server is slow.
-const OF_THE_NODES_LANE: [&str; 6] = ["bad_installs", "health", "hooks", "hostile", "hub_in_cluster", "node"];
+/// The programs of e2e that start a kubelet, one whose API server is slow, and one whose rollouts soak.
+const OF_THE_NODES_LANE: [&str; 7] = ["bad_installs", "fleet", "health", "hooks", "hostile", "hub_in_cluster", "node"];
+/// The crates whose black-box tests wait for clocks and for other programs more than for a processor.
+const WAITING: [&str; 2] = ["agent", ON_BOTH_ENGINES];
+/// Of their tests that run at the same time, for each processor.
+const WAITING_TESTS: usize = 2;
 /// The crate whose tests go through the hub's API and its controllers: once more on the other engine.
 const ON_BOTH_ENGINES: &str = "hub";
 const E2E: &str = "e2e";
@@ -47,21 +51,31 @@ fn share_out(programs: Vec<TestProgram>) -> Result<[Vec<Step>; 2]> {
     let mut main = vec![("tests in the documentation".to_owned(), documents)];
     let (mut node, mut end_to_end) = (Vec::new(), Vec::new());
     for program in programs {
-        let step = (program.title(), program.command());
+        let (title, command) = (program.title(), command_of(&program));
         match &*program.folder {
-            E2E if OF_THE_NODES_LANE.contains(&&*program.name) => node.push(step),
-            E2E => end_to_end.push(step),
+            E2E if OF_THE_NODES_LANE.contains(&&*program.name) => node.push((title, command)),
+            E2E => end_to_end.push((title, command)),
             ON_BOTH_ENGINES if program.is_black_box => {
-                let mut again = program.command();
+                let mut again = command_of(&program);
                 again.env(postgres::CHOICE, "postgres");
-                main.extend([step, (format!("{} on PostgreSQL", program.title()), again)]);
+                let again = (format!("{title} on PostgreSQL"), again);
+                main.extend([(title, command), again]);
             }
-            _ => main.push(step),
+            _ => main.push((title, command)),
         }
     }
     ensure!(node.len() == OF_THE_NODES_LANE.len(), "{E2E} has not all of {OF_THE_NODES_LANE:?}");
     main.append(&mut end_to_end);
     Ok([main, node])
+}
+
+fn command_of(program: &TestProgram) -> Command {
+    let mut command = program.command();
+    if program.is_black_box && WAITING.contains(&&*program.folder) {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        command.env("RUST_TEST_THREADS", (processors * WAITING_TESTS).to_string());
+    }
+    command
 }
 
 /// One after another, whatever becomes of each.

@@ -151,8 +151,9 @@ pub fn pack(folder: &std::path::Path, name: &str, files: &[(&str, &str)]) {
 async fn check<W: AsRef<Subject>>(world: &W, what: &str, changes: Option<&[&str]>, step: impl AsyncFnOnce(&W)) {
     let subject = world.as_ref();
     subject.settle().await;
+    let told = async || subject.report().await.entry == subject.digest().await;
+    subject.rig.wait_until(&format!("what is told is what is delivered: {what}"), told).await;
     let (before, report) = (subject.digest().await, subject.report().await);
-    assert_eq!(report.entry, before, "{what}: what is told is what is delivered");
     step(world).await;
     subject.settle().await;
     if changes.is_some() {

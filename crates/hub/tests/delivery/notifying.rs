@@ -461,7 +461,11 @@ async fn services_that_fail_and_recover_are_one_message_each_time() {
     let told = hook.taken().pop().unwrap();
     assert_eq!((&told["type"], &told["severity"]), (&json!("services"), &json!("error")));
     assert_eq!((&told["title"], told["services"].as_array().unwrap().len()), (&json!("2 services fail"), 2));
-    // The next message would come a minute later.
+    // The next message would come a minute later, counted from when the hub has its answer.
+    rig.wait_until("it is noted", async || {
+        !rig.delivery.notifications.paces().of(&provider_uid).until_services().is_zero()
+    })
+    .await;
     rig.delivery.notifications.paces().forget(&provider_uid);
     say(Health::Current).await;
     rig.wait_until("its end is told", async || hook.taken().len() == 2).await;

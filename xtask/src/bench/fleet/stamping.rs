@@ -1,0 +1,96 @@
+//! The services of sets are made, and then those of one cluster.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use farwater_api::Cluster;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::{CHOSEN, Fleet, cluster, rounded};
+use crate::bench::{Figure, milliseconds, usage};
+
+/// Whose labels are changed, one after the other.
+const LABELLED: usize = 10;
+/// A fleet that is beside the large one.
+const SMALL: usize = 100;
+/// Of the hub's processor time, for each service from the set to its desired state: four rows are written for it.
+const OF_SERVICE: Duration = Duration::from_micros(1500);
+/// What one cluster costs does not follow the fleet.
+const SHARE: f64 = 1.5;
+
+pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
+    let (sets, clusters) = if quick { (20, 1_000) } else { (100, 10_000) };
+    let mut figures = Vec::new();
+    let mut small = Stage::start(sets, SMALL).await?;
+    let (_, of_few) = (small.stamp().await?, small.label().await?);
+    drop(small);
+
+    let mut large = Stage::start(sets, clusters).await?;
+    let process = large.fleet.field.hub.process().id();
+    let memory = usage::memory(process)?.resident;
+    let (spent, took) = large.stamp().await?;
+    let services = (sets * clusters) as f64;
+    let workload = format!("{sets} sets on {clusters} clusters");
+    let each = milliseconds(spent) / services;
+    figures.push(
+        Figure::new("hub_processor_time_per_service", &workload, rounded(each), "ms").at_most(milliseconds(OF_SERVICE)),
+    );
+    figures.push(Figure::new("services_made", &workload, rounded(services / took.as_secs_f64()), "1/s"));
+    let more = usage::memory(process)?.resident.saturating_sub(memory);
+    figures.push(Figure::new("memory_per_service", &workload, rounded(more as f64 / services), "bytes"));
+
+    let of_many = large.label().await?;
+    let workload = format!("a label of one of {clusters} clusters that brings {sets} services, mean of {LABELLED}");
+    figures.push(Figure::new("hub_processor_time", &workload, milliseconds(of_many), "ms").at_most_of(
+        &format!("in a fleet of {SMALL}"),
+        milliseconds(of_few),
+        SHARE,
+    ));
+    Ok(figures)
+}
+
+struct Stage {
+    fleet: Fleet,
+    clusters: usize,
+}
+
+impl Stage {
+    async fn start(sets: usize, clusters: usize) -> Result<Self> {
+        let fleet = Fleet::start(sets).await?;
+        eprintln!("{clusters} clusters are made");
+        // The last are those that get a label later.
+        fleet.make_clusters(0..clusters - LABELLED, CHOSEN).await?;
+        fleet.make_clusters(clusters - LABELLED..clusters, "none").await?;
+        Ok(Self { fleet, clusters })
+    }
+
+    /// Makes the sets; the processor time and the time until all services have their desired states.
+    async fn stamp(&mut self) -> Result<(Duration, Duration)> {
+        eprintln!("{} sets are made", self.fleet.sets);
+        let share = self.fleet.field.share_at_rest().await?;
+        let (before, begun) = (self.fleet.field.processor_time()?, Instant::now());
+        self.fleet.make_sets().await?;
+        self.fleet.until_matched(self.clusters - LABELLED).await?;
+        self.fleet.field.until_quiet().await?;
+        let elapsed = begun.elapsed();
+        // What it waits to be sure of that is no part of it.
+        let took = elapsed.saturating_sub(Duration::from_secs(2));
+        Ok((self.fleet.spent_since(before, elapsed, share)?, took))
+    }
+
+    /// Labels clusters one after the other; the mean of the processor time.
+    async fn label(&mut self) -> Result<Duration> {
+        let share = self.fleet.field.share_at_rest().await?;
+        let (mut spent, clusters) = (Duration::ZERO, self.fleet.field.api::<Cluster>());
+        for n in self.clusters - LABELLED..self.clusters {
+            let (before, begun) = (self.fleet.field.processor_time()?, Instant::now());
+            let patch = Patch::Merge(json!({"metadata": {"labels": {"env": CHOSEN}}}));
+            clusters.patch(&cluster(n), &PatchParams::default(), &patch).await?;
+            self.fleet.field.until_quiet().await?;
+            spent += self.fleet.spent_since(before, begun.elapsed(), share)?;
+        }
+        self.fleet.until_matched(self.clusters).await?;
+        Ok(spent / u32::try_from(LABELLED)?)
+    }
+}
