@@ -22,6 +22,7 @@ pub mod helm_repository;
 pub mod history;
 pub mod hooks;
 pub mod impact;
+pub mod managed_namespace;
 pub mod notification_provider;
 pub mod notification_rule;
 pub mod objects;
@@ -51,6 +52,7 @@ pub use git_repository::{GitRepository, GitRepositorySpec, GitRepositoryStatus};
 pub use health_rule::{HealthRule, HealthRuleSpec, HealthRuleStatus};
 pub use helm_repository::{HelmRepository, HelmRepositorySpec};
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+pub use managed_namespace::{ManagedNamespace, ManagedNamespaceSpec};
 pub use notification_provider::{NotificationProvider, NotificationProviderSpec, NotificationProviderStatus};
 pub use notification_rule::{NotificationRule, NotificationRuleSpec, NotificationRuleStatus};
 pub use oci_repository::{OCIRepository, OCIRepositorySpec};
@@ -137,6 +139,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         GitRepository::crd(),
         HealthRule::crd(),
         HelmRepository::crd(),
+        ManagedNamespace::crd(),
         NotificationProvider::crd(),
         NotificationRule::crd(),
         OCIRepository::crd(),

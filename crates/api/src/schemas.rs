@@ -7,6 +7,13 @@ pub fn free_form(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
 }
 
+/// Amounts by resource, as Kubernetes writes them.
+pub fn quantities(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object", "maxProperties": 64, "additionalProperties": {"x-kubernetes-int-or-string": true},
+    })
+}
+
 /// A number, or a percentage.
 pub fn int_or_string(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"x-kubernetes-int-or-string": true})

@@ -6,7 +6,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{GitRepository, GitRepositorySpec, HelmRepository, HelmRepositorySpec, OCIRepository, OCIRepositorySpec};
+use crate::{
+    GitRepository, GitRepositorySpec, HelmRepository, HelmRepositorySpec, ManagedNamespace, OCIRepository,
+    OCIRepositorySpec,
+};
+
+/// Of what the hub brings itself, as revisions are written.
+pub const BUILT_IN_REVISION: &str = "built-in/1";
 
 /// The kinds of sources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -16,9 +22,12 @@ pub enum SourceKind {
     HelmRepository,
     #[serde(rename = "OCIRepository")]
     OciRepository,
+    /// Files that the hub brings itself, for the services of a ManagedNamespace. Nobody else can name it.
+    ManagedNamespace,
 }
 
 impl SourceKind {
+    /// Those that people state and that are fetched.
     pub const ALL: [Self; 3] = [Self::GitRepository, Self::HelmRepository, Self::OciRepository];
 
     pub fn as_str(self) -> &'static str {
@@ -26,6 +35,7 @@ impl SourceKind {
             Self::GitRepository => "GitRepository",
             Self::HelmRepository => "HelmRepository",
             Self::OciRepository => "OCIRepository",
+            Self::ManagedNamespace => "ManagedNamespace",
         }
     }
 
@@ -35,6 +45,7 @@ impl SourceKind {
             Self::GitRepository => "gitrepositories",
             Self::HelmRepository => "helmrepositories",
             Self::OciRepository => "ocirepositories",
+            Self::ManagedNamespace => "managednamespaces",
         }
     }
 }
@@ -94,6 +105,15 @@ impl From<GitRepository> for AnySource {
             last_handled_reconcile_at: status.last_handled_reconcile_at,
         };
         Self { kind: SourceKind::GitRepository, url, interval, timeout, suspend, status }
+    }
+}
+
+/// There is nothing to fetch: as if it were there since ever.
+impl From<ManagedNamespace> for AnySource {
+    fn from(_: ManagedNamespace) -> Self {
+        let status = SourceStatus { revision: Some(BUILT_IN_REVISION.to_owned()), ..SourceStatus::default() };
+        let (url, interval, timeout) = (String::new(), String::new(), String::new());
+        Self { kind: SourceKind::ManagedNamespace, url, interval, timeout, suspend: false, status }
     }
 }
 

@@ -42,11 +42,17 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("explain parameters", Effect::Reads),
     ("rollback", Effect::Writes(&["ServiceDeployment `spec.pin`", "with a set: ServiceSet `spec.pin`"])),
     ("rollout status", Effect::Reads),
-    ("rollout promote", Effect::Writes(&["ServiceSet `spec.rollout.order`"])),
-    ("rollout pause", Effect::Writes(&["ServiceSet `spec.rollout.paused`, `spec.rollout.pauseReason`"])),
-    ("rollout resume", Effect::Writes(&["ServiceSet `spec.rollout.paused`, `spec.rollout.pauseReason`"])),
-    ("rollout abort", Effect::Writes(&["ServiceSet `spec.rollout.order`"])),
-    ("rollout skip", Effect::Writes(&["ServiceSet `spec.rollout.order`"])),
+    ("rollout promote", Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"])),
+    (
+        "rollout pause",
+        Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.paused`, `spec.rollout.pauseReason`"]),
+    ),
+    (
+        "rollout resume",
+        Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.paused`, `spec.rollout.pauseReason`"]),
+    ),
+    ("rollout abort", Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"])),
+    ("rollout skip", Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"])),
     ("notify test", Effect::Writes(&["NotificationProvider, annotation `farwater.dev/requestedAt`"])),
     ("suspend", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),
     (

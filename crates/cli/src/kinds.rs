@@ -67,6 +67,7 @@ pub fn ours() -> Vec<Kind> {
         kind("gitrepositories", "GitRepository", &["fwgit"], true),
         kind("healthrules", "HealthRule", &[], false),
         kind("helmrepositories", "HelmRepository", &["fwhelm"], true),
+        kind("managednamespaces", "ManagedNamespace", &["fwmn"], true),
         kind("notificationproviders", "NotificationProvider", &[], true),
         kind("notificationrules", "NotificationRule", &[], true),
         kind("ocirepositories", "OCIRepository", &["fwoci"], true),

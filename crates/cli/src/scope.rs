@@ -1,5 +1,9 @@
 //! Which namespaces a command speaks of, and how a service is named.
 
+use std::borrow::Cow;
+
+use farwater_api::managed_namespace;
+
 use crate::{
     connection::Session,
     failure::{Failure, Result},
@@ -66,17 +70,68 @@ fn no_name(argument: &str, what: &str) -> Failure {
     Failure::usage(format!("{argument:?} names no {what}")).evidence("expected NAME or NAMESPACE/NAME")
 }
 
-/// `NAME` or `NAMESPACE/NAME` behind `serviceset/` or `sds/`; none where it is no set that is named.
-pub fn set_name<'a>(argument: &'a str, default: &'a str) -> Option<Result<(&'a str, &'a str)>> {
-    const KINDS: [&str; 5] =
-        ["sds", "serviceset", "servicesets", "serviceset.farwater.dev", "servicesets.farwater.dev"];
-    let (_, rest) = argument.split_once('/').filter(|(kind, _)| KINDS.contains(kind))?;
+/// A set that a command is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedSet<'a> {
+    pub namespace: &'a str,
+    /// Of the set.
+    pub name: Cow<'a, str>,
+    /// The ManagedNamespace that makes the set, and says what it states.
+    pub maker: Option<&'a str>,
+}
+
+impl<'a> NamedSet<'a> {
+    pub fn plain(namespace: &'a str, name: &'a str) -> Self {
+        Self { namespace, name: name.into(), maker: None }
+    }
+
+    /// The set's.
+    pub fn names(&self) -> (&str, &str) {
+        (self.namespace, &self.name)
+    }
+
+    /// Plural, kind and name of what states it.
+    pub fn stated(&self) -> (&'static str, &'static str, &str) {
+        match self.maker {
+            Some(maker) => ("managednamespaces", "ManagedNamespace", maker),
+            None => ("servicesets", "ServiceSet", &self.name),
+        }
+    }
+
+    /// As an argument.
+    pub fn argument(&self) -> String {
+        match self.maker {
+            Some(maker) => format!("managednamespace/{maker}"),
+            None => self.name.to_string(),
+        }
+    }
+}
+
+/// `NAME` or `NAMESPACE/NAME` behind `serviceset/`, `sds/`, `managednamespace/` or `fwmn/`; none where it is no set that is named.
+pub fn set_name<'a>(argument: &'a str, default: &'a str) -> Option<Result<NamedSet<'a>>> {
+    const SETS: [&str; 5] = ["sds", "serviceset", "servicesets", "serviceset.farwater.dev", "servicesets.farwater.dev"];
+    const MAKERS: [&str; 5] = [
+        "fwmn",
+        "managednamespace",
+        "managednamespaces",
+        "managednamespace.farwater.dev",
+        "managednamespaces.farwater.dev",
+    ];
+    let (kind, rest) = argument.split_once('/')?;
+    let is_made = MAKERS.contains(&kind);
+    if !is_made && !SETS.contains(&kind) {
+        return None;
+    }
     let (namespace, name) = rest.split_once('/').unwrap_or((default, rest));
-    Some(match is_label(namespace) && is_name(name) {
-        true => Ok((namespace, name)),
-        false => Err(Failure::usage(format!("{argument:?} names no set"))
-            .evidence("expected serviceset/NAME or serviceset/NAMESPACE/NAME")),
-    })
+    if !is_label(namespace) || !is_name(name) {
+        let word = if is_made { "managednamespace" } else { "serviceset" };
+        return Some(Err(Failure::usage(format!("{argument:?} names no set"))
+            .evidence(format!("expected {word}/NAME or {word}/NAMESPACE/NAME"))));
+    }
+    Some(Ok(match is_made {
+        true => NamedSet { namespace, name: managed_namespace::set_name(name).into(), maker: Some(name) },
+        false => NamedSet::plain(namespace, name),
+    }))
 }
 
 /// RFC 1123 label: what Kubernetes allows as the name of a namespace.
@@ -106,8 +161,11 @@ mod tests {
     #[test]
     fn sets_are_named_by_their_kind() {
         let named = |argument| set_name(argument, "team-a").map(|named| named.ok());
-        assert_eq!(named("serviceset/web"), Some(Some(("team-a", "web"))));
-        assert_eq!(named("sds/team-b/web"), Some(Some(("team-b", "web"))));
+        assert_eq!(named("serviceset/web"), Some(Some(NamedSet::plain("team-a", "web"))));
+        assert_eq!(named("sds/team-b/web"), Some(Some(NamedSet::plain("team-b", "web"))));
+        let made = named("managednamespace/team-b/shop").flatten().unwrap();
+        assert_eq!((made.names(), made.stated().2), (("team-b", "namespace-shop"), "shop"));
+        assert_eq!(made.argument(), "managednamespace/shop");
         assert_eq!(named("sds/../web"), Some(None));
         assert_eq!((named("web"), named("team-b/web"), named("sd/web")), (None, None, None));
     }

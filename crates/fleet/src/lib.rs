@@ -15,6 +15,7 @@ pub mod health;
 pub mod history;
 pub mod hooks;
 pub mod junit;
+pub mod namespaces;
 pub mod notify;
 pub mod origin;
 pub mod ownership;

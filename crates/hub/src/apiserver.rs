@@ -25,6 +25,7 @@ mod intake;
 mod jsonpath;
 mod kinds;
 mod managed;
+mod managed_namespaces;
 mod meta;
 mod openapi;
 mod options;

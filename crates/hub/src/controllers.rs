@@ -24,6 +24,7 @@ pub mod git;
 pub mod held_specs;
 pub mod hook_runs;
 pub mod large_files;
+pub mod make_sets;
 pub mod measure_impact;
 pub mod orphans;
 pub mod plan_sets;
@@ -73,6 +74,7 @@ const CLUSTERS_AT_ONCE: usize = 2;
 const RECEIVERS_AT_ONCE: usize = 2;
 /// Sets whose services are made at the same time: each writes many.
 const SETS_AT_ONCE: usize = 4;
+const NAMESPACES_AT_ONCE: usize = 2;
 
 /// Providers that are spoken to at the same time: most of them wait for an answer.
 const PROVIDERS_AT_ONCE: usize = 32;
@@ -152,6 +154,14 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         SETS_AT_ONCE,
         shutdown.clone(),
         move |name| stamp_services::stamp_services(Arc::clone(&shared), name),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "make_sets",
+        Arc::clone(&delivery.namespaces),
+        NAMESPACES_AT_ONCE,
+        shutdown.clone(),
+        move |name| make_sets::make_set(Arc::clone(&shared), name),
     ));
     let shared = Arc::clone(delivery);
     tasks.spawn(queue::work(

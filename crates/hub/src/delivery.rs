@@ -97,6 +97,8 @@ pub struct Delivery {
     /// Receivers with deliveries that nobody has acted upon.
     pub inboxes: Arc<WorkQueue<Name>>,
     pub sets: Sets,
+    /// ManagedNamespaces.
+    pub namespaces: Arc<WorkQueue<Name>>,
     pub surveys: Surveys,
     pub notifications: Notifications,
     /// What of clusters, services, sources and grants has been acted upon.
@@ -154,6 +156,7 @@ impl Delivery {
             receiver_work: Arc::default(),
             inboxes: Arc::default(),
             sets: Sets::default(),
+            namespaces: Arc::default(),
             surveys: Surveys::default(),
             notifications: Notifications::default(),
             seen: Seen::default(),
@@ -199,7 +202,7 @@ impl Delivery {
     }
 
     /// What each controller with a queue has done, by its name.
-    pub fn controller_work(&self) -> [(&'static str, Counts); 9] {
+    pub fn controller_work(&self) -> [(&'static str, Counts); 10] {
         [
             ("fetch_sources", self.sources.counts()),
             ("assign_revisions", self.services.counts()),
@@ -208,6 +211,7 @@ impl Delivery {
             ("serve_receivers", self.receiver_work.counts()),
             ("ask_sources", self.inboxes.counts()),
             ("stamp_services", self.sets.queue.counts()),
+            ("make_sets", self.namespaces.counts()),
             ("send_notifications", self.notifications.providers.counts()),
             ("check_rules", self.notifications.rules.counts()),
         ]

@@ -19,6 +19,7 @@ export interface ObjectMeta {
   creationTimestamp?: string;
   deletionTimestamp?: string;
   labels?: Record<string, string>;
+  ownerReferences?: { kind: string; name: string }[];
 }
 
 export interface Resource<Spec = unknown, Status = unknown> {

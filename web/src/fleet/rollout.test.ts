@@ -108,6 +108,9 @@ it("offers the orders that mean something now, quoted", () => {
   expect(verbs("Paused")).toContain("resume");
   expect(verbs("Progressing")).toContain("promote --past step --reason 'say why'");
   expect(rolloutCommands(set({}, undefined, "x; rm -rf"))[0]?.command).toBe("farwater rollout status 'x; rm -rf' -n team-a --watch");
+  const made = set({});
+  made.metadata.ownerReferences = [{ kind: "ManagedNamespace", name: "shop" }];
+  expect(rolloutCommands(made)[0]?.command).toBe("farwater rollout status managednamespace/shop -n team-a --watch");
 });
 
 describe("versions and clusters", () => {

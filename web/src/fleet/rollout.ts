@@ -187,8 +187,9 @@ export interface Command {
 
 /** What somebody can say of a set now. The page itself orders nothing. */
 export function rolloutCommands(set: ServiceSet): Command[] {
-  const { name, namespace } = set.metadata;
-  const scope = `${shellWord(name)}${namespace ? ` -n ${shellWord(namespace)}` : ""}`;
+  const { name, namespace, ownerReferences } = set.metadata;
+  const maker = ownerReferences?.find((owner) => owner.kind === "ManagedNamespace");
+  const scope = `${maker ? `managednamespace/${shellWord(maker.name)}` : shellWord(name)}${namespace ? ` -n ${shellWord(namespace)}` : ""}`;
   const reason = "--reason 'say why'";
   const watch = { what: "The same in a terminal", command: `farwater rollout status ${scope} --watch` };
   const pause = { what: "Begin nothing more", command: `farwater rollout pause ${scope}` };

@@ -139,7 +139,7 @@ fn prepare(kind: SourceKind, spec: &mut Value, notes: &mut Vec<String>) {
     let order: &[&str] = match kind {
         SourceKind::GitRepository => &["commit", "name", "semver", "tag", "branch"],
         SourceKind::OciRepository => &["digest", "semver", "tag"],
-        SourceKind::HelmRepository => return,
+        SourceKind::HelmRepository | SourceKind::ManagedNamespace => return,
     };
     let Some(stated) = spec.as_object_mut() else { return };
     let stated = stated.entry("ref").or_insert(Value::Null);
@@ -236,7 +236,7 @@ fn schema(kind: SourceKind) -> &'static Value {
             schema["openAPIV3Schema"]["properties"]["spec"].clone()
         })
     });
-    &SCHEMAS[kind as usize]
+    SCHEMAS.get(kind as usize).unwrap_or(&Value::Null)
 }
 
 fn read(kind: SourceKind, object: &Value) -> Result<(), serde_json::Error> {
@@ -244,6 +244,8 @@ fn read(kind: SourceKind, object: &Value) -> Result<(), serde_json::Error> {
         SourceKind::GitRepository => serde_json::from_value::<GitRepository>(object.clone()).map(drop),
         SourceKind::HelmRepository => serde_json::from_value::<HelmRepository>(object.clone()).map(drop),
         SourceKind::OciRepository => serde_json::from_value::<OCIRepository>(object.clone()).map(drop),
+        // Flux has none such.
+        SourceKind::ManagedNamespace => Ok(()),
     }
 }
 

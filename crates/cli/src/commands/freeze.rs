@@ -45,7 +45,7 @@ pub struct FreezeArgs {
     /// What the freeze is called; made up if that isn't said.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Lets begin what waits of a service, or of a set: serviceset/NAME. It counts for a day.
+    /// Lets begin what waits of a service, or of a set: serviceset/NAME or managednamespace/NAME. It counts for a day.
     #[arg(
         long = "override",
         value_name = "SERVICE",
@@ -165,9 +165,11 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
     let default = args.namespace.or_default(session);
     let (plural, singular, (namespace, name), standing) = match set_name(named, default) {
         Some(set) => {
-            let (namespace, name) = set?;
+            let named = set?;
+            let (namespace, name) = named.names();
             let set: ServiceSet = session.get(namespace, name).await?;
-            ("servicesets", "serviceset", (namespace, name), set.annotations().get(OVERRIDE_FREEZE).cloned())
+            let standing = set.annotations().get(OVERRIDE_FREEZE).cloned();
+            ("servicesets", "serviceset", (namespace.to_owned(), name.to_owned()), standing)
         }
         None => {
             let (namespace, name) = service_name(named, default)?;
@@ -182,7 +184,7 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
                 return Err(Failure::new(exit::CONFLICT, told).next(next));
             }
             let standing = service.annotations().get(OVERRIDE_FREEZE).cloned();
-            ("servicedeployments", "servicedeployment", (namespace, name), standing)
+            ("servicedeployments", "servicedeployment", (namespace.to_owned(), name.to_owned()), standing)
         }
     };
     let reason = args.reason.trim();
@@ -190,7 +192,7 @@ async fn let_through(named: &str, args: &FreezeArgs, session: &Session) -> Resul
         print(&format!("{singular}.{GROUP}/{name} unchanged: this counts already\n"))?;
         return Ok(exit::YES);
     }
-    let path = format!("{}/{name}?fieldManager=farwater-cli&fieldValidation=Strict", path(namespace, plural));
+    let path = format!("{}/{name}?fieldManager=farwater-cli&fieldValidation=Strict", path(&namespace, plural));
     let patch = json!({"metadata": {"annotations": {OVERRIDE_FREEZE: reason}}});
     let attempt = format!("let changes of {namespace}/{name} begin");
     session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await?;

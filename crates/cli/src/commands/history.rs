@@ -33,7 +33,7 @@ pub struct HistoryArgs {
 
 pub async fn run(args: HistoryArgs, session: &Session) -> Result<u8> {
     if let Some(named) = set_name(&args.service, args.namespace.or_default(session)) {
-        return set::run(named?, args.output, session).await;
+        return set::run(named?.names(), args.output, session).await;
     }
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let entries: Vec<HistoryEntry> = service::items(session, namespace, name, "history").await?;

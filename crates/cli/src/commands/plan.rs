@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, clap::Args)]
 pub struct PlanArgs {
-    /// The service: NAME or NAMESPACE/NAME; or a set: serviceset/NAME or serviceset/NAMESPACE/NAME.
+    /// The service: NAME or NAMESPACE/NAME; or a set: serviceset/NAME or serviceset/NAMESPACE/NAME; managednamespace/NAME likewise.
     service: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
@@ -41,7 +41,7 @@ pub struct PlanArgs {
     /// Plans the files of a folder as they are here, in the place of the service's own.
     #[arg(long, value_name = "DIR")]
     local: Option<PathBuf>,
-    /// Plans a set as this file has it, and not as it is; - is standard input.
+    /// Plans a set or a ManagedNamespace as this file has it, and not as it is; - is standard input.
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["reference", "local"])]
     file: Option<PathBuf>,
     /// How long the agent may take, for example 90s or 10m; then the exit code is 6.
@@ -54,10 +54,12 @@ pub struct PlanArgs {
 
 pub async fn run(args: PlanArgs, session: &Session) -> Result<u8> {
     if let Some(named) = set_name(&args.service, args.namespace.or_default(session)) {
-        return set::run(named?, args.file.as_deref(), args.output, session).await;
+        return set::run(&named?, args.file.as_deref(), args.output, session).await;
     }
     if args.file.is_some() {
-        return Err(Failure::usage("--file goes with a set").evidence("expected serviceset/NAME"));
+        return Err(
+            Failure::usage("--file goes with a set").evidence("expected serviceset/NAME or managednamespace/NAME")
+        );
     }
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let stated: ServiceDeployment = session.get(namespace, name).await?;

@@ -42,7 +42,7 @@ pub struct RollbackArgs {
 
 pub async fn run(args: RollbackArgs, session: &Session) -> Result<u8> {
     if let Some(named) = set_name(&args.service, args.namespace.or_default(session)) {
-        return set::run(named?, &args, session).await;
+        return set::run(named?.names(), &args, session).await;
     }
     let (namespace, name) = service_name(&args.service, args.namespace.or_default(session))?;
     let told = match args.clear {

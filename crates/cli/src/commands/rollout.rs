@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farwater_api::{
-    GROUP, RolloutPhase, RolloutPolicy, ServiceSet, VERSION,
+    GROUP, ManagedNamespace, RolloutPhase, RolloutPolicy, ServiceSet, VERSION,
     rollout::{Promote, RolloutOrder},
     service_set::{Member, Progress, RolloutStatus, SetVersion},
 };
@@ -16,7 +16,7 @@ use crate::{
     exit,
     failure::{Failure, Result},
     format::{self, Answer},
-    scope::{NamespaceArgs, any_name, set_name},
+    scope::{NamedSet, NamespaceArgs, any_name, set_name},
     table::{Column, Table},
     terminal::{Terminal, print, say},
 };
@@ -49,7 +49,7 @@ enum What {
 
 #[derive(Debug, clap::Args)]
 struct NamedArgs {
-    /// The set: NAME or NAMESPACE/NAME.
+    /// The set: NAME or NAMESPACE/NAME; or managednamespace/NAME.
     set: String,
     #[command(flatten)]
     namespace: NamespaceArgs,
@@ -125,9 +125,14 @@ pub async fn run(args: RolloutArgs, session: &Session) -> Result<u8> {
 }
 
 impl NamedArgs {
-    fn find<'a>(&'a self, session: &'a Session) -> Result<(&'a str, &'a str)> {
+    async fn find<'a>(&'a self, session: &'a Session) -> Result<NamedSet<'a>> {
         let default = self.namespace.or_default(session);
-        set_name(&self.set, default).unwrap_or_else(|| any_name(&self.set, default, "set"))
+        let plain = || any_name(&self.set, default, "set").map(|(namespace, name)| NamedSet::plain(namespace, name));
+        let named = set_name(&self.set, default).unwrap_or_else(plain)?;
+        if let Some(maker) = named.maker {
+            session.get::<ManagedNamespace>(named.namespace, maker).await?;
+        }
+        Ok(named)
     }
 }
 
@@ -135,9 +140,11 @@ pub fn path(namespace: &str, name: &str) -> String {
     format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicesets/{name}")
 }
 
-/// Merges fields into the spec of a set.
-pub async fn change(session: &Session, (namespace, name): (&str, &str), spec: Value) -> Result<()> {
-    let path = format!("{}?fieldManager=farwater-cli&fieldValidation=Strict", path(namespace, name));
+/// Merges fields into the spec of a set, or of what makes it.
+pub async fn change(session: &Session, named: &NamedSet<'_>, spec: Value) -> Result<()> {
+    let (namespace, (plural, _, name)) = (named.namespace, named.stated());
+    let query = "fieldManager=farwater-cli&fieldValidation=Strict";
+    let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{plural}/{name}?{query}");
     let patch = json!({"spec": spec});
     let attempt = format!("change the rollout of {namespace}/{name}");
     session.ask(&attempt, Method::PATCH, &path, "application/json", Some(&patch)).await.map(drop)
@@ -145,24 +152,27 @@ pub async fn change(session: &Session, (namespace, name): (&str, &str), spec: Va
 
 /// `reason`: none: it goes on.
 async fn pause(named: NamedArgs, reason: Option<String>, session: &Session) -> Result<u8> {
-    let (namespace, name) = named.find(session)?;
+    let named = named.find(session).await?;
+    let (namespace, name) = named.names();
     session.get::<ServiceSet>(namespace, name).await?;
     let told = if reason.is_some() { "paused" } else { "resumed" };
     let policy = json!({"paused": reason.is_some(), "pauseReason": reason});
-    change(session, (namespace, name), json!({"rollout": policy})).await?;
-    print(&format!("serviceset.farwater.dev/{name} {told}\n"))?;
+    change(session, &named, json!({"rollout": policy})).await?;
+    print(&format!("{} {told}\n", qualified(&named)))?;
     Ok(exit::YES)
 }
 
 /// An order is of the rollout that is under way now.
 async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result<u8> {
-    let (namespace, name) = args.named.find(session)?;
+    let named = args.named.find(session).await?;
+    let (namespace, name) = named.names();
     let set: ServiceSet = session.get(namespace, name).await?;
+    let argument = named.argument();
     let rollout = set.status.and_then(|status| status.rollout).unwrap_or_default();
     if rollout.number == 0 || rollout.phase == RolloutPhase::Complete {
         let told = format!("nothing of {namespace}/{name} is being rolled out");
         return Err(
-            Failure::new(exit::CONFLICT, told).next(format!("{{program}} rollout status {name} -n {namespace}"))
+            Failure::new(exit::CONFLICT, told).next(format!("{{program}} rollout status {argument} -n {namespace}"))
         );
     }
     let order = RolloutOrder {
@@ -171,14 +181,21 @@ async fn give(args: OrderArgs, order: RolloutOrder, session: &Session) -> Result
         requested_at: Timestamp::now().to_string(),
         ..order
     };
-    change(session, (namespace, name), json!({"rollout": {"order": order}})).await?;
-    print(&format!("serviceset.farwater.dev/{name} ordered, of rollout {}\n", rollout.number))?;
-    say(&format!("next: {} rollout status {name} -n {namespace} --watch", session.program.name()));
+    change(session, &named, json!({"rollout": {"order": order}})).await?;
+    print(&format!("{} ordered, of rollout {}\n", qualified(&named), rollout.number))?;
+    say(&format!("next: {} rollout status {argument} -n {namespace} --watch", session.program.name()));
     Ok(exit::YES)
 }
 
+/// `serviceset.farwater.dev/NAME`
+fn qualified(named: &NamedSet<'_>) -> String {
+    let (_, kind, name) = named.stated();
+    format!("{}.{GROUP}/{name}", kind.to_lowercase())
+}
+
 async fn status(args: StatusArgs, session: &Session) -> Result<u8> {
-    let (namespace, name) = args.named.find(session)?;
+    let named = args.named.find(session).await?;
+    let (namespace, name) = named.names();
     let mut last = String::new();
     loop {
         let set: ServiceSet = session.get(namespace, name).await?;

@@ -1,8 +1,8 @@
 //! `farwater why`: the first broken link from Git to health.
 
 use farwater_api::{
-    ADMIN_NAMESPACE, AnySource, Cluster, GitRepository, HelmRepository, OCIRepository, ServiceDeployment, ServiceSet,
-    SourceKind,
+    ADMIN_NAMESPACE, AnySource, Cluster, GitRepository, HelmRepository, ManagedNamespace, OCIRepository,
+    ServiceDeployment, ServiceSet, SourceKind,
     objects::ObjectReport,
     service_set::{Member, RolloutStatus},
     service_sources::SourceReference,
@@ -93,6 +93,7 @@ pub async fn find_source(session: &Session, namespace: &str, reference: &SourceR
         SourceKind::GitRepository => session.get::<GitRepository>(namespace, &reference.name).await?.into(),
         SourceKind::HelmRepository => session.get::<HelmRepository>(namespace, &reference.name).await?.into(),
         SourceKind::OciRepository => session.get::<OCIRepository>(namespace, &reference.name).await?.into(),
+        SourceKind::ManagedNamespace => session.get::<ManagedNamespace>(namespace, &reference.name).await?.into(),
     })
 }
 

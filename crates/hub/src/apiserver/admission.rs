@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     call::{Call, store_failed, timestamp},
     kinds::ResourceKind,
-    meta, sets,
+    managed_namespaces, meta, sets,
     status::{ApiError, FieldError},
     views,
 };
@@ -33,6 +33,9 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
         check_named(call, object, old).await?;
         if let Some(old) = old {
             sets::check_change(call, object, old).await?;
+        }
+        if managed_namespaces::is_managed(call) {
+            return Ok(());
         }
         if sets::is_set(call) {
             sets::check_spec(call, object, old)?;
@@ -63,7 +66,11 @@ async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result
         "email",
     ];
     let route = |object: &Value| ROUTE.map(|field| object["spec"][field].clone());
-    let parts = |object: &Value| if sets::is_set(call) { sets::variants(object) } else { vec![object.clone()] };
+    let parts = |object: &Value| match managed_namespaces::is_managed(call) {
+        true => managed_namespaces::set_of(object).as_ref().map(sets::variants).unwrap_or_default(),
+        false if sets::is_set(call) => sets::variants(object),
+        false => vec![object.clone()],
+    };
     let (old, new) = (old.map(parts).unwrap_or_default(), parts(object));
     let is_elsewhere = !old.iter().map(route).eq(new.iter().map(route));
     let before = if is_elsewhere { BTreeSet::new() } else { old.iter().flat_map(named).collect() };
@@ -247,6 +254,9 @@ pub fn sign(call: &Call, object: &mut Value, old: Option<&Value>) {
         return sign_field(&author, object, old, pinned_by, |set| {
             set["spec"].get("pin").cloned().unwrap_or(Value::Bool(false))
         });
+    }
+    if managed_namespaces::is_managed(call) {
+        return sign_field(&author, object, old, changed_by, |namespace| namespace["spec"].clone());
     }
     if call.kind.group != farwater_api::GROUP || call.kind.plural != "servicedeployments" {
         return;

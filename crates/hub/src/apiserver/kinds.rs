@@ -473,6 +473,11 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
                 kind.subresources.push(Subresource { name, verbs, kind: kind_of_body });
             }
         }
+        "managednamespaces" => kind.subresources.push(Subresource {
+            name: "plan",
+            verbs: &["create", "get"],
+            kind: Some((farwater_api::GROUP, farwater_api::VERSION, service_set::PLAN_KIND)),
+        }),
         "gitrepositories" => kind.subresources.push(Subresource {
             name: "impact",
             verbs: &["create"],

@@ -143,7 +143,7 @@ pub fn retain(parent: &mut Value, list: &str, keep: impl Fn(&Value) -> bool) {
     }
 }
 
-fn check_labels(labels: Option<&Map<String, Value>>, path: &str, errors: &mut Vec<FieldError>) {
+pub fn check_labels(labels: Option<&Map<String, Value>>, path: &str, errors: &mut Vec<FieldError>) {
     for (key, value) in labels.into_iter().flatten() {
         if let Some(problem) = check_qualified_name(key) {
             errors.push(FieldError::invalid(path, &json!(key), &problem));
@@ -154,17 +154,17 @@ fn check_labels(labels: Option<&Map<String, Value>>, path: &str, errors: &mut Ve
     }
 }
 
-fn check_annotations(annotations: Option<&Map<String, Value>>, errors: &mut Vec<FieldError>) {
+pub fn check_annotations(annotations: Option<&Map<String, Value>>, path: &str, errors: &mut Vec<FieldError>) {
     let mut total = 0;
     for (key, value) in annotations.into_iter().flatten() {
         // Annotation keys are looked at in lower case, for the sake of keys from Kubernetes' early days.
         if let Some(problem) = check_qualified_name(&key.to_lowercase()) {
-            errors.push(FieldError::invalid("metadata.annotations", &json!(key), &problem));
+            errors.push(FieldError::invalid(path, &json!(key), &problem));
         }
         total += key.len() + value.as_str().map_or(0, str::len);
     }
     if total > ANNOTATIONS_LIMIT {
-        errors.push(FieldError::too_long("metadata.annotations", ANNOTATIONS_LIMIT as u64));
+        errors.push(FieldError::too_long(path, ANNOTATIONS_LIMIT as u64));
     }
 }
 
@@ -301,7 +301,7 @@ pub fn validate(object: &Value, rule: NameRule, qualified: bool) -> Vec<FieldErr
         errors.push(FieldError::invalid("metadata.name", &json!(name), &problem));
     }
     check_labels(metadata["labels"].as_object(), "metadata.labels", &mut errors);
-    check_annotations(metadata["annotations"].as_object(), &mut errors);
+    check_annotations(metadata["annotations"].as_object(), "metadata.annotations", &mut errors);
     check_owners(metadata["ownerReferences"].as_array(), &mut errors);
     check_finalizers(metadata["finalizers"].as_array(), qualified, &mut errors);
     errors

@@ -19,7 +19,7 @@ use super::{
     admission,
     body::Encoding,
     call::{Call, store_failed},
-    intake, meta,
+    intake, managed_namespaces, meta,
     options::WriteOptions,
     respond,
     stamped::check_template,
@@ -53,16 +53,33 @@ fn fixed(object: &Value) -> Value {
     json!([template_of(&object["spec"]), object["metadata"]["labels"], object["metadata"]["ownerReferences"]])
 }
 
-/// Refuses to change what a set has made, but for what is its users' own.
+/// Refuses to change what a set has made, or a ManagedNamespace, but for what is its users' own.
 pub async fn check_change(call: &Call, object: &Value, old: &Value) -> Result<(), ApiError> {
+    if is_set(call)
+        && let Some(why) = managed_namespaces::describe_maker(old)
+        && ["spec", "metadata"].iter().any(|part| of_maker(object, part) != of_maker(old, part))
+    {
+        return Err(call.forbidden(meta::text(old, "name"), &why));
+    }
     if !is_service(call) || fixed(object) == fixed(old) {
         return Ok(());
     }
     refuse_if_stamped(call, meta::text(old, "uid"), meta::text(old, "name"), old).await
 }
 
-/// Refuses to delete what a set has made.
+/// What of a set a ManagedNamespace says.
+fn of_maker(object: &Value, part: &str) -> Value {
+    match part {
+        "metadata" => json!([object["metadata"]["labels"], object["metadata"]["ownerReferences"]]),
+        part => object[part].clone(),
+    }
+}
+
+/// Refuses to delete what a set has made, or a ManagedNamespace.
 pub async fn check_delete(call: &Call, object: &Value) -> Result<(), ApiError> {
+    if is_set(call) && !object["metadata"]["deletionTimestamp"].is_string() {
+        return managed_namespaces::check_delete(call, object).await;
+    }
     if !is_service(call) || object["metadata"]["deletionTimestamp"].is_string() {
         return Ok(());
     }
@@ -74,12 +91,16 @@ async fn refuse_if_stamped(call: &Call, uid: &str, name: &str, object: &Value) -
     if member.map_err(store_failed)?.is_none() {
         return Ok(());
     }
+    let free = FREE_FIELDS.join(", ");
+    if let Some(why) = managed_namespaces::describe_maker(object) {
+        let why = format!("{why}, or leave this cluster out of its selector; {free} are free");
+        return Err(call.forbidden(name, &why));
+    }
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let set = owners.filter(|owner| owner["kind"] == "ServiceSet").find_map(|owner| owner["name"].as_str());
     let set = set.unwrap_or("another one");
     let why = format!(
-        "ServiceSet {set} has made it: change that, or leave this cluster out of its selector; {} are free",
-        FREE_FIELDS.join(", ")
+        "ServiceSet {set} has made it: change that, or leave this cluster out of its selector; {free} are free"
     );
     Err(call.forbidden(name, &why))
 }
@@ -276,8 +297,11 @@ pub async fn plan(call: &Call, body: Option<&Bytes>) -> Result<Response, ApiErro
             (found.map(|found| found.uid).unwrap_or_default(), object)
         }
     };
-    let set: ServiceSet = serde_json::from_value(object).map_err(ApiError::internal)?;
-    let key = Name::new(&call.info.namespace, name);
+    let (uid, set) = match managed_namespaces::is_managed(call) {
+        true => managed_namespaces::plan_of(call, &object).await?,
+        false => (uid, serde_json::from_value::<ServiceSet>(object).map_err(ApiError::internal)?),
+    };
+    let key = Name::new(&call.info.namespace, set.metadata.name.as_deref().unwrap_or(name));
     let planned = plan_sets::plan(&call.hub.delivery, &key, &uid, &set).await.map_err(store_failed)?;
     let plan: SetPlan = planned.map_err(|problems| {
         let wrong = problems

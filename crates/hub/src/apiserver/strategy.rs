@@ -17,7 +17,7 @@ use farwater_fleet::{
 use farwater_sources::UrlPrefix;
 use serde_json::{Value, json};
 
-use super::{kinds::ResourceKind, meta, schema, sets, status::FieldError};
+use super::{kinds::ResourceKind, managed_namespaces, meta, schema, sets, status::FieldError};
 
 mod defaults;
 mod events;
@@ -173,8 +173,10 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             validate_window(object, old, kind, &mut errors);
             validate_override(object, old, kind, &mut errors);
             validate_provider(object, old, kind, &mut errors);
-            if kind.plural == "servicesets" {
-                sets::validate(object, old, &mut errors);
+            match kind.plural.as_str() {
+                "servicesets" => sets::validate(object, old, &mut errors),
+                "managednamespaces" => managed_namespaces::validate(object, old, &mut errors),
+                _ => {}
             }
         }
         if part == Part::Status {

@@ -43,8 +43,10 @@ pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         ("servicedeployments", "parameters") => parameters::explain(call).await,
         ("gitrepositories", "impact") => impact::measure(call, &body).await,
         ("servicesets", "members") => sets::list_members(call).await,
-        ("servicesets", "plan") if call.info.verb == "create" => sets::plan(call, Some(&body)).await,
-        ("servicesets", "plan") => sets::plan(call, None).await,
+        ("managednamespaces" | "servicesets", "plan") if call.info.verb == "create" => {
+            sets::plan(call, Some(&body)).await
+        }
+        ("managednamespaces" | "servicesets", "plan") => sets::plan(call, None).await,
         ("servicesets", "rollout") => sets::survey_rollout(call).await,
         ("servicesets", "versions") => sets::list_versions(call).await,
         _ => Err(ApiError::no_such_path()),

@@ -9,6 +9,7 @@ use farwater_api::{
     Digest, ServiceDeploymentSpec, SourceKind,
     renderer::{Renderer, RendererType},
     service_sources::{ChartReference, SourceReference},
+    source::BUILT_IN_REVISION,
 };
 use farwater_bundle::{Base, RelPath};
 use farwater_fleet::assignment::{Candidate, Part, Trouble};
@@ -78,6 +79,7 @@ impl Ingredient {
         match (&found.chart, &found.revision) {
             (Some(chart), _) if !chart.version.is_empty() => format!("{} {}", chart.chart, chart.version),
             (_, Some(revision)) => git::format_revision(&revision.reference, &revision.commit),
+            _ if found.is_built_in() => BUILT_IN_REVISION.to_owned(),
             _ => String::new(),
         }
     }
@@ -88,6 +90,10 @@ impl Ingredient {
 }
 
 impl FoundSource {
+    fn is_built_in(&self) -> bool {
+        matches!(self.object.spec, SourceSpec::BuiltIn)
+    }
+
     /// As it is now.
     pub async fn load(
         delivery: &Delivery,
@@ -224,6 +230,10 @@ impl Ingredient {
 
     fn take_revision(&self, found: &FoundSource, part: impl FnOnce(String) -> Part) -> Take {
         let SourceReference { kind, name } = &self.reference;
+        if found.is_built_in() {
+            let part = part(BUILT_IN_REVISION.to_owned());
+            return Take::Files(Box::new(Taken { part, files: Files::BuiltIn, problem: None }));
+        }
         let Some(revision) = &found.revision else {
             return Take::Trouble(Trouble::SourceEmpty { kind: *kind, name: name.clone() });
         };
@@ -234,6 +244,7 @@ impl Ingredient {
                 Some(key) => Files::Artifact(key),
                 None => return Take::Trouble(Trouble::SourceEmpty { kind: *kind, name: name.clone() }),
             },
+            SourceSpec::BuiltIn => Files::BuiltIn,
             SourceSpec::Helm(_) => {
                 let message = format!("{kind} {name} holds charts; say which one in chart");
                 return Take::Trouble(Trouble::Bundle { revision: text, message });
@@ -402,7 +413,7 @@ async fn is_current(delivery: &Delivery, known: &Known, taken: &[Taken]) -> Resu
 /// The manifest says which artifact; what of it is read is said by the source.
 fn is_same_artifact(known: &Candidate, part: &Part, files: &Files) -> bool {
     match files {
-        Files::Commit { .. } => true,
+        Files::Commit { .. } | Files::BuiltIn => true,
         Files::Artifact(key) => part.chart.is_some() || known.artifacts.is_empty() || known.artifacts.contains(key),
     }
 }
@@ -435,7 +446,7 @@ async fn make_candidate(
     let author = match (&plain, &first.files) {
         (Some(made), _) => made.author.clone(),
         (None, Files::Commit { commit, .. }) => git::author(delivery, &first.part.source_uid, commit).await,
-        (None, Files::Artifact(_)) => String::new(),
+        (None, Files::Artifact(_) | Files::BuiltIn) => String::new(),
     };
     let mut kitchen = match Kitchen::new(namespace, ingredients, taken) {
         Ok(kitchen) => kitchen,
@@ -460,6 +471,7 @@ async fn make_candidate(
             let commit = match &first.files {
                 Files::Commit { commit, .. } => commit.clone(),
                 Files::Artifact(key) => key.to_hex(),
+                Files::BuiltIn => BUILT_IN_REVISION.to_owned(),
             };
             let (source_uid, path) = (first.part.source_uid.clone(), first.part.path.clone());
             let bundle = Bundle { content_id, digest, bytes, source_uid, commit, path };

@@ -12,8 +12,9 @@ use farwater_bundle::{
     BASES, Base, Closure, ClosureError, ClosureReason, GraftError, InflatedChart, Limits, ObjectId, Overlay, PackError,
     RelPath, TreeError, archive,
     charts::{self, ChartError, ChartReason, Missing},
-    closure_of,
+    closure_of, members,
 };
+use farwater_fleet::namespaces;
 use farwater_sources::{ArtifactError, Artifacts, LargeFile, Mirror, MirrorError, PackedBundle, Reads, Snapshot};
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +65,8 @@ pub enum Files {
     },
     /// Of an archive on the disk.
     Artifact(Digest),
+    /// The hub's own.
+    BuiltIn,
 }
 
 /// A chart that has to come from a repository.
@@ -276,7 +279,7 @@ impl Shelf {
         snapshots: &mut Vec<(String, Rc<Snapshot>)>,
         piece: &Piece,
         place: &Path,
-        left: &mut u64,
+        (left, limits): (&mut u64, &Limits),
     ) -> Result<ObjectId, CombineError> {
         let source_uid = || piece.source_uid.clone();
         match &piece.files {
@@ -296,6 +299,13 @@ impl Shelf {
                 overlay.add(Rc::clone(&snapshot));
                 snapshots.push((source_uid(), snapshot));
                 Ok(root)
+            }
+            Files::BuiltIn => {
+                let (name, text) = namespaces::FILE;
+                let members = members::single(name, text.as_bytes(), limits)
+                    .map_err(|error| CombineError::Machine(error.into()))?;
+                overlay.add(members.tree);
+                Ok(members.root)
             }
             Files::Artifact(key) => {
                 let members = Artifacts::at(place).open(key).map_err(|error| match error {
@@ -333,9 +343,9 @@ impl Shelf {
         let nowhere = PathBuf::new();
         let place = places.next().unwrap_or(&nowhere);
         let mut left = MAX_OPENED * limits.total_bytes;
-        let mut root = Self::open(&mut overlay, &mut snapshots, &self.recipe.first, place, &mut left)?;
+        let mut root = Self::open(&mut overlay, &mut snapshots, &self.recipe.first, place, (&mut left, limits))?;
         for (piece, place) in self.recipe.mounts.iter().zip(places) {
-            let own = Self::open(&mut overlay, &mut snapshots, piece, place, &mut left)?;
+            let own = Self::open(&mut overlay, &mut snapshots, piece, place, (&mut left, limits))?;
             let folder = overlay.folder(&own, &piece.path).map_err(|error| CombineError::Machine(error.into()))?;
             let missing = || CombineError::Content(format!("{}: the source has no such folder", piece.path));
             root = overlay.graft(&root, &piece.mount, &folder.ok_or_else(missing)?)?;

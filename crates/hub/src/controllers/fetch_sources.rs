@@ -151,7 +151,7 @@ impl Source {
         match &self.object.spec {
             SourceSpec::Git(spec) => spec.verify.is_some(),
             SourceSpec::Oci(spec) => spec.verify.is_some(),
-            SourceSpec::Helm(_) | SourceSpec::File(_) => false,
+            SourceSpec::Helm(_) | SourceSpec::File(_) | SourceSpec::BuiltIn => false,
         }
     }
 
@@ -196,7 +196,7 @@ impl Source {
 
 pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<Next, StoreError> {
     let Some(object) = sources::load(&delivery.store, &name).await? else { return Ok(Next::OnChange) };
-    if object.metadata.deletion_timestamp.is_some() {
+    if object.metadata.deletion_timestamp.is_some() || matches!(object.spec, SourceSpec::BuiltIn) {
         answer_requests(&delivery, &object.uid);
         return Ok(Next::OnChange);
     }
@@ -375,6 +375,7 @@ async fn ask_remote(
             let helm = artifacts::Helm { uid, spec, is_link, wanted, known, origin, timeout };
             artifacts::fetch_charts(&delivery.mirrors, helm, &with).await
         }
+        SourceSpec::BuiltIn => return Err(SourceFailure::lasting("BuiltIn", "there is nothing to fetch".to_owned())),
         SourceSpec::File(address) => artifacts::fetch_file(&delivery.mirrors, uid, address, served, timeout).await,
         SourceSpec::Oci(spec) => {
             let keys = match &spec.verify {

@@ -10,12 +10,13 @@ use std::{
 };
 
 use farwater_api::{
-    ADMIN_NAMESPACE, AgentPolicy, ChangeWindow, Cluster, ClusterGrant, HealthRule, NotificationProvider,
-    NotificationRule, Receiver, ServiceContext, ServiceDeployment, ServiceSet,
+    ADMIN_NAMESPACE, AgentPolicy, ChangeWindow, Cluster, ClusterGrant, HealthRule, ManagedNamespace,
+    NotificationProvider, NotificationRule, Receiver, ServiceContext, ServiceDeployment, ServiceSet,
 };
 use farwater_fleet::{
     assignment::{Decided, Trouble, Why},
     duration::POLL_INTERVAL,
+    namespaces::maker_of,
 };
 use farwater_sources::UrlPrefix;
 use farwater_store::{
@@ -116,6 +117,8 @@ async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreEr
     load_clusters(delivery, acted_upon).await?;
     delivery.clusters.set_loaded();
     serve_receivers::load(delivery).await?;
+    // There are few, and what one of them lacks is found by a look at its set.
+    resources::each_name::<ManagedNamespace>(&delivery.store, |name| delivery.namespaces.add(name)).await?;
     sources::each_name(&delivery.store, |name| delivery.sources.add(name)).await?;
     let linked = linked_sources(&mut *delivery.store.tables().await?).await?;
     linked.into_iter().for_each(|source| delivery.sources.add(source.into()));
@@ -227,6 +230,7 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         &kinds.cluster,
         &kinds.grant,
         &kinds.health_rule,
+        &kinds.managed,
         &kinds.provider,
         &kinds.receiver,
         &kinds.rule,
@@ -263,6 +267,12 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     if source.is_none() && !followed.contains(&kind) {
         return Ok(());
     }
+    // Its status says what its set's does.
+    if *kind == kinds.set
+        && let Some(maker) = maker_of(&event.object["spec"])
+    {
+        delivery.namespaces.add(Name::new(&name.namespace, maker));
+    }
     let news = news(delivery, event);
     if news == News::Nothing {
         Ok(())
@@ -278,6 +288,9 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         Ok(())
     } else if *kind == kinds.cluster {
         route_cluster(delivery, event).await
+    } else if *kind == kinds.managed {
+        delivery.namespaces.add(name);
+        Ok(())
     } else if *kind == kinds.health_rule {
         select_health_rules::follow(delivery).await
     } else if *kind == kinds.window {
@@ -343,6 +356,7 @@ struct Kinds {
     cluster: Kind,
     grant: Kind,
     health_rule: Kind,
+    managed: Kind,
     set: Kind,
     window: Kind,
     receiver: Kind,
@@ -362,6 +376,7 @@ impl Kinds {
             cluster: Cluster::kind(),
             grant: ClusterGrant::kind(),
             health_rule: HealthRule::kind(),
+            managed: ManagedNamespace::kind(),
             set: ServiceSet::kind(),
             window: ChangeWindow::kind(),
             receiver: Receiver::kind(),

@@ -300,6 +300,8 @@ impl SourceUrls {
         for stated in spec.all_sources() {
             urls.extend(self.get(store, namespace, &stated).await?.map(|url| stated.placed_url(&url)));
         }
+        // What the hub brings itself comes from nowhere.
+        urls.retain(|url| !url.is_empty());
         Ok(urls)
     }
 

@@ -1,5 +1,5 @@
-//! Sources of all kinds as controllers see them. Exactly these: Git repositories, Helm repositories and OCI repositories, and the
-//! repositories that no resource states but a chart that depends on one, or a kustomization.
+//! Sources of all kinds as controllers see them. Exactly these: Git repositories, Helm repositories and OCI repositories, the
+//! repositories that no resource states but a chart that depends on one, or a kustomization, and what the hub brings itself.
 
 use std::fmt;
 
@@ -68,7 +68,12 @@ pub enum SourceSpec {
     Oci(Box<OCIRepositorySpec>),
     /// One file on a web server, that a kustomization names.
     File(String),
+    /// Files of the hub's own: there is nothing to fetch.
+    BuiltIn,
 }
+
+/// The uid of what the hub brings itself: the same for all whose services are made of it.
+const BUILT_IN: &str = "built-in";
 
 /// A source, read anew.
 #[derive(Clone, Debug)]
@@ -136,6 +141,7 @@ pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObjec
                 is_lent: false,
             }))
         }
+        SourceName::Resource(SourceKind::ManagedNamespace, _) => Ok(Some(load_built_in(name))),
         SourceName::Link { namespace, url } => {
             let uid = SourceName::link_uid(namespace, url);
             if linked_source(&mut *store.tables().await?, &uid).await?.is_none() {
@@ -153,6 +159,26 @@ pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObjec
             let (metadata, spec) = (source.metadata.clone(), SourceSpec::Helm(Box::new(source.spec.clone())));
             Ok(Some(SourceObject { name: name.clone(), uid, metadata, spec, any: source.into(), is_lent: false }))
         }
+    }
+}
+
+/// It has no address, and so none that a grant could not allow: what a ManagedNamespace states is all that there is in it.
+fn load_built_in(name: &SourceName) -> SourceObject {
+    let source = AnySource {
+        kind: SourceKind::ManagedNamespace,
+        url: String::new(),
+        interval: String::new(),
+        timeout: String::new(),
+        suspend: false,
+        status: SourceStatus::default(),
+    };
+    SourceObject {
+        name: name.clone(),
+        uid: BUILT_IN.to_owned(),
+        metadata: ObjectMeta::default(),
+        spec: SourceSpec::BuiltIn,
+        any: source,
+        is_lent: false,
     }
 }
 
@@ -207,6 +233,7 @@ pub async fn write_status(store: &Store, source: &SourceObject, status: &SourceS
         SourceKind::GitRepository => resources::write_status::<GitRepository>(store, name, &source.uid, status).await,
         SourceKind::HelmRepository => resources::write_status::<HelmRepository>(store, name, &source.uid, status).await,
         SourceKind::OciRepository => resources::write_status::<OCIRepository>(store, name, &source.uid, status).await,
+        SourceKind::ManagedNamespace => Ok(()),
     }
 }
 
@@ -218,6 +245,7 @@ pub async fn each_name(store: &Store, mut each: impl FnMut(SourceName)) -> Resul
             SourceKind::GitRepository => resources::each_name::<GitRepository>(store, add).await?,
             SourceKind::HelmRepository => resources::each_name::<HelmRepository>(store, add).await?,
             SourceKind::OciRepository => resources::each_name::<OCIRepository>(store, add).await?,
+            SourceKind::ManagedNamespace => {}
         }
     }
     Ok(())
@@ -235,6 +263,7 @@ pub async fn each(
             SourceKind::GitRepository => resources::list_pages::<GitRepository>(store, namespace, add).await?,
             SourceKind::HelmRepository => resources::list_pages::<HelmRepository>(store, namespace, add).await?,
             SourceKind::OciRepository => resources::list_pages::<OCIRepository>(store, namespace, add).await?,
+            SourceKind::ManagedNamespace => {}
         }
     }
     Ok(())
@@ -288,6 +317,8 @@ pub async fn stated_urls<'a>(
             urls.push(source.placed_url(&found.any.url));
         }
     }
+    // What the hub brings itself comes from nowhere.
+    urls.retain(|url| !url.is_empty());
     Ok(urls)
 }
 

@@ -107,6 +107,10 @@ fn check_sources(service: &ServiceDeploymentSpec) -> Result<(), Inadmissible> {
     for (n, stated) in service.all_sources().enumerate() {
         let field = |name: &str| if n == 0 { name.to_owned() } else { format!("sources[{}].{name}", n - 1) };
         let invalid = |name: &str, why: String| Inadmissible::Sources { field: field(name), why };
+        if stated.reference.kind == SourceKind::ManagedNamespace {
+            let why = "only the hub makes services of it; state a ManagedNamespace";
+            return Err(invalid("sourceRef.kind", why.to_owned()));
+        }
         check_chart(&stated).map_err(|why| invalid("chart", why))?;
         let Some(mount) = stated.mount_path else { continue };
         let place = RelPath::parse_folder(mount).map_err(|error| invalid("mountPath", error.to_string()))?;

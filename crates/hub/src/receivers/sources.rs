@@ -32,7 +32,7 @@ impl Source {
         let (metadata, spec) = (&row.object["metadata"], &row.object["spec"]);
         let reference = match kind {
             SourceKind::GitRepository => Option::deserialize(&spec["ref"]).map_err(StoreError::abort)?,
-            SourceKind::HelmRepository | SourceKind::OciRepository => None,
+            SourceKind::HelmRepository | SourceKind::OciRepository | SourceKind::ManagedNamespace => None,
         };
         let labels: Option<_> = Option::deserialize(&metadata["labels"]).map_err(StoreError::abort)?;
         let name = SourceName::Resource(kind, Name::new(&row.key.namespace, &row.key.name));

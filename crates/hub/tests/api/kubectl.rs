@@ -209,6 +209,7 @@ async fn discovery_and_explain_show_the_kinds() {
             "gitrepositories",
             "healthrules",
             "helmrepositories",
+            "managednamespaces",
             "notificationproviders",
             "notificationrules",
             "ocirepositories",

@@ -6,6 +6,7 @@ mod access;
 mod judge;
 mod k9s;
 mod kubectl;
+mod namespaces;
 mod notifications;
 mod parameters;
 mod receivers;

@@ -13,6 +13,7 @@ mod digests;
 mod identity;
 mod impact;
 mod keys;
+mod namespaces;
 mod notifying;
 mod outages;
 mod parameters;

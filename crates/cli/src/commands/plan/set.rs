@@ -15,6 +15,7 @@ use crate::{
     exit,
     failure::{Failure, Result},
     format::{self, Answer},
+    scope::NamedSet,
     terminal::{Colour, Terminal, print, say},
     text,
 };
@@ -23,18 +24,14 @@ use crate::{
 const SHOWN: usize = 50;
 
 /// `file`: the set as it is proposed.
-pub async fn run(
-    (namespace, name): (&str, &str),
-    file: Option<&Path>,
-    output: Answer,
-    session: &Session,
-) -> Result<u8> {
-    let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/servicesets/{name}/plan");
-    let attempt = format!("plan ServiceSet {namespace}/{name}");
+pub async fn run(named: &NamedSet<'_>, file: Option<&Path>, output: Answer, session: &Session) -> Result<u8> {
+    let (namespace, (plural, kind, name)) = (named.namespace, named.stated());
+    let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{plural}/{name}/plan");
+    let attempt = format!("plan {kind} {namespace}/{name}");
     let mut answer = match file {
         None => session.read(&attempt, &path).await?,
         Some(file) => {
-            let set = read_set(file, (namespace, name))?;
+            let set = read_set(file, kind, (namespace, name))?;
             session.ask(&attempt, Method::POST, &path, "application/json", Some(&set)).await?
         }
     };
@@ -45,7 +42,7 @@ pub async fn run(
         Answer::Json => print(&format::json(&raw)?)?,
         Answer::Yaml => print(&format::yaml(&raw)?)?,
         Answer::Text => {
-            print(&draw(&plan, &format!("ServiceSet {namespace}/{name}"), Terminal::detect()))?;
+            print(&draw(&plan, &format!("{kind} {namespace}/{name}"), Terminal::detect()))?;
             if let Some(brake) = &plan.brake {
                 say(&format!("nothing would be deleted in the fleet until an administrator has looked: {brake}"));
             }
@@ -55,18 +52,17 @@ pub async fn run(
     Ok(if counts.added + counts.changed + counts.dropped + counts.errors == 0 { exit::YES } else { exit::NO })
 }
 
-/// The one ServiceSet of a file that has this name, or has none.
-fn read_set(file: &Path, (namespace, name): (&str, &str)) -> Result<Value> {
+/// The one object of a file that is of this kind and name.
+fn read_set(file: &Path, kind: &str, (namespace, name): (&str, &str)) -> Result<Value> {
     let text = read_file(file)?;
     let unusable = |why: String| Failure::usage(format!("{} can't be read", file.display())).evidence(why);
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| unusable(error.to_string()))?;
     let is_it = |object: &Value| {
         let metadata = &object["metadata"];
         let is_there = metadata["namespace"].as_str().is_none_or(|given| given == namespace);
-        object["kind"] == "ServiceSet" && metadata["name"] == name && is_there
+        object["kind"] == kind && metadata["name"] == name && is_there
     };
-    let mut found =
-        documents.into_iter().find(is_it).ok_or_else(|| unusable(format!("it has no ServiceSet {name}")))?;
+    let mut found = documents.into_iter().find(is_it).ok_or_else(|| unusable(format!("it has no {kind} {name}")))?;
     found["metadata"]["namespace"] = json!(namespace);
     Ok(found)
 }

@@ -9,6 +9,7 @@ use crate::{
     connection::Session,
     exit,
     failure::{Failure, Result},
+    scope::NamedSet,
     terminal::{print, say},
 };
 
@@ -22,7 +23,7 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
     let told = match (args.clear, pinned) {
         (true, None) => "unchanged: it is at no earlier version".to_owned(),
         (true, Some(_)) => {
-            rollout::change(session, (namespace, name), json!({"pin": null})).await?;
+            rollout::change(session, &NamedSet::plain(namespace, name), json!({"pin": null})).await?;
             "let go on: what its sources and its template have is next".to_owned()
         }
         (false, _) => {
@@ -32,7 +33,7 @@ pub async fn run((namespace, name): (&str, &str), args: &RollbackArgs, session: 
                     .next(format!("{{program}} history serviceset/{namespace}/{name}"))
             })?;
             let pin = json!({"version": target.number, "reason": args.reason});
-            rollout::change(session, (namespace, name), json!({"pin": pin})).await?;
+            rollout::change(session, &NamedSet::plain(namespace, name), json!({"pin": pin})).await?;
             format!("rolls back to version {}: {}", target.number, target.revision)
         }
     };

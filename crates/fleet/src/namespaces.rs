@@ -1,0 +1,240 @@
+//! What a ManagedNamespace comes to: a ServiceSet whose services are made of files that the hub brings itself.
+//!
+//! The files never change. They are one template, and what it writes is in each service's `configuration`: so another label or quota
+//! is another template of the set, and spreads as any other.
+
+use std::collections::BTreeMap;
+
+use farwater_api::{
+    ManagedNamespaceSpec, ServiceSetSpec, SourceKind,
+    apply_options::PRUNE,
+    managed_namespace::{OBJECT_NAME, set_name},
+    parameters::MAX_CONFIGURATION_BYTES,
+    service_set::{ServiceTemplate, TemplateMetadata, TemplateSpec},
+};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::{Map, Value, json};
+
+use crate::stamping::SpecProblem;
+
+/// The one file of the services of a ManagedNamespace. It never changes: no service would be looked at for it.
+pub const FILE: (&str, &str) = ("objects.yaml.liquid", "{{ configuration.objects }}\n");
+/// The name in `configuration`.
+const OBJECTS: &str = "objects";
+/// Labels and annotations with this prefix say what the agent does with an object, and are not a namespace's.
+const OURS: &str = "farwater.dev/";
+/// The API server sets it, and takes no other value.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// What a quota may be of without naming a group, as Kubernetes has it.
+const RESOURCES: [&str; 20] = [
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.storage",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "pods",
+    "services",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "services.nodeports",
+    "services.loadbalancers",
+    "storage",
+];
+
+/// The set that a ManagedNamespace of this name makes: its name, and what it states.
+pub fn plan_set(name: &str, spec: &ManagedNamespaceSpec) -> (String, ServiceSetSpec) {
+    let mut template = Map::new();
+    template.insert("targetNamespace".to_owned(), spec.namespace(name).into());
+    template.insert("sourceRef".to_owned(), json!({"kind": SourceKind::ManagedNamespace, "name": name}));
+    template.insert("configuration".to_owned(), json!({OBJECTS: write_objects(name, spec)}));
+    if !spec.pull_secrets.is_empty() {
+        template.insert("secrets".to_owned(), json!(spec.pull_secrets));
+    }
+    let set = ServiceSetSpec {
+        cluster_selector: spec.cluster_selector.clone(),
+        template: ServiceTemplate { metadata: TemplateMetadata::default(), spec: TemplateSpec(template) },
+        rollout: spec.rollout.clone(),
+        deletion_policy: spec.deletion_policy,
+        ..ServiceSetSpec::default()
+    };
+    (set_name(name), set)
+}
+
+/// The ManagedNamespace that a set, or a service, is made of, by its own spec: nobody but the hub can state such a source.
+pub fn maker_of(spec: &Value) -> Option<&str> {
+    let source = match spec.get("template") {
+        Some(template) => &template["spec"]["sourceRef"],
+        None => &spec["sourceRef"],
+    };
+    (source["kind"] == SourceKind::ManagedNamespace.as_str()).then(|| source["name"].as_str()).flatten()
+}
+
+/// Its objects, one behind the other: JSON is YAML, and nothing of it could be taken for anything else.
+fn write_objects(name: &str, spec: &ManagedNamespaceSpec) -> String {
+    let objects = objects(spec.namespace(name), spec);
+    objects.iter().map(|object| format!("---\n{object}\n")).collect()
+}
+
+fn objects(namespace: &str, spec: &ManagedNamespaceSpec) -> Vec<Value> {
+    let mut metadata = json!({"name": namespace});
+    for (field, texts) in [("labels", &spec.labels), ("annotations", &spec.annotations)] {
+        if !texts.is_empty() {
+            metadata[field] = json!(texts);
+        }
+    }
+    // Always there, so that Secrets that are named no more leave it; and never deleted: with it would go the tokens of all pods.
+    let mut account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": "default", "namespace": namespace, "annotations": {PRUNE: "disabled"}},
+    });
+    if !spec.pull_secrets.is_empty() {
+        account["imagePullSecrets"] = json!(spec.pull_secrets);
+    }
+    let own = |kind: &str, spec: Value| {
+        let metadata = json!({"name": OBJECT_NAME, "namespace": namespace});
+        json!({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec})
+    };
+    let mut all = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}), account];
+    all.extend(spec.resource_quota.as_ref().map(|quota| own("ResourceQuota", json!(quota))));
+    all.extend(spec.limit_range.as_ref().map(|limits| own("LimitRange", json!(limits))));
+    for object in &mut all[2..] {
+        write_quantities(&mut object["spec"]);
+    }
+    all
+}
+
+/// Quantities are texts to an API server, which else would find others than were applied.
+fn write_quantities(value: &mut Value) {
+    match value {
+        Value::Number(number) => *value = number.to_string().into(),
+        Value::Array(items) => items.iter_mut().for_each(write_quantities),
+        Value::Object(fields) => fields.values_mut().for_each(write_quantities),
+        _ => {}
+    }
+}
+
+/// What of it no cluster would take, and no schema says. Fields are below `spec`.
+pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
+    let mut problems = Vec::new();
+    let mut refuse = |field: String, why: String| problems.push(SpecProblem { field, why });
+    for (field, texts) in [("labels", &spec.labels), ("annotations", &spec.annotations)] {
+        for key in texts.keys().filter(|key| key.starts_with(OURS)) {
+            refuse(field.to_owned(), format!("{key:?} begins with {OURS}, which is for the agent; leave it out"));
+        }
+    }
+    if let Some(other) = spec.labels.get(NAME_LABEL).filter(|value| *value != spec.namespace(name)) {
+        refuse(
+            "labels".to_owned(),
+            format!("{NAME_LABEL} is {other:?}: Kubernetes sets it to the namespace's name; leave it out"),
+        );
+    }
+    if let Some(quota) = &spec.resource_quota {
+        if quota.hard.is_empty() {
+            refuse(
+                "resourceQuota.hard".to_owned(),
+                "state what is limited, such as pods, or leave out the quota".to_owned(),
+            );
+        }
+        for (resource, amount) in &quota.hard {
+            let field = format!("resourceQuota.hard[{resource}]");
+            match check_resource(resource).and_then(|()| check_amount(resource, amount)) {
+                Ok(()) => {}
+                Err(why) => refuse(field, why),
+            }
+        }
+    }
+    for (n, item) in spec.limit_range.iter().flat_map(|range| &range.limits).enumerate() {
+        let maps: [(&str, &BTreeMap<String, IntOrString>); 5] = [
+            ("default", &item.default),
+            ("defaultRequest", &item.default_request),
+            ("max", &item.max),
+            ("min", &item.min),
+            ("maxLimitRequestRatio", &item.max_limit_request_ratio),
+        ];
+        if maps.iter().all(|(_, map)| map.is_empty()) {
+            refuse(format!("limitRange.limits[{n}]"), "it limits nothing; leave it out".to_owned());
+        }
+        for (name, map) in maps {
+            for (resource, amount) in map {
+                if let Err(why) = parse_quantity(amount) {
+                    refuse(format!("limitRange.limits[{n}].{name}[{resource}]"), why);
+                }
+            }
+        }
+    }
+    let configuration = json!({OBJECTS: write_objects(name, spec)}).to_string().len();
+    if configuration > MAX_CONFIGURATION_BYTES {
+        let why = format!(
+            "labels, annotations, quota and limits are {configuration} bytes as the agent gets them, and at most \
+             {MAX_CONFIGURATION_BYTES} are taken; shorten the annotations"
+        );
+        refuse("annotations".to_owned(), why);
+    }
+    problems
+}
+
+fn check_resource(name: &str) -> Result<(), String> {
+    if name.contains('/')
+        || RESOURCES.contains(&name)
+        || name.starts_with("hugepages-")
+        || name.starts_with("requests.hugepages-")
+    {
+        return Ok(());
+    }
+    Err(format!("{name:?} is nothing that a quota is of: write {}, or count/PLURAL.GROUP", RESOURCES.join(", ")))
+}
+
+/// Things are counted whole.
+fn check_amount(resource: &str, amount: &IntOrString) -> Result<(), String> {
+    let counts = [
+        "pods",
+        "services",
+        "replicationcontrollers",
+        "resourcequotas",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+    ];
+    parse_quantity(amount)?;
+    let is_count = counts.contains(&resource) || resource.starts_with("count/") || resource.starts_with("services.");
+    match amount {
+        IntOrString::String(text) if is_count && !text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Err(format!("{text:?} is no whole number, by which {resource} are counted"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// As `resource.ParseQuantity` of Kubernetes takes them; none is negative.
+fn parse_quantity(amount: &IntOrString) -> Result<(), String> {
+    let text = match amount {
+        IntOrString::Int(number) if *number >= 0 => return Ok(()),
+        IntOrString::Int(number) => return Err(format!("{number} is below 0")),
+        IntOrString::String(text) => text,
+    };
+    let wrong = || {
+        format!(
+            "{text:?} is no quantity: write a number with or without one of m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei, such as 500m or 2Gi"
+        )
+    };
+    let digits = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let number = &text[..text.len() - digits.len()];
+    let is_number = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
+    let exponent = digits.strip_prefix(['e', 'E']).map(|rest| rest.strip_prefix(['+', '-']).unwrap_or(rest));
+    let is_exponent = exponent.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()));
+    const SUFFIXES: [&str; 16] = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    if is_number && (SUFFIXES.contains(&digits) || is_exponent) { Ok(()) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+#[path = "namespaces_tests.rs"]
+mod tests;
