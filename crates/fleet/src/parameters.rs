@@ -219,6 +219,11 @@ pub fn has_parameters(spec: &ServiceDeploymentSpec) -> bool {
     !spec.configuration.is_empty() || !spec.parameters.is_empty()
 }
 
+/// Whether others have a say in a service's parameters: an object that services share, or its Cluster. All else is in its spec.
+pub fn is_handed(spec: &ServiceDeploymentSpec) -> bool {
+    !spec.parameters.is_empty()
+}
+
 /// The objects that the service itself names.
 pub fn wanted(spec: &ServiceDeploymentSpec) -> Wanted {
     let mut wanted = Wanted::default();

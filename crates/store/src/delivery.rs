@@ -73,9 +73,9 @@ pub use origins::{
     save_service_origin, save_source_origin, service_origins_of_cluster,
 };
 pub use parameters::{
-    InputVersion, ParameterKey, ParameterRow, Resolved, backend_secrets_of_service, delete_parameters, load_parameters,
-    mark_changed_keys, mark_parameters, parameters_of_cluster, save_parameters, secrets_of_backends, services_handed,
-    troubled_by_backends, versions_of,
+    InputVersion, ParameterKey, ParameterRow, Resolved, backend_secrets_of_service, delete_parameters, load_document,
+    load_parameters, mark_changed_keys, mark_parameters, parameters_of_cluster, retain_documents, save_document,
+    save_parameters, secrets_of_backends, services_handed, troubled_by_backends, versions_of,
 };
 pub use paths::{
     ServicePath, is_untouched, paths_of_service, save_service_paths, services_concerned, touch_paths, touch_service,

@@ -21,12 +21,14 @@ use crate::{
 
 /// Rows that are sealed anew in one transaction, for which writers wait: some milliseconds.
 const STEP: i64 = 100;
+/// Before the ids of services' documents in `kept_values`; those of secrets of backends are hexadecimal digits.
+pub(crate) const DOCUMENTS: &str = "parameters/";
 
 fn key_context(number: i16) -> Vec<u8> {
     format!("farwater-data-key-v1\0{number}").into_bytes()
 }
 
-/// What a value that was read of a backend is bound to.
+/// What a value that is kept is bound to.
 fn kept_context(id: &str) -> Vec<u8> {
     format!("farwater-kept-v1\0{id}").into_bytes()
 }
@@ -245,7 +247,7 @@ impl Store {
         Ok(!dropped)
     }
 
-    /// What was kept of a backend's values, and when it was read (seconds since 1970).
+    /// What was kept under an id, and when it was read (seconds since 1970).
     pub async fn load_kept(&self, id: &str) -> Result<Option<(i64, Zeroizing<Vec<u8>>)>, StoreError> {
         let mut connection = self.connection().await?;
         let row = self.read(async { Ok(load_kept_row(&mut connection, id).await?) }).await?;
@@ -254,10 +256,10 @@ impl Store {
         Ok(Some((read, Zeroizing::new(opened))))
     }
 
-    /// The ids of all that is kept.
+    /// The ids of all that is kept of backends: there may be many documents of services beside them.
     pub async fn kept_ids(&self) -> Result<Vec<String>, StoreError> {
         let mut connection = self.connection().await?;
-        let select = sqlx::query_scalar("SELECT id FROM kept_values ORDER BY id");
+        let select = sqlx::query_scalar("SELECT id FROM kept_values WHERE id < $1 ORDER BY id").bind(DOCUMENTS);
         self.read(async { Ok(select.fetch_all(&mut *connection).await?) }).await
     }
 }
@@ -349,7 +351,7 @@ impl Resealing {
 }
 
 impl Tx {
-    /// Keeps what was read of a backend, sealed, with what else the transaction writes because of it. `read`: seconds since 1970.
+    /// Keeps what was read, sealed, with what else the transaction writes because of it. `read`: seconds since 1970.
     pub async fn save_kept(&mut self, id: &str, read: i64, value: &[u8]) -> Result<(), StoreError> {
         let key = self.sealer().current();
         let sealed = key.seal(value, &kept_context(id));

@@ -4,8 +4,8 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use farwater_api::{
-    ADMIN_NAMESPACE, GitRepository, Receiver, SOURCE_CREDENTIALS, ServiceContext, ServiceDeployment, URL_PREFIX,
-    parameters::ParametersAnswer,
+    ADMIN_NAMESPACE, GitRepository, Receiver, SOURCE_CREDENTIALS, ServiceContext, ServiceDeployment, ServiceSet,
+    URL_PREFIX, parameters::ParametersAnswer,
 };
 use farwater_e2e::{
     Fleet,
@@ -263,6 +263,18 @@ async fn check_arrived(there: &Api<Secret>) -> Result<()> {
     Ok(())
 }
 
+/// A set that is handed the same: of its service the hub keeps what counts.
+async fn stamp(fleet: &Fleet) -> Result<()> {
+    let mut template = stated();
+    let more = json!({"targetNamespace": fleet.namespace("stamped"), "sourceRef": {"name": "infra"}, "path": "app"});
+    template.as_object_mut().context("a spec")?.extend(more.as_object().context("a spec")?.clone());
+    let spec = serde_json::from_value(json!({"clusterSelector": {}, "template": {"spec": template}}))?;
+    fleet.api::<ServiceSet>().create(&PostParams::default(), &ServiceSet::new("stamped", spec)).await?;
+    let is_assigned =
+        |service: &ServiceDeployment| service.status.as_ref().is_some_and(|status| status.assigned_revision.is_some());
+    fleet.until_service("stamped-east", "be assigned", is_assigned).await.map(drop)
+}
+
 /// Services that fail with a value at hand tell of the failure, and of no value.
 async fn check_errors(fleet: &Fleet) -> Result<()> {
     let plugin = json!([{"type": "Plugin", "plugin": "complain"}]);
@@ -482,6 +494,7 @@ async fn two_hundred_planted_secrets_are_found_nowhere() -> Result<()> {
     fleet.deploy_with("app", "east", "infra", "app", stated()).await?;
     fleet.until_applied("app", &infra.branch("main").context("a commit")?).await?;
     check_arrived(&Api::namespaced(client.clone(), &namespace)).await?;
+    stamp(&fleet).await?;
 
     let explained = fleet.cli().expect(0, &["explain", "parameters", "app", "-o", "json"])?;
     let answer: ParametersAnswer = serde_json::from_str(&explained.stdout)?;

@@ -18,9 +18,29 @@ const SOON: Duration = Duration::from_millis(200);
 
 /// Whether two deployments are one change. Values of Secrets and parameters, rights, and what is said of prunes never wait.
 fn is_same_change(one: &Deployment, other: &Deployment) -> bool {
-    (one.bundle, &one.path, &one.renderers, &one.patches)
-        == (other.bundle, &other.path, &other.renderers, &other.patches)
-        && (&one.target_namespace, &one.options, &one.tests) == (&other.target_namespace, &other.options, &other.tests)
+    // Named one by one, so that nobody adds a field without a word about it.
+    let Deployment {
+        bundle,
+        path,
+        renderers,
+        patches,
+        target_namespace,
+        options,
+        tests,
+        bundle_bytes: _,
+        prune: _,
+        ceiling: _,
+        secrets: _,
+        parameters: _,
+        approved_prune: _,
+        hold_prune: _,
+        origin: _,
+        undo: _,
+        turn: _,
+        health: _,
+    } = one;
+    (bundle, path, renderers, patches) == (&other.bundle, &other.path, &other.renderers, &other.patches)
+        && (target_namespace, options, tests) == (&other.target_namespace, &other.options, &other.tests)
 }
 
 impl ServiceTask {

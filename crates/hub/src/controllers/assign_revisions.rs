@@ -20,6 +20,7 @@ use farwater_fleet::{
     conditions::cut,
     dependencies::cycle_trouble,
     history,
+    parameters::is_handed,
     placement::cluster_candidates,
     windows::{Closed, Subject},
 };
@@ -28,9 +29,10 @@ use farwater_store::{
     delivery::{
         Assignment, Bundle, ChartRow, Released, Revision, ServiceOrigin, ServicePath, ServiceSource, asks_for_the_same,
         assignments_named, delete_assignment, delete_report, dependencies_of, is_untouched, load_assignment,
-        load_chart, load_held, load_report, load_revision, load_service_origin, mark_cluster, paths_of_service,
-        rollout_of_service, save_assignment, save_bundle, save_dependencies, save_recipe, save_released,
-        save_service_origin, save_service_paths, save_service_secrets, save_service_sources, sources_of_service, stamp,
+        load_chart, load_held, load_parameters, load_report, load_revision, load_service_origin, mark_cluster,
+        paths_of_service, rollout_of_service, save_assignment, save_bundle, save_dependencies, save_recipe,
+        save_released, save_service_origin, save_service_paths, save_service_secrets, save_service_sources,
+        sources_of_service, stamp,
     },
 };
 use farwater_telemetry::traces::Interval;
@@ -56,7 +58,11 @@ use super::{
     track_clusters::until_silent,
     versions,
 };
-use crate::delivery::{Delivery, parameters::Given, secrets, status};
+use crate::delivery::{
+    Delivery,
+    parameters::{Given, Newest},
+    secrets, status,
+};
 
 /// A service that waits for others is woken by them; this is for a wake-up that was lost.
 const RECHECK: Duration = Duration::from_secs(60);
@@ -157,7 +163,8 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     let look = match member {
         Some(member) => {
             let (candidate, assigned) = (kept.as_ref().or(candidate.as_ref().ok()), assigned.as_ref());
-            let looking = Looking { spec: &service.spec, candidate, assigned, ingredients: &ingredients };
+            let newest = find_newest(&delivery, &resource.uid, &service.spec, &cluster).await?;
+            let looking = Looking { spec: &service.spec, candidate, assigned, ingredients: &ingredients, newest };
             Some(Look::of(&delivery, member, looking).await?)
         }
         None => None,
@@ -221,6 +228,22 @@ pub async fn assign_revision(delivery: Arc<Delivery>, name: Name) -> Result<Next
     }
     delivery.summaries.add(name);
     Ok(sooner(again, approval))
+}
+
+/// What is known of the newest parameters of a set's service.
+async fn find_newest(
+    delivery: &Delivery,
+    uid: &str,
+    spec: &ServiceDeploymentSpec,
+    cluster: &Result<ClusterFacts, Trouble>,
+) -> Result<Newest, StoreError> {
+    if !is_handed(spec) {
+        return Ok(Newest::Own);
+    }
+    // Without a cluster nobody puts them together, and nothing is assigned.
+    let Ok(cluster) = cluster else { return Ok(Newest::Wrong) };
+    let row = load_parameters(&mut *delivery.store.tables().await?, uid).await?;
+    Newest::of(&delivery.identity, spec, &cluster.uid, row.as_ref())
 }
 
 /// What a service states, to be looked at again.
@@ -655,7 +678,7 @@ fn count_turn(
 ) -> Result<(), StoreError> {
     // A spec counts when its turn has come, and not when it is written.
     let is_same_spec = match (member, held) {
-        (Some(member), _) => member.release.is_none(),
+        (Some(member), _) => !member.released,
         (None, Some(held)) if held.is_released() => false,
         (None, Some(held)) if held.keeps_spec() => true,
         (None, _) => asks_for_the_same(&old.stamp, &new.stamp),
@@ -736,17 +759,18 @@ async fn save_row(
     }
     let version = new_version(old.as_ref(), &new)?;
     let is_held = member.as_ref().is_some_and(|member| member.held) || held.as_ref().is_some_and(HeldNext::is_held);
-    let mark = version.is_some()
-        || member.as_ref().is_some_and(|member| member.release.is_some())
+    let is_released = version.is_some()
+        || member.as_ref().is_some_and(|member| member.released)
         || held.as_ref().is_some_and(HeldNext::is_released)
         || old.as_ref().map_or(Ok(true), |old| changes_entry(old, &new, is_held))?;
+    let mark = is_released || member.as_ref().is_some_and(|member| member.is_unresolved);
     let moved = member.as_ref().filter(|member| !member.is_known()).map(|member| member.set_uid.clone());
     let key = ServiceDeployment::key(&Name::new(&new.namespace, &new.name));
     let rollout = member.as_ref().map_or(0, |member| member.rollout);
     // What a service depends on is of its spec.
     let is_restated = old.as_ref().is_none_or(|old| old.stamp != new.stamp);
     let name = Name::new(&new.namespace, &new.name);
-    if mark {
+    if is_released {
         // Before it is written: what comes of it may be told at once.
         let (source_uid, interval) = (new.source_uid.clone(), Interval::since(begun));
         delivery.timeline.note_assignment(&new.service_uid, || Assigned { source_uid, interval });

@@ -357,7 +357,9 @@ fn note_member(
     entry: &Verbatim<Entry>,
 ) -> Result<Option<MemberChange>, StoreError> {
     let published = match (&entry.action, &facts.assigned) {
-        (Action::Apply(_), Some(assigned)) => rollouts::published(&facts.service.spec, assigned, entry.digest())?,
+        (Action::Apply(deployment), Some(assigned)) => {
+            rollouts::published(&facts.service.spec, assigned, entry.digest(), deployment.parameters)?
+        }
         _ => String::new(),
     };
     let change = || MemberChange {
@@ -395,9 +397,11 @@ async fn facts_of(
     urls: &mut SourceUrls,
 ) -> Result<Option<ServiceFacts>, StoreError> {
     let Some(resource) = found.filter(|resource| resource.uid == row.service_uid) else { return Ok(None) };
-    let service = held_specs::effective(resources::take(resource)?, member, held)?;
+    let service: ServiceDeployment = resources::take(resource)?;
+    let own = member.filter(|member| !member.held_spec.is_empty()).map(|_| service.spec.clone());
+    let service = held_specs::effective(service, member, held)?;
     let urls = urls.of_service(&delivery.store, &row.namespace, &service).await?;
-    let mut facts = ServiceFacts::new(service, row, urls)?.from_origin(origin)?;
+    let mut facts = ServiceFacts::new(service, row, urls)?.from_origin(origin)?.of_member(member, own)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     Ok(Some(facts))
 }
@@ -467,15 +471,19 @@ async fn save_fresh(tx: &mut Tx, backends: &SecretBackends, fresh: Vec<(String, 
     let now = versions_of(tx, &read).await?;
     let now = now.into_iter().map(|InputVersion { key, version }| (backends.version(&key).or(version), key));
     let now: HashMap<Key, Option<u64>> = now.map(|(version, key)| (key, version)).collect();
-    let mut again = Vec::new();
+    let (mut again, mut documents) = (Vec::new(), Vec::new());
     let mut resolved = Vec::with_capacity(fresh.len());
     for (cluster_uid, fresh) in fresh {
         if fresh.inputs.iter().any(|input| now.get(&input.key) != Some(&input.version)) {
             again.push((cluster_uid, fresh.resolved.row.service_uid.clone()));
         }
+        documents.extend(fresh.document());
         resolved.push(fresh.resolved);
     }
     save_parameters(tx, &resolved).await?;
+    for document in documents {
+        document.save(tx).await?;
+    }
     for (cluster_uid, service_uid) in again {
         mark_parameters(tx, &service_uid, &cluster_uid).await?;
     }
@@ -484,8 +492,11 @@ async fn save_fresh(tx: &mut Tx, backends: &SecretBackends, fresh: Vec<(String, 
 
 /// Writes what changed and takes the marks away, in one transaction; then tells the polls.
 async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -> Result<(), StoreError> {
-    let news = published.iter().flat_map(|done| &done.fresh).filter(|fresh| fresh.is_news);
-    let news: Vec<Name> = news.map(|fresh| fresh.service.clone()).collect();
+    let names = |holds: fn(&Fresh) -> bool| -> Vec<Name> {
+        let fresh = published.iter().flat_map(|done| &done.fresh).filter(|fresh| holds(fresh));
+        fresh.map(|fresh| fresh.service.clone()).collect()
+    };
+    let (news, of_rollouts) = (names(|fresh| fresh.is_news), names(|fresh| fresh.is_of_rollout));
     let backends = Arc::clone(&delivery.secret_backends);
     let changed = delivery.store.transact(move |tx| {
         Box::pin(async move {
@@ -516,6 +527,8 @@ async fn publish(delivery: &Delivery, published: Vec<Done>, begun: SystemTime) -
     });
     let (changed, moved) = changed.await?;
     moved.iter().for_each(|set_uid| delivery.sets.note_member(set_uid));
+    // What they would run may be another change, which waits for its turn; while they were not resolved it was not known.
+    of_rollouts.into_iter().for_each(|name| delivery.services.add(name));
     // Their conditions may say something else.
     news.into_iter().for_each(|name| delivery.summaries.add(name));
     let interval = Interval::since(begun);

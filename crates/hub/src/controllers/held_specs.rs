@@ -52,7 +52,7 @@ fn read(held: &HeldService) -> Result<Option<ServiceDeploymentSpec>, StoreError>
 }
 
 /// What stops or narrows never waits, and neither does what says how the service goes.
-fn counting(own: &ServiceDeploymentSpec, held: ServiceDeploymentSpec) -> ServiceDeploymentSpec {
+pub(super) fn counting(own: &ServiceDeploymentSpec, held: ServiceDeploymentSpec) -> ServiceDeploymentSpec {
     ServiceDeploymentSpec {
         suspend: own.suspend,
         suspension: own.suspension.clone(),

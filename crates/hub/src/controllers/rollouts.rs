@@ -3,7 +3,7 @@
 //! A service of a set states what it shall be at once, and is it when its turn has come. Until then its entry is made of what was
 //! assigned before, with the spec that went with it. One decision, `fleet::rollout::decide`, says whose turn it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_api::{
     Digest, ServiceDeployment, ServiceDeploymentSpec, ServiceSet, SourceKind,
@@ -14,6 +14,7 @@ use farwater_fleet::{
     assignment::{Candidate, Why},
     conditions::whole_seconds,
     notify::{RolloutNews, member_state},
+    parameters::is_handed,
     rollout::{
         ChangeId, Clock, Cluster, Content, Counted, Decision, Evidence, Member, Outlook, Policy, Published, Reach,
         Standing, Stands, State, Track, decide, place, progress, standing, survey, worst,
@@ -24,8 +25,8 @@ use farwater_fleet::{
 use farwater_store::{
     Key, Resource, StoreError, Tx,
     delivery::{
-        MemberRollout, MemberVersions, RollingMember, hold_spec, load_rollout, page_of_told_members, rolling_members,
-        save_look, save_rollout, save_specs, save_track, told_members,
+        MemberRollout, MemberVersions, RollingMember, hold_spec, load_parameters, load_rollout, page_of_told_members,
+        retain_documents, rolling_members, save_look, save_rollout, save_specs, save_track, told_members,
     },
 };
 use jiff::Timestamp;
@@ -44,7 +45,10 @@ use super::{
 };
 use crate::{
     apiserver::{check_template, labels},
-    delivery::Delivery,
+    delivery::{
+        Delivery,
+        parameters::{Newest, load_versions},
+    },
     notify::{Commit, MemberNews, Postings, RolloutChange},
 };
 
@@ -88,16 +92,58 @@ pub fn spec_to_hold(row: &MemberRollout, old: &Value, new: &Value) -> Result<Str
     Ok(if template_digest(&counts) == template_digest(new) { String::new() } else { counts.to_string() })
 }
 
-fn change(spec: &ServiceDeploymentSpec, candidate: &Candidate) -> Result<ChangeId, StoreError> {
+/// `parameters`: MAC of the document, which is part of it as far as others have a say in that.
+fn change(
+    spec: &ServiceDeploymentSpec,
+    candidate: &Candidate,
+    parameters: Option<Digest>,
+) -> Result<ChangeId, StoreError> {
     let template = template_digest(&serde_json::to_value(spec).map_err(StoreError::abort)?);
     let Candidate { bundle, path, origin, .. } = candidate;
-    Ok(ChangeId::of(&Content { template, bundle: *bundle, path, origin: origin.as_deref(), parameters: None }))
+    let parameters = parameters.filter(|_| is_handed(spec));
+    Ok(ChangeId::of(&Content { template, bundle: *bundle, path, origin: origin.as_deref(), parameters }))
 }
 
 /// What an entry is made of, where it is one to apply.
-pub fn published(spec: &ServiceDeploymentSpec, assigned: &Candidate, entry: Digest) -> Result<String, StoreError> {
-    let published = Published { entry, change: change(spec, assigned)? };
+pub fn published(
+    spec: &ServiceDeploymentSpec,
+    assigned: &Candidate,
+    entry: Digest,
+    parameters: Option<Digest>,
+) -> Result<String, StoreError> {
+    let published = Published { entry, change: change(spec, assigned, parameters)? };
     serde_json::to_string(&published).map_err(StoreError::abort)
+}
+
+/// Documents of a member's parameters, by their MACs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Documents {
+    /// None: it has none that others have a say in, or its newest counts.
+    counts: Option<Digest>,
+    /// Of the changes that it was released for, and may go back to.
+    of_changes: BTreeMap<ChangeId, Digest>,
+}
+
+impl Documents {
+    fn of(row: &MemberRollout) -> Result<Self, StoreError> {
+        Ok(read_some(row, "documents", &row.documents)?.unwrap_or_default())
+    }
+
+    fn write(&self) -> Result<String, StoreError> {
+        if *self == Self::default() {
+            return Ok(String::new());
+        }
+        serde_json::to_string(self).map_err(StoreError::abort)
+    }
+
+    fn macs(&self) -> BTreeSet<String> {
+        self.counts.iter().chain(self.of_changes.values()).map(Digest::to_string).collect()
+    }
+}
+
+/// MAC of the document that counts for a member; none: its newest does.
+pub fn counting_document(row: &MemberRollout) -> Result<Option<Digest>, StoreError> {
+    Ok(Documents::of(row)?.counts)
 }
 
 /// What the sources of a service have.
@@ -121,10 +167,20 @@ pub struct Look {
     /// The rollout that has let what is assigned be assigned.
     rollout: u64,
     wanted: Option<ChangeId>,
-    released: Option<ChangeId>,
+    track: Track,
     looked_at: String,
-    /// What it goes back to: what was assigned before, and the spec of that time; empty: its own.
-    back: Option<(Candidate, String)>,
+    newest: Newest,
+    documents: Documents,
+    back: Option<Back>,
+}
+
+/// What a member goes back to.
+struct Back {
+    candidate: Candidate,
+    /// Of that time; empty: its own.
+    spec: String,
+    /// MAC of its parameters then.
+    document: Option<Digest>,
 }
 
 /// What of a service a look is about.
@@ -135,34 +191,38 @@ pub struct Looking<'a> {
     pub candidate: Option<&'a Candidate>,
     pub assigned: Option<&'a Candidate>,
     pub ingredients: &'a [Ingredient],
+    /// Of its own spec.
+    pub newest: Newest,
 }
 
 impl Look {
     pub async fn of(
         delivery: &Delivery,
         row: MemberRollout,
-        Looking { spec, candidate, assigned, ingredients }: Looking<'_>,
+        Looking { spec, candidate, assigned, ingredients, newest }: Looking<'_>,
     ) -> Result<Self, StoreError> {
         let track: Track = read(&row, "track", &row.track)?;
-        let wanted = candidate.map(|candidate| change(spec, candidate)).transpose()?;
+        let documents = Documents::of(&row)?;
+        let candidate = candidate.filter(|_| !matches!(newest, Newest::Unresolved | Newest::Wrong));
+        let wanted = candidate.map(|candidate| change(spec, candidate, newest.mac())).transpose()?;
         let back = match (track.released, assigned) {
             (Some(released), Some(assigned)) if Some(released) != wanted => {
-                find_back(delivery, &row, spec, assigned, released).await?
+                find_back(delivery, (&row, &documents), spec, assigned, released).await?
             }
             _ => None,
         };
         let looked_at = fingerprint(ingredients);
-        Ok(Self { wanted, released: track.released, looked_at, back, rollout: track.number, row })
+        Ok(Self { wanted, looked_at, back, rollout: track.number, track, row, newest, documents })
     }
 
     /// What was assigned before and is to be again.
     pub fn back(&self) -> Option<&Candidate> {
-        self.back.as_ref().map(|(candidate, _)| candidate)
+        self.back.as_ref().map(|back| &back.candidate)
     }
 
     /// Whether its turn has not come.
     pub fn is_held(&self) -> bool {
-        self.wanted.is_none() || self.wanted != self.released
+        self.wanted.is_none() || self.wanted != self.track.released
     }
 
     /// What comes of it, after what was decided. `object`: the service that was looked at.
@@ -174,19 +234,41 @@ impl Look {
         let own = || object["spec"].to_string();
         let release = match &self.back {
             // What is taken back is not gone back to.
-            Some((_, spec)) if is_settled && row.held_spec != *spec => Some(Specs::Back(spec.clone())),
+            Some(back) if is_settled && row.held_spec != back.spec => Some(Specs::Back(back.spec.clone())),
             None if is_settled && !held && !row.held_spec.is_empty() => Some(Specs::Own { generation, spec: own() }),
             _ => None,
         };
+        let documents = self.next_documents(is_settled);
+        // Where none was named its newest has counted: the same, or it is of what is assigned with it.
+        let is_handed_anew = self.documents.counts.is_some_and(|counts| documents.counts != Some(counts));
         let before = self.row.held_spec.clone();
         let (set_uid, service_uid) = (row.set_uid.clone(), row.service_uid.clone());
-        let rollout = self.rollout;
-        let next = self.next(why, pinned)?;
-        Ok(Looked { set_uid, service_uid, held, rollout, next, before, release })
+        let (rollout, is_unresolved) = (self.rollout, self.newest == Newest::Unresolved);
+        let macs = (!row.documents.is_empty() || self.newest != Newest::Own).then(|| documents.macs());
+        let next = self.next(why, pinned, &documents)?;
+        let released = release.is_some() || is_handed_anew;
+        Ok(Looked { set_uid, service_uid, held, rollout, next, before, release, released, is_unresolved, macs })
+    }
+
+    /// Which document counts from now on, and which are to be kept.
+    fn next_documents(&self, is_settled: bool) -> Documents {
+        let Track { released, good, back, .. } = self.track;
+        let mut next = self.documents.clone();
+        next.of_changes.retain(|change, _| [released, good, back].contains(&Some(*change)));
+        match &self.back {
+            _ if !is_settled => {}
+            Some(back) => next.counts = back.document,
+            None if !self.is_held() => {
+                next.counts = self.newest.mac();
+                next.of_changes.extend(self.wanted.zip(self.newest.mac()));
+            }
+            None => {}
+        }
+        next
     }
 
     /// The row as it is to be written; none: it says so already.
-    fn next(self, why: &Why, pinned: bool) -> Result<Option<MemberRollout>, StoreError> {
+    fn next(self, why: &Why, pinned: bool, documents: &Documents) -> Result<Option<MemberRollout>, StoreError> {
         let stands = match why {
             Why::Suspended => Some(Stands::Suspended),
             _ if pinned => Some(Stands::Pinned),
@@ -201,6 +283,8 @@ impl Look {
             looked_at: self.looked_at,
             stands: stands.unwrap_or_default(),
             pin: self.row.set_pin,
+            documents: documents.write()?,
+            looked_mac: self.newest.mac().map(|mac| mac.to_string()).unwrap_or_default(),
             ..self.row.clone()
         };
         Ok((next != self.row).then_some(next))
@@ -219,7 +303,13 @@ pub struct Looked {
     /// The spec that counted, where that was not the service's own.
     before: String,
     /// Another spec counts from now on.
-    pub release: Option<Specs>,
+    release: Option<Specs>,
+    /// Another spec counts from now on, or other parameters.
+    pub released: bool,
+    /// Its newest parameters are to be put together.
+    pub is_unresolved: bool,
+    /// Of documents that are to be kept; none: it has none that others have a say in.
+    macs: Option<BTreeSet<String>>,
 }
 
 /// Which spec counts.
@@ -233,13 +323,19 @@ pub enum Specs {
 
 impl Looked {
     pub fn is_known(&self) -> bool {
-        self.next.is_none() && self.release.is_none()
+        self.next.is_none() && self.release.is_none() && !self.is_unresolved
     }
 
     /// `key`: of the service.
     pub async fn save(self, tx: &mut Tx, key: &Key) -> Result<(), StoreError> {
         if let Some(next) = &self.next {
             save_look(tx, next).await?;
+        }
+        if let Some(mut macs) = self.macs {
+            // By now there may be a newer one.
+            let newest = load_parameters(tx, &self.service_uid).await?;
+            macs.extend(newest.map(|row| row.mac).filter(|mac| !mac.is_empty()));
+            retain_documents(tx, &self.service_uid, &macs).await?;
         }
         match self.release {
             None => Ok(()),
@@ -258,23 +354,25 @@ impl Looked {
 /// What a member goes back to, by its history, where it has something else; none: it has it, or nobody knows it any more.
 async fn find_back(
     delivery: &Delivery,
-    row: &MemberRollout,
+    (row, documents): (&MemberRollout, &Documents),
     own: &ServiceDeploymentSpec,
     assigned: &Candidate,
     released: ChangeId,
-) -> Result<Option<(Candidate, String)>, StoreError> {
+) -> Result<Option<Back>, StoreError> {
     let held: Option<ServiceDeploymentSpec> = read_some(row, "held spec", &row.held_spec)?;
-    if change(held.as_ref().unwrap_or(own), assigned)? == released {
+    if change(held.as_ref().unwrap_or(own), assigned, documents.counts)? == released {
         return Ok(None);
     }
+    let document = documents.of_changes.get(&released).copied();
     let back: Option<ServiceDeploymentSpec> = read_some(row, "spec to go back to", &row.back_spec)?;
     let specs = [(Some(own), ""), (held.as_ref(), &row.held_spec), (back.as_ref(), &row.back_spec)];
     let history = versions::load_candidates(&mut *delivery.store.tables().await?, &row.service_uid).await?;
     for (spec, text) in specs {
         let Some(spec) = spec else { continue };
         for candidate in &history {
-            if change(spec, candidate)? == released {
-                return Ok(Some((candidate.clone(), text.to_owned())));
+            if change(spec, candidate, document)? == released {
+                let document = document.filter(|_| is_handed(spec));
+                return Ok(Some(Back { candidate: candidate.clone(), spec: text.to_owned(), document }));
             }
         }
     }
@@ -596,7 +694,7 @@ struct Target {
 
 impl Target {
     async fn find(delivery: &Delivery, name: &Name, set: &ServiceSet) -> Result<Self, StoreError> {
-        let (mut sources, mut revision, mut commit) = (Vec::new(), None, None);
+        let (mut sources, mut revision, mut commit, mut specs) = (Vec::new(), None, None, Vec::new());
         for (_, template) in Template::variants(&set.spec) {
             let Ok(spec) = check_template(&template) else { continue };
             let ingredients = find_ingredients(delivery, &name.namespace, &spec).await?;
@@ -606,14 +704,18 @@ impl Target {
             if !sources.contains(&found) {
                 sources.push(found);
             }
+            specs.push(spec);
         }
+        let handed = load_versions(delivery, &name.namespace, &specs).await?;
+        let handed: Vec<_> =
+            handed.iter().map(|input| json!([input.key.kind.as_str(), input.key.name, input.version])).collect();
         let spec = &set.spec;
         // What a version is kept at does not change with what its sources have.
         let content = match &spec.pin {
             Some(pin) => json!({"version": pin.version}),
             None => json!(sources),
         };
-        let digest = Digest::of_json(&json!([spec.template, spec.parameters, spec.overrides, content]));
+        let digest = Digest::of_json(&json!([spec.template, spec.parameters, spec.overrides, content, handed]));
         Ok(Self { sources, digest, revision: revision.unwrap_or_default(), commit })
     }
 }
@@ -736,7 +838,7 @@ impl<'r> Members<'r> {
             stands: Vec::with_capacity(rows.len()),
         };
         let mut labels: Vec<std::sync::Arc<BTreeMap<String, String>>> = Vec::with_capacity(rows.len());
-        for RollingMember { row, seen, touched } in rows {
+        for RollingMember { row, seen, touched, handed_anew } in rows {
             let state = delivery.clusters.get(&row.cluster_uid);
             let of_cluster = state.as_ref().map(|state| std::sync::Arc::clone(&state.labels)).unwrap_or_default();
             all.names.push(cluster_name(delivery, &row.cluster_uid).unwrap_or_else(|| row.cluster_uid.clone()));
@@ -754,9 +856,10 @@ impl<'r> Members<'r> {
                 },
             });
             all.tracks.push(read(row, "track", &row.track)?);
-            // What was found out for another spec, or for what its sources had before, says nothing.
+            // What was found out for another spec, or for what its sources or its parameters were before, says nothing.
             let is_behind = seen.is_none_or(|seen| seen < row.generation)
                 || (*touched && !sources.contains(&row.looked_at))
+                || *handed_anew
                 || !row.is_of_pin();
             let wanted = if is_behind || row.wanted.is_empty() { None } else { Some(&row.wanted) };
             let damaged = |error: farwater_fleet::rollout::ParseChangeError| StoreError::Row {
@@ -877,3 +980,6 @@ fn tell(decision: &Decision) -> RolloutStatus {
         halted_by: outlook.halted_by.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

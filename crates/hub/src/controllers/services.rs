@@ -21,7 +21,7 @@ use farwater_fleet::{
 };
 use farwater_store::{
     Resource, Store, StoreError,
-    delivery::{Agent, Assignment, Released, ServiceOrigin, load_agent},
+    delivery::{Agent, Assignment, MemberRollout, Released, ServiceOrigin, load_agent},
 };
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -29,6 +29,7 @@ use serde_json::{Map, Value};
 
 use super::{
     resources::{self, Name},
+    rollouts,
     sources::{self, SourceName},
 };
 use crate::delivery::{Delivery, parameters::Given};
@@ -109,6 +110,17 @@ pub struct ServiceFacts {
     pub origin: Option<Origin>,
     /// The database was restored, and what the source has since is not assigned yet.
     unasked: bool,
+    /// It is a set's.
+    pub member: Option<MemberFacts>,
+}
+
+/// What waits of a member's spec and parameters for the rollout of its set.
+#[derive(Clone, Debug)]
+pub struct MemberFacts {
+    /// Its own spec, where another one counts.
+    pub own: Option<Box<ServiceDeploymentSpec>>,
+    /// MAC of the document of parameters that counts; none: the newest does.
+    pub counts: Option<Digest>,
 }
 
 impl ServiceFacts {
@@ -145,7 +157,19 @@ impl ServiceFacts {
             assigned,
             origin: None,
             unasked: false,
+            member: None,
         })
+    }
+
+    /// `own`: its own spec, where another one counts.
+    pub fn of_member(
+        mut self,
+        row: Option<&MemberRollout>,
+        own: Option<ServiceDeploymentSpec>,
+    ) -> Result<Self, StoreError> {
+        let Some(row) = row else { return Ok(self) };
+        self.member = Some(MemberFacts { own: own.map(Box::new), counts: rollouts::counting_document(row)? });
+        Ok(self)
     }
 
     /// With what is known of where its objects came from.
@@ -198,12 +222,12 @@ impl ServiceFacts {
     ) -> (Entry, Why) {
         let spec = &self.service.spec;
         let ceiling = self.check_placement(cluster, grants);
-        let why = match (&self.why, &ceiling, secrets, &given.mac) {
+        let why = match (&self.why, &ceiling, secrets, given.problem()) {
             (Why::Trouble(_), ..) => self.why.clone(),
             (_, Err(denied), ..) => Why::NotGranted(denied.to_string()),
             (_, Ok(_), Err(message), _) => Why::Trouble(Trouble::Secret { message: message.clone() }),
-            (_, Ok(_), Ok(_), Err(message)) => Why::Trouble(Trouble::Parameters { message: message.clone() }),
-            (why, Ok(_), Ok(_), Ok(_)) => why.clone(),
+            (_, Ok(_), Ok(_), Some(message)) => Why::Trouble(Trouble::Parameters { message: message.to_owned() }),
+            (why, Ok(_), Ok(_), None) => why.clone(),
         };
         let suspension = self.suspended.then(|| describe_suspension(spec));
         let annotation = |name: &str| Some(self.service.metadata.annotations.as_ref()?.get(name)?.as_str());

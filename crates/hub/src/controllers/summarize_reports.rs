@@ -55,16 +55,19 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     if Some(row.generation) != resource.object["metadata"]["generation"].as_i64() {
         return Ok(Next::OnChange);
     }
+    let own = member.as_ref().filter(|member| !member.held_spec.is_empty()).map(|_| service.spec.clone());
     let service = held_specs::effective(service, member.as_ref(), held.as_ref())?;
     let urls = SourceUrls::default().of_service(&delivery.store, &name.namespace, &service).await?;
-    let mut facts = ServiceFacts::new(service, &row, urls)?.from_origin(known.as_ref())?;
+    let mut facts =
+        ServiceFacts::new(service, &row, urls)?.from_origin(known.as_ref())?.of_member(member.as_ref(), own)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
     let cluster = load_cluster(&delivery, &row).await?;
     let (entry, why) = match &cluster {
         Some(cluster) => {
             let secrets = secrets::resolve(&delivery, &facts).await?;
             // Whoever puts them together for the first time asks for a summary when it is done.
-            let Some(given) = parameters::published(&facts, handed.as_ref())? else { return Ok(Next::OnChange) };
+            let given = parameters::published(&delivery, &facts, cluster, handed.as_ref()).await?;
+            let Some(given) = given else { return Ok(Next::OnChange) };
             let grants = load_grants_for(&delivery.store, &name.namespace).await?;
             facts.resolve_entry(cluster, &grants, &secrets, &given)
         }

@@ -1,11 +1,14 @@
 //! A service's parameters: what they come to, and `GET /agent/v1/parameters/<service uid>/<mac>`, sealed to the agent that asks.
 //!
 //! They are resolved when something changes that the service is handed, which its row says, and not when its cluster is computed
-//! for another reason. Rows hold a MAC and names; values are read from the store when they are resolved and when they are sent, and
-//! kept nowhere.
+//! for another reason. Rows hold a MAC and names; values are read from the store when they are resolved and when they are sent.
+//!
+//! Of a set's member the newest document waits for the rollout, with its content and its spec: until then counts the one before. So
+//! that this can be sent, documents of members that others have a say in are kept, sealed. All else is kept nowhere.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
     sync::Arc,
 };
 
@@ -22,16 +25,19 @@ use farwater_api::{
 use farwater_fleet::{
     conditions::cut,
     parameters::{
-        CLUSTERS, ClusterInput, Handed, Inputs, Objects, Resolution, SecretName, Texts, Unknown, describe,
-        has_parameters, resolve, wanted, wanted_through,
+        CLUSTERS, ClusterInput, Handed, Inputs, Objects, Problem, Resolution, SecretName, Texts, Unknown, describe,
+        has_parameters, is_handed, resolve, wanted, wanted_through,
     },
 };
 use farwater_store::{
-    Key, StoreError,
-    delivery::{InputVersion, ParameterKey, ParameterRow, Resolved, load_agent, load_desired, mark_parameters},
+    Key, StoreError, Tx,
+    delivery::{
+        InputVersion, ParameterKey, ParameterRow, Resolved, load_agent, load_desired, load_document, load_parameters,
+        mark_parameters, save_document, versions_of,
+    },
 };
 use http::HeaderMap;
-use serde_json::Value;
+use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::{Delivery, answer::Refusal, desired, secrets::seal, token::authenticate};
@@ -63,11 +69,29 @@ pub struct Given {
     pub mac: Result<Option<Digest>, String>,
     /// How often they have become others.
     pub turn: u64,
+    /// What is wrong with newer ones, while those of before count.
+    newer_problem: Option<String>,
 }
 
 impl Default for Given {
     fn default() -> Self {
-        Self { mac: Ok(None), turn: 0 }
+        Self { mac: Ok(None), turn: 0, newer_problem: None }
+    }
+}
+
+impl Given {
+    pub fn problem(&self) -> Option<&str> {
+        self.mac.as_ref().err().or(self.newer_problem.as_ref()).map(String::as_str)
+    }
+}
+
+/// The values of a document. Nobody prints them.
+#[derive(Clone)]
+struct Values(Zeroizing<Vec<u8>>);
+
+impl fmt::Debug for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({} bytes)", self.0.len())
     }
 }
 
@@ -78,8 +102,39 @@ pub struct Fresh {
     pub resolved: Resolved,
     /// What was read for it: where that is another by then, it is resolved once more.
     pub inputs: Vec<InputVersion>,
-    /// The entry says something else than before.
+    /// They are others than before.
     pub is_news: bool,
+    /// Of a set's member, and others have a say in them: its rollout goes by them.
+    pub is_of_rollout: bool,
+    /// To be kept.
+    kept: Option<Values>,
+}
+
+impl Fresh {
+    /// To be kept beside its row.
+    pub fn document(&self) -> Option<Document> {
+        let (ParameterRow { service_uid, mac, .. }, values) = (&self.resolved.row, self.kept.clone()?);
+        Some(Document { service_uid: service_uid.clone(), mac: mac.clone(), values })
+    }
+}
+
+/// A document of parameters that is to be kept.
+#[derive(Debug)]
+pub struct Document {
+    service_uid: String,
+    mac: String,
+    values: Values,
+}
+
+impl Document {
+    /// Where its row was written: it goes with that.
+    pub async fn save(self, tx: &mut Tx) -> Result<(), StoreError> {
+        let Self { service_uid, mac, values } = self;
+        match load_parameters(tx, &service_uid).await? {
+            Some(row) if row.mac == mac => save_document(tx, &service_uid, &mac, &values.0).await,
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Objects that were read, for the services that are resolved together.
@@ -113,8 +168,8 @@ struct Read<T> {
     bytes: usize,
 }
 
-/// What a service's entry says of its parameters: as its row has it, or as they are resolved anew, where something has changed
-/// since.
+/// What a service's entry says of its parameters. The newest are as its row has it, or are resolved anew, where something has
+/// changed since.
 pub async fn give(
     delivery: &Delivery,
     facts: &ServiceFacts,
@@ -122,22 +177,55 @@ pub async fn give(
     row: Option<&ParameterRow>,
     cache: &mut InputCache,
 ) -> Result<(Given, Option<Fresh>), StoreError> {
-    let spec = &facts.service.spec;
-    if facts.deleting() || (row.is_none() && !has_parameters(spec)) {
+    if facts.deleting() || (row.is_none() && !may_have(facts)) {
         return Ok((Given::default(), None));
     }
-    let stamp = stamp(&delivery.identity, facts, cluster);
-    if let Some(row) = row.filter(|row| row.stamp == stamp && row.marks == 0) {
-        return Ok((given(row)?, None));
+    let fresh = resolve_newest(delivery, facts, cluster, row, cache).await?;
+    let newest = fresh.as_ref().map(|fresh| &fresh.resolved.row).or(row);
+    let given = match newest {
+        Some(newest) => count(delivery, facts, cluster, newest).await?,
+        None => Given::default(),
+    };
+    Ok((given, fresh))
+}
+
+/// Whether a service has parameters, by its own spec or by the one that counts.
+fn may_have(facts: &ServiceFacts) -> bool {
+    has_parameters(newest_spec(facts)) || has_parameters(&facts.service.spec)
+}
+
+/// The spec that the newest parameters are of: a member's own, though another one may count.
+fn newest_spec(facts: &ServiceFacts) -> &ServiceDeploymentSpec {
+    facts.member.as_ref().and_then(|member| member.own.as_deref()).unwrap_or(&facts.service.spec)
+}
+
+/// The newest parameters, where the row doesn't have them.
+async fn resolve_newest(
+    delivery: &Delivery,
+    facts: &ServiceFacts,
+    cluster: &ClusterFacts,
+    row: Option<&ParameterRow>,
+    cache: &mut InputCache,
+) -> Result<Option<Fresh>, StoreError> {
+    let spec = newest_spec(facts);
+    let stamp = stamp(&delivery.identity, spec, &cluster.uid);
+    if row.is_some_and(|row| is_newest(row, &stamp)) {
+        return Ok(None);
     }
-    let (mut keys, mut inputs) = (BTreeSet::new(), Vec::new());
+    let is_of_set = facts.member.is_some();
+    let is_of_rollout = is_of_set && is_handed(spec);
+    let (mut keys, mut inputs, mut kept) = (BTreeSet::new(), Vec::new(), None);
     let (mut mac, mut problem) = (String::new(), String::new());
     if has_parameters(spec) {
         delivery.counters.parameters_resolved.inc();
         let (resolution, read) = load(delivery, &facts.uid, &facts.name, spec, cluster, cache).await?;
         match resolution.problems.as_slice() {
-            [] => mac = self::mac(&delivery.identity, &facts.uid, &encode(&resolution.parameters)).to_string(),
-            problems => problem = cut(&describe(problems).replace('\0', " "), MAX_PROBLEM),
+            [] => {
+                let json = encode(&resolution.parameters);
+                mac = self::mac(&delivery.identity, &facts.uid, &json).to_string();
+                kept = is_of_rollout.then_some(Values(json));
+            }
+            problems => problem = describe_problems(problems),
         }
         keys.extend(resolution.handed.into_iter().map(|Handed { kind, namespace, name, key }| ParameterKey {
             kind,
@@ -150,19 +238,94 @@ pub async fn give(
     let known = row.cloned().unwrap_or_default();
     let changed = known.mac != mac;
     let is_news = row.is_none() || changed || known.problem != problem;
-    let turn = known.turn + i64::from(row.is_some() && changed);
+    // A member's entry becomes another one when it is let go on, and not before.
+    let turn = known.turn + i64::from(row.is_some() && changed && !is_of_set);
     let row = ParameterRow { service_uid: facts.uid.clone(), stamp, mac, problem, turn, marks: known.marks };
-    let given = given(&row)?;
-    Ok((given, Some(Fresh { service: facts.name.clone(), resolved: Resolved { row, keys }, inputs, is_news })))
+    let (service, resolved) = (facts.name.clone(), Resolved { row, keys });
+    Ok(Some(Fresh { service, resolved, inputs, is_news, is_of_rollout, kept }))
+}
+
+fn describe_problems(problems: &[Problem]) -> String {
+    cut(&describe(problems).replace('\0', " "), MAX_PROBLEM)
+}
+
+/// What counts for a service's entry, by its newest parameters.
+async fn count(
+    delivery: &Delivery,
+    facts: &ServiceFacts,
+    cluster: &ClusterFacts,
+    newest: &ParameterRow,
+) -> Result<Given, StoreError> {
+    let newest = given(newest)?;
+    let Some(member) = &facts.member else { return Ok(newest) };
+    let spec = &facts.service.spec;
+    let mac = match member.counts {
+        Some(counts) if is_handed(spec) => Ok(Some(counts)),
+        None if is_handed(spec) => return Ok(newest),
+        _ if member.own.is_none() => return Ok(newest),
+        // Of a spec that counts for a while longer, and has it all in itself.
+        _ if !has_parameters(spec) => Ok(None),
+        _ => {
+            let (uid, mut cache) = (&facts.uid, InputCache::default());
+            let (resolution, _) = load(delivery, uid, &facts.name, spec, cluster, &mut cache).await?;
+            match resolution.problems.as_slice() {
+                [] => Ok(Some(mac(&delivery.identity, uid, &encode(&resolution.parameters)))),
+                problems => Err(describe_problems(problems)),
+            }
+        }
+    };
+    Ok(Given { mac, turn: newest.turn, newer_problem: newest.mac.err() })
 }
 
 /// What the published entry of a service says of them, whatever has changed since; none where they were never put together.
-pub fn published(facts: &ServiceFacts, row: Option<&ParameterRow>) -> Result<Option<Given>, StoreError> {
+pub async fn published(
+    delivery: &Delivery,
+    facts: &ServiceFacts,
+    cluster: &ClusterFacts,
+    row: Option<&ParameterRow>,
+) -> Result<Option<Given>, StoreError> {
     match row {
         _ if facts.deleting() => Ok(Some(Given::default())),
-        Some(row) => given(row).map(Some),
-        None => Ok((!has_parameters(&facts.service.spec)).then(Given::default)),
+        Some(row) => count(delivery, facts, cluster, row).await.map(Some),
+        None => Ok((!may_have(facts)).then(Given::default)),
     }
+}
+
+/// The newest parameters of a set's member, as far as others have a say in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Newest {
+    /// They are in its spec.
+    Own,
+    /// To be put together, when its cluster is computed.
+    Unresolved,
+    /// What is wrong with them its row says.
+    Wrong,
+    Is(Digest),
+}
+
+impl Newest {
+    /// `spec`: the service's own.
+    pub fn of(
+        identity: &Identity,
+        spec: &ServiceDeploymentSpec,
+        cluster_uid: &str,
+        row: Option<&ParameterRow>,
+    ) -> Result<Self, StoreError> {
+        if !is_handed(spec) {
+            return Ok(Self::Own);
+        }
+        let stamp = stamp(identity, spec, cluster_uid);
+        let Some(row) = row.filter(|row| is_newest(row, &stamp)) else { return Ok(Self::Unresolved) };
+        Ok(given(row)?.mac.ok().flatten().map_or(Self::Wrong, Self::Is))
+    }
+
+    pub fn mac(self) -> Option<Digest> {
+        if let Self::Is(mac) = self { Some(mac) } else { None }
+    }
+}
+
+fn is_newest(row: &ParameterRow, stamp: &str) -> bool {
+    row.stamp == stamp && row.marks == 0
 }
 
 fn given(row: &ParameterRow) -> Result<Given, StoreError> {
@@ -173,14 +336,47 @@ fn given(row: &ParameterRow) -> Result<Given, StoreError> {
         ("", problem) => Err(problem.to_owned()),
         (mac, _) => Ok(Some(mac.parse().map_err(|error| damaged(format!("{error}")))?)),
     };
-    Ok(Given { mac, turn: row.turn.unsigned_abs() })
+    Ok(Given { mac, turn: row.turn.unsigned_abs(), newer_problem: None })
 }
 
-/// What of the service and its cluster a row was made for, in which form and under which key.
-fn stamp(identity: &Identity, facts: &ServiceFacts, cluster: &ClusterFacts) -> String {
-    let generation = facts.service.metadata.generation.unwrap_or_default();
-    let key = hex::encode(&identity.mac(KEY_PURPOSE, b"")[..8]);
-    format!("{FORMAT} {generation} {} {key}", cluster.uid)
+/// What of a spec and its cluster a row was made for, in which form and under which key. By the spec's content: which one counts
+/// changes without a write of the service.
+fn stamp(identity: &Identity, spec: &ServiceDeploymentSpec, cluster_uid: &str) -> String {
+    let stated = Digest::of_json(&json!([spec.configuration, spec.parameters, spec.target_namespace]));
+    let [stated, key] = [&stated.as_bytes()[..], &identity.mac(KEY_PURPOSE, b"")].map(|bytes| hex::encode(&bytes[..8]));
+    format!("{FORMAT} {stated} {cluster_uid} {key}")
+}
+
+/// Which states all that services are handed of has now.
+pub async fn load_versions(
+    delivery: &Delivery,
+    namespace: &str,
+    specs: &[ServiceDeploymentSpec],
+) -> Result<Vec<InputVersion>, StoreError> {
+    let mut keys = BTreeSet::new();
+    for spec in specs.iter().filter(|spec| is_handed(spec)) {
+        let wanted = wanted(spec);
+        let mut contexts = BTreeMap::new();
+        for name in wanted.contexts {
+            let key = Name::new(namespace, &name);
+            let found = resources::load::<ServiceContext>(&delivery.store, &key).await?;
+            keys.insert(ServiceContext::key(&key));
+            contexts.insert(name, found.map(|(_, context)| Arc::new(context.spec)));
+        }
+        let of_map = |name| Key { kind: resources::config_maps(), namespace: namespace.to_owned(), name };
+        keys.extend(wanted.config_maps.into_iter().map(of_map));
+        let secrets = wanted.secrets.into_iter().chain(wanted_through(spec, &contexts));
+        keys.extend(secrets.map(|secret| secret_backends::key(namespace, &secret)));
+    }
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys: Vec<Key> = keys.into_iter().collect();
+    let mut versions = versions_of(&mut *delivery.store.tables().await?, &keys).await?;
+    for input in &mut versions {
+        input.version = delivery.secret_backends.version(&input.key).or(input.version);
+    }
+    Ok(versions)
 }
 
 /// Tied to the service, so that nobody learns from two entries that two services are handed the same.
@@ -380,6 +576,10 @@ pub async fn get_parameters(
     let entry = entries.into_iter().find(|entry| names(entry, &service, &wanted));
     let planned = || delivery.plans.entry_with_parameters(&cluster.uid, &service, &wanted);
     let entry = entry.or_else(planned).ok_or_else(not_desired)?;
+    let info = SealedSecrets::info_of_parameters(delivery.identity.installation(), &cluster.uid, &service, &wanted);
+    if let Some(json) = load_document(&delivery.store, &service, &wanted.to_string()).await? {
+        return Ok(Json(seal(&agent, &info, &json)?));
+    }
     let name = Name::new(&entry.service.namespace, &entry.service.name);
     let found = resources::load::<ServiceDeployment>(&delivery.store, &name).await?;
     let (_, resource) = found.filter(|(resource, _)| resource.uid == service).ok_or_else(not_desired)?;
@@ -397,7 +597,6 @@ pub async fn get_parameters(
         delivery.dirty.notify_one();
         return Err(not_desired());
     }
-    let info = SealedSecrets::info_of_parameters(delivery.identity.installation(), &cluster.uid, &service, &wanted);
     Ok(Json(seal(&agent, &info, &json)?))
 }
 

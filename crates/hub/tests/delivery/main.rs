@@ -30,6 +30,7 @@ mod rules;
 mod secrets;
 mod shop;
 mod sources;
+mod spreading;
 mod stamping;
 mod updating;
 mod versions;

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use crate::{
     agent::{Agent, said},
     delivering::applied,
+    parameters::handed,
     rig::{PATIENCE, Rig, WEB, condition, key, message, repository},
 };
 
@@ -43,13 +44,28 @@ pub struct Fleet {
     /// Everything but these is bad.
     pub good: Option<BTreeSet<Digest>>,
     /// What each was last seen with, by the cluster.
-    last: HashMap<&'static str, Entry>,
+    pub last: HashMap<&'static str, Entry>,
+    /// The colour that each is handed by the context `shared`, and the colours that nothing gets healthy with.
+    pub colours: BTreeMap<&'static str, String>,
+    pub bad_colours: BTreeSet<&'static str>,
+    /// (cluster, colour) in the order in which they came.
+    pub painted: Vec<(&'static str, String)>,
     /// (cluster, bundle) in the order in which they came.
     course: Vec<(&'static str, Digest)>,
 }
 
 impl Fleet {
     pub async fn start(names: &[&'static str], rollout: Value) -> Self {
+        Self::start_with(names, rollout, json!({}), Vec::new()).await
+    }
+
+    /// `template`: beside what each has. `objects`: by kind and name, in the set's namespace.
+    pub async fn start_with(
+        names: &[&'static str],
+        rollout: Value,
+        template: Value,
+        objects: Vec<(&str, &str, Value)>,
+    ) -> Self {
         let (server, _) = repository().await;
         // In a folder, as Git hosts have them.
         let git = server.create("team/infra").unwrap();
@@ -66,18 +82,26 @@ impl Fleet {
             bad_places: BTreeSet::new(),
             good: None,
             last: HashMap::new(),
+            colours: BTreeMap::new(),
+            bad_colours: BTreeSet::new(),
+            painted: Vec::new(),
             course: Vec::new(),
         };
+        for (kind, name, object) in objects {
+            fleet.rig.create(kind, ADMIN_NAMESPACE, name, object).await;
+        }
         for name in names {
             fleet.join(name).await;
         }
         let mut policy = json!({"soak": "1s", "failAfter": "1s", "maxUnavailable": 1});
         policy.as_object_mut().unwrap().extend(rollout.as_object().unwrap().clone());
-        let spec = json!({
+        let mut spec = json!({
             "clusterSelector": {"matchLabels": {"env": "prod"}},
             "rollout": policy,
             "template": {"spec": {"targetNamespace": "web", "sourceRef": {"name": "infra"}, "path": "apps/web"}},
         });
+        let stated = spec["template"]["spec"].as_object_mut().unwrap();
+        stated.extend(template.as_object().unwrap().clone());
         fleet.rig.create("ServiceSet", ADMIN_NAMESPACE, SET, json!({"spec": spec})).await;
         fleet
     }
@@ -105,16 +129,37 @@ impl Fleet {
                 self.course.push((name, bundle));
             }
             let place = applied(entry).unwrap().target_namespace.as_str();
-            let is_bad = self.bad_places.contains(place)
+            let uid = entry.service.uid.clone();
+            let mut is_bad = false;
+            if let Some(mac) = applied(entry).unwrap().parameters {
+                let colour = handed(&self.rig, agent, &uid, &mac).await.values["contexts"]["shared"]["colour"].clone();
+                let colour = colour.as_str().unwrap_or_default().to_owned();
+                is_bad = self.bad_colours.contains(&*colour);
+                if self.colours.insert(name, colour.clone()).as_ref() != Some(&colour) {
+                    self.painted.push((name, colour));
+                }
+            }
+            let is_bad = is_bad
+                || self.bad_places.contains(place)
                 || self.bad.contains(&bundle)
                 || self.good.as_ref().is_some_and(|good| !good.contains(&bundle));
             let health = if is_bad { Health::Failed } else { Health::Current };
-            let uid = entry.service.uid.clone();
             let entry = Entry::clone(entry);
             agent.say(&self.rig, &uid, said(&entry, Outcome::Applied, &[("web", health)])).await;
             self.last.insert(name, entry);
         }
         tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+
+    /// The hub is killed and started again.
+    pub async fn crash(mut self) -> Self {
+        self.rig.kill_controllers().await;
+        self.rig = self.rig.crash_before(async |_, _| {}).await;
+        self.rig.wait_loaded().await;
+        for agent in self.agents.values_mut() {
+            agent.renew(&self.rig).await;
+        }
+        self
     }
 
     pub async fn set(&self) -> Value {
@@ -322,12 +367,7 @@ async fn a_hub_that_is_killed_in_mid_rollout_goes_on() {
     fleet.commit("two").await;
     for reached in [1, 2] {
         fleet.until("it has come there", |fleet, _| fleet.course.len() == before + reached).await;
-        fleet.rig.kill_controllers().await;
-        fleet.rig = fleet.rig.crash_before(async |_, _| {}).await;
-        fleet.rig.wait_loaded().await;
-        for agent in fleet.agents.values_mut() {
-            agent.renew(&fleet.rig).await;
-        }
+        fleet = fleet.crash().await;
     }
     fleet.until_complete().await;
     assert!(fleet.course[before].0 == "a" && fleet.course.len() == before + 3, "{:?}", fleet.course);

@@ -7,12 +7,14 @@ use std::{
 
 use farwater_api::parameters::ChangedKeys;
 use sqlx::AssertSqlSafe;
+use zeroize::Zeroizing;
 
 use super::desired::{COUNT_MARK, mark_cluster};
 use crate::{
-    Connection, Key, Kind, StoreError,
+    Connection, Key, Kind, Store, StoreError, Tx,
     engine::Row,
     rows::{chunks, parameters},
+    seal_keys::DOCUMENTS,
 };
 
 /// Kinds whose keys services may be handed.
@@ -166,9 +168,46 @@ async fn delete_keys(connection: &mut Connection, service_uid: &str) -> Result<(
     Ok(())
 }
 
+fn document_id(service_uid: &str, mac: &str) -> String {
+    format!("{DOCUMENTS}{service_uid}/{mac}")
+}
+
+/// Keeps a document of a service, sealed: when an agent asks for it, its values may be nowhere else any more.
+pub async fn save_document(tx: &mut Tx, service_uid: &str, mac: &str, document: &[u8]) -> Result<(), StoreError> {
+    tx.save_kept(&document_id(service_uid, mac), 0, document).await
+}
+
+pub async fn load_document(
+    store: &Store,
+    service_uid: &str,
+    mac: &str,
+) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
+    Ok(store.load_kept(&document_id(service_uid, mac)).await?.map(|(_, document)| document))
+}
+
+/// Drops a service's documents but for these.
+pub async fn retain_documents(
+    connection: &mut Connection,
+    service_uid: &str,
+    macs: &BTreeSet<String>,
+) -> Result<(), StoreError> {
+    let places: Vec<String> = (3..3 + macs.len()).map(|n| format!("${n}")).collect();
+    let others = if macs.is_empty() { String::new() } else { format!(" AND id NOT IN ({})", places.join(", ")) };
+    // What follows a slash is a zero.
+    let sql = format!("DELETE FROM kept_values WHERE id > $1 AND id < $2{others}");
+    let mut delete = sqlx::query(AssertSqlSafe(sql));
+    delete = delete.bind(document_id(service_uid, "")).bind(format!("{DOCUMENTS}{service_uid}0"));
+    for mac in macs {
+        delete = delete.bind(document_id(service_uid, mac));
+    }
+    delete.execute(connection).await?;
+    Ok(())
+}
+
 /// Of a service that is gone, or that has none any more.
 pub async fn delete_parameters(connection: &mut Connection, service_uid: &str) -> Result<(), StoreError> {
     delete_keys(connection, service_uid).await?;
+    retain_documents(connection, service_uid, &BTreeSet::new()).await?;
     sqlx::query("DELETE FROM service_parameters WHERE service_uid = $1").bind(service_uid).execute(connection).await?;
     Ok(())
 }
@@ -308,7 +347,7 @@ pub async fn versions_of(connection: &mut Connection, keys: &[Key]) -> Result<Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OpenOptions, Store};
+    use crate::OpenOptions;
 
     /// A change of one object reads no other's keys, whatever their number.
     #[tokio::test]

@@ -42,6 +42,10 @@ pub struct MemberRollout {
     pub pin: i64,
     /// The one that its set is kept at now.
     pub set_pin: i64,
+    /// JSON: MACs of the document that counts, and of those that it may go back to; empty: its newest counts.
+    pub documents: String,
+    /// MAC of the document that it was looked at with, where others have a say in that; else empty.
+    pub looked_mac: String,
 }
 
 impl MemberRollout {
@@ -71,14 +75,16 @@ from_row!(
         evidence,
         step,
         pin,
-        set_pin
+        set_pin,
+        documents,
+        looked_mac
     ]
 );
 
 const SELECT: &str = "SELECT set_uid, cluster_uid, service_uid, service_name, ready, generation, wanted, looked_at, \
                       stands, track, held_spec, back_spec, published, published_at, evidence, step, pin, \
-                      COALESCE((SELECT pin FROM rollouts WHERE rollouts.set_uid = set_members.set_uid), 0) AS set_pin \
-                      FROM set_members";
+                      COALESCE((SELECT pin FROM rollouts WHERE rollouts.set_uid = set_members.set_uid), 0) AS set_pin, \
+                      documents, looked_mac FROM set_members";
 
 /// A member, and whether it may be made of something else by now: of one of its paths, or of all of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +94,8 @@ pub struct RollingMember {
     pub seen: Option<i64>,
     /// Nobody knows without a look whether its sources concern it.
     pub touched: bool,
+    /// What it is handed has changed since.
+    pub handed_anew: bool,
 }
 
 /// The members that a set has services for, by their clusters, without what `held_spec` is.
@@ -156,8 +164,10 @@ fn read_told(rows: Vec<Row>) -> Result<(Vec<RollingMember>, Vec<MemberVersions>)
 const SELECT_ROLLING: &str = "SELECT m.set_uid, m.cluster_uid, m.service_uid, m.service_name, m.ready, m.generation, m.wanted, m.looked_at, m.stands, \
         m.track, CASE WHEN m.held_spec = '' THEN '' ELSE '{}' END AS held_spec, '' AS back_spec, m.published, m.published_at, m.evidence, \
         m.step, m.pin, COALESCE((SELECT pin FROM rollouts WHERE set_uid = $1), 0) AS set_pin, a.generation AS seen, \
-        CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths WHERE service_paths.service_uid = m.service_uid), '') = '' THEN 1 ELSE 0 END AS BIGINT) AS touched \
+        CAST(CASE WHEN COALESCE((SELECT MIN(path) FROM service_paths WHERE service_paths.service_uid = m.service_uid), '') = '' THEN 1 ELSE 0 END AS BIGINT) AS touched, \
+        '' AS documents, m.looked_mac, CAST(CASE WHEN m.looked_mac <> '' AND (p.mac IS NULL OR p.marks <> 0 OR p.mac <> m.looked_mac) THEN 1 ELSE 0 END AS BIGINT) AS handed_anew \
         FROM set_members m LEFT JOIN assignments a ON a.service_uid = m.service_uid \
+        LEFT JOIN service_parameters p ON p.service_uid = m.service_uid \
         WHERE m.set_uid = $1 AND m.left_at = 0 AND m.service_uid <> ''";
 
 fn read_rolling(rows: Vec<Row>) -> Result<Vec<RollingMember>, StoreError> {
@@ -168,6 +178,7 @@ fn read_rolling(rows: Vec<Row>) -> Result<Vec<RollingMember>, StoreError> {
             row: MemberRollout::from_row(row)?,
             seen: row.try_get("seen")?,
             touched: row.try_get::<i64, _>("touched")? == 1,
+            handed_anew: row.try_get::<i64, _>("handed_anew")? == 1,
         });
     }
     Ok(members)
@@ -192,14 +203,19 @@ pub async fn rollouts_of_cluster(
 
 /// What a look at a service found: what it would run, and why it stands still.
 pub async fn save_look(connection: &mut Connection, row: &MemberRollout) -> Result<(), StoreError> {
-    sqlx::query("UPDATE set_members SET wanted = $2, looked_at = $3, stands = $4, pin = $5 WHERE service_uid = $1")
-        .bind(&row.service_uid)
-        .bind(&row.wanted)
-        .bind(&row.looked_at)
-        .bind(&row.stands)
-        .bind(row.pin)
-        .execute(connection)
-        .await?;
+    sqlx::query(
+        "UPDATE set_members SET wanted = $2, looked_at = $3, stands = $4, pin = $5, documents = $6, looked_mac = $7 \
+         WHERE service_uid = $1",
+    )
+    .bind(&row.service_uid)
+    .bind(&row.wanted)
+    .bind(&row.looked_at)
+    .bind(&row.stands)
+    .bind(row.pin)
+    .bind(&row.documents)
+    .bind(&row.looked_mac)
+    .execute(connection)
+    .await?;
     Ok(())
 }
 

@@ -7,8 +7,8 @@ use farwater_store::{
     Key, Kind, Store,
     delivery::{
         Assignment, InputVersion, MarkClusters, ParameterKey, ParameterRow, Resolved, clear_mark, delete_assignment,
-        load_dirty, load_parameters, mark_changed_keys, mark_parameters, parameters_of_cluster, save_assignment,
-        save_parameters, versions_of,
+        load_dirty, load_document, load_parameters, mark_changed_keys, mark_parameters, parameters_of_cluster,
+        retain_documents, save_assignment, save_document, save_parameters, versions_of,
     },
     fsck,
 };
@@ -23,6 +23,7 @@ on_both_engines!(
     nothing_is_left_of_a_service_that_goes,
     many_services_are_written_together_and_none_that_is_gone,
     a_context_is_plain_nowhere_in_the_database,
+    a_document_lies_sealed_as_long_as_it_is_named_and_goes_with_its_service,
 );
 
 async fn open(place: &Place) -> Store {
@@ -315,4 +316,42 @@ async fn a_context_is_plain_nowhere_in_the_database(place: Place) {
     assert_eq!(place.parts_with(CANARY).await, Vec::<String>::new());
     let report = fsck::fsck(&place.location(), &[7; 32]).await.unwrap();
     assert!(!report.is_damaged, "{:?}", report.findings);
+}
+
+async fn a_document_lies_sealed_as_long_as_it_is_named_and_goes_with_its_service(place: Place) {
+    const CANARY: &str = "value-that-nobody-finds";
+    let store = open(&place).await;
+    let macs = async |uid: &'static str| {
+        let mut found = String::new();
+        for mac in ["1", "2", "3"] {
+            if let Some(document) = load_document(&store, uid, mac).await.unwrap() {
+                assert_eq!(document.as_slice(), CANARY.as_bytes());
+                found += mac;
+            }
+        }
+        found
+    };
+    for name in ["a", "aa"] {
+        service(&store, name, Vec::new()).await;
+    }
+    let saved = store.transact(|tx| {
+        Box::pin(async move {
+            tx.save_kept("c0ffee", 1, b"of a backend").await?;
+            for uid in ["uid-of-a", "uid-of-aa"] {
+                for mac in ["1", "2", "3"] {
+                    save_document(tx, uid, mac, CANARY.as_bytes()).await?;
+                }
+            }
+            Ok(())
+        })
+    });
+    saved.await.unwrap();
+    assert_eq!(place.parts_with(CANARY).await, Vec::<String>::new());
+    assert_eq!(store.kept_ids().await.unwrap(), ["c0ffee"]);
+    let named = BTreeSet::from(["1", "3", "9"].map(str::to_owned));
+    store.transact(move |tx| Box::pin(async move { retain_documents(tx, "uid-of-a", &named).await })).await.unwrap();
+    assert_eq!((macs("uid-of-a").await, macs("uid-of-aa").await), ("13".to_owned(), "123".to_owned()));
+    store.transact(|tx| Box::pin(async move { delete_assignment(tx, "uid-of-a").await })).await.unwrap();
+    assert_eq!((macs("uid-of-a").await, macs("uid-of-aa").await), (String::new(), "123".to_owned()));
+    assert_eq!(store.kept_ids().await.unwrap(), ["c0ffee"]);
 }

@@ -1,0 +1,227 @@
+//! What a rollout holds, and what a change window does, by each field of what an agent is told. docs/rollouts.md and docs/freezing.md say it
+//! in words.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farwater_api::protocol::{Action, Ceiling, Deployment, ServiceAccount};
+use farwater_fleet::assignment::{Decision, EntryInputs, Inputs, resolve_action};
+
+use super::*;
+use crate::controllers::held_specs::counting;
+
+/// All that an entry is made of.
+#[derive(Clone)]
+struct World {
+    spec: ServiceDeploymentSpec,
+    candidate: Candidate,
+    parameters: Digest,
+    secrets: Digest,
+    ceiling: Ceiling,
+    approved_prune: Option<Digest>,
+    hold_prune: Option<String>,
+    undo: Option<String>,
+    turn: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let spec = json!({
+            "clusterRef": {"name": "east"}, "targetNamespace": "web", "sourceRef": {"name": "infra"}, "path": "apps/web",
+            "parameters": [{"from": {"context": "shared"}}],
+        });
+        let digest = Digest::of("");
+        let candidate =
+            json!({"revision": "1", "contentId": digest, "bundle": digest, "bundleBytes": 1, "path": "apps/web"});
+        let service_account = ServiceAccount { namespace: "web".to_owned(), name: "deployer".to_owned() };
+        Self {
+            spec: serde_json::from_value(spec).unwrap(),
+            candidate: serde_json::from_value(candidate).unwrap(),
+            parameters: digest,
+            secrets: digest,
+            ceiling: Ceiling { service_account, target_namespaces: None, allowed_kinds: None, denied_kinds: None },
+            approved_prune: None,
+            hold_prune: None,
+            undo: None,
+            turn: 1,
+        }
+    }
+
+    fn deployment(&self) -> Deployment {
+        let spec = &self.spec;
+        let action = resolve_action(EntryInputs {
+            deleting: false,
+            deletion_policy: spec.deletion_policy,
+            dependents: &[],
+            suspended: None,
+            cluster_suspended: false,
+            restored: false,
+            frozen: None,
+            assigned: Some(&self.candidate),
+            why: &Why::Current,
+            ceiling: Ok(&self.ceiling),
+            target_namespace: &spec.target_namespace,
+            renderers: &spec.renderers,
+            patches: &spec.patches,
+            prune: spec.prune,
+            options: &spec.apply,
+            secrets: Ok(Some(self.secrets)),
+            parameters: Ok(Some(self.parameters)),
+            approved_prune: self.approved_prune,
+            hold_prune: self.hold_prune.as_deref(),
+            undo: self.undo.as_deref(),
+            turn: self.turn,
+            tests: &spec.tests,
+            health: &spec.health,
+        });
+        let Action::Apply(deployment) = action else { panic!("{action:?}") };
+        deployment
+    }
+
+    fn change(&self) -> ChangeId {
+        change(&self.spec, &self.candidate, Some(self.parameters)).unwrap()
+    }
+
+    /// What counts of a change of a service of no set while a window is closed.
+    fn in_closed_window(&self, before: &Self) -> Self {
+        let closed = Closed { by: "ops/holidays".to_owned(), reason: "holidays".to_owned(), until: None };
+        let spec = counting(&self.spec, before.spec.clone());
+        let decision = farwater_fleet::assignment::decide(Inputs {
+            suspended: false,
+            pinned: None,
+            candidate: Ok(&self.candidate),
+            waits: &[],
+            ceiling: Ok(&self.ceiling),
+            assigned: Some(&before.candidate),
+            held: false,
+            closed: Some(&closed),
+            restated: spec != self.spec,
+        });
+        let candidate = match decision {
+            Decision::Assign(candidate) => *candidate,
+            Decision::Keep(_) => before.candidate.clone(),
+        };
+        Self { spec, candidate, ..self.clone() }
+    }
+}
+
+/// Each field by its name. A field that is new has to be named here, and then in the table.
+macro_rules! each_field {
+    ($($field:ident),*) => {
+        fn each_field(deployment: &Deployment) -> BTreeMap<&'static str, String> {
+            let Deployment { $($field),* } = deployment;
+            BTreeMap::from([$((stringify!($field), format!("{:?}", $field))),*])
+        }
+    };
+}
+
+each_field!(
+    bundle,
+    bundle_bytes,
+    path,
+    renderers,
+    patches,
+    target_namespace,
+    prune,
+    ceiling,
+    secrets,
+    parameters,
+    approved_prune,
+    options,
+    hold_prune,
+    origin,
+    undo,
+    turn,
+    tests,
+    health
+);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Is {
+    Held,
+    /// And why.
+    LetThrough(&'static str),
+}
+use Is::{Held, LetThrough};
+
+const NARROWS: &str = "it narrows what may be done, or stops it";
+const COUNTS: &str = "it is of a change that was let go on, and none itself";
+const OF_THE_ROW: &str = "another revision of the same content changes nothing in the cluster";
+
+/// What changes a field, and whether that waits for the rollout of its set, or for a window.
+type Row = (&'static [&'static str], fn(&mut World), Is, Is);
+
+fn table() -> Vec<Row> {
+    fn parse<T: DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+    let rotates = LetThrough("a Secret that is renewed, or has leaked, must reach all");
+    vec![
+        (
+            &["bundle", "bundle_bytes"],
+            |w| (w.candidate.bundle, w.candidate.bundle_bytes) = (Digest::of("other"), 2),
+            Held,
+            Held,
+        ),
+        (&["path"], |w| w.candidate.path = "other".to_owned(), Held, Held),
+        (&["origin"], |w| w.candidate.origin = Some("c0ffee".to_owned()), Held, LetThrough(OF_THE_ROW)),
+        (&["renderers"], |w| w.spec.renderers = parse(json!([{"helm": {"values": {"a": 1}}}])), Held, Held),
+        (&["patches"], |w| w.spec.patches = parse(json!([{"patch": "{kind: ConfigMap}"}])), Held, Held),
+        (&["target_namespace"], |w| w.spec.target_namespace = "other".to_owned(), Held, Held),
+        (&["options"], |w| w.spec.apply = parse(json!({"drift": "Report"})), Held, Held),
+        (&["tests"], |w| w.spec.tests = parse(json!([{"name": "smoke", "image": "i"}])), Held, Held),
+        (&["health"], |w| w.spec.health = parse(json!([{"kind": "Job", "failed": "true"}])), Held, Held),
+        // Of a set's template it is one of its changes.
+        (&["prune"], |w| w.spec.prune = !w.spec.prune, Held, LetThrough(NARROWS)),
+        (
+            &["parameters"],
+            |w| w.parameters = Digest::of("other"),
+            Held,
+            LetThrough("of a service of no set: a value that has leaked is not kept for the holidays"),
+        ),
+        (&["secrets"], |w| w.secrets = Digest::of("other"), rotates, LetThrough("the same")),
+        (&["ceiling"], |w| w.ceiling.allowed_kinds = Some(Vec::new()), LetThrough(NARROWS), LetThrough(NARROWS)),
+        (
+            &["approved_prune"],
+            |w| w.approved_prune = Some(Digest::of("other")),
+            LetThrough("a person has said it of exactly this plan"),
+            LetThrough("the same"),
+        ),
+        (
+            &["hold_prune", "prune"],
+            |w| w.hold_prune = Some("restored".to_owned()),
+            LetThrough(NARROWS),
+            LetThrough(NARROWS),
+        ),
+        (
+            &["undo"],
+            |w| w.undo = Some("digest".to_owned()),
+            LetThrough("a person brings back what was deleted"),
+            LetThrough("the same"),
+        ),
+        (&["turn"], |w| w.turn = 2, LetThrough(COUNTS), LetThrough(COUNTS)),
+    ]
+}
+
+#[test]
+fn each_field_of_a_deployment_waits_for_the_rollout_and_for_windows_or_is_let_through_for_a_reason() {
+    let before = World::new();
+    let mut told = BTreeSet::new();
+    for (fields, edit, by_rollout, by_window) in table() {
+        let mut after = before.clone();
+        edit(&mut after);
+        let (was, is) = (each_field(&before.deployment()), each_field(&after.deployment()));
+        let differing: BTreeSet<_> =
+            is.iter().filter(|(field, value)| was[*field] != **value).map(|(f, _)| *f).collect();
+        assert_eq!(differing, fields.iter().copied().collect(), "what the row changes");
+        assert_eq!(after.change() != before.change(), by_rollout == Held, "{fields:?} by a rollout: {by_rollout:?}");
+        let in_window = each_field(&after.in_closed_window(&before).deployment());
+        let is_held = fields.iter().all(|field| in_window[field] == was[field]);
+        assert_eq!(is_held, by_window == Held, "{fields:?} by a window: {by_window:?}");
+        for why in [by_rollout, by_window] {
+            assert!(why != LetThrough(""), "{fields:?}");
+        }
+        told.extend(fields);
+    }
+    let all: BTreeSet<_> = each_field(&before.deployment()).into_keys().collect();
+    assert_eq!(told, all, "fields that nobody has said a word about");
+}
