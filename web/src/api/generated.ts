@@ -834,7 +834,7 @@ export interface SetPin {
 }
 
 /** The kinds of sources. */
-export type SourceKind = "GitRepository" | "HelmRepository" | "OCIRepository";
+export type SourceKind = "GitRepository" | "HelmRepository" | "OCIRepository" | "ManagedNamespace";
 
 export interface SourceReference {
   kind: SourceKind;

@@ -31,7 +31,7 @@ use farwater_store::{
     delivery::{InputVersion, ParameterKey, ParameterRow, Resolved, load_agent, load_desired, mark_parameters},
 };
 use http::HeaderMap;
-use serde_json::Value;
+use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::{Delivery, answer::Refusal, desired, secrets::seal, token::authenticate};
@@ -178,9 +178,11 @@ fn given(row: &ParameterRow) -> Result<Given, StoreError> {
 
 /// What of the service and its cluster a row was made for, in which form and under which key.
 fn stamp(identity: &Identity, facts: &ServiceFacts, cluster: &ClusterFacts) -> String {
-    let generation = facts.service.metadata.generation.unwrap_or_default();
-    let key = hex::encode(&identity.mac(KEY_PURPOSE, b"")[..8]);
-    format!("{FORMAT} {generation} {} {key}", cluster.uid)
+    // The spec that counts, and not the generation: what is held is let go without a new one.
+    let spec = &facts.service.spec;
+    let stated = Digest::of_json(&json!([spec.configuration, spec.parameters, spec.target_namespace]));
+    let [stated, key] = [&stated.as_bytes()[..], &identity.mac(KEY_PURPOSE, b"")].map(|bytes| hex::encode(&bytes[..8]));
+    format!("{FORMAT} {stated} {} {key}", cluster.uid)
 }
 
 /// Tied to the service, so that nobody learns from two entries that two services are handed the same.
