@@ -833,7 +833,7 @@ export interface SetPin {
   version: number;
 }
 
-/** The kinds of sources. */
+/** The kinds of sources. `ManagedNamespace` is stated by the hub alone. */
 export type SourceKind = "GitRepository" | "HelmRepository" | "OCIRepository" | "ManagedNamespace";
 
 export interface SourceReference {
