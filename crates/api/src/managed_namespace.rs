@@ -131,7 +131,14 @@ pub enum LimitType {
     PersistentVolumeClaim,
 }
 
+const SET_PREFIX: &str = "namespace-";
+
 /// Of the ServiceSet that a ManagedNamespace makes.
 pub fn set_name(name: &str) -> String {
-    format!("namespace-{name}")
+    format!("{SET_PREFIX}{name}")
+}
+
+/// Of the ManagedNamespace that would make a ServiceSet of this name; none: none would.
+pub fn maker_name(set: &str) -> Option<&str> {
+    set.strip_prefix(SET_PREFIX)
 }

@@ -7,7 +7,7 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{SourceKind, git_repository::LocalReference};
+use crate::{SourceKind, git_repository::LocalReference, schemas};
 
 /// What `status.webhookPath` begins with.
 pub const WEBHOOK_ROOT: &str = "/hook/";
@@ -100,6 +100,7 @@ impl ReceiverType {
 #[serde(rename_all = "camelCase")]
 pub struct ReceiverResource {
     #[serde(default)]
+    #[schemars(schema_with = "schemas::fetched_source_kind")]
     pub kind: SourceKind,
     /// One source's name, or `*` for all of the namespace.
     #[schemars(length(min = 1, max = 253))]

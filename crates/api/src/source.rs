@@ -14,7 +14,7 @@ use crate::{
 /// Of what the hub brings itself, as revisions are written.
 pub const BUILT_IN_REVISION: &str = "built-in/1";
 
-/// The kinds of sources.
+/// The kinds of sources. `ManagedNamespace` is stated by the hub alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum SourceKind {
     #[default]

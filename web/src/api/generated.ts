@@ -833,8 +833,8 @@ export interface SetPin {
   version: number;
 }
 
-/** The kinds of sources. */
-export type SourceKind = "GitRepository" | "HelmRepository" | "OCIRepository";
+/** The kinds of sources. `ManagedNamespace` is stated by the hub alone. */
+export type SourceKind = "GitRepository" | "HelmRepository" | "OCIRepository" | "ManagedNamespace";
 
 export interface SourceReference {
   kind: SourceKind;

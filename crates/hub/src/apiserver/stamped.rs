@@ -1,4 +1,4 @@
-//! ServiceDeployments that the hub makes itself: by the same rules as those that people send.
+//! Services and sets that the hub makes itself: by the same rules as those that people send.
 
 use farwater_api::{GROUP, ServiceDeploymentSpec, VERSION, service_set::TemplateSpec};
 use serde_json::{Map, Value, json};
@@ -27,6 +27,13 @@ pub fn complete(object: &mut Value) -> Result<(), Vec<FieldError>> {
         unknown.into_iter().map(|field| FieldError::forbidden(field, "there is no such field")).collect();
     errors.extend(strategy::validate(object, None, kind, Part::Main));
     if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Fills in the defaults of a set's spec, so that it is the same after somebody has annotated it.
+pub fn complete_set(spec: &mut Value) {
+    if let Some(kind) = REGISTRY.find(GROUP, VERSION, "servicesets") {
+        schema::default(spec, &kind.schema["properties"]["spec"]);
+    }
 }
 
 /// What is wrong with a template, whatever the cluster is: fields are below its spec.

@@ -17,7 +17,10 @@ use super::{
     queue::Next,
     resources::{self, Name, Stored as _},
 };
-use crate::{apiserver::manage, delivery::Delivery};
+use crate::{
+    apiserver::{complete_set, manage},
+    delivery::Delivery,
+};
 
 pub async fn make_set(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
     let store = &delivery.store;
@@ -54,7 +57,8 @@ pub async fn make_set(delivery: Arc<Delivery>, name: Name) -> Result<Next, Store
         }
         found => found.as_ref(),
     };
-    let spec = serde_json::to_value(&spec).map_err(StoreError::abort)?;
+    let mut spec = serde_json::to_value(&spec).map_err(StoreError::abort)?;
+    complete_set(&mut spec);
     match (plan_write(&resource, &set, spec, stands), stands) {
         (Some(change), _) => match store.write(Write { key, change }).await {
             // Its change, or that of whoever was faster, is the next thing to look at.

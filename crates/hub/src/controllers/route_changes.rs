@@ -12,11 +12,11 @@ use std::{
 use farwater_api::{
     ADMIN_NAMESPACE, AgentPolicy, ChangeWindow, Cluster, ClusterGrant, HealthRule, ManagedNamespace,
     NotificationProvider, NotificationRule, Receiver, ServiceContext, ServiceDeployment, ServiceSet,
+    managed_namespace::maker_name,
 };
 use farwater_fleet::{
     assignment::{Decided, Trouble, Why},
     duration::POLL_INTERVAL,
-    namespaces::maker_of,
 };
 use farwater_sources::UrlPrefix;
 use farwater_store::{
@@ -267,9 +267,9 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     if source.is_none() && !followed.contains(&kind) {
         return Ok(());
     }
-    // Its status says what its set's does.
+    // Its status says what its set's does, and one that goes has left its name.
     if *kind == kinds.set
-        && let Some(maker) = maker_of(&event.object["spec"])
+        && let Some(maker) = maker_name(&name.name)
     {
         delivery.namespaces.add(Name::new(&name.namespace, maker));
     }

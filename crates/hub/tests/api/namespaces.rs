@@ -65,7 +65,7 @@ async fn what_a_managed_namespace_has_made_is_read_only_and_goes_with_it() {
         ["patch", "sd", "namespace-shop-east", "-n", "farwater-admin", "--type", "merge", "-p", patch]
     };
     for refused in [
-        &set(r#"{"spec": {"clusterSelector": {}}}"#)[..],
+        &set(r#"{"spec": {"deletionPolicy": "Delete"}}"#)[..],
         &set(r#"{"spec": {"pin": {"version": 1}}}"#),
         &set(r#"{"metadata": {"ownerReferences": null}}"#),
         &["delete", "sds", "namespace-shop", "-n", "farwater-admin"],

@@ -11,11 +11,12 @@ use farwater_api::{
 };
 use http::StatusCode;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{
     agent::{Agent, said},
     delivering::applied,
-    rig::{Rig, condition, message},
+    rig::{PATIENCE, Rig, condition, message},
 };
 
 const NAME: &str = "shop";
@@ -43,13 +44,54 @@ async fn objects(rig: &Rig, agent: &Agent, entry: &Entry) -> Vec<Value> {
     text.split("---\n").skip(1).map(|object| serde_json::from_str(object).unwrap()).collect()
 }
 
-/// Says that all is well with the service of a cluster as it is now, once it fits.
-async fn do_well(rig: &Rig, agent: &mut Agent, service: &str, fits: impl Fn(&Entry) -> bool) -> Entry {
+/// Says that all is well with the service of a cluster as it is now, once it fits. Another agent polls meanwhile: a soak ends with a
+/// word of its cluster.
+async fn do_well(
+    rig: &Rig,
+    agent: &mut Agent,
+    other: Option<&Agent>,
+    service: &str,
+    fits: impl Fn(&Entry) -> bool,
+) -> Entry {
     let found = rig.wait_for("ServiceDeployment", ADMIN_NAMESPACE, service, Value::is_object).await;
     let uid = found["metadata"]["uid"].as_str().unwrap().to_owned();
-    let (_, entry) = agent.wait_entry(rig, &uid, |entry| applied(entry).is_some() && fits(entry)).await;
+    let begun = Instant::now();
+    let entry = loop {
+        if let Some(other) = other {
+            other.poll(rig, None).await;
+        }
+        if agent.poll(rig, None).await.status == StatusCode::OK {
+            let state = agent.desired(rig).await;
+            let found = state.entries.iter().find(|entry| entry.service.uid == uid);
+            if let Some(entry) = found.filter(|entry| applied(entry).is_some() && fits(entry)) {
+                break Entry::clone(entry);
+            }
+            assert!(begun.elapsed() < PATIENCE, "waited in vain for {service}: {:#?}", state.entries);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
     agent.say(rig, &uid, said(&entry, Outcome::Applied, &[("shop", Health::Current)])).await;
     entry
+}
+
+/// While all agents poll.
+async fn until(rig: &Rig, agents: &[&Agent], holds: impl Fn(&Value) -> bool) -> Value {
+    let begun = Instant::now();
+    loop {
+        for agent in agents {
+            agent.poll(rig, None).await;
+        }
+        let namespace = rig.get("ManagedNamespace", ADMIN_NAMESPACE, NAME).await.unwrap();
+        if holds(&namespace) {
+            return namespace;
+        }
+        assert!(begun.elapsed() < PATIENCE, "waited in vain: {namespace:#}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn is_complete(namespace: &Value) -> bool {
+    condition(namespace, "Ready") == "True/Healthy" && namespace["status"]["rollout"]["phase"] == "Complete"
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,7 +116,7 @@ async fn a_namespace_follows_labels_and_its_changes_go_to_the_canary_first() {
         (&set["metadata"]["ownerReferences"][0]["uid"], &set["metadata"]["labels"]["of"]),
         (&json!(uid), &json!("team-a"))
     );
-    let entry = do_well(&rig, &mut a, "namespace-shop-a", |_| true).await;
+    let entry = do_well(&rig, &mut a, None, "namespace-shop-a", |_| true).await;
     let deployment = applied(&entry).unwrap();
     assert_eq!(deployment.target_namespace, "shop");
     assert!(deployment.secrets.is_some(), "{deployment:?}");
@@ -84,17 +126,11 @@ async fn a_namespace_follows_labels_and_its_changes_go_to_the_canary_first() {
     assert_eq!(made[2]["spec"], json!({"hard": {"pods": "20"}}));
     let bundle = a.bundle(&rig, &deployment.bundle).await;
     assert_eq!(bundle.status, StatusCode::OK);
-    let is_healthy = |namespace: &Value| condition(namespace, "Ready") == "True/Healthy";
-    let told = rig.wait_for("ManagedNamespace", ADMIN_NAMESPACE, NAME, is_healthy).await;
+    let told = until(&rig, &[&a], is_complete).await;
     assert_eq!(message(&told, "Ready"), "healthy on 1 cluster");
     label(&rig, "b", "prod").await;
-    do_well(&rig, &mut b, "namespace-shop-b", |_| true).await;
-    rig.wait_for("ManagedNamespace", ADMIN_NAMESPACE, NAME, |namespace| {
-        is_healthy(namespace)
-            && namespace["status"]["clusters"]["ready"] == 2
-            && namespace["status"]["rollout"]["phase"] == "Complete"
-    })
-    .await;
+    do_well(&rig, &mut b, Some(&a), "namespace-shop-b", |_| true).await;
+    until(&rig, &[&a, &b], |namespace| is_complete(namespace) && namespace["status"]["clusters"]["ready"] == 2).await;
 
     // Another quota is at the canary, and nowhere else until that is well.
     let before = a.desired(&rig).await.entries[0].digest();
@@ -108,26 +144,18 @@ async fn a_namespace_follows_labels_and_its_changes_go_to_the_canary_first() {
     let (_, entry) = a.wait_entry(&rig, &uid, |entry| entry.digest() != before).await;
     assert_eq!(objects(&rig, &a, &entry).await[2]["spec"], json!({"hard": {"pods": "30"}}));
     a.say(&rig, &uid, said(&entry, Outcome::Failed, &[("shop", Health::Failed)])).await;
-    let halted = rig
-        .wait_for("ManagedNamespace", ADMIN_NAMESPACE, NAME, |namespace| {
-            namespace["status"]["rollout"]["phase"] == "Halted"
-        })
-        .await;
+    let halted = until(&rig, &[&a, &b], |namespace| namespace["status"]["rollout"]["phase"] == "Halted").await;
     assert_eq!(halted["status"]["rollout"]["haltedBy"], "farwater-admin/a");
-    tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(b.desired(&rig).await.entries[0].digest(), kept, "it was halted");
     rig.edit("ManagedNamespace", ADMIN_NAMESPACE, NAME, |namespace| {
         namespace["spec"]["resourceQuota"]["hard"]["pods"] = 25.into();
     })
     .await;
     let other = entry.digest();
-    do_well(&rig, &mut a, "namespace-shop-a", |entry| entry.digest() != other).await;
-    let entry = do_well(&rig, &mut b, "namespace-shop-b", |entry| entry.digest() != kept).await;
+    do_well(&rig, &mut a, Some(&b), "namespace-shop-a", |entry| entry.digest() != other).await;
+    let entry = do_well(&rig, &mut b, Some(&a), "namespace-shop-b", |entry| entry.digest() != kept).await;
     assert_eq!(objects(&rig, &b, &entry).await[2]["spec"], json!({"hard": {"pods": "25"}}));
-    rig.wait_for("ManagedNamespace", ADMIN_NAMESPACE, NAME, |namespace| {
-        namespace["status"]["rollout"]["phase"] == "Complete" && is_healthy(namespace)
-    })
-    .await;
+    until(&rig, &[&a, &b], is_complete).await;
 
     // A cluster that leaves keeps all of it.
     label(&rig, "b", "test").await;
