@@ -47,6 +47,8 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ("rollout resume", Effect::Writes(&["ServiceSet `spec.rollout.paused`, `spec.rollout.pauseReason`"])),
     ("rollout abort", Effect::Writes(&["ServiceSet `spec.rollout.order`"])),
     ("rollout skip", Effect::Writes(&["ServiceSet `spec.rollout.order`"])),
+    ("pipeline status", Effect::Reads),
+    ("approve", Effect::Writes(&["the subresource `pipelines/NAME/approve`: who approves what, kept by the hub"])),
     ("notify test", Effect::Writes(&["NotificationProvider, annotation `farwater.dev/requestedAt`"])),
     ("suspend", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),
     (

@@ -31,6 +31,7 @@ mod options;
 mod parameters;
 mod patch;
 mod plans;
+mod promotions;
 mod protobuf;
 mod published;
 mod read;

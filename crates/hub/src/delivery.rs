@@ -43,6 +43,7 @@ use crate::{
         freeze_prunes::Freeze,
         git::{Mirrors, SourceSettings},
         large_files::LargeFetches,
+        pipelines::Pipelines,
         resources::Name,
         seen::Seen,
         sets::Sets,
@@ -99,6 +100,7 @@ pub struct Delivery {
     pub sets: Sets,
     pub surveys: Surveys,
     pub notifications: Notifications,
+    pub pipelines: Pipelines,
     /// What of clusters, services, sources and grants has been acted upon.
     pub seen: Seen,
     /// Whether anything may be deleted in the fleet.
@@ -156,6 +158,7 @@ impl Delivery {
             sets: Sets::default(),
             surveys: Surveys::default(),
             notifications: Notifications::default(),
+            pipelines: Pipelines::default(),
             seen: Seen::default(),
             freeze: Freeze::default(),
             windows: Windows::default(),
@@ -199,7 +202,7 @@ impl Delivery {
     }
 
     /// What each controller with a queue has done, by its name.
-    pub fn controller_work(&self) -> [(&'static str, Counts); 9] {
+    pub fn controller_work(&self) -> [(&'static str, Counts); 10] {
         [
             ("fetch_sources", self.sources.counts()),
             ("assign_revisions", self.services.counts()),
@@ -210,6 +213,7 @@ impl Delivery {
             ("stamp_services", self.sets.queue.counts()),
             ("send_notifications", self.notifications.providers.counts()),
             ("check_rules", self.notifications.rules.counts()),
+            ("advance_promotions", self.pipelines.queue.counts()),
         ]
     }
 

@@ -11,7 +11,7 @@ use std::{
 
 use farwater_api::{
     ADMIN_NAMESPACE, AgentPolicy, ChangeWindow, Cluster, ClusterGrant, HealthRule, NotificationProvider,
-    NotificationRule, Receiver, ServiceContext, ServiceDeployment, ServiceSet,
+    NotificationRule, Pipeline, Receiver, ServiceContext, ServiceDeployment, ServiceSet, SourceKind,
 };
 use farwater_fleet::{
     assignment::{Decided, Trouble, Why},
@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     chain, follow_windows, freeze_prunes,
+    pipelines::Part,
     resources::{self, Name, Stored as _},
     resume::Resume,
     seen::News,
@@ -116,6 +117,7 @@ async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreEr
     load_clusters(delivery, acted_upon).await?;
     delivery.clusters.set_loaded();
     serve_receivers::load(delivery).await?;
+    resources::each_name::<Pipeline>(&delivery.store, |name| delivery.pipelines.queue.add(name)).await?;
     sources::each_name(&delivery.store, |name| delivery.sources.add(name)).await?;
     let linked = linked_sources(&mut *delivery.store.tables().await?).await?;
     linked.into_iter().for_each(|source| delivery.sources.add(source.into()));
@@ -227,6 +229,7 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         &kinds.cluster,
         &kinds.grant,
         &kinds.health_rule,
+        &kinds.pipeline,
         &kinds.provider,
         &kinds.receiver,
         &kinds.rule,
@@ -263,6 +266,8 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     if source.is_none() && !followed.contains(&kind) {
         return Ok(());
     }
+    // Also of a status: that is what stages are judged by.
+    note_pipelines(delivery, kind, source, &name);
     let news = news(delivery, event);
     if news == News::Nothing {
         Ok(())
@@ -275,6 +280,9 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         if event.operation == Operation::Deleted { refill_sets(delivery, &service).await } else { Ok(()) }
     } else if *kind == kinds.set {
         delivery.sets.add(name, Scope::All);
+        Ok(())
+    } else if *kind == kinds.pipeline {
+        delivery.pipelines.queue.add(name);
         Ok(())
     } else if *kind == kinds.cluster {
         route_cluster(delivery, event).await
@@ -300,6 +308,17 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         delivery.dirty.notify_one();
         Ok(())
     }
+}
+
+fn note_pipelines(delivery: &Delivery, kind: &Kind, source: Option<SourceKind>, name: &Name) {
+    let kinds = Kinds::get();
+    let part = match source {
+        Some(SourceKind::GitRepository) => Part::Repository,
+        _ if *kind == kinds.set => Part::Set,
+        _ if *kind == kinds.service => Part::Service,
+        _ => return,
+    };
+    delivery.pipelines.note(part, name);
 }
 
 async fn route_provider(delivery: &Delivery, name: &Name, event: &WatchEvent) -> Result<(), StoreError> {
@@ -343,6 +362,7 @@ struct Kinds {
     cluster: Kind,
     grant: Kind,
     health_rule: Kind,
+    pipeline: Kind,
     set: Kind,
     window: Kind,
     receiver: Kind,
@@ -362,6 +382,7 @@ impl Kinds {
             cluster: Cluster::kind(),
             grant: ClusterGrant::kind(),
             health_rule: HealthRule::kind(),
+            pipeline: Pipeline::kind(),
             set: ServiceSet::kind(),
             window: ChangeWindow::kind(),
             receiver: Receiver::kind(),

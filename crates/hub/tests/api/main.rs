@@ -8,6 +8,7 @@ mod k9s;
 mod kubectl;
 mod notifications;
 mod parameters;
+mod pipelines;
 mod receivers;
 mod rendering;
 mod rules;
