@@ -94,6 +94,11 @@ pub struct GitReference {
     /// A commit's full id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+    /// What the Pipeline of this name, in the same namespace, has promoted to the stage whose repository this is. Nothing is served before,
+    /// but for what was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub pipeline: Option<String>,
 }
 
 /// Whose signature a revision needs.

@@ -28,6 +28,7 @@ pub mod notification_rule;
 pub mod objects;
 pub mod oci_repository;
 pub mod parameters;
+pub mod pipeline;
 pub mod plan;
 pub mod protocol;
 pub mod receiver;
@@ -56,6 +57,7 @@ pub use managed_namespace::{ManagedNamespace, ManagedNamespaceSpec};
 pub use notification_provider::{NotificationProvider, NotificationProviderSpec, NotificationProviderStatus};
 pub use notification_rule::{NotificationRule, NotificationRuleSpec, NotificationRuleStatus};
 pub use oci_repository::{OCIRepository, OCIRepositorySpec};
+pub use pipeline::{Pipeline, PipelineSpec, PipelineStatus};
 pub use receiver::{Receiver, ReceiverSpec, ReceiverStatus};
 pub use rollout::{RolloutPhase, RolloutPolicy};
 pub use service_context::{ServiceContext, ServiceContextSpec};
@@ -143,6 +145,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         NotificationProvider::crd(),
         NotificationRule::crd(),
         OCIRepository::crd(),
+        Pipeline::crd(),
         Receiver::crd(),
         ServiceContext::crd(),
         ServiceDeployment::crd(),

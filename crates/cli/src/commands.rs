@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod admin;
+pub mod approve;
 pub mod cluster;
 pub mod completion;
 pub mod convert;
@@ -17,6 +18,7 @@ pub mod install;
 pub mod login;
 pub mod notify;
 pub mod objects;
+pub mod pipeline;
 pub mod plan;
 pub mod render;
 pub mod resume;

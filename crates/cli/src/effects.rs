@@ -53,6 +53,8 @@ pub const EFFECTS: &[(&str, Effect)] = &[
     ),
     ("rollout abort", Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"])),
     ("rollout skip", Effect::Writes(&["ServiceSet or ManagedNamespace `spec.rollout.order`"])),
+    ("pipeline status", Effect::Reads),
+    ("approve", Effect::Writes(&["the subresource `pipelines/NAME/approve`: who approves what, kept by the hub"])),
     ("notify test", Effect::Writes(&["NotificationProvider, annotation `farwater.dev/requestedAt`"])),
     ("suspend", Effect::Writes(&["ServiceDeployment `spec.suspend`, `spec.suspension`"])),
     (

@@ -71,6 +71,7 @@ pub fn ours() -> Vec<Kind> {
         kind("notificationproviders", "NotificationProvider", &[], true),
         kind("notificationrules", "NotificationRule", &[], true),
         kind("ocirepositories", "OCIRepository", &["fwoci"], true),
+        kind("pipelines", "Pipeline", &["fwpl"], true),
         kind("receivers", "Receiver", &["fwrecv"], true),
         kind("servicecontexts", "ServiceContext", &["fwctx"], true),
         kind("servicedeployments", "ServiceDeployment", &["sd"], true),

@@ -29,9 +29,9 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::{
     commands::{
-        admin, cluster, completion, convert, deploy, doctor, explain, freeze, get, history, hooks, hub, impact,
-        install, login, notify, objects, plan, render, resume, rollback, rollout, suspend, tree, undo, version, wait,
-        why,
+        admin, approve, cluster, completion, convert, deploy, doctor, explain, freeze, get, history, hooks, hub,
+        impact, install, login, notify, objects, pipeline, plan, render, resume, rollback, rollout, suspend, tree,
+        undo, version, wait, why,
     },
     connection::{ConnectArgs, Session},
     failure::{Failure, Result},
@@ -101,6 +101,10 @@ enum Ask {
     Rollback(rollback::RollbackArgs),
     /// Shows how a set's last change spreads, and says what it doesn't wait for.
     Rollout(rollout::RolloutArgs),
+    /// Shows how a revision goes from stage to stage.
+    Pipeline(pipeline::PipelineArgs),
+    /// Approves exactly what would get to a stage.
+    Approve(approve::ApproveArgs),
     /// Tries who is told what happens.
     Notify(notify::NotifyArgs),
     /// Has a service stand still, for a reason and a while.
@@ -192,6 +196,8 @@ async fn ask(asked: Ask, connect: &ConnectArgs, program: Program) -> Result<u8> 
         Ask::Explain(args) => explain::run(args, &open().await?).await,
         Ask::Rollback(args) => rollback::run(args, &open().await?).await,
         Ask::Rollout(args) => rollout::run(args, &open().await?).await,
+        Ask::Pipeline(args) => pipeline::run(args, &open().await?).await,
+        Ask::Approve(args) => approve::run(args, &open().await?).await,
         Ask::Notify(args) => notify::run(args, &open().await?).await,
         Ask::Suspend(args) => suspend::run(args, &open().await?).await,
         Ask::Freeze(args) => freeze::run(args, &open().await?).await,

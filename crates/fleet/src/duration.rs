@@ -31,6 +31,10 @@ pub const ROLLOUT_FAIL_AFTER: Bounds = Bounds::of(1, 3600);
 /// `ChangeWindow.spec.duration`. A month; what is longer is a freeze with a start and an end.
 pub const WINDOW_DURATION: Bounds = Bounds::of(60, 744 * 3600);
 
+/// Of a pipeline's gates. Who soaks or waits for longer than a month has no pipeline.
+pub const PROMOTION_SOAK: Bounds = Bounds::of(1, 720 * 3600);
+pub const APPROVAL_EXPIRES: Bounds = Bounds::of(60, 720 * 3600);
+
 impl Bounds {
     const fn of(least: u64, most: u64) -> Self {
         Self { least: Duration::from_secs(least), most: Duration::from_secs(most) }

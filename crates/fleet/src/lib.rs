@@ -22,6 +22,7 @@ pub mod ownership;
 pub mod parameters;
 pub mod placement;
 pub mod plan;
+pub mod promotion;
 pub mod prune;
 pub mod revive;
 pub mod rollout;

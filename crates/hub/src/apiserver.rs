@@ -32,6 +32,7 @@ mod options;
 mod parameters;
 mod patch;
 mod plans;
+mod promotions;
 mod protobuf;
 mod published;
 mod read;

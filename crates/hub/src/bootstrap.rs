@@ -166,6 +166,8 @@ mod tests {
         check("edit", "create", "changewindows.farwater.dev", "team-a", false);
         check("admin", "create", "changewindows.farwater.dev", "team-a", true);
         check("admin", "create", "changewindows.farwater.dev", "team-b", false);
+        check("edit", "create", "pipelines.farwater.dev", "team-a", false);
+        check("admin", "create", "pipelines.farwater.dev", "team-a", true);
         check("view", "get", "servicedeployments/parameters.farwater.dev", "team-a", true);
         check("view", "get", "secrets", "team-a", false);
         check("view", "get", "servicecontexts.farwater.dev", "team-a", false);

@@ -3,6 +3,7 @@
 //! One per file. They take no input but a key, and keep no objects.
 
 pub mod advance_agents;
+pub mod advance_promotions;
 pub mod announced;
 pub mod approvals;
 pub mod artifacts;
@@ -27,6 +28,7 @@ pub mod large_files;
 pub mod make_sets;
 pub mod measure_impact;
 pub mod orphans;
+pub mod pipelines;
 pub mod plan_sets;
 pub mod propose_plans;
 pub mod queue;
@@ -79,6 +81,7 @@ const NAMESPACES_AT_ONCE: usize = 2;
 /// Providers that are spoken to at the same time: most of them wait for an answer.
 const PROVIDERS_AT_ONCE: usize = 32;
 const RULES_AT_ONCE: usize = 2;
+const PIPELINES_AT_ONCE: usize = 2;
 
 /// Runs all controllers until told to stop. `left`: what the last hub had left to do.
 pub async fn run(delivery: Arc<Delivery>, left: Option<Resume>, shutdown: CancellationToken) {
@@ -178,6 +181,14 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         RULES_AT_ONCE,
         shutdown.clone(),
         move |name| check_rules::check_rule(Arc::clone(&shared), name),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "advance_promotions",
+        Arc::clone(&delivery.pipelines.queue),
+        PIPELINES_AT_ONCE,
+        shutdown.clone(),
+        move |name| advance_promotions::advance_promotions(Arc::clone(&shared), name),
     ));
     tasks
 }

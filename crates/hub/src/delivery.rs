@@ -43,6 +43,7 @@ use crate::{
         freeze_prunes::Freeze,
         git::{Mirrors, SourceSettings},
         large_files::LargeFetches,
+        pipelines::Pipelines,
         resources::Name,
         seen::Seen,
         sets::Sets,
@@ -101,6 +102,7 @@ pub struct Delivery {
     pub namespaces: Arc<WorkQueue<Name>>,
     pub surveys: Surveys,
     pub notifications: Notifications,
+    pub pipelines: Pipelines,
     /// What of clusters, services, sources and grants has been acted upon.
     pub seen: Seen,
     /// Whether anything may be deleted in the fleet.
@@ -159,6 +161,7 @@ impl Delivery {
             namespaces: Arc::default(),
             surveys: Surveys::default(),
             notifications: Notifications::default(),
+            pipelines: Pipelines::default(),
             seen: Seen::default(),
             freeze: Freeze::default(),
             windows: Windows::default(),
@@ -214,6 +217,7 @@ impl Delivery {
             ("make_sets", self.namespaces.counts()),
             ("send_notifications", self.notifications.providers.counts()),
             ("check_rules", self.notifications.rules.counts()),
+            ("advance_promotions", self.pipelines.queue.counts()),
         ]
     }
 

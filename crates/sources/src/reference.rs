@@ -42,12 +42,15 @@ impl Named {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    #[error("ref has {0} fields set; set one of branch, tag, semver, name and commit")]
+    #[error("ref has {0} fields set; set one of branch, tag, semver, name, commit and pipeline")]
     Several(usize),
     #[error("{kind} {name:?} is not a name that Git takes")]
     Name { kind: &'static str, name: String },
     #[error("commit {0:?} is not a full commit id: 40 or 64 hex digits in lower case")]
     Commit(String),
+    /// The hub knows, and puts the commit in its place.
+    #[error("what pipeline {0:?} has promoted is not known here")]
+    Pipeline(String),
     #[error(transparent)]
     Range(#[from] RangeError),
 }
@@ -66,12 +69,15 @@ impl Reference {
 
     /// What a GitRepository follows; the branch `main` if it names nothing.
     pub fn parse(reference: Option<&GitReference>) -> Result<Self, ReferenceError> {
-        let Some(GitReference { branch, tag, semver, name, commit }) = reference else {
+        let Some(GitReference { branch, tag, semver, name, commit, pipeline }) = reference else {
             return Ok(Self::Branch("main".to_owned()));
         };
-        let set = [branch, tag, semver, name, commit].into_iter().flatten().count();
+        let set = [branch, tag, semver, name, commit, pipeline].into_iter().flatten().count();
         if set > 1 {
             return Err(ReferenceError::Several(set));
+        }
+        if let Some(pipeline) = pipeline {
+            return Err(ReferenceError::Pipeline(pipeline.chars().take(80).collect()));
         }
         if let Some(name) = name {
             let checked = check_name("reference", name)?;

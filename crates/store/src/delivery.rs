@@ -27,6 +27,7 @@ mod keys;
 mod origins;
 mod parameters;
 mod paths;
+mod pipelines;
 mod rollouts;
 mod set_members;
 mod set_versions;
@@ -81,6 +82,7 @@ pub use paths::{
     ServicePath, is_untouched, paths_of_service, save_service_paths, services_concerned, touch_paths, touch_service,
     touch_source,
 };
+pub use pipelines::{delete_orphaned_pipelines, load_pipeline, save_pipeline};
 pub use rollouts::{
     MemberRollout, MemberVersions, RollingMember, delete_rollout, hold_spec, load_rollout, page_of_told_members,
     rolling_members, rollout_of_service, rollouts_of_cluster, save_evidence, save_generation, save_look,

@@ -58,6 +58,7 @@ pub(crate) const HISTORY: &[Text] = &[
     text!("0019_held_services"),
     text!("0020_threads"),
     text!("0021_member_parameters"),
+    text!("0022_pipelines"),
 ];
 
 /// Brings the schema to what it is after so many migrations. A database that has had more is refused.

@@ -123,6 +123,8 @@ export interface GitReference {
   commit?: string;
   /** A reference by its full name, for example `refs/pull/420/head`. */
   name?: string;
+  /** What the Pipeline of this name, in the same namespace, has promoted to the stage whose repository this is. Nothing is served before, but for what was. */
+  pipeline?: string;
   /** A semver range over the tags' names, for example `>=1.2.0 <2.0.0`. */
   semver?: string;
   /** A tag's short name. */

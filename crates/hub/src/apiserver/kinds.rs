@@ -483,6 +483,11 @@ fn custom(crd: &CustomResourceDefinition, definitions: &mut Map<String, Value>) 
             verbs: &["create"],
             kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::impact::IMPACT_KIND)),
         }),
+        "pipelines" => kind.subresources.push(Subresource {
+            name: "approve",
+            verbs: &["create"],
+            kind: Some((farwater_api::GROUP, farwater_api::VERSION, farwater_api::pipeline::APPROVAL_KIND)),
+        }),
         "clusters" => kind.subresources.push(Subresource {
             name: "join",
             verbs: &["create"],

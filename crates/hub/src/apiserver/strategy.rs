@@ -11,7 +11,7 @@ use farwater_fleet::{
     agents::Limit,
     duration::{self, Bounds},
     health::{expression::Expression, rules},
-    notify, parameters,
+    notify, parameters, promotion,
     windows::Window,
 };
 use farwater_sources::UrlPrefix;
@@ -173,6 +173,7 @@ pub fn validate(object: &Value, old: Option<&Value>, kind: &ResourceKind, part: 
             validate_window(object, old, kind, &mut errors);
             validate_override(object, old, kind, &mut errors);
             validate_provider(object, old, kind, &mut errors);
+            validate_pipeline(object, old, kind, &mut errors);
             match kind.plural.as_str() {
                 "servicesets" => sets::validate(object, old, &mut errors),
                 "managednamespaces" => managed_namespaces::validate(object, old, &mut errors),
@@ -374,6 +375,17 @@ fn validate_override(object: &Value, old: Option<&Value>, kind: &ResourceKind, e
         let field = format!("metadata.annotations[{OVERRIDE_FREEZE}]");
         errors.push(FieldError::required(field, "the reason why a change begins in spite of windows"));
     }
+}
+
+/// A pipeline that nobody could go through, or that would leave out what somebody has stated.
+fn validate_pipeline(object: &Value, old: Option<&Value>, kind: &ResourceKind, errors: &mut Vec<FieldError>) {
+    if kind.plural != "pipelines" || old.is_some_and(|old| old["spec"] == object["spec"]) {
+        return;
+    }
+    // One that can't be read has been refused by its schema.
+    let Ok(spec) = serde_json::from_value(object["spec"].clone()) else { return };
+    let wrong = promotion::read_gates(&spec).err().unwrap_or_default();
+    errors.extend(wrong.into_iter().map(|one| FieldError::invalid_unquoted(format!("spec.{}", one.field), &one.why)));
 }
 
 /// Providers that nothing could be sent to. No value is quoted: somebody may have written a secret where none belongs.

@@ -17,7 +17,7 @@ use super::{
     impact,
     kinds::REGISTRY,
     options::WriteOptions,
-    parameters, plans, respond, schema, sets,
+    parameters, plans, promotions, respond, schema, sets,
     status::{ApiError, FieldError},
 };
 use crate::{
@@ -42,6 +42,7 @@ pub async fn answer(call: &Call, body: Bytes) -> Result<Response, ApiError> {
         ("servicedeployments", "hooks") => list_hooks(call).await,
         ("servicedeployments", "parameters") => parameters::explain(call).await,
         ("gitrepositories", "impact") => impact::measure(call, &body).await,
+        ("pipelines", "approve") => promotions::approve(call, &body).await,
         ("servicesets", "members") => sets::list_members(call).await,
         ("managednamespaces" | "servicesets", "plan") if call.info.verb == "create" => {
             sets::plan(call, Some(&body)).await

@@ -91,7 +91,8 @@ async fn judge_set(delivery: &Delivery, name: &Name) -> Result<Option<String>, S
     Ok(dependencies::judge_set(SetDependency { name: &name.name, set: Some(&set), is_looked_at }))
 }
 
-async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, StoreError> {
+/// What a service lacks to be healthy at what its sources have now, in one sentence.
+pub async fn judge(delivery: &Delivery, name: &Name) -> Result<Option<String>, StoreError> {
     // The row first: a status that is newer than it is of no harm.
     let Some((resource, _)) = resources::load::<ServiceDeployment>(&delivery.store, name).await? else {
         return Ok(dependencies::judge(Dependency { name: &name.name, service: None, decided: None }));

@@ -11,7 +11,9 @@ use std::{
 };
 
 use farwater_api::{
-    GitRepositorySpec, SourceStatus, git_repository::LocalReference, oci_repository::Verification,
+    GitRepositorySpec, SourceStatus,
+    git_repository::{GitReference, LocalReference},
+    oci_repository::Verification,
     service_sources::read_git_link,
 };
 use farwater_fleet::{
@@ -33,6 +35,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
+    advance_promotions,
     announced::Announced,
     artifacts::{self, Credentials, Outcome},
     git::{self, Fetch, SourceFailure},
@@ -130,6 +133,8 @@ struct Source {
     origin: Option<SourceOrigin>,
     /// Somebody wants a chart that was never looked for.
     wants_more: bool,
+    /// The commit that a pipeline has promoted to it, or why there is none; none: it follows no pipeline.
+    promoted: Option<Result<String, String>>,
 }
 
 impl Source {
@@ -212,12 +217,20 @@ pub async fn fetch_source(delivery: Arc<Delivery>, name: SourceName) -> Result<N
         requested: farwater_api::requested_at(&object.metadata).map(str::to_owned),
         interval: SOURCE_INTERVAL.check(&object.any.interval).unwrap_or(DEFAULT_INTERVAL),
         wants_more: charts.wants_more(),
+        promoted: find_promoted(&delivery, &object).await?,
         object,
     };
     if source.object.any.suspend {
         delivery.checks.forget(&source.uid);
         let served = withdraw_unverified(&delivery, &source, served).await?;
         write_suspended(&delivery, &source, served.as_ref()).await?;
+        answer_requests(&delivery, &source.uid);
+        return Ok(Next::OnChange);
+    }
+    if let Some(Err(why)) = &source.promoted {
+        delivery.checks.forget(&source.uid);
+        let served = withdraw_unverified(&delivery, &source, served).await?;
+        write_unpromoted(&delivery, &source, served.as_ref(), why).await?;
         answer_requests(&delivery, &source.uid);
         return Ok(Next::OnChange);
     }
@@ -351,9 +364,13 @@ async fn ask_remote(
     let origin = source.origin.clone();
     let asked = match &source.object.spec {
         SourceSpec::Git(spec) => {
-            let reference = match &source.object.name {
-                SourceName::Resource(..) => Reference::parse(spec.r#ref.as_ref()),
-                SourceName::Link { url, .. } => Reference::of_base(read_git_link(url).unwrap_or_default().1),
+            let reference = match (&source.object.name, &source.promoted) {
+                // Nothing else, whatever is on the branch by now.
+                (_, Some(Ok(commit))) => {
+                    Reference::parse(Some(&GitReference { commit: Some(commit.clone()), ..GitReference::default() }))
+                }
+                (SourceName::Resource(..), _) => Reference::parse(spec.r#ref.as_ref()),
+                (SourceName::Link { url, .. }, _) => Reference::of_base(read_git_link(url).unwrap_or_default().1),
             };
             let reference = reference.map_err(|error| SourceFailure::lasting("SpecInvalid", error.to_string()))?;
             let mut way = Way::load(delivery, namespace, spec).await?;
@@ -725,6 +742,35 @@ async fn write_reconciling(delivery: &Delivery, source: &Source, served: Option<
         last_handled_reconcile_at: source.status().last_handled_reconcile_at,
         ..source.settled_status(served)
     };
+    sources::write_status(&delivery.store, &source.object, &status).await
+}
+
+/// Of one that follows a pipeline.
+async fn find_promoted(
+    delivery: &Delivery,
+    object: &SourceObject,
+) -> Result<Option<Result<String, String>>, StoreError> {
+    let (SourceSpec::Git(spec), SourceName::Resource(_, name)) = (&object.spec, &object.name) else { return Ok(None) };
+    match spec.r#ref.as_ref().and_then(|reference| reference.pipeline.as_deref()) {
+        Some(pipeline) => advance_promotions::find_promoted(delivery, name, pipeline).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn write_unpromoted(
+    delivery: &Delivery,
+    source: &Source,
+    served: Option<&Revision>,
+    why: &str,
+) -> Result<(), StoreError> {
+    let message = match served {
+        Some(revision) => format!("{why}; {} goes on being served", revision_text(revision)),
+        None => format!("{why}; nothing is served"),
+    };
+    let mut verdicts = vec![Verdict::new("Ready", Some(served.is_some()), "NotPromoted", message)];
+    verdicts.extend(source.verified(served, None));
+    let status =
+        SourceStatus { conditions: source.conditions(verdicts, Timestamp::now()), ..source.settled_status(served) };
     sources::write_status(&delivery.store, &source.object, &status).await
 }
 

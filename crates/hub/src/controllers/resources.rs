@@ -7,8 +7,8 @@ use std::{
 
 use farwater_api::{
     ADMIN_NAMESPACE, AGENT_FINALIZER, AgentPolicy, ChangeWindow, Cluster, ClusterGrant, GROUP, GitRepository,
-    HealthRule, HelmRepository, ManagedNamespace, NotificationProvider, NotificationRule, OCIRepository, Receiver,
-    ServiceContext, ServiceDeployment, ServiceSet,
+    HealthRule, HelmRepository, ManagedNamespace, NotificationProvider, NotificationRule, OCIRepository, Pipeline,
+    Receiver, ServiceContext, ServiceDeployment, ServiceSet,
 };
 use farwater_store::{Change, Key, Kind, ListQuery, Resource, Store, StoreError, Write, WriteError};
 use jiff::Timestamp;
@@ -69,6 +69,7 @@ stored!(
     NotificationProvider,
     NotificationRule,
     OCIRepository,
+    Pipeline,
     Receiver,
     ServiceContext,
     ServiceDeployment,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_api::{
-    Digest, ServiceDeployment, ServiceDeploymentSpec, ServiceSet, SourceKind,
+    Digest, RolloutPhase, ServiceDeployment, ServiceDeploymentSpec, ServiceSet, SourceKind,
     notification_rule::EventKind,
     service_set::{MAX_SURVEYED_MEMBERS, Progress, RolloutStatus, RolloutSurvey},
 };
@@ -673,6 +673,60 @@ pub async fn is_looked_at(
     let (Ok(set), Some(written)) = (kept, written) else { return Ok(false) };
     let target = Target::find(delivery, name, &set).await?;
     Ok(read_written(name, &written)?.state.target == Some(target.digest))
+}
+
+/// How a whole set is at what its sources have now.
+#[derive(Debug, Default)]
+pub struct Whole {
+    /// Why not all of it is healthy at that; none: it is.
+    pub lacks: Option<String>,
+    /// It has stopped there.
+    pub failed: bool,
+}
+
+/// By the decision that is written, and not by the status alone: that may still tell of what was before. `set`: read before the call.
+pub async fn look_at_whole(
+    delivery: &Delivery,
+    name: &Name,
+    set_uid: &str,
+    set: &ServiceSet,
+) -> Result<Whole, StoreError> {
+    let lacks = |what: String| Ok(Whole { lacks: Some(format!("ServiceSet {} {what}", name.name)), failed: false });
+    if set.metadata.deletion_timestamp.is_some() {
+        return lacks("is being deleted".to_owned());
+    }
+    if let Some(pin) = &set.spec.pin {
+        return lacks(format!("is kept at its version {}", pin.version));
+    }
+    let status = set.status.clone().unwrap_or_default();
+    let written = load_rollout(&mut *delivery.store.tables().await?, set_uid).await?;
+    let state = written.map(|text| read_written(name, &text)).transpose()?.unwrap_or_default().state;
+    let target = Target::find(delivery, name, set).await?.digest;
+    let rollout = status.rollout.unwrap_or_default();
+    let is_known = state.target == Some(target)
+        && rollout.number == state.number
+        && status.observed_generation == set.metadata.generation;
+    if !is_known {
+        return lacks("was not looked at since it or its source changed".to_owned());
+    }
+    if state.open {
+        let failed = matches!(rollout.phase, RolloutPhase::Halted | RolloutPhase::RollingBack);
+        let what = format!("is not through with rollout {}: it is {}", rollout.number, rollout.phase);
+        return Ok(Whole { failed, ..lacks(what)? });
+    }
+    if state.last_good.is_none_or(|good| good.target != target) || rollout.updated == 0 {
+        return lacks("has no cluster that is done".to_owned());
+    }
+    // Passed over are clusters that are away, and no others.
+    if rollout.waiting + rollout.progressing + rollout.failed > 0 {
+        return lacks("has clusters that stand still".to_owned());
+    }
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    match ready {
+        Some(ready) if ready.status == "True" => Ok(Whole::default()),
+        Some(ready) => lacks(format!("is not ready: {}", ready.message)),
+        None => lacks("has said nothing of its clusters yet".to_owned()),
+    }
 }
 
 fn read_written(name: &Name, text: &str) -> Result<Written, StoreError> {

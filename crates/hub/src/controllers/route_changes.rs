@@ -11,8 +11,8 @@ use std::{
 
 use farwater_api::{
     ADMIN_NAMESPACE, AgentPolicy, ChangeWindow, Cluster, ClusterGrant, HealthRule, ManagedNamespace,
-    NotificationProvider, NotificationRule, Receiver, ServiceContext, ServiceDeployment, ServiceSet,
-    managed_namespace::maker_name,
+    NotificationProvider, NotificationRule, Pipeline, Receiver, ServiceContext, ServiceDeployment, ServiceSet,
+    SourceKind, managed_namespace::maker_name,
 };
 use farwater_fleet::{
     assignment::{Decided, Trouble, Why},
@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     chain, follow_windows, freeze_prunes,
+    pipelines::Part,
     resources::{self, Name, Stored as _},
     resume::Resume,
     seen::News,
@@ -119,6 +120,7 @@ async fn load_memory(delivery: &Delivery, acted_upon: u64) -> Result<(), StoreEr
     serve_receivers::load(delivery).await?;
     // There are few, and what one of them lacks is found by a look at its set.
     resources::each_name::<ManagedNamespace>(&delivery.store, |name| delivery.namespaces.add(name)).await?;
+    resources::each_name::<Pipeline>(&delivery.store, |name| delivery.pipelines.queue.add(name)).await?;
     sources::each_name(&delivery.store, |name| delivery.sources.add(name)).await?;
     let linked = linked_sources(&mut *delivery.store.tables().await?).await?;
     linked.into_iter().for_each(|source| delivery.sources.add(source.into()));
@@ -231,6 +233,7 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         &kinds.grant,
         &kinds.health_rule,
         &kinds.managed,
+        &kinds.pipeline,
         &kinds.provider,
         &kinds.receiver,
         &kinds.rule,
@@ -273,6 +276,8 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
     {
         delivery.namespaces.add(Name::new(&name.namespace, maker));
     }
+    // Also of a status: that is what stages are judged by.
+    note_pipelines(delivery, kind, source, &name);
     let news = news(delivery, event);
     if news == News::Nothing {
         Ok(())
@@ -285,6 +290,9 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         if event.operation == Operation::Deleted { refill_sets(delivery, &service).await } else { Ok(()) }
     } else if *kind == kinds.set {
         delivery.sets.add(name, Scope::All);
+        Ok(())
+    } else if *kind == kinds.pipeline {
+        delivery.pipelines.queue.add(name);
         Ok(())
     } else if *kind == kinds.cluster {
         route_cluster(delivery, event).await
@@ -313,6 +321,17 @@ async fn route(delivery: &Delivery, event: &WatchEvent) -> Result<(), StoreError
         delivery.dirty.notify_one();
         Ok(())
     }
+}
+
+fn note_pipelines(delivery: &Delivery, kind: &Kind, source: Option<SourceKind>, name: &Name) {
+    let kinds = Kinds::get();
+    let part = match source {
+        Some(SourceKind::GitRepository) => Part::Repository,
+        _ if *kind == kinds.set => Part::Set,
+        _ if *kind == kinds.service => Part::Service,
+        _ => return,
+    };
+    delivery.pipelines.note(part, name);
 }
 
 async fn route_provider(delivery: &Delivery, name: &Name, event: &WatchEvent) -> Result<(), StoreError> {
@@ -357,6 +376,7 @@ struct Kinds {
     grant: Kind,
     health_rule: Kind,
     managed: Kind,
+    pipeline: Kind,
     set: Kind,
     window: Kind,
     receiver: Kind,
@@ -377,6 +397,7 @@ impl Kinds {
             grant: ClusterGrant::kind(),
             health_rule: HealthRule::kind(),
             managed: ManagedNamespace::kind(),
+            pipeline: Pipeline::kind(),
             set: ServiceSet::kind(),
             window: ChangeWindow::kind(),
             receiver: Receiver::kind(),

@@ -213,6 +213,7 @@ async fn discovery_and_explain_show_the_kinds() {
             "notificationproviders",
             "notificationrules",
             "ocirepositories",
+            "pipelines",
             "receivers",
             "servicecontexts",
             "servicedeployments",

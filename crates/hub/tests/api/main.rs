@@ -9,6 +9,7 @@ mod kubectl;
 mod namespaces;
 mod notifications;
 mod parameters;
+mod pipelines;
 mod receivers;
 mod rendering;
 mod rules;

@@ -20,6 +20,7 @@ mod parameters;
 mod placing;
 mod planning;
 mod private;
+mod promoting;
 mod removing;
 mod replaying;
 mod reporting;

@@ -131,7 +131,7 @@ async fn after_a_restore_every_source_of_a_service_is_to_be_asked(place: Place) 
 const BEFORE: &str = "DROP TABLE service_sources; DROP TABLE charts; DROP TABLE bundle_recipes; DROP TABLE revision_terms; \
                       DROP TABLE service_paths; DROP TABLE service_parameters; DROP TABLE parameter_keys; \
                       DROP TABLE data_keys; DROP TABLE kept_values; DROP TABLE set_members; DROP TABLE rollouts; \
-                      DROP TABLE set_versions; DROP TABLE held_services; DROP TABLE threads; \
+                      DROP TABLE set_versions; DROP TABLE held_services; DROP TABLE threads; DROP TABLE pipelines; \
                       DELETE FROM _sqlx_migrations WHERE version >= 12;";
 
 async fn a_database_of_before_charts_goes_on_with_what_it_serves(place: Place) {

@@ -1,0 +1,134 @@
+//! `farwater pipeline`: how far a revision has come, and what it waits for.
+
+use farwater_api::{Pipeline, PipelineStatus, pipeline::StageStatus};
+use serde_json::json;
+
+use crate::{
+    connection::Session,
+    exit,
+    failure::Result,
+    format::{self, Answer},
+    scope::{NamespaceArgs, any_name},
+    table::{Column, Table},
+    terminal::{Terminal, print},
+    text,
+};
+
+#[derive(Debug, clap::Args)]
+pub struct PipelineArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Shows what each stage is at, and what the next revision waits for; 0 if nothing waits.
+    Status(StatusArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct StatusArgs {
+    /// The Pipeline: NAME or NAMESPACE/NAME.
+    pipeline: String,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+    /// What the output looks like.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Answer,
+}
+
+pub async fn run(args: PipelineArgs, session: &Session) -> Result<u8> {
+    let What::Status(args) = args.what;
+    let (namespace, name) = any_name(&args.pipeline, args.namespace.or_default(session), "pipeline")?;
+    let pipeline: Pipeline = session.get(namespace, name).await?;
+    let status = pipeline.status.unwrap_or_default();
+    match args.output {
+        Answer::Json => print(&format::json(&json!(status))?)?,
+        Answer::Yaml => print(&format::yaml(&json!(status))?)?,
+        Answer::Text => print(&draw((namespace, name), &status, Terminal::detect()))?,
+    }
+    let is_settled = status.conditions.iter().any(|condition| condition.reason == "Settled");
+    Ok(if is_settled { exit::YES } else { exit::NO })
+}
+
+fn draw((namespace, name): (&str, &str), status: &PipelineStatus, terminal: Terminal) -> String {
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    let told = ready.map_or("the hub has not looked at it yet", |ready| ready.message.as_str());
+    let mut drawn = format!("{namespace}/{name}: {}\n", text::short_commits(&text::plain(told)));
+    if status.stages.is_empty() {
+        return drawn;
+    }
+    let columns =
+        vec![Column::fixed("stage"), Column::fixed("revision"), Column::fixed("next"), Column::elastic("state")];
+    let mut table = Table::new(columns);
+    for stage in &status.stages {
+        let next = stage.candidate.as_ref().map_or("-".to_owned(), |next| text::short_revision(&next.revision));
+        let revision = stage.revision.as_deref().map_or("-".to_owned(), text::short_revision);
+        let state = describe(stage).into_iter().next().unwrap_or_default();
+        table.push([stage.name.clone(), revision, next, state]);
+        for more in describe(stage).into_iter().skip(1) {
+            table.push([String::new(), String::new(), String::new(), more]);
+        }
+    }
+    drawn += &table.render(terminal);
+    drawn
+}
+
+/// Health first, then each gate of what is to come.
+fn describe(stage: &StageStatus) -> Vec<String> {
+    let lacks = stage.lacks.as_deref().map(|lacks| text::plain(lacks).into_owned());
+    let mut lines = vec![match (&stage.healthy_since, lacks) {
+        (Some(since), _) => format!("healthy since {}", since.0),
+        (None, Some(lacks)) => lacks,
+        (None, None) => "-".to_owned(),
+    }];
+    lines.extend(stage.refused.as_deref().map(|refused| format!("went back from {}", text::short_revision(refused))));
+    for gate in stage.candidate.iter().flat_map(|candidate| &candidate.gates) {
+        let mark = if gate.holds { "ok" } else { "waits" };
+        lines.push(format!("{}: {mark}: {}", gate.r#type, text::plain(&gate.message)));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use farwater_api::pipeline::{GateStatus, GateType, PromotionCandidate};
+
+    use super::*;
+
+    #[test]
+    fn a_pipeline_is_drawn_with_what_each_stage_waits_for() {
+        let revision = |digit: &str, branch: &str| format!("{branch}sha1:{}", digit.repeat(40));
+        let held = |gate, holds, message: &str| GateStatus { r#type: gate, holds, message: message.to_owned() };
+        let stages = vec![
+            StageStatus {
+                name: "staging".to_owned(),
+                revision: Some(revision("b", "main@")),
+                lacks: Some("ServiceSet web is not ready: healthy on 1 of 2".to_owned()),
+                ..StageStatus::default()
+            },
+            StageStatus {
+                name: "production".to_owned(),
+                candidate: Some(PromotionCandidate {
+                    revision: revision("a", ""),
+                    gates: vec![
+                        held(GateType::Soak, true, "the stage before was healthy at it for 1h"),
+                        held(GateType::Approval, false, "1 of 2 have approved: ada"),
+                    ],
+                    ..PromotionCandidate::default()
+                }),
+                ..StageStatus::default()
+            },
+        ];
+        let status = PipelineStatus { stages, ..PipelineStatus::default() };
+        assert_eq!(
+            draw(("team-a", "web"), &status, Terminal::default()),
+            "team-a/web: the hub has not looked at it yet\n\
+             STAGE        REVISION            NEXT           STATE\n\
+             staging      main@bbbbbbbbbbbb   -              ServiceSet web is not ready: healthy on 1 of 2\n\
+             production   -                   aaaaaaaaaaaa   -\n\
+             \u{20}                                               Soak: ok: the stage before was healthy at it for 1h\n\
+             \u{20}                                               Approval: waits: 1 of 2 have approved: ada\n"
+        );
+    }
+}

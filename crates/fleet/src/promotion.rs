@@ -1,0 +1,504 @@
+//! Promotion: which commit may go on to the next stage of a pipeline, and when.
+//!
+//! [`decide`] is level-triggered: it is asked with what is, and what is remembered is in [`State`] alone. A promotion names a commit, and
+//! a stage's repository serves that commit and no other, so that whatever comes later waits for its own gates.
+//!
+//! 1. A stage is *well* at what its repository serves while all of it is healthy at exactly that, without a break. One look that finds it
+//!    otherwise, or that it was unhealthy meanwhile, begins anew.
+//! 2. A commit is a stage's *candidate* once all of the stage before was well at it for the soak, and each cluster that counts was heard
+//!    when the soak ended: neither silence nor a clock that jumps, nor a hub that was away, is a success. It stays that when the stage
+//!    before goes on to another commit, and is none any more when the stage before, still at it, is not well.
+//! 3. The newest candidate takes the place of the one before, and approvals of that one count for nothing.
+//! 4. An approval names a [`digest`] of all that would be deployed. Where that changes it has lapsed, for good.
+//! 5. When all gates hold in one look, the candidate is promoted in it.
+//! 6. What was promoted to a stage is forgotten while its repository follows something else: somebody has taken it into their own hands,
+//!    and when they give it back it goes on from what it serves then.
+//! 7. With `Rollback`, a stage that failed at what was promoted to it gets the commit before, and refuses the one that it failed at.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farwater_api::{
+    Digest,
+    change_window::{ChangeWindowSpec, WindowType},
+    pipeline::{GateType, MAX_OF_STAGE, MAX_STAGES, PipelineSpec, PipelineStage, PromotionGate, StageFailure},
+};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{
+    duration::{APPROVAL_EXPIRES, Bounds, PROMOTION_SOAK, show},
+    windows::Window,
+};
+
+/// How long an approval counts, in seconds, where nothing is said of it.
+const EXPIRES: i64 = 72 * 3600;
+/// Approvals that are kept of one candidate: more people than a quorum can ask for.
+const MOST_APPROVALS: usize = 64;
+/// Fields that a gate may have. One of a newer version would be overlooked, and a gate that is overlooked is open.
+const GATE_FIELDS: [&str; 7] = ["type", "duration", "quorum", "groups", "expires", "schedule", "timeZone"];
+
+/// What must hold before a commit gets to a stage, as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct Gates {
+    /// Seconds; none: being well at it is enough.
+    pub soak: Option<i64>,
+    pub approval: Option<Approving>,
+    pub window: Option<Window>,
+}
+
+/// Whose word is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Approving {
+    pub quorum: usize,
+    pub groups: Vec<String>,
+    /// Seconds.
+    pub expires: i64,
+}
+
+/// What of a pipeline's spec makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidPipeline {
+    /// Below `spec`.
+    pub field: String,
+    pub why: String,
+}
+
+/// The gates of each stage, of the first none.
+pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline>> {
+    let mut problems = Vec::new();
+    let mut all = Vec::new();
+    let mut invalid = |field: String, why: &str| problems.push(InvalidPipeline { field, why: why.to_owned() });
+    if !(2..=MAX_STAGES).contains(&spec.stages.len()) {
+        invalid("stages".to_owned(), "a pipeline has 2 to 16 of them");
+    }
+    let (mut names, mut repositories, mut members) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for (index, stage) in spec.stages.iter().enumerate() {
+        let at = format!("stages[{index}]");
+        if !names.insert(&stage.name) {
+            invalid(format!("{at}.name"), "another stage is called so");
+        }
+        if !repositories.insert(&stage.source_ref.name) {
+            invalid(format!("{at}.sourceRef"), "another stage has it: each has a GitRepository of its own");
+        }
+        if stage.sets.is_empty() && stage.services.is_empty() {
+            invalid(
+                format!("{at}.sets"),
+                "a stage has a set or a service: of nothing nobody can say that it is healthy",
+            );
+        }
+        for (field, kind, of_stage) in [("sets", "set", &stage.sets), ("services", "service", &stage.services)] {
+            if of_stage.len() > MAX_OF_STAGE {
+                invalid(format!("{at}.{field}"), "a stage has at most 32 of them");
+            }
+            if !of_stage.iter().all(|name| members.insert((kind, name))) {
+                invalid(format!("{at}.{field}"), "what is named twice can't be at two revisions");
+            }
+        }
+        if index == 0 && !stage.gates.is_empty() {
+            invalid(format!("{at}.gates"), "the first stage follows its repository: nothing is promoted to it");
+        }
+        if index == 0 && stage.on_failure != StageFailure::Halt {
+            invalid(format!("{at}.onFailure"), "the first stage follows its repository: revert the commit");
+        }
+        match read_stage(stage) {
+            Ok(gates) => all.push(gates),
+            Err(found) => found.into_iter().for_each(|one| invalid(format!("{at}.{}", one.field), &one.why)),
+        }
+    }
+    if problems.is_empty() { Ok(all) } else { Err(problems) }
+}
+
+fn read_stage(stage: &PipelineStage) -> Result<Gates, Vec<InvalidPipeline>> {
+    let (mut gates, mut problems) = (Gates::default(), Vec::new());
+    let mut types = BTreeSet::new();
+    for (index, gate) in stage.gates.iter().enumerate() {
+        let at = format!("gates[{index}]");
+        if !types.insert(gate.r#type) {
+            let why = format!("{} is stated twice", gate.r#type);
+            problems.push(InvalidPipeline { field: format!("{at}.type"), why });
+            continue;
+        }
+        let mut found = foreign_fields(gate);
+        if found.is_empty() {
+            found = read_gate(gate, &mut gates).err().unwrap_or_default();
+        }
+        for InvalidPipeline { field, why } in found {
+            problems.push(InvalidPipeline { field: format!("{at}.{field}"), why });
+        }
+    }
+    if problems.is_empty() { Ok(gates) } else { Err(problems) }
+}
+
+/// Fields that belong to gates of other types: whoever states them means something by it.
+fn foreign_fields(gate: &PromotionGate) -> Vec<InvalidPipeline> {
+    let PromotionGate { r#type, duration, quorum, groups, expires, schedule, time_zone } = gate;
+    let stated = [
+        ("duration", duration.is_some(), &[GateType::Soak, GateType::Window][..]),
+        ("quorum", quorum.is_some(), &[GateType::Approval]),
+        ("groups", !groups.is_empty(), &[GateType::Approval]),
+        ("expires", expires.is_some(), &[GateType::Approval]),
+        ("schedule", schedule.is_some(), &[GateType::Window]),
+        ("timeZone", time_zone.is_some(), &[GateType::Window]),
+    ];
+    let foreign = stated.into_iter().filter(|(_, is_stated, types)| *is_stated && !types.contains(r#type));
+    foreign
+        .map(|(field, ..)| InvalidPipeline { field: field.to_owned(), why: format!("a gate {} has none", r#type) })
+        .collect()
+}
+
+fn read_gate(gate: &PromotionGate, gates: &mut Gates) -> Result<(), Vec<InvalidPipeline>> {
+    let seconds = |field: &str, text: &str, bounds: Bounds| {
+        let checked = bounds.check(text).map(|duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX));
+        checked.map_err(|why| vec![InvalidPipeline { field: field.to_owned(), why }])
+    };
+    let required = |field: &str, why: &str| vec![InvalidPipeline { field: field.to_owned(), why: why.to_owned() }];
+    match gate.r#type {
+        GateType::Soak => {
+            let text = gate.duration.as_deref().ok_or_else(|| required("duration", "say for how long"))?;
+            gates.soak = Some(seconds("duration", text, PROMOTION_SOAK)?);
+        }
+        GateType::Approval => {
+            let expires = match &gate.expires {
+                Some(text) => seconds("expires", text, APPROVAL_EXPIRES)?,
+                None => EXPIRES,
+            };
+            let quorum = gate.quorum.unwrap_or(1).clamp(1, 20) as usize;
+            gates.approval = Some(Approving { quorum, groups: gate.groups.clone(), expires });
+        }
+        GateType::Window => {
+            if gate.schedule.is_none() {
+                return Err(required("schedule", "say when it begins"));
+            }
+            let spec = ChangeWindowSpec {
+                r#type: WindowType::Allow,
+                schedule: gate.schedule.clone(),
+                duration: gate.duration.clone(),
+                time_zone: gate.time_zone.clone().unwrap_or_else(|| "UTC".to_owned()),
+                ..ChangeWindowSpec::default()
+            };
+            let window = Window::read("", "", &spec).map_err(|problems| {
+                problems
+                    .into_iter()
+                    .map(|problem| InvalidPipeline { field: problem.field.to_owned(), why: problem.why })
+                    .collect::<Vec<_>>()
+            })?;
+            gates.window = Some(window);
+        }
+    }
+    Ok(())
+}
+
+/// What of a stored spec this version would overlook.
+pub fn unknown_gate_field(spec: &Value) -> Option<String> {
+    let stages = spec["stages"].as_array().into_iter().flatten();
+    let gates = stages.flat_map(|stage| stage["gates"].as_array().into_iter().flatten());
+    let fields = gates.filter_map(Value::as_object).flat_map(|gate| gate.keys());
+    let mut unknown = fields.filter(|field| !GATE_FIELDS.contains(&field.as_str()));
+    unknown.next().cloned()
+}
+
+/// What is remembered of a pipeline, by the names of its stages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct State {
+    pub stages: BTreeMap<String, StageState>,
+}
+
+impl State {
+    /// What a stage's repository is to serve.
+    pub fn promoted(&self, stage: &str) -> Option<&str> {
+        Some(&self.stages.get(stage)?.promoted.as_ref()?.commit)
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StageState {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub well: Option<Well>,
+    /// Proven in the stage before, by what was since then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<Well>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<Approval>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub promoted: Option<Promoted>,
+    /// A commit that it failed at and went back from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// All of a stage is healthy at a commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Well {
+    pub commit: String,
+    /// Seconds since 1970.
+    pub since: i64,
+}
+
+/// One person's word.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Approval {
+    pub by: String,
+    /// Seconds since 1970.
+    pub at: i64,
+    pub digest: Digest,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Promoted {
+    pub commit: String,
+    /// Seconds since 1970.
+    pub at: i64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by: Vec<String>,
+    /// What the stage was at before, to go back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
+
+impl StageState {
+    /// Takes a person's word, in place of what they said before.
+    pub fn approve(&mut self, approval: Approval) {
+        self.approvals.retain(|known| known.by != approval.by);
+        self.approvals.push(approval);
+        let more = self.approvals.len().saturating_sub(MOST_APPROVALS);
+        self.approvals.drain(..more);
+    }
+}
+
+/// A stage as it is now.
+#[derive(Clone, Debug)]
+pub struct Stage<'a> {
+    pub name: &'a str,
+    pub gates: &'a Gates,
+    pub on_failure: StageFailure,
+    /// False: its repository exists and follows something else than the pipeline.
+    pub follows: bool,
+    /// The commit that its repository serves.
+    pub serves: Option<&'a str>,
+    /// Why not all of it is healthy at that; none: it is.
+    pub lacks: Option<&'a str>,
+    /// Since when at the latest it is healthy without a break, in seconds since 1970.
+    pub since: i64,
+    /// When each cluster that counts was heard at the earliest.
+    pub heard: i64,
+    /// A set has stopped at what its repository serves.
+    pub failed: bool,
+    /// All that a promotion would deploy but the commit, or why nothing can be promoted.
+    pub content: Result<&'a Value, &'a str>,
+}
+
+/// What holds, and what is done about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    pub state: State,
+    /// Of each stage.
+    pub candidates: Vec<Option<Candidate>>,
+    /// Stages that something is promoted to now.
+    pub promoted: Vec<usize>,
+    /// Stages that go back now.
+    pub rolled_back: Vec<usize>,
+    /// When time alone may change the decision, in seconds since 1970.
+    pub next_look: Option<i64>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    pub commit: String,
+    /// None: nobody can tell now what would be deployed.
+    pub digest: Option<Digest>,
+    pub gates: Vec<Held>,
+}
+
+/// How a gate stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub gate: GateType,
+    pub holds: bool,
+    pub message: String,
+}
+
+/// What an approval is bound to: all that would be deployed, and who is asked.
+pub fn digest(pipeline_uid: &str, stage: &Stage<'_>, commit: &str) -> Option<Digest> {
+    let content = stage.content.ok()?;
+    let groups = stage.gates.approval.as_ref().map(|approval| &approval.groups);
+    Some(Digest::of_json(&json!([pipeline_uid, stage.name, commit, content, groups])))
+}
+
+/// Pure. `now`: of the soak; `clock`: of windows and approvals. Both are the same but in tests.
+pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clock): (i64, Timestamp)) -> Decision {
+    let mut all = Decision {
+        state: State::default(),
+        candidates: Vec::new(),
+        promoted: Vec::new(),
+        rolled_back: Vec::new(),
+        next_look: None,
+    };
+    let mut looks = Vec::new();
+    for (index, stage) in stages.iter().enumerate() {
+        let mut next = state.stages.get(stage.name).cloned().unwrap_or_default();
+        next.well = look_at_health(stage, next.well, now);
+        if index == 0 {
+            // One that was a later stage once.
+            next = StageState { well: next.well, ..StageState::default() };
+            all.candidates.push(None);
+        } else {
+            if !stage.follows {
+                next.promoted = None;
+            }
+            if roll_back(stage, &mut next, now) {
+                all.rolled_back.push(index);
+            }
+            let before = &stages[index - 1];
+            let well = all.state.stages.get(before.name).and_then(|state| state.well.as_ref());
+            let coming = find_candidate(stage, before, well, &mut next, (now, &mut looks));
+            let candidate = next.candidate.clone().map(|Well { commit, .. }| {
+                let digest = digest(pipeline_uid, stage, &commit);
+                let gates = judge(stage, &mut next, digest, clock, &mut looks);
+                Candidate { commit, digest, gates }
+            });
+            match candidate {
+                Some(candidate) if is_let_through(stage, &candidate) => {
+                    let by = next.approvals.iter().map(|approval| approval.by.clone()).collect();
+                    let before = stage.serves.map(str::to_owned).filter(|before| *before != candidate.commit);
+                    next.promoted = Some(Promoted { commit: candidate.commit, at: now, by, before });
+                    next.candidate = None;
+                    next.approvals.clear();
+                    next.refused = None;
+                    all.promoted.push(index);
+                    all.candidates.push(None);
+                }
+                Some(candidate) => all.candidates.push(Some(candidate)),
+                None => all.candidates.push(coming),
+            }
+        }
+        all.state.stages.insert(stage.name.to_owned(), next);
+    }
+    all.next_look = looks.into_iter().min();
+    all
+}
+
+fn is_let_through(stage: &Stage<'_>, candidate: &Candidate) -> bool {
+    stage.follows && stage.content.is_ok() && candidate.gates.iter().all(|held| held.holds)
+}
+
+fn look_at_health(stage: &Stage<'_>, known: Option<Well>, now: i64) -> Option<Well> {
+    let commit = stage.serves.filter(|_| stage.lacks.is_none())?;
+    let since = match known {
+        // A clock that was set back has not measured anything.
+        Some(known) if known.commit == commit && known.since <= now => known.since.max(stage.since.min(now)),
+        _ => now,
+    };
+    Some(Well { commit: commit.to_owned(), since })
+}
+
+fn roll_back(stage: &Stage<'_>, next: &mut StageState, now: i64) -> bool {
+    let Some(promoted) = next.promoted.as_ref().filter(|_| stage.on_failure == StageFailure::Rollback) else {
+        return false;
+    };
+    let has_failed = stage.failed && stage.serves == Some(promoted.commit.as_str());
+    let Some(before) = promoted.before.clone().filter(|_| has_failed) else { return false };
+    next.refused = Some(promoted.commit.clone());
+    next.promoted = Some(Promoted { commit: before, at: now, by: Vec::new(), before: None });
+    true
+}
+
+/// Finds what is proven in the stage before; what is about to be, with how long that takes.
+fn find_candidate(
+    stage: &Stage<'_>,
+    before: &Stage<'_>,
+    well: Option<&Well>,
+    next: &mut StageState,
+    (now, looks): (i64, &mut Vec<i64>),
+) -> Option<Candidate> {
+    let is_here = |commit: &str, next: &StageState| {
+        next.promoted.as_ref().is_some_and(|promoted| promoted.commit == commit)
+            || next.refused.as_deref() == Some(commit)
+    };
+    let soak = stage.gates.soak.unwrap_or(0);
+    let is_proven = well.is_some_and(|well| now >= well.since + soak && before.heard >= well.since + soak);
+    // Still at it, and not well any more, or anew: that is another proof.
+    let is_over = |proven: &Well| before.serves == Some(proven.commit.as_str()) && well != Some(proven);
+    if next.candidate.as_ref().is_some_and(is_over) {
+        next.candidate = None;
+    }
+    if let Some(well) = well.filter(|well| is_proven && !is_here(&well.commit, next)) {
+        next.candidate = Some(well.clone());
+    }
+    if next.candidate.as_ref().is_some_and(|proven| is_here(&proven.commit, next)) {
+        next.candidate = None;
+    }
+    // Of a hub that has just started nobody was heard yet: what was proven is.
+    let is_proven = is_proven || (well.is_some() && next.candidate.as_ref() == well);
+    let commit = before.serves.filter(|commit| !is_proven && !is_here(commit, next))?;
+    let message = match well {
+        None => before.lacks.unwrap_or("it is looked at").to_owned(),
+        Some(well) if now < well.since + soak => {
+            looks.push(well.since + soak);
+            let left = u64::try_from(well.since + soak - now).unwrap_or_default();
+            format!("stage {} is healthy at it; {} to go", before.name, show(std::time::Duration::from_secs(left)))
+        }
+        Some(_) => {
+            // Who is heard changes nothing else.
+            looks.push(now + 1);
+            format!("stage {} is healthy at it; a cluster has not been heard since the soak ended", before.name)
+        }
+    };
+    let held = Held { gate: GateType::Soak, holds: false, message };
+    Some(Candidate { commit: commit.to_owned(), digest: None, gates: vec![held] })
+}
+
+fn judge(
+    stage: &Stage<'_>,
+    next: &mut StageState,
+    digest: Option<Digest>,
+    clock: Timestamp,
+    looks: &mut Vec<i64>,
+) -> Vec<Held> {
+    let mut gates = Vec::new();
+    if let Some(soak) = stage.gates.soak {
+        let message = format!("the stage before was healthy at it for {}", seconds(soak));
+        gates.push(Held { gate: GateType::Soak, holds: true, message });
+    }
+    if let Some(approving) = &stage.gates.approval {
+        let now = clock.as_second();
+        // What can't be told now may be what was approved.
+        if let Some(digest) = digest {
+            next.approvals.retain(|approval| approval.digest == digest && approval.at + approving.expires > now);
+        }
+        let count = if digest.is_some() { next.approvals.len() } else { 0 };
+        looks.extend(next.approvals.iter().map(|approval| approval.at + approving.expires));
+        let names: Vec<&str> = next.approvals.iter().map(|approval| approval.by.as_str()).collect();
+        let by = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
+        let message = format!("{count} of {} have approved{by}", approving.quorum);
+        gates.push(Held { gate: GateType::Approval, holds: count >= approving.quorum, message });
+    } else {
+        next.approvals.clear();
+    }
+    if let Some(window) = &stage.gates.window {
+        let standing = window.at(clock);
+        looks.extend(standing.until.map(Timestamp::as_second));
+        let message = match (standing.in_force, standing.until) {
+            (true, _) => "it is open".to_owned(),
+            (false, Some(until)) => format!("it opens at {until}"),
+            (false, None) => "it never opens".to_owned(),
+        };
+        gates.push(Held { gate: GateType::Window, holds: standing.in_force, message });
+    }
+    gates
+}
+
+fn seconds(seconds: i64) -> String {
+    show(std::time::Duration::from_secs(seconds.unsigned_abs()))
+}
+
+#[cfg(test)]
+#[path = "promotion_tests.rs"]
+mod tests;

@@ -1,0 +1,622 @@
+//! advance_promotions: stages that are healthy and gates that hold → the commit that the next stage's repository serves.
+//!
+//! What was promoted is in the pipeline's row alone, and `fetch_sources` reads it there: a repository that follows a pipeline has no other
+//! way to a commit. A decision replaces the row that it was made from, and only while the pipeline's spec is the one that it went by.
+
+use std::{sync::Arc, time::Duration};
+
+use farwater_api::{
+    GitRepository, Pipeline, PipelineStatus, ServiceDeployment, ServiceDeploymentSpec, ServiceSet, SourceKind,
+    git_repository::GitReference,
+    pipeline::{ApprovalRequest, GateStatus, PipelineStage, PromotionApproval, PromotionCandidate, StageStatus},
+};
+use farwater_fleet::{
+    conditions::{self, Verdict, cut},
+    promotion::{self, Approval, Decision, Gates, Stage, StageState, State, decide, read_gates, unknown_gate_field},
+    stamping::Template,
+};
+use farwater_store::{
+    Resource, StoreError,
+    delivery::{
+        delete_orphaned_pipelines, load_assignment, load_pipeline, load_revision, members_of_set, save_pipeline,
+    },
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use serde_json::{Value, json};
+
+use super::{
+    dependencies,
+    events::{self, Told},
+    git,
+    queue::Next,
+    resources::{self, Name, Stored as _},
+    rollouts::{self, Whole},
+    sources::SourceName,
+    track_clusters::silence_deadline,
+};
+use crate::{apiserver::check_template, delivery::Delivery};
+
+const NOT_LOADED: Duration = Duration::from_millis(200);
+const SOON: Duration = Duration::from_millis(500);
+/// Clocks are set, and clusters are heard without a change of anything.
+const LONGEST_REST: Duration = Duration::from_secs(60);
+/// Bytes of what a stage lacks.
+const MAX_LACK: usize = 512;
+/// Names of users and reasons are kept in a status.
+const LONGEST_NAME: usize = 128;
+const LONGEST_REASON: usize = 512;
+/// How often a word is tried against writers that were faster.
+const ATTEMPTS: usize = 8;
+
+/// A pipeline with all that its decision depends on.
+struct Examined {
+    resource: Resource,
+    pipeline: Pipeline,
+    gates: Vec<Gates>,
+    seen: Vec<Seen>,
+    state: State,
+    /// The row that it was read from.
+    written: Option<String>,
+}
+
+/// What was found of a stage.
+struct Seen {
+    repository_uid: Option<String>,
+    /// As far as is known: one that is gone follows nothing else.
+    follows: bool,
+    serves: Option<String>,
+    reference: String,
+    lacks: Option<String>,
+    since: i64,
+    heard: i64,
+    failed: bool,
+    content: Result<Value, String>,
+}
+
+/// Why a pipeline can't go on.
+#[derive(Debug, thiserror::Error)]
+enum ExamineError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl Examined {
+    async fn load(
+        delivery: &Delivery,
+        name: &Name,
+        (resource, pipeline): (Resource, Pipeline),
+    ) -> Result<Self, ExamineError> {
+        if let Some(field) = unknown_gate_field(&resource.object["spec"]) {
+            let why = format!("a gate has a field {field} that this hub does not know: nothing is promoted");
+            return Err(ExamineError::Invalid(why));
+        }
+        let gates = read_gates(&pipeline.spec).map_err(|problems| {
+            let told: Vec<String> = problems.iter().map(|one| format!("spec.{}: {}", one.field, one.why)).collect();
+            ExamineError::Invalid(told.join("; "))
+        })?;
+        // The row first: whatever is decided elsewhere meanwhile, this decision then replaces nothing.
+        let written = load_pipeline(&mut *delivery.store.tables().await?, &resource.uid).await?;
+        let state = read_state(name, written.as_deref())?;
+        let mut seen = Vec::new();
+        for (index, stage) in pipeline.spec.stages.iter().enumerate() {
+            seen.push(look_at_stage(delivery, name, (index, stage)).await?);
+        }
+        Ok(Self { resource, pipeline, gates, seen, state, written })
+    }
+
+    fn stages(&self) -> Vec<Stage<'_>> {
+        let stages = self.pipeline.spec.stages.iter().zip(&self.gates).zip(&self.seen);
+        stages
+            .map(|((stage, gates), seen)| Stage {
+                name: &stage.name,
+                gates,
+                on_failure: stage.on_failure,
+                follows: seen.follows,
+                serves: seen.serves.as_deref(),
+                lacks: seen.lacks.as_deref(),
+                since: seen.since,
+                heard: seen.heard,
+                failed: seen.failed,
+                content: seen.content.as_ref().map_err(String::as_str),
+            })
+            .collect()
+    }
+
+    fn decide(&self, delivery: &Delivery) -> Decision {
+        let times = (Timestamp::now().as_second(), delivery.windows.now());
+        decide(&self.resource.uid, &self.stages(), &self.state, times)
+    }
+
+    /// Replaces the row that this was read from; not where another one is there by now, or another spec.
+    async fn save(&self, delivery: &Delivery, state: &State, told: Vec<Told>) -> Result<bool, StoreError> {
+        let text = serde_json::to_string(state).map_err(StoreError::abort)?;
+        if self.written.as_ref() == Some(&text) {
+            return Ok(true);
+        }
+        let (resource, written) = (self.resource.clone(), self.written.clone());
+        let saved = delivery.store.transact(move |tx| {
+            Box::pin(async move {
+                let now = tx.get(&resource.key).await?;
+                let generation = |object: &Value| object["metadata"]["generation"].clone();
+                let is_same = now.as_ref().is_some_and(|now| {
+                    now.uid == resource.uid && generation(&now.object) == generation(&resource.object)
+                });
+                if !is_same || !save_pipeline(tx, &resource.uid, (written.as_deref(), &text)).await? {
+                    return Ok(false);
+                }
+                for told in &told {
+                    events::tell(tx, &resource, told).await?;
+                }
+                Ok(true)
+            })
+        });
+        saved.await
+    }
+
+    /// Takes a person's word for a stage's candidate; whether nothing came between.
+    async fn note(mut self, delivery: &Delivery, stage: &str, approval: Approval) -> Result<bool, StoreError> {
+        let told = Told {
+            is_warning: false,
+            reason: "Approved",
+            message: format!("{} approves what is to be promoted to stage {stage}: {}", approval.by, approval.reason),
+        };
+        self.state.stages.entry(stage.to_owned()).or_default().approve(approval);
+        let state = std::mem::take(&mut self.state);
+        self.save(delivery, &state, vec![told]).await
+    }
+}
+
+fn read_state(name: &Name, text: Option<&str>) -> Result<State, StoreError> {
+    let parsed = text.map(serde_json::from_str).transpose();
+    parsed
+        .map(Option::unwrap_or_default)
+        .map_err(|error| StoreError::Row { what: format!("state of Pipeline {name}"), problem: error.to_string() })
+}
+
+/// Why a person's word is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("there is no such pipeline")]
+    Missing,
+    #[error("{0}")]
+    NoStage(String),
+    /// Others are.
+    #[error("{0}")]
+    NotAsked(String),
+    #[error("{0}")]
+    Conflict(String),
+}
+
+/// Takes a person's word for exactly what waits; the commit. `groups`: those of the person.
+pub async fn approve(
+    delivery: &Delivery,
+    name: &Name,
+    request: &ApprovalRequest,
+    (by, groups): (&str, &[String]),
+) -> Result<String, Refusal> {
+    // The pipeline's controller may write meanwhile.
+    for _ in 0..ATTEMPTS {
+        let found = resources::load::<Pipeline>(&delivery.store, name).await?.ok_or(Refusal::Missing)?;
+        let examined = Examined::load(delivery, name, found).await.map_err(|error| match error {
+            ExamineError::Store(error) => Refusal::Store(error),
+            ExamineError::Invalid(why) => Refusal::Conflict(why),
+        })?;
+        let commit = examined.check_word(delivery, request, groups)?;
+        let approval = Approval {
+            by: cut(by, LONGEST_NAME),
+            at: delivery.windows.now().as_second(),
+            digest: request.digest,
+            reason: cut(&request.reason, LONGEST_REASON),
+        };
+        if examined.note(delivery, &request.stage, approval).await? {
+            delivery.pipelines.queue.add(name.clone());
+            return Ok(commit);
+        }
+    }
+    Err(Refusal::Conflict("it goes on changing; ask again".to_owned()))
+}
+
+impl Examined {
+    /// The commit that it is for.
+    fn check_word(&self, delivery: &Delivery, request: &ApprovalRequest, groups: &[String]) -> Result<String, Refusal> {
+        let (stage, stages) = (&request.stage, &self.pipeline.spec.stages);
+        let Some(index) = stages.iter().position(|known| known.name == *stage) else {
+            let names: Vec<&str> = stages.iter().map(|stage| stage.name.as_str()).collect();
+            return Err(Refusal::NoStage(format!(
+                "spec.stage: there is no stage {stage:?}; there are {}",
+                names.join(", ")
+            )));
+        };
+        let Some(approving) = &self.gates[index].approval else {
+            return Err(Refusal::Conflict(format!("stage {stage} has no gate that asks for approval")));
+        };
+        if !approving.groups.is_empty() && !groups.iter().any(|group| approving.groups.contains(group)) {
+            let of = approving.groups.join(", ");
+            return Err(Refusal::NotAsked(format!("only members of {of} approve what gets to stage {stage}")));
+        }
+        let decision = self.decide(delivery);
+        let waiting = decision.candidates[index].as_ref().and_then(|one| Some((one.digest?, one.commit.clone())));
+        match waiting {
+            None => Err(Refusal::Conflict(format!("nothing waits to be approved for stage {stage}"))),
+            Some((digest, _)) if digest != request.digest => {
+                let why = format!("what would be deployed to stage {stage} is another thing by now: look at it again");
+                Err(Refusal::Conflict(why))
+            }
+            Some((_, commit)) => Ok(commit),
+        }
+    }
+}
+
+/// The commit that a repository is to serve by the word of a pipeline; or why there is none, in one sentence.
+pub async fn find_promoted(
+    delivery: &Delivery,
+    repository: &Name,
+    pipeline: &str,
+) -> Result<Result<String, String>, StoreError> {
+    let name = Name::new(&repository.namespace, pipeline);
+    let Some((resource, found)) = resources::load::<Pipeline>(&delivery.store, &name).await? else {
+        return Ok(Err(format!("Pipeline {pipeline} does not exist")));
+    };
+    let stages = found.spec.stages.iter().skip(1);
+    let Some(stage) = stages.into_iter().find(|stage| stage.source_ref.name == repository.name) else {
+        return Ok(Err(format!("Pipeline {pipeline} has no stage after its first with this repository")));
+    };
+    let written = load_pipeline(&mut *delivery.store.tables().await?, &resource.uid).await?;
+    let state = read_state(&name, written.as_deref())?;
+    Ok(match state.promoted(&stage.name) {
+        Some(commit) => Ok(commit.to_owned()),
+        None => Err(format!("Pipeline {pipeline} has promoted nothing to stage {} yet", stage.name)),
+    })
+}
+
+pub async fn advance_promotions(delivery: Arc<Delivery>, name: Name) -> Result<Next, StoreError> {
+    // A cluster that isn't known yet is not one that is gone.
+    if !delivery.clusters.is_loaded() {
+        return Ok(Next::After(NOT_LOADED));
+    }
+    let Some((resource, pipeline)) = resources::load::<Pipeline>(&delivery.store, &name).await? else {
+        delivery.pipelines.forget(&name);
+        let kind = Pipeline::kind();
+        let cleaned = delivery
+            .store
+            .transact(move |tx| Box::pin(async move { delete_orphaned_pipelines(tx, kind.as_str()).await }));
+        cleaned.await?;
+        return Ok(Next::OnChange);
+    };
+    delivery.pipelines.know(&name, &pipeline.spec);
+    if pipeline.metadata.deletion_timestamp.is_some() {
+        return Ok(Next::OnChange);
+    }
+    let is_news =
+        pipeline.status.as_ref().and_then(|status| status.observed_generation) != pipeline.metadata.generation;
+    let examined = match Examined::load(&delivery, &name, (resource.clone(), pipeline.clone())).await {
+        Ok(examined) => examined,
+        Err(ExamineError::Store(error)) => return Err(error),
+        Err(ExamineError::Invalid(why)) => {
+            let stages = pipeline.status.as_ref().map(|status| status.stages.clone()).unwrap_or_default();
+            write_status(&delivery, &name, (&resource, &pipeline), (Verdict::stalled("SpecInvalid", why), stages))
+                .await?;
+            return Ok(Next::OnChange);
+        }
+    };
+    let decision = examined.decide(&delivery);
+    if !examined.save(&delivery, &decision.state, examined.tell(&decision)).await? {
+        return Ok(Next::After(SOON));
+    }
+    examined.hand_over(&delivery, &name, &decision, is_news);
+    let stages = examined.describe(&decision);
+    let verdicts = examined.judge(&decision);
+    write_status(&delivery, &name, (&resource, &pipeline), (verdicts, stages)).await?;
+    let rest = |time: i64| {
+        let left = time.saturating_sub(Timestamp::now().as_second()).max(0).unsigned_abs();
+        Duration::from_secs(left).clamp(SOON, LONGEST_REST)
+    };
+    Ok(decision.next_look.map_or(Next::OnChange, |time| Next::After(rest(time))))
+}
+
+impl Examined {
+    fn tell(&self, decision: &Decision) -> Vec<Told> {
+        let told = |index: &usize, is_warning, reason, what: &str| {
+            let stage = &self.pipeline.spec.stages[*index].name;
+            let commit = decision.state.promoted(stage).unwrap_or_default();
+            Told { is_warning, reason, message: format!("stage {stage} {what} {}", git::format_revision("", commit)) }
+        };
+        let promoted = decision.promoted.iter().map(|index| told(index, false, "Promoted", "gets"));
+        let back = decision.rolled_back.iter().map(|index| told(index, true, "RolledBack", "failed and goes back to"));
+        promoted.chain(back).collect()
+    }
+
+    /// Has repositories ask again that don't serve yet what they are to.
+    fn hand_over(&self, delivery: &Delivery, name: &Name, decision: &Decision, is_news: bool) {
+        for (stage, seen) in self.pipeline.spec.stages.iter().zip(&self.seen).skip(1) {
+            let promoted = decision.state.promoted(&stage.name);
+            let Some(uid) = &seen.repository_uid else { continue };
+            if (promoted.is_some() && promoted != seen.serves.as_deref()) || is_news {
+                if promoted.is_some() {
+                    delivery.checks.hurry(uid);
+                }
+                delivery.sources.add(SourceName::git(Name::new(&name.namespace, &stage.source_ref.name)));
+            }
+        }
+    }
+
+    fn describe(&self, decision: &Decision) -> Vec<StageStatus> {
+        let default = StageState::default();
+        let stages = self.pipeline.spec.stages.iter().zip(&self.seen).zip(&decision.candidates);
+        stages
+            .map(|((stage, seen), candidate)| {
+                let state = decision.state.stages.get(&stage.name).unwrap_or(&default);
+                let promoted = state.promoted.as_ref();
+                StageStatus {
+                    name: stage.name.clone(),
+                    revision: seen.serves.as_deref().map(|commit| git::format_revision(&seen.reference, commit)),
+                    healthy_since: state.well.as_ref().and_then(|well| time(well.since)),
+                    lacks: seen.content.as_ref().err().or(seen.lacks.as_ref()).map(|text| cut(text, MAX_LACK)),
+                    promoted_at: promoted.and_then(|promoted| time(promoted.at)),
+                    approved_by: promoted.map(|promoted| promoted.by.clone()).unwrap_or_default(),
+                    refused: state.refused.as_deref().map(|commit| git::format_revision("", commit)),
+                    candidate: candidate.as_ref().map(|candidate| describe_candidate(candidate, state)),
+                }
+            })
+            .collect()
+    }
+
+    fn judge(&self, decision: &Decision) -> Vec<Verdict> {
+        let stages = || self.pipeline.spec.stages.iter().zip(&self.seen);
+        if let Some((stage, why)) = stages().find_map(|(stage, seen)| Some((stage, seen.content.as_ref().err()?))) {
+            return Verdict::stalled("StageInvalid", format!("stage {}: {why}", stage.name));
+        }
+        if let Some((stage, _)) = stages().skip(1).find(|(_, seen)| seen.failed) {
+            return Verdict::stalled(
+                "StageFailed",
+                format!("stage {} has stopped at what was promoted to it", stage.name),
+            );
+        }
+        let under_way = |(stage, seen): &(&PipelineStage, &Seen)| {
+            let promoted = decision.state.promoted(&stage.name);
+            promoted.is_some() && (promoted != seen.serves.as_deref() || seen.lacks.is_some())
+        };
+        if let Some((stage, _)) = stages().find(under_way) {
+            return Verdict::reconciling("Promoting", format!("stage {} gets what was promoted to it", stage.name));
+        }
+        for ((stage, _), candidate) in stages().zip(&decision.candidates) {
+            if let Some(held) = candidate.iter().flat_map(|candidate| &candidate.gates).find(|held| !held.holds) {
+                return Verdict::ready(
+                    "Waiting",
+                    format!("stage {} waits for {}: {}", stage.name, held.gate, held.message),
+                );
+            }
+        }
+        Verdict::ready("Settled", "nothing waits to be promoted")
+    }
+}
+
+fn describe_candidate(candidate: &promotion::Candidate, state: &StageState) -> PromotionCandidate {
+    let approvals = state.approvals.iter().filter(|approval| Some(approval.digest) == candidate.digest);
+    let gates = candidate.gates.iter().map(|held| GateStatus {
+        r#type: held.gate,
+        holds: held.holds,
+        message: cut(&held.message, MAX_LACK),
+    });
+    PromotionCandidate {
+        revision: git::format_revision("", &candidate.commit),
+        digest: candidate.digest,
+        gates: gates.collect(),
+        approvals: approvals
+            .filter_map(|approval| {
+                Some(PromotionApproval {
+                    by: approval.by.clone(),
+                    at: time(approval.at)?,
+                    reason: approval.reason.clone(),
+                })
+            })
+            .collect(),
+    }
+}
+
+fn time(seconds: i64) -> Option<Time> {
+    Timestamp::from_second(seconds).ok().map(Time)
+}
+
+async fn write_status(
+    delivery: &Delivery,
+    name: &Name,
+    (resource, pipeline): (&Resource, &Pipeline),
+    (verdicts, stages): (Vec<Verdict>, Vec<StageStatus>),
+) -> Result<(), StoreError> {
+    let previous = pipeline.status.clone().unwrap_or_default();
+    let generation = pipeline.metadata.generation.unwrap_or_default();
+    let conditions = conditions::resolve(&previous.conditions, verdicts, generation, Timestamp::now());
+    let status = PipelineStatus { observed_generation: Some(generation), conditions, stages };
+    resources::write_status::<Pipeline>(&delivery.store, name, &resource.uid, &status).await
+}
+
+async fn look_at_stage(
+    delivery: &Delivery,
+    name: &Name,
+    (index, stage): (usize, &PipelineStage),
+) -> Result<Seen, StoreError> {
+    let namespace = &name.namespace;
+    let mut seen = Seen {
+        repository_uid: None,
+        follows: true,
+        serves: None,
+        reference: String::new(),
+        lacks: None,
+        since: 0,
+        heard: i64::MAX,
+        failed: false,
+        content: Ok(Value::Null),
+    };
+    let source = Name::new(namespace, &stage.source_ref.name);
+    let Some((resource, repository)) = resources::load::<GitRepository>(&delivery.store, &source).await? else {
+        seen.content = Err(format!("GitRepository {} does not exist", source.name));
+        seen.lacks = Some("it has no repository".to_owned());
+        return Ok(seen);
+    };
+    let uid = resource.uid.clone();
+    seen.repository_uid = Some(uid.clone());
+    let revision = async || load_revision(&mut *delivery.store.tables().await?, &uid).await;
+    // Around all else: what was found is true of what was served before and after.
+    let before = revision().await?;
+    let mut content = vec![json!([uid, repository.spec.url, repository.spec.recurse_submodules, repository.spec.lfs])];
+    let mut problem = check_reference(&source, repository.spec.r#ref.as_ref(), (index, &name.name));
+    seen.follows = problem.is_none();
+    for (is_set, member) in members(stage) {
+        let member = Name::new(namespace, member);
+        let found = match is_set {
+            true => look_at_set(delivery, &member, &source.name, &mut seen).await?,
+            false => look_at_service(delivery, &member, &source.name, &mut seen).await?,
+        };
+        match found {
+            Ok(deployed) => content.push(deployed),
+            Err(why) => problem = problem.or(Some(why)),
+        }
+    }
+    let after = revision().await?;
+    let commit =
+        |revision: &Option<farwater_store::delivery::Revision>| revision.as_ref().map(|one| one.commit.clone());
+    if commit(&before) != commit(&after) || after.is_none() {
+        seen.lack(|| format!("GitRepository {} is on its way", source.name));
+    }
+    seen.reference = after.as_ref().map(|revision| revision.reference.clone()).unwrap_or_default();
+    seen.serves = commit(&after);
+    if seen.heard == i64::MAX {
+        seen.heard = 0;
+    }
+    if let Some(why) = problem {
+        // Nothing is proven by what may be at something else.
+        seen.lacks = Some(why.clone());
+        seen.content = Err(why);
+    } else {
+        seen.content = Ok(Value::Array(content));
+    }
+    Ok(seen)
+}
+
+/// Whether it is a set, and its name.
+fn members(stage: &PipelineStage) -> impl Iterator<Item = (bool, &str)> {
+    let sets = stage.sets.iter().map(|set| (true, set.as_str()));
+    sets.chain(stage.services.iter().map(|service| (false, service.as_str())))
+}
+
+impl Seen {
+    fn lack(&mut self, what: impl FnOnce() -> String) {
+        if self.lacks.is_none() {
+            self.lacks = Some(what());
+        }
+    }
+
+    fn note_ready(&mut self, conditions: Option<&Vec<Condition>>) {
+        let ready = conditions.into_iter().flatten().find(|condition| condition.type_ == "Ready");
+        if let Some(ready) = ready {
+            self.since = self.since.max(ready.last_transition_time.0.as_second());
+        }
+    }
+
+    fn note_heard(&mut self, delivery: &Delivery, cluster_uid: &str, passes_silent: bool) {
+        let Some(state) = delivery.clusters.get(cluster_uid) else { return };
+        if !passes_silent || silence_deadline(&state, delivery.started) > Timestamp::now().as_second() {
+            self.heard = self.heard.min(state.heard().unwrap_or(0));
+        }
+    }
+}
+
+/// The first stage follows its repository, and the repositories of the others follow the pipeline.
+fn check_reference(
+    source: &Name,
+    reference: Option<&GitReference>,
+    (index, pipeline): (usize, &str),
+) -> Option<String> {
+    let follows = reference.and_then(|reference| reference.pipeline.as_deref());
+    match (index, follows) {
+        (0, None) => None,
+        (0, Some(other)) => Some(format!(
+            "GitRepository {} serves what Pipeline {other} promotes; the first stage's follows a branch",
+            source.name
+        )),
+        (_, Some(follows)) if follows == pipeline => None,
+        _ => Some(format!(
+            "GitRepository {} does not follow this pipeline: set spec.ref to {{pipeline: {pipeline}}}",
+            source.name
+        )),
+    }
+}
+
+fn is_made_of(spec: &ServiceDeploymentSpec, repository: &str) -> bool {
+    let own = &spec.source_ref;
+    own.kind == SourceKind::GitRepository && own.name == repository
+}
+
+/// What of a set is deployed beside the commit; or why nothing can be promoted to it.
+async fn look_at_set(
+    delivery: &Delivery,
+    name: &Name,
+    repository: &str,
+    seen: &mut Seen,
+) -> Result<Result<Value, String>, StoreError> {
+    let Some((resource, set)) = resources::load::<ServiceSet>(&delivery.store, name).await? else {
+        return Ok(Err(format!("ServiceSet {} does not exist", name.name)));
+    };
+    for (at, template) in Template::variants(&set.spec) {
+        let is_it = check_template(&template).is_ok_and(|spec| is_made_of(&spec, repository));
+        if !is_it {
+            return Ok(Err(format!(
+                "ServiceSet {} is not made of GitRepository {repository}: see spec.{at}.sourceRef",
+                name.name
+            )));
+        }
+    }
+    seen.note_ready(set.status.as_ref().map(|status| &status.conditions));
+    let Whole { lacks, failed } = rollouts::look_at_whole(delivery, name, &resource.uid, &set).await?;
+    seen.failed |= failed;
+    if let Some(lacks) = lacks {
+        seen.lack(|| lacks);
+    } else {
+        for member in members_of_set(&mut *delivery.store.tables().await?, &resource.uid).await? {
+            if member.has_service() && !member.has_left() {
+                seen.note_heard(delivery, &member.cluster_uid, true);
+            }
+        }
+    }
+    let spec = &resource.object["spec"];
+    let fields = ["clusterSelector", "template", "parameters", "overrides"].map(|field| &spec[field]);
+    Ok(Ok(json!(["ServiceSet", name.name, resource.uid, fields])))
+}
+
+/// The same of a service.
+async fn look_at_service(
+    delivery: &Delivery,
+    name: &Name,
+    repository: &str,
+    seen: &mut Seen,
+) -> Result<Result<Value, String>, StoreError> {
+    let Some((resource, service)) = resources::load::<ServiceDeployment>(&delivery.store, name).await? else {
+        return Ok(Err(format!("ServiceDeployment {} does not exist", name.name)));
+    };
+    if !is_made_of(&service.spec, repository) {
+        return Ok(Err(format!(
+            "ServiceDeployment {} is not made of GitRepository {repository}: see its spec.sourceRef",
+            name.name
+        )));
+    }
+    seen.note_ready(service.status.as_ref().map(|status| &status.conditions));
+    if service.spec.pin.is_some() || service.spec.suspend {
+        seen.lack(|| format!("ServiceDeployment {} is pinned or suspended", name.name));
+    } else if let Some(lacks) = dependencies::judge(delivery, name).await? {
+        let lacks = lacks.strip_prefix("waits for ").map(str::to_owned).unwrap_or(lacks);
+        seen.lack(|| lacks);
+    } else if let Some(row) = load_assignment(&mut *delivery.store.tables().await?, &resource.uid).await? {
+        seen.note_heard(delivery, &row.cluster_uid, false);
+    }
+    let mut spec = resource.object["spec"].clone();
+    for field in ["suspend", "suspension", "pin"] {
+        spec.as_object_mut().and_then(|spec| spec.remove(field));
+    }
+    Ok(Ok(json!(["ServiceDeployment", name.name, resource.uid, spec])))
+}

@@ -1,0 +1,51 @@
+//! Pipelines, and what their stages are made of: whose change has which pipeline looked at.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use farwater_api::PipelineSpec;
+
+use super::{queue::WorkQueue, resources::Name};
+
+/// What a stage has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    Repository,
+    Set,
+    Service,
+}
+
+#[derive(Default)]
+pub struct Pipelines {
+    pub queue: Arc<WorkQueue<Name>>,
+    known: RwLock<HashMap<Name, BTreeSet<(Part, String)>>>,
+}
+
+impl Pipelines {
+    pub fn know(&self, name: &Name, spec: &PipelineSpec) {
+        let mut parts = BTreeSet::new();
+        for stage in &spec.stages {
+            parts.insert((Part::Repository, stage.source_ref.name.clone()));
+            parts.extend(stage.sets.iter().map(|set| (Part::Set, set.clone())));
+            parts.extend(stage.services.iter().map(|service| (Part::Service, service.clone())));
+        }
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), parts);
+    }
+
+    pub fn forget(&self, name: &Name) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    /// Something of what a stage may be made of has changed, its status too.
+    pub fn note(&self, part: Part, changed: &Name) {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        // In most fleets there are few or none.
+        for (name, parts) in known.iter().filter(|(name, _)| name.namespace == changed.namespace) {
+            if parts.contains(&(part, changed.name.clone())) {
+                self.queue.add(name.clone());
+            }
+        }
+    }
+}
