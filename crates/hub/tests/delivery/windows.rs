@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::Agent,
     delivering::applied,
+    parameters::mac_of,
     rig::{Rig, WEB, condition, message, repository},
 };
 
@@ -86,7 +87,8 @@ async fn a_freeze_holds_versions_and_specs_and_its_end_has_only_these_looked_at(
     for n in 0..20 {
         rig.service(ADMIN_NAMESPACE, &format!("db-{n}"), "east", "apps/db").await;
     }
-    let before = world.now().await;
+    world.edit(|service| service["spec"]["configuration"] = json!({"size": "1"})).await;
+    let before = world.entry("it has parameters", |entry| mac_of(entry).is_some()).await;
     rig.create("ChangeWindow", ADMIN_NAMESPACE, "holidays", freeze(-1, 1)).await;
     let window = world.wait_window("holidays", true).await;
     assert_eq!(condition(&window, "Ready"), "True/InForce");
@@ -106,9 +108,13 @@ async fn a_freeze_holds_versions_and_specs_and_its_end_has_only_these_looked_at(
     world
         .edit(|service| {
             service["spec"]["patches"] =
-                json!([{"patch": "- {op: remove, path: /data}", "target": {"kind": "ConfigMap"}}])
+                json!([{"patch": "- {op: remove, path: /data}", "target": {"kind": "ConfigMap"}}]);
+            service["spec"]["configuration"]["size"] = "2".into();
         })
         .await;
+    // The cluster is computed meanwhile.
+    let late = rig.service(ADMIN_NAMESPACE, "late", "east", "apps/db").await;
+    world.agent.wait_entry(rig, &late, |_| true).await;
     rig.wait_idle().await;
     assert_eq!(world.now().await, before, "of several edits none begins");
 
@@ -117,7 +123,8 @@ async fn a_freeze_holds_versions_and_specs_and_its_end_has_only_these_looked_at(
     let after = world.entry("both begin", |entry| applied(entry).unwrap().target_namespace == "elsewhere").await;
     let (before, after) = (applied(&before).unwrap(), applied(&after).unwrap());
     assert!(after.bundle != before.bundle && after.patches.len() == 1);
-    assert_eq!(after.turn, before.turn + 1, "they are one change");
+    let (was, is) = (before.parameters.unwrap(), after.parameters.unwrap());
+    assert_ne!(was, is, "what it says of parameters is of its spec");
     world
         .service(|service| condition(service, "Frozen") == "absent" && service["status"]["heldRevision"].is_null())
         .await;

@@ -169,7 +169,7 @@ fn table() -> Vec<Row> {
         (&["target_namespace"], |w| w.spec.target_namespace = "other".to_owned(), Held, Held),
         (&["options"], |w| w.spec.apply = parse(json!({"drift": "Report"})), Held, Held),
         (&["tests"], |w| w.spec.tests = parse(json!([{"name": "smoke", "image": "i"}])), Held, Held),
-        (&["health"], |w| w.spec.health = parse(json!([{"kind": "Job", "failed": "true"}])), Held, Held),
+        (&["health"], |w| w.spec.health = parse(json!([{"kind": "Job", "current": "true"}])), Held, Held),
         // Of a set's template it is one of its changes.
         (&["prune"], |w| w.spec.prune = !w.spec.prune, Held, LetThrough(NARROWS)),
         (
