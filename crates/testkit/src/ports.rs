@@ -5,6 +5,7 @@ use std::{
     io::ErrorKind,
     net::{Ipv4Addr, SocketAddr, TcpListener},
     sync::{LazyLock, Mutex, PoisonError},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
@@ -14,6 +15,8 @@ use anyhow::{Context as _, Result};
 const RANGE: std::ops::Range<u16> = 20_000..32_000;
 /// Random probes before giving up; with hundreds of ports in use the chance of failing is nil.
 const PROBES: usize = 200;
+/// Between two tries to have a port back.
+const HELD: Duration = Duration::from_millis(20);
 
 static HANDED_OUT: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
 
@@ -31,7 +34,8 @@ pub fn free() -> Result<u16> {
     anyhow::bail!("no free port of 127.0.0.1 found in {RANGE:?} after {PROBES} tries")
 }
 
-/// Listens; at port 0: at one that no client takes while the server is stopped.
+/// Listens; at port 0: at one that no client takes while the server is stopped. A port of before may be held for a moment yet, by a child that
+/// was forked while it was open and is not another program yet.
 pub async fn listen(mut address: SocketAddr) -> Result<tokio::net::TcpListener> {
     let is_new = address.port() == 0;
     for _ in 0..PROBES {
@@ -39,10 +43,10 @@ pub async fn listen(mut address: SocketAddr) -> Result<tokio::net::TcpListener> 
             address.set_port(free()?);
         }
         match tokio::net::TcpListener::bind(address).await {
-            // Another process was faster.
-            Err(error) if is_new && error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) if error.kind() == ErrorKind::AddrInUse && is_new => {}
+            Err(error) if error.kind() == ErrorKind::AddrInUse => tokio::time::sleep(HELD).await,
             bound => return bound.with_context(|| format!("bind {address}")),
         }
     }
-    anyhow::bail!("bind a port of {}", address.ip())
+    anyhow::bail!("bind {address}: it is in use")
 }

@@ -15,12 +15,10 @@ use crate::{repository, step};
 
 /// The programs of e2e that start a kubelet, one whose API server is slow, and one whose rollouts soak.
 const OF_THE_NODES_LANE: [&str; 7] = ["bad_installs", "fleet", "health", "hooks", "hostile", "hub_in_cluster", "node"];
-/// The crates whose black-box tests wait for clocks and for other programs more than for a processor.
-const WAITING: [&str; 2] = ["agent", ON_BOTH_ENGINES];
-/// Of their tests that run at the same time, for each processor.
-const WAITING_TESTS: usize = 2;
 /// The crate whose tests go through the hub's API and its controllers: once more on the other engine.
 const ON_BOTH_ENGINES: &str = "hub";
+/// Of its tests that run at the same time, for each processor: they wait for clocks and for other programs most of their time.
+const WAITING_TESTS: usize = 2;
 const E2E: &str = "e2e";
 
 /// A program and what it is called.
@@ -71,7 +69,7 @@ fn share_out(programs: Vec<TestProgram>) -> Result<[Vec<Step>; 2]> {
 
 fn command_of(program: &TestProgram) -> Command {
     let mut command = program.command();
-    if program.is_black_box && WAITING.contains(&&*program.folder) {
+    if program.is_black_box && program.folder == ON_BOTH_ENGINES {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         command.env("RUST_TEST_THREADS", (processors * WAITING_TESTS).to_string());
     }

@@ -42,7 +42,8 @@ fn compare_members(place: &str, ours: &Value, real: &Value, name: &str, differen
 }
 
 /// Subresources that only we have.
-const OWN: [&str; 12] = [
+const OWN: [&str; 13] = [
+    "approve",
     "bundle",
     "digest",
     "history",
