@@ -77,7 +77,7 @@ impl Reference {
             return Err(ReferenceError::Several(set));
         }
         if let Some(pipeline) = pipeline {
-            return Err(ReferenceError::Pipeline(pipeline.chars().take(80).collect()));
+            return Err(ReferenceError::Pipeline(pipeline.clone()));
         }
         if let Some(name) = name {
             let checked = check_name("reference", name)?;

@@ -21,7 +21,7 @@ use farwater_fleet::{
     duration::{SOURCE_INTERVAL, SOURCE_TIMEOUT, show},
     webhooks::announcements::Found,
 };
-use farwater_sources::{Named, Reference, oci::cosign::Keys};
+use farwater_sources::{Named, Reference, ReferenceError, oci::cosign::Keys};
 use farwater_store::{
     Connection, StoreError,
     delivery::{
@@ -751,9 +751,12 @@ async fn find_promoted(
     object: &SourceObject,
 ) -> Result<Option<Result<String, String>>, StoreError> {
     let (SourceSpec::Git(spec), SourceName::Resource(_, name)) = (&object.spec, &object.name) else { return Ok(None) };
-    match spec.r#ref.as_ref().and_then(|reference| reference.pipeline.as_deref()) {
-        Some(pipeline) => advance_promotions::find_promoted(delivery, name, pipeline).await.map(Some),
-        None => Ok(None),
+    // Beside another field it is no reference, and told as any that is none.
+    match Reference::parse(spec.r#ref.as_ref()) {
+        Err(ReferenceError::Pipeline(pipeline)) => {
+            advance_promotions::find_promoted(delivery, name, &pipeline).await.map(Some)
+        }
+        _ => Ok(None),
     }
 }
 

@@ -340,13 +340,19 @@ async fn a_window_opens_the_way_and_what_is_wrong_with_a_stage_closes_it() {
     let bundle = world.bundle(STAGING).unwrap();
     world.until_in_production(bundle).await;
 
-    // Somebody lets one through that is no good in staging, and then gives the stage back.
-    world.worse.push(STAGING);
-    let urgent = world.commit("urgent").await;
+    // Nobody is left to guess which of two is meant.
     let follow = async |world: &World, reference: Value| {
         let edit = |source: &mut Value| source["spec"]["ref"] = reference.clone();
         world.rig.edit("GitRepository", ADMIN_NAMESPACE, "infra-prod", edit).await;
     };
+    follow(&world, json!({"pipeline": PIPELINE, "branch": "main"})).await;
+    let is_told = |source: &Value| condition(source, "Stalled") == "True/SpecInvalid";
+    let told = world.rig.wait_for("GitRepository", ADMIN_NAMESPACE, "infra-prod", is_told).await;
+    assert!(message(&told, "Ready").starts_with("ref has 2 fields set"), "{told:#}");
+
+    // Somebody lets one through that is no good in staging, and then gives the stage back.
+    world.worse.push(STAGING);
+    let urgent = world.commit("urgent").await;
     follow(&world, json!({"commit": urgent})).await;
     let forgotten = |pipeline: &Value| {
         let stage = &pipeline["status"]["stages"][1];
