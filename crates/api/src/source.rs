@@ -108,12 +108,18 @@ impl From<GitRepository> for AnySource {
     }
 }
 
-/// There is nothing to fetch: as if it were there since ever.
-impl From<ManagedNamespace> for AnySource {
-    fn from(_: ManagedNamespace) -> Self {
+impl AnySource {
+    /// What the hub brings itself: there is nothing to fetch, as if it were there since ever.
+    pub fn built_in() -> Self {
         let status = SourceStatus { revision: Some(BUILT_IN_REVISION.to_owned()), ..SourceStatus::default() };
         let (url, interval, timeout) = (String::new(), String::new(), String::new());
         Self { kind: SourceKind::ManagedNamespace, url, interval, timeout, suspend: false, status }
+    }
+}
+
+impl From<ManagedNamespace> for AnySource {
+    fn from(_: ManagedNamespace) -> Self {
+        Self::built_in()
     }
 }
 

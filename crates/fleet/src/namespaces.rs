@@ -26,10 +26,11 @@ const OURS: &str = "farwater.dev/";
 /// The API server sets it, and takes no other value.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// What a quota may be of without naming a group, as Kubernetes has it.
-const RESOURCES: [&str; 20] = [
+/// What a quota may be of without naming a group, as Kubernetes has it: amounts, and things that are counted whole.
+const MEASURED: [&str; 11] = [
     "cpu",
     "memory",
+    "storage",
     "ephemeral-storage",
     "requests.cpu",
     "requests.memory",
@@ -38,16 +39,17 @@ const RESOURCES: [&str; 20] = [
     "limits.cpu",
     "limits.memory",
     "limits.ephemeral-storage",
+];
+const COUNTED: [&str; 9] = [
     "pods",
     "services",
+    "services.nodeports",
+    "services.loadbalancers",
     "replicationcontrollers",
     "resourcequotas",
     "secrets",
     "configmaps",
     "persistentvolumeclaims",
-    "services.nodeports",
-    "services.loadbalancers",
-    "storage",
 ];
 
 /// The set that a ManagedNamespace of this name makes: its name, and what it states.
@@ -184,28 +186,23 @@ pub fn check(name: &str, spec: &ManagedNamespaceSpec) -> Vec<SpecProblem> {
 
 fn check_resource(name: &str) -> Result<(), String> {
     if name.contains('/')
-        || RESOURCES.contains(&name)
+        || MEASURED.contains(&name)
+        || COUNTED.contains(&name)
         || name.starts_with("hugepages-")
         || name.starts_with("requests.hugepages-")
     {
         return Ok(());
     }
-    Err(format!("{name:?} is nothing that a quota is of: write {}, or count/PLURAL.GROUP", RESOURCES.join(", ")))
+    Err(format!(
+        "{name:?} is nothing that a quota is of: write {}, or count/PLURAL.GROUP",
+        [&MEASURED[..], &COUNTED].concat().join(", ")
+    ))
 }
 
 /// Things are counted whole.
 fn check_amount(resource: &str, amount: &IntOrString) -> Result<(), String> {
-    let counts = [
-        "pods",
-        "services",
-        "replicationcontrollers",
-        "resourcequotas",
-        "secrets",
-        "configmaps",
-        "persistentvolumeclaims",
-    ];
     parse_quantity(amount)?;
-    let is_count = counts.contains(&resource) || resource.starts_with("count/") || resource.starts_with("services.");
+    let is_count = COUNTED.contains(&resource) || resource.starts_with("count/");
     match amount {
         IntOrString::String(text) if is_count && !text.bytes().all(|byte| byte.is_ascii_digit()) => {
             Err(format!("{text:?} is no whole number, by which {resource} are counted"))

@@ -18,6 +18,10 @@ pub mod stamping;
 const SOURCE: &str = "apps";
 /// Clusters that are written at a time.
 const AT_ONCE: usize = 64;
+/// A fleet that is beside the large one.
+const SMALL: usize = 100;
+/// What one cluster costs does not follow the fleet.
+const SHARE: f64 = 1.5;
 /// By which the sets find clusters.
 const CHOSEN: &str = "prod";
 

@@ -53,5 +53,11 @@ mod tests {
         std::fs::create_dir(folder.path().join("debug")).unwrap();
         std::fs::write(folder.path().join("debug/a"), [0; 1000]).unwrap();
         assert_eq!(size(folder.path()), 1000);
+        // What this machine has is no matter of a unit test; that it was asked is.
+        let asked = require_room(folder.path()).err().map(|error| error.to_string());
+        let place = folder.path().display().to_string();
+        assert!(asked.is_none_or(|told| told.contains(" GiB are free at ") && told.contains(&place)));
+        let nowhere = require_room(&folder.path().join("nowhere")).unwrap_err().to_string();
+        assert!(nowhere.contains("ask how much room is at"), "{nowhere}");
     }
 }

@@ -1,9 +1,6 @@
 //! ManagedNamespaces: what is checked before one is written, the set that one comes to, and what nobody else may change of that.
 
-use farwater_api::{
-    GROUP, ManagedNamespaceSpec, ServiceSet, ServiceSetSpec, VERSION,
-    managed_namespace::{MAX_NAME, set_name},
-};
+use farwater_api::{GROUP, ManagedNamespaceSpec, ServiceSet, ServiceSetSpec, VERSION, managed_namespace::MAX_NAME};
 use farwater_fleet::namespaces::{check, maker_of, plan_set};
 use farwater_store::Key;
 use serde_json::{Value, json};
@@ -91,5 +88,5 @@ pub async fn plan_of(call: &Call, object: &Value) -> Result<(String, ServiceSet)
     let key = ServiceSet::key(&Name::new(&call.info.namespace, &name));
     let found = call.hub.store.get(&key).await.map_err(store_failed)?;
     let uid = found.filter(|found| maker_of(&found.object["spec"]) == Some(&call.info.name)).map(|found| found.uid);
-    Ok((uid.unwrap_or_default(), ServiceSet::new(&set_name(&call.info.name), spec)))
+    Ok((uid.unwrap_or_default(), ServiceSet::new(&name, spec)))
 }

@@ -57,7 +57,7 @@ fn fixed(object: &Value) -> Value {
 pub async fn check_change(call: &Call, object: &Value, old: &Value) -> Result<(), ApiError> {
     if is_set(call)
         && let Some(why) = managed_namespaces::describe_maker(old)
-        && ["spec", "metadata"].iter().any(|part| of_maker(object, part) != of_maker(old, part))
+        && of_maker(object) != of_maker(old)
     {
         return Err(call.forbidden(meta::text(old, "name"), &why));
     }
@@ -68,11 +68,8 @@ pub async fn check_change(call: &Call, object: &Value, old: &Value) -> Result<()
 }
 
 /// What of a set a ManagedNamespace says.
-fn of_maker(object: &Value, part: &str) -> Value {
-    match part {
-        "metadata" => json!([object["metadata"]["labels"], object["metadata"]["ownerReferences"]]),
-        part => object[part].clone(),
-    }
+fn of_maker(object: &Value) -> Value {
+    json!([object["spec"], object["metadata"]["labels"], object["metadata"]["ownerReferences"]])
 }
 
 /// Refuses to delete what a set has made, or a ManagedNamespace.

@@ -50,9 +50,9 @@ use super::{
     resources::{self, Name, Stored as _},
     rollouts::{Look, Looked, Looking},
     seen::News,
-    services::{ClusterFacts, ServiceFacts, load_grants_for, read_json},
+    services::{ClusterFacts, ServiceFacts, SourceUrls, load_grants_for, read_json},
     set_versions,
-    sources::{self, SourceName},
+    sources::SourceName,
     summarize_reports::is_removed,
     trace_deliveries::Assigned,
     track_clusters::until_silent,
@@ -605,7 +605,7 @@ async fn decide_row(
             return Ok(Outcome::of(next));
         }
     };
-    let urls = sources::stated_urls(&delivery.store, &name.namespace, service.spec.all_sources()).await?;
+    let urls = SourceUrls::default().of_service(&delivery.store, &name.namespace, &service).await?;
     let mut facts = ServiceFacts::new(service, &next, urls)?;
     match &pinned {
         Some(Ok(pinned)) if !pinned.source.is_empty() => facts.source_urls = pinned.urls(),
@@ -865,7 +865,7 @@ async fn remove_service(
         Ok(cluster) if cluster.uid == row.cluster_uid && cluster.agent.is_some() => cluster,
         _ => return finish_removal(delivery, name, resource, Farewell::default()).await,
     };
-    let urls = sources::stated_urls(&delivery.store, &name.namespace, service.spec.all_sources()).await?;
+    let urls = SourceUrls::default().of_service(&delivery.store, &name.namespace, &service).await?;
     let stated = Stated { secrets: Vec::new(), ..Stated::of(&service) };
     let mut facts = ServiceFacts::new(service, &row, urls)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;

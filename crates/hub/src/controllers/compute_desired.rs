@@ -335,9 +335,8 @@ async fn resolve_entries(
             let member = members.get(&row.service_uid);
             let found = services.remove(&key);
             let specs = (member, held.get(&row.service_uid));
-            let Some(facts) = facts_of(delivery, row, found, (origin, specs), &mut urls).await? else {
-                continue;
-            };
+            let Some(service) = take_service(row, found)? else { continue };
+            let facts = facts_of(delivery, row, service, (origin, specs), &mut urls).await?;
             let secrets = secrets::resolve(delivery, &facts).await?;
             let (given, resolved) = give(delivery, &facts, cluster, parameters.get(&row.service_uid), inputs).await?;
             fresh.extend(resolved);
@@ -386,24 +385,29 @@ pub async fn load_facts(
         let mut tables = delivery.store.tables().await?;
         (rollout_of_service(&mut tables, &row.service_uid).await?, load_held(&mut tables, &row.service_uid).await?)
     };
-    facts_of(delivery, row, found, (origin, (member.as_ref(), held.as_ref())), urls).await
+    let Some(service) = take_service(row, found)? else { return Ok(None) };
+    facts_of(delivery, row, service, (origin, (member.as_ref(), held.as_ref())), urls).await.map(Some)
 }
 
-async fn facts_of(
+/// None: it is gone, or was made again.
+fn take_service(row: &Assignment, found: Option<Resource>) -> Result<Option<ServiceDeployment>, StoreError> {
+    found.filter(|resource| resource.uid == row.service_uid).map(resources::take).transpose()
+}
+
+/// What is known of a service, with the spec that counts.
+pub async fn facts_of(
     delivery: &Delivery,
     row: &Assignment,
-    found: Option<Resource>,
+    service: ServiceDeployment,
     (origin, (member, held)): (Option<&ServiceOrigin>, (Option<&MemberRollout>, Option<&HeldService>)),
     urls: &mut SourceUrls,
-) -> Result<Option<ServiceFacts>, StoreError> {
-    let Some(resource) = found.filter(|resource| resource.uid == row.service_uid) else { return Ok(None) };
-    let service: ServiceDeployment = resources::take(resource)?;
+) -> Result<ServiceFacts, StoreError> {
     let own = member.filter(|member| !member.held_spec.is_empty()).map(|_| service.spec.clone());
     let service = held_specs::effective(service, member, held)?;
     let urls = urls.of_service(&delivery.store, &row.namespace, &service).await?;
     let mut facts = ServiceFacts::new(service, row, urls)?.from_origin(origin)?.of_member(member, own)?;
     dependencies::find_dependents(&delivery.store, &mut facts).await?;
-    Ok(Some(facts))
+    Ok(facts)
 }
 
 fn next_desired(

@@ -34,28 +34,19 @@ pub async fn make_set(delivery: Arc<Delivery>, name: Name) -> Result<Next, Store
     let key = ServiceSet::key(&Name::new(&name.namespace, &set));
     let found = store.get(&key).await?;
     let stands = match &found {
-        Some(found) if maker_of(&found.object["spec"]) != Some(&name.name) => {
-            let message =
-                format!("ServiceSet {set} exists and is not made of it: delete that, or give this another name");
-            return write_status(
-                &delivery,
-                &name,
-                (&resource, &namespace),
-                Err(Verdict::stalled("NameTaken", message)),
-            )
-            .await;
-        }
-        Some(found) if found.object["metadata"]["deletionTimestamp"].is_string() => {
-            let message = format!("ServiceSet {set} is being deleted; another is made when it is gone");
-            return write_status(
-                &delivery,
-                &name,
-                (&resource, &namespace),
-                Err(Verdict::reconciling("Leaving", message)),
-            )
-            .await;
-        }
-        found => found.as_ref(),
+        Some(found) if maker_of(&found.object["spec"]) != Some(&name.name) => Err(Verdict::stalled(
+            "NameTaken",
+            format!("ServiceSet {set} exists and is not made of it: delete that, or give this another name"),
+        )),
+        Some(found) if found.object["metadata"]["deletionTimestamp"].is_string() => Err(Verdict::reconciling(
+            "Leaving",
+            format!("ServiceSet {set} is being deleted; another is made when it is gone"),
+        )),
+        found => Ok(found.as_ref()),
+    };
+    let stands = match stands {
+        Ok(stands) => stands,
+        Err(verdicts) => return write_status(&delivery, &name, (&resource, &namespace), Err(verdicts)).await,
     };
     let mut spec = serde_json::to_value(&spec).map_err(StoreError::abort)?;
     complete_set(&mut spec);

@@ -324,8 +324,6 @@ impl SourceUrls {
         for stated in spec.all_sources() {
             urls.extend(self.get(store, namespace, &stated).await?.map(|url| stated.placed_url(&url)));
         }
-        // What the hub brings itself comes from nowhere.
-        urls.retain(|url| !url.is_empty());
         Ok(urls)
     }
 
@@ -339,7 +337,9 @@ impl SourceUrls {
         if let Some(url) = self.0.get(&name) {
             return Ok(url.clone());
         }
-        let url = sources::load(store, &name).await?.map(|source| source.any.url);
+        let found = sources::load(store, &name).await?;
+        // What the hub brings itself comes from nowhere: a grant's `allowedSources` says nothing of it.
+        let url = found.map(|source| source.any.url).filter(|url| !url.is_empty());
         self.0.insert(name, url.clone());
         Ok(url)
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use farwater_api::{
     AnySource, Digest, GitRepository, GitRepositorySpec, HelmRepository, HelmRepositorySpec, OCIRepository,
     OCIRepositorySpec, SourceKind, SourceStatus,
-    service_sources::{SourceReference, StatedSource, read_file_link, read_git_link},
+    service_sources::{SourceReference, read_file_link, read_git_link},
 };
 use farwater_sources::Address;
 use farwater_store::{
@@ -162,22 +162,13 @@ pub async fn load(store: &Store, name: &SourceName) -> Result<Option<SourceObjec
     }
 }
 
-/// It has no address, and so none that a grant could not allow: what a ManagedNamespace states is all that there is in it.
 fn load_built_in(name: &SourceName) -> SourceObject {
-    let source = AnySource {
-        kind: SourceKind::ManagedNamespace,
-        url: String::new(),
-        interval: String::new(),
-        timeout: String::new(),
-        suspend: false,
-        status: SourceStatus::default(),
-    };
     SourceObject {
         name: name.clone(),
         uid: BUILT_IN.to_owned(),
         metadata: ObjectMeta::default(),
         spec: SourceSpec::BuiltIn,
-        any: source,
+        any: AnySource::built_in(),
         is_lent: false,
     }
 }
@@ -303,23 +294,6 @@ fn plain_url(url: &str) -> String {
         }
         None => url.to_owned(),
     }
-}
-
-/// Addresses of what a service states, as grants see them. Of what does not exist there is none.
-pub async fn stated_urls<'a>(
-    store: &Store,
-    namespace: &str,
-    stated: impl IntoIterator<Item = StatedSource<'a>>,
-) -> Result<Vec<String>, StoreError> {
-    let mut urls = Vec::new();
-    for source in stated {
-        if let Some(found) = load(store, &SourceName::of(namespace, source.reference)).await? {
-            urls.push(source.placed_url(&found.any.url));
-        }
-    }
-    // What the hub brings itself comes from nowhere.
-    urls.retain(|url| !url.is_empty());
-    Ok(urls)
 }
 
 /// The kinds that are stored, as the change log names them.

@@ -26,7 +26,8 @@ use farwater_store::{
 use jiff::Timestamp;
 
 use super::{
-    dependencies, freeze_prunes, held_specs,
+    compute_desired::facts_of,
+    dependencies, freeze_prunes,
     queue::Next,
     resources::{self, Name},
     rollouts,
@@ -55,12 +56,8 @@ pub async fn summarize_report(delivery: Arc<Delivery>, name: Name) -> Result<Nex
     if Some(row.generation) != resource.object["metadata"]["generation"].as_i64() {
         return Ok(Next::OnChange);
     }
-    let own = member.as_ref().filter(|member| !member.held_spec.is_empty()).map(|_| service.spec.clone());
-    let service = held_specs::effective(service, member.as_ref(), held.as_ref())?;
-    let urls = SourceUrls::default().of_service(&delivery.store, &name.namespace, &service).await?;
-    let mut facts =
-        ServiceFacts::new(service, &row, urls)?.from_origin(known.as_ref())?.of_member(member.as_ref(), own)?;
-    dependencies::find_dependents(&delivery.store, &mut facts).await?;
+    let with = (known.as_ref(), (member.as_ref(), held.as_ref()));
+    let facts = facts_of(&delivery, &row, service, with, &mut SourceUrls::default()).await?;
     let cluster = load_cluster(&delivery, &row).await?;
     let (entry, why) = match &cluster {
         Some(cluster) => {

@@ -24,8 +24,8 @@ use crate::controllers::{
     dependencies::{load_graph, names, names_of_set},
     git::{self, LoadError},
     resources::{self, Name},
-    services::load_grants,
-    sources, versions,
+    services::{SourceUrls, load_grants},
+    versions,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +79,7 @@ pub async fn check_service(
         return Ok(());
     }
     let labels = find_labels(store, namespace, service).await?.unwrap_or_default();
-    let urls = sources::stated_urls(store, namespace, service.all_sources()).await?;
+    let urls = SourceUrls::default().of_spec(store, namespace, service).await?;
     let request = placement::Request {
         namespace,
         cluster: &service.cluster_ref.name,

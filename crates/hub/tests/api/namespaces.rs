@@ -1,10 +1,8 @@
 //! ManagedNamespaces as people write them, with kubectl.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
-use crate::support::{Kubectl, Served};
+use crate::support::Served;
 
 const GROUND: &str = "
 apiVersion: farwater.dev/v1alpha1
@@ -38,18 +36,6 @@ spec:
   resourceQuota: {hard: {pods: 20}}
 ";
 
-async fn wait(kubectl: &Kubectl<'_>, args: &[&str], expected: &str) {
-    let mut last = String::new();
-    for _ in 0..300 {
-        last = kubectl.run(args).await;
-        if last == expected {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("{args:?} gives {last:?} and not {expected:?}");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_managed_namespace_has_made_is_read_only_and_goes_with_it() {
     let served = Served::start().await;
@@ -57,7 +43,7 @@ async fn what_a_managed_namespace_has_made_is_read_only_and_goes_with_it() {
     kubectl.feed(&["apply", "-f", "-"], GROUND).await;
     kubectl.feed(&["apply", "-f", "-"], SHOP).await;
     let names = |kind: &'static str| ["get", kind, "-n", "farwater-admin", "-o", "jsonpath={.items[*].metadata.name}"];
-    wait(&kubectl, &names("sd"), "namespace-shop-east").await;
+    kubectl.wait(&names("sd"), "namespace-shop-east").await;
     let set = |patch: &'static str| {
         ["patch", "sds", "namespace-shop", "-n", "farwater-admin", "--type", "merge", "-p", patch]
     };
@@ -123,14 +109,14 @@ spec: {clusterRef: {name: east}, targetNamespace: web, sourceRef: {kind: Managed
         "-o",
         "jsonpath={.metadata.generation} {.status.changedBy}",
     ];
-    wait(&kubectl, &author, "3 farwater-admin").await;
+    kubectl.wait(&author, "3 farwater-admin").await;
     let columns = kubectl.run(&["get", "fwmn", "-n", "farwater-admin"]).await;
     assert!(columns.contains("CLUSTERS") && columns.contains("healthy on 0 of 1"), "{columns}");
 
     // It goes, and all that was made of it with it.
     kubectl.run(&["delete", "fwmn", "shop", "-n", "farwater-admin"]).await;
-    wait(&kubectl, &names("sd"), "").await;
-    wait(&kubectl, &names("sds"), "").await;
+    kubectl.wait(&names("sd"), "").await;
+    kubectl.wait(&names("sds"), "").await;
     served.stop().await;
 }
 

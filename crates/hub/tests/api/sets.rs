@@ -1,10 +1,8 @@
 //! ServiceSets as people write them, with kubectl.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
-use crate::support::{Kubectl, Served};
+use crate::support::Served;
 
 const GROUND: &str = "
 apiVersion: farwater.dev/v1alpha1
@@ -44,18 +42,6 @@ spec:
     spec: {targetNamespace: web, sourceRef: {name: infra}, path: web}
 ";
 
-async fn wait(kubectl: &Kubectl<'_>, args: &[&str], expected: &str) {
-    let mut last = String::new();
-    for _ in 0..300 {
-        last = kubectl.run(args).await;
-        if last == expected {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("{args:?} gives {last:?} and not {expected:?}");
-}
-
 const NAMES: [&str; 6] = ["get", "sd", "-n", "farwater-admin", "-o", "jsonpath={.items[*].metadata.name}"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,7 +50,7 @@ async fn what_a_set_has_made_is_read_only_but_for_what_is_its_users() {
     let kubectl = served.newest();
     kubectl.feed(&["apply", "-f", "-"], GROUND).await;
     kubectl.feed(&["apply", "-f", "-"], SET).await;
-    wait(&kubectl, &NAMES, "web-east").await;
+    kubectl.wait(&NAMES, "web-east").await;
     let patch =
         |patch: &'static str| ["patch", "sd", "web-east", "-n", "farwater-admin", "--type", "merge", "-p", patch];
     let words = "ServiceSet web has made it: change that, or leave this cluster out of its selector; suspend, suspension, pin are free";
@@ -83,7 +69,7 @@ async fn what_a_set_has_made_is_read_only_but_for_what_is_its_users() {
     // The set changes it, and leaves that.
     kubectl.feed(&["apply", "-f", "-"], &SET.replace("path: web", "path: other")).await;
     let spec = ["get", "sd", "web-east", "-n", "farwater-admin", "-o", "jsonpath={.spec.path} {.spec.suspend}"];
-    wait(&kubectl, &spec, "other true").await;
+    kubectl.wait(&spec, "other true").await;
     let owner = "jsonpath={.metadata.ownerReferences[0].kind}/{.metadata.ownerReferences[0].name} {.status.changedBy}";
     let told = kubectl.run(&["get", "sd", "web-east", "-n", "farwater-admin", "-o", owner]).await;
     assert_eq!(told, "ServiceSet/web farwater-admin");
@@ -139,9 +125,9 @@ async fn what_a_set_has_made_is_read_only_but_for_what_is_its_users() {
 
     // Left behind, it is anybody's.
     kubectl.run(&["delete", "serviceset", "web", "-n", "farwater-admin", "--cascade=orphan"]).await;
-    wait(&kubectl, &["get", "sds", "-n", "farwater-admin", "-o", "name"], "").await;
+    kubectl.wait(&["get", "sds", "-n", "farwater-admin", "-o", "name"], "").await;
     let owners = ["get", "sd", "web-east", "-n", "farwater-admin", "-o", "jsonpath={.metadata.ownerReferences}"];
-    wait(&kubectl, &owners, "").await;
+    kubectl.wait(&owners, "").await;
     kubectl.run(&patch(r#"{"spec": {"path": "mine"}}"#)).await;
     served.stop().await;
 }

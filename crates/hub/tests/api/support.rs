@@ -117,6 +117,19 @@ impl Kubectl<'_> {
         self.feed(args, "").await
     }
 
+    /// Until a command prints just that.
+    pub async fn wait(&self, args: &[&str], expected: &str) {
+        let mut last = String::new();
+        for _ in 0..300 {
+            last = self.run(args).await;
+            if last == expected {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{args:?} gives {last:?} and not {expected:?}");
+    }
+
     pub async fn feed(&self, args: &[&str], stdin: &str) -> String {
         let output = self.output(args, stdin, &[]).await;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

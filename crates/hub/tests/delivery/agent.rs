@@ -28,7 +28,7 @@ use rustls::crypto::{
 };
 use serde_json::Value;
 
-use crate::rig::Rig;
+use crate::{delivering::applied, rig::Rig};
 
 pub struct Agent {
     /// PKCS#8.
@@ -253,6 +253,16 @@ impl Agent {
         assert_eq!(state.statement.cluster_uid, joined.cluster.uid);
         assert_eq!(answer.headers[header::ETAG], state.statement.etag().as_str());
         state
+    }
+
+    /// One look: what there is to apply, where that is another entry than `last`.
+    pub async fn news(&self, rig: &Rig, last: Option<&Entry>) -> Option<Entry> {
+        if self.poll(rig, None).await.status != StatusCode::OK {
+            return None;
+        }
+        let state = self.desired(rig).await;
+        let entry = state.entries.iter().find(|entry| applied(entry).is_some())?;
+        last.is_none_or(|last| last.digest() != entry.digest()).then(|| Entry::clone(entry))
     }
 
     /// Polls until a service's entry is as wanted.

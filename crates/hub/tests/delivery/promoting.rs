@@ -83,15 +83,8 @@ impl World {
     /// Each agent looks once, and says what it has.
     async fn step(&mut self) {
         for (name, agent) in &mut self.agents {
-            if agent.poll(&self.rig, None).await.status != http::StatusCode::OK {
-                continue;
-            }
-            let state = agent.desired(&self.rig).await;
-            let Some(entry) = state.entries.iter().find(|entry| applied(entry).is_some()) else { continue };
-            if self.last.get(name).is_some_and(|last| last.digest() == entry.digest()) {
-                continue;
-            }
-            let bundle = applied(entry).unwrap().bundle;
+            let Some(entry) = agent.news(&self.rig, self.last.get(name)).await else { continue };
+            let bundle = applied(&entry).unwrap().bundle;
             let before = self.last.get(name).and_then(applied).map(|last| last.bundle);
             if before != Some(bundle) {
                 self.course.push((name, bundle));
@@ -101,7 +94,7 @@ impl World {
                 self.worse.retain(|worse| worse != name);
             }
             let health = if self.bad.contains(&(name, bundle)) { Health::Failed } else { Health::Current };
-            let (uid, entry) = (entry.service.uid.clone(), Entry::clone(entry));
+            let uid = entry.service.uid.clone();
             agent.say(&self.rig, &uid, said(&entry, Outcome::Applied, &[("web", health)])).await;
             self.last.insert(name, entry);
         }
@@ -172,12 +165,7 @@ impl World {
     }
 
     async fn restart(mut self) -> Self {
-        self.rig.kill_controllers().await;
-        self.rig = self.rig.crash_before(async |_, _| {}).await;
-        self.rig.wait_loaded().await;
-        for agent in self.agents.values_mut() {
-            agent.renew(&self.rig).await;
-        }
+        self.rig = self.rig.crash(self.agents.values_mut()).await;
         self
     }
 

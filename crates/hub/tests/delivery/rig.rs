@@ -32,6 +32,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use crate::agent::Agent;
+
 /// Far above what anything here takes on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -162,6 +164,17 @@ impl Rig {
     pub async fn crash_before(self, work: impl AsyncFnOnce(&Location, &[u8; 32])) -> Self {
         self.controllers.abort();
         self.restart_after(work).await
+    }
+
+    /// The hub is killed and started again, and these agents know it.
+    pub async fn crash(self, agents: impl IntoIterator<Item = &mut Agent>) -> Self {
+        self.kill_controllers().await;
+        let rig = self.crash_before(async |_, _| {}).await;
+        rig.wait_loaded().await;
+        for agent in agents {
+            agent.renew(&rig).await;
+        }
+        rig
     }
 
     /// Sets the clock by which change windows go, so many hours ahead of what it is.

@@ -116,22 +116,15 @@ impl Fleet {
     /// Each agent looks once.
     pub async fn step(&mut self) {
         for (name, agent) in &mut self.agents {
-            if agent.poll(&self.rig, None).await.status != http::StatusCode::OK {
-                continue;
-            }
-            let state = agent.desired(&self.rig).await;
-            let Some(entry) = state.entries.iter().find(|entry| applied(entry).is_some()) else { continue };
-            if self.last.get(name).is_some_and(|last| last.digest() == entry.digest()) {
-                continue;
-            }
-            let bundle = applied(entry).unwrap().bundle;
+            let Some(entry) = agent.news(&self.rig, self.last.get(name)).await else { continue };
+            let bundle = applied(&entry).unwrap().bundle;
             if self.last.get(name).and_then(applied).is_none_or(|last| last.bundle != bundle) {
                 self.course.push((name, bundle));
             }
-            let place = applied(entry).unwrap().target_namespace.as_str();
+            let place = applied(&entry).unwrap().target_namespace.as_str();
             let uid = entry.service.uid.clone();
             let mut is_bad = false;
-            if let Some(mac) = applied(entry).unwrap().parameters {
+            if let Some(mac) = applied(&entry).unwrap().parameters {
                 let colour = handed(&self.rig, agent, &uid, &mac).await.values["contexts"]["shared"]["colour"].clone();
                 let colour = colour.as_str().unwrap_or_default().to_owned();
                 is_bad = self.bad_colours.contains(&*colour);
@@ -144,7 +137,6 @@ impl Fleet {
                 || self.bad.contains(&bundle)
                 || self.good.as_ref().is_some_and(|good| !good.contains(&bundle));
             let health = if is_bad { Health::Failed } else { Health::Current };
-            let entry = Entry::clone(entry);
             agent.say(&self.rig, &uid, said(&entry, Outcome::Applied, &[("web", health)])).await;
             self.last.insert(name, entry);
         }
@@ -153,12 +145,7 @@ impl Fleet {
 
     /// The hub is killed and started again.
     pub async fn crash(mut self) -> Self {
-        self.rig.kill_controllers().await;
-        self.rig = self.rig.crash_before(async |_, _| {}).await;
-        self.rig.wait_loaded().await;
-        for agent in self.agents.values_mut() {
-            agent.renew(&self.rig).await;
-        }
+        self.rig = self.rig.crash(self.agents.values_mut()).await;
         self
     }
 

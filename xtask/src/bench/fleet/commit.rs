@@ -10,17 +10,13 @@ use anyhow::{Result, ensure};
 use farwater_api::GitRepository;
 use farwater_fleetsim::{Sim, allow_files};
 
-use super::{CHOSEN, Fleet, SOURCE, cluster, path, rounded};
+use super::{CHOSEN, Fleet, SHARE, SMALL, SOURCE, cluster, path, rounded};
 use crate::bench::{
     Figure, milliseconds,
     sources::field::{BRANCH, config_map},
     usage,
 };
 
-/// What one cluster costs does not follow the fleet.
-const SHARE: f64 = 1.5;
-/// A fleet that is beside the large one.
-const SMALL: usize = 100;
 /// Between two polls of an agent.
 const POLL: Duration = Duration::from_secs(10);
 /// In which nothing happens but polls.

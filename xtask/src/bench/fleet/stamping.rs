@@ -7,17 +7,13 @@ use farwater_api::Cluster;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::{CHOSEN, Fleet, cluster, rounded};
+use super::{CHOSEN, Fleet, SHARE, SMALL, cluster, rounded};
 use crate::bench::{Figure, milliseconds, usage};
 
 /// Whose labels are changed, one after the other.
 const LABELLED: usize = 10;
-/// A fleet that is beside the large one.
-const SMALL: usize = 100;
 /// Of the hub's processor time, for each service from the set to its desired state: four rows are written for it.
 const OF_SERVICE: Duration = Duration::from_micros(1500);
-/// What one cluster costs does not follow the fleet.
-const SHARE: f64 = 1.5;
 
 pub async fn measure(quick: bool) -> Result<Vec<Figure>> {
     let (sets, clusters) = if quick { (20, 1_000) } else { (100, 10_000) };
