@@ -12,7 +12,8 @@ pub struct Cluster<'a> {
     pub name: &'a str,
     pub labels: &'a BTreeMap<String, String>,
     pub is_healthy: bool,
-    pub is_heard: bool,
+    /// Of a hub that was away it is not known yet, and nobody takes its place until it is.
+    pub is_silent: bool,
     /// It was a canary when it was looked at last.
     pub is_canary: bool,
     /// It is released for what it wants: a canary that has begun stays one, whatever becomes of it.
@@ -38,7 +39,7 @@ pub fn place(policy: &Policy, clusters: &[Cluster<'_>]) -> Vec<u16> {
     if let Some(count) = canary.count {
         able.retain(|index| {
             let cluster = &clusters[*index];
-            (cluster.is_healthy && cluster.is_heard) || (cluster.is_canary && cluster.has_begun)
+            (cluster.is_healthy && !cluster.is_silent) || (cluster.is_canary && cluster.has_begun)
         });
         able.sort_by_key(|index| (!clusters[*index].is_canary, clusters[*index].name));
         able.truncate(count);
@@ -69,7 +70,7 @@ mod tests {
                 name: marks.trim_end_matches(['!', '?', '*', '>']),
                 labels,
                 is_healthy: !marks.contains('!'),
-                is_heard: !marks.contains('?'),
+                is_silent: marks.contains('?'),
                 is_canary: marks.contains('*'),
                 has_begun: marks.contains('>'),
             }

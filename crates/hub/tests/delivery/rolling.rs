@@ -16,7 +16,7 @@ use farwater_hub::controllers::{
     resources::Name,
     set_versions,
 };
-use farwater_store::Resource;
+use farwater_store::{Resource, delivery::save_heartbeats};
 use farwater_testkit::git::{GitServer, Repository};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -359,6 +359,27 @@ async fn a_hub_that_is_killed_in_mid_rollout_goes_on() {
     fleet.until_complete().await;
     assert!(fleet.course[before].0 == "a" && fleet.course.len() == before + 3, "{:?}", fleet.course);
     assert_ne!(fleet.bundles()["a"], first);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_takes_the_place_of_a_canary_that_a_hub_that_was_killed_has_not_heard_yet() {
+    let canary = json!({"clusterSelector": {"matchLabels": {"name": "b"}}, "count": 1});
+    let mut fleet = Fleet::start(&["a", "b"], json!({"canary": canary})).await;
+    fleet.until_complete().await;
+    let before = fleet.course.len();
+    let mut unheard = fleet.agents.remove("b").unwrap();
+    fleet.rig.kill_controllers().await;
+    // Heard for the last time so long ago that it may be silent by now.
+    let rows = fleet.rows().await.into_iter().map(|member| (member.row.cluster_uid, 1)).collect::<Vec<_>>();
+    fleet.rig.store.transact(move |tx| Box::pin(async move { save_heartbeats(tx, &rows).await })).await.unwrap();
+    fleet = fleet.crash().await;
+    fleet.commit("two").await;
+    fleet.go_on_for(Duration::from_secs(3)).await;
+    assert_eq!(fleet.reached(before), [].into());
+    unheard.renew(&fleet.rig).await;
+    fleet.agents.insert("b", unheard);
+    fleet.until_complete().await;
+    assert_eq!(fleet.course[before].0, "b");
 }
 
 #[tokio::test(flavor = "multi_thread")]
