@@ -172,7 +172,7 @@ fn foreign_fields(gate: &PromotionGate) -> Vec<InvalidPipeline> {
     let PromotionGate { r#type, duration, quorum, groups, expires, schedule, time_zone, .. } = gate;
     let PromotionGate { address, secret_ref, cert_secret_ref, interval, query, condition, .. } = gate;
     let PromotionGate { count, failure_limit, tests, .. } = gate;
-    let asking = &[GateType::Webhook, GateType::Metric][..];
+    let asking: &[GateType] = &[GateType::Webhook, GateType::Metric];
     let stated = [
         ("duration", duration.is_some(), &[GateType::Soak, GateType::Window, GateType::Metric][..]),
         ("quorum", quorum.is_some(), &[GateType::Approval]),

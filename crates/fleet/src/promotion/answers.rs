@@ -17,6 +17,8 @@ use crate::{conditions::cut, notify::wait_after};
 
 /// Bytes of what somebody else says.
 const MAX_MESSAGE: usize = 256;
+/// Seconds after which somebody is asked again whom nobody could ask: what was wrong with a Secret may have been mended.
+const LONGEST_PAUSE: i64 = 300;
 /// Seconds that asking and waiting for a turn may take beyond an interval.
 const SLACK: i64 = 30;
 
@@ -140,7 +142,7 @@ impl Question {
                     Said::Pass => Some(now.saturating_add(asking.expires)),
                     Said::Fail => None,
                     Said::Wait => Some(now.saturating_add(asking.interval)),
-                    Said::Error => pause(i64::MAX),
+                    Said::Error => pause(LONGEST_PAUSE),
                 };
                 let word = match heard.said {
                     Said::Pass => "it says pass",
@@ -155,7 +157,7 @@ impl Question {
                 let measuring = gates.metric.as_ref()?;
                 if heard.said == Said::Error {
                     let message = format!("it could not be measured: {told}");
-                    return Some(Answer { next: pause(measuring.interval), message, ..answer });
+                    return Some(Answer { next: pause(LONGEST_PAUSE.min(measuring.interval)), message, ..answer });
                 }
                 Some(go_on(measuring, answer, (heard.said == Said::Pass, &told), now))
             }

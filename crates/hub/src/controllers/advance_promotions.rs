@@ -417,7 +417,8 @@ impl Examined {
         for ((stage, _), candidate) in stages().zip(&decision.candidates) {
             let gates = || candidate.iter().flat_map(|candidate| &candidate.gates);
             if let Some(held) = gates().find(|held| held.failed) {
-                let told = format!("stage {} does not get the next commit: {}: {}", stage.name, held.gate, held.message);
+                let (gate, why) = (held.gate, &held.message);
+                let told = format!("stage {} does not get the next commit: {gate}: {why}", stage.name);
                 return Verdict::ready("GateFailed", told);
             }
             if let Some(held) = gates().find(|held| !held.holds) {
