@@ -269,3 +269,25 @@ pub fn read_reply(body: &[u8]) -> Heard {
     };
     Heard { said, message: reply["message"].as_str().unwrap_or_default().to_owned(), after: None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_that_does_not_say_pass_is_none() {
+        let check = |body: &str, expected: (Said, &str)| {
+            let heard = read_reply(body.as_bytes());
+            assert_eq!((heard.said, heard.message.as_str()), expected, "{body}");
+        };
+        check(r#"{"result": "pass", "ticket": 7}"#, (Said::Pass, ""));
+        check(r#"{"result": "fail", "message": "rejected"}"#, (Said::Fail, "rejected"));
+        check(r#"{"result": "wait", "message": 1}"#, (Said::Wait, ""));
+        let unclear = "its answer has no \"result\" that is pass, fail or wait";
+        for body in [r#"{"result": "PASS"}"#, r#"{"result": true}"#, r#""pass""#, "[]", "{}"] {
+            check(body, (Said::Error, unclear));
+        }
+        check("", (Said::Error, "its answer is empty, or longer than anybody reads"));
+        check("pass", (Said::Error, "its answer is no JSON"));
+    }
+}
