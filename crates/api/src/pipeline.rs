@@ -80,7 +80,7 @@ pub struct PipelineStage {
 pub struct PromotionGate {
     pub r#type: GateType,
     /// Of `Soak`: how long all of the stage before is healthy at the revision, as a Go duration; between 1s and 720h. Of `Window`: how long
-    /// each lasts; between 1m and 744h.
+    /// each lasts; between 1m and 744h. Of `Metric`: how long the condition holds without a break; between 1s and 720h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub duration: Option<String>,
@@ -92,7 +92,8 @@ pub struct PromotionGate {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub groups: Vec<String>,
-    /// Of `Approval`: how long a word counts, as a Go duration; between 1m and 720h, 72h if absent.
+    /// Of `Approval`: how long a word counts, as a Go duration; between 1m and 720h, 72h if absent. Of `Webhook`: how long a `pass` does;
+    /// 1h if absent. It is asked again then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub expires: Option<String>,
@@ -104,9 +105,48 @@ pub struct PromotionGate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: Option<String>,
+    /// Of `Webhook`: whom it asks, `https://…`. Of `Metric`: a Prometheus, or what answers like one; `/api/v1/query` is put behind it.
+    /// Nothing secret is in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 2048))]
+    pub address: Option<String>,
+    /// A Secret in the same namespace. Of `Webhook`: `token`, which requests are signed with. Of `Metric`: `bearerToken`, or `username` and
+    /// `password`; and `ca.crt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<LocalReference>,
+    /// Of `Webhook` and `Metric`: a Secret in the same namespace with `ca.crt`, `tls.crt` and `tls.key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cert_secret_ref: Option<LocalReference>,
+    /// Of `Webhook`: how soon it is asked again after `wait`. Of `Metric`: how often it is measured. A Go duration between 1s and 24h, 1m if
+    /// absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub interval: Option<String>,
+    /// Of `Metric`: PromQL, with a vector or a scalar as its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub query: Option<String>,
+    /// Of `Metric`: what has to be true of the result, in CEL: `self.value` is the value of a result with one series, `self.series` all of
+    /// them with their `labels` and `value`. A result without a series is no measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub condition: Option<String>,
+    /// Of `Metric`: how often in a row the condition holds; 1 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub count: Option<u32>,
+    /// Of `Metric`: after so many measurements that the condition did not hold for the gate has failed. Absent: it never does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub failure_limit: Option<u32>,
+    /// Of `Test`: names in `spec.tests` of services of the stage before, each of which passed there. None: each service and set of the stage
+    /// before states one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 40)), extend("x-kubernetes-list-type" = "set"))]
+    pub tests: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum GateType {
     /// The stage before is healthy at the revision for a time.
     #[default]
@@ -115,6 +155,12 @@ pub enum GateType {
     Approval,
     /// Now is a time for it.
     Window,
+    /// An external service lets exactly what would be deployed pass.
+    Webhook,
+    /// What Prometheus measures is as it has to be.
+    Metric,
+    /// Tests of the stage before have passed at the revision.
+    Test,
 }
 
 impl std::fmt::Display for GateType {
@@ -196,6 +242,9 @@ pub struct PromotionCandidate {
 pub struct GateStatus {
     pub r#type: GateType,
     pub holds: bool,
+    /// It was said no, and is not asked again for the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
     pub message: String,
 }
 

@@ -34,6 +34,7 @@ pub const WINDOW_DURATION: Bounds = Bounds::of(60, 744 * 3600);
 /// Of a pipeline's gates. Who soaks or waits for longer than a month has no pipeline.
 pub const PROMOTION_SOAK: Bounds = Bounds::of(1, 720 * 3600);
 pub const APPROVAL_EXPIRES: Bounds = Bounds::of(60, 720 * 3600);
+pub const GATE_INTERVAL: Bounds = Bounds::of(1, 24 * 3600);
 
 impl Bounds {
     const fn of(least: u64, most: u64) -> Self {

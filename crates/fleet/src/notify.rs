@@ -10,6 +10,7 @@ mod thread;
 
 pub use commits::{CommitNews, CommitState, MAX_DESCRIPTION, member_state};
 pub use news::{Course, News, RolloutNews, ServiceNews, tell_services};
+pub(crate) use problems::check_address;
 pub use problems::problems;
 pub use thread::{GIVE_UP, Put, put, wait_after};
 

@@ -13,30 +13,63 @@
 //! 5. When all gates hold in one look, the candidate is promoted in it.
 //! 6. What was promoted to a stage is forgotten while its repository follows something else: somebody has taken it into their own hands,
 //!    and when they give it back it goes on from what it serves then.
-//! 7. With `Rollback`, a stage that failed at what was promoted to it gets the commit before, and refuses the one that it failed at.
+//! 7. What is asked of others is remembered with exactly what it was asked about, and counts for nothing else; see [`answers`].
+//!    Tests are those that the stage before stated, and passed, when the commit was proven there.
+//! 8. With `Rollback`, a stage that failed at what was promoted to it gets the commit before, and refuses the one that it failed at.
+
+pub mod answers;
+pub mod metric;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use farwater_api::{
     Digest,
     change_window::{ChangeWindowSpec, WindowType},
+    notification_provider::ProviderType,
     pipeline::{GateType, MAX_OF_STAGE, MAX_STAGES, PipelineSpec, PipelineStage, PromotionGate, StageFailure},
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use self::{
+    answers::{Answer, Asking, Question},
+    metric::Measuring,
+};
 use crate::{
-    duration::{APPROVAL_EXPIRES, Bounds, PROMOTION_SOAK, show},
+    duration::{APPROVAL_EXPIRES, Bounds, GATE_INTERVAL, PROMOTION_SOAK, show},
+    health::expression::Expression,
+    notify::check_address,
     windows::Window,
 };
 
 /// How long an approval counts, in seconds, where nothing is said of it.
 const EXPIRES: i64 = 72 * 3600;
+/// The same of what a service lets pass.
+const PASS_EXPIRES: i64 = 3600;
+/// How often somebody is asked, in seconds, where nothing is said of it.
+const INTERVAL: i64 = 60;
 /// Approvals that are kept of one candidate: more people than a quorum can ask for.
 const MOST_APPROVALS: usize = 64;
 /// Fields that a gate may have. One of a newer version would be overlooked, and a gate that is overlooked is open.
-const GATE_FIELDS: [&str; 7] = ["type", "duration", "quorum", "groups", "expires", "schedule", "timeZone"];
+const GATE_FIELDS: [&str; 16] = [
+    "type",
+    "duration",
+    "quorum",
+    "groups",
+    "expires",
+    "schedule",
+    "timeZone",
+    "address",
+    "secretRef",
+    "certSecretRef",
+    "interval",
+    "query",
+    "condition",
+    "count",
+    "failureLimit",
+    "tests",
+];
 
 /// What must hold before a commit gets to a stage, as it was read.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +78,10 @@ pub struct Gates {
     pub soak: Option<i64>,
     pub approval: Option<Approving>,
     pub window: Option<Window>,
+    pub webhook: Option<Asking>,
+    pub metric: Option<Measuring>,
+    /// Names; none: whatever each service of the stage before states.
+    pub test: Option<Vec<String>>,
 }
 
 /// Whose word is needed.
@@ -132,14 +169,26 @@ fn read_stage(stage: &PipelineStage) -> Result<Gates, Vec<InvalidPipeline>> {
 
 /// Fields that belong to gates of other types: whoever states them means something by it.
 fn foreign_fields(gate: &PromotionGate) -> Vec<InvalidPipeline> {
-    let PromotionGate { r#type, duration, quorum, groups, expires, schedule, time_zone } = gate;
+    let PromotionGate { r#type, duration, quorum, groups, expires, schedule, time_zone, .. } = gate;
+    let PromotionGate { address, secret_ref, cert_secret_ref, interval, query, condition, .. } = gate;
+    let PromotionGate { count, failure_limit, tests, .. } = gate;
+    let asking: &[GateType] = &[GateType::Webhook, GateType::Metric];
     let stated = [
-        ("duration", duration.is_some(), &[GateType::Soak, GateType::Window][..]),
+        ("duration", duration.is_some(), &[GateType::Soak, GateType::Window, GateType::Metric][..]),
         ("quorum", quorum.is_some(), &[GateType::Approval]),
         ("groups", !groups.is_empty(), &[GateType::Approval]),
-        ("expires", expires.is_some(), &[GateType::Approval]),
+        ("expires", expires.is_some(), &[GateType::Approval, GateType::Webhook]),
         ("schedule", schedule.is_some(), &[GateType::Window]),
         ("timeZone", time_zone.is_some(), &[GateType::Window]),
+        ("address", address.is_some(), asking),
+        ("secretRef", secret_ref.is_some(), asking),
+        ("certSecretRef", cert_secret_ref.is_some(), asking),
+        ("interval", interval.is_some(), asking),
+        ("query", query.is_some(), &[GateType::Metric]),
+        ("condition", condition.is_some(), &[GateType::Metric]),
+        ("count", count.is_some(), &[GateType::Metric]),
+        ("failureLimit", failure_limit.is_some(), &[GateType::Metric]),
+        ("tests", !tests.is_empty(), &[GateType::Test]),
     ];
     let foreign = stated.into_iter().filter(|(_, is_stated, types)| *is_stated && !types.contains(r#type));
     foreign
@@ -153,16 +202,20 @@ fn read_gate(gate: &PromotionGate, gates: &mut Gates) -> Result<(), Vec<InvalidP
         checked.map_err(|why| vec![InvalidPipeline { field: field.to_owned(), why }])
     };
     let required = |field: &str, why: &str| vec![InvalidPipeline { field: field.to_owned(), why: why.to_owned() }];
+    let optional = |field: &str, text: &Option<String>, bounds: Bounds, default: i64| {
+        text.as_deref().map_or(Ok(default), |text| seconds(field, text, bounds))
+    };
+    let address = |why: &str| {
+        let address = gate.address.as_deref().ok_or_else(|| required("address", why))?;
+        check_address(ProviderType::Generic, address).map_err(|why| required("address", &why))
+    };
     match gate.r#type {
         GateType::Soak => {
             let text = gate.duration.as_deref().ok_or_else(|| required("duration", "say for how long"))?;
             gates.soak = Some(seconds("duration", text, PROMOTION_SOAK)?);
         }
         GateType::Approval => {
-            let expires = match &gate.expires {
-                Some(text) => seconds("expires", text, APPROVAL_EXPIRES)?,
-                None => EXPIRES,
-            };
+            let expires = optional("expires", &gate.expires, APPROVAL_EXPIRES, EXPIRES)?;
             let quorum = gate.quorum.unwrap_or(1).clamp(1, 20) as usize;
             gates.approval = Some(Approving { quorum, groups: gate.groups.clone(), expires });
         }
@@ -185,6 +238,33 @@ fn read_gate(gate: &PromotionGate, gates: &mut Gates) -> Result<(), Vec<InvalidP
             })?;
             gates.window = Some(window);
         }
+        GateType::Webhook => {
+            address("say whom it asks")?;
+            if gate.secret_ref.is_none() {
+                return Err(required("secretRef", "name a Secret with the token that requests are signed with"));
+            }
+            let interval = optional("interval", &gate.interval, GATE_INTERVAL, INTERVAL)?;
+            let expires = optional("expires", &gate.expires, APPROVAL_EXPIRES, PASS_EXPIRES)?;
+            gates.webhook = Some(Asking { stated: gate.clone(), interval, expires });
+        }
+        GateType::Metric => {
+            address("say which Prometheus is asked")?;
+            if gate.query.is_none() {
+                return Err(required("query", "say what is measured, in PromQL"));
+            }
+            let text = gate.condition.as_deref().ok_or_else(|| required("condition", "say what has to be true"))?;
+            let condition = Expression::compile(text).map_err(|error| required("condition", &error.to_string()))?;
+            let measuring = Measuring {
+                stated: gate.clone(),
+                condition,
+                interval: optional("interval", &gate.interval, GATE_INTERVAL, INTERVAL)?,
+                duration: optional("duration", &gate.duration, PROMOTION_SOAK, 0)?,
+                count: gate.count.unwrap_or(1).max(1),
+                failure_limit: gate.failure_limit,
+            };
+            gates.metric = Some(measuring);
+        }
+        GateType::Test => gates.test = Some(gate.tests.clone()),
     }
     Ok(())
 }
@@ -222,6 +302,12 @@ pub struct StageState {
     pub candidate: Option<Well>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<Approval>,
+    /// Of gates that ask others.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub answers: BTreeMap<GateType, Answer>,
+    /// Of the candidate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tested: Option<Tests>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub promoted: Option<Promoted>,
     /// A commit that it failed at and went back from.
@@ -236,6 +322,27 @@ pub struct Well {
     pub commit: String,
     /// Seconds since 1970.
     pub since: i64,
+}
+
+/// Tests of a stage. While all of it is healthy they have passed: an agent says so of nothing whose tests it did not run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Tests {
+    /// What services state, or a whole set.
+    pub names: BTreeSet<String>,
+    /// The first that states none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub without: Option<String>,
+}
+
+impl Tests {
+    /// Takes in those of one more service or set, that people call so.
+    pub fn add(&mut self, what: impl FnOnce() -> String, names: BTreeSet<String>) {
+        if names.is_empty() && self.without.is_none() {
+            self.without = Some(what());
+        }
+        self.names.extend(names);
+    }
 }
 
 /// One person's word.
@@ -293,6 +400,9 @@ pub struct Stage<'a> {
     pub failed: bool,
     /// All that a promotion would deploy but the commit, or why nothing can be promoted.
     pub content: Result<&'a Value, &'a str>,
+    pub tests: &'a Tests,
+    /// When a person last had all answers forgotten; as they wrote it.
+    pub request: Option<&'a str>,
 }
 
 /// What holds, and what is done about it.
@@ -305,6 +415,8 @@ pub struct Decision {
     pub promoted: Vec<usize>,
     /// Stages that go back now.
     pub rolled_back: Vec<usize>,
+    /// What is to be asked now. Whoever does remembers the answer in the state, where it is still asked for.
+    pub questions: Vec<Question>,
     /// When time alone may change the decision, in seconds since 1970.
     pub next_look: Option<i64>,
 }
@@ -322,7 +434,15 @@ pub struct Candidate {
 pub struct Held {
     pub gate: GateType,
     pub holds: bool,
+    /// For good: it is not asked again for the same.
+    pub failed: bool,
     pub message: String,
+}
+
+impl Held {
+    fn new(gate: GateType, holds: bool, message: String) -> Self {
+        Self { gate, holds, failed: false, message }
+    }
 }
 
 /// What an approval is bound to: all that would be deployed, and who is asked.
@@ -339,6 +459,7 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
         candidates: Vec::new(),
         promoted: Vec::new(),
         rolled_back: Vec::new(),
+        questions: Vec::new(),
         next_look: None,
     };
     let mut looks = Vec::new();
@@ -359,9 +480,15 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
             let before = &stages[index - 1];
             let well = all.state.stages.get(before.name).and_then(|state| state.well.as_ref());
             let coming = find_candidate(stage, before, well, &mut next, (now, &mut looks));
+            let mut questions = Vec::new();
             let candidate = next.candidate.clone().map(|Well { commit, .. }| {
                 let digest = digest(pipeline_uid, stage, &commit);
-                let gates = judge(stage, &mut next, digest, clock, &mut looks);
+                let mut gates = judge(stage, &mut next, digest, clock, &mut looks);
+                gates.extend(judge_tests(stage, before, next.tested.as_ref()));
+                for (held, question) in ask((index, stage), &mut next, (&commit, digest), (now, &mut looks)) {
+                    gates.push(held);
+                    questions.extend(question);
+                }
                 Candidate { commit, digest, gates }
             });
             match candidate {
@@ -371,11 +498,16 @@ pub fn decide(pipeline_uid: &str, stages: &[Stage<'_>], state: &State, (now, clo
                     next.promoted = Some(Promoted { commit: candidate.commit, at: now, by, before });
                     next.candidate = None;
                     next.approvals.clear();
+                    next.answers.clear();
+                    next.tested = None;
                     next.refused = None;
                     all.promoted.push(index);
                     all.candidates.push(None);
                 }
-                Some(candidate) => all.candidates.push(Some(candidate)),
+                Some(candidate) => {
+                    all.candidates.push(Some(candidate));
+                    all.questions.extend(questions);
+                }
                 None => all.candidates.push(coming),
             }
         }
@@ -431,9 +563,13 @@ fn find_candidate(
     }
     if let Some(well) = well.filter(|well| is_proven && !is_here(&well.commit, next)) {
         next.candidate = Some(well.clone());
+        next.tested = Some(before.tests.clone());
     }
     if next.candidate.as_ref().is_some_and(|proven| is_here(&proven.commit, next)) {
         next.candidate = None;
+    }
+    if next.candidate.is_none() {
+        next.tested = None;
     }
     // Of a hub that has just started nobody was heard yet: what was proven is.
     let is_proven = is_proven || (well.is_some() && next.candidate.as_ref() == well);
@@ -451,7 +587,7 @@ fn find_candidate(
             format!("stage {} is healthy at it; a cluster has not been heard since the soak ended", before.name)
         }
     };
-    let held = Held { gate: GateType::Soak, holds: false, message };
+    let held = Held::new(GateType::Soak, false, message);
     Some(Candidate { commit: commit.to_owned(), digest: None, gates: vec![held] })
 }
 
@@ -465,7 +601,7 @@ fn judge(
     let mut gates = Vec::new();
     if let Some(soak) = stage.gates.soak {
         let message = format!("the stage before was healthy at it for {}", seconds(soak));
-        gates.push(Held { gate: GateType::Soak, holds: true, message });
+        gates.push(Held::new(GateType::Soak, true, message));
     }
     if let Some(approving) = &stage.gates.approval {
         let now = clock.as_second();
@@ -478,7 +614,7 @@ fn judge(
         let names: Vec<&str> = next.approvals.iter().map(|approval| approval.by.as_str()).collect();
         let by = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
         let message = format!("{count} of {} have approved{by}", approving.quorum);
-        gates.push(Held { gate: GateType::Approval, holds: count >= approving.quorum, message });
+        gates.push(Held::new(GateType::Approval, count >= approving.quorum, message));
     } else {
         next.approvals.clear();
     }
@@ -490,9 +626,52 @@ fn judge(
             (false, Some(until)) => format!("it opens at {until}"),
             (false, None) => "it never opens".to_owned(),
         };
-        gates.push(Held { gate: GateType::Window, holds: standing.in_force, message });
+        gates.push(Held::new(GateType::Window, standing.in_force, message));
     }
     gates
+}
+
+fn judge_tests(stage: &Stage<'_>, before: &Stage<'_>, tested: Option<&Tests>) -> Option<Held> {
+    let wanted = stage.gates.test.as_ref()?;
+    let lacks = match tested {
+        None => Some("nobody knows what was tested when it was proven".to_owned()),
+        Some(tested) if wanted.is_empty() => tested.without.as_ref().map(|what| format!("{what} states no test")),
+        Some(tested) => {
+            let missing = wanted.iter().find(|name| !tested.names.contains(*name));
+            missing.map(|name| format!("nothing of stage {} states a test {name}", before.name))
+        }
+    };
+    let passed = || match (wanted.as_slice(), tested) {
+        ([], Some(tested)) => tested.names.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+        (wanted, _) => wanted.join(", "),
+    };
+    let message = lacks.clone().unwrap_or_else(|| format!("passed in stage {}: {}", before.name, passed()));
+    Some(Held::new(GateType::Test, lacks.is_none(), message))
+}
+
+/// How gates stand that ask others, and what is to be asked now.
+fn ask(
+    (index, stage): (usize, &Stage<'_>),
+    next: &mut StageState,
+    (commit, digest): (&str, Option<Digest>),
+    (now, looks): (i64, &mut Vec<i64>),
+) -> Vec<(Held, Option<Question>)> {
+    let mut all = Vec::new();
+    for (gate, stated, counts_for) in answers::asked_gates(stage.gates) {
+        let Some(digest) = digest else {
+            all.push((Held::new(gate, false, "nobody can tell what would be deployed".to_owned()), None));
+            continue;
+        };
+        let of = answers::question(digest, stated, stage.request);
+        let remembered = next.answers.get(&gate);
+        let (held, is_due, look) = answers::stand((gate, of), remembered, (now, counts_for));
+        looks.extend(look);
+        let before = remembered.filter(|answer| answer.of == of).cloned();
+        let question = Question { stage: index, gate, of, commit: commit.to_owned(), digest, before };
+        all.push((held, (is_due && stage.follows).then_some(question)));
+    }
+    next.answers.retain(|gate, _| answers::asked_gates(stage.gates).any(|(asked, ..)| asked == *gate));
+    all
 }
 
 fn seconds(seconds: i64) -> String {

@@ -1,7 +1,10 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::*;
+use super::{
+    answers::{Heard, Said},
+    *,
+};
 
 const DAY: i64 = 24 * 3600;
 
@@ -31,6 +34,35 @@ fn what_makes_no_sense_is_named_with_its_field() {
     check("[{type: Soak, duration: 1h, quorum: 2}]", &["stages[1].gates[0].quorum: a gate Soak has none"]);
     check("[{type: Approval, expires: 1s}]", &["stages[1].gates[0].expires: must be between 1m and 720h"]);
     check("[{type: Window, duration: 1h}]", &["stages[1].gates[0].schedule: say when it begins"]);
+    assert!(read(&two(ASKING)).is_ok(), "{:?}", read(&two(ASKING)));
+    assert!(read(&two("[{type: Test}]")).is_ok());
+    check("[{type: Webhook, secretRef: {name: a}}]", &["stages[1].gates[0].address: say whom it asks"]);
+    check(
+        "[{type: Webhook, address: 'https://x/y?token=z', secretRef: {name: a}}]",
+        &["stages[1].gates[0].address: it holds a user, a query or a fragment: what is secret goes into the Secret, \
+           as token or address"],
+    );
+    check(
+        "[{type: Webhook, address: 'https://x'}]",
+        &["stages[1].gates[0].secretRef: name a Secret with the token that requests are signed with"],
+    );
+    check(
+        "[{type: Webhook, address: 'https://x', secretRef: {name: a}, query: up}]",
+        &["stages[1].gates[0].query: a gate Webhook has none"],
+    );
+    check(
+        "[{type: Metric, address: 'https://x', query: up}]",
+        &["stages[1].gates[0].condition: say what has to be true"],
+    );
+    check(
+        "[{type: Metric, address: 'https://x', query: up, condition: 'self.value > limit'}]",
+        &["stages[1].gates[0].condition: knows no \"limit\": the object is \"self\""],
+    );
+    check(
+        "[{type: Metric, address: 'https://x', query: up, condition: 'true', interval: 10ms}]",
+        &["stages[1].gates[0].interval: must be between 1s and 24h"],
+    );
+    check("[{type: Test, duration: 1h}]", &["stages[1].gates[0].duration: a gate Test has none"]);
     let wrong = "stages: [{name: a, sourceRef: {name: x}, gates: [{type: Approval}]}, {name: a, sourceRef: {name: x}, sets: [b, b]}]";
     assert_eq!(
         read(wrong).unwrap_err(),
@@ -47,6 +79,23 @@ fn what_makes_no_sense_is_named_with_its_field() {
     assert_eq!(unknown_gate_field(&json!({"stages": [{"gates": [{"type": "Soak", "duration": "1h"}]}]})), None);
 }
 
+#[test]
+fn each_field_of_a_gate_is_known_and_belongs_to_a_type() {
+    let all = json!({
+        "type": "Soak", "duration": "1h", "quorum": 1, "groups": ["a"], "expires": "1h", "schedule": "a", "timeZone": "a",
+        "address": "a", "secretRef": {"name": "a"}, "certSecretRef": {"name": "a"}, "interval": "1h", "query": "a",
+        "condition": "a", "count": 1, "failureLimit": 1, "tests": ["a"],
+    });
+    let gate: PromotionGate = serde_json::from_value(all.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&gate).unwrap(), all);
+    let stated: BTreeSet<&str> = all.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(stated, BTreeSet::from(GATE_FIELDS));
+    assert_eq!(foreign_fields(&gate).len(), GATE_FIELDS.len() - 2, "all but type and duration");
+}
+
+const ASKING: &str = "[{type: Webhook, address: 'https://x', secretRef: {name: a}, interval: 10m, expires: 2h}, \
+    {type: Metric, address: 'https://x', query: up, condition: 'self.value == 1', interval: 1h, count: 2, failureLimit: 2}]";
+
 /// What there is, and what an observer who saw all of it knows.
 struct World {
     gates: Gates,
@@ -58,6 +107,8 @@ struct World {
     heard: i64,
     failed: bool,
     template: u8,
+    tests: Tests,
+    request: Option<String>,
     state: State,
     /// The commit that the first stage was found well at in each look, and since when.
     well: Option<(String, i64)>,
@@ -78,6 +129,8 @@ impl World {
             heard: 1000,
             failed: false,
             template: 0,
+            tests: Tests::default(),
+            request: None,
             state: State::default(),
             well: None,
             proven: std::collections::BTreeSet::new(),
@@ -100,6 +153,8 @@ impl World {
             heard: self.heard,
             failed: false,
             content: Ok(content),
+            tests: &self.tests,
+            request: self.request.as_deref(),
         };
         let second = Stage {
             name: "b",
@@ -128,6 +183,27 @@ impl World {
         let digest = digest("uid", &self.stages(&first, &content)[1], commit).unwrap();
         let approval = Approval { by: by.to_owned(), at: self.now, digest, reason: String::new() };
         self.state.stages.entry("b".to_owned()).or_default().approve(approval);
+    }
+
+    /// What is asked now.
+    fn questions(&mut self) -> Vec<Question> {
+        self.look().questions
+    }
+
+    /// Says it, where it is still asked; whether it is.
+    fn answer(&mut self, question: &Question, said: Said) -> bool {
+        let asked = self.questions().into_iter().find(|now| now.gate == question.gate && now.of == question.of);
+        let Some(question) = asked else { return false };
+        let heard = Heard { said, message: "m".to_owned(), after: None };
+        let answer = question.answer(&self.gates, &heard, self.now).unwrap();
+        self.state.stages.entry("b".to_owned()).or_default().answers.insert(question.gate, answer);
+        true
+    }
+
+    /// The same to whatever a gate asks now.
+    fn say(&mut self, gate: GateType, said: Said) {
+        let question = self.questions().into_iter().find(|question| question.gate == gate).unwrap();
+        assert!(self.answer(&question, said));
     }
 
     fn promoted(&self) -> Option<&str> {
@@ -234,6 +310,109 @@ fn a_stage_that_somebody_took_into_their_own_hands_goes_on_from_what_it_serves()
     assert_eq!(world.state.stages["b"].promoted.as_ref().unwrap().before.as_deref(), Some("urgent"));
 }
 
+#[test]
+fn a_service_is_asked_until_it_says_pass_or_fail_and_only_about_what_would_be_deployed_now() {
+    let mut world = World::new("[{type: Webhook, address: 'https://x', secretRef: {name: a}}, {type: Approval}]");
+    let told = |world: &mut World| world.candidate().unwrap().1.remove(1);
+    assert_eq!(told(&mut world), "it is asked");
+    let first = world.questions().remove(0);
+    assert_eq!((first.commit.as_str(), first.before.as_ref()), ("c0", None));
+    world.say(GateType::Webhook, Said::Error);
+    assert_eq!((told(&mut world).as_str(), world.questions().len()), ("it could not be asked: m", 0));
+    world.now += 2;
+    assert_ne!(world.questions().remove(0).id(), first.id());
+    world.say(GateType::Webhook, Said::Wait);
+    world.now += 59;
+    assert_eq!((told(&mut world).as_str(), world.questions().len()), ("it says wait: m", 0));
+    world.now += 1;
+    let late = world.questions().remove(0);
+    world.say(GateType::Webhook, Said::Pass);
+    assert_eq!(told(&mut world), "it says pass: m");
+    // What was asked before comes late; then something else would be deployed.
+    assert!(!world.answer(&late, Said::Fail));
+    world.template = 1;
+    assert_eq!(told(&mut world), "it is asked");
+    assert!(!world.answer(&late, Said::Pass));
+    world.say(GateType::Webhook, Said::Fail);
+    world.now += 30 * DAY;
+    assert_eq!((told(&mut world).as_str(), world.questions().len()), ("it says fail: m", 0));
+    assert!(world.look().candidates[1].as_ref().unwrap().gates[1].failed);
+    // A person has it asked again. A pass counts for an hour.
+    world.request = Some("now".to_owned());
+    world.say(GateType::Webhook, Said::Pass);
+    world.now += 3600;
+    assert_eq!(told(&mut world), "what it said has expired; it is asked anew");
+    world.approve("ada", "c0");
+    assert!(world.look().promoted.is_empty());
+    world.say(GateType::Webhook, Said::Pass);
+    assert_eq!(world.look().promoted, [1]);
+    assert_eq!(world.state.stages["b"].answers.len(), 0);
+}
+
+#[test]
+fn a_measurement_holds_in_a_row_without_silence_and_fails_at_its_limit() {
+    let gate = "{type: Metric, address: 'https://x', query: up, condition: 'self.value == 1', interval: 1m, ";
+    let mut world = World::new(&format!("[{gate} count: 3, duration: 2m, failureLimit: 2}}, {{type: Approval}}]"));
+    let measured = |world: &mut World, said: Said| {
+        world.say(GateType::Metric, said);
+        world.candidate().unwrap().1.remove(1)
+    };
+    assert_eq!(measured(&mut world, Said::Pass), "it holds: m; 1 of 3 times in a row, 2m to go");
+    world.now += 60;
+    assert_eq!(measured(&mut world, Said::Error), "it could not be measured: m");
+    world.now += 2;
+    assert_eq!(measured(&mut world, Said::Pass), "it holds: m; 2 of 3 times in a row, 58s to go");
+    world.now += 60;
+    assert_eq!(measured(&mut world, Said::Fail), "it does not hold: m; 1 of 2 failures");
+    // The hub is away.
+    world.now += 60;
+    assert_eq!(measured(&mut world, Said::Pass), "it holds: m; 1 of 3 times in a row, 2m to go");
+    world.now += 3600;
+    assert_eq!(measured(&mut world, Said::Pass), "it holds: m; 1 of 3 times in a row, 2m to go");
+    for _ in 0..2 {
+        world.now += 60;
+        measured(&mut world, Said::Pass);
+    }
+    assert_eq!(world.candidate().unwrap().1[1], "it holds: m");
+    world.now += 3600;
+    world.approve("ada", "c0");
+    assert!(world.look().promoted.is_empty(), "that was an hour ago");
+    world.template = 1;
+    for expected in ["it does not hold: m; 1 of 2 failures", "it did not hold 2 times: m"] {
+        assert_eq!(measured(&mut world, Said::Fail), expected);
+        world.now += 60;
+    }
+    assert!(world.questions().is_empty());
+}
+
+#[test]
+fn tests_are_those_that_were_stated_when_the_commit_was_proven() {
+    let stated = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    let mut world = World::new("[{type: Test, tests: [smoke]}, {type: Approval}]");
+    world.tests.add(|| "ServiceSet web".to_owned(), stated(&["load"]));
+    let told = |world: &mut World| world.candidate().unwrap().1.remove(1);
+    assert_eq!(told(&mut world), "nothing of stage a states a test smoke");
+    world.tests.add(|| "ServiceDeployment db".to_owned(), stated(&[]));
+    world.tests.add(|| "ServiceDeployment smoke".to_owned(), stated(&["smoke"]));
+    assert_eq!(told(&mut world), "passed in stage a: smoke");
+    // It has gone on, and nobody tests any more: what was proven was tested.
+    world.serves[0] = Some("c1".to_owned());
+    world.lacks = true;
+    world.tests = Tests::default();
+    assert_eq!(told(&mut world), "passed in stage a: smoke");
+    world.lacks = false;
+    assert_eq!(told(&mut world), "nothing of stage a states a test smoke");
+    world.gates.test = Some(Vec::new());
+    world.tests.add(|| "ServiceSet web".to_owned(), stated(&["load"]));
+    assert_eq!(told(&mut world), "passed in stage a: load");
+    world.tests.add(|| "ServiceDeployment db".to_owned(), stated(&[]));
+    assert_eq!(told(&mut world), "ServiceDeployment db states no test");
+    world.state.stages.get_mut("b").unwrap().tested = None;
+    world.serves[0] = Some("c2".to_owned());
+    world.lacks = true;
+    assert_eq!(told(&mut world), "nobody knows what was tested when it was proven");
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Pass(i64),
@@ -319,4 +498,78 @@ proptest! {
             }
         }
     }
+
+    /// Answers come late, in any order, and while everything changes; the observer notes each with what was asked.
+    #[test]
+    fn nothing_reaches_a_stage_while_the_last_answer_for_exactly_that_is_no_pass(
+        steps in prop::collection::vec(asking_step(), 1..60)
+    ) {
+        let mut world = World::new(ASKING);
+        let mut asked: Vec<(Question, u8)> = Vec::new();
+        // (gate, commit, template, when, what)
+        let mut said: Vec<(GateType, String, u8, i64, Said)> = Vec::new();
+        for step in steps {
+            match step {
+                AskingStep::Pass(seconds) => world.now = (world.now + seconds).max(0),
+                AskingStep::Commit(commit) => world.serves[0] = Some(format!("c{commit}")),
+                AskingStep::Health(lacks) => world.lacks = lacks,
+                AskingStep::Edit(template) => world.template = template,
+                AskingStep::Ask => {
+                    world.heard = world.now;
+                    let template = world.template;
+                    asked.extend(world.questions().into_iter().map(|question| (question, template)));
+                }
+                AskingStep::Answer(which, what) if !asked.is_empty() => {
+                    let (question, template) = asked.swap_remove(which % asked.len());
+                    if world.answer(&question, what) {
+                        said.push((question.gate, question.commit.clone(), template, world.now, what));
+                    }
+                }
+                AskingStep::Answer(..) => {}
+            }
+            world.heard = world.now;
+            let (before, template) = (world.promoted().map(str::to_owned), world.template);
+            world.look();
+            let Some(commit) = world.promoted().map(str::to_owned).filter(|now| before.as_ref() != Some(now)) else {
+                continue;
+            };
+            let of = |gate: GateType| {
+                let said = said.iter().rev().filter(|one| one.0 == gate && one.1 == commit && one.2 == template);
+                said.map(|one| (one.3, one.4)).collect::<Vec<_>>()
+            };
+            let webhook = of(GateType::Webhook);
+            let (at, what) = webhook[0];
+            prop_assert!(what == Said::Pass && (at..at + 7200).contains(&world.now), "{webhook:?} at {}", world.now);
+            // Errors aside it has held twice, and not too far apart.
+            let metric = of(GateType::Metric);
+            prop_assert!(metric[0].1 == Said::Pass && (0..7230).contains(&(world.now - metric[0].0)), "{metric:?}");
+            let mut measured = metric.iter().filter(|(_, what)| *what != Said::Error);
+            let (last, earlier) = (measured.next().unwrap(), measured.next().unwrap());
+            prop_assert!(earlier.1 == Said::Pass && (0..=7230).contains(&(last.0 - earlier.0)), "{metric:?}");
+            said.clear();
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum AskingStep {
+    Pass(i64),
+    Commit(u8),
+    Health(bool),
+    Edit(u8),
+    Ask,
+    Answer(usize, Said),
+}
+
+fn asking_step() -> impl Strategy<Value = AskingStep> {
+    let others = prop_oneof![Just(Said::Fail), Just(Said::Wait), Just(Said::Error)];
+    let said = prop_oneof![Just(Said::Pass), others];
+    prop_oneof![
+        2 => (-1000..5000i64).prop_map(AskingStep::Pass),
+        1 => (0..2u8).prop_map(AskingStep::Commit),
+        1 => any::<bool>().prop_map(AskingStep::Health),
+        1 => (0..2u8).prop_map(AskingStep::Edit),
+        4 => Just(AskingStep::Ask),
+        4 => (any::<usize>(), said).prop_map(|(which, said)| AskingStep::Answer(which, said)),
+    ]
 }

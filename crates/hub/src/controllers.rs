@@ -7,6 +7,7 @@ pub mod advance_promotions;
 pub mod announced;
 pub mod approvals;
 pub mod artifacts;
+pub mod ask_gates;
 pub mod ask_sources;
 pub mod assign_revisions;
 pub mod candidates;
@@ -82,6 +83,8 @@ const NAMESPACES_AT_ONCE: usize = 2;
 const PROVIDERS_AT_ONCE: usize = 32;
 const RULES_AT_ONCE: usize = 2;
 const PIPELINES_AT_ONCE: usize = 2;
+/// Gates that ask others at the same time: they wait for an answer.
+const GATES_AT_ONCE: usize = 16;
 
 /// Runs all controllers until told to stop. `left`: what the last hub had left to do.
 pub async fn run(delivery: Arc<Delivery>, left: Option<Resume>, shutdown: CancellationToken) {
@@ -189,6 +192,14 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         PIPELINES_AT_ONCE,
         shutdown.clone(),
         move |name| advance_promotions::advance_promotions(Arc::clone(&shared), name),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "ask_gates",
+        Arc::clone(&delivery.pipelines.asking),
+        GATES_AT_ONCE,
+        shutdown.clone(),
+        move |gate| ask_gates::ask_gate(Arc::clone(&shared), gate),
     ));
     tasks
 }

@@ -19,6 +19,7 @@ pub mod controllers;
 pub mod delivery;
 mod endpoint;
 pub mod external_secrets;
+mod gates;
 mod health;
 pub mod identity;
 mod logging;

@@ -31,10 +31,11 @@ use farwater_fleet::notify::selects;
 use crate::controllers::{WorkQueue, resources::Name};
 
 pub use self::{
-    channel::{Channel, Content, Letter, Sent, every, gap},
-    line::{Fault, Trouble},
+    channel::{Channel, Content, Letter, Sent, every, gap, load_data, signing_token},
+    line::{Fault, Line, Trouble},
     pace::{Pace, Paces},
     posting::{Commit, MemberNews, Posting, Postings, RolloutChange, service_posting},
+    webhook::Signer,
 };
 
 /// Providers and rules as this replica knows them: who writes something new asks here whom it concerns.

@@ -67,6 +67,11 @@ fn check(state: &State, asked: &Asked) -> Result<(), String> {
     if asked.method != http::Method::POST || asked.uri.path() != PATH {
         return Err(format!("{} {}", asked.method, asked.uri));
     }
+    check_signature(&state.key, asked)
+}
+
+/// Over id, time and body.
+pub(crate) fn check_signature(key: &[u8], asked: &Asked) -> Result<(), String> {
     let (id, time) = (asked.header("webhook-id"), asked.header("webhook-timestamp"));
     let seconds: i64 = time.parse().map_err(|_| format!("no time: {time:?}"))?;
     if id.is_empty() || (jiff::Timestamp::now().as_second() - seconds).abs() > TOLERANCE {
@@ -76,6 +81,6 @@ fn check(state: &State, asked: &Asked) -> Result<(), String> {
     signed.extend_from_slice(&asked.body);
     let given = asked.header("webhook-signature").strip_prefix("v1,").ok_or("no signature")?;
     let given = STANDARD.decode(given).map_err(|error| error.to_string())?;
-    let key = hmac::Key::new(hmac::HMAC_SHA256, &state.key);
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
     hmac::verify(&key, &signed, &given).map_err(|_| "a wrong signature".to_owned())
 }

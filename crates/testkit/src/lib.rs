@@ -14,6 +14,7 @@ pub mod dial;
 pub mod fake;
 pub mod faketime;
 pub mod farwater;
+pub mod gatekeeper;
 pub mod git;
 pub mod helm;
 pub mod hook;

@@ -52,6 +52,10 @@ impl Prometheus {
         Ok(Self { port, _process: process, _folder: folder })
     }
 
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
     /// The result of an instant query: a vector's or matrix' series.
     pub async fn query(&self, expression: &str) -> Result<Vec<Value>> {
         let data = self.ask(&format!("/api/v1/query?query={}", escape(expression))).await;
@@ -62,7 +66,7 @@ impl Prometheus {
 
     /// An answer of its API: what stands under `data`.
     pub async fn ask(&self, path: &str) -> Result<Value> {
-        let text = get(&format!("http://127.0.0.1:{}{path}", self.port)).await?;
+        let text = get(&format!("{}{path}", self.url())).await?;
         let mut answer: Value = serde_json::from_str(&text).with_context(|| format!("read {text:?}"))?;
         ensure!(answer["status"] == "success", "{answer}");
         Ok(answer["data"].take())

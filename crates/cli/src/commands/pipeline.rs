@@ -84,7 +84,11 @@ fn describe(stage: &StageStatus) -> Vec<String> {
     }];
     lines.extend(stage.refused.as_deref().map(|refused| format!("went back from {}", text::short_revision(refused))));
     for gate in stage.candidate.iter().flat_map(|candidate| &candidate.gates) {
-        let mark = if gate.holds { "ok" } else { "waits" };
+        let mark = match (gate.holds, gate.failed) {
+            (true, _) => "ok",
+            (false, true) => "failed",
+            (false, false) => "waits",
+        };
         lines.push(format!("{}: {mark}: {}", gate.r#type, text::plain(&gate.message)));
     }
     lines
@@ -99,7 +103,10 @@ mod tests {
     #[test]
     fn a_pipeline_is_drawn_with_what_each_stage_waits_for() {
         let revision = |digit: &str, branch: &str| format!("{branch}sha1:{}", digit.repeat(40));
-        let held = |gate, holds, message: &str| GateStatus { r#type: gate, holds, message: message.to_owned() };
+        let held = |gate, (holds, failed), message: &str| {
+            let message = message.to_owned();
+            GateStatus { r#type: gate, holds, failed, message }
+        };
         let stages = vec![
             StageStatus {
                 name: "staging".to_owned(),
@@ -112,8 +119,9 @@ mod tests {
                 candidate: Some(PromotionCandidate {
                     revision: revision("a", ""),
                     gates: vec![
-                        held(GateType::Soak, true, "the stage before was healthy at it for 1h"),
-                        held(GateType::Approval, false, "1 of 2 have approved: ada"),
+                        held(GateType::Soak, (true, false), "the stage before was healthy at it for 1h"),
+                        held(GateType::Approval, (false, false), "1 of 2 have approved: ada"),
+                        held(GateType::Webhook, (false, true), "it says fail: CHG-7 is rejected"),
                     ],
                     ..PromotionCandidate::default()
                 }),
@@ -128,7 +136,8 @@ mod tests {
              staging      main@bbbbbbbbbbbb   -              ServiceSet web is not ready: healthy on 1 of 2\n\
              production   -                   aaaaaaaaaaaa   -\n\
              \u{20}                                               Soak: ok: the stage before was healthy at it for 1h\n\
-             \u{20}                                               Approval: waits: 1 of 2 have approved: ada\n"
+             \u{20}                                               Approval: waits: 1 of 2 have approved: ada\n\
+             \u{20}                                               Webhook: failed: it says fail: CHG-7 is rejected\n"
         );
     }
 }

@@ -48,7 +48,7 @@ pub fn problems(spec: &NotificationProviderSpec) -> Vec<(&'static str, String)> 
     found
 }
 
-fn check_address(kind: ProviderType, address: &str) -> Result<(), String> {
+pub(crate) fn check_address(kind: ProviderType, address: &str) -> Result<(), String> {
     let schemes: &[&str] = if kind == ProviderType::Email { &["smtp", "smtps"] } else { &["https", "http"] };
     let known = address.split_once("://").filter(|(scheme, _)| schemes.contains(scheme));
     let Some((_, rest)) = known else {

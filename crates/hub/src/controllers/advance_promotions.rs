@@ -3,16 +3,21 @@
 //! What was promoted is in the pipeline's row alone, and `fetch_sources` reads it there: a repository that follows a pipeline has no other
 //! way to a commit. A decision replaces the row that it was made from, and only while the pipeline's spec is the one that it went by.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use farwater_api::{
     GitRepository, Pipeline, PipelineStatus, ServiceDeployment, ServiceDeploymentSpec, ServiceSet, SourceKind,
     git_repository::GitReference,
     pipeline::{ApprovalRequest, GateStatus, PipelineStage, PromotionApproval, PromotionCandidate, StageStatus},
+    requested_at,
 };
 use farwater_fleet::{
     conditions::{self, Verdict, cut},
-    promotion::{self, Approval, Decision, Gates, Stage, StageState, State, decide, read_gates, unknown_gate_field},
+    promotion::{
+        self, Approval, Decision, Gates, Stage, StageState, State, Tests,
+        answers::{Answer, Said},
+        decide, read_gates, unknown_gate_field,
+    },
     stamping::Template,
 };
 use farwater_store::{
@@ -29,6 +34,7 @@ use super::{
     dependencies,
     events::{self, Told},
     git,
+    pipelines::AskingGate,
     queue::Next,
     resources::{self, Name, Stored as _},
     rollouts::{self, Whole},
@@ -50,10 +56,10 @@ const LONGEST_REASON: usize = 512;
 const ATTEMPTS: usize = 8;
 
 /// A pipeline with all that its decision depends on.
-struct Examined {
+pub(super) struct Examined {
     resource: Resource,
-    pipeline: Pipeline,
-    gates: Vec<Gates>,
+    pub(super) pipeline: Pipeline,
+    pub(super) gates: Vec<Gates>,
     seen: Vec<Seen>,
     state: State,
     /// The row that it was read from.
@@ -72,11 +78,12 @@ struct Seen {
     heard: i64,
     failed: bool,
     content: Result<Value, String>,
+    tests: Tests,
 }
 
 /// Why a pipeline can't go on.
 #[derive(Debug, thiserror::Error)]
-enum ExamineError {
+pub(super) enum ExamineError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("{0}")]
@@ -84,7 +91,7 @@ enum ExamineError {
 }
 
 impl Examined {
-    async fn load(
+    pub(super) async fn load(
         delivery: &Delivery,
         name: &Name,
         (resource, pipeline): (Resource, Pipeline),
@@ -121,11 +128,13 @@ impl Examined {
                 heard: seen.heard,
                 failed: seen.failed,
                 content: seen.content.as_ref().map_err(String::as_str),
+                tests: &seen.tests,
+                request: requested_at(&self.pipeline.metadata),
             })
             .collect()
     }
 
-    fn decide(&self, delivery: &Delivery) -> Decision {
+    pub(super) fn decide(&self, delivery: &Delivery) -> Decision {
         let times = (Timestamp::now().as_second(), delivery.windows.now());
         decide(&self.resource.uid, &self.stages(), &self.state, times)
     }
@@ -166,6 +175,23 @@ impl Examined {
         self.state.stages.entry(stage.to_owned()).or_default().approve(approval);
         let state = std::mem::take(&mut self.state);
         self.save(delivery, &state, vec![told]).await
+    }
+
+    /// Remembers what a gate was answered; whether nothing came between.
+    pub(super) async fn note_answer(
+        mut self,
+        delivery: &Delivery,
+        AskingGate { stage, gate, .. }: &AskingGate,
+        answer: Answer,
+    ) -> Result<bool, StoreError> {
+        let told = (answer.said == Said::Fail).then(|| Told {
+            is_warning: true,
+            reason: "GateFailed",
+            message: format!("{gate} lets nothing to stage {stage}: {}", answer.message),
+        });
+        self.state.stages.entry(stage.clone()).or_default().answers.insert(*gate, answer);
+        let state = std::mem::take(&mut self.state);
+        self.save(delivery, &state, told.into_iter().collect()).await
     }
 }
 
@@ -309,6 +335,10 @@ pub async fn advance_promotions(delivery: Arc<Delivery>, name: Name) -> Result<N
         return Ok(Next::After(SOON));
     }
     examined.hand_over(&delivery, &name, &decision, is_news);
+    for question in &decision.questions {
+        let stage = pipeline.spec.stages[question.stage].name.clone();
+        delivery.pipelines.asking.add(AskingGate { pipeline: name.clone(), stage, gate: question.gate });
+    }
     let stages = examined.describe(&decision);
     let verdicts = examined.judge(&decision);
     write_status(&delivery, &name, (&resource, &pipeline), (verdicts, stages)).await?;
@@ -385,7 +415,13 @@ impl Examined {
             return Verdict::reconciling("Promoting", format!("stage {} gets what was promoted to it", stage.name));
         }
         for ((stage, _), candidate) in stages().zip(&decision.candidates) {
-            if let Some(held) = candidate.iter().flat_map(|candidate| &candidate.gates).find(|held| !held.holds) {
+            let gates = || candidate.iter().flat_map(|candidate| &candidate.gates);
+            if let Some(held) = gates().find(|held| held.failed) {
+                let (gate, why) = (held.gate, &held.message);
+                let told = format!("stage {} does not get the next commit: {gate}: {why}", stage.name);
+                return Verdict::ready("GateFailed", told);
+            }
+            if let Some(held) = gates().find(|held| !held.holds) {
                 return Verdict::ready(
                     "Waiting",
                     format!("stage {} waits for {}: {}", stage.name, held.gate, held.message),
@@ -401,6 +437,7 @@ fn describe_candidate(candidate: &promotion::Candidate, state: &StageState) -> P
     let gates = candidate.gates.iter().map(|held| GateStatus {
         r#type: held.gate,
         holds: held.holds,
+        failed: held.failed,
         message: cut(&held.message, MAX_LACK),
     });
     PromotionCandidate {
@@ -452,6 +489,7 @@ async fn look_at_stage(
         heard: i64::MAX,
         failed: false,
         content: Ok(Value::Null),
+        tests: Tests::default(),
     };
     let source = Name::new(namespace, &stage.source_ref.name);
     let Some((resource, repository)) = resources::load::<GitRepository>(&delivery.store, &source).await? else {
@@ -548,6 +586,10 @@ fn check_reference(
     }
 }
 
+fn tests_of(spec: &ServiceDeploymentSpec) -> BTreeSet<String> {
+    spec.tests.iter().map(|test| test.name.clone()).collect()
+}
+
 fn is_made_of(spec: &ServiceDeploymentSpec, repository: &str) -> bool {
     let own = &spec.source_ref;
     own.kind == SourceKind::GitRepository && own.name == repository
@@ -563,15 +605,19 @@ async fn look_at_set(
     let Some((resource, set)) = resources::load::<ServiceSet>(&delivery.store, name).await? else {
         return Ok(Err(format!("ServiceSet {} does not exist", name.name)));
     };
+    // What each of its services states.
+    let mut tests: Option<BTreeSet<String>> = None;
     for (at, template) in Template::variants(&set.spec) {
-        let is_it = check_template(&template).is_ok_and(|spec| is_made_of(&spec, repository));
-        if !is_it {
+        let Some(spec) = check_template(&template).ok().filter(|spec| is_made_of(spec, repository)) else {
             return Ok(Err(format!(
                 "ServiceSet {} is not made of GitRepository {repository}: see spec.{at}.sourceRef",
                 name.name
             )));
-        }
+        };
+        let stated = tests_of(&spec);
+        tests = Some(tests.map_or_else(|| stated.clone(), |known| known.intersection(&stated).cloned().collect()));
     }
+    seen.tests.add(|| format!("ServiceSet {}", name.name), tests.unwrap_or_default());
     seen.note_ready(set.status.as_ref().map(|status| &status.conditions));
     let Whole { lacks, failed } = rollouts::look_at_whole(delivery, name, &resource.uid, &set).await?;
     seen.failed |= failed;
@@ -605,6 +651,7 @@ async fn look_at_service(
             name.name
         )));
     }
+    seen.tests.add(|| format!("ServiceDeployment {}", name.name), tests_of(&service.spec));
     seen.note_ready(service.status.as_ref().map(|status| &status.conditions));
     if service.spec.pin.is_some() || service.spec.suspend {
         seen.lack(|| format!("ServiceDeployment {} is pinned or suspended", name.name));

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use farwater_api::PipelineSpec;
+use farwater_api::{PipelineSpec, pipeline::GateType};
 
 use super::{queue::WorkQueue, resources::Name};
 
@@ -17,9 +17,19 @@ pub enum Part {
     Service,
 }
 
+/// A gate that asks others.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AskingGate {
+    pub pipeline: Name,
+    pub stage: String,
+    pub gate: GateType,
+}
+
 #[derive(Default)]
 pub struct Pipelines {
     pub queue: Arc<WorkQueue<Name>>,
+    /// Those that are to ask now.
+    pub asking: Arc<WorkQueue<AskingGate>>,
     known: RwLock<HashMap<Name, BTreeSet<(Part, String)>>>,
 }
 

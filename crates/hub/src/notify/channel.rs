@@ -164,14 +164,7 @@ impl Channel {
         let web = delivery.mirrors.web();
         match spec.r#type {
             ProviderType::Generic => {
-                let token = token.ok_or_else(|| lacking(TOKEN_KEY))?;
-                if token.len() < MIN_SIGNING_TOKEN {
-                    let why = format!(
-                        "{TOKEN_KEY:?} of Secret {secret_name} has {} bytes; at least {MIN_SIGNING_TOKEN} are needed, as of: openssl rand -hex 32",
-                        token.len()
-                    );
-                    return Err(("SecretInvalid", why));
-                }
+                let token = signing_token(secret, secret_name)?;
                 let address = address.ok_or_else(|| lacking(ADDRESS_KEY))?;
                 Ok(Self::Webhook(Box::new(Webhook::new(Line::open(web, &address, None, tls)?, &token)?)))
             }
@@ -241,7 +234,21 @@ pub fn every(kind: ProviderType, sequence: i64) -> Duration {
     })
 }
 
-async fn load_data(
+/// What messages are signed with.
+pub fn signing_token(data: &SecretData, secret: &str) -> Result<Zeroizing<String>, Trouble> {
+    let token = text(data, TOKEN_KEY, secret)?;
+    let token = token.ok_or_else(|| ("SecretIncomplete", format!("Secret {secret:?} has no {TOKEN_KEY:?}")))?;
+    if token.len() < MIN_SIGNING_TOKEN {
+        let why = format!(
+            "{TOKEN_KEY:?} of Secret {secret} has {} bytes; at least {MIN_SIGNING_TOKEN} are needed, as of: openssl rand -hex 32",
+            token.len()
+        );
+        return Err(("SecretInvalid", why));
+    }
+    Ok(token)
+}
+
+pub async fn load_data(
     delivery: &Delivery,
     namespace: &str,
     secret: &str,

@@ -57,14 +57,23 @@ impl Line {
         token: Option<&Zeroizing<String>>,
         tls: Option<&SecretData>,
     ) -> Result<Self, Trouble> {
+        let access = Access::with_token(token.map(|token| Secret::new(token.as_str())), tls);
+        let access = access.map_err(|error| ("SecretInvalid", error.to_string()))?;
+        Self::open_with(web, address, access, token.cloned().into_iter().collect())
+    }
+
+    /// `secrets`: what of `access` is told in no error.
+    pub fn open_with(
+        web: &Web,
+        address: &str,
+        access: Access,
+        mut secrets: Vec<Zeroizing<String>>,
+    ) -> Result<Self, Trouble> {
         let wrong = || ("AddressInvalid", "its address is no http or https address".to_owned());
         let url = Url::parse(address.trim()).map_err(|_| wrong())?;
         let host = url.host_str().map(str::to_owned).ok_or_else(wrong)?;
         let host = url.port().map_or(host.clone(), |port| format!("{host}:{port}"));
-        let access = Access::with_token(token.map(|token| Secret::new(token.as_str())), tls);
-        let access = access.map_err(|error| ("SecretInvalid", error.to_string()))?;
         let site = web.guarded_site(&url, access).map_err(|error| ("AddressInvalid", tell(&host, &error)))?;
-        let mut secrets: Vec<_> = token.cloned().into_iter().collect();
         // What follows the host may be what lets somebody in.
         secrets.extend(Some(Zeroizing::new(url.path().to_owned())).filter(|path| path.len() > 8));
         secrets.extend(url.query().map(|query| Zeroizing::new(query.to_owned())));

@@ -17,20 +17,44 @@ const SIGNING_TOKEN: &str = "whsec_";
 /// Services that a message lists.
 const MAX_LISTED: usize = 100;
 
-pub struct Webhook {
-    line: Line,
-    key: hmac::Key,
-}
+/// Signs what is sent, so that whoever gets it knows whose it is.
+pub struct Signer(hmac::Key);
 
-impl Webhook {
-    pub fn new(line: Line, token: &Zeroizing<String>) -> Result<Self, Trouble> {
+impl Signer {
+    pub fn new(token: &Zeroizing<String>) -> Result<Self, Trouble> {
         let key = match token.strip_prefix(SIGNING_TOKEN) {
             Some(text) => Zeroizing::new(BASE64.decode(text).map_err(|_| {
                 ("SecretInvalid", format!("its token begins with {SIGNING_TOKEN} and what follows is no base64"))
             })?),
             None => Zeroizing::new(token.as_bytes().to_vec()),
         };
-        Ok(Self { line, key: hmac::Key::new(hmac::HMAC_SHA256, &key) })
+        Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &key)))
+    }
+
+    /// The headers of a body that is sent now.
+    pub fn headers(&self, id: &str, body: &[u8]) -> [(HeaderName, String); 3] {
+        let time = Timestamp::now().as_second().to_string();
+        let mut context = hmac::Context::with_key(&self.0);
+        for part in [id.as_bytes(), b".", time.as_bytes(), b".", body] {
+            context.update(part);
+        }
+        let signature = format!("v1,{}", BASE64.encode(context.sign()));
+        [
+            (HeaderName::from_static("webhook-id"), id.to_owned()),
+            (HeaderName::from_static("webhook-timestamp"), time),
+            (HeaderName::from_static("webhook-signature"), signature),
+        ]
+    }
+}
+
+pub struct Webhook {
+    line: Line,
+    signer: Signer,
+}
+
+impl Webhook {
+    pub fn new(line: Line, token: &Zeroizing<String>) -> Result<Self, Trouble> {
+        Ok(Self { line, signer: Signer::new(token)? })
     }
 
     pub async fn send(&self, letter: &Letter<'_>) -> Result<Sent, Fault> {
@@ -38,17 +62,7 @@ impl Webhook {
             return Ok(Sent::Skipped);
         }
         let body = body(letter).to_string().into_bytes();
-        let time = Timestamp::now().as_second().to_string();
-        let mut context = hmac::Context::with_key(&self.key);
-        for part in [letter.id.as_bytes(), b".", time.as_bytes(), b".", &body] {
-            context.update(part);
-        }
-        let signature = format!("v1,{}", BASE64.encode(context.sign()));
-        let headers = [
-            (HeaderName::from_static("webhook-id"), letter.id.clone()),
-            (HeaderName::from_static("webhook-timestamp"), time),
-            (HeaderName::from_static("webhook-signature"), signature),
-        ];
+        let headers = self.signer.headers(&letter.id, &body);
         self.line.post(self.line.url().clone(), &headers, body).await?;
         Ok(Sent::Taken { remote: String::new() })
     }

@@ -33,6 +33,12 @@ async fn a_pipeline_that_makes_no_sense_is_refused_and_approving_is_a_right_of_i
         "spec.stages[1].gates[0].duration: Invalid value: say for how long",
     )
     .await;
+    refused(
+        "type: Approval, quorum: 2",
+        "type: Metric, address: 'https://prometheus', query: up, condition: 'self.value = 1'",
+        "spec.stages[1].gates[0].condition: Invalid value: line 1, column 12: ",
+    )
+    .await;
     refused("infra-production", "infra", "spec.stages[1].sourceRef: Invalid value: another stage has it").await;
     let refused = kubectl.refuse(&["create", "--as=tenant", "-f", "-"], PIPELINE).await;
     assert!(refused.contains("(Forbidden)"), "{refused}");

@@ -2,14 +2,21 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use farwater_api::{
     ADMIN_NAMESPACE, Digest,
+    hooks::HookReport,
     objects::{Health, Outcome},
     pipeline::ApprovalRequest,
     protocol::Entry,
 };
 use farwater_hub::controllers::{advance_promotions, resources::Name};
-use farwater_testkit::git::{GitServer, Repository};
+use farwater_testkit::{
+    Prometheus,
+    fake::Said,
+    gatekeeper::{Gatekeeper, Gauge},
+    git::{GitServer, Repository},
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -95,7 +102,9 @@ impl World {
             }
             let health = if self.bad.contains(&(name, bundle)) { Health::Failed } else { Health::Current };
             let uid = entry.service.uid.clone();
-            agent.say(&self.rig, &uid, said(&entry, Outcome::Applied, &[("web", health)])).await;
+            let mut report = said(&entry, Outcome::Applied, &[("web", health)]);
+            report.hooks = applied(&entry).unwrap().tests.iter().map(|test| test_run(&test.name)).collect();
+            agent.say(&self.rig, &uid, report).await;
             self.last.insert(name, entry);
         }
         tokio::time::sleep(Duration::from_millis(30)).await;
@@ -178,6 +187,15 @@ impl World {
         }
         found
     }
+}
+
+/// A test that has passed.
+fn test_run(name: &str) -> HookReport {
+    serde_json::from_value(json!({
+        "group": "batch", "version": "v1", "kind": "Job", "namespace": "web", "name": format!("web-test-{name}"),
+        "phase": "Test", "run": Digest::of(name), "state": "Succeeded", "test": name,
+    }))
+    .unwrap()
 }
 
 fn digest(pipeline: &Value) -> Value {
@@ -353,4 +371,105 @@ async fn a_window_opens_the_way_and_what_is_wrong_with_a_stage_closes_it() {
     let course = world.course.len();
     world.go_on_for(Duration::from_secs(1)).await;
     assert_eq!(world.course.len(), course, "{:?}", world.course);
+}
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+const QUERY: &str = "sum(rate(errors_total{job=\"web\"}[5m])) + 0";
+
+async fn secret(world: &World, name: &str, key: &str, value: &str) {
+    let data = json!({"data": {key: STANDARD.encode(value)}});
+    world.rig.create("Secret", ADMIN_NAMESPACE, name, data).await;
+}
+
+async fn edit_pipeline(world: &World, edit: impl Fn(&mut Value)) {
+    world.rig.edit("Pipeline", ADMIN_NAMESPACE, PIPELINE, edit).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_let_exactly_this_pass_and_neither_an_error_nor_a_word_on_something_else_does() {
+    let keeper = Gatekeeper::start(TOKEN).await.unwrap();
+    let gauge = Gauge::start("let-me-in", QUERY, "5").await.unwrap();
+    let gates = json!([
+        {"type": "Webhook", "address": "http://10.1.2.3/ask", "secretRef": {"name": "keeper"}, "interval": "1s"},
+        {"type": "Metric", "address": gauge.url(), "secretRef": {"name": "gauge"}, "interval": "1s", "count": 2,
+         "query": QUERY, "condition": "self.value < 0.01"},
+    ]);
+    let mut world = World::start(gates, "Halt").await;
+    secret(&world, "keeper", "token", TOKEN).await;
+    secret(&world, "gauge", "bearerToken", "let-me-in").await;
+    let first = world.git.branch("main").unwrap();
+    world.until_waiting_for(&first).await;
+    let private = "it could not be asked: 10.1.2.3: messages are not sent to addresses that are not public";
+    world.until("it is refused", |_, pipeline| gate(pipeline, 0).starts_with(private)).await;
+
+    keeper.set_fault(Some(Said::status(503)));
+    edit_pipeline(&world, |pipeline| pipeline["spec"]["stages"][1]["gates"][0]["address"] = keeper.url().into()).await;
+    world.until("it fails", |_, pipeline| gate(pipeline, 0).contains("failed (HTTP 503")).await;
+    keeper.set_fault(None);
+    keeper.say("wait", "tests run");
+    world.until("it waits", |_, pipeline| gate(pipeline, 0) == "it says wait: tests run").await;
+    keeper.say("pass", "");
+    world.until("it passes", |_, pipeline| gate(pipeline, 0) == "it says pass").await;
+    world.until("it is measured", |_, pipeline| gate(pipeline, 1) == "it does not hold: 5.0").await;
+    let mut world = world.restart().await;
+    world.go_on_for(Duration::from_secs(1)).await;
+    assert_eq!(world.of_production(), []);
+    gauge.set("0.002");
+    let bundle = world.bundle(STAGING).unwrap();
+    world.until_in_production(bundle).await;
+
+    // A no is one to this commit, and it is not asked again, until a person wants that.
+    keeper.say("fail", "CHG-7 is rejected");
+    let second = world.commit("second").await;
+    let failed = world.until("it fails", |_, pipeline| condition(pipeline, "Ready") == "True/GateFailed").await;
+    let told = "stage production does not get the next commit: Webhook: it says fail: CHG-7 is rejected";
+    assert_eq!(message(&failed, "Ready"), told);
+    keeper.say("pass", "CHG-7 is approved");
+    let asked = keeper.taken().len();
+    world.go_on_for(Duration::from_millis(1500)).await;
+    assert_eq!((keeper.taken().len(), world.of_production()), (asked, vec![bundle]));
+    edit_pipeline(&world, |pipeline| pipeline["metadata"]["annotations"]["farwater.dev/requestedAt"] = "now".into())
+        .await;
+    let bundles = [bundle, world.bundle(STAGING).unwrap()];
+    world.until_in_production(bundles[1]).await;
+    assert_eq!(world.of_production(), bundles);
+    let revisions: Vec<Value> = keeper.taken().into_iter().map(|body| body["revision"].clone()).collect();
+    assert_eq!(revisions.first().unwrap(), &json!(format!("sha1:{first}")));
+    assert_eq!(revisions.last().unwrap(), &json!(format!("sha1:{second}")));
+    assert_eq!((keeper.refused(), gauge.refused()), (Vec::<String>::new(), Vec::<String>::new()));
+    let events = world.rig.events().await;
+    assert_eq!(events.iter().filter(|event| event["reason"] == "GateFailed").count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_not_tested_before_goes_nowhere_and_a_prometheus_that_is_away_holds_everything() {
+    let prometheus = Prometheus::start("global: {scrape_interval: 1m}\n").await.unwrap();
+    let gates = json!([
+        {"type": "Test", "tests": ["smoke"]},
+        {"type": "Metric", "address": prometheus.url(), "interval": "1s", "duration": "1s", "query": "vector(2)",
+         "condition": "self.value > 1 && self.series.all(one, size(one.labels) == 0)"},
+    ]);
+    let mut world = World::start(gates, "Halt").await;
+    let first = world.git.branch("main").unwrap();
+    world.until_waiting_for(&first).await;
+    world.until("it is measured", |_, pipeline| gate(pipeline, 1) == "it holds: 2.0").await;
+    let waiting = world.pipeline().await;
+    assert_eq!(gate(&waiting, 0), "nothing of stage staging states a test smoke");
+    assert_eq!(world.of_production(), []);
+    let tests = json!([{"name": "smoke", "image": "curl", "timeout": "1m"}]);
+    world
+        .rig
+        .edit("ServiceDeployment", ADMIN_NAMESPACE, "web-staging", |service| service["spec"]["tests"] = tests.clone())
+        .await;
+    let bundle = world.bundle(STAGING).unwrap();
+    world.until_in_production(bundle).await;
+
+    drop(prometheus);
+    let second = world.commit("second").await;
+    world.until_waiting_for(&second).await;
+    let away = |pipeline: &Value| gate(pipeline, 1).starts_with("it could not be measured: 127.0.0.1:");
+    let waiting = world.until("it is away", |_, pipeline| away(pipeline)).await;
+    assert_eq!(gate(&waiting, 0), "passed in stage staging: smoke");
+    world.go_on_for(Duration::from_secs(1)).await;
+    assert_eq!(world.of_production(), [bundle]);
 }

@@ -1,0 +1,293 @@
+//! Answers of the outside: who is asked about what, what is remembered of it, and when it is asked again.
+//!
+//! An answer belongs to one question: all that would be deployed, the gate as it is stated, and the last time that a person had it asked
+//! anew. Where any of these is another there is no answer yet, and without one a gate is closed. An error is an answer, and never a pass.
+
+use std::time::Duration;
+
+use farwater_api::{
+    Digest,
+    pipeline::{GateType, PromotionGate},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Gates, Held, metric::Measuring, seconds};
+use crate::{conditions::cut, notify::wait_after};
+
+/// Bytes of what somebody else says.
+const MAX_MESSAGE: usize = 256;
+/// Seconds after which somebody is asked again whom nobody could ask: what was wrong with a Secret may have been mended.
+const LONGEST_PAUSE: i64 = 300;
+/// Seconds that asking and waiting for a turn may take beyond an interval.
+const SLACK: i64 = 30;
+
+/// Whom a gate asks, as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asking {
+    pub stated: PromotionGate,
+    /// Seconds.
+    pub interval: i64,
+    /// Seconds.
+    pub expires: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Said {
+    Pass,
+    /// It is not asked again.
+    Fail,
+    Wait,
+    Error,
+}
+
+/// What came of asking once. Of a `Metric`, `Pass` and `Fail` are of one measurement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    pub said: Said,
+    pub message: String,
+    /// When the other side wants to be asked again.
+    pub after: Option<Duration>,
+}
+
+impl Heard {
+    pub fn error(why: impl Into<String>) -> Self {
+        Self { said: Said::Error, message: why.into(), after: None }
+    }
+}
+
+/// What is remembered of a question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    /// The question.
+    pub of: Digest,
+    pub said: Said,
+    /// One sentence, for people.
+    pub message: String,
+    /// Seconds since 1970.
+    pub at: i64,
+    /// It is asked again then; none: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<i64>,
+    /// In a row.
+    #[serde(default, skip_serializing_if = "farwater_api::is_zero")]
+    pub errors: u32,
+    /// Of a `Metric`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub course: Option<Course>,
+}
+
+/// Measurements until now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Course {
+    /// How often the condition has held in a row.
+    pub held: u32,
+    /// Since when, in seconds since 1970.
+    pub since: i64,
+    /// When it was measured last.
+    pub last: i64,
+    /// How often it has not held.
+    pub failed: u32,
+}
+
+/// Something to ask now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// Its index.
+    pub stage: usize,
+    pub gate: GateType,
+    pub of: Digest,
+    pub commit: String,
+    /// All that would be deployed.
+    pub digest: Digest,
+    /// What is remembered of it.
+    pub before: Option<Answer>,
+}
+
+impl Question {
+    /// The same until an answer is remembered, also after a crash.
+    pub fn id(&self) -> String {
+        let before = self.before.as_ref().map(|before| before.at);
+        Digest::of_json(&json!([self.of, before])).to_hex()
+    }
+
+    /// What is remembered from now on. None: there is no such gate.
+    pub fn answer(&self, gates: &Gates, heard: &Heard, now: i64) -> Option<Answer> {
+        let errors = match heard.said {
+            Said::Error => self.before.as_ref().map_or(0, |before| before.errors).saturating_add(1),
+            _ => 0,
+        };
+        let pause = |longest: i64| {
+            let wait = i64::try_from(wait_after(errors, None).as_secs()).unwrap_or(i64::MAX).min(longest);
+            let asked = heard.after.map_or(0, |after| i64::try_from(wait_after(0, Some(after)).as_secs()).unwrap_or(0));
+            Some(now.saturating_add(wait.max(asked)))
+        };
+        let told: String = heard.message.chars().filter(|one| !one.is_control()).collect();
+        let told = cut(&told, MAX_MESSAGE);
+        let answer = Answer {
+            of: self.of,
+            said: heard.said,
+            message: String::new(),
+            at: now,
+            next: None,
+            errors,
+            course: self.before.as_ref().and_then(|before| before.course),
+        };
+        match self.gate {
+            GateType::Webhook => {
+                let asking = gates.webhook.as_ref()?;
+                let next = match heard.said {
+                    Said::Pass => Some(now.saturating_add(asking.expires)),
+                    Said::Fail => None,
+                    Said::Wait => Some(now.saturating_add(asking.interval)),
+                    Said::Error => pause(LONGEST_PAUSE),
+                };
+                let word = match heard.said {
+                    Said::Pass => "it says pass",
+                    Said::Fail => "it says fail",
+                    Said::Wait => "it says wait",
+                    Said::Error => "it could not be asked",
+                };
+                let message = if told.is_empty() { word.to_owned() } else { format!("{word}: {told}") };
+                Some(Answer { next, message, course: None, ..answer })
+            }
+            GateType::Metric => {
+                let measuring = gates.metric.as_ref()?;
+                if heard.said == Said::Error {
+                    let message = format!("it could not be measured: {told}");
+                    return Some(Answer { next: pause(LONGEST_PAUSE.min(measuring.interval)), message, ..answer });
+                }
+                Some(go_on(measuring, answer, (heard.said == Said::Pass, &told), now))
+            }
+            GateType::Soak | GateType::Approval | GateType::Window | GateType::Test => None,
+        }
+    }
+}
+
+/// With one more measurement.
+fn go_on(measuring: &Measuring, answer: Answer, (holds, told): (bool, &str), now: i64) -> Answer {
+    let mut course = answer.course.unwrap_or_default();
+    // Nobody knows how it was between two measurements that lie too far apart, or while the clock went back.
+    let goes_on = course.held > 0 && course.last <= now && now - course.last <= fresh_for(measuring.interval);
+    if !goes_on {
+        (course.held, course.since) = (0, now);
+    }
+    course.last = now;
+    if holds {
+        course.held = course.held.saturating_add(1);
+    } else {
+        course.held = 0;
+        course.failed = course.failed.saturating_add(1);
+    }
+    let has_failed = measuring.failure_limit.is_some_and(|limit| course.failed >= limit);
+    let lasted = now - course.since;
+    let said = match holds {
+        _ if has_failed => Said::Fail,
+        true if course.held >= measuring.count && lasted >= measuring.duration => Said::Pass,
+        _ => Said::Wait,
+    };
+    let message = match said {
+        Said::Fail => format!("it did not hold {} times: {told}", course.failed),
+        Said::Pass => format!("it holds: {told}"),
+        _ if holds => {
+            let mut lacks = Vec::new();
+            if course.held < measuring.count {
+                lacks.push(format!("{} of {} times in a row", course.held, measuring.count));
+            }
+            if lasted < measuring.duration {
+                lacks.push(format!("{} to go", seconds(measuring.duration - lasted)));
+            }
+            format!("it holds: {told}; {}", lacks.join(", "))
+        }
+        _ => match measuring.failure_limit {
+            Some(limit) => format!("it does not hold: {told}; {} of {limit} failures", course.failed),
+            None => format!("it does not hold: {told}"),
+        },
+    };
+    let next = (said != Said::Fail).then(|| now.saturating_add(measuring.interval));
+    Answer { said, message, next, course: Some(course), ..answer }
+}
+
+/// Seconds for which a measurement says how it is.
+fn fresh_for(interval: i64) -> i64 {
+    interval.saturating_mul(2).saturating_add(SLACK)
+}
+
+/// A gate that is asked about, and how long a pass counts.
+pub(super) fn asked_gates(gates: &Gates) -> impl Iterator<Item = (GateType, &PromotionGate, i64)> {
+    let webhook = gates.webhook.as_ref().map(|one| (GateType::Webhook, &one.stated, one.expires));
+    let metric = gates.metric.as_ref().map(|one| (GateType::Metric, &one.stated, fresh_for(one.interval)));
+    webhook.into_iter().chain(metric)
+}
+
+/// What an answer is bound to. `request`: when a person last had it asked anew.
+pub(super) fn question(digest: Digest, stated: &PromotionGate, request: Option<&str>) -> Digest {
+    Digest::of_json(&json!([digest, stated, request]))
+}
+
+/// How a gate stands by what is remembered, whether it is to be asked now, and when to look again.
+pub(super) fn stand(
+    (gate, of): (GateType, Digest),
+    remembered: Option<&Answer>,
+    (now, counts_for): (i64, i64),
+) -> (Held, bool, Option<i64>) {
+    let known = remembered.filter(|answer| answer.of == of);
+    let held = |holds, failed, message: &str| Held { gate, holds, failed, message: message.to_owned() };
+    let Some(answer) = known else {
+        return (held(false, false, "it is asked"), true, Some(now.saturating_add(SLACK)));
+    };
+    let Some(next) = answer.next else {
+        return (held(false, answer.said == Said::Fail, &answer.message), false, None);
+    };
+    // One of a clock that was set back is as old as nobody knows.
+    let is_of_now = answer.at <= now;
+    let ends = answer.at.saturating_add(counts_for);
+    let is_due = !is_of_now || next <= now;
+    let look = if is_due { now.saturating_add(SLACK) } else { next };
+    match answer.said {
+        Said::Pass if is_of_now && now < ends => (held(true, false, &answer.message), is_due, Some(look.min(ends))),
+        Said::Pass => (held(false, false, "what it said has expired; it is asked anew"), is_due, Some(look)),
+        _ => (held(false, false, &answer.message), is_due, Some(look)),
+    }
+}
+
+/// What a service says: `{"result": "pass", "message": "…"}`, or `fail`, or `wait`.
+pub fn read_reply(body: &[u8]) -> Heard {
+    if body.is_empty() {
+        return Heard::error("its answer is empty, or longer than anybody reads");
+    }
+    let Ok(reply) = serde_json::from_slice::<Value>(body) else {
+        return Heard::error("its answer is no JSON");
+    };
+    let said = match reply["result"].as_str() {
+        Some("pass") => Said::Pass,
+        Some("fail") => Said::Fail,
+        Some("wait") => Said::Wait,
+        _ => return Heard::error("its answer has no \"result\" that is pass, fail or wait"),
+    };
+    Heard { said, message: reply["message"].as_str().unwrap_or_default().to_owned(), after: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_that_does_not_say_pass_is_none() {
+        let check = |body: &str, expected: (Said, &str)| {
+            let heard = read_reply(body.as_bytes());
+            assert_eq!((heard.said, heard.message.as_str()), expected, "{body}");
+        };
+        check(r#"{"result": "pass", "ticket": 7}"#, (Said::Pass, ""));
+        check(r#"{"result": "fail", "message": "rejected"}"#, (Said::Fail, "rejected"));
+        check(r#"{"result": "wait", "message": 1}"#, (Said::Wait, ""));
+        let unclear = "its answer has no \"result\" that is pass, fail or wait";
+        for body in [r#"{"result": "PASS"}"#, r#"{"result": true}"#, r#""pass""#, "[]", "{}"] {
+            check(body, (Said::Error, unclear));
+        }
+        check("", (Said::Error, "its answer is empty, or longer than anybody reads"));
+        check("pass", (Said::Error, "its answer is no JSON"));
+    }
+}

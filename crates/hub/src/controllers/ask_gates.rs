@@ -1,0 +1,64 @@
+//! ask_gates: gates that ask others → their answers, in the pipeline's row.
+//!
+//! Nothing is held while somebody is asked. An answer is written from a decision that asks exactly this still, in place of the row that
+//! this decision was made from: what comes late says nothing of what came meanwhile.
+
+use std::{sync::Arc, time::Duration};
+
+use farwater_api::Pipeline;
+use farwater_fleet::promotion::answers::{Question, Said};
+use farwater_store::StoreError;
+use jiff::Timestamp;
+
+use super::{
+    advance_promotions::{ExamineError, Examined},
+    pipelines::AskingGate,
+    queue::Next,
+    resources,
+};
+use crate::{delivery::Delivery, gates};
+
+/// How often an answer is tried against writers that were faster.
+const ATTEMPTS: usize = 8;
+/// Before it is asked again what could not be written.
+const SOON: Duration = Duration::from_secs(1);
+
+pub async fn ask_gate(delivery: Arc<Delivery>, asking: AskingGate) -> Result<Next, StoreError> {
+    let Some((examined, question)) = find(&delivery, &asking).await? else { return Ok(Next::OnChange) };
+    let of = (&asking.pipeline, asking.stage.as_str());
+    let heard = gates::ask(&delivery, of, &examined.gates[question.stage], &question).await?;
+    if heard.said == Said::Error {
+        tracing::warn!(pipeline = %asking.pipeline, stage = asking.stage, gate = %asking.gate, error = heard.message, "a gate got no answer");
+    }
+    for _ in 0..ATTEMPTS {
+        let Some((examined, now)) = find(&delivery, &asking).await? else { return Ok(Next::OnChange) };
+        if now.of != question.of {
+            break;
+        }
+        let answer = now.answer(&examined.gates[now.stage], &heard, Timestamp::now().as_second());
+        let Some(answer) = answer else { return Ok(Next::OnChange) };
+        if examined.note_answer(&delivery, &asking, answer).await? {
+            delivery.pipelines.queue.add(asking.pipeline);
+            return Ok(Next::OnChange);
+        }
+    }
+    Ok(Next::After(SOON))
+}
+
+/// What a gate asks now, by all that it is asked of.
+async fn find(delivery: &Delivery, asking: &AskingGate) -> Result<Option<(Examined, Question)>, StoreError> {
+    let Some(found) = resources::load::<Pipeline>(&delivery.store, &asking.pipeline).await? else { return Ok(None) };
+    if found.1.metadata.deletion_timestamp.is_some() {
+        return Ok(None);
+    }
+    let examined = match Examined::load(delivery, &asking.pipeline, found).await {
+        Ok(examined) => examined,
+        Err(ExamineError::Store(error)) => return Err(error),
+        // Its status says so.
+        Err(ExamineError::Invalid(_)) => return Ok(None),
+    };
+    let question = examined.decide(delivery).questions.into_iter().find(|question| {
+        question.gate == asking.gate && examined.pipeline.spec.stages[question.stage].name == asking.stage
+    });
+    Ok(question.map(|question| (examined, question)))
+}

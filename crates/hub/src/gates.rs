@@ -1,0 +1,136 @@
+//! Gates: how others are asked whether a commit may get to a stage. They are spoken to as those who are told something are: nothing lies
+//! in a private network unless that is allowed, nothing redirects, and no error tells a secret.
+
+use farwater_api::{
+    git_repository::LocalReference,
+    pipeline::{GateType, PromotionGate},
+};
+use farwater_fleet::promotion::{
+    Gates,
+    answers::{Heard, Question, Said, read_reply},
+    metric::{Measuring, measure},
+};
+use farwater_sources::{Access, SecretData};
+use farwater_store::StoreError;
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use crate::{
+    controllers::{git, resources::Name},
+    delivery::Delivery,
+    notify::{Fault, Line, Signer, Trouble, load_data, signing_token},
+};
+
+/// Keys of a Secret whose values are told in no error.
+const SECRET_KEYS: [&str; 2] = ["bearerToken", "password"];
+
+/// What a gate asks with, as its Secrets are now.
+struct Means {
+    secret: Option<SecretData>,
+    tls: Option<SecretData>,
+}
+
+impl Means {
+    async fn load(
+        delivery: &Delivery,
+        namespace: &str,
+        gate: &PromotionGate,
+    ) -> Result<Result<Self, Trouble>, StoreError> {
+        let secret = load_named(delivery, namespace, gate.secret_ref.as_ref()).await?;
+        let tls = load_named(delivery, namespace, gate.cert_secret_ref.as_ref()).await?;
+        Ok(secret.and_then(|secret| Ok(Self { secret, tls: tls? })))
+    }
+}
+
+async fn load_named(
+    delivery: &Delivery,
+    namespace: &str,
+    reference: Option<&LocalReference>,
+) -> Result<Result<Option<SecretData>, Trouble>, StoreError> {
+    let Some(reference) = reference else { return Ok(Ok(None)) };
+    Ok(load_data(delivery, namespace, &reference.name).await?.map(Some))
+}
+
+/// Asks once. What goes wrong is heard as an error.
+pub async fn ask(
+    delivery: &Delivery,
+    (pipeline, stage): (&Name, &str),
+    gates: &Gates,
+    question: &Question,
+) -> Result<Heard, StoreError> {
+    let stated = match question.gate {
+        GateType::Webhook => gates.webhook.as_ref().map(|asking| &asking.stated),
+        GateType::Metric => gates.metric.as_ref().map(|measuring| &measuring.stated),
+        GateType::Soak | GateType::Approval | GateType::Window | GateType::Test => None,
+    };
+    let Some(stated) = stated else { return Ok(Heard::error("there is no such gate any more")) };
+    let means = match Means::load(delivery, &pipeline.namespace, stated).await? {
+        Ok(means) => means,
+        Err((_, why)) => return Ok(Heard::error(why)),
+    };
+    let asked = match &gates.metric {
+        Some(measuring) if question.gate == GateType::Metric => look(delivery, measuring, &means).await,
+        _ => call(delivery, (pipeline, stage), stated, &means, question).await,
+    };
+    let (Ok(heard) | Err(heard)) = asked;
+    Ok(heard)
+}
+
+fn untold(trouble: Trouble) -> Heard {
+    Heard::error(trouble.1)
+}
+
+fn unheard(fault: Fault) -> Heard {
+    Heard { said: Said::Error, message: fault.why, after: fault.after }
+}
+
+async fn call(
+    delivery: &Delivery,
+    (pipeline, stage): (&Name, &str),
+    stated: &PromotionGate,
+    means: &Means,
+    question: &Question,
+) -> Result<Heard, Heard> {
+    let secret = stated.secret_ref.as_ref().map_or("", |reference| reference.name.as_str());
+    let token = signing_token(means.secret.as_ref().unwrap_or(&SecretData::new()), secret).map_err(untold)?;
+    let signer = Signer::new(&token).map_err(untold)?;
+    let address = stated.address.as_deref().unwrap_or_default();
+    let line = Line::open(delivery.mirrors.web(), address, None, means.tls.as_ref()).map_err(untold)?;
+    let id = question.id();
+    let body = json!({
+        "id": id,
+        "type": "promotion",
+        "namespace": pipeline.namespace,
+        "pipeline": pipeline.name,
+        "stage": stage,
+        "revision": git::format_revision("", &question.commit),
+        "digest": question.digest,
+    });
+    let body = body.to_string().into_bytes();
+    let headers = signer.headers(&id, &body);
+    let reply = line.post(line.url().clone(), &headers, body).await.map_err(unheard)?;
+    Ok(read_reply(&reply.body))
+}
+
+async fn look(delivery: &Delivery, measuring: &Measuring, means: &Means) -> Result<Heard, Heard> {
+    let body = query(delivery, &measuring.stated, means).await?;
+    // An expression over many series takes some tenths of a second.
+    let condition = measuring.condition.clone();
+    let measured = tokio::task::spawn_blocking(move || measure(&condition, &body)).await;
+    measured.map_err(|error| Heard::error(error.to_string()))
+}
+
+/// What Prometheus answers.
+async fn query(delivery: &Delivery, stated: &PromotionGate, means: &Means) -> Result<Vec<u8>, Heard> {
+    let access = Access::read("", means.secret.as_ref(), means.tls.as_ref());
+    let access = access.map_err(|error| Heard::error(error.to_string()))?;
+    let values = SECRET_KEYS.iter().filter_map(|key| means.secret.as_ref()?.get(*key));
+    let texts = values.filter_map(|value| std::str::from_utf8(value).ok());
+    let secrets = texts.map(|text| Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned())).collect();
+    let address = stated.address.as_deref().unwrap_or_default();
+    let address = format!("{}/api/v1/query", address.trim_end_matches('/'));
+    let line = Line::open_with(delivery.mirrors.web(), &address, access, secrets).map_err(untold)?;
+    let mut url = line.url().clone();
+    url.query_pairs_mut().append_pair("query", stated.query.as_deref().unwrap_or_default());
+    Ok(line.get(url).await.map_err(unheard)?.body)
+}
