@@ -31,6 +31,7 @@ pub mod orphans;
 pub mod pipelines;
 pub mod plan_sets;
 pub mod propose_plans;
+pub mod propose_promotions;
 pub mod queue;
 pub mod refresh_secrets;
 pub mod requests;
@@ -82,6 +83,8 @@ const NAMESPACES_AT_ONCE: usize = 2;
 const PROVIDERS_AT_ONCE: usize = 32;
 const RULES_AT_ONCE: usize = 2;
 const PIPELINES_AT_ONCE: usize = 2;
+/// They wait for Git hosts.
+const PROPOSALS_AT_ONCE: usize = 4;
 
 /// Runs all controllers until told to stop. `left`: what the last hub had left to do.
 pub async fn run(delivery: Arc<Delivery>, left: Option<Resume>, shutdown: CancellationToken) {
@@ -189,6 +192,14 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         PIPELINES_AT_ONCE,
         shutdown.clone(),
         move |name| advance_promotions::advance_promotions(Arc::clone(&shared), name),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "propose_promotions",
+        Arc::clone(&delivery.pipelines.proposals),
+        PROPOSALS_AT_ONCE,
+        shutdown.clone(),
+        move |name| propose_promotions::propose_promotions(Arc::clone(&shared), name),
     ));
     tasks
 }

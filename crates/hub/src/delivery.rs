@@ -205,7 +205,7 @@ impl Delivery {
     }
 
     /// What each controller with a queue has done, by its name.
-    pub fn controller_work(&self) -> [(&'static str, Counts); 11] {
+    pub fn controller_work(&self) -> [(&'static str, Counts); 12] {
         [
             ("fetch_sources", self.sources.counts()),
             ("assign_revisions", self.services.counts()),
@@ -218,6 +218,7 @@ impl Delivery {
             ("send_notifications", self.notifications.providers.counts()),
             ("check_rules", self.notifications.rules.counts()),
             ("advance_promotions", self.pipelines.queue.counts()),
+            ("propose_promotions", self.pipelines.proposals.counts()),
         ]
     }
 
