@@ -34,6 +34,8 @@ pub struct Proposal {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
+    /// CamelCase, for programs.
+    pub reason: String,
     pub message: String,
     /// Somebody has to change something.
     pub lasting: bool,
@@ -51,18 +53,16 @@ pub enum Phase {
 impl Proposal {
     /// Of a promotion, going on with what is known of the branch.
     pub fn of(promoted: &Promoted, known: Option<&Self>, (url, branch): (&str, &str)) -> Self {
+        let is_there = |known: &Self| known.branch == branch && known.url == url;
         match known {
-            Some(known) if known.is_of(promoted) => known.clone(),
+            Some(known) if known.is_of(promoted) && (known.phase != Phase::Open || is_there(known)) => known.clone(),
             known => Self {
                 commit: promoted.commit.clone(),
                 at: promoted.at,
                 branch: branch.to_owned(),
                 url: url.to_owned(),
                 // Of another branch nothing is known.
-                made: known
-                    .filter(|known| known.branch == branch && known.url == url)
-                    .map(|known| known.made.clone())
-                    .unwrap_or_default(),
+                made: known.filter(|known| is_there(known)).map(|known| known.made.clone()).unwrap_or_default(),
                 phase: Phase::Open,
                 problem: None,
             },
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(first.judge("m1", Some("m1"), false), Way::Done);
         assert_eq!(first.judge("m2", Some("m1"), false), Way::Free);
         first.note_made("m2");
-        first.problem = Some(Problem { message: "x".to_owned(), lasting: false });
+        first.problem = Some(Problem { reason: "X".to_owned(), message: "x".to_owned(), lasting: false });
         first.phase = Phase::Pushed;
         assert_eq!(first.pushed(), Some("m2"));
         assert_eq!(Proposal::of(&promoted("c1", 1), Some(&first), place), first);
@@ -155,6 +155,7 @@ mod tests {
         assert_eq!((next.phase, next.pushed(), next.problem.clone()), (Phase::Open, None, None));
         assert_eq!(next.judge("m3", Some("m2"), false), Way::Free);
         assert_eq!(next.judge("m3", Some("m2+"), false), Way::Taken);
+        assert_eq!(Proposal::of(&promoted("c2", 2), Some(&next), ("https://h/a", "farwater/promote/x")).problem, None);
         let elsewhere = Proposal::of(&promoted("c2", 2), Some(&first), ("https://h/a", "farwater/promote/other"));
         assert_eq!(elsewhere.judge("m3", Some("m2"), false), Way::Taken);
         for n in 0..20 {

@@ -398,7 +398,7 @@ impl Examined {
             Some((told.branch, state.proposed()?.problem.as_ref()?))
         };
         if let Some((branch, problem)) = stages().find_map(failing) {
-            let told = format!("what is to be merged is not pushed to {branch}: {}", problem.message);
+            let told = format!("what is to be merged, by branch {branch}: {}", problem.message);
             return match problem.lasting {
                 true => Verdict::stalled("PushFailed", told),
                 false => Verdict::reconciling("PushFailed", told),

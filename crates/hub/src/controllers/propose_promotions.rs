@@ -45,6 +45,8 @@ const RETRY: Duration = Duration::from_secs(5);
 const TURN: Duration = Duration::from_secs(10);
 /// How often the row is tried against writers that were faster.
 const ATTEMPTS: usize = 8;
+/// Reasons whose words say what to change. Of others the first words are kept: a host's differ each time, and each would be news.
+const TOLD_ANEW: [&str; 3] = ["SpecInvalid", "FileInvalid", "BranchTaken"];
 
 /// A stage that something is proposed for.
 struct Task<'a> {
@@ -99,11 +101,16 @@ impl Task<'_> {
             Ok(()) => Ok(None),
             Err(failure) => {
                 let wait = if failure.lasting { RETRY_LASTING } else { RETRY };
-                let problem = cut(&failure.message, MAX_PROBLEM);
-                let stage = &self.stage().name;
-                tracing::info!(pipeline = %self.name, stage, problem, "what was promoted is not pushed");
-                proposal.problem = Some(Problem { message: problem, lasting: failure.lasting });
-                self.note(&proposal, None).await?;
+                let (stage, message) = (&self.stage().name, cut(&failure.message, MAX_PROBLEM));
+                tracing::info!(pipeline = %self.name, stage, problem = message, "what was promoted is not pushed");
+                let is_known = known.proposed().and_then(|known| known.problem.as_ref()).is_some_and(|problem| {
+                    problem.reason == failure.reason && !TOLD_ANEW.contains(&failure.reason)
+                });
+                if !is_known {
+                    let reason = failure.reason.to_owned();
+                    proposal.problem = Some(Problem { reason, message, lasting: failure.lasting });
+                    self.note(&proposal, None).await?;
+                }
                 Ok(Some(wait))
             }
         }
@@ -167,7 +174,6 @@ impl Task<'_> {
             Way::Done => proposal.note_made(&text),
             Way::Free => {
                 proposal.note_made(&text);
-                proposal.problem = None;
                 if !self.note(proposal, None).await.map_err(store_failed)? {
                     // Something else was promoted meanwhile.
                     return Ok(());
