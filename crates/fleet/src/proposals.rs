@@ -108,7 +108,7 @@ pub enum Way {
 
 /// What of a stage's pull request makes no sense: below the stage.
 pub fn check(stage: &PipelineStage, is_first: bool) -> Option<(&'static str, &'static str)> {
-    let PullRequest { path, branch, .. } = stage.pull_request.as_ref()?;
+    let PullRequest { path, branch, from, .. } = stage.pull_request.as_ref()?;
     let is_outside = |path: &str| path.starts_with('/') || path.split('/').any(|name| ["", ".", ".."].contains(&name));
     if is_first {
         return Some(("pullRequest", "the first stage follows its repository: nothing is promoted to it"));
@@ -118,6 +118,9 @@ pub fn check(stage: &PipelineStage, is_first: bool) -> Option<(&'static str, &'s
     }
     if is_outside(path) {
         return Some(("pullRequest.path", "say it from the root of the repository, without . and .."));
+    }
+    if from.as_ref().is_some_and(|from| is_outside(&from.path)) {
+        return Some(("pullRequest.from.path", "say it from the root of the repository, without . and .."));
     }
     let is_bad = |branch: &str| is_outside(branch) || branch.contains("..") || branch.ends_with(".lock");
     if branch.as_deref().is_some_and(is_bad) {

@@ -40,7 +40,7 @@ use crate::delivery::Delivery;
 const MAX_PROBLEM: usize = 512;
 /// Before it is tried again where somebody has to change something: a Secret, the branch, the file.
 const RETRY_LASTING: Duration = Duration::from_secs(60);
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_secs(15);
 /// How long a host's turn is waited for.
 const TURN: Duration = Duration::from_secs(10);
 /// How often the row is tried against writers that were faster.
