@@ -372,7 +372,12 @@ impl Examined {
                     approved_by: promoted.map(|promoted| promoted.by.clone()).unwrap_or_default(),
                     refused: state.refused.as_deref().map(|commit| git::format_revision("", commit)),
                     candidate: candidate.as_ref().map(|candidate| describe_candidate(candidate, state)),
-                    pull_request: propose_promotions::describe(stage, state, seen.serves.as_deref()),
+                    pull_request: propose_promotions::describe(
+                        &self.resource.key.name,
+                        stage,
+                        state,
+                        seen.serves.as_deref(),
+                    ),
                 }
             })
             .collect()
@@ -391,7 +396,8 @@ impl Examined {
         }
         let proposed = |(stage, seen): (&PipelineStage, &Seen)| {
             let state = decision.state.stages.get(&stage.name)?;
-            Some((state, propose_promotions::describe(stage, state, seen.serves.as_deref())?))
+            let pipeline = &self.resource.key.name;
+            Some((state, propose_promotions::describe(pipeline, stage, state, seen.serves.as_deref())?))
         };
         let failing = |(stage, seen): (&PipelineStage, &Seen)| {
             let (state, told) = proposed((stage, seen))?;

@@ -73,9 +73,8 @@ pub async fn propose_promotions(delivery: Arc<Delivery>, name: Name) -> Result<N
         let Some(pull) = &stage.pull_request else { continue };
         let Some(known) = state.stages.get(&stage.name) else { continue };
         let Some(promoted) = &known.promoted else { continue };
-        let default = format!("{}/{}", name.name, stage.name);
         // Another name is refused where it is stated.
-        let Ok(branch) = PushedBranch::new(pull.branch.as_deref().unwrap_or(&default)) else { continue };
+        let Some(branch) = branch_of(&name.name, stage, pull) else { continue };
         let (resource, pipeline) = (&resource, &pipeline);
         let task = Task { delivery: &delivery, name: &name, resource, pipeline, index, pull, branch };
         if let Some(again) = task.advance(promoted, known).await? {
@@ -121,9 +120,10 @@ impl Task<'_> {
         let (uid, spec) = self.load_repository(&self.pull.source_ref.name).await?;
         let base = self.find_base(&uid, &spec).await?;
         let value = self.find_value(proposal, &spec).await?;
-        let (path, field) = (self.path(&self.pull.path)?, self.field(&self.pull.field)?);
+        let (path, field) = parse_place(&self.pull.path, &self.pull.field)?;
         let mirror = self.open_mirror(&uid).await?;
-        let says = mirror.field_at(base, path.clone(), field.clone()).await.map_err(|error| self.of_file(&error))?;
+        let says = mirror.field_at(base, path.clone(), field.clone()).await;
+        let says = says.map_err(|error| of_file(&spec.url, &error))?;
         if says.text == value.text {
             (proposal.phase, proposal.problem) = (Phase::Merged, None);
             return self.note(proposal, None).await.map(drop).map_err(store_failed);
@@ -137,7 +137,7 @@ impl Task<'_> {
             self.name.name, self.stage().name, value.text, proposal.commit, self.name.namespace, self.name.name
         );
         let edit = Edit { path, field, value, message, time: proposal.at };
-        let made = mirror.commit_edit(base, edit).await.map_err(|error| self.of_file(&error))?;
+        let made = mirror.commit_edit(base, edit).await.map_err(|error| of_file(&spec.url, &error))?;
         let Some(made) = made else { return Ok(()) };
         self.push(proposal, (&uid, &spec), (&mirror, base, made)).await
     }
@@ -247,34 +247,17 @@ impl Task<'_> {
             }
             return Ok(FieldValue { text: proposal.commit.clone(), is_string: true });
         };
-        let (uid, _) = self.load_repository(&stages[self.index - 1].source_ref.name).await?;
-        let (path, field) = (self.path(&from.path)?, self.field(&from.field)?);
+        let (uid, before) = self.load_repository(&stages[self.index - 1].source_ref.name).await?;
+        let (path, field) = parse_place(&from.path, &from.field)?;
         let commit = proposal.commit.parse::<ObjectId>();
         let commit = commit.map_err(|error| SourceFailure::lasting("SourceNotReady", error.to_string()))?;
         let mirror = self.open_mirror(&uid).await?;
-        mirror.field_at(commit, path, field).await.map_err(|error| self.of_file(&error))
-    }
-
-    fn path(&self, text: &str) -> Result<RelPath, SourceFailure> {
-        RelPath::parse(text).map_err(|error| SourceFailure::lasting("SpecInvalid", format!("pullRequest: {error}")))
-    }
-
-    fn field(&self, text: &str) -> Result<FieldPath, SourceFailure> {
-        let parsed = text.parse::<FieldPath>();
-        parsed.map_err(|error| SourceFailure::lasting("SpecInvalid", format!("pullRequest: {error}")))
+        mirror.field_at(commit, path, field).await.map_err(|error| of_file(&before.url, &error))
     }
 
     async fn open_mirror(&self, uid: &str) -> Result<Mirror, SourceFailure> {
         let opened = git::open_mirror(&self.delivery.mirrors, uid).await;
         opened.map_err(|error| SourceFailure::passing("MirrorFailed", error.to_string()))
-    }
-
-    fn of_file(&self, error: &FileError) -> SourceFailure {
-        let message = chain(error);
-        match error.is_of_mirror() {
-            true => SourceFailure::passing("MirrorFailed", message),
-            false => SourceFailure::lasting("FileInvalid", format!("{}: {message}", self.pull.url)),
-        }
     }
 
     /// What to correct is the pull request's Secret, not the source's.
@@ -332,6 +315,23 @@ impl Task<'_> {
     }
 }
 
+/// A file and a value in it, as a pull request states them.
+fn parse_place(path: &str, field: &str) -> Result<(RelPath, FieldPath), SourceFailure> {
+    let invalid = |why: String| SourceFailure::lasting("SpecInvalid", format!("pullRequest: {why}"));
+    let path = RelPath::parse(path).map_err(|error| invalid(error.to_string()))?;
+    let field = field.parse::<FieldPath>().map_err(|error| invalid(error.to_string()))?;
+    Ok((path, field))
+}
+
+/// What is wrong with a file of a repository.
+fn of_file(url: &str, error: &FileError) -> SourceFailure {
+    let message = format!("{url}: {}", chain(error));
+    match error.is_of_mirror() {
+        true => SourceFailure::passing("MirrorFailed", message),
+        false => SourceFailure::lasting("FileInvalid", message),
+    }
+}
+
 /// Whether something is left to do of what was promoted to a stage.
 pub fn is_open(stage: &PipelineStage, state: &StageState) -> bool {
     let is_merged = || state.proposed().is_some_and(|proposal| proposal.phase == Phase::Merged);
@@ -339,16 +339,31 @@ pub fn is_open(stage: &PipelineStage, state: &StageState) -> bool {
 }
 
 /// What people are to merge, until the stage's source shows it.
-pub fn describe(stage: &PipelineStage, state: &StageState, serves: Option<&str>) -> Option<PullRequestStatus> {
-    let proposal = state.proposed().filter(|_| is_open(stage, state))?;
-    if serves == Some(proposal.commit.as_str()) {
+pub fn describe(
+    pipeline: &str,
+    stage: &PipelineStage,
+    state: &StageState,
+    serves: Option<&str>,
+) -> Option<PullRequestStatus> {
+    let (pull, promoted) = (stage.pull_request.as_ref()?, state.promoted.as_ref()?);
+    if !is_open(stage, state) || serves == Some(promoted.commit.as_str()) {
         return None;
     }
+    let revision = format_revision("", &promoted.commit);
+    let Some(proposal) = state.proposed() else {
+        let branch = branch_of(pipeline, stage, pull)?.to_string();
+        return Some(PullRequestStatus { revision, url: pull.url.clone(), branch, ..PullRequestStatus::default() });
+    };
     Some(PullRequestStatus {
-        revision: format_revision("", &proposal.commit),
+        revision,
         url: proposal.url.clone(),
         branch: proposal.branch.clone(),
         commit: proposal.pushed().map(str::to_owned),
         problem: proposal.problem.as_ref().map(|problem| problem.message.clone()),
     })
+}
+
+fn branch_of(pipeline: &str, stage: &PipelineStage, pull: &PullRequest) -> Option<PushedBranch> {
+    let default = || format!("{pipeline}/{}", stage.name);
+    PushedBranch::new(&pull.branch.clone().unwrap_or_else(default)).ok()
 }
