@@ -122,7 +122,8 @@ pub fn check(stage: &PipelineStage, is_first: bool) -> Option<(&'static str, &'s
     if from.as_ref().is_some_and(|from| is_outside(&from.path)) {
         return Some(("pullRequest.from.path", "say it from the root of the repository, without . and .."));
     }
-    let is_bad = |branch: &str| is_outside(branch) || branch.contains("..") || branch.ends_with(".lock");
+    let is_bad_part = |part: &str| part.starts_with('.') || part.ends_with(".lock");
+    let is_bad = |branch: &str| is_outside(branch) || branch.contains("..") || branch.split('/').any(is_bad_part);
     if branch.as_deref().is_some_and(is_bad) {
         return Some(("pullRequest.branch", "it is not a name that Git takes"));
     }

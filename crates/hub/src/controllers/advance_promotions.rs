@@ -515,7 +515,9 @@ async fn look_at_stage(
     let mut problem = match &stage.pull_request {
         Some(pull) => {
             content.push(json!(["pullRequest", pull]));
-            check_own_reference(&source, repository.spec.r#ref.as_ref())
+            let is_good = propose_promotions::branch_of(&name.name, stage, pull).is_some();
+            let no_branch = || "pullRequest.branch is not a name that Git takes; state a short one".to_owned();
+            check_own_reference(&source, repository.spec.r#ref.as_ref()).or_else(|| (!is_good).then(no_branch))
         }
         None => check_reference(&source, repository.spec.r#ref.as_ref(), (index, &name.name)),
     };

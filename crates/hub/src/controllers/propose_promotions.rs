@@ -73,7 +73,7 @@ pub async fn propose_promotions(delivery: Arc<Delivery>, name: Name) -> Result<N
         let Some(pull) = &stage.pull_request else { continue };
         let Some(known) = state.stages.get(&stage.name) else { continue };
         let Some(promoted) = &known.promoted else { continue };
-        // Another name is refused where it is stated.
+        // Whoever has stated another name is told by `advance_promotions`.
         let Some(branch) = branch_of(&name.name, stage, pull) else { continue };
         let (resource, pipeline) = (&resource, &pipeline);
         let task = Task { delivery: &delivery, name: &name, resource, pipeline, index, pull, branch };
@@ -363,7 +363,8 @@ pub fn describe(
     })
 }
 
-fn branch_of(pipeline: &str, stage: &PipelineStage, pull: &PullRequest) -> Option<PushedBranch> {
+/// None: it is not a name that Git takes.
+pub fn branch_of(pipeline: &str, stage: &PipelineStage, pull: &PullRequest) -> Option<PushedBranch> {
     let default = || format!("{pipeline}/{}", stage.name);
     PushedBranch::new(&pull.branch.clone().unwrap_or_else(default)).ok()
 }
