@@ -159,8 +159,12 @@ fn named(object: &Value) -> BTreeSet<Named<'_>> {
     let spec = &object["spec"];
     let listed = spec["secrets"].as_array().into_iter().flatten();
     let fields = ["secretRef", "certSecretRef", "proxySecretRef"].map(|field| &spec[field]);
-    let pushing = spec["stages"].as_array().into_iter().flatten().map(|stage| &stage["pullRequest"]["secretRef"]);
-    let whole = listed.chain(fields).chain([&spec["verify"]["secretRef"]]).chain(pushing);
+    // Of a pipeline: what is pushed with, and whatever a gate asks with.
+    let stages = || spec["stages"].as_array().into_iter().flatten();
+    let gates = stages().flat_map(|stage| stage["gates"].as_array().into_iter().flatten());
+    let asking = gates.flat_map(|gate| [&gate["secretRef"], &gate["certSecretRef"]]);
+    let pushing = stages().map(|stage| &stage["pullRequest"]["secretRef"]);
+    let whole = listed.chain(fields).chain([&spec["verify"]["secretRef"]]).chain(asking).chain(pushing);
     let whole = whole
         .filter_map(|reference| Some(Named { kind: NamedKind::Secret, name: reference["name"].as_str()?, key: None }));
     let mut named: BTreeSet<Named<'_>> = whole.collect();
