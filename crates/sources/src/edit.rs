@@ -36,7 +36,7 @@ pub enum FileError {
     #[error("{path} {why}")]
     File { path: RelPath, why: &'static str },
     #[error("field {field} of {path}")]
-    Field { path: RelPath, field: FieldPath, source: FieldError },
+    Field { path: RelPath, field: String, source: FieldError },
     #[error("write to mirror")]
     Write(#[source] Box<dyn Error + Send + Sync>),
 }
@@ -54,7 +54,7 @@ impl Mirror {
         let mirror = self.clone();
         spawn(move || {
             let file = File::find(&mirror, commit, &path)?;
-            read_field(&file.text, &field).map_err(|source| FileError::Field { path, field, source })
+            read_field(&file.text, &field).map_err(|source| refuse_field(path, &field, source))
         })
         .await
     }
@@ -66,7 +66,7 @@ impl Mirror {
             let Edit { path, field, value, message, time } = edit;
             let file = File::find(&mirror, base, &path)?;
             let edited = replace_field(&file.text, &field, &value);
-            let Some(text) = edited.map_err(|source| FileError::Field { path, field, source })? else {
+            let Some(text) = edited.map_err(|source| refuse_field(path, &field, source))? else {
                 return Ok(None);
             };
             let write = |kind, data: &[u8]| file.objects.write(kind, data).map_err(FileError::Write);
@@ -82,6 +82,10 @@ impl Mirror {
         })
         .await
     }
+}
+
+fn refuse_field(path: RelPath, field: &FieldPath, source: FieldError) -> FileError {
+    FileError::Field { path, field: field.to_string(), source }
 }
 
 struct File {
