@@ -5,7 +5,10 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::pull_request::{FieldOfFile, PullRequest, PullRequestStatus};
 use crate::{Digest, git_repository::LocalReference};
+
+mod pull_request;
 
 /// The kind of what is sent to approve a promotion.
 pub const APPROVAL_KIND: &str = "PromotionApproval";
@@ -51,7 +54,7 @@ pub struct PipelineStage {
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
     /// The GitRepository, in the same namespace, that the stage's services are made of. Of every stage but the first it says
-    /// `ref: {pipeline: NAME}`.
+    /// `ref: {pipeline: NAME}`; where there is a `pullRequest` it follows what people merge.
     pub source_ref: LocalReference,
     /// ServiceSets of the stage.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -72,6 +75,9 @@ pub struct PipelineStage {
     /// What happens when a set of the stage stops at what was promoted to it.
     #[serde(default)]
     pub on_failure: StageFailure,
+    /// What is promoted here is an edit in Git that people merge, and not what the stage's repository serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull_request: Option<PullRequest>,
 }
 
 /// One thing that must hold. Which fields it has says its type.
@@ -219,6 +225,9 @@ pub struct StageStatus {
     /// What is to come here next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<PromotionCandidate>,
+    /// What was pushed for people to merge, until they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull_request: Option<PullRequestStatus>,
 }
 
 /// A revision before its promotion.

@@ -7,6 +7,7 @@
 //! stricter: a key given twice is an error, and sizes are bounded ([`Budget`]).
 
 mod compose;
+pub mod edit;
 mod scalar;
 
 use serde_json::{Map, Value};

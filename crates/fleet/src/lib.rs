@@ -23,6 +23,7 @@ pub mod parameters;
 pub mod placement;
 pub mod plan;
 pub mod promotion;
+pub mod proposals;
 pub mod prune;
 pub mod revive;
 pub mod rollout;

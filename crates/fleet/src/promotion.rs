@@ -40,6 +40,7 @@ use crate::{
     duration::{APPROVAL_EXPIRES, Bounds, GATE_INTERVAL, PROMOTION_SOAK, show},
     health::expression::Expression,
     notify::check_address,
+    proposals::{self, Proposal},
     windows::Window,
 };
 
@@ -137,6 +138,9 @@ pub fn read_gates(spec: &PipelineSpec) -> Result<Vec<Gates>, Vec<InvalidPipeline
         }
         if index == 0 && stage.on_failure != StageFailure::Halt {
             invalid(format!("{at}.onFailure"), "the first stage follows its repository: revert the commit");
+        }
+        if let Some((field, why)) = proposals::check(stage, index == 0) {
+            invalid(format!("{at}.{field}"), why);
         }
         match read_stage(stage) {
             Ok(gates) => all.push(gates),
@@ -313,6 +317,17 @@ pub struct StageState {
     /// A commit that it failed at and went back from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// What became of what was promoted, where people merge it. `propose_promotions` writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<Proposal>,
+}
+
+impl StageState {
+    /// What is proposed of what was promoted last.
+    pub fn proposed(&self) -> Option<&Proposal> {
+        let promoted = self.promoted.as_ref()?;
+        self.proposal.as_ref().filter(|proposal| proposal.is_of(promoted))
+    }
 }
 
 /// All of a stage is healthy at a commit.

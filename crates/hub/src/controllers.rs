@@ -32,6 +32,7 @@ pub mod orphans;
 pub mod pipelines;
 pub mod plan_sets;
 pub mod propose_plans;
+pub mod propose_promotions;
 pub mod queue;
 pub mod refresh_secrets;
 pub mod requests;
@@ -85,6 +86,8 @@ const RULES_AT_ONCE: usize = 2;
 const PIPELINES_AT_ONCE: usize = 2;
 /// Gates that ask others at the same time: they wait for an answer.
 const GATES_AT_ONCE: usize = 16;
+/// They wait for Git hosts.
+const PROPOSALS_AT_ONCE: usize = 4;
 
 /// Runs all controllers until told to stop. `left`: what the last hub had left to do.
 pub async fn run(delivery: Arc<Delivery>, left: Option<Resume>, shutdown: CancellationToken) {
@@ -200,6 +203,14 @@ fn spawn_controllers(delivery: &Arc<Delivery>, left: Option<Resume>, shutdown: &
         GATES_AT_ONCE,
         shutdown.clone(),
         move |gate| ask_gates::ask_gate(Arc::clone(&shared), gate),
+    ));
+    let shared = Arc::clone(delivery);
+    tasks.spawn(queue::work(
+        "propose_promotions",
+        Arc::clone(&delivery.pipelines.proposals),
+        PROPOSALS_AT_ONCE,
+        shutdown.clone(),
+        move |name| propose_promotions::propose_promotions(Arc::clone(&shared), name),
     ));
     tasks
 }

@@ -205,7 +205,7 @@ impl Delivery {
     }
 
     /// What each controller with a queue has done, by its name.
-    pub fn controller_work(&self) -> [(&'static str, Counts); 12] {
+    pub fn controller_work(&self) -> [(&'static str, Counts); 13] {
         [
             ("fetch_sources", self.sources.counts()),
             ("assign_revisions", self.services.counts()),
@@ -219,6 +219,7 @@ impl Delivery {
             ("check_rules", self.notifications.rules.counts()),
             ("advance_promotions", self.pipelines.queue.counts()),
             ("ask_gates", self.pipelines.asking.counts()),
+            ("propose_promotions", self.pipelines.proposals.counts()),
         ]
     }
 

@@ -7,6 +7,7 @@ mod aside;
 mod error;
 mod leftovers;
 mod pin;
+mod push;
 mod refs;
 mod run;
 
@@ -22,7 +23,10 @@ use std::{
 use farwater_bundle::ObjectId;
 
 pub(crate) use self::error::Problem;
-pub use self::error::{GitError, GitReason, Retry};
+pub use self::{
+    error::{GitError, GitReason, Retry},
+    push::{PUSHED, Push, PushedBranch},
+};
 use self::{
     refs::RemoteRefs,
     run::{Call, URL},

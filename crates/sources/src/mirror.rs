@@ -9,7 +9,7 @@ use farwater_bundle::{
 };
 
 /// Largest tree object: 32 MiB is some 700,000 entries in one folder.
-const MAX_TREE_BYTES: u64 = 32 << 20;
+pub(crate) const MAX_TREE_BYTES: u64 = 32 << 20;
 /// Largest commit or tag that is read.
 const MAX_COMMIT_BYTES: u64 = 4 << 20;
 /// Longest name of an author, with the address.
@@ -244,7 +244,7 @@ impl MirrorObjects {
     }
 
     /// The size is asked for first: a blob that is too large is never inflated.
-    fn read(&self, id: &ObjectId, limit: u64) -> Result<(gix::objs::Kind, Vec<u8>), TreeError> {
+    pub(crate) fn read(&self, id: &ObjectId, limit: u64) -> Result<(gix::objs::Kind, Vec<u8>), TreeError> {
         let unreadable = |error: gix::Error| TreeError::Unreadable { id: *id, source: error.into() };
         let wanted = self.own(id)?;
         let header = self.repository.try_find_header(wanted).map_err(unreadable)?.ok_or(TreeError::Missing(*id))?;
@@ -253,6 +253,17 @@ impl MirrorObjects {
         }
         let object = self.repository.try_find_object(wanted).map_err(unreadable)?.ok_or(TreeError::Missing(*id))?;
         Ok((object.kind, object.detach().data))
+    }
+
+    /// Adds an object, if it isn't there. One that no reference leads to goes when the mirror is tidied.
+    pub(crate) fn write(
+        &self,
+        kind: gix::objs::Kind,
+        data: &[u8],
+    ) -> Result<ObjectId, Box<dyn std::error::Error + Send + Sync>> {
+        use gix::objs::Write as _;
+        let id = self.repository.objects.write_buf(kind, data)?;
+        Ok(ObjectId::from_bytes(id.as_bytes())?)
     }
 
     /// The bytes of an object, without reading it.
@@ -318,26 +329,33 @@ impl Tree for MirrorObjects {
 
 /// `<octal mode> <name>\0<id>`, over and over. Twenty lines of our own, since names must come as they are: deciding
 /// what they may hold is the closure's.
-fn parse_tree(mut data: &[u8], id_len: usize) -> Option<Vec<Entry>> {
-    let mut entries = Vec::new();
-    while !data.is_empty() {
-        let space = data.iter().position(|b| *b == b' ')?;
-        let end = space + data[space..].iter().position(|b| *b == 0)?;
-        let mode = u32::from_str_radix(std::str::from_utf8(&data[..space]).ok()?, 8).ok()?;
-        let name = data[space + 1..end].to_vec();
-        let id = ObjectId::from_bytes(data.get(end + 1..end + 1 + id_len)?).ok()?;
-        let mode = match mode & 0o170_000 {
-            0o040_000 => Mode::Tree,
-            0o120_000 => Mode::Symlink,
-            0o160_000 => Mode::Commit,
-            0o100_000 if mode & 0o100 != 0 => Mode::Executable,
-            0o100_000 => Mode::File,
-            _ => return None,
-        };
-        entries.push(Entry { name, mode, id });
-        data = &data[end + 1 + id_len..];
+fn parse_tree(data: &[u8], id_len: usize) -> Option<Vec<Entry>> {
+    let (mut entries, mut at) = (Vec::new(), 0);
+    while at < data.len() {
+        let (entry, end) = parse_entry(data, at, id_len)?;
+        entries.push(entry);
+        at = end;
     }
     Some(entries)
+}
+
+/// The entry that begins at `at`, and where it ends: its id comes last.
+pub(crate) fn parse_entry(data: &[u8], at: usize, id_len: usize) -> Option<(Entry, usize)> {
+    let rest = data.get(at..)?;
+    let space = rest.iter().position(|b| *b == b' ')?;
+    let end = space + rest[space..].iter().position(|b| *b == 0)?;
+    let mode = u32::from_str_radix(std::str::from_utf8(&rest[..space]).ok()?, 8).ok()?;
+    let name = rest[space + 1..end].to_vec();
+    let id = ObjectId::from_bytes(rest.get(end + 1..end + 1 + id_len)?).ok()?;
+    let mode = match mode & 0o170_000 {
+        0o040_000 => Mode::Tree,
+        0o120_000 => Mode::Symlink,
+        0o160_000 => Mode::Commit,
+        0o100_000 if mode & 0o100 != 0 => Mode::Executable,
+        0o100_000 => Mode::File,
+        _ => return None,
+    };
+    Some((Entry { name, mode, id }, at + end + 1 + id_len))
 }
 
 /// The id in a header line of a commit or tag.

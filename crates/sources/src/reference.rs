@@ -116,7 +116,7 @@ impl fmt::Display for Reference {
 }
 
 /// The rules of `git check-ref-format --branch`, without its shorthands.
-fn check_name(kind: &'static str, name: &str) -> Result<String, ReferenceError> {
+pub(crate) fn check_name(kind: &'static str, name: &str) -> Result<String, ReferenceError> {
     let bad_part = |part: &str| part.is_empty() || part.starts_with('.') || part.ends_with(".lock");
     let bad_char = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
     let bad = name.len() > 255

@@ -28,6 +28,8 @@ pub(crate) struct Session<'r> {
     /// What was minted for it, to be forgotten if it is refused.
     minted: Option<Fingerprint>,
     pub identity: Option<Arc<Identity>>,
+    /// It is asked to take something, and not to give.
+    pub pushes: bool,
     secrets: Vec<Zeroizing<String>>,
 }
 
@@ -41,6 +43,7 @@ impl<'r> Session<'r> {
             authorization: None,
             minted: None,
             identity: None,
+            pushes: false,
             secrets: Vec::new(),
         };
         match remote.credentials() {

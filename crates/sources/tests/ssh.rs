@@ -3,7 +3,11 @@
 
 use std::{path::Path, time::Duration};
 
-use farwater_sources::{Git, GitError, GitLimits, GitReason, Reference, Remote, Retry, SecretData, Synced, Web};
+use farwater_bundle::{RelPath, yaml::edit::FieldValue};
+use farwater_sources::{
+    Edit, Git, GitError, GitLimits, GitReason, Mirror, Push, PushedBranch, Reference, Remote, Retry, SecretData, Synced,
+    Web,
+};
 use farwater_testkit::ssh::{Key, SshServer};
 
 /// For what must work on a machine that is busy with other tests.
@@ -74,6 +78,32 @@ async fn a_repository_is_read_with_keys_of_every_kind() {
     let commands = bench.server.commands();
     assert!(commands.lines().all(|line| line.starts_with("version=2 git-upload-pack '")), "{commands}");
     assert!(running_with(bench.dir.path()).is_empty());
+}
+
+#[tokio::test]
+async fn an_edit_is_pushed_over_ssh() {
+    let key = Key::make("ed25519", "", "").unwrap();
+    let bench = Bench::with(&[&key]).await;
+    let secret = secret(&key, &bench.server.known_hosts(), "");
+    let repository = bench.server.create("writable").unwrap();
+    let first = repository.commit("main", &[("a.yaml", "tag: a\n")]).unwrap();
+    let (url, path) = (bench.server.url("writable"), bench.dir.path().join("mirror"));
+    let base = bench.ask(&url, &secret, TIMEOUT).await.unwrap().revision.commit;
+    let edit = Edit {
+        path: RelPath::parse("a.yaml").unwrap(),
+        field: "tag".parse().unwrap(),
+        value: FieldValue { text: "b".to_owned(), is_string: true },
+        message: "Promote it".to_owned(),
+        time: 1_800_000_000,
+    };
+    let commit = Mirror::open(&path).unwrap().commit_edit(base, edit).await.unwrap().unwrap();
+    let (remote, branch) = (Remote::new(&url, Some(&secret)).unwrap(), PushedBranch::new("web/production").unwrap());
+    let push = Push { branch: &branch, commit, from: None };
+    bench.git.push(&remote, &path, &push, TIMEOUT).await.unwrap();
+    assert_eq!(bench.git.ask_branch(&remote, &branch, TIMEOUT).await.unwrap(), Some(commit));
+    let commands = bench.server.commands();
+    assert!(commands.lines().any(|line| line.contains("git-receive-pack '")), "{commands}");
+    assert_eq!(repository.branch("main").unwrap(), first);
 }
 
 #[tokio::test]

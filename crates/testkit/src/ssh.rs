@@ -187,12 +187,13 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
     Ok(())
 }
 
-/// What a Git host's account is allowed: to read repositories, and to be told where large files are.
+/// What a Git host's account is allowed: to read and write repositories, and to be told where large files are.
 const SERVE: &str = r#"#!/bin/sh
 place=$(dirname "$0")
 echo "$GIT_PROTOCOL $SSH_ORIGINAL_COMMAND" >>"$place/commands"
 case "$SSH_ORIGINAL_COMMAND" in
   "git-upload-pack "*) eval "exec git -c safe.directory='*' upload-pack ${SSH_ORIGINAL_COMMAND#git-upload-pack }" ;;
+  "git-receive-pack "*) eval "exec git -c safe.directory='*' receive-pack ${SSH_ORIGINAL_COMMAND#git-receive-pack }" ;;
   "git-lfs-authenticate "*) exec cat "$place/lfs.json" ;;
   *) echo "no such command" >&2; exit 1 ;;
 esac

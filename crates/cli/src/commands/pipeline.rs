@@ -91,6 +91,14 @@ fn describe(stage: &StageStatus) -> Vec<String> {
         };
         lines.push(format!("{}: {mark}: {}", gate.r#type, text::plain(&gate.message)));
     }
+    if let Some(pull) = &stage.pull_request {
+        let (revision, branch) = (text::short_revision(&pull.revision), text::plain(&pull.branch));
+        lines.push(match (&pull.problem, &pull.commit) {
+            (Some(problem), _) => format!("{revision}, by {branch}: {}", text::plain(problem)),
+            (None, Some(_)) => format!("{revision} waits in {branch} to be merged"),
+            (None, None) => format!("{revision} is pushed to {branch}"),
+        });
+    }
     lines
 }
 

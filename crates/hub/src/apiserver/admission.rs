@@ -54,7 +54,7 @@ pub async fn admit(call: &Call, object: &Value, old: Option<&Value>) -> Result<(
 async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result<(), ApiError> {
     // A service's cluster can't change; the namespace there decides who reads.
     // Where else credentials go, and how, is said beside the address; submodules are wherever files of the source name them.
-    const ROUTE: [&str; 9] = [
+    const ROUTE: [&str; 10] = [
         "url",
         "targetNamespace",
         "passCredentials",
@@ -64,6 +64,7 @@ async fn check_named(call: &Call, object: &Value, old: Option<&Value>) -> Result
         "clusterSelector",
         "address",
         "email",
+        "stages",
     ];
     let route = |object: &Value| ROUTE.map(|field| object["spec"][field].clone());
     let parts = |object: &Value| match managed_namespaces::is_managed(call) {
@@ -158,7 +159,12 @@ fn named(object: &Value) -> BTreeSet<Named<'_>> {
     let spec = &object["spec"];
     let listed = spec["secrets"].as_array().into_iter().flatten();
     let fields = ["secretRef", "certSecretRef", "proxySecretRef"].map(|field| &spec[field]);
-    let whole = listed.chain(fields).chain([&spec["verify"]["secretRef"]]);
+    // Of a pipeline: what is pushed with, and whatever a gate asks with.
+    let stages = || spec["stages"].as_array().into_iter().flatten();
+    let gates = stages().flat_map(|stage| stage["gates"].as_array().into_iter().flatten());
+    let asking = gates.flat_map(|gate| [&gate["secretRef"], &gate["certSecretRef"]]);
+    let pushing = stages().map(|stage| &stage["pullRequest"]["secretRef"]);
+    let whole = listed.chain(fields).chain([&spec["verify"]["secretRef"]]).chain(asking).chain(pushing);
     let whole = whole
         .filter_map(|reference| Some(Named { kind: NamedKind::Secret, name: reference["name"].as_str()?, key: None }));
     let mut named: BTreeSet<Named<'_>> = whole.collect();

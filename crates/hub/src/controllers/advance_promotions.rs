@@ -35,6 +35,7 @@ use super::{
     events::{self, Told},
     git,
     pipelines::AskingGate,
+    propose_promotions,
     queue::Next,
     resources::{self, Name, Stored as _},
     rollouts::{self, Whole},
@@ -195,7 +196,7 @@ impl Examined {
     }
 }
 
-fn read_state(name: &Name, text: Option<&str>) -> Result<State, StoreError> {
+pub(super) fn read_state(name: &Name, text: Option<&str>) -> Result<State, StoreError> {
     let parsed = text.map(serde_json::from_str).transpose();
     parsed
         .map(Option::unwrap_or_default)
@@ -292,6 +293,9 @@ pub async fn find_promoted(
     let Some(stage) = stages.into_iter().find(|stage| stage.source_ref.name == repository.name) else {
         return Ok(Err(format!("Pipeline {pipeline} has no stage after its first with this repository")));
     };
+    if stage.pull_request.is_some() {
+        return Ok(Err(format!("what Pipeline {pipeline} promotes to stage {} is merged by people", stage.name)));
+    }
     let written = load_pipeline(&mut *delivery.store.tables().await?, &resource.uid).await?;
     let state = read_state(&name, written.as_deref())?;
     Ok(match state.promoted(&stage.name) {
@@ -352,7 +356,8 @@ pub async fn advance_promotions(delivery: Arc<Delivery>, name: Name) -> Result<N
 impl Examined {
     fn tell(&self, decision: &Decision) -> Vec<Told> {
         let told = |index: &usize, is_warning, reason, what: &str| {
-            let stage = &self.pipeline.spec.stages[*index].name;
+            let PipelineStage { name: stage, pull_request, .. } = &self.pipeline.spec.stages[*index];
+            let what = if pull_request.is_some() { "is to get, by what people merge," } else { what };
             let commit = decision.state.promoted(stage).unwrap_or_default();
             Told { is_warning, reason, message: format!("stage {stage} {what} {}", git::format_revision("", commit)) }
         };
@@ -364,6 +369,13 @@ impl Examined {
     /// Has repositories ask again that don't serve yet what they are to.
     fn hand_over(&self, delivery: &Delivery, name: &Name, decision: &Decision, is_news: bool) {
         for (stage, seen) in self.pipeline.spec.stages.iter().zip(&self.seen).skip(1) {
+            if stage.pull_request.is_some() {
+                let state = decision.state.stages.get(&stage.name);
+                if state.is_some_and(|state| propose_promotions::is_open(stage, state)) {
+                    delivery.pipelines.proposals.add(name.clone());
+                }
+                continue;
+            }
             let promoted = decision.state.promoted(&stage.name);
             let Some(uid) = &seen.repository_uid else { continue };
             if (promoted.is_some() && promoted != seen.serves.as_deref()) || is_news {
@@ -391,6 +403,12 @@ impl Examined {
                     approved_by: promoted.map(|promoted| promoted.by.clone()).unwrap_or_default(),
                     refused: state.refused.as_deref().map(|commit| git::format_revision("", commit)),
                     candidate: candidate.as_ref().map(|candidate| describe_candidate(candidate, state)),
+                    pull_request: propose_promotions::describe(
+                        &self.resource.key.name,
+                        stage,
+                        state,
+                        seen.serves.as_deref(),
+                    ),
                 }
             })
             .collect()
@@ -407,9 +425,32 @@ impl Examined {
                 format!("stage {} has stopped at what was promoted to it", stage.name),
             );
         }
+        let proposed = |(stage, seen): (&PipelineStage, &Seen)| {
+            let state = decision.state.stages.get(&stage.name)?;
+            let pipeline = &self.resource.key.name;
+            Some((state, propose_promotions::describe(pipeline, stage, state, seen.serves.as_deref())?))
+        };
+        let failing = |(stage, seen): (&PipelineStage, &Seen)| {
+            let (state, told) = proposed((stage, seen))?;
+            Some((told.branch, state.proposed()?.problem.as_ref()?))
+        };
+        if let Some((branch, problem)) = stages().find_map(failing) {
+            let told = format!("what is to be merged, by branch {branch}: {}", problem.message);
+            return match problem.lasting {
+                true => Verdict::stalled("PushFailed", told),
+                false => Verdict::reconciling("PushFailed", told),
+            };
+        }
         let under_way = |(stage, seen): &(&PipelineStage, &Seen)| {
+            let Some(state) = decision.state.stages.get(&stage.name) else { return false };
             let promoted = decision.state.promoted(&stage.name);
-            promoted.is_some() && (promoted != seen.serves.as_deref() || seen.lacks.is_some())
+            let is_late = match stage.pull_request {
+                // People merge it when they like.
+                Some(_) if propose_promotions::is_open(stage, state) => return false,
+                Some(_) => false,
+                None => promoted != seen.serves.as_deref(),
+            };
+            promoted.is_some() && (is_late || seen.lacks.is_some())
         };
         if let Some((stage, _)) = stages().find(under_way) {
             return Verdict::reconciling("Promoting", format!("stage {} gets what was promoted to it", stage.name));
@@ -427,6 +468,13 @@ impl Examined {
                     format!("stage {} waits for {}: {}", stage.name, held.gate, held.message),
                 );
             }
+        }
+        if let Some((_, proposed)) = stages().find_map(proposed) {
+            let (branch, url) = (proposed.branch, proposed.url);
+            return match proposed.commit {
+                Some(_) => Verdict::ready("Proposed", format!("branch {branch} of {url} waits to be merged")),
+                None => Verdict::reconciling("Proposing", format!("branch {branch} of {url} is pushed")),
+            };
         }
         Verdict::ready("Settled", "nothing waits to be promoted")
     }
@@ -503,7 +551,15 @@ async fn look_at_stage(
     // Around all else: what was found is true of what was served before and after.
     let before = revision().await?;
     let mut content = vec![json!([uid, repository.spec.url, repository.spec.recurse_submodules, repository.spec.lfs])];
-    let mut problem = check_reference(&source, repository.spec.r#ref.as_ref(), (index, &name.name));
+    let mut problem = match &stage.pull_request {
+        Some(pull) => {
+            content.push(json!(["pullRequest", pull]));
+            let is_good = propose_promotions::branch_of(&name.name, stage, pull).is_some();
+            let no_branch = || "pullRequest.branch is not a name that Git takes; state a short one".to_owned();
+            check_own_reference(&source, repository.spec.r#ref.as_ref()).or_else(|| (!is_good).then(no_branch))
+        }
+        None => check_reference(&source, repository.spec.r#ref.as_ref(), (index, &name.name)),
+    };
     seen.follows = problem.is_none();
     for (is_set, member) in members(stage) {
         let member = Name::new(namespace, member);
@@ -588,6 +644,15 @@ fn check_reference(
 
 fn tests_of(spec: &ServiceDeploymentSpec) -> BTreeSet<String> {
     spec.tests.iter().map(|test| test.name.clone()).collect()
+}
+
+/// The repository of a stage whose promotions people merge follows what they merge.
+fn check_own_reference(source: &Name, reference: Option<&GitReference>) -> Option<String> {
+    let follows = reference.and_then(|reference| reference.pipeline.as_deref())?;
+    Some(format!(
+        "GitRepository {} follows Pipeline {follows}, and what is promoted here is merged by people: set spec.ref to a branch or a commit",
+        source.name
+    ))
 }
 
 fn is_made_of(spec: &ServiceDeploymentSpec, repository: &str) -> bool {

@@ -30,6 +30,8 @@ pub struct Pipelines {
     pub queue: Arc<WorkQueue<Name>>,
     /// Those that are to ask now.
     pub asking: Arc<WorkQueue<AskingGate>>,
+    /// Those with something that is pushed for people to merge.
+    pub proposals: Arc<WorkQueue<Name>>,
     known: RwLock<HashMap<Name, BTreeSet<(Part, String)>>>,
 }
 
@@ -38,6 +40,7 @@ impl Pipelines {
         let mut parts = BTreeSet::new();
         for stage in &spec.stages {
             parts.insert((Part::Repository, stage.source_ref.name.clone()));
+            parts.extend(stage.pull_request.iter().map(|pull| (Part::Repository, pull.source_ref.name.clone())));
             parts.extend(stage.sets.iter().map(|set| (Part::Set, set.clone())));
             parts.extend(stage.services.iter().map(|service| (Part::Service, service.clone())));
         }

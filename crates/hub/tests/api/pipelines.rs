@@ -12,6 +12,13 @@ spec:
   - {name: production, sourceRef: {name: infra-production}, sets: [web-production], gates: [{type: Approval, quorum: 2}]}
 ";
 
+const PIPELINER: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: pipeliner, namespace: team-a}
+rules: [{apiGroups: [farwater.dev], resources: [pipelines], verbs: [create]}]
+";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pipeline_that_makes_no_sense_is_refused_and_approving_is_a_right_of_its_own() {
     let served = Served::start().await;
@@ -40,6 +47,18 @@ async fn a_pipeline_that_makes_no_sense_is_refused_and_approving_is_a_right_of_i
     )
     .await;
     refused("infra-production", "infra", "spec.stages[1].sourceRef: Invalid value: another stage has it").await;
+    // What is pushed goes by a Secret: who states it must be allowed to read it.
+    let pull = PIPELINE.replace(
+        "gates: [{type: Approval, quorum: 2}]",
+        "pullRequest: {sourceRef: {name: env}, url: 'https://h/env.git', secretRef: {name: pusher}, path: a.yaml, field: a.b}",
+    );
+    let outside = kubectl.refuse(&["create", "-f", "-"], &pull.replace("a.yaml", "../a.yaml")).await;
+    let told = "spec.stages[1].pullRequest.path: Invalid value: say it from the root of the repository";
+    assert!(outside.contains(told), "{outside}");
+    kubectl.feed(&["create", "-f", "-"], PIPELINER).await;
+    kubectl.run(&["create", "rolebinding", "eve", "-n", "team-a", "--role=pipeliner", "--user=eve"]).await;
+    let told = kubectl.refuse(&["create", "--as=eve", "-f", "-"], &pull).await;
+    assert!(told.contains("it names Secret pusher, which eve may not get"), "{told}");
     let refused = kubectl.refuse(&["create", "--as=tenant", "-f", "-"], PIPELINE).await;
     assert!(refused.contains("(Forbidden)"), "{refused}");
     kubectl.feed(&["create", "--as=owner", "-f", "-"], PIPELINE).await;

@@ -27,6 +27,8 @@ use crate::{
     rig::{PATIENCE, Rig, WEB, condition, message, repository},
 };
 
+mod proposing;
+
 const PIPELINE: &str = "web";
 
 /// One service in staging, a set on two clusters in production, each with a repository of its own.

@@ -77,6 +77,10 @@ pub enum GitReason {
     MirrorIncomplete,
     #[error("the mirror can't be written")]
     Disk,
+    #[error("the branch is not where it was a moment ago")]
+    BranchMoved,
+    #[error("the server does not take what is pushed")]
+    PushRefused,
     #[error("git can't be run")]
     NoGit,
     #[error("git failed")]
@@ -115,6 +119,8 @@ impl GitReason {
             Self::Redirected => "Redirected",
             Self::Malformed => "RepositoryMalformed",
             Self::MirrorIncomplete | Self::Disk => "MirrorFailed",
+            Self::BranchMoved => "BranchMoved",
+            Self::PushRefused => "PushRefused",
             Self::NoGit | Self::Failed => "GitFailed",
         }
     }
@@ -130,6 +136,7 @@ impl GitReason {
             | Self::ProgramFailed
             | Self::MirrorIncomplete
             | Self::Disk
+            | Self::BranchMoved
             | Self::NoGit
             | Self::Failed => Retry::Later,
             _ => Retry::AfterChange,
@@ -170,12 +177,14 @@ impl GitReason {
             Self::Redirected => "set spec.url to the final address",
             Self::Malformed => "run `git fsck` on the repository and rewrite the commit that it names",
             Self::Disk => "check the data directory's disk",
+            Self::PushRefused => "let these credentials push to branches below farwater/promote/",
             Self::NoGit => "install git on the hub",
             Self::Stalled
             | Self::Unreachable
             | Self::ServerError
             | Self::Throttled
             | Self::MirrorIncomplete
+            | Self::BranchMoved
             | Self::Failed => "it will be tried again",
         }
     }
@@ -261,7 +270,10 @@ impl From<FetchError> for Problem {
 }
 
 /// Phrases of git 2.30 to 2.51 and of libcurl. What isn't known is `Failed`, with the evidence.
-const PHRASES: [(&str, GitReason); 42] = [
+const PHRASES: [(&str, GitReason); 44] = [
+    // Before what a server's own words may hold.
+    ("(stale info)", GitReason::BranchMoved),
+    ("[remote rejected]", GitReason::PushRefused),
     ("returned error: 403", GitReason::Forbidden),
     ("returned error: 404", GitReason::NotFound),
     ("not found", GitReason::NotFound),
@@ -343,7 +355,8 @@ const SSH_PHRASES: [(&str, GitReason); 20] = [
 /// The first line of git's complaint that says something, printable, short, and without secrets. Servers write into
 /// this stream too (`remote: …`).
 fn evidence(session: &Session<'_>, stderr: &str) -> String {
-    let telling = |line: &&str| line.starts_with("fatal: ") || line.starts_with("error: ");
+    // `! [remote rejected] 1a2b -> branch (why)`
+    let telling = |line: &&str| ["fatal: ", "error: ", "! ["].iter().any(|start| line.starts_with(start));
     let line = stderr.lines().map(str::trim).find(telling).or_else(|| stderr.lines().find(|l| !l.trim().is_empty()));
     let line = line.unwrap_or("no output").replace(session.remote.url(), "the repository");
     // Only now escaped: escaping would hide a secret from the redaction.

@@ -157,7 +157,8 @@ impl Git {
         let mut command = self.command(&settings(&towards, &files));
         let mut link = None;
         if let Towards::Ssh(session, address) = &towards {
-            let service = format!("git-upload-pack {}", quote(&session.remote.address().ssh_path()));
+            let service = if session.pushes { "git-receive-pack" } else { "git-upload-pack" };
+            let service = format!("{service} {}", quote(&session.remote.address().ssh_path()));
             let (started, socket) = ssh::connect(&self.0.ssh, &self.0.home, session, *address, &service)
                 .map_err(|error| fail(GitReason::NoGit, format!("ssh: {error}")))?;
             command
