@@ -121,8 +121,7 @@ async fn an_edit_is_one_commit_that_is_pushed_from_where_the_branch_was_seen() {
 async fn what_is_no_file_of_the_repository_is_refused_by_name() {
     let bench = Bench::new().await;
     let big = format!("x: y\n# {}", "z".repeat(1 << 20));
-    let files =
-        [("env/prod.yaml", PROD), ("link", "-> env/prod.yaml"), ("folder", "-> env"), ("big", big.as_str())];
+    let files = [("env/prod.yaml", PROD), ("link", "-> env/prod.yaml"), ("folder", "-> env"), ("big", big.as_str())];
     bench.repository.commit("main", &files).unwrap();
     let (mirror, base) = bench.fetch().await;
     let check = async |path: &str, field: &str, expected: &str| {

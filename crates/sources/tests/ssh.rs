@@ -5,8 +5,8 @@ use std::{path::Path, time::Duration};
 
 use farwater_bundle::{RelPath, yaml::edit::FieldValue};
 use farwater_sources::{
-    Edit, Git, GitError, GitLimits, GitReason, Mirror, Push, PushedBranch, Reference, Remote, Retry, SecretData, Synced,
-    Web,
+    Edit, Git, GitError, GitLimits, GitReason, Mirror, Push, PushedBranch, Reference, Remote, Retry, SecretData,
+    Synced, Web,
 };
 use farwater_testkit::ssh::{Key, SshServer};
 

@@ -20,7 +20,10 @@ pub struct PullRequest {
     #[schemars(length(min = 1, max = 1024))]
     pub path: String,
     /// The value that is edited: `spec.ref.commit`, `images[0].newTag`. One document of the file has it.
-    #[schemars(length(min = 1, max = 512), regex(pattern = r"^[A-Za-z0-9_/-]+(\[[0-9]+\])*(\.[A-Za-z0-9_/-]+(\[[0-9]+\])*)*$"))]
+    #[schemars(
+        length(min = 1, max = 512),
+        regex(pattern = r"^[A-Za-z0-9_/-]+(\[[0-9]+\])*(\.[A-Za-z0-9_/-]+(\[[0-9]+\])*)*$")
+    )]
     pub field: String,
     /// What is copied there, of a file that the stage before was healthy with; the commit's id if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +41,10 @@ pub struct FieldOfFile {
     /// From the root of the repository of the stage before.
     #[schemars(length(min = 1, max = 1024))]
     pub path: String,
-    #[schemars(length(min = 1, max = 512), regex(pattern = r"^[A-Za-z0-9_/-]+(\[[0-9]+\])*(\.[A-Za-z0-9_/-]+(\[[0-9]+\])*)*$"))]
+    #[schemars(
+        length(min = 1, max = 512),
+        regex(pattern = r"^[A-Za-z0-9_/-]+(\[[0-9]+\])*(\.[A-Za-z0-9_/-]+(\[[0-9]+\])*)*$")
+    )]
     pub field: String,
 }
 

@@ -93,9 +93,7 @@ mod tests {
     #[test]
     fn a_condition_sees_the_value_or_all_series_and_what_can_not_be_judged_is_no_pass() {
         let one = |value: &str| json!({"metric": {"job": value}, "value": [1_767_225_600.5, value]});
-        let vector = |values: &[&str]| {
-            json!({"resultType": "vector", "result": values.iter().map(|value| one(value)).collect::<Vec<_>>()})
-        };
+        let vector = |values: &[&str]| json!({"resultType": "vector", "result": values.iter().map(|value| one(value)).collect::<Vec<_>>()});
         check("self.value < 0.01", &vector(&["0.002"]), (Said::Pass, "0.002"));
         check("self.value < 1", &vector(&["2"]), (Said::Fail, "2.0"));
         check("self.value == 1", &json!({"resultType": "scalar", "result": [1, "1"]}), (Said::Pass, "1.0"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Policy;
+use super::{Policy, Reach};
 use crate::placement::selects;
 
 /// A cluster of a set, as far as its place depends on it.
@@ -12,8 +12,8 @@ pub struct Cluster<'a> {
     pub name: &'a str,
     pub labels: &'a BTreeMap<String, String>,
     pub is_healthy: bool,
-    /// Of a hub that was away it is not known yet, and nobody takes its place until it is.
-    pub is_silent: bool,
+    /// Before a hub that was away has heard it nobody takes its place.
+    pub reach: Reach,
     /// It was a canary when it was looked at last.
     pub is_canary: bool,
     /// It is released for what it wants: a canary that has begun stays one, whatever becomes of it.
@@ -39,7 +39,8 @@ pub fn place(policy: &Policy, clusters: &[Cluster<'_>]) -> Vec<u16> {
     if let Some(count) = canary.count {
         able.retain(|index| {
             let cluster = &clusters[*index];
-            (cluster.is_healthy && !cluster.is_silent) || (cluster.is_canary && cluster.has_begun)
+            (cluster.is_healthy && !matches!(cluster.reach, Reach::Silent { .. }))
+                || (cluster.is_canary && cluster.has_begun)
         });
         able.sort_by_key(|index| (!clusters[*index].is_canary, clusters[*index].name));
         able.truncate(count);
@@ -57,8 +58,8 @@ mod tests {
 
     use super::*;
 
-    /// Clusters as `name label…`, with `!` where they are unhealthy, `?` where they are silent, `*` where they are canaries and
-    /// `>` where they have begun.
+    /// Clusters as `name label…`, with `!` where they are unhealthy, `?` where they are silent, `~` where a hub that was away has
+    /// not heard them yet, `*` where they are canaries and `>` where they have begun.
     fn check(policy: Value, clusters: &[&str], expected: &[u16]) {
         let stated: RolloutPolicy = serde_json::from_value(policy).unwrap();
         let labels = |text: &str| text.split(' ').skip(1).map(|label| (label.to_owned(), String::new())).collect();
@@ -67,10 +68,14 @@ mod tests {
             let text: &str = text;
             let marks = text.split(' ').next().unwrap();
             Cluster {
-                name: marks.trim_end_matches(['!', '?', '*', '>']),
+                name: marks.trim_end_matches(['!', '?', '~', '*', '>']),
                 labels,
                 is_healthy: !marks.contains('!'),
-                is_silent: marks.contains('?'),
+                reach: match () {
+                    () if marks.contains('?') => Reach::Silent { since: 0, has_entry: false },
+                    () if marks.contains('~') => Reach::NotYet,
+                    () => Reach::Heard { at: 0 },
+                },
                 is_canary: marks.contains('*'),
                 has_begun: marks.contains('>'),
             }
@@ -113,6 +118,8 @@ mod tests {
         check(json!({}), &["a", "b*!"], &[0, 1]);
         check(json!({}), &["a", "b*!>"], &[1, 0]);
         check(json!({}), &["a", "b*?>"], &[1, 0]);
+        check(json!({}), &["a", "b*?"], &[0, 1]);
+        check(json!({}), &["a", "b*~"], &[1, 0]);
     }
 
     #[test]

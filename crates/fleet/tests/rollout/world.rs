@@ -253,18 +253,14 @@ impl World {
     }
 
     fn place(&mut self) {
-        let view = |row: &'_ Row| {
-            let said = row.evidence.as_ref().map(Evidence::said);
-            (said == Some(&Said::Healthy), matches!(self.reach(row), Reach::Heard { .. }))
-        };
         let clusters: Vec<Cluster<'_>> = self
             .rows
             .iter()
             .map(|row| Cluster {
                 name: &row.name,
                 labels: &row.labels,
-                is_healthy: view(row).0,
-                is_heard: view(row).1,
+                is_healthy: row.evidence.as_ref().map(Evidence::said) == Some(&Said::Healthy),
+                reach: self.reach(row),
                 is_canary: row.step == 0,
                 has_begun: row.wanted.is_some() && row.track.released == row.wanted,
             })

@@ -102,9 +102,10 @@ impl Task<'_> {
                 let wait = if failure.lasting { RETRY_LASTING } else { RETRY };
                 let (stage, message) = (&self.stage().name, cut(&failure.message, MAX_PROBLEM));
                 tracing::info!(pipeline = %self.name, stage, problem = message, "what was promoted is not pushed");
-                let is_known = known.proposed().and_then(|known| known.problem.as_ref()).is_some_and(|problem| {
-                    problem.reason == failure.reason && !TOLD_ANEW.contains(&failure.reason)
-                });
+                let is_known = known
+                    .proposed()
+                    .and_then(|known| known.problem.as_ref())
+                    .is_some_and(|problem| problem.reason == failure.reason && !TOLD_ANEW.contains(&failure.reason));
                 if !is_known {
                     let reason = failure.reason.to_owned();
                     proposal.problem = Some(Problem { reason, message, lasting: failure.lasting });
@@ -134,7 +135,12 @@ impl Task<'_> {
         }
         let message = format!(
             "Promote {} to {}\n\nSets {field} of {path} to {}.\nOf commit {}, by Pipeline {}/{}.",
-            self.name.name, self.stage().name, value.text, proposal.commit, self.name.namespace, self.name.name
+            self.name.name,
+            self.stage().name,
+            value.text,
+            proposal.commit,
+            self.name.namespace,
+            self.name.name
         );
         let edit = Edit { path, field, value, message, time: proposal.at };
         let made = mirror.commit_edit(base, edit).await.map_err(|error| of_file(&spec.url, &error))?;

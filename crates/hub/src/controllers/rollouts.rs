@@ -937,7 +937,7 @@ impl<'r> Members<'r> {
                 labels: &labels[index],
                 // One that has nothing yet is as good as any.
                 is_healthy: member.row.ready == 1 || all.tracks[index].released.is_none(),
-                is_silent: matches!(all.reaches[index], Reach::Silent { .. }),
+                reach: all.reaches[index],
                 is_canary: member.row.step == 0,
                 has_begun: all.wanted[index].is_some() && all.tracks[index].released == all.wanted[index],
             })
