@@ -308,7 +308,7 @@ mod tests {
         check("x: &x y\na: *x", "a", "d", &shape(2, "an alias"));
         check("a: &x b", "a", "d", &shape(1, "a value with a tag or an anchor"));
         check("a: !!str b", "a", "d", &shape(1, "a value with a tag or an anchor"));
-        check("a: |\n  b\n", "a", "d", &shape(1, "a block"));
+        check("a: |\n  b\n", "a", "d", &shape(2, "a block"));
         check("a: b\n  c\n", "a", "d", &shape(1, "on several lines"));
         let empty = read_field("a:\nb: c\n", &field("a"));
         assert!(matches!(empty, Err(FieldError::Shape { what: "empty", .. })), "{empty:?}");
