@@ -12,7 +12,7 @@ pub struct Cluster<'a> {
     pub name: &'a str,
     pub labels: &'a BTreeMap<String, String>,
     pub is_healthy: bool,
-    /// Before a hub that was away has heard it nobody takes its place.
+    /// Before a hub that was away has heard a canary nobody takes its place.
     pub reach: Reach,
     /// It was a canary when it was looked at last.
     pub is_canary: bool,
@@ -39,8 +39,12 @@ pub fn place(policy: &Policy, clusters: &[Cluster<'_>]) -> Vec<u16> {
     if let Some(count) = canary.count {
         able.retain(|index| {
             let cluster = &clusters[*index];
-            (cluster.is_healthy && !matches!(cluster.reach, Reach::Silent { .. }))
-                || (cluster.is_canary && cluster.has_begun)
+            let may_be = match cluster.reach {
+                Reach::Heard { .. } => cluster.is_healthy,
+                Reach::NotYet => cluster.is_healthy && cluster.is_canary,
+                Reach::Silent { .. } => false,
+            };
+            may_be || (cluster.is_canary && cluster.has_begun)
         });
         able.sort_by_key(|index| (!clusters[*index].is_canary, clusters[*index].name));
         able.truncate(count);
@@ -120,6 +124,7 @@ mod tests {
         check(json!({}), &["a", "b*?>"], &[1, 0]);
         check(json!({}), &["a", "b*?"], &[0, 1]);
         check(json!({}), &["a", "b*~"], &[1, 0]);
+        check(json!({}), &["a~", "b"], &[1, 0]);
     }
 
     #[test]
